@@ -1,0 +1,227 @@
+"""Texts -> token-budget micro-batches -> hidden states -> text embeddings and token moments.
+
+A result depends on the texts of one call and on the encoder's settings alone: which texts share a micro-batch follows
+from their lengths, never from workers or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tempscale import apply
+from tempscale.architectures import base_model, places
+from tempscale.checkpoint import ModelError, resolve
+from tempscale.moments import TokenMoments, covariance_factor, token_moments
+from tempscale.pooling import Head, load_head, transformer_folder
+from tempscale.temperature import Temperature
+
+TOKEN_BUDGET = 4096
+"""Padded tokens of one micro-batch."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokenised texts: what the model sees."""
+
+    ids: list[list[int]]
+    truncated: list[bool]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each text, special tokens included, after truncation."""
+        return [len(ids) for ids in self.ids]
+
+
+class Tokenizer:
+    """A model's tokenizer with its maximum length; cheap to load without the model.
+
+    Attributes:
+        max_length: the longest text in tokens, special tokens included.
+    """
+
+    def __init__(self, folder: Path, max_length: int | None = None) -> None:
+        from transformers import AutoConfig, AutoTokenizer
+
+        inner = transformer_folder(folder)
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(inner, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(inner, trust_remote_code=False)
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(f"the tokenizer or configuration in {inner} cannot be loaded: {_first_line(error)}") from None
+        if not self._tokenizer.is_fast:
+            raise ModelError(f"the tokenizer in {inner} has no tokenizer.json; save it again with a fast tokenizer")
+        limit = _position_limit(config, int(self._tokenizer.model_max_length))
+        if max_length is not None and not 3 <= max_length <= limit:
+            raise ModelError(f"max_length {max_length} is out of range; this model takes 3 to {limit} tokens")
+        self.max_length = limit if max_length is None else max_length
+
+    def __call__(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
+        """Tokenise, special tokens included, cut at `max_length` (the tokenizer's own unless given)."""
+        if not texts:
+            return Tokens([], [])
+        limit = self.max_length if max_length is None else max_length
+        encoded = self._tokenizer(list(texts), truncation=True, max_length=limit, verbose=False)
+        return Tokens(encoded["input_ids"], [bool(encoding.overflowing) for encoding in encoded.encodings])
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What `Encoder.encode` returns, one entry a text, in the order of the texts, on the CPU."""
+
+    embeddings: Float[Tensor, "text dim"]
+    """Unit norm, float32."""
+    tokens: Int[Tensor, " text"]
+    truncated: Bool[Tensor, " text"]
+    moments: TokenMoments | None
+    factors: list[tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]] | None
+    """Unit mean and covariance factor of each text, where asked for."""
+
+
+class Encoder:
+    """A transformer, its tokenizer, its pooling and one attention temperature.
+
+        enc = Encoder.load("path or hub name", temperature=0.8)
+        out = enc.encode(texts)        # out.embeddings (texts, d), out.moments.spread (texts,)
+    """
+
+    def __init__(self, model: torch.nn.Module, tokenizer: Tokenizer, head: Head, token_budget: int = TOKEN_BUDGET) -> None:
+        if token_budget < 1:
+            raise ValueError(f"token_budget {token_budget} must be at least 1")
+        self.model, self.tokenizer, self.head, self.token_budget = model.eval(), tokenizer, head.eval(), token_budget
+        self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
+
+    @classmethod
+    def load(
+        cls,
+        name: str | Path,
+        temperature: Temperature | float | str | Mapping[str, Any] = 1.0,
+        *,
+        max_length: int | None = None,
+        token_budget: int = TOKEN_BUDGET,
+        device: str | torch.device | None = None,
+    ) -> Encoder:
+        """Load a model folder or hub name, safetensors only, no remote code.
+
+        Args:
+            name: a transformers or sentence-transformers folder, or a hub name.
+            temperature: τ in (0, 2].
+            max_length: in tokens; the model's own limit unless given.
+            token_budget: padded tokens of one micro-batch.
+            device: CUDA where there is one, else CPU, unless given.
+
+        Raises:
+            ModelError, UnsupportedArchitecture, TemperatureError: each a sentence.
+        """
+        from transformers import AutoModel
+
+        folder = resolve(str(name))
+        head, tokenizer = load_head(folder), Tokenizer(folder, max_length)
+        try:
+            model = AutoModel.from_pretrained(
+                transformer_folder(folder), use_safetensors=True, trust_remote_code=False, dtype=torch.float32
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from None
+        places(model)
+        chosen = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
+        encoder = cls(model.to(chosen), tokenizer, head.to(chosen), token_budget)
+        encoder.set_temperature(temperature)
+        return encoder
+
+    @property
+    def temperature(self) -> Temperature:
+        """The temperature of every following `encode`."""
+        return apply.attached(self.model) or Temperature(1.0)
+
+    def set_temperature(self, temperature: Temperature | float | str | Mapping[str, Any]) -> None:
+        """Replace the temperature; the model is detached first."""
+        temperature = Temperature.of(temperature)
+        if apply.attached(self.model) is not None:
+            apply.detach(self.model)
+        apply.attach(self.model, temperature)
+
+    def encode(
+        self, texts: Sequence[str], *, moments: bool = True, factors: bool = False, max_length: int | None = None
+    ) -> Encoded:
+        """Embed texts: no prompt is added. See `encode_tokens`."""
+        return self.encode_tokens(self.tokenizer(texts, max_length), moments=moments, factors=factors)
+
+    def encode_tokens(self, tokens: Tokens, *, moments: bool = True, factors: bool = False) -> Encoded:
+        """Embed tokenised texts.
+
+        Args:
+            tokens: from this encoder's tokenizer.
+            moments: also compute ‖μ‖, spread and within-text cosine of each text.
+            factors: also return each text's unit mean and covariance factor (min(tokens, d), d).
+        """
+        lengths, device = tokens.lengths, next(self.model.parameters()).device
+        embeddings: list[Tensor] = []
+        parts: list[TokenMoments] = []
+        found: list[tuple[Tensor, Tensor]] = []
+        order: list[int] = []
+        for batch in micro_batches(lengths, self.token_budget):
+            order += batch
+            hidden, mask = self._hidden([tokens.ids[i] for i in batch], device)
+            with torch.inference_mode():
+                embeddings.append(self.head(hidden, mask).float().cpu())
+                if moments:
+                    parts.append(TokenMoments(*(column.cpu() for column in token_moments(hidden.float(), mask))))
+                if factors:
+                    pairs = (covariance_factor(hidden[row, : lengths[i]].float()) for row, i in enumerate(batch))
+                    found += [(mean.cpu(), factor.cpu()) for mean, factor in pairs]
+        back = torch.argsort(torch.tensor(order, dtype=torch.long))
+        width = self.model.config.hidden_size
+        return Encoded(
+            embeddings=torch.cat(embeddings)[back] if embeddings else torch.zeros(0, width),
+            tokens=torch.tensor(lengths, dtype=torch.long),
+            truncated=torch.tensor(tokens.truncated, dtype=torch.bool),
+            moments=TokenMoments(*(torch.cat(column)[back] for column in zip(*parts, strict=True))) if parts else None,
+            factors=[found[i] for i in back.tolist()] if factors else None,
+        )
+
+    def _hidden(self, ids: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Last-layer token embeddings of one right-padded micro-batch and its mask."""
+        width = max(len(row) for row in ids)
+        padded = torch.full((len(ids), width), self._padding, dtype=torch.long)
+        mask = torch.zeros(len(ids), width, dtype=torch.bool)
+        for row, sequence in enumerate(ids):
+            padded[row, : len(sequence)] = torch.tensor(sequence)
+            mask[row, : len(sequence)] = True
+        padded, mask = padded.to(device), mask.to(device)
+        with torch.inference_mode():
+            output = base_model(self.model)(input_ids=padded, attention_mask=mask.long())
+        return output.last_hidden_state, mask
+
+
+def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+    """Indices of texts that run together: sorted by length, at most `token_budget` padded tokens each (or one text).
+
+    Ties keep their order, so the batches follow from the lengths alone.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if batches and lengths[index] * (len(batches[-1]) + 1) <= token_budget:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+def _position_limit(config: Any, tokenizer_limit: int) -> int:
+    """The longest sequence the position embeddings and the tokenizer allow; RoBERTa's start after the padding index."""
+    positions = int(getattr(config, "max_position_embeddings", 0) or tokenizer_limit)
+    if config.model_type in ("roberta", "xlm-roberta"):
+        positions -= int(config.pad_token_id) + 1
+    return min(positions, tokenizer_limit)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

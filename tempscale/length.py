@@ -1,0 +1,153 @@
+"""Length collapse: mean cosine inside and between length intervals, in closed form, with standard errors.
+
+S1 (arXiv 2410.24200) Fig 1c, 3. For unit embeddings u and intervals a, b with sums s_a = Σ_{i∈a} u_i and second moments
+M_a = Σ_{i∈a} u_i u_iᵀ, over all unordered pairs,
+
+    Σ cos  = s_a·s_b             (a ≠ b),   (‖s_a‖² − n_a)/2        (a = b)
+    Σ cos² = ⟨M_a, M_b⟩_F        (a ≠ b),   (‖M_a‖_F² − n_a)/2      (a = b)
+
+in O(n·d²), with no pair ever looked at. Pairs share texts, so standard errors come from the texts' own means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+EDGES = (0, 32, 64, 100, 200, 300, 400, 500)
+"""Lower edges of the default length intervals, in tokens; the last is open. S1 uses hundreds."""
+FEWEST_TEXTS = 30
+"""An interval with fewer texts takes no part in the collapse gap."""
+
+Floats = Float[np.ndarray, "..."]
+
+
+def interval_of(tokens: Int[np.ndarray, " text"], edges: Sequence[int]) -> Int[np.ndarray, " text"]:
+    """Index of the interval [edge_k, edge_{k+1}) that each length falls in; the last interval is open."""
+    return np.searchsorted(np.asarray(edges), tokens, side="right") - 1
+
+
+@dataclass(frozen=True)
+class CosineSums:
+    """Sums over the texts of each interval from which all pairwise means and variances follow. Mergeable."""
+
+    texts: Int[np.ndarray, " interval"]
+    vectors: Float[np.ndarray, "interval dim"]
+    """s_a"""
+    squares: Float[np.ndarray, "interval dim dim"]
+    """M_a"""
+    norms: Floats
+    """Σ‖u_i‖² and Σ‖u_i‖⁴ of each interval, (interval, 2): n_a up to float32 rounding of the embeddings."""
+
+    @classmethod
+    def of(cls, embeddings: Float[np.ndarray, "text dim"], interval: Int[np.ndarray, " text"], intervals: int) -> CosineSums:
+        """Sums of one block of unit embeddings, in float64."""
+        dim = embeddings.shape[1]
+        texts = np.bincount(interval, minlength=intervals).astype(np.int64)
+        vectors, squares = np.zeros((intervals, dim)), np.zeros((intervals, dim, dim))
+        norms = np.zeros((intervals, 2))
+        for k in np.flatnonzero(texts):
+            rows = embeddings[interval == k].astype(np.float64)
+            vectors[k], squares[k] = rows.sum(0), rows.T @ rows
+            lengths = np.einsum("nd,nd->n", rows, rows)
+            norms[k] = lengths.sum(), (lengths**2).sum()
+        return cls(texts, vectors, squares, norms)
+
+    def merged(self, other: CosineSums) -> CosineSums:
+        """The sums of both sets of texts."""
+        return CosineSums(
+            self.texts + other.texts, self.vectors + other.vectors, self.squares + other.squares, self.norms + other.norms
+        )
+
+    def pairs(self) -> Int[np.ndarray, "interval interval"]:
+        """Unordered pairs between and (diagonal) inside intervals; symmetric."""
+        between = np.multiply.outer(self.texts, self.texts)
+        np.fill_diagonal(between, self.texts * (self.texts - 1) // 2)
+        return between
+
+    def sums(self) -> tuple[Floats, Floats]:
+        """Σ cos and Σ cos² over the unordered pairs of each cell; symmetric (interval, interval)."""
+        first = self.vectors @ self.vectors.T
+        flat = self.squares.reshape(len(self.texts), -1)
+        second = flat @ flat.T
+        for power, total in enumerate((first, second)):
+            np.fill_diagonal(total, (np.diagonal(total) - self.norms[:, power]) / 2)
+        return first, second
+
+    def effective_rank(self) -> float:
+        """exp(entropy of the eigenvalues of UᵀU/n) of all texts: from 1 (all alike) to min(n, d)."""
+        eigenvalues = np.linalg.eigvalsh(self.squares.sum(0) / self.texts.sum()).clip(min=0.0)
+        share = eigenvalues / eigenvalues.sum()
+        share = share[share > 0]
+        return float(np.exp(-(share * np.log(share)).sum()))
+
+
+def text_means(
+    embeddings: Float[np.ndarray, "text dim"], interval: Int[np.ndarray, " text"], sums: CosineSums
+) -> Float[np.ndarray, "text interval"]:
+    """Each text's mean cosine with the other texts of each interval: u_i·s_b/n_b, itself left out of its own interval.
+
+    NaN where there is no other text.
+    """
+    rows = embeddings.astype(np.float64)
+    totals = rows @ sums.vectors.T
+    counts = np.broadcast_to(sums.texts.astype(np.float64), totals.shape).copy()
+    here = np.arange(len(rows)), interval
+    totals[here] -= np.einsum("nd,nd->n", rows, rows)
+    counts[here] -= 1
+    return np.divide(totals, counts, out=np.full_like(totals, np.nan), where=counts > 0)
+
+
+class Moments(NamedTuple):
+    """Count, mean and sum of squared deviations of some values; mergeable (Chan et al. 1979)."""
+
+    count: Floats
+    mean: Floats
+    deviation: Floats
+
+    @classmethod
+    def of(cls, values: Float[np.ndarray, "text column"]) -> Moments:
+        """Column by column; NaN is left out."""
+        kept = ~np.isnan(values)
+        count = kept.sum(0).astype(np.float64)
+        mean = np.divide(np.where(kept, values, 0.0).sum(0), count, out=np.zeros_like(count), where=count > 0)
+        return cls(count, mean, np.where(kept, (values - mean) ** 2, 0.0).sum(0))
+
+    def merged(self, other: Moments) -> Moments:
+        """The moments of both sets of values."""
+        count = self.count + other.count
+        share = np.divide(other.count, count, out=np.zeros_like(count), where=count > 0)
+        step = other.mean - self.mean
+        return Moments(count, self.mean + step * share, self.deviation + other.deviation + step**2 * self.count * share)
+
+    def variance(self) -> Floats:
+        """Sample variance (n − 1); NaN below two values."""
+        return np.divide(self.deviation, self.count - 1, out=np.full_like(self.mean, np.nan), where=self.count > 1)
+
+
+def within_error(variance: Floats | float, texts: Floats | float) -> Floats | float:
+    """Standard error of the mean over all pairs inside one set of texts: 2·sd(per-text means)/√n.
+
+    Each pair counts in two texts' means, hence the 2 (the first-order term of a U-statistic of degree 2).
+    """
+    return 2.0 * np.sqrt(np.asarray(variance) / np.asarray(texts))
+
+
+def between_error(row_variance: Floats, rows: Floats, column_variance: Floats, columns: Floats) -> Floats:
+    """Standard error of the mean over all pairs between two sets: √(var(row means)/n_a + var(column means)/n_b)."""
+    return np.asarray(np.sqrt(np.asarray(row_variance) / rows + np.asarray(column_variance) / columns))
+
+
+def finite_population(texts: float, population: float) -> float:
+    """√(1 − n/N): what a standard error is multiplied by when the figure is about the N texts the n were drawn from."""
+    return float(np.sqrt(max(0.0, 1.0 - texts / population))) if population > 0 else 0.0
+
+
+def gap_intervals(texts: Sequence[int], fewest: int = FEWEST_TEXTS) -> tuple[int, int] | None:
+    """The shortest and longest intervals with at least `fewest` texts, which the collapse gap compares; None if not two."""
+    enough = [k for k, count in enumerate(texts) if count >= fewest]
+    return (enough[0], enough[-1]) if len(enough) >= 2 else None

@@ -1,0 +1,74 @@
+"""The first two moments of one text's token embeddings.
+
+X = [x_1..x_n]: the last layer's token embeddings, special tokens included, padding excluded. S2 (arXiv 2604.27398)
+eqs. 2, 3: μ = (1/n)Σx_j and Σ = (1/n)Σ(x_j−μ)(x_j−μ)ᵀ; eq. 8: X is divided by ‖μ‖ first.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+class TokenMoments(NamedTuple):
+    """Token moments of several texts, each (texts,)."""
+
+    mean_norm: Float[Tensor, " text"]
+    """‖μ‖ before scaling."""
+    spread: Float[Tensor, " text"]
+    """S/‖μ‖² = tr Σ after scaling to ‖μ‖ = 1 (S2 eqs. 8, 12), ≥ 0."""
+    within_cosine: Float[Tensor, " text"]
+    """Mean cosine over all pairs of tokens, (1/n²)Σ_jk cos(x_j, x_k) (S2 H.2), in [0, 1]."""
+
+
+def token_moments(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> TokenMoments:
+    """‖μ‖, tr Σ/‖μ‖² and within-text cosine of each text of a padded batch.
+
+    Args:
+        hidden: token embeddings; what stands at padded places is ignored.
+        mask: True where a token is.
+
+    Returns:
+        TokenMoments in the precision of `hidden`; the variance is taken around the mean (two passes), so that it keeps
+        its digits where ‖μ‖² is much larger than it. Not finite where ‖μ‖ = 0.
+    """
+    kept = mask.unsqueeze(-1)
+    count = mask.sum(1, dtype=hidden.dtype)
+    hidden = hidden.masked_fill(~kept, 0.0)
+    mean = hidden.sum(1) / count.unsqueeze(-1)
+    mean_norm = torch.linalg.vector_norm(mean, dim=-1)
+    centred = (hidden - mean.unsqueeze(1)).masked_fill_(~kept, 0.0)
+    trace = centred.square().sum((1, 2)) / count
+    unit = torch.nn.functional.normalize(hidden, dim=-1, eps=torch.finfo(hidden.dtype).tiny)
+    within = (unit.sum(1) / count.unsqueeze(-1)).square().sum(-1)
+    return TokenMoments(mean_norm, trace / mean_norm.square(), within)
+
+
+def covariance_factor(tokens: Float[Tensor, "token dim"]) -> tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]:
+    """The mean and a factor of the covariance of one text, both after dividing by ‖μ‖ (S2 eqs. 2, 3, 8).
+
+    F = (X − μ1ᵀ)ᵀ/√n, so that Σ = FᵀF; where n > d, the triangular factor of its QR decomposition, which has the same
+    FᵀF with d rows.
+
+    Args:
+        tokens: (n, d), n ≥ 1, padding excluded.
+
+    Returns:
+        The unit mean (d,) and F (min(n, d), d). Differentiable.
+
+    Raises:
+        ValueError: no token, or a mean of zero, which has no direction.
+    """
+    if tokens.ndim != 2 or tokens.shape[0] == 0:
+        raise ValueError(f"token embeddings have shape {tuple(tokens.shape)}; expected (tokens, d) with at least one token")
+    mean = tokens.mean(0)
+    norm = torch.linalg.vector_norm(mean)
+    if not norm > 0:
+        raise ValueError("the mean of the token embeddings is zero or not finite, so it has no direction to compare")
+    factor = (tokens - mean) / (norm * tokens.shape[0] ** 0.5)
+    if factor.shape[0] > factor.shape[1]:
+        factor = torch.linalg.qr(factor, mode="r").R
+    return mean / norm, factor

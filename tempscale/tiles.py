@@ -1,0 +1,41 @@
+"""Which pairs: the i ≤ j grid of blocks, and seeded samples that stay put from night to night."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Iterable
+
+SMALLEST_BLOCK, LARGEST_BLOCK = 1024, 65_536
+
+
+def block_size(texts: int) -> int:
+    """Rows of one block of the pair grid: about a sixteenth of the texts, a multiple of 1,024, at most 65,536.
+
+    It follows from the number of texts alone, never from workers, so that every run cuts the same tiles.
+    """
+    return min(LARGEST_BLOCK, max(SMALLEST_BLOCK, -(-texts // (16 * SMALLEST_BLOCK)) * SMALLEST_BLOCK))
+
+
+def blocks(texts: int, size: int) -> list[tuple[int, int]]:
+    """[start, stop) of each block of `size` rows, in order."""
+    return [(start, min(start + size, texts)) for start in range(0, texts, size)]
+
+
+def upper_triangle(count: int) -> list[tuple[int, int]]:
+    """All (i, j) with i ≤ j < count, row by row: every unordered pair of blocks once."""
+    return [(i, j) for i in range(count) for j in range(i, count)]
+
+
+def keyed_hash(text_id: str, seed: int) -> int:
+    """A 64-bit hash of an id under a seed: uniform, the same on every machine and in every year."""
+    key = seed.to_bytes(8, "little", signed=True)
+    return int.from_bytes(hashlib.blake2b(text_id.encode("utf-8", "surrogatepass"), digest_size=8, key=key).digest(), "big")
+
+
+def seeded_sample(ids: Iterable[str], size: int, seed: int) -> list[str]:
+    """The `size` ids of smallest keyed hash, in that order; all of them where there are fewer.
+
+    A simple random sample for every seed. Adding or removing a text changes it by at most one text.
+    """
+    return heapq.nsmallest(size, ids, key=lambda text_id: (keyed_hash(text_id, seed), text_id))
