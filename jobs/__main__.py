@@ -1,0 +1,5 @@
+"""`python -m jobs` is the `tempscale` command."""
+
+from jobs.cli import main
+
+main()
