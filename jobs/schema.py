@@ -134,6 +134,41 @@ def factors(dim: int) -> Table:
     )
 
 
+TEXT_MEANS = Table(
+    "text_means",
+    "each text's mean over its pairs, from which standard errors and paired differences follow; below partials/",
+    (
+        Column("text_id", _TEXT, "", "the corpus's id"),
+        Column("group", _INT, "tokens", "lower edge of its length interval, or its prefix"),
+        Column("inside", _FLOAT, "", "mean over its pairs with the other texts of its group; null where there is none"),
+        Column("overall", _FLOAT, "", "mean over its pairs with all other texts; null where there is none"),
+    ),
+)
+
+COSINE_TILE = Table(
+    "cosine_tile",
+    "the pairs of one super-tile, by cell; below partials/",
+    (
+        Column("a", _INT, "", "index of the smaller length interval"),
+        Column("b", _INT, "", "index of the larger"),
+        Column("pairs", _BIG, "pairs", "unordered pairs"),
+        Column("first", _FLOAT, "", "Σ cos"),
+        Column("second", _FLOAT, "", "Σ cos²"),
+        Column("histogram", pa.list_(_BIG), "pairs", "pairs in each bin of [−1, 1]"),
+    ),
+)
+
+SOCM_TILE = Table(
+    "socm_tile",
+    "the pairs of one super-tile of the SOCM sample; below partials/",
+    (
+        Column("row", _INT, "", "place of one text in the sample's order, (tokens, id)"),
+        Column("column", _INT, "", "place of the other; row < column"),
+        Column("d_mu", _FLOAT, "", "d_μ"),
+        Column("d_sigma", _FLOAT, "", "d_Σ"),
+    ),
+)
+
 LENGTH_COLLAPSE = Table(
     "length_collapse",
     "pairwise cosine inside and between length intervals, over all unordered pairs",

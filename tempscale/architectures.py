@@ -65,6 +65,19 @@ def base_model(model: nn.Module) -> nn.Module:
     return model.base_model
 
 
+def supported(family: str) -> Architecture:
+    """The places of a family, by its config's `model_type`.
+
+    Raises:
+        UnsupportedArchitecture: the family is not in the table; the message lists those that are.
+    """
+    if family not in ARCHITECTURES:
+        raise UnsupportedArchitecture(
+            f"model family '{family}' is not supported; supported families: {', '.join(sorted(ARCHITECTURES))}"
+        )
+    return ARCHITECTURES[family]
+
+
 def places(model: nn.Module) -> list[Places]:
     """The places of every layer of `model`, first layer first.
 
@@ -74,11 +87,7 @@ def places(model: nn.Module) -> list[Places]:
     base = base_model(model)
     config: Any = base.config
     family = str(getattr(config, "model_type", "") or type(base).__name__)
-    architecture = ARCHITECTURES.get(family)
-    if architecture is None:
-        raise UnsupportedArchitecture(
-            f"model family '{family}' is not supported; supported families: {', '.join(sorted(ARCHITECTURES))}"
-        )
+    architecture = supported(family)
     if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
         raise UnsupportedArchitecture(f"this {family} is configured as a decoder; only the encoder is supported")
     try:

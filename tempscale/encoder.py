@@ -16,13 +16,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tempscale import apply
-from tempscale.architectures import base_model, places
-from tempscale.checkpoint import ModelError, resolve
+from tempscale.architectures import base_model, places, supported
+from tempscale.checkpoint import ModelError, read_json, resolve
 from tempscale.moments import TokenMoments, covariance_factor, token_moments
 from tempscale.pooling import Head, load_head, transformer_folder
 from tempscale.temperature import Temperature
 
-TOKEN_BUDGET = 4096
+TOKEN_BUDGET = 2048
 """Padded tokens of one micro-batch."""
 
 
@@ -212,6 +212,16 @@ def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
         else:
             batches.append([index])
     return batches
+
+
+def check_family(folder: Path) -> None:
+    """Raise, without loading the model, unless its family is supported.
+
+    Raises:
+        UnsupportedArchitecture: it is not.
+        ModelError: the folder's config.json cannot be read.
+    """
+    supported(str(read_json(transformer_folder(folder) / "config.json").get("model_type")))
 
 
 def _position_limit(config: Any, tokenizer_limit: int) -> int:

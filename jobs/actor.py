@@ -1,0 +1,114 @@
+"""The model in a worker: loaded once, every temperature in turn; and the Ray Data pool of such workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from jobs.engine import Cluster, readable_failures
+from jobs.storage import Storage
+
+if TYPE_CHECKING:
+    from jobs.runs import Model, Run
+
+_ROW = pa.schema([("number", pa.int64()), ("payload", pa.large_binary())])
+
+
+class ModelActor:
+    """Holds an encoder; a step's subclass says in `process` what one piece of work is."""
+
+    def __init__(self, storage: Storage, model: Model, temperatures: list[Any], settings: dict[str, Any], gpus: int) -> None:
+        import torch
+
+        from tempscale.encoder import Encoder
+        from tempscale.temperature import Temperature
+
+        if not gpus:
+            # A product's last bits depend on its threads; one thread everywhere makes every worker's bytes the same.
+            torch.set_num_threads(1)
+        self.storage, self.model = storage, model
+        self.temperatures = [Temperature.of(value) for value in temperatures]
+        self.encoder = Encoder.load(model.name, device="cuda" if gpus else "cpu", **settings)
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """Work through a batch of (number, payload) rows; returns what each reports."""
+        reports = [self.process(row["number"], unpack(row["payload"])) for row in batch.to_pylist()]
+        return pa.Table.from_pylist(reports)
+
+    def process(self, number: int, work: pa.Table) -> dict[str, Any]:
+        """Leave the durable parts of one piece of work and report its counts."""
+        raise NotImplementedError
+
+
+def pool(
+    run: Run,
+    cluster: Cluster,
+    model: Model,
+    actor: type[ModelActor],
+    work: dict[int, pa.Table],
+    prepare: Callable[..., pa.Table] | None = None,
+    prepare_arguments: dict[str, Any] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Stream pieces of work through a pool of model actors with Ray Data.
+
+    One row is one piece of work, so that what shares a micro-batch never depends on blocks or workers.
+
+    Args:
+        run: the run whose settings and storage the actors use.
+        cluster: how many actors, and whether they have a GPU.
+        model: the model that the actors load.
+        actor: the step's actor.
+        work: pieces by number.
+        prepare: run on CPU tasks ahead of the actors, on (number, payload) rows.
+        prepare_arguments: keyword arguments of `prepare`.
+
+    Yields:
+        Each piece's report, as they finish.
+
+    Raises:
+        IncompleteRun: a worker failed for good.
+    """
+    if not work:
+        return
+    import ray.data
+
+    rows = [{"number": number, "payload": pack(work[number])} for number in cluster.ordered(sorted(work))]
+    data = ray.data.from_items(rows, override_num_blocks=len(rows))
+    if prepare is not None:
+        data = data.map_batches(prepare, batch_size=1, batch_format="pyarrow", num_cpus=0.5, fn_kwargs=prepare_arguments or {})
+    resources: dict[str, Any] = {"num_gpus": 1} if cluster.gpus else {"num_cpus": 1}
+    data = data.map_batches(
+        actor,
+        batch_size=1,
+        batch_format="pyarrow",
+        compute=ray.data.ActorPoolStrategy(size=min(cluster.workers, len(rows)), max_tasks_in_flight_per_actor=2),
+        fn_constructor_kwargs={
+            "storage": run.storage, "model": model, "temperatures": [t.as_data() for t in run.temperatures],
+            "settings": {"max_length": model.max_length, "token_budget": run.config.embedding.token_budget},
+            "gpus": cluster.gpus,
+        },
+        **resources,
+    )  # fmt: skip
+    with readable_failures():
+        yield from data.iter_rows()
+
+
+def pack(table: pa.Table) -> bytes:
+    """A table as bytes, for one cell of a row."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def unpack(payload: bytes) -> pa.Table:
+    """The table that `pack` packed."""
+    return pa.ipc.open_stream(payload).read_all()
+
+
+def rows(pieces: dict[int, pa.Table]) -> pa.Table:
+    """(number, payload) rows, as a pool's `prepare` returns them."""
+    payload = [pack(table) for table in pieces.values()]
+    return pa.Table.from_pydict({"number": list(pieces), "payload": payload}, schema=_ROW)

@@ -1,0 +1,21 @@
+"""The block that ends a run on the screen: where the report is and the figures that matter."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from jobs.headline import closing_figures
+from jobs.runs import Run
+from jobs.summary import load_tables
+
+
+def close(run: Run) -> None:
+    """Print the figures that matter and where the report is, on standard output."""
+    console = Console()
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for label, value in closing_figures(load_tables(run.storage)):
+        table.add_row(label, value)
+    console.print()
+    console.print(table)
+    console.print(f"\nreport  {run.storage.root}/report.html\ntables  {run.storage.root}/tables/", highlight=False, soft_wrap=True)

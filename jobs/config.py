@@ -1,0 +1,201 @@
+"""The one description of a run: strict, TOML in, JSON out. Imports neither torch nor ray.
+
+What decides the tables (`identity`) is apart from how they are computed (`Execution`, `out`).
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from jobs.errors import UsageError
+from tempscale.temperature import Temperature
+
+QUICK_START_CORPUS = "docstrings:scipy,numpy,polars,torch"
+QUICK_START_SAMPLE = 2000
+QUICK_START_SOCM_SAMPLE = 400
+
+
+class _Strict(BaseModel):
+    """Unknown keys and wrong types are errors; nothing the user wrote is changed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Corpus(_Strict):
+    """Which texts."""
+
+    source: str = Field(QUICK_START_CORPUS, min_length=1, description="A path or glob, s3://, gs://, hf://, hf:NAME or docstrings:PKG,...")
+    id_column: str | None = Field(None, description="Column of the ids; `id` where there is one, else a digest of text and place.")
+    text_column: str = Field("text", min_length=1, description="Column of the texts.")
+    sample: int | None = Field(None, ge=1, description="A seeded random sample of this many texts.")
+    limit: int | None = Field(None, ge=1, description="The first rows only: these rows then are the corpus.")
+    max_characters: int = Field(50_000, ge=1, description="Longer texts are cut here before they are tokenised.")
+
+    @model_validator(mode="after")
+    def _one_of_sample_and_limit(self) -> Corpus:
+        if self.sample is not None and self.limit is not None:
+            raise ValueError("sample and limit exclude each other; give one of them")
+        return self
+
+
+class Embedding(_Strict):
+    """Which models under which temperatures, and how texts are grouped."""
+
+    models: list[str] = Field([], description="Folders or hub names; the installed demo MiniLM unless given.")
+    temperatures: list[float | dict[str, Any]] = Field([1.0, 0.8], min_length=1, description="Numbers τ or {constant = τ}; changes are reported against the first.")
+    max_length: int | None = Field(None, ge=3, description="Tokens a text is cut to; the model's own limit unless given.")
+    token_budget: int = Field(2048, ge=1, description="Padded tokens of one micro-batch.")
+    shard_texts: int = Field(512, ge=1, description="Most texts of one shard, the unit of work and of resuming.")
+    shard_characters: int = Field(131_072, ge=1, description="A shard ends when it holds this many characters.")
+
+    @field_validator("temperatures")
+    @classmethod
+    def _readable(cls, values: list[float | dict[str, Any]]) -> list[float | dict[str, Any]]:
+        texts = [Temperature.of(value).canonical for value in values]
+        if len(set(texts)) < len(texts):
+            raise ValueError(f"temperatures {', '.join(texts)} name one twice; give each once")
+        return values
+
+    @field_validator("models")
+    @classmethod
+    def _distinct(cls, values: list[str]) -> list[str]:
+        if len(set(values)) < len(values):
+            raise ValueError("a model is named twice; give each once")
+        return values
+
+
+class Analysis(_Strict):
+    """What is measured on the embeddings."""
+
+    intervals: list[int] = Field([0, 32, 64, 100, 200, 300, 400, 500], min_length=1, description="Lower edges of the length intervals in tokens, from 0, ascending; the last is open.")
+    socm_sample: int = Field(1000, ge=0, le=5000, description="Texts of the SOCM sample; all their pairs are computed. 0 leaves SOCM out.")
+    probe_sample: int = Field(200, ge=0, description="Texts of the prefix probe. 0 leaves it out.")
+    worst_pairs: int = Field(20, ge=1, le=1000, description="Pairs kept in each ranking of the most collapsed.")
+
+    @field_validator("intervals")
+    @classmethod
+    def _ascending(cls, edges: list[int]) -> list[int]:
+        if edges[0] != 0 or any(later <= earlier for earlier, later in zip(edges, edges[1:], strict=False)):
+            raise ValueError(f"intervals {edges} must start at 0 and ascend, e.g. 0,100,200")
+        return edges
+
+
+class Execution(_Strict):
+    """Where and how wide it runs. Nothing here changes a byte of the tables."""
+
+    workers: int | None = Field(None, ge=1, description="Model actors and tile tasks at once; all cores or GPUs unless given.")
+    address: str | None = Field(None, description="A Ray cluster; an in-process Ray unless given.")
+    shuffle_seed: int | None = Field(None, description="Submit work in a seeded random order, to prove that order changes nothing.")
+
+
+class AuditConfig(_Strict):
+    """A whole audit."""
+
+    out: str = Field("runs/audit", min_length=1, description="The run folder.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of every sample.")
+    keep_text: bool = Field(True, description="Whether excerpts of the worst pairs' texts may stand in tables and report.")
+    corpus: Corpus = Field(default_factory=lambda: Corpus.model_validate({}), description="Which texts.")
+    embedding: Embedding = Field(default_factory=lambda: Embedding.model_validate({}), description="Models and temperatures.")
+    analysis: Analysis = Field(default_factory=lambda: Analysis.model_validate({}), description="What is measured.")
+    execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
+
+    def identity(self) -> dict[str, Any]:
+        """All that decides the tables, as plain data."""
+        return self.model_dump(mode="json", exclude={"out", "execution"})
+
+    def temperatures(self) -> list[Temperature]:
+        """The temperatures in the order given; the first is the reference."""
+        return [Temperature.of(value) for value in self.embedding.temperatures]
+
+
+def read_toml(path: str) -> dict[str, Any]:
+    """The content of a TOML file.
+
+    Raises:
+        UsageError: it is not there, or not TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text("utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"config file '{path}' is not there; give the path of a TOML file") from None
+    except IsADirectoryError:
+        raise UsageError(f"config file '{path}' is a folder; give the path of a TOML file") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"config file '{path}' cannot be read as TOML: {error}") from None
+
+
+def read_temperature(path: str) -> dict[str, Any]:
+    """A temperature as data from a TOML or JSON file.
+
+    Raises:
+        UsageError: the file cannot be read; what it holds is checked by `resolve`.
+    """
+    if not path.endswith(".json"):
+        return read_toml(path)
+    try:
+        data = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"temperature file '{path}' cannot be read as JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"temperature file '{path}' must hold an object such as {{\"constant\": 0.8}}")
+    return data
+
+
+def read_edges(text: str) -> list[int]:
+    """Interval edges from their text.
+
+    Raises:
+        UsageError: one is not a whole number.
+    """
+    try:
+        return [int(edge) for edge in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--intervals '{text}' must be whole numbers with commas between them, e.g. 0,100,200") from None
+
+
+def lay_over(data: dict[str, Any], name: str, value: Any) -> None:
+    """Set `name`, such as corpus.sample, in nested data."""
+    *sections, last = name.split(".")
+    for section in sections:
+        inner = data.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise UsageError(f"'{section}' must be a table of the configuration, not {inner!r}")
+        data = inner
+    data[last] = value
+
+
+def with_quick_start(data: dict[str, Any]) -> dict[str, Any]:
+    """The data with the quick start's sample sizes, where no corpus is named."""
+    corpus, analysis = data.setdefault("corpus", {}), data.setdefault("analysis", {})
+    if isinstance(corpus, dict) and isinstance(analysis, dict) and "source" not in corpus:
+        if "limit" not in corpus:
+            corpus.setdefault("sample", QUICK_START_SAMPLE)
+        analysis.setdefault("socm_sample", QUICK_START_SOCM_SAMPLE)
+    return data
+
+
+def resolve(data: dict[str, Any]) -> AuditConfig:
+    """A checked configuration from plain data.
+
+    Raises:
+        UsageError: one sentence for each thing that is wrong, naming the field and the value.
+    """
+    try:
+        return AuditConfig.model_validate(data)
+    except ValidationError as error:
+        raise UsageError("; ".join(_sentence(problem) for problem in error.errors())) from None
+
+
+def _sentence(problem: Any) -> str:
+    field = ".".join(str(part) for part in problem["loc"]) or "the configuration"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        return f"'{field}' is not an option of the configuration; see docs/configuration.md"
+    if problem["type"] == "value_error":
+        return f"{field}: {message}"
+    return f"{field} = {problem['input']!r}: {message[0].lower()}{message[1:]}"

@@ -1,0 +1,219 @@
+"""A source becomes deterministic shards of usable texts, and a record of every row that is not one.
+
+Shards follow from the corpus and the configuration alone. `shards/index.json` is written last: its presence means that
+reading is done, and a resumed run does not read the source again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs import sources
+from jobs.config import AuditConfig
+from jobs.errors import UsageError
+from jobs.schema import REJECTED, SHARDS
+from jobs.storage import Storage
+from tempscale.tiles import keyed_hash
+
+INDEX = "shards/index.json"
+_REJECTED_ROWS = 10_000
+_SHORTEST_SHARD_SHARE = 16
+
+
+class Text(NamedTuple):
+    """A usable text."""
+
+    text_id: str
+    text: str
+    cut: bool
+
+
+@dataclass
+class Counts:
+    """What reading found."""
+
+    read: int = 0
+    usable: int = 0
+    analysed: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def rejected(self) -> int:
+        """Rows that are not analysed because they are unusable."""
+        return sum(self.reasons.values())
+
+
+def shard(storage: Storage, config: AuditConfig, on_rows: Callable[[int], None] = lambda rows: None) -> dict[str, Any]:
+    """Read the corpus once and leave its shards, unless they are there.
+
+    Returns:
+        The index: shard names with their rows, counts, the corpus fingerprint, and the source's state.
+
+    Raises:
+        UsageError: the source cannot be read, has no usable text, or changed since the run began.
+    """
+    state = sources.state(config.corpus)
+    if storage.exists(INDEX):
+        index: dict[str, Any] = storage.read_json(INDEX)
+        check_unchanged(config, index)
+        return index
+    storage.remove("shards")
+    storage.remove("rejected")
+    counts = Counts()
+    usable = _usable(sources.rows(config.corpus), config, counts, _Rejects(storage), on_rows)
+    if config.corpus.sample is not None:
+        usable = _sampled(usable, config.corpus.sample, config.seed)
+    digest, shards = hashlib.sha256(), []
+    for number, texts in enumerate(_shards(usable, config)):
+        name = f"shards/part-{number:05d}.parquet"
+        shas = [hashlib.sha256(text.text.encode()).hexdigest() for text in texts]
+        for text, sha in zip(texts, shas, strict=True):
+            digest.update(f"{len(text.text_id)}:{text.text_id}:{sha}\n".encode())
+        columns = {"text_id": [t.text_id for t in texts], "text": [t.text for t in texts], "content_sha": shas}
+        storage.write_table(name, SHARDS.build(columns | {"cut": [t.cut for t in texts]}))
+        shards.append({"name": name, "texts": len(texts)})
+        counts.analysed += len(texts)
+    if counts.analysed == 0:
+        reasons = ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.reasons.items()))
+        raise UsageError(
+            f"corpus '{config.corpus.source}' has no usable text: {counts.read} rows read"
+            + (f", all rejected ({reasons})" if reasons else "")
+        )
+    index = {
+        "source": config.corpus.source, "source_state": state, "fingerprint": digest.hexdigest(),
+        "read": counts.read, "rejected": counts.rejected, "usable": counts.usable, "analysed": counts.analysed,
+        "rejected_reasons": dict(sorted(counts.reasons.items())), "shards": shards,
+    }  # fmt: skip
+    storage.write_json(INDEX, index)
+    return index
+
+
+def check_unchanged(config: AuditConfig, index: dict[str, Any]) -> None:
+    """Raise if the source looks different from when a run read it.
+
+    Raises:
+        UsageError: it does.
+    """
+    if index["source_state"] != sources.state(config.corpus):
+        raise UsageError(
+            f"corpus '{config.corpus.source}' changed since the run in '{config.out}' read it; "
+            "start over with --fresh or choose another --out"
+        )
+
+
+def texts_of(storage: Storage, index: dict[str, Any], ids: set[str]) -> dict[str, str]:
+    """The texts of some ids, from the shards."""
+    found: dict[str, str] = {}
+    for entry in index["shards"]:
+        table = storage.read_table(entry["name"], ["text_id", "text"])
+        wanted = pc.is_in(table.column("text_id"), pa.array(list(ids), pa.string()))
+        found.update(zip(*(column.to_pylist() for column in table.filter(wanted).columns), strict=True))
+    return found
+
+
+class _Rejects:
+    """Rows not analysed, on their way to rejected/."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage, self._rows, self._part = storage, list[dict[str, Any]](), 0
+
+    def add(self, text_id: str | None, place: str, reason: str) -> None:
+        self._rows.append({"text_id": text_id, "place": place, "reason": reason})
+        if len(self._rows) == _REJECTED_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._rows:
+            self._storage.write_table(f"rejected/part-{self._part:05d}.parquet", REJECTED.build_rows(self._rows))
+            self._rows, self._part = [], self._part + 1
+
+
+def _usable(
+    rows: Iterable[sources.Row], config: AuditConfig, counts: Counts, rejects: _Rejects, on_rows: Callable[[int], None]
+) -> Iterator[Text]:
+    """The usable texts among rows; the others are recorded with a reason and counted."""
+    seen: set[bytes] = set()
+    for row in rows:
+        if config.corpus.limit is not None and counts.read >= config.corpus.limit:
+            break
+        counts.read += 1
+        on_rows(1)
+        text_id, reason = _identifier(row)
+        text, problem = _text(row)
+        reason = row.problem or reason or problem
+        key = hashlib.blake2b((text_id or "").encode("utf-8", "surrogatepass"), digest_size=12).digest()
+        if reason is None and key in seen:
+            reason = "the id appeared before"
+        if reason is not None:
+            counts.reasons[reason] += 1
+            rejects.add(text_id, row.place, reason)
+            continue
+        seen.add(key)
+        counts.usable += 1
+        yield Text(text_id, text[: config.corpus.max_characters], len(text) > config.corpus.max_characters)  # type: ignore[arg-type,index]
+    rejects.flush()
+
+
+def _text(row: sources.Row) -> tuple[str | None, str | None]:
+    """(text, None), or (None, the reason why it is not usable)."""
+    text = row.text
+    if text is None:
+        return None, "the text is null"
+    try:
+        if isinstance(text, bytes):
+            text = text.decode()
+        elif isinstance(text, str):
+            text.encode()
+    except UnicodeError:
+        return None, "the text is not valid UTF-8"
+    if not isinstance(text, str):
+        return None, f"not a text but {type(text).__name__}"
+    return (text, None) if text.strip() else (None, "the text is empty")
+
+
+def _identifier(row: sources.Row) -> tuple[str | None, str | None]:
+    """(id as a string, None), or (None, the reason); without an id, a digest of the text and its place."""
+    if row.id is None:
+        if isinstance(row.text, (str, bytes)):
+            content = row.text if isinstance(row.text, bytes) else row.text.encode("utf-8", "surrogatepass")
+            return hashlib.blake2b(content + b"\0" + row.place.encode(), digest_size=12).hexdigest(), None
+        return None, None
+    if isinstance(row.id, bool) or not isinstance(row.id, (str, int)):
+        return None, f"the id is neither a string nor a whole number but {type(row.id).__name__}"
+    try:
+        return str(row.id).encode().decode(), None
+    except UnicodeError:
+        return None, "the id is not valid UTF-8"
+
+
+def _sampled(texts: Iterable[Text], size: int, seed: int) -> Iterator[Text]:
+    """The texts of smallest keyed hash, in the corpus's order: a simple random sample, stable from night to night."""
+    keyed = ((keyed_hash(text.text_id, seed), text.text_id, order, text) for order, text in enumerate(texts))
+    for _, _, _, text in sorted(heapq.nsmallest(size, keyed), key=lambda item: item[2]):
+        yield text
+
+
+def _shards(texts: Iterable[Text], config: AuditConfig) -> Iterator[list[Text]]:
+    """Consecutive texts, a shard closed by its number of texts or characters, smaller where few texts are wanted."""
+    wanted = config.corpus.sample or config.corpus.limit
+    most = config.embedding.shard_texts
+    if wanted is not None:
+        most = min(most, max(1, -(-wanted // _SHORTEST_SHARD_SHARE)))
+    current: list[Text] = []
+    characters = 0
+    for text in texts:
+        current.append(text)
+        characters += len(text.text)
+        if len(current) == most or characters >= config.embedding.shard_characters:
+            yield current
+            current, characters = [], 0
+    if current:
+        yield current

@@ -1,0 +1,121 @@
+"""Shards of texts -> parts of texts/: Ray Data reads and tokenises on CPU tasks, a pool of model actors embeds.
+
+The unit of work and of resuming is one shard under all temperatures of a model: a text is kept only if every
+temperature gives it a finite embedding, so that temperatures are compared on the same texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from jobs import actor, schema
+from jobs.engine import Cluster
+from jobs.runs import Model, Run
+from jobs.storage import Storage
+
+
+def embed(run: Run, cluster: Cluster, model: Model, index: dict[str, Any], on_texts: Callable[[int], None]) -> dict[str, int]:
+    """Embed every shard that has no parts yet, under every temperature.
+
+    Args:
+        index: what `corpus.shard` returned.
+        on_texts: told the number of texts of each finished shard, and at once of those already there.
+
+    Returns:
+        Texts embedded and texts rejected because an embedding was not finite, over the whole run.
+    """
+    work: dict[int, pa.Table] = {}
+    for number, shard in enumerate(index["shards"]):
+        if all(run.storage.exists(run.part("texts", model, t, number)) for t in run.temperatures):
+            on_texts(shard["texts"])
+        else:
+            work[number] = pa.table({"name": [shard["name"]]})
+    arguments = {"storage": run.storage, "folder": model.name, "max_length": model.max_length}
+    for report in actor.pool(run, cluster, model, EmbedActor, work, tokenise, arguments):
+        on_texts(report["texts"])
+    rejected = sum(run.storage.read_table(name, ["reason"]).num_rows for name in run.storage.list(f"rejected/model={model.label}"))
+    return {"embedded": index["analysed"] - rejected, "rejected": rejected}
+
+
+def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int) -> pa.Table:
+    """Read and tokenise the shards that a batch names."""
+    pieces: dict[int, pa.Table] = {}
+    for row in batch.to_pylist():
+        shard = storage.read_table(actor.unpack(row["payload"]).column("name")[0].as_py())
+        tokens = _tokenizer(folder, max_length)(shard.column("text").to_pylist())
+        truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
+        pieces[row["number"]] = pa.table(
+            {
+                "text_id": shard.column("text_id"),
+                "content_sha": shard.column("content_sha"),
+                "ids": pa.array(tokens.ids, pa.list_(pa.int32())),
+                "truncated": pa.array(truncated),
+            }
+        )
+    return actor.rows(pieces)
+
+
+class EmbedActor(actor.ModelActor):
+    """Embeds tokenised shards."""
+
+    def process(self, number: int, work: pa.Table) -> dict[str, Any]:
+        """Write one shard's parts, one a temperature, and its rejected texts."""
+        from tempscale.encoder import Tokens
+
+        tokens = Tokens(work.column("ids").to_pylist(), work.column("truncated").to_pylist())
+        encoded = []
+        for temperature in self.temperatures:
+            self.encoder.set_temperature(temperature)
+            encoded.append(self.encoder.encode_tokens(tokens))
+        finite = np.ones(work.num_rows, dtype=bool)
+        for out in encoded:
+            assert out.moments is not None  # noqa: S101 - encode_tokens computes them unless told not to
+            finite &= np.isfinite(out.embeddings.numpy()).all(1)
+            for column in out.moments:
+                finite &= np.isfinite(column.numpy())
+        self._reject(number, work, finite)
+        for temperature, out in zip(self.temperatures, encoded, strict=True):
+            self.storage.write_table(self._part(temperature, number), _table(work, out, finite))
+        return {"number": number, "texts": work.num_rows}
+
+    def _part(self, temperature: Any, number: int) -> str:
+        return f"texts/model={self.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
+
+    def _reject(self, number: int, work: pa.Table, finite: np.ndarray) -> None:
+        if finite.all():
+            return
+        ids = [text_id for text_id, kept in zip(work.column("text_id").to_pylist(), finite, strict=True) if not kept]
+        reason = f"{self.model.label} gives no finite embedding"
+        rows = [{"text_id": text_id, "place": f"shard {number}", "reason": reason} for text_id in ids]
+        name = f"rejected/model={self.model.label}/part-{number:05d}.parquet"
+        self.storage.write_table(name, schema.REJECTED.build_rows(rows))
+
+
+def _table(work: pa.Table, out: Any, finite: np.ndarray) -> pa.Table:
+    kept = np.flatnonzero(finite)
+    embeddings = out.embeddings.numpy()[kept]
+    moments = out.moments._asdict()
+    return schema.texts(embeddings.shape[1]).build(
+        {
+            "text_id": work.column("text_id").take(kept),
+            "content_sha": work.column("content_sha").take(kept),
+            "tokens": out.tokens.numpy()[kept].astype(np.int32),
+            "truncated": work.column("truncated").take(kept),
+            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(embeddings.ravel()), embeddings.shape[1]),
+            **{name: column.numpy()[kept].astype(np.float32) for name, column in moments.items()},
+        }
+    )
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(folder: str, max_length: int) -> Any:
+    from tempscale.checkpoint import resolve
+    from tempscale.encoder import Tokenizer
+
+    return Tokenizer(Path(resolve(folder)), max_length)

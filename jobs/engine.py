@@ -1,0 +1,149 @@
+"""Ray, started or joined, and the one way this project waits for its tasks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from jobs.config import Execution
+from jobs.errors import IncompleteRun, RunError, UsageError
+
+_OBJECT_STORE_BYTES = 1 << 30
+_NO_PROGRESS_SECONDS = 600
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "POLARS_MAX_THREADS": "1"}
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What the run may use at once."""
+
+    workers: int
+    gpus: int
+    """GPUs of each worker: 0 or 1."""
+    shuffle_seed: int | None = None
+
+    def ordered(self, items: Sequence[Item]) -> list[Item]:
+        """Items in their own order, or in a seeded random one."""
+        items = list(items)
+        if self.shuffle_seed is not None:
+            random.Random(self.shuffle_seed).shuffle(items)  # noqa: S311 - an order, not a secret
+        return items
+
+
+@contextmanager
+def session(execution: Execution) -> Iterator[Cluster]:
+    """Join the Ray cluster that is named or already joined, else start one in this process and stop it at the end.
+
+    Raises:
+        UsageError: the cluster cannot be reached.
+    """
+    import ray
+
+    warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
+    started = not ray.is_initialized()
+    if started:
+        _start(execution)
+    try:
+        _configure_data()
+        resources = ray.cluster_resources()
+        gpus = int(resources.get("GPU", 0))
+        # One logical CPU stays free for tokenising beside the model actors.
+        workers = execution.workers or gpus or max(1, int(resources.get("CPU", 1)) - 1)
+        yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed)
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _start(execution: Execution) -> None:
+    import ray
+
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    environment = {"env_vars": _ONE_THREAD}
+    if execution.address is not None:
+        try:
+            ray.init(address=execution.address, runtime_env=environment, **quiet)
+        except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+            raise UsageError(f"the Ray cluster at '{execution.address}' cannot be joined: {_first_line(error)}") from None
+        return
+    # The dashboard would listen on a port and cost 100 MB; the auth token would be written into the user's home.
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    workers = execution.workers or os.cpu_count() or 1
+    ray.init(
+        address="local", num_cpus=workers + 1, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
+        runtime_env=environment, **quiet,
+    )  # fmt: skip
+
+
+def _configure_data() -> None:
+    import ray.data
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    # A text that kills its process would be retried for ever; without progress the run ends as incomplete.
+    context.execution_no_progress_timeout_s = _NO_PROGRESS_SECONDS
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+def results(cluster: Cluster, submit: Callable[[Item], Any], items: Sequence[Item]) -> Iterator[tuple[Item, Any]]:
+    """Run one Ray task an item, at most two a worker in flight; yields (item, result) as they finish.
+
+    Raises:
+        IncompleteRun: a task failed for good.
+    """
+    import ray
+
+    waiting, flying = cluster.ordered(items)[::-1], dict[Any, Item]()
+    with readable_failures():
+        while waiting or flying:
+            while waiting and len(flying) < 2 * cluster.workers:
+                item = waiting.pop()
+                flying[submit(item)] = item
+            done, _ = ray.wait(list(flying), num_returns=1)
+            for reference in done:
+                yield flying.pop(reference), ray.get(reference)
+
+
+@contextmanager
+def readable_failures() -> Iterator[None]:
+    """Turn what Ray raises for a failed task into the sentence that its cause is."""
+    import ray.exceptions
+
+    try:
+        yield
+    except (ray.exceptions.RayError, RuntimeError) as error:
+        if isinstance(error, RunError) and not isinstance(error, ray.exceptions.RayError):
+            raise
+        cause = _root_cause(error)
+        if isinstance(cause, RunError):
+            raise type(cause)(str(cause)) from None
+        raise IncompleteRun(
+            f"a worker failed with {type(cause).__name__}: {_first_line(cause)}; start the same command again to go on"
+        ) from error
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    """The user code's own exception under Ray's wrappers."""
+    seen: set[int] = set()
+    while id(error) not in seen:
+        seen.add(id(error))
+        inner = getattr(error, "cause", None) or error.__cause__
+        if isinstance(inner, BaseException):
+            error = inner
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,66 @@
+"""The SOCM sample: chosen from texts/ by keyed hash, so that it stays from night to night; embedded again for its factors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from jobs import actor, corpus, schema
+from jobs.engine import Cluster
+from jobs.layout import Layout
+from jobs.runs import Model, Run
+from tempscale.tiles import seeded_sample
+
+CHUNK = 32
+"""Texts of one part: neighbours in length, so that they share micro-batches and have factors of similar rank."""
+
+
+def collect(
+    run: Run, cluster: Cluster, model: Model, layout: Layout, index: dict[str, Any], on_texts: Callable[[int], None]
+) -> int:
+    """Leave the covariance factors of the SOCM sample under every temperature; returns the number of its texts."""
+    wanted = set(seeded_sample(layout.ids.tolist(), run.config.analysis.socm_sample, run.config.seed))
+    tokens = dict(zip(layout.ids.tolist(), layout.tokens.tolist(), strict=True))
+    sample = sorted(wanted, key=lambda text_id: (tokens[text_id], text_id))
+    missing: dict[int, list[str]] = {}
+    for number, start in enumerate(range(0, len(sample), CHUNK)):
+        chunk = sample[start : start + CHUNK]
+        if all(run.storage.exists(run.part("factors", model, t, number)) for t in run.temperatures):
+            on_texts(len(chunk))
+        else:
+            missing[number] = chunk
+    texts = corpus.texts_of(run.storage, index, {i for chunk in missing.values() for i in chunk}) if missing else {}
+    work = {
+        number: pa.table({"text_id": chunk, "text": [texts[text_id] for text_id in chunk]}) for number, chunk in missing.items()
+    }
+    for report in actor.pool(run, cluster, model, FactorActor, work):
+        on_texts(report["texts"])
+    return len(sample)
+
+
+class FactorActor(actor.ModelActor):
+    """Embeds sampled texts and keeps their covariance factors."""
+
+    def process(self, number: int, work: pa.Table) -> dict[str, Any]:
+        """Write one chunk's factors, one part a temperature."""
+        tokens = self.encoder.tokenizer(work.column("text").to_pylist())
+        for temperature in self.temperatures:
+            self.encoder.set_temperature(temperature)
+            out = self.encoder.encode_tokens(tokens, moments=False, factors=True)
+            assert out.factors is not None  # noqa: S101 - asked for
+            means = np.stack([mean.numpy() for mean, _ in out.factors])
+            table = schema.factors(means.shape[1]).build(
+                {
+                    "text_id": work.column("text_id"),
+                    "tokens": out.tokens.numpy().astype(np.int32),
+                    "mean": pa.FixedSizeListArray.from_arrays(pa.array(means.ravel()), means.shape[1]),
+                    "rank": np.array([factor.shape[0] for _, factor in out.factors], dtype=np.int32),
+                    "factor": [factor.numpy().ravel() for _, factor in out.factors],
+                }
+            )
+            name = f"factors/model={self.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
+            self.storage.write_table(name, table)
+        return {"number": number, "texts": work.num_rows}

@@ -1,0 +1,79 @@
+"""The embedded texts of a model in canonical order, (length interval, id), and where each stands in texts/."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jobs.runs import Model, Run
+from jobs.storage import Storage
+from tempscale.length import interval_of
+from tempscale.temperature import Temperature
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One entry a text, in canonical order; the same under every temperature."""
+
+    ids: np.ndarray
+    tokens: np.ndarray
+    interval: np.ndarray
+    part: np.ndarray
+    row: np.ndarray
+    edges: tuple[int, ...]
+    corpus_texts: int
+    """Usable texts of the corpus that these were drawn from."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def texts(self) -> np.ndarray:
+        """Texts in each interval."""
+        return np.bincount(self.interval, minlength=len(self.edges))
+
+    def population(self, texts: float) -> float:
+        """How many texts of the corpus stand behind `texts` of these, in proportion."""
+        return texts * max(1.0, self.corpus_texts / max(1, len(self)))
+
+
+def layout(run: Run, model: Model, corpus_texts: int) -> Layout:
+    """Read ids and lengths of every part under the first temperature and sort them."""
+    names = run.storage.list(run.place("texts", model, run.temperatures[0]))
+    ids: list[str] = []
+    tokens, part, row = [], [], []
+    for number, name in enumerate(names):
+        table = run.storage.read_table(name, ["text_id", "tokens"])
+        ids += table.column("text_id").to_pylist()
+        tokens.append(table.column("tokens").to_numpy())
+        part.append(np.full(table.num_rows, number))
+        row.append(np.arange(table.num_rows))
+    lengths = np.concatenate(tokens).astype(np.int64)
+    edges = tuple(run.config.analysis.intervals)
+    interval = interval_of(lengths, edges)
+    names_array = np.array(ids, dtype=object)
+    order = np.array(sorted(range(len(ids)), key=lambda i: (interval[i], ids[i])), dtype=np.int64)
+    return Layout(
+        names_array[order], lengths[order], interval[order], np.concatenate(part)[order], np.concatenate(row)[order], edges,
+        corpus_texts,
+    )  # fmt: skip
+
+
+def gather(storage: Storage, place: str, parts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The embeddings (texts, dim) float32 that stand at `rows` of `parts`, in that order."""
+    names = storage.list(place)
+    block: np.ndarray | None = None
+    for part in np.unique(parts):
+        column = storage.read_table(names[part], ["embedding"]).column("embedding").combine_chunks()
+        matrix = column.flatten().to_numpy().reshape(len(column), -1)
+        if block is None:
+            block = np.empty((len(parts), matrix.shape[1]), dtype=np.float32)
+        here = parts == part
+        block[here] = matrix[rows[here]]
+    assert block is not None, "a block has at least one text"  # noqa: S101
+    return block
+
+
+def folder(run: Run, step: str, model: Model, temperature: Temperature) -> str:
+    """Where a step keeps the finished pieces of one model and temperature."""
+    return run.place(f"partials/{step}", model, temperature)

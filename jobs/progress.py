@@ -1,0 +1,107 @@
+"""What a person sees of a run: one line a stage, a bar on long ones, plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+_LOG_SECONDS = 60.0
+_SAMPLE_SECONDS = 2.0
+
+
+class Stage:
+    """A stage under way: `advance` moves its bar, `note` becomes its closing line."""
+
+    def __init__(self, name: str, total: int | None, console: Console) -> None:
+        self.note = ""
+        self._console, self._name, self._total, self._done, self._logged = console, name, total, 0, time.monotonic()
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            columns: list[Any] = [TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(name, total=total)
+
+    def advance(self, count: int) -> None:
+        """More is done."""
+        self._done += count
+        if self._bar is not None:
+            self._bar.update(self._task, advance=count)
+        elif time.monotonic() - self._logged > _LOG_SECONDS:
+            self._logged = time.monotonic()
+            of = f" of {self._total:,}" if self._total else ""
+            self._console.print(f"  {self._name}: {self._done:,}{of}", highlight=False)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+class Journal:
+    """Tells of the stages and keeps their seconds and peak memory for run.json."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.steps: dict[str, dict[str, Any]] = {}
+        self._memory = _PeakMemory()
+
+    @contextmanager
+    def stage(self, name: str, total: int | None = None) -> Iterator[Stage]:
+        """One stage; its line is printed when it ends well."""
+        begun = time.monotonic()
+        self._memory.reset()
+        stage = Stage(name, total, self.console)
+        try:
+            yield stage
+        finally:
+            stage.close()
+        seconds = time.monotonic() - begun
+        self.steps[name] = {"seconds": round(seconds, 2), "peak_memory_bytes": self._memory.peak()}
+        self.console.print(f"  [green]✓[/] {name:<28} {stage.note:<58} {seconds:7.1f} s", highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Stop watching memory."""
+        self._memory.stop()
+
+
+class _PeakMemory:
+    """Summed PSS of this process and all its children, sampled in the background."""
+
+    def __init__(self) -> None:
+        self._peak, self._stopped = 0, threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def reset(self) -> None:
+        self._peak = 0
+
+    def peak(self) -> int:
+        self._peak = max(self._peak, summed_pss())
+        return self._peak
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(_SAMPLE_SECONDS):
+            self._peak = max(self._peak, summed_pss())
+
+
+def summed_pss() -> int:
+    """Bytes of memory that this process and its children hold together, shared pages counted once."""
+    total = 0
+    for process in [psutil.Process(os.getpid()), *psutil.Process(os.getpid()).children(recursive=True)]:
+        try:
+            memory = process.memory_full_info()
+            total += getattr(memory, "pss", memory.rss)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return total

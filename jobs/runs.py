@@ -1,0 +1,165 @@
+"""The run folder: what identifies a run, what it may resume, and when it is complete."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import tempscale
+from jobs.config import AuditConfig
+from jobs.errors import UsageError
+from jobs.schema import SCHEMA_VERSION
+from jobs.storage import Storage
+from tempscale import checkpoint
+from tempscale.temperature import Temperature
+
+BEGUN, DONE = "begun.json", "run.json"
+_OURS = (DONE, "report.html", "tables", "texts", "factors", "rejected", "partials", "shards", BEGUN)
+_VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "pyarrow", "ray", "polars")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the run."""
+
+    label: str
+    name: str
+    fingerprint: str
+    max_length: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """One audit and its folder."""
+
+    config: AuditConfig
+    storage: Storage
+    models: list[Model]
+    temperatures: list[Temperature]
+    complete: bool
+    """Whether the folder already holds this very run, finished."""
+
+    def place(self, kind: str, model: Model, temperature: Temperature) -> str:
+        """The folder of one model and temperature below texts/, factors/ or partials/…"""
+        return f"{kind}/model={model.label}/temperature={temperature.slug}"
+
+    def key(self, model: Model, temperature: Temperature) -> dict[str, Any]:
+        """The columns that every table begins with."""
+        values = (model.label, temperature.canonical, temperature.tau, SCHEMA_VERSION)
+        return dict(zip(("model", "temperature", "tau", "schema_version"), values, strict=True))
+
+    def part(self, kind: str, model: Model, temperature: Temperature, number: int) -> str:
+        """The name of one durable part."""
+        return f"{self.place(kind, model, temperature)}/part-{number:05d}.parquet"
+
+
+def begin(config: AuditConfig, *, fresh: bool = False) -> Run:
+    """Open the run folder: a new one, or the same run to go on with.
+
+    Args:
+        config: what to run.
+        fresh: remove what an earlier run left in the folder and start over.
+
+    Raises:
+        UsageError: the folder holds something else; a model cannot be used.
+    """
+    models = find_models(config)
+    storage = Storage(config.out)
+    identity: dict[str, Any] = {
+        "config": config.identity(),
+        "models": {m.label: {"fingerprint": m.fingerprint, "max_length": m.max_length} for m in models},
+        "versions": {"tempscale": tempscale.__version__} | {name: metadata.version(name) for name in _VERSIONS},
+    }
+    identity["config"]["embedding"]["models"] = [m.label for m in models]
+    found = _begun(storage)
+    if found is not None and fresh:
+        for name in _OURS:
+            storage.remove(name)
+        found = None
+    if found is None:
+        storage.write_json(BEGUN, {"identity": identity, "started": now(), "processor": processor()})
+    else:
+        differences = _differences(found["identity"], identity)
+        if differences:
+            raise UsageError(
+                f"'{config.out}' holds a different run: {'; '.join(differences)}. "
+                "Choose another --out, or start over in this folder with --fresh"
+            )
+    storage.sweep()
+    return Run(config, storage, models, config.temperatures(), storage.exists(DONE))
+
+
+def find_models(config: AuditConfig) -> list[Model]:
+    """The models of a run, each found, of a supported family, and fingerprinted.
+
+    Raises:
+        UsageError: one cannot be found or is not supported.
+    """
+    from tempscale.encoder import Tokenizer, check_family
+
+    models: list[Model] = []
+    for name in config.embedding.models or [checkpoint.default_model()]:
+        try:
+            folder = checkpoint.resolve(name)
+            check_family(folder)
+            limit = Tokenizer(folder, config.embedding.max_length).max_length
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        fingerprint = checkpoint.fingerprint(folder)
+        label = checkpoint.label(name)
+        if any(other.label == label for other in models):
+            label = f"{label}-{fingerprint[:8]}"
+        # A folder is given to workers by its full path: their working directory is another.
+        models.append(Model(label, str(folder.resolve()) if os.path.isdir(name) else name, fingerprint, limit))
+    return models
+
+
+def complete(run: Run, record: dict[str, Any]) -> None:
+    """Write run.json, whose presence means that the run is complete, and drop what only the run itself needed."""
+    run.storage.remove("shards")
+    run.storage.write_json(DONE, record)
+
+
+def started(run: Run) -> dict[str, Any]:
+    """When and on what processor the run began."""
+    begun: dict[str, Any] = run.storage.read_json(BEGUN)
+    return begun
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def processor() -> str:
+    """What decides the last bits of a product on this machine."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    return f"{platform.machine()} {names[0] if names else platform.processor()}".strip()
+
+
+def _begun(storage: Storage) -> dict[str, Any] | None:
+    if storage.exists(BEGUN):
+        begun: dict[str, Any] = storage.read_json(BEGUN)
+        return begun
+    if storage.is_local and os.path.exists(storage.root):
+        if not os.path.isdir(storage.root):
+            raise UsageError(f"'{storage.root}' is a file; --out must be a folder")
+        if os.listdir(storage.root):
+            raise UsageError(f"'{storage.root}' is not empty and is no tempscale run; choose another --out")
+    return None
+
+
+def _differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """What differs between two identities, each as 'path was OLD, now NEW'."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted(set(old) | set(new))
+        return [d for key in keys for d in _differences(old.get(key), new.get(key), f"{path}.{key}".lstrip("."))]
+    return [] if old == new else [f"{path.removeprefix('config.')} was {old!r}, now {new!r}"]

@@ -1,0 +1,126 @@
+"""One way to read, write and list files, local or remote (fsspec).
+
+A name appears whole or not at all: locally a temporary name is renamed; remotely one PUT is made and its size checked.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import uuid
+from functools import cached_property
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs.errors import IncompleteRun, UsageError
+
+_TEMPORARY = ".writing-"
+
+
+class Storage:
+    """The files below one folder, named by paths relative to it. Cheap to send to workers."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root if "://" in root else os.path.abspath(os.path.expanduser(root))
+
+    def __reduce__(self) -> tuple[type[Storage], tuple[str]]:
+        return Storage, (self.root,)
+
+    @cached_property
+    def _fs(self) -> tuple[Any, str]:
+        try:
+            fs, path = fsspec.core.url_to_fs(self.root)
+        except (ImportError, ValueError) as error:
+            raise UsageError(f"'{self.root}' cannot be opened: {error}") from None
+        return fs, path.rstrip("/")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the folder lies on this machine's file system."""
+        return "://" not in self.root or self.root.startswith("file://")
+
+    def path(self, name: str) -> str:
+        """The full path of a name."""
+        return f"{self._fs[1]}/{name}" if name else self._fs[1]
+
+    def exists(self, name: str) -> bool:
+        """Whether the file or folder is there."""
+        return bool(self._fs[0].exists(self.path(name)))
+
+    def list(self, folder: str, suffix: str = "") -> list[str]:
+        """Names of the finished files below a folder, recursively, sorted."""
+        fs, root = self._fs
+        if not fs.exists(self.path(folder)):
+            return []
+        names = [os.path.relpath(file, root) if self.is_local else file[len(root) + 1 :] for file in fs.find(self.path(folder))]
+        return sorted(n for n in names if n.endswith(suffix) and not n.rsplit("/", 1)[-1].startswith(_TEMPORARY))
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file."""
+        return bytes(self._fs[0].cat_file(self.path(name)))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file so that its name shows the whole of it or nothing.
+
+        Raises:
+            IncompleteRun: the disk is full or the folder cannot be written.
+        """
+        fs, _ = self._fs
+        target = self.path(name)
+        try:
+            if not self.is_local:
+                fs.pipe_file(target, data)
+                if fs.info(target)["size"] != len(data):
+                    raise IncompleteRun(f"'{target}' was not written whole; start the same command again")
+                return
+            folder = os.path.dirname(target)
+            os.makedirs(folder, exist_ok=True)
+            temporary = os.path.join(folder, f"{_TEMPORARY}{uuid.uuid4().hex}")
+            try:
+                with open(temporary, "wb") as stream:
+                    stream.write(data)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                os.replace(temporary, target)
+            finally:
+                if os.path.exists(temporary):
+                    os.unlink(temporary)
+        except OSError as error:
+            reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+            raise IncompleteRun(f"cannot write '{target}': {reason}; mend that and start the same command again") from None
+
+    def remove(self, name: str) -> None:
+        """Remove a file or folder; nothing where there is none."""
+        if self.exists(name):
+            self._fs[0].rm(self.path(name), recursive=True)
+
+    def sweep(self) -> None:
+        """Remove what a killed writer left unfinished."""
+        fs, _ = self._fs
+        if self.is_local and fs.exists(self.path("")):
+            for file in fs.find(self.path("")):
+                if os.path.basename(file).startswith(_TEMPORARY):
+                    fs.rm(file)
+
+    def read_table(self, name: str, columns: list[str] | None = None) -> pa.Table:
+        """A Parquet file, or some of its columns."""
+        with self._fs[0].open(self.path(name), "rb") as stream:
+            return pq.read_table(stream, columns=columns)
+
+    def write_table(self, name: str, table: pa.Table) -> None:
+        """Write a Parquet file; equal tables give equal bytes."""
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", write_statistics=True)
+        self.write(name, sink.getvalue().to_pybytes())
+
+    def read_json(self, name: str) -> Any:
+        """A JSON file."""
+        return json.loads(self.read(name))
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file, keys in the order given."""
+        self.write(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())

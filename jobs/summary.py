@@ -1,0 +1,160 @@
+"""What the steps left, put together: the tables of the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from jobs import corpus, schema
+from jobs.layout import Layout, folder
+from jobs.runs import Model, Run
+from jobs.storage import Storage
+from tempscale.length import finite_population, gap_intervals, within_error
+from tempscale.temperature import Temperature
+
+_EXCERPT_CHARACTERS = 280
+_STEPS = {"length_collapse": "cosine", "prefix_probe": "probe", "socm": "socm", "socm_pairs": "socm", "socm_scatter": "socm"}
+
+
+def summarise(run: Run, layouts: dict[str, Layout], index: dict[str, Any]) -> dict[str, pa.Table]:
+    """Write every table of the run; returns them by name."""
+    found = {table.name: _collected(run, table) for table in schema.TABLES if table.name in _STEPS}
+    summaries, effects = [], []
+    for model in run.models:
+        figures = [_figures(run, model, t, layouts[model.label], found) for t in run.temperatures]
+        summaries += [row for row, _ in figures]
+        effects += _effects(run, model, figures)
+    found["collapse_summary"] = schema.COLLAPSE_SUMMARY.build_rows(summaries)
+    found["temperature_effect"] = schema.TEMPERATURE_EFFECT.build_rows(effects)
+    if run.config.keep_text:
+        found["excerpts"] = _excerpts(run, index, found["socm_pairs"])
+    for name, table in found.items():
+        run.storage.write_table(f"tables/{name}.parquet", table)
+    return found
+
+
+def load_tables(storage: Storage) -> dict[str, pl.DataFrame]:
+    """The tables of a finished run, by name."""
+    names = storage.list("tables", ".parquet")
+    return {n.removeprefix("tables/").removesuffix(".parquet"): pl.DataFrame(pl.from_arrow(storage.read_table(n))) for n in names}
+
+
+def _collected(run: Run, table: schema.Table) -> pa.Table:
+    names = (f"{folder(run, _STEPS[table.name], m, t)}/{table.name}.parquet" for m in run.models for t in run.temperatures)
+    return pa.concat_tables([table.schema().empty_table(), *(run.storage.read_table(n) for n in names if run.storage.exists(n))])
+
+
+Samples = dict[str, tuple[list[np.ndarray], bool, float]]
+"""Per figure: the per-text values whose mean moves it, one array for each independent set of texts; whether they are means
+over pairs; and the finite-population correction."""
+
+
+def _figures(run: Run, model: Model, temperature: Temperature, layout: Layout, found: dict[str, pa.Table]) -> tuple[dict[str, Any], Samples]:
+    """The summary row of one model and temperature, and the per-text values behind its figures."""
+    n = len(layout)
+    correction = finite_population(n, layout.population(n))
+    texts = _columns(run, run.place("texts", model, temperature), ["tokens", "truncated", "spread", "within_cosine"])
+    means = run.storage.read_table(f"{folder(run, 'cosine', model, temperature)}/text_means.parquet")
+    closed = run.storage.read_json(f"{folder(run, 'cosine', model, temperature)}/closed.json")
+    inside, overall = means.column("inside").to_numpy(), means.column("overall").to_numpy()
+    samples: Samples = {"cosine_mean": ([overall], True, correction), "spread_mean": ([texts["spread"]], False, correction)}
+    row: dict[str, Any] = run.key(model, temperature) | {
+        "texts": n,
+        "corpus_texts": max(n, layout.corpus_texts),
+        "tokens": int(texts["tokens"].sum()),
+        "truncated_share": float(texts["truncated"].mean()),
+        "cosine_mean": closed["cosine_mean"],
+        "effective_rank": closed["effective_rank"],
+        "spread_mean": float(texts["spread"].mean(dtype=np.float64)),
+        "spread_over_2_share": float((texts["spread"] > 2).mean()),
+        "within_cosine_over_third_share": _condition_share(texts["tokens"], texts["within_cosine"]),
+    }
+    ends = gap_intervals(layout.texts().tolist())
+    row |= {"collapse_gap": None, "gap_shortest": None, "gap_longest": None}
+    if ends is not None:
+        short, long = (inside[layout.interval == k] for k in ends)
+        row |= {"collapse_gap": float(long.mean() - short.mean())}
+        row |= {"gap_shortest": layout.edges[ends[0]], "gap_longest": layout.edges[ends[1]]}
+        samples["collapse_gap"] = [long, short], True, correction
+    row |= _probe_gap(run, model, temperature, samples)
+    row |= _socm(run, model, temperature, samples)
+    for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean"):
+        name = figure.removesuffix("_mean")
+        row[f"{name}_se_superpopulation"], row[f"{name}_se"] = _errors(samples.get(figure))
+    return row, samples
+
+
+def _probe_gap(run: Run, model: Model, temperature: Temperature, samples: Samples) -> dict[str, Any]:
+    """The paired difference of the same texts at the longest and the shortest prefix."""
+    place = folder(run, "probe", model, temperature)
+    if not run.storage.exists(f"{place}/prefix_probe.parquet"):
+        return {"prefix_gap": None}
+    means = run.storage.read_table(f"{place}/text_means.parquet")
+    prefix, inside = means.column("group").to_numpy(), means.column("inside").to_numpy()
+    gap = inside[prefix == prefix.max()] - inside[prefix == prefix.min()]
+    samples["prefix_gap"] = [gap], True, run.storage.read_json(f"{place}/done.json")["correction"]
+    return {"prefix_gap": float(gap.mean())}
+
+
+def _socm(run: Run, model: Model, temperature: Temperature, samples: Samples) -> dict[str, Any]:
+    place = folder(run, "socm", model, temperature)
+    if not run.storage.exists(f"{place}/done.json"):
+        return {"socm_texts": 0, "socm_mean": None, "socm_over_1_share": None}
+    done = run.storage.read_json(f"{place}/done.json")
+    if done["pairs"]:
+        overall = run.storage.read_table(f"{place}/text_means.parquet").column("overall").to_numpy()
+        samples["socm_mean"] = [overall], True, done["correction"]
+    return {"socm_texts": done["texts"], "socm_mean": done["socm_mean"], "socm_over_1_share": done["socm_over_1_share"]}
+
+
+def _condition_share(tokens: np.ndarray, within: np.ndarray) -> float | None:
+    """Texts with (n·w−1)/(n−1) ≥ 1/3, the condition of S2 Appendix J; texts of one token have no such number."""
+    several = tokens > 1
+    n, w = tokens[several].astype(np.float64), within[several].astype(np.float64)
+    return float(((n * w - 1) / (n - 1) >= 1 / 3).mean()) if several.any() else None
+
+
+def _errors(sample: tuple[list[np.ndarray], bool, float] | None) -> tuple[float | None, float | None]:
+    """Standard errors without and with the finite-population correction; (None, None) where too few texts tell."""
+    if sample is None or any(len(values) < 3 for values in sample[0]):
+        return None, None
+    groups, over_pairs, correction = sample
+    # Means over pairs count each text twice (see within_error); plain means once. Independent sets add in squares.
+    squares = [float(within_error(values.var(ddof=1, dtype=np.float64), len(values))) ** 2 for values in groups]
+    error = float(np.sqrt(sum(squares))) * (1.0 if over_pairs else 0.5)
+    return error, error * correction
+
+
+def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples]]) -> list[dict[str, Any]]:
+    """Each temperature against the first, from per-text differences on the same texts."""
+    (reference, before), rows = figures[0], []
+    for temperature, (row, after) in zip(run.temperatures[1:], figures[1:], strict=True):
+        for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean", "spread_mean"):
+            if figure not in before or figure not in after or reference[figure] is None or row[figure] is None:
+                continue
+            groups, over_pairs, correction = after[figure]
+            differences = [new - old for new, old in zip(groups, before[figure][0], strict=True)]
+            superpopulation, error = _errors((differences, over_pairs, correction))
+            rows.append(
+                run.key(model, temperature)
+                | {"reference": run.temperatures[0].canonical, "figure": figure, "reference_value": reference[figure]}
+                | {"value": row[figure], "change": row[figure] - reference[figure], "change_se": error}
+                | {"change_se_superpopulation": superpopulation, "texts": sum(len(values) for values in differences)}
+            )
+    return rows
+
+
+def _columns(run: Run, place: str, names: list[str]) -> dict[str, np.ndarray]:
+    parts = [run.storage.read_table(part, names) for part in run.storage.list(place)]
+    return {name: np.concatenate([part.column(name).to_numpy() for part in parts]) for name in names}
+
+
+def _excerpts(run: Run, index: dict[str, Any], pairs: pa.Table) -> pa.Table:
+    """The beginnings of the texts that the rankings name."""
+    ids = sorted(set(pairs.column("text_id_a").to_pylist()) | set(pairs.column("text_id_b").to_pylist()))
+    texts = corpus.texts_of(run.storage, index, set(ids)) if ids else {}
+    rows = [{"text_id": i, "characters": len(texts[i]), "excerpt": texts[i][:_EXCERPT_CHARACTERS]} for i in ids]
+    return schema.EXCERPTS.build_rows(rows)
