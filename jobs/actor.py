@@ -77,7 +77,9 @@ def pool(
     rows = [{"number": number, "payload": pack(work[number])} for number in cluster.ordered(sorted(work))]
     data = ray.data.from_items(rows, override_num_blocks=len(rows))
     if prepare is not None:
-        data = data.map_batches(prepare, batch_size=1, batch_format="pyarrow", num_cpus=0.5, fn_kwargs=prepare_arguments or {})
+        data = data.map_batches(
+            prepare, batch_size=1, batch_format="pyarrow", num_cpus=0.5, fn_kwargs=prepare_arguments or {}
+        )
     resources: dict[str, Any] = {"num_gpus": 1} if cluster.gpus else {"num_cpus": 1}
     data = data.map_batches(
         actor,
@@ -100,7 +102,7 @@ def pack(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def unpack(payload: bytes) -> pa.Table:

@@ -51,12 +51,16 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
     return run
 
 
-def _embedded(run: Run, cluster: engine.Cluster, model: runs.Model, index: dict[str, Any], journal: Journal) -> tuple[Layout, int]:
+def _embedded(
+    run: Run, cluster: engine.Cluster, model: runs.Model, index: dict[str, Any], journal: Journal
+) -> tuple[Layout, int]:
     """Embed the texts, then the SOCM sample for its factors, then the probe's prefixes."""
     taus = ", ".join(t.canonical for t in run.temperatures)
     with journal.stage(f"embed {model.label}", index["analysed"]) as stage:
         counts = embed.embed(run, cluster, model, index, stage.advance)
-        stage.note = f"{counts['embedded']:,} texts under τ {taus}" + (f", {counts['rejected']:,} rejected" if counts["rejected"] else "")
+        stage.note = f"{counts['embedded']:,} texts under τ {taus}" + (
+            f", {counts['rejected']:,} rejected" if counts["rejected"] else ""
+        )
     texts = layout(run, model, index["usable"])
     analysis = run.config.analysis
     if analysis.socm_sample:
@@ -112,7 +116,12 @@ def _record(run: Run, index: dict[str, Any], layouts: dict[str, Layout], rejecte
         "config": run.config.model_dump(mode="json", exclude={"execution": {"address"}}),
         "seed": run.config.seed,
         "models": {
-            m.label: {"name": m.label, "fingerprint": m.fingerprint, "max_length": m.max_length, "texts": len(layouts[m.label])}
+            m.label: {
+                "name": m.label,
+                "fingerprint": m.fingerprint,
+                "max_length": m.max_length,
+                "texts": len(layouts[m.label]),
+            }
             for m in run.models
         },
         "corpus": facts | {"rejected_by_models": rejected},

@@ -47,26 +47,121 @@ def _tempscale() -> None:
     + "  tempscale audit nightly.toml --workers 8"
 )
 def audit(
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="A configuration; options given here win over it.")] = None,
-    corpus: Annotated[str | None, typer.Option(metavar="SRC", help="Parquet, JSONL (.gz), CSV or text file, folder or glob (local, s3://, gs://, hf://datasets/…), hf:NAME[:CONFIG][:SPLIT], or docstrings:PKG,…", rich_help_panel="Texts")] = None,
-    id_column: Annotated[str | None, typer.Option(help="Column of the ids (default: id where there is one, else a digest).", rich_help_panel="Texts")] = None,
-    text_column: Annotated[str | None, typer.Option(help="Column of the texts (default: text).", rich_help_panel="Texts")] = None,
-    sample: Annotated[int | None, typer.Option(metavar="N", help="A seeded random sample of N texts, stable from night to night.", rich_help_panel="Texts")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="A configuration; options given here win over it.")
+    ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SRC",
+            help="Parquet, JSONL, CSV or text: a file, folder or glob (local, s3://, gs://, hf://datasets/…); "
+            "hf:NAME[:CONFIG][:SPLIT]; or docstrings:PKG,…",
+            rich_help_panel="Texts",
+        ),
+    ] = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option(help="Column of the ids (default: id where there is one, else a digest).", rich_help_panel="Texts"),
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of the texts (default: text).", rich_help_panel="Texts")
+    ] = None,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="A seeded random sample of N texts, stable from night to night.", rich_help_panel="Texts"
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", help="The first N rows only.", rich_help_panel="Texts")] = None,
-    model: Annotated[list[str] | None, typer.Option(metavar="M", help="Folder or hub name; repeat for several (default: the installed demo MiniLM).", rich_help_panel="Model and temperature")] = None,
-    tau: Annotated[list[float] | None, typer.Option(metavar="T", help="Attention temperature in (0, 2]; repeat for several, changes are told against the first (default: 1.0 0.8).", rich_help_panel="Model and temperature")] = None,
-    temperature: Annotated[Path | None, typer.Option(metavar="FILE", help="A temperature as data, TOML or JSON: constant = 0.8. Added after --tau.", rich_help_panel="Model and temperature")] = None,
-    max_length: Annotated[int | None, typer.Option(metavar="N", help="Cut texts at N tokens (default: the model's own limit).", rich_help_panel="Model and temperature")] = None,
-    intervals: Annotated[str | None, typer.Option(metavar="EDGES", help="Lower edges of the length intervals in tokens (default: 0,32,64,100,200,300,400,500).", rich_help_panel="What is measured")] = None,
-    socm_sample: Annotated[int | None, typer.Option(metavar="N", help="Texts whose pairs get SOCM; 0 leaves it out (default: 1000).", rich_help_panel="What is measured")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of every sample (default: 0).", rich_help_panel="What is measured")] = None,
-    out: Annotated[str | None, typer.Option(metavar="DIR", help="The run folder (default: runs/audit).", rich_help_panel="The run")] = None,
-    resume: Annotated[bool, typer.Option("--resume/--fresh", help="Go on with the run in --out, or start it over.", rich_help_panel="The run")] = True,
-    text: Annotated[bool, typer.Option("--text/--no-text", help="Whether excerpts of the worst pairs may stand in tables and report.", rich_help_panel="The run")] = True,
-    workers: Annotated[int | None, typer.Option(metavar="N", help="Model actors and tile tasks at once (default: all cores or GPUs).", rich_help_panel="The run")] = None,
-    address: Annotated[str | None, typer.Option(metavar="RAY", help="A Ray cluster, e.g. auto or ray://host:10001 (default: an in-process Ray).", rich_help_panel="The run")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Print the estimated texts, tokens, pairs, time, memory and disk, and stop.", rich_help_panel="The run")] = False,
-) -> None:  # fmt: skip
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="M",
+            help="Folder or hub name; repeat for several (default: the installed demo MiniLM).",
+            rich_help_panel="Model and temperature",
+        ),
+    ] = None,
+    tau: Annotated[
+        list[float] | None,
+        typer.Option(
+            metavar="T",
+            help="Attention temperature in (0, 2]; repeat it: changes are told against the first (default: 1.0 0.8).",
+            rich_help_panel="Model and temperature",
+        ),
+    ] = None,
+    temperature: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A temperature as data, TOML or JSON: constant = 0.8. Added after --tau.",
+            rich_help_panel="Model and temperature",
+        ),
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Cut texts at N tokens (default: the model's own limit).",
+            rich_help_panel="Model and temperature",
+        ),
+    ] = None,
+    intervals: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EDGES",
+            help="Lower edges of the length intervals in tokens (default: 0,32,64,100,200,300,400,500).",
+            rich_help_panel="What is measured",
+        ),
+    ] = None,
+    socm_sample: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Texts whose pairs get SOCM; 0 leaves it out (default: 1000).",
+            rich_help_panel="What is measured",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of every sample (default: 0).", rich_help_panel="What is measured")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="The run folder (default: runs/audit).", rich_help_panel="The run")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume/--fresh", help="Go on with the run in --out, or start it over.", rich_help_panel="The run"),
+    ] = True,
+    text: Annotated[
+        bool,
+        typer.Option(
+            "--text/--no-text",
+            help="Whether excerpts of the worst pairs may stand in tables and report.",
+            rich_help_panel="The run",
+        ),
+    ] = True,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Model actors and tile tasks at once (default: all cores or GPUs).", rich_help_panel="The run"
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RAY",
+            help="A Ray cluster, e.g. auto or ray://host:10001 (default: an in-process Ray).",
+            rich_help_panel="The run",
+        ),
+    ] = None,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Print the estimated texts, tokens, pairs, time, memory and disk, and stop.",
+            rich_help_panel="The run",
+        ),
+    ] = False,
+) -> None:
     """Measure length collapse and second-order collapse of a corpus, under each temperature.
 
     Without arguments: a seeded 2,000 of the docstrings of installed Python packages, τ 1.0 and 0.8.
@@ -77,7 +172,11 @@ def audit(
         "analysis.socm_sample": socm_sample, "seed": seed, "out": out, "execution.workers": workers,
         "execution.address": address, "keep_text": None if text else False,
     }  # fmt: skip
-    _answer(lambda console: _audit(_configured(config, options, tau, temperature, intervals), console, fresh=not resume, plan=plan))
+    _answer(
+        lambda console: _audit(
+            _configured(config, options, tau, temperature, intervals), console, fresh=not resume, plan=plan
+        )
+    )
 
 
 @app.command(epilog="Exit codes: 0 written · 2 the folder holds no finished run.")
@@ -157,10 +256,14 @@ def _answer(command: Callable[[Console], int]) -> None:
         console.print(f"[bold red]error:[/] {_plain(error)}", highlight=False, soft_wrap=True)
         code = error.exit_code
     except KeyboardInterrupt:
-        console.print("[bold red]interrupted:[/] the same command goes on where this one stopped", highlight=False, soft_wrap=True)
+        console.print(
+            "[bold red]interrupted:[/] the same command goes on where this one stopped", highlight=False, soft_wrap=True
+        )
         code = 3
     except Exception as error:
-        console.print(f"[bold red]error:[/] unexpected {type(error).__name__}: {_plain(error)}", highlight=False, soft_wrap=True)
+        console.print(
+            f"[bold red]error:[/] unexpected {type(error).__name__}: {_plain(error)}", highlight=False, soft_wrap=True
+        )
         if os.environ.get("TEMPSCALE_DEBUG"):
             traceback.print_exc()
         else:

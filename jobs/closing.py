@@ -18,4 +18,6 @@ def close(run: Run) -> None:
         table.add_row(label, value)
     console.print()
     console.print(table)
-    console.print(f"\nreport  {run.storage.root}/report.html\ntables  {run.storage.root}/tables/", highlight=False, soft_wrap=True)
+    console.print(
+        f"\nreport  {run.storage.root}/report.html\ntables  {run.storage.root}/tables/", highlight=False, soft_wrap=True
+    )

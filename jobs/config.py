@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from jobs.errors import UsageError
 from tempscale.temperature import Temperature
 
-QUICK_START_CORPUS = "docstrings:scipy,numpy,polars,torch"
+QUICK_START_CORPUS = "docstrings:scipy,torch"
 QUICK_START_SAMPLE = 2000
 QUICK_START_SOCM_SAMPLE = 400
 
@@ -29,8 +30,12 @@ class _Strict(BaseModel):
 class Corpus(_Strict):
     """Which texts."""
 
-    source: str = Field(QUICK_START_CORPUS, min_length=1, description="A path or glob, s3://, gs://, hf://, hf:NAME or docstrings:PKG,...")
-    id_column: str | None = Field(None, description="Column of the ids; `id` where there is one, else a digest of text and place.")
+    source: str = Field(
+        QUICK_START_CORPUS, min_length=1, description="A path or glob, s3://, gs://, hf://, hf:NAME or docstrings:PKG,..."
+    )
+    id_column: str | None = Field(
+        None, description="Column of the ids; `id` where there is one, else a digest of text and place."
+    )
     text_column: str = Field("text", min_length=1, description="Column of the texts.")
     sample: int | None = Field(None, ge=1, description="A seeded random sample of this many texts.")
     limit: int | None = Field(None, ge=1, description="The first rows only: these rows then are the corpus.")
@@ -47,7 +52,9 @@ class Embedding(_Strict):
     """Which models under which temperatures, and how texts are grouped."""
 
     models: list[str] = Field([], description="Folders or hub names; the installed demo MiniLM unless given.")
-    temperatures: list[float | dict[str, Any]] = Field([1.0, 0.8], min_length=1, description="Numbers τ or {constant = τ}; changes are reported against the first.")
+    temperatures: list[float | dict[str, Any]] = Field(
+        [1.0, 0.8], min_length=1, description="Numbers τ or {constant = τ}; changes are reported against the first."
+    )
     max_length: int | None = Field(None, ge=3, description="Tokens a text is cut to; the model's own limit unless given.")
     token_budget: int = Field(2048, ge=1, description="Padded tokens of one micro-batch.")
     shard_texts: int = Field(512, ge=1, description="Most texts of one shard, the unit of work and of resuming.")
@@ -72,15 +79,21 @@ class Embedding(_Strict):
 class Analysis(_Strict):
     """What is measured on the embeddings."""
 
-    intervals: list[int] = Field([0, 32, 64, 100, 200, 300, 400, 500], min_length=1, description="Lower edges of the length intervals in tokens, from 0, ascending; the last is open.")
-    socm_sample: int = Field(1000, ge=0, le=5000, description="Texts of the SOCM sample; all their pairs are computed. 0 leaves SOCM out.")
-    probe_sample: int = Field(200, ge=0, description="Texts of the prefix probe. 0 leaves it out.")
+    intervals: list[int] = Field(
+        [0, 32, 64, 100, 200, 300, 400, 500],
+        min_length=1,
+        description="Lower edges of the length intervals in tokens, from 0, ascending; the last is open.",
+    )
+    socm_sample: int = Field(
+        1000, ge=0, le=5000, description="Texts of the SOCM sample; all their pairs are computed. 0 leaves SOCM out."
+    )
+    probe_sample: int = Field(100, ge=0, description="Texts of the prefix probe. 0 leaves it out.")
     worst_pairs: int = Field(20, ge=1, le=1000, description="Pairs kept in each ranking of the most collapsed.")
 
     @field_validator("intervals")
     @classmethod
     def _ascending(cls, edges: list[int]) -> list[int]:
-        if edges[0] != 0 or any(later <= earlier for earlier, later in zip(edges, edges[1:], strict=False)):
+        if edges[0] != 0 or any(later <= earlier for earlier, later in pairwise(edges)):
             raise ValueError(f"intervals {edges} must start at 0 and ascend, e.g. 0,100,200")
         return edges
 
@@ -88,9 +101,13 @@ class Analysis(_Strict):
 class Execution(_Strict):
     """Where and how wide it runs. Nothing here changes a byte of the tables."""
 
-    workers: int | None = Field(None, ge=1, description="Model actors and tile tasks at once; all cores or GPUs unless given.")
+    workers: int | None = Field(
+        None, ge=1, description="Model actors and tile tasks at once; all cores or GPUs unless given."
+    )
     address: str | None = Field(None, description="A Ray cluster; an in-process Ray unless given.")
-    shuffle_seed: int | None = Field(None, description="Submit work in a seeded random order, to prove that order changes nothing.")
+    shuffle_seed: int | None = Field(
+        None, description="Submit work in a seeded random order, to prove that order changes nothing."
+    )
 
 
 class AuditConfig(_Strict):
@@ -100,7 +117,9 @@ class AuditConfig(_Strict):
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of every sample.")
     keep_text: bool = Field(True, description="Whether excerpts of the worst pairs' texts may stand in tables and report.")
     corpus: Corpus = Field(default_factory=lambda: Corpus.model_validate({}), description="Which texts.")
-    embedding: Embedding = Field(default_factory=lambda: Embedding.model_validate({}), description="Models and temperatures.")
+    embedding: Embedding = Field(
+        default_factory=lambda: Embedding.model_validate({}), description="Models and temperatures."
+    )
     analysis: Analysis = Field(default_factory=lambda: Analysis.model_validate({}), description="What is measured.")
     execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
 

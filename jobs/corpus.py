@@ -96,6 +96,15 @@ def shard(storage: Storage, config: AuditConfig, on_rows: Callable[[int], None] 
     return index
 
 
+def preview(config: AuditConfig, size: int) -> tuple[list[str], int]:
+    """The first `size` usable texts, and how many usable texts there are; leaves nothing behind."""
+    counts, first = Counts(), list[str]()
+    for text in _usable(sources.rows(config.corpus), config, counts, None, lambda rows: None):
+        if len(first) < size:
+            first.append(text.text)
+    return first, counts.usable
+
+
 def check_unchanged(config: AuditConfig, index: dict[str, Any]) -> None:
     """Raise if the source looks different from when a run read it.
 
@@ -137,7 +146,11 @@ class _Rejects:
 
 
 def _usable(
-    rows: Iterable[sources.Row], config: AuditConfig, counts: Counts, rejects: _Rejects, on_rows: Callable[[int], None]
+    rows: Iterable[sources.Row],
+    config: AuditConfig,
+    counts: Counts,
+    rejects: _Rejects | None,
+    on_rows: Callable[[int], None],
 ) -> Iterator[Text]:
     """The usable texts among rows; the others are recorded with a reason and counted."""
     seen: set[bytes] = set()
@@ -154,12 +167,14 @@ def _usable(
             reason = "the id appeared before"
         if reason is not None:
             counts.reasons[reason] += 1
-            rejects.add(text_id, row.place, reason)
+            if rejects is not None:
+                rejects.add(text_id, row.place, reason)
             continue
         seen.add(key)
         counts.usable += 1
         yield Text(text_id, text[: config.corpus.max_characters], len(text) > config.corpus.max_characters)  # type: ignore[arg-type,index]
-    rejects.flush()
+    if rejects is not None:
+        rejects.flush()
 
 
 def _text(row: sources.Row) -> tuple[str | None, str | None]:

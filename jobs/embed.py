@@ -20,7 +20,9 @@ from jobs.runs import Model, Run
 from jobs.storage import Storage
 
 
-def embed(run: Run, cluster: Cluster, model: Model, index: dict[str, Any], on_texts: Callable[[int], None]) -> dict[str, int]:
+def embed(
+    run: Run, cluster: Cluster, model: Model, index: dict[str, Any], on_texts: Callable[[int], None]
+) -> dict[str, int]:
     """Embed every shard that has no parts yet, under every temperature.
 
     Args:
@@ -39,7 +41,9 @@ def embed(run: Run, cluster: Cluster, model: Model, index: dict[str, Any], on_te
     arguments = {"storage": run.storage, "folder": model.name, "max_length": model.max_length}
     for report in actor.pool(run, cluster, model, EmbedActor, work, tokenise, arguments):
         on_texts(report["texts"])
-    rejected = sum(run.storage.read_table(name, ["reason"]).num_rows for name in run.storage.list(f"rejected/model={model.label}"))
+    rejected = sum(
+        run.storage.read_table(name, ["reason"]).num_rows for name in run.storage.list(f"rejected/model={model.label}")
+    )
     return {"embedded": index["analysed"] - rejected, "rejected": rejected}
 
 
@@ -75,7 +79,7 @@ class EmbedActor(actor.ModelActor):
             encoded.append(self.encoder.encode_tokens(tokens))
         finite = np.ones(work.num_rows, dtype=bool)
         for out in encoded:
-            assert out.moments is not None  # noqa: S101 - encode_tokens computes them unless told not to
+            assert out.moments is not None
             finite &= np.isfinite(out.embeddings.numpy()).all(1)
             for column in out.moments:
                 finite &= np.isfinite(column.numpy())

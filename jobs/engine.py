@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,13 @@ from jobs.errors import IncompleteRun, RunError, UsageError
 
 _OBJECT_STORE_BYTES = 1 << 30
 _NO_PROGRESS_SECONDS = 600
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "POLARS_MAX_THREADS": "1"}
+_ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "POLARS_MAX_THREADS": "1",
+}
 
 Item = TypeVar("Item")
 
@@ -79,10 +86,25 @@ def _start(execution: Execution) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     workers = execution.workers or os.cpu_count() or 1
-    ray.init(
-        address="local", num_cpus=workers + 1, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
-        runtime_env=environment, **quiet,
-    )  # fmt: skip
+    with _silenced_stderr():
+        ray.init(
+            address="local", num_cpus=workers + 1, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
+            runtime_env=environment, **quiet,
+        )  # fmt: skip
+
+
+@contextmanager
+def _silenced_stderr() -> Iterator[None]:
+    """Keep what Ray's C++ core prints on starting off the terminal; its errors come as exceptions."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _configure_data() -> None:

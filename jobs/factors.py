@@ -1,4 +1,4 @@
-"""The SOCM sample: chosen from texts/ by keyed hash, so that it stays from night to night; embedded again for its factors."""
+"""The SOCM sample: chosen from texts/ by keyed hash, so that it stays put, and embedded again for its factors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def collect(
             missing[number] = chunk
     texts = corpus.texts_of(run.storage, index, {i for chunk in missing.values() for i in chunk}) if missing else {}
     work = {
-        number: pa.table({"text_id": chunk, "text": [texts[text_id] for text_id in chunk]}) for number, chunk in missing.items()
+        number: pa.table({"text_id": chunk, "text": [texts[text_id] for text_id in chunk]})
+        for number, chunk in missing.items()
     }
     for report in actor.pool(run, cluster, model, FactorActor, work):
         on_texts(report["texts"])
@@ -50,7 +51,7 @@ class FactorActor(actor.ModelActor):
         for temperature in self.temperatures:
             self.encoder.set_temperature(temperature)
             out = self.encoder.encode_tokens(tokens, moments=False, factors=True)
-            assert out.factors is not None  # noqa: S101 - asked for
+            assert out.factors is not None
             means = np.stack([mean.numpy() for mean, _ in out.factors])
             table = schema.factors(means.shape[1]).build(
                 {

@@ -70,7 +70,7 @@ def gather(storage: Storage, place: str, parts: np.ndarray, rows: np.ndarray) ->
             block = np.empty((len(parts), matrix.shape[1]), dtype=np.float32)
         here = parts == part
         block[here] = matrix[rows[here]]
-    assert block is not None, "a block has at least one text"  # noqa: S101
+    assert block is not None, "a block has at least one text"
     return block
 
 

@@ -70,7 +70,9 @@ def cosine(
     cells = merge_tree([_read_tile(run.storage, _name(place, i, j), intervals) for i, j in tiles.upper_triangle(len(grid))],
                        CosineCells.merged)  # fmt: skip
     _check_closed_form(cells, sums)
-    _finish(run, place, run.key(model, temperature), layout, cells, sums, np.concatenate([means[k] for k in range(len(grid))]))
+    _finish(
+        run, place, run.key(model, temperature), layout, cells, sums, np.concatenate([means[k] for k in range(len(grid))])
+    )
 
 
 def _pairs(grid: list[tuple[int, int]], i: int, j: int) -> int:
@@ -89,14 +91,16 @@ def _sums(block: np.ndarray, interval: np.ndarray, intervals: int) -> CosineSums
 def _text_means(block: np.ndarray, interval: np.ndarray, sums: CosineSums) -> np.ndarray:
     """(texts, intervals + 1): each text's mean with each interval and, last, with all other texts."""
     by_interval = text_means(block, interval, sums)
-    everything = CosineSums(sums.texts.sum(keepdims=True), sums.vectors.sum(0, keepdims=True), sums.squares[:1], sums.norms[:1])
+    everything = CosineSums(
+        sums.texts.sum(keepdims=True), sums.vectors.sum(0, keepdims=True), sums.squares[:1], sums.norms[:1]
+    )
     overall = text_means(block, np.zeros(len(block), dtype=np.int64), everything)
     return np.concatenate([by_interval, overall], axis=1)
 
 
 def _tile(
-    storage: Storage, name: str, rows: np.ndarray, row_interval: np.ndarray, columns: np.ndarray, column_interval: np.ndarray,
-    intervals: int, diagonal: bool,
+    storage: Storage, name: str, rows: np.ndarray, row_interval: np.ndarray,
+    columns: np.ndarray, column_interval: np.ndarray, intervals: int, diagonal: bool,
 ) -> int:  # fmt: skip
     """Work through one tile and leave its part; returns its pairs."""
     import torch
@@ -172,7 +176,7 @@ def _finish(
 def _error(moments: list[Moments], counts: np.ndarray, a: int, b: int) -> float | None:
     """Standard error of a cell's mean from per-text means; None where too few texts tell."""
     if a == b:
-        return float(within_error(moments[a].variance()[a], counts[a])) if counts[a] > 2 else None
+        return within_error(moments[a].variance()[a], counts[a]) if counts[a] > 2 else None
     if counts[a] < 2 or counts[b] < 2:
         return None
-    return float(between_error(moments[a].variance()[b], counts[a], moments[b].variance()[a], counts[b]))
+    return between_error(moments[a].variance()[b], counts[a], moments[b].variance()[a], counts[b])

@@ -100,7 +100,7 @@ def _tabulate(run: Run, model: Model, temperature: Temperature, population: floa
         one = np.zeros(int(here.sum()), dtype=np.int64)
         sums = CosineSums.of(embeddings[here], one, 1)
         own = text_means(embeddings[here], one, sums)[:, 0]
-        error = float(within_error(own.var(ddof=1), len(own)))
+        error = within_error(own.var(ddof=1), len(own))
         rows.append(
             run.key(model, temperature)
             | {"prefix_tokens": int(length), "texts": len(own), "cosine_mean": float(own.mean())}

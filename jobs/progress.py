@@ -25,7 +25,12 @@ class Stage:
         self._console, self._name, self._total, self._done, self._logged = console, name, total, 0, time.monotonic()
         self._bar: Progress | None = None
         if console.is_terminal:
-            columns: list[Any] = [TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+            columns: list[Any] = [
+                TextColumn("  {task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            ]
             self._bar = Progress(*columns, console=console, transient=True)
             self._bar.start()
             self._task = self._bar.add_task(name, total=total)

@@ -53,7 +53,9 @@ class Table:
     def _check(self, names: set[str]) -> None:
         expected = {c.name for c in self.columns}
         if names != expected:
-            raise ValueError(f"{self.name}: missing columns {sorted(expected - names)}, unknown columns {sorted(names - expected)}")
+            raise ValueError(
+                f"{self.name}: missing columns {sorted(expected - names)}, unknown columns {sorted(names - expected)}"
+            )
 
 
 _TEXT, _INT, _BIG, _FLOAT, _BOOL = pa.string(), pa.int32(), pa.int64(), pa.float64(), pa.bool_()
@@ -74,7 +76,7 @@ _SUPER = "the same without the finite-population correction: for comparing with 
 def _with_error(name: str, meaning: str) -> tuple[Column, Column, Column]:
     return (
         Column(name, _FLOAT, "", meaning),
-        Column(f"{name.removesuffix('_mean')}_se", _FLOAT, "", f"standard error of {name} for this corpus; 0 when every text was used"),
+        Column(f"{name.removesuffix('_mean')}_se", _FLOAT, "", "standard error for this corpus; 0 when every text was used"),
         Column(f"{name.removesuffix('_mean')}_se_superpopulation", _FLOAT, "", _SUPER),
     )  # fmt: skip
 
@@ -195,7 +197,7 @@ COLLAPSE_SUMMARY = Table(
         Column("tokens", _BIG, "tokens", "tokens the model saw"),
         Column("truncated_share", _FLOAT, "share", "texts of which the model saw only a part"),
         *_with_error("cosine_mean", "mean cosine over all pairs"),
-        *_with_error("collapse_gap", "mean cosine inside the longest interval with at least 30 texts minus inside the shortest"),
+        *_with_error("collapse_gap", "mean cosine inside the longest interval of at least 30 texts minus inside the shortest"),
         Column("gap_shortest", _INT, "tokens", "lower edge of the shortest interval with at least 30 texts"),
         Column("gap_longest", _INT, "tokens", "lower edge of the longest interval with at least 30 texts"),
         *_with_error("prefix_gap", "mean cosine of the same texts at the longest prefix minus at the shortest"),

@@ -82,8 +82,18 @@ def _files(source: str, corpus: Corpus) -> Iterator[Row]:
             else:
                 with fs.open(file, "rb", compression=compression) as stream:
                     yield from {"jsonl": _jsonl, "csv": _csv, "text": _lines}[kind](stream, place, corpus)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, EOFError, gzip.BadGzipFile, zlib.error, OSError, csv.Error) as error:
-            raise UsageError(f"'{file}' cannot be read to its end as {kind}: {_first_line(error)}; replace or leave out the file") from None
+        except (
+            pa.ArrowInvalid,
+            pa.ArrowNotImplementedError,
+            EOFError,
+            gzip.BadGzipFile,
+            zlib.error,
+            OSError,
+            csv.Error,
+        ) as error:
+            raise UsageError(
+                f"'{file}' cannot be read to its end as {kind}: {_first_line(error)}; replace or leave out the file"
+            ) from None
 
 
 def _expand(source: str) -> tuple[Any, list[str]]:
@@ -111,7 +121,9 @@ def _suffix(file: str) -> str:
 def _kind(file: str) -> tuple[str, str | None]:
     suffix = _suffix(file)
     if suffix not in _READERS:
-        raise UsageError(f"corpus file '{file}' is of no known kind; known endings: {', '.join(_READERS)} (and .gz, .bz2, .xz, .zst)")
+        raise UsageError(
+            f"corpus file '{file}' is of no known kind; known endings: {', '.join(_READERS)} (and .gz, .bz2, .xz, .zst)"
+        )
     return _READERS[suffix], "infer" if file.lower().endswith(_COMPRESSED) else None
 
 
@@ -119,7 +131,9 @@ def _check_columns(present: list[str], where: str, corpus: Corpus) -> str | None
     """The id column to read, or None; raises where a column that was asked for is missing."""
     for option, column in (("--text-column", corpus.text_column), ("--id-column", corpus.id_column)):
         if column is not None and column not in present:
-            raise UsageError(f"'{where}' has no column '{column}'; it has {', '.join(map(repr, present))}: name one with {option}")
+            raise UsageError(
+                f"'{where}' has no column '{column}'; it has {', '.join(map(repr, present))}: name one with {option}"
+            )
     return corpus.id_column or ("id" if "id" in present else None)
 
 
@@ -244,7 +258,9 @@ def _documented(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
             if text and text.strip():
                 counts[name] = counts.get(name, 0) + 1
                 yield (name if counts[name] == 1 else f"{name}#{counts[name]}"), inspect.cleandoc(text)
-        inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case))]
+        inner = [
+            child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case))
+        ]
         for child in reversed(inner):
             stack.append((child, f"{name}.{child.name}" if isinstance(child, _NAMED) else name))
 

@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import uuid
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -56,7 +57,9 @@ class Storage:
         fs, root = self._fs
         if not fs.exists(self.path(folder)):
             return []
-        names = [os.path.relpath(file, root) if self.is_local else file[len(root) + 1 :] for file in fs.find(self.path(folder))]
+        names = [
+            os.path.relpath(file, root) if self.is_local else file[len(root) + 1 :] for file in fs.find(self.path(folder))
+        ]
         return sorted(n for n in names if n.endswith(suffix) and not n.rsplit("/", 1)[-1].startswith(_TEMPORARY))
 
     def read(self, name: str) -> bytes:
@@ -106,10 +109,10 @@ class Storage:
                 if os.path.basename(file).startswith(_TEMPORARY):
                     fs.rm(file)
 
-    def read_table(self, name: str, columns: list[str] | None = None) -> pa.Table:
+    def read_table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A Parquet file, or some of its columns."""
         with self._fs[0].open(self.path(name), "rb") as stream:
-            return pq.read_table(stream, columns=columns)
+            return pq.read_table(stream, columns=None if columns is None else [*columns])
 
     def write_table(self, name: str, table: pa.Table) -> None:
         """Write a Parquet file; equal tables give equal bytes."""

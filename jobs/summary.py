@@ -39,12 +39,16 @@ def summarise(run: Run, layouts: dict[str, Layout], index: dict[str, Any]) -> di
 def load_tables(storage: Storage) -> dict[str, pl.DataFrame]:
     """The tables of a finished run, by name."""
     names = storage.list("tables", ".parquet")
-    return {n.removeprefix("tables/").removesuffix(".parquet"): pl.DataFrame(pl.from_arrow(storage.read_table(n))) for n in names}
+    return {
+        n.removeprefix("tables/").removesuffix(".parquet"): pl.DataFrame(pl.from_arrow(storage.read_table(n))) for n in names
+    }
 
 
 def _collected(run: Run, table: schema.Table) -> pa.Table:
     names = (f"{folder(run, _STEPS[table.name], m, t)}/{table.name}.parquet" for m in run.models for t in run.temperatures)
-    return pa.concat_tables([table.schema().empty_table(), *(run.storage.read_table(n) for n in names if run.storage.exists(n))])
+    return pa.concat_tables(
+        [table.schema().empty_table(), *(run.storage.read_table(n) for n in names if run.storage.exists(n))]
+    )
 
 
 Samples = dict[str, tuple[list[np.ndarray], bool, float]]
@@ -52,7 +56,9 @@ Samples = dict[str, tuple[list[np.ndarray], bool, float]]
 over pairs; and the finite-population correction."""
 
 
-def _figures(run: Run, model: Model, temperature: Temperature, layout: Layout, found: dict[str, pa.Table]) -> tuple[dict[str, Any], Samples]:
+def _figures(
+    run: Run, model: Model, temperature: Temperature, layout: Layout, found: dict[str, pa.Table]
+) -> tuple[dict[str, Any], Samples]:
     """The summary row of one model and temperature, and the per-text values behind its figures."""
     n = len(layout)
     correction = finite_population(n, layout.population(n))
@@ -123,7 +129,7 @@ def _errors(sample: tuple[list[np.ndarray], bool, float] | None) -> tuple[float 
         return None, None
     groups, over_pairs, correction = sample
     # Means over pairs count each text twice (see within_error); plain means once. Independent sets add in squares.
-    squares = [float(within_error(values.var(ddof=1, dtype=np.float64), len(values))) ** 2 for values in groups]
+    squares = [within_error(values.var(ddof=1, dtype=np.float64), len(values)) ** 2 for values in groups]
     error = float(np.sqrt(sum(squares))) * (1.0 if over_pairs else 0.5)
     return error, error * correction
 

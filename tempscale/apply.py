@@ -65,7 +65,8 @@ def attach(model: Model, temperature: Temperature | float | str | Mapping[str, A
     present = _attachment(base)
     if present is not None:
         raise TemperatureError(
-            f"this model already has temperature {present.temperature.canonical}; detach it before attaching {temperature.canonical}"
+            f"this model already has temperature {present.temperature.canonical}; "
+            f"detach it before attaching {temperature.canonical}"
         )
     setattr(base, _ATTACHMENT, _Attachment(temperature, found))
     return model
@@ -104,7 +105,7 @@ def verify(model: nn.Module) -> None:
         VerificationError: a layer did not change as it should, or cannot tell (its logits are constant).
         UnsupportedArchitecture: the model's family is not supported.
     """
-    base = base_model(model)
+    base: Any = base_model(model)
     present = _attachment(base)
     if present is None:
         raise TemperatureError("this model has no temperature to verify; attach one first")
@@ -182,7 +183,8 @@ def _check_power(layer: int, sharpened: Tensor, untouched: Tensor, tau: float, t
     error = (measured - expected).abs().max()
     if not error <= tolerance * scale + noise:
         raise VerificationError(
-            f"layer {layer}: log A_τ differs from (log A_1)/{tau:g} by {float(error):.2g}; the temperature is not applied as it should be"
+            f"layer {layer}: log A_τ differs from (log A_1)/{tau:g} by {float(error):.2g}; "
+            "the temperature is not applied as it should be"
         )
 
 

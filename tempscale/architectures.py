@@ -62,7 +62,8 @@ def base_model(model: nn.Module) -> nn.Module:
         raise UnsupportedArchitecture(
             f"a {type(model).__name__} is no transformers model; give a PreTrainedModel or a SentenceTransformer"
         )
-    return model.base_model
+    found: nn.Module = model.base_model
+    return found
 
 
 def supported(family: str) -> Architecture:

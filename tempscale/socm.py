@@ -34,9 +34,7 @@ class Socm(NamedTuple):
     socm: Tensor
 
 
-def socm(
-    x1: Float[Tensor, "token1 dim"], x2: Float[Tensor, "token2 dim"], *, alpha: float = 1.0, beta: float = 1.0
-) -> Socm:
+def socm(x1: Float[Tensor, "token1 dim"], x2: Float[Tensor, "token2 dim"], *, alpha: float = 1.0, beta: float = 1.0) -> Socm:
     """Second-order collapse of two texts (S2 eqs. 4–6, 30). Differentiable.
 
     Args:
@@ -134,7 +132,7 @@ def socm_tile(
 
 
 def traces(factors: Sequence[Float[Tensor, "rank dim"]]) -> Float[Tensor, " text"]:
-    """tr Σ = ‖F‖_F² of each text, in float64."""
+    """Tr Σ = ‖F‖_F² of each text, in float64."""
     return torch.stack([factor.double().square().sum() for factor in factors])
 
 

@@ -1,0 +1,36 @@
+# The whole of a developer's day: make audit, make test, make check, make bench.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: audit test check bench clean
+.DELETE_ON_ERROR:
+
+audit: $(VENV)/.demo
+	$(BIN)/tempscale audit
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_house.py
+
+bench: $(VENV)/.test
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo "tempscale needs Python 3.11, 3.12 or 3.13; $(PYTHON) is another: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: $(BIN)/python pyproject.toml constraints.txt
+	@echo "installing tempscale[$*] into $(VENV) (a few minutes the first time)"
+	$(INSTALL) -e '.[$*]'
+	@touch $@

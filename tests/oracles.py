@@ -1,0 +1,203 @@
+"""Slow float64 oracles, typed from the equations of docs/equations.md. They import numpy and scipy, and nothing of ours."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import erf
+
+# --- one text -------------------------------------------------------------------------------------------------------
+
+
+def moments(x):
+    """μ = (1/n)Σ x_j and Σ = (1/n)Σ (x_j−μ)(x_j−μ)ᵀ (S2 eqs. 2, 3), token by token."""
+    x = np.asarray(x, dtype=np.float64)
+    mu = np.zeros(x.shape[1])
+    for token in x:
+        mu += token / len(x)
+    sigma = np.zeros((x.shape[1], x.shape[1]))
+    for token in x:
+        sigma += np.outer(token - mu, token - mu) / len(x)
+    return mu, sigma
+
+
+def unit_moments(x):
+    """The moments of X/‖μ‖ (S2 eq. 8)."""
+    x = np.asarray(x, dtype=np.float64)
+    return moments(x / np.linalg.norm(moments(x)[0]))
+
+
+def spread(x):
+    """S(X)/‖μ‖² with S = (1/n)Σ‖x_j − μ‖² (S2 eq. 12)."""
+    x = np.asarray(x, dtype=np.float64)
+    mu = moments(x)[0]
+    return sum(float((token - mu) @ (token - mu)) for token in x) / len(x) / float(mu @ mu)
+
+
+def within_cosine(x):
+    """(1/n²)Σ_jk cos(x_j, x_k) (S2 H.2), by a double loop."""
+    x = np.asarray(x, dtype=np.float64)
+    total = 0.0
+    for j in x:
+        for k in x:
+            total += float(j @ k) / math.sqrt(float(j @ j) * float(k @ k))
+    return total / len(x) ** 2
+
+
+# --- two texts ------------------------------------------------------------------------------------------------------
+
+
+def root(matrix):
+    """The symmetric square root of a positive semidefinite matrix."""
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.sqrt(values.clip(min=0.0))) @ vectors.T
+
+
+def d_mu(x1, x2):
+    """‖μ_1 − μ_2‖²/4 after scaling (S2 eq. 5)."""
+    difference = unit_moments(x1)[0] - unit_moments(x2)[0]
+    return float(difference @ difference) / 4
+
+
+def d_sigma(x1, x2, square_root=root):
+    """tr(Σ_1 + Σ_2 − 2(Σ_1^½ Σ_2 Σ_1^½)^½)/4 (S2 eq. 6), with d×d matrices."""
+    return d_sigma_of(unit_moments(x1)[1], unit_moments(x2)[1], square_root)
+
+
+def d_sigma_of(sigma1, sigma2, square_root=root):
+    """The same, of two covariances."""
+    half = square_root(sigma1)
+    cross = square_root(half @ sigma2 @ half)
+    return float(np.trace(sigma1) + np.trace(sigma2) - 2 * np.trace(cross).real) / 4
+
+
+def socm(x1, x2, alpha=1.0, beta=1.0):
+    """(1 − d_μ)^α · d_Σ^β (S2 eqs. 4, 30)."""
+    return (1 - d_mu(x1, x2)) ** alpha * max(d_sigma(x1, x2), 0.0) ** beta
+
+
+def published_d_sigma(x1, x2, epsilon):
+    """d_Σ as the published code has it: ε before both square roots, not in the traces; clamped at 0."""
+    sigma1, sigma2 = unit_moments(x1)[1], unit_moments(x2)[1]
+    identity = np.eye(len(sigma1))
+    half = root(sigma1 + epsilon * identity)
+    cross = root(half @ sigma2 @ half + epsilon * identity)
+    return max(0.0, float(np.trace(sigma1) + np.trace(sigma2) - 2 * np.trace(cross)) / 4)
+
+
+def frobenius_norm_of_cross(x1, x2):
+    """‖F_1F_2ᵀ‖_F = √tr(Σ_1Σ_2)."""
+    return math.sqrt(float(np.trace(unit_moments(x1)[1] @ unit_moments(x2)[1])))
+
+
+# --- many texts -----------------------------------------------------------------------------------------------------
+
+
+def cell_cosines(embeddings, interval, intervals):
+    """The cosines of all unordered pairs, listed by cell (a ≤ b)."""
+    embeddings = np.asarray(embeddings, dtype=np.float64)
+    cells = {(a, b): [] for a in range(intervals) for b in range(a, intervals)}
+    for i in range(len(embeddings)):
+        for j in range(i + 1, len(embeddings)):
+            a, b = sorted((int(interval[i]), int(interval[j])))
+            cells[a, b].append(float(embeddings[i] @ embeddings[j]))
+    return cells
+
+
+def text_means(embeddings, interval, intervals):
+    """Each text's mean cosine with the other texts of each interval; NaN where there is none."""
+    embeddings = np.asarray(embeddings, dtype=np.float64)
+    means = np.full((len(embeddings), intervals), np.nan)
+    for i in range(len(embeddings)):
+        for k in range(intervals):
+            others = [float(embeddings[i] @ embeddings[j]) for j in range(len(embeddings)) if j != i and interval[j] == k]
+            if others:
+                means[i, k] = sum(others) / len(others)
+    return means
+
+
+def within_error(own_means):
+    """2·sd(per-text means)/√n."""
+    own_means = [float(mean) for mean in own_means]
+    n = len(own_means)
+    centre = sum(own_means) / n
+    return 2 * math.sqrt(sum((mean - centre) ** 2 for mean in own_means) / (n - 1)) / math.sqrt(n)
+
+
+def between_error(row_means, column_means):
+    """√(var(row means)/n_a + var(column means)/n_b)."""
+    total = 0.0
+    for means in (row_means, column_means):
+        centre = sum(means) / len(means)
+        total += sum((mean - centre) ** 2 for mean in means) / (len(means) - 1) / len(means)
+    return math.sqrt(total)
+
+
+def effective_rank(embeddings):
+    """exp(entropy) of the eigenvalues of the n×n Gram matrix UUᵀ/n, which are those of UᵀU/n that are not 0."""
+    gram = np.asarray(embeddings, dtype=np.float64) @ np.asarray(embeddings, dtype=np.float64).T
+    values = np.linalg.eigvals(gram / len(gram)).real
+    return math.exp(-sum(float(value) * math.log(value) for value in values if value > 1e-14))
+
+
+# --- attention ------------------------------------------------------------------------------------------------------
+
+_BERT = {
+    "layer": "encoder.layer.{}.",
+    "query": "attention.self.query", "key": "attention.self.key", "value": "attention.self.value",
+    "output": "attention.output.dense", "norm1": "attention.output.LayerNorm",
+    "up": "intermediate.dense", "down": "output.dense", "norm2": "output.LayerNorm",
+}  # fmt: skip
+_DISTILBERT = {
+    "layer": "transformer.layer.{}.",
+    "query": "attention.q_lin", "key": "attention.k_lin", "value": "attention.v_lin",
+    "output": "attention.out_lin", "norm1": "sa_layer_norm", "up": "ffn.lin1", "down": "ffn.lin2", "norm2": "output_layer_norm",
+}  # fmt: skip
+
+
+def softmax(logits):
+    """Row by row."""
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def forward(state, family, layers, heads, ids, tau=1.0, first_position=0, epsilon=1e-12):
+    """Last hidden states and every layer's attention of one unpadded text: A = softmax(QKᵀ/(τ√d)) (S1 eq. 6).
+
+    Embeddings, post-norm layers and exact GELU of BERT, RoBERTa and DistilBERT, in float64. `state` is the model's state
+    dict as numpy arrays.
+    """
+    state = {key: np.asarray(value, dtype=np.float64) for key, value in state.items()}
+    names = _DISTILBERT if family == "distilbert" else _BERT
+
+    def linear(x, name):
+        return x @ state[name + ".weight"].T + state[name + ".bias"]
+
+    def norm(x, name):
+        centred = x - x.mean(-1, keepdims=True)
+        scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+        return scaled * state[name + ".weight"] + state[name + ".bias"]
+
+    positions = first_position + np.arange(len(ids))
+    x = state["embeddings.word_embeddings.weight"][np.asarray(ids)] + state["embeddings.position_embeddings.weight"][positions]
+    if "embeddings.token_type_embeddings.weight" in state:
+        x = x + state["embeddings.token_type_embeddings.weight"][0]
+    x = norm(x, "embeddings.LayerNorm")
+    attentions = []
+    for layer in range(layers):
+        prefix = names["layer"].format(layer)
+        size = x.shape[1] // heads
+        query, key, value = (linear(x, prefix + names[part]) for part in ("query", "key", "value"))
+        branches, weights = [], []
+        for head in range(heads):
+            own = slice(head * size, (head + 1) * size)
+            logits = query[:, own] @ key[:, own].T / math.sqrt(size)
+            weights.append(softmax(logits / tau))
+            branches.append(weights[-1] @ value[:, own])
+        attentions.append(np.stack(weights))
+        x = norm(x + linear(np.concatenate(branches, axis=1), prefix + names["output"]), prefix + names["norm1"])
+        inner = linear(x, prefix + names["up"])
+        inner = inner * 0.5 * (1 + erf(inner / math.sqrt(2)))
+        x = norm(x + linear(inner, prefix + names["down"]), prefix + names["norm2"])
+    return x, attentions

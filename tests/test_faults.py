@@ -1,0 +1,121 @@
+"""Whatever happens to the workers, the order or the process: the same bytes."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SAMPLE = 240
+SETTINGS = ["--corpus", "docstrings:pyarrow,scipy", "--sample", str(SAMPLE), "--socm-sample", "150", "--max-length", "128"]
+
+
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory, minilm):
+    """A small random BERT with MiniLM's tokenizer: fast, and every step is real."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("model") / "tiny-bert"
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    BertModel(BertConfig(vocab_size=30522, initializer_range=0.3, **sizes)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(minilm).save_pretrained(folder)
+    return str(folder)
+
+
+def command(model, out, *more):
+    return [sys.executable, "-m", "jobs", "audit", "--model", model, "--out", str(out), *SETTINGS, *more]
+
+
+def start(arguments):
+    environment = os.environ | {"TEMPSCALE_DEBUG": "1"}
+    return subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+
+
+def finish(process):
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def digests(out, folder):
+    return {
+        str(f.relative_to(out)): hashlib.sha256(f.read_bytes()).hexdigest()
+        for f in sorted((out / folder).rglob("*.parquet"))
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, small_model):
+    out = tmp_path_factory.mktemp("one") / "run"
+    code, stdout, stderr = finish(start(command(small_model, out, "--workers", "1")))
+    assert code == 0, stderr
+    assert str(out / "report.html") in stdout.replace("\n", "")
+    return out, stderr
+
+
+def test_three_workers_in_shuffled_order_give_the_same_bytes(undisturbed, tmp_path, small_model):
+    out = tmp_path / "run"
+    (tmp_path / "order.toml").write_text("[execution]\nshuffle_seed = 5\n")
+    code, _, stderr = finish(start([*command(small_model, out, "--workers", "3"), str(tmp_path / "order.toml")]))
+    assert code == 0, stderr
+    first = undisturbed[0]
+    assert len(digests(first, "tables")) == 8
+    for folder in ("tables", "texts", "factors", "partials"):
+        assert digests(out, folder) == digests(first, folder)
+
+
+def wait_for(process, found, seconds=120):
+    for _ in range(seconds * 20):
+        if found():
+            return
+        if process.poll() is not None:
+            pytest.fail(f"the run ended before it could be disturbed:\n{process.stderr.read()}")
+        time.sleep(0.05)
+    pytest.fail("nothing to disturb appeared")
+
+
+def test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes(undisturbed, tmp_path, small_model):
+    out = tmp_path / "run"
+    arguments = command(small_model, out, "--workers", "2")
+
+    process = start(arguments)
+    wait_for(process, lambda: list(out.glob("texts/*/temperature=0.8/part-*.parquet")))
+    process.send_signal(signal.SIGINT)
+    code, _, stderr = finish(process)
+    assert code == 3
+    assert "the same command goes on" in stderr
+    assert "Traceback" not in stderr
+    assert not (out / "run.json").exists()
+    kept = {f: f.stat().st_mtime_ns for f in out.glob("texts/*/*/part-*.parquet")}
+    assert kept
+
+    process = start(arguments)
+    wait_for(process, lambda: list(out.glob("partials/socm/*/*/tile-*.parquet")))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=60)
+    assert not (out / "run.json").exists()
+    kept |= {f: f.stat().st_mtime_ns for f in out.glob("partials/socm/*/*/tile-*.parquet")}
+
+    code, _, stderr = finish(start(arguments))
+    assert code == 0, stderr
+    assert all(f.stat().st_mtime_ns == when for f, when in kept.items()), "finished parts were done again"
+    for folder in ("tables", "texts", "factors"):
+        assert digests(out, folder) == digests(undisturbed[0], folder)
+    assert not list(out.rglob(".writing-*"))
+
+
+def test_without_a_terminal_there_are_only_lines(undisturbed):
+    _, stderr = undisturbed
+    assert "\x1b" not in stderr
+    stages = [line.split("✓")[1].strip() for line in stderr.splitlines() if "✓" in line]
+    assert [stage.split("  ")[0] for stage in stages] == [
+        "read the corpus", "embed tiny-bert", "covariance factors", "prefix probe", "cosine, τ 1.0", "SOCM, τ 1.0",
+        "cosine, τ 0.8", "SOCM, τ 0.8", "tables", "report",
+    ]  # fmt: skip
+    assert all(stage.endswith(" s") for stage in stages)

@@ -1,0 +1,91 @@
+"""The rules of the house: imports run one way, light paths stay light, files stay readable."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+STEPS = {"embed", "factors", "pairwise", "pairwise_socm", "probe", "report"}
+BELOW_STEPS = {
+    "runs",
+    "storage",
+    "schema",
+    "config",
+    "errors",
+    "engine",
+    "actor",
+    "corpus",
+    "sources",
+    "layout",
+    "headline",
+    "figures",
+}
+
+
+def imported(file):
+    """Top-level and local imports of a file, as dotted names."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file.name} uses a relative import"
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def sources(package):
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", sources("tempscale"), ids=lambda f: f.name)
+def test_the_science_imports_no_ray_no_tables_no_storage_and_nothing_of_jobs(file):
+    roots = {name.split(".")[0] for name in imported(file)}
+    assert not roots & {"jobs", "ray", "pyarrow", "polars", "pandas", "fsspec", "pydantic", "typer", "rich", "datasets"}
+
+
+@pytest.mark.parametrize("step", sorted(STEPS))
+def test_steps_do_not_import_one_another_nor_what_stands_above_them(step):
+    ours = {name.split(".")[1] for name in imported(ROOT / "jobs" / f"{step}.py") if name.startswith("jobs.")}
+    assert ours <= BELOW_STEPS
+    assert not ours & (STEPS | {"audit", "cli", "plan", "closing", "summary"})
+
+
+def test_only_the_command_line_and_audit_know_the_steps():
+    for file in sources("jobs"):
+        known = {name.split(".")[1] for name in imported(file) if name.startswith("jobs.")} & STEPS
+        assert not known or file.name in {"audit.py", "cli.py"}, f"{file.name} imports {known}"
+
+
+def loaded_after(code):
+    run = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sorted(sys.modules))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(run.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import tempscale",
+        "import jobs.config as c; c.resolve({})",
+        "import jobs.config as c\ntry: c.resolve({'corpus': {'sample': -1}})\nexcept c.UsageError: pass",
+        "import jobs.cli as c\ntry: c.app(['audit', '--help'])\nexcept SystemExit: pass",
+        "import jobs.cli as c\ntry: c.app(['audit', '--smaple', '3'])\nexcept SystemExit: pass",
+        "import jobs.cli as c\ntry: c.app(['audit', '--tau', '0'])\nexcept SystemExit: pass",
+    ],
+)
+def test_help_mistyped_options_and_configuration_errors_load_neither_torch_nor_ray(code):
+    assert not loaded_after(code) & {"torch", "ray", "transformers", "pyarrow"}
+
+
+@pytest.mark.parametrize("file", [*sources("tempscale"), *sources("jobs")], ids=lambda f: f"{f.parent.name}/{f.name}")
+def test_files_stay_readable(file):
+    assert len(file.read_text("utf-8").splitlines()) <= 330
+    assert file.stem not in {"utils", "helpers", "base", "manager", "registry", "common", "misc"}

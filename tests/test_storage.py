@@ -1,0 +1,89 @@
+"""Files appear whole or not at all, locally and on a remote file system."""
+
+import pickle
+
+import pyarrow as pa
+import pytest
+
+from jobs import schema
+from jobs.errors import IncompleteRun
+from jobs.storage import Storage
+
+
+@pytest.fixture(params=["local", "memory"])
+def storage(request, tmp_path):
+    found = Storage(str(tmp_path / "run") if request.param == "local" else f"memory://{tmp_path.name}/run")
+    yield found
+    found.remove("")
+
+
+def test_written_files_are_listed_read_and_removed(storage):
+    storage.write("b/2.json", b"{}")
+    storage.write("a/1.parquet", b"x")
+    storage.write("a/deep/3.parquet", b"y")
+    assert storage.list("") == ["a/1.parquet", "a/deep/3.parquet", "b/2.json"]
+    assert storage.list("a", ".parquet") == ["a/1.parquet", "a/deep/3.parquet"]
+    assert storage.list("none") == []
+    assert storage.read("a/1.parquet") == b"x"
+    storage.write("a/1.parquet", b"new")
+    assert storage.read("a/1.parquet") == b"new"
+    storage.remove("a")
+    assert storage.list("") == ["b/2.json"]
+    storage.remove("a")
+
+
+def test_equal_tables_give_equal_bytes_and_come_back_with_their_meaning(storage):
+    rows = [{"text_id": "é", "characters": 3, "excerpt": "🙂"}]
+    for name in ("x.parquet", "y.parquet"):
+        storage.write_table(name, schema.EXCERPTS.build_rows(rows))
+    assert storage.read("x.parquet") == storage.read("y.parquet")
+    table = storage.read_table("x.parquet")
+    assert table.to_pylist() == rows
+    assert table.schema.field("characters").metadata[b"unit"] == b"characters"
+    assert storage.read_table("x.parquet", ["text_id"]).column_names == ["text_id"]
+
+
+def test_json_comes_back(storage):
+    storage.write_json("a.json", {"τ": [1, None]})
+    assert storage.read_json("a.json") == {"τ": [1, None]}
+
+
+def test_storage_travels_to_workers(storage):
+    storage.write("a", b"x")
+    assert pickle.loads(pickle.dumps(storage)).read("a") == b"x"
+
+
+def test_what_a_killed_writer_left_is_never_listed_and_swept(tmp_path):
+    storage = Storage(str(tmp_path))
+    storage.write("texts/part-0", b"x")
+    (tmp_path / "texts" / ".writing-123").write_bytes(b"half")
+    assert storage.list("texts") == ["texts/part-0"]
+    storage.sweep()
+    assert not (tmp_path / "texts" / ".writing-123").exists()
+    assert storage.list("texts") == ["texts/part-0"]
+
+
+def test_a_full_disk_is_an_incomplete_run_and_leaves_nothing_half(tmp_path, monkeypatch):
+    storage = Storage(str(tmp_path))
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(IncompleteRun, match="the disk is full"):
+        storage.write("a/b.parquet", b"x")
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+def test_schema_rejects_missing_and_unknown_columns():
+    with pytest.raises(ValueError, match=r"missing columns \['excerpt'\]"):
+        schema.EXCERPTS.build_rows([{"text_id": "a", "characters": 1}])
+    with pytest.raises(ValueError, match=r"unknown columns \['more'\]"):
+        schema.EXCERPTS.build({"text_id": ["a"], "characters": [1], "excerpt": ["x"], "more": [1]})
+
+
+def test_every_column_says_what_it_means():
+    for table in [*schema.TABLES, schema.texts(3), schema.factors(3), schema.SHARDS, schema.REJECTED]:
+        assert table.meaning
+        assert all(column.meaning for column in table.columns)
+        assert isinstance(table.schema(), pa.Schema)
