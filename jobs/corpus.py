@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from jobs import sources
 from jobs.config import AuditConfig
 from jobs.errors import UsageError
+from jobs.runs import SHARDED
 from jobs.schema import REJECTED, SHARDS
 from jobs.storage import Storage
 from tempscale.tiles import keyed_hash
 
-INDEX = "shards/index.json"
 _REJECTED_ROWS = 10_000
 _SHORTEST_SHARD_SHARE = 16
 
@@ -61,8 +61,8 @@ def shard(storage: Storage, config: AuditConfig, on_rows: Callable[[int], None] 
         UsageError: the source cannot be read, has no usable text, or changed since the run began.
     """
     state = sources.state(config.corpus)
-    if storage.exists(INDEX):
-        index: dict[str, Any] = storage.read_json(INDEX)
+    if storage.exists(SHARDED):
+        index: dict[str, Any] = storage.read_json(SHARDED)
         check_unchanged(config, index)
         return index
     storage.remove("shards")
@@ -92,7 +92,7 @@ def shard(storage: Storage, config: AuditConfig, on_rows: Callable[[int], None] 
         "read": counts.read, "rejected": counts.rejected, "usable": counts.usable, "analysed": counts.analysed,
         "rejected_reasons": dict(sorted(counts.reasons.items())), "shards": shards,
     }  # fmt: skip
-    storage.write_json(INDEX, index)
+    storage.write_json(SHARDED, index)
     return index
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import socket
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from jobs.errors import IncompleteRun, RunError, UsageError
 
 _OBJECT_STORE_BYTES = 1 << 30
 _NO_PROGRESS_SECONDS = 600
+_CONNECT_SECONDS = 10
 _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -76,6 +78,7 @@ def _start(execution: Execution) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     environment = {"env_vars": _ONE_THREAD}
     if execution.address is not None:
+        _check_reachable(execution.address)
         try:
             ray.init(address=execution.address, runtime_env=environment, **quiet)
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
@@ -91,6 +94,17 @@ def _start(execution: Execution) -> None:
             address="local", num_cpus=workers + 1, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
             runtime_env=environment, **quiet,
         )  # fmt: skip
+
+
+def _check_reachable(address: str) -> None:
+    """Raise where nothing listens at HOST:PORT; Ray itself would go on trying for minutes."""
+    host, _, port = address.removeprefix("ray://").partition("?")[0].rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        raise UsageError(f"the Ray cluster at '{address}' cannot be reached: {error.strerror or error}") from None
 
 
 @contextmanager

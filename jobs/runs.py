@@ -17,7 +17,7 @@ from jobs.storage import Storage
 from tempscale import checkpoint
 from tempscale.temperature import Temperature
 
-BEGUN, DONE = "begun.json", "run.json"
+BEGUN, SHARDED, DONE = "begun.json", "shards/index.json", "run.json"
 _OURS = (DONE, "report.html", "tables", "texts", "factors", "rejected", "partials", "shards", BEGUN)
 _VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "pyarrow", "ray", "polars")
 
@@ -76,7 +76,8 @@ def begin(config: AuditConfig, *, fresh: bool = False) -> Run:
     }
     identity["config"]["embedding"]["models"] = [m.label for m in models]
     found = _begun(storage)
-    if found is not None and fresh:
+    # Before its corpus was read to the end a run holds nothing worth going on with: a mistyped --corpus blocks no folder.
+    if found is not None and (fresh or not (storage.exists(SHARDED) or storage.exists(DONE))):
         for name in _OURS:
             storage.remove(name)
         found = None

@@ -18,6 +18,7 @@ def test_help_teaches():
     assert "audit" in out
     code, out, _ = tempscale("audit", "--help")
     assert code == 0
+    out = " ".join(out.replace("│", " ").split())
     for word in (
         "--corpus",
         "--tau",
@@ -37,7 +38,7 @@ def test_help_teaches():
     [
         (["audit", "--smaple", "3"], ["--smaple"]),
         (["audti"], ["audti"]),
-        (["audit", "--sample", "many"], ["--sample", "many"]),
+        (["audit", "--sample", "many"], ["--sample", "valid integer"]),
         (["audit", "--sample", "0"], ["corpus.sample = 0"]),
         (["audit", "--tau", "0"], ["temperature 0.0 is out of range"]),
         (["audit", "--tau", "nan"], ["out of range"]),
@@ -77,7 +78,7 @@ def test_wrong_input_is_a_sentence_and_exit_code_2(tmp_path, minilm):
         (["--corpus", str(good), "--max-length", "513"], "takes 3 to 512 tokens"),
         (["--corpus", str(good), "--out", str(tmp_path / "full")], "is not empty and is no tempscale run"),
         (["--corpus", str(good), "--out", str(good)], "is a file"),
-        (["--corpus", str(good), "--address", "127.0.0.1:1"], "cannot be joined"),
+        (["--corpus", str(good), "--address", "127.0.0.1:1"], "cannot be reached"),
     ]  # fmt: skip
     for number, (arguments, words) in enumerate(cases):
         out = [] if "--out" in arguments else ["--out", str(tmp_path / f"run{number}")]
@@ -87,6 +88,16 @@ def test_wrong_input_is_a_sentence_and_exit_code_2(tmp_path, minilm):
         assert "Traceback" not in err
     assert (tmp_path / "full" / "precious.txt").read_text() == "not a run"
     assert not list((tmp_path / "full").glob("*.json"))
+
+
+def test_a_mistyped_corpus_does_not_block_the_folder(tmp_path, minilm):
+    good = tmp_path / "good.jsonl"
+    good.write_text('{"id": 1, "text": ""}\n')
+    out = ["--out", str(tmp_path / "run")]
+    for source, words in (("gone.jsonl", "is not there"), ("good.jsonl", "no usable text")):
+        code, _, err = tempscale("audit", "--corpus", str(tmp_path / source), *out)
+        assert code == 2
+        assert words in err.replace("\n", " ")
 
 
 def test_the_plan_names_what_a_run_costs_and_writes_nothing(tmp_path, minilm):

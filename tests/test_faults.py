@@ -1,6 +1,7 @@
 """Whatever happens to the workers, the order or the process: the same bytes."""
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -9,8 +10,9 @@ import time
 
 import pytest
 
-SAMPLE = 240
-SETTINGS = ["--corpus", "docstrings:pyarrow,scipy", "--sample", str(SAMPLE), "--socm-sample", "150", "--max-length", "128"]
+from jobs import config, sources
+
+SETTINGS = ["--sample", "240", "--socm-sample", "150", "--max-length", "128"]
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +29,13 @@ def small_model(tmp_path_factory, minilm):
     return str(folder)
 
 
-def command(model, out, *more):
-    return [sys.executable, "-m", "jobs", "audit", "--model", model, "--out", str(out), *SETTINGS, *more]
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, small_model):
+    """The command that every run here is started with, but for its --out."""
+    rows = sources.rows(config.Corpus.model_validate({"source": "docstrings:pyarrow"}))
+    corpus = tmp_path_factory.mktemp("corpus") / "texts.jsonl"
+    corpus.write_text("".join(json.dumps({"id": row.id, "text": row.text}) + "\n" for row in rows), "utf-8")
+    return [sys.executable, "-m", "jobs", "audit", "--model", small_model, "--corpus", str(corpus), *SETTINGS]
 
 
 def start(arguments):
@@ -51,18 +58,18 @@ def digests(out, folder):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, small_model):
+def undisturbed(tmp_path_factory, base):
     out = tmp_path_factory.mktemp("one") / "run"
-    code, stdout, stderr = finish(start(command(small_model, out, "--workers", "1")))
+    code, stdout, stderr = finish(start([*base, "--out", str(out), "--workers", "1"]))
     assert code == 0, stderr
     assert str(out / "report.html") in stdout.replace("\n", "")
     return out, stderr
 
 
-def test_three_workers_in_shuffled_order_give_the_same_bytes(undisturbed, tmp_path, small_model):
+def test_three_workers_in_shuffled_order_give_the_same_bytes(undisturbed, tmp_path, base):
     out = tmp_path / "run"
     (tmp_path / "order.toml").write_text("[execution]\nshuffle_seed = 5\n")
-    code, _, stderr = finish(start([*command(small_model, out, "--workers", "3"), str(tmp_path / "order.toml")]))
+    code, _, stderr = finish(start([*base, str(tmp_path / "order.toml"), "--out", str(out), "--workers", "3"]))
     assert code == 0, stderr
     first = undisturbed[0]
     assert len(digests(first, "tables")) == 8
@@ -80,9 +87,9 @@ def wait_for(process, found, seconds=120):
     pytest.fail("nothing to disturb appeared")
 
 
-def test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes(undisturbed, tmp_path, small_model):
+def test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes(undisturbed, tmp_path, base):
     out = tmp_path / "run"
-    arguments = command(small_model, out, "--workers", "2")
+    arguments = [*base, "--out", str(out), "--workers", "2"]
 
     process = start(arguments)
     wait_for(process, lambda: list(out.glob("texts/*/temperature=0.8/part-*.parquet")))
