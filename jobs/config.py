@@ -56,7 +56,7 @@ class Embedding(_Strict):
         [1.0, 0.8], min_length=1, description="Numbers τ or {constant = τ}; changes are reported against the first."
     )
     max_length: int | None = Field(None, ge=3, description="Tokens a text is cut to; the model's own limit unless given.")
-    token_budget: int = Field(2048, ge=1, description="Padded tokens of one micro-batch.")
+    token_budget: int = Field(1024, ge=1, description="Padded tokens of one micro-batch.")
     shard_texts: int = Field(512, ge=1, description="Most texts of one shard, the unit of work and of resuming.")
     shard_characters: int = Field(131_072, ge=1, description="A shard ends when it holds this many characters.")
 

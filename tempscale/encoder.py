@@ -22,7 +22,7 @@ from tempscale.moments import TokenMoments, covariance_factor, token_moments
 from tempscale.pooling import Head, load_head, transformer_folder
 from tempscale.temperature import Temperature
 
-TOKEN_BUDGET = 2048
+TOKEN_BUDGET = 1024
 """Padded tokens of one micro-batch."""
 
 
@@ -202,13 +202,13 @@ class Encoder:
 
 
 def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
-    """Indices of texts that run together: sorted by length, at most `token_budget` padded tokens each (or one text).
+    """Indices of texts that run together: sorted by length, longest first, at most `token_budget` padded tokens each (or one text).
 
     Ties keep their order, so the batches follow from the lengths alone.
     """
     batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if batches and lengths[index] * (len(batches[-1]) + 1) <= token_budget:
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= token_budget:
             batches[-1].append(index)
         else:
             batches.append([index])

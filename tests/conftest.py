@@ -13,13 +13,21 @@ import pytest
 # No test reaches the network, whatever it asks the hub for. Read when huggingface_hub is first imported.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# Matrices here are small: threads would cost more than they save, and much more on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
 WIDTH, LAYERS, HEADS, VOCABULARY, LONGEST = 32, 3, 4, 160, 64
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Matrices here are small: threads save nothing, and on a busy machine they wait for one another (40 times slower)."""
+    from threadpoolctl import threadpool_limits
+
+    # A pytest plugin has imported numpy before any environment variable of ours could count.
+    with threadpool_limits(limits=1):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -100,11 +108,10 @@ def tiny_model():
     def build(family, seed=0, **changes):
         from transformers import AutoConfig, AutoModel
 
-        sizes = (
-            {"dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 2 * WIDTH}
-            if family == "distilbert"
-            else {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 2 * WIDTH}
-        )
+        names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+        if family == "distilbert":
+            names = ("dim", "n_layers", "n_heads", "hidden_dim")
+        sizes = dict(zip(names, (WIDTH, LAYERS, HEADS, 2 * WIDTH), strict=True))
         positions = LONGEST + (2 if "roberta" in family else 0)
         config = AutoConfig.for_model(
             family, **(sizes | {"vocab_size": VOCABULARY, "max_position_embeddings": positions} | changes)
@@ -136,7 +143,8 @@ def tiny_folder(tiny_model, tmp_path_factory):
         tokenizer = Tokenizer(models.WordPiece({word: place for place, word in enumerate(words)}, unk_token="[UNK]"))
         tokenizer.normalizer = normalizers.Lowercase()
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.post_processor = processors.BertProcessing(("[SEP]", words.index("[SEP]")), ("[CLS]", words.index("[CLS]")))
+        ends = [(word, words.index(word)) for word in ("[SEP]", "[CLS]")]
+        tokenizer.post_processor = processors.BertProcessing(*ends)
         fast = PreTrainedTokenizerFast(
             tokenizer_object=tokenizer, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]",
             model_max_length=LONGEST,

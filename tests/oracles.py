@@ -152,7 +152,8 @@ _BERT = {
 _DISTILBERT = {
     "layer": "transformer.layer.{}.",
     "query": "attention.q_lin", "key": "attention.k_lin", "value": "attention.v_lin",
-    "output": "attention.out_lin", "norm1": "sa_layer_norm", "up": "ffn.lin1", "down": "ffn.lin2", "norm2": "output_layer_norm",
+    "output": "attention.out_lin", "norm1": "sa_layer_norm",
+    "up": "ffn.lin1", "down": "ffn.lin2", "norm2": "output_layer_norm",
 }  # fmt: skip
 
 
@@ -180,7 +181,8 @@ def forward(state, family, layers, heads, ids, tau=1.0, first_position=0, epsilo
         return scaled * state[name + ".weight"] + state[name + ".bias"]
 
     positions = first_position + np.arange(len(ids))
-    x = state["embeddings.word_embeddings.weight"][np.asarray(ids)] + state["embeddings.position_embeddings.weight"][positions]
+    x = state["embeddings.word_embeddings.weight"][np.asarray(ids)]
+    x = x + state["embeddings.position_embeddings.weight"][positions]
     if "embeddings.token_type_embeddings.weight" in state:
         x = x + state["embeddings.token_type_embeddings.weight"][0]
     x = norm(x, "embeddings.LayerNorm")

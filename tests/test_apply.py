@@ -216,6 +216,14 @@ def test_verify_passes_in_other_precisions(tiny_model, family, dtype):
     verify(attach(tiny_model(family).to(dtype), 0.5))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "tau"),
+    [(torch.float32, 0.05), (torch.float32, 0.998), (torch.bfloat16, 0.5), (torch.bfloat16, 0.9), (torch.float16, 0.8)],
+)
+def test_verify_passes_on_the_real_model(minilm, dtype, tau):
+    verify(attach(AutoModel.from_pretrained(minilm, dtype=dtype).eval(), tau))
+
+
 @pytest.mark.parametrize("layer", [0, 1, 2])
 def test_verify_names_the_layer_whose_hook_is_gone(tiny_model, family, layer):
     model = attach(tiny_model(family), 0.8)
@@ -293,7 +301,7 @@ def test_a_second_temperature_is_refused_with_both_values(tiny_model, family):
 
 def test_a_second_temperature_is_refused_after_one_too(tiny_model):
     model = attach(tiny_model("bert"), 1.0)
-    with pytest.raises(TemperatureError, match="already has temperature 1.0"):
+    with pytest.raises(TemperatureError, match=r"already has temperature 1\.0"):
         attach(model, 0.5)
 
 
@@ -319,10 +327,8 @@ def test_detach_and_verify_say_that_there_is_no_temperature(tiny_model):
 def test_an_unknown_family_is_named_beside_those_that_are_supported(family):
     from transformers import AutoConfig
 
-    config = AutoConfig.for_model(
-        family, vocab_size=50, hidden_size=16, embedding_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-    )
-    model = AutoModel.from_config(config)
+    sizes = {"hidden_size": 16, "embedding_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = AutoModel.from_config(AutoConfig.for_model(family, vocab_size=50, intermediate_size=16, **sizes))
     message = f"model family '{family}' is not supported; supported families: bert, distilbert, roberta, xlm-roberta"
     with pytest.raises(UnsupportedArchitecture, match=message):
         attach(model, 0.8)
@@ -349,7 +355,7 @@ def test_a_model_without_layers_is_refused(tiny_model):
 def test_a_model_that_is_laid_out_otherwise_is_refused_as_a_whole(tiny_model):
     model = tiny_model("bert")
     model.encoder.layer[2].attention.self.query = torch.nn.Identity()
-    with pytest.raises(UnsupportedArchitecture, match="this bert is not laid out as expected: .*query is a Identity, not a Linear"):
+    with pytest.raises(UnsupportedArchitecture, match=r"this bert is not laid out as expected: .*query is a Identity, not"):
         attach(model, 0.8)
     del model.encoder.layer[2].attention.self.query
     with pytest.raises(UnsupportedArchitecture, match="not laid out as expected"):

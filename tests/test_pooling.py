@@ -47,9 +47,9 @@ def rewrite(folder, stage, change):
 
 def legacy(mode):
     """The pooling config that sentence-transformers wrote before its version 5.3."""
-    return lambda config: {"word_embedding_dimension": 32} | {
-        f"pooling_mode_{key}": name == mode for name, key in LEGACY.items()
-    }
+    return lambda config: (
+        {"word_embedding_dimension": 32} | {f"pooling_mode_{key}": name == mode for name, key in LEGACY.items()}
+    )
 
 
 def unit(rows):
@@ -84,7 +84,8 @@ def test_padding_and_scale_change_nothing(pooling):
 
 
 def test_the_poolings_differ_where_a_text_has_several_tokens_and_agree_on_one():
-    hidden, mask = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([[True] * 3, [True, False, False]])
+    hidden = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([[True, True, True], [True, False, False]])
     cls, mean, last = (Head(pooling, [])(hidden, mask) for pooling in ("cls", "mean", "lasttoken"))
     for one, other in ((cls, mean), (mean, last), (last, cls)):
         assert not torch.allclose(one[0], other[0], atol=1e-2)
@@ -178,8 +179,8 @@ def test_a_transformer_in_its_own_folder_is_found(saved):
     modules[0]["path"] = "0_Transformer"
     (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
     assert transformer_folder(folder) == folder / "0_Transformer"
-    # What names the model is a config.json at its root, in old folders of sentence-transformers too.
-    (folder / "config.json").write_text((folder / "0_Transformer" / "config.json").read_text("utf-8"), "utf-8")
+    # So the folders of sentence-transformers before its version 2 were, with a config.json of its own at the root.
+    (folder / "config.json").write_text(json.dumps({"__version__": "0.4.1"}), "utf-8")
     found = Encoder.load(folder, device="cpu").encode(TEXTS).embeddings.numpy()
     np.testing.assert_allclose(found, unit(model.encode(TEXTS)), atol=1e-5)
 
@@ -251,7 +252,7 @@ def test_a_dense_stage_on_tokens_is_refused(saved, key):
 
     _, folder = saved(Pooling(32), Dense(32, 12))
     rewrite(folder, "2_Dense", lambda config: config | {key: "token_embeddings"})
-    with pytest.raises(ModelError, match="a Dense stage on 'token_embeddings' is not supported; only on the sentence embedding"):
+    with pytest.raises(ModelError, match="a Dense stage on 'token_embeddings' is not supported; only on the"):
         load_head(folder)
 
 
@@ -260,7 +261,7 @@ def test_a_stage_with_pickled_weights_is_refused(saved):
 
     _, folder = saved(Pooling(32), Dense(32, 12))
     (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
-    with pytest.raises(ModelError, match="2_Dense has no model.safetensors; pickled weights are not loaded"):
+    with pytest.raises(ModelError, match=r"2_Dense has no model.safetensors; pickled weights are not loaded"):
         load_head(folder)
 
 
@@ -295,12 +296,12 @@ def test_a_layer_norm_whose_files_do_not_fit_is_refused_in_a_sentence(saved, con
 @pytest.mark.parametrize("text", ["", "{", "nonsense"])
 def test_a_modules_file_that_is_no_json_is_named(tmp_path, text):
     (tmp_path / "modules.json").write_text(text)
-    with pytest.raises(ModelError, match="modules.json cannot be read as JSON"):
+    with pytest.raises(ModelError, match=r"modules.json cannot be read as JSON"):
         load_head(tmp_path)
 
 
 @pytest.mark.parametrize("text", ['{"a": 1}', "[1, 2]", '"x"', "null"])
 def test_a_modules_file_of_another_shape_is_named(tmp_path, text):
     (tmp_path / "modules.json").write_text(text)
-    with pytest.raises(ModelError, match="modules.json"):
+    with pytest.raises(ModelError, match=r"modules.json"):
         load_head(tmp_path)

@@ -25,7 +25,9 @@ def test_the_range_is_open_at_zero_and_closed_at_two():
         Temperature(2.0000001)
 
 
-@pytest.mark.parametrize("value", [0, 0.0, -0.0, -0.8, 2.5, float("nan"), float("inf"), float("-inf"), "nan", "-1", "0", "1e400"])
+@pytest.mark.parametrize(
+    "value", [0, 0.0, -0.0, -0.8, 2.5, float("nan"), float("inf"), float("-inf"), "nan", "-1", "0", "1e400"]
+)
 def test_out_of_range_is_refused_with_the_range(value):
     with pytest.raises(TemperatureError, match=r"temperature .* is out of range; τ must be above 0 and at most 2"):
         Temperature.of(value)
@@ -44,7 +46,7 @@ def test_text_that_is_no_number_is_quoted(value):
 
 
 def test_text_is_read_by_of_only():
-    with pytest.raises(TemperatureError, match="temperature '0.8' is not a number"):
+    with pytest.raises(TemperatureError, match=r"temperature '0.8' is not a number"):
         Temperature("0.8")
 
 
