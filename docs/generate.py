@@ -18,8 +18,8 @@ def tables() -> str:
     lines = [
         "# Tables",
         "",
-        "Generated from `jobs/schema.py` by `python docs/generate.py`. Each file is Parquet; units and meanings are also in its column",
-        "metadata. Read one with `polars.read_parquet('RUN/tables/collapse_summary.parquet')`.",
+        "Generated from `jobs/schema.py` by `python docs/generate.py`. Each file is Parquet; units and meanings are",
+        "also in its column metadata. Read one with `polars.read_parquet('RUN/tables/collapse_summary.parquet')`.",
     ]
     parts = [schema.texts(384), schema.factors(384), schema.REJECTED, schema.SHARDS]
     for heading, found in (("Tables of a run: `tables/`", schema.TABLES), ("Parts of a run", parts)):
@@ -38,8 +38,8 @@ def configuration() -> str:
     lines = [
         "# Configuration",
         "",
-        "Generated from `jobs/config.py` by `python docs/generate.py`. `tempscale audit CONFIG.toml` reads this; options on the command",
-        "line win over the file. Unknown keys and wrong types are errors.",
+        "Generated from `jobs/config.py` by `python docs/generate.py`. `tempscale audit CONFIG.toml` reads this; options",
+        "on the command line win over the file. Unknown keys and wrong types are errors.",
     ]
     sections = [("", AuditConfig)] + [
         (name, field.annotation) for name, field in AuditConfig.model_fields.items() if _is_section(field.annotation)

@@ -102,8 +102,8 @@ def scatter(table: pl.DataFrame) -> alt.Chart | None:
     """The plane of (d_μ, d_Σ) with its marginals (S2 Fig 17), a panel a temperature."""
     if table.is_empty():
         return None
-    return alt.concat(*[_plane(table.filter(pl.col("temperature") == tau), tau) for tau in table["temperature"].unique(maintain_order=True)],
-                      columns=2, spacing=28)  # fmt: skip
+    taus = table["temperature"].unique(maintain_order=True)
+    return alt.concat(*[_plane(table.filter(pl.col("temperature") == tau), tau) for tau in taus], columns=2, spacing=28)
 
 
 def _plane(table: pl.DataFrame, tau: str) -> alt.Chart:

@@ -98,14 +98,17 @@ def _length(row: dict[str, Any], tables: Tables) -> str:
     else:
         start = "Longer texts lie further apart, the opposite of length collapse"
     return (
-        f"{start}. At τ {row['temperature']} two texts of {names[1]} tokens have a mean cosine of {values[1]}, two of {names[0]} tokens "
-        f"{values[0]}: a collapse gap of {gap}."
+        f"{start}. At τ {row['temperature']} two texts of {names[1]} tokens have a mean cosine of {values[1]}, "
+        f"two of {names[0]} tokens {values[0]}: a collapse gap of {gap}."
     )
 
 
 def _prefix(row: dict[str, Any], tables: Tables) -> str:
     if row["prefix_gap"] is None:
-        return "How much of that is length itself is not known: fewer than 30 texts are long enough for the prefix probe, or it was left out."
+        return (
+            "How much of that is length itself is not known: fewer than 30 texts are long enough for the prefix probe, "
+            "or it was left out."
+        )
     probe = tables["prefix_probe"].filter((pl.col("model") == row["model"]) & (pl.col("temperature") == row["temperature"]))
     first, last, texts = probe["prefix_tokens"].min(), probe["prefix_tokens"].max(), probe["texts"][0]
     gap = with_error(row["prefix_gap"], row["prefix_gap_se_superpopulation"])
@@ -148,8 +151,9 @@ def _second_order(row: dict[str, Any]) -> str:
         return "Second-order collapse was not measured: no SOCM sample."
     value = with_error(row["socm_mean"], row["socm_se_superpopulation"])
     return (
-        f"Second-order collapse: mean SOCM {value} over all pairs of {row['socm_texts']:,} texts at τ {row['temperature']}. In print, on 1,000 "
-        "Wikipedia sentences and with a regulariser that lowers it: bert-base-uncased .396, all-MiniLM-L12-v2 .313, e5-base-v2 .029, gte-base .018."
+        f"Second-order collapse: mean SOCM {value} over all pairs of {row['socm_texts']:,} texts at τ {row['temperature']}. "
+        "In print, on 1,000 Wikipedia sentences and with a regulariser that lowers it: bert-base-uncased .396, "
+        "all-MiniLM-L12-v2 .313, e5-base-v2 .029, gte-base .018."
     )
 
 
@@ -161,4 +165,7 @@ def _assumptions(row: dict[str, Any]) -> str:
         else f" and {100 * row['socm_over_1_share']:.1f} % of the pairs have SOCM above 1"
     )
     cut = f"{100 * row['truncated_share']:.1f} %"
-    return f"Assumptions: {share} of the texts have tr Σ > 2, which the papers take never to happen,{over}; {cut} of the texts were truncated."
+    return (
+        f"Assumptions: {share} of the texts have tr Σ > 2, which the papers take never to happen,{over}; "
+        f"{cut} of the texts were truncated."
+    )

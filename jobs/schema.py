@@ -197,7 +197,7 @@ COLLAPSE_SUMMARY = Table(
         Column("tokens", _BIG, "tokens", "tokens the model saw"),
         Column("truncated_share", _FLOAT, "share", "texts of which the model saw only a part"),
         *_with_error("cosine_mean", "mean cosine over all pairs"),
-        *_with_error("collapse_gap", "mean cosine inside the longest interval of at least 30 texts minus inside the shortest"),
+        *_with_error("collapse_gap", "mean cosine inside the longest interval of 30 texts or more minus in the shortest"),
         Column("gap_shortest", _INT, "tokens", "lower edge of the shortest interval with at least 30 texts"),
         Column("gap_longest", _INT, "tokens", "lower edge of the longest interval with at least 30 texts"),
         *_with_error("prefix_gap", "mean cosine of the same texts at the longest prefix minus at the shortest"),

@@ -202,7 +202,7 @@ class Encoder:
 
 
 def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
-    """Indices of texts that run together: sorted by length, longest first, at most `token_budget` padded tokens each (or one text).
+    """Indices of texts that run together: longest first, at most `token_budget` padded tokens each (or one text).
 
     Ties keep their order, so the batches follow from the lengths alone.
     """
