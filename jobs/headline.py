@@ -61,7 +61,8 @@ def closing_figures(tables: Tables) -> list[tuple[str, str]]:
     for row in tables["collapse_summary"].to_dicts():
         at = f"{row['model']}, τ {row['temperature']}"
         for label, name in (
-            ("mean cosine", "cosine_mean"), ("collapse gap", "collapse_gap"), ("prefix gap", "prefix_gap"), ("mean SOCM", "socm_mean"),
+            ("mean cosine", "cosine_mean"), ("collapse gap", "collapse_gap"),
+            ("prefix gap", "prefix_gap"), ("mean SOCM", "socm_mean"),
         ):  # fmt: skip
             figures.append((f"{at}: {label}", with_error(row[name], _error(row, name))))
     return figures
