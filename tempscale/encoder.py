@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
+from safetensors import SafetensorError
 from torch import Tensor
 
 from tempscale import apply
@@ -57,18 +58,29 @@ class Tokenizer:
             raise ModelError(f"the tokenizer or configuration in {inner} cannot be loaded: {_first_line(error)}") from None
         if not self._tokenizer.is_fast:
             raise ModelError(f"the tokenizer in {inner} has no tokenizer.json; save it again with a fast tokenizer")
-        limit = _position_limit(config, int(self._tokenizer.model_max_length))
-        if max_length is not None and not 3 <= max_length <= limit:
-            raise ModelError(f"max_length {max_length} is out of range; this model takes 3 to {limit} tokens")
-        self.max_length = limit if max_length is None else max_length
+        self._limit = _position_limit(config, int(self._tokenizer.model_max_length))
+        self.max_length = self._limit
+        self.max_length = self._checked(max_length)
+        settings = inner / "sentence_bert_config.json"
+        self._lower = bool(read_json(settings).get("do_lower_case")) if settings.is_file() else False
 
     def __call__(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
         """Tokenise, special tokens included, cut at `max_length` (the tokenizer's own unless given)."""
+        if isinstance(texts, str):
+            raise TypeError("texts is one string; give a list of strings")
+        limit = self._checked(max_length)
         if not texts:
             return Tokens([], [])
-        limit = self.max_length if max_length is None else max_length
-        encoded = self._tokenizer(list(texts), truncation=True, max_length=limit, verbose=False)
+        texts = [text.lower() for text in texts] if self._lower else list(texts)
+        encoded = self._tokenizer(texts, truncation=True, max_length=limit, verbose=False)
         return Tokens(encoded["input_ids"], [bool(encoding.overflowing) for encoding in encoded.encodings])
+
+    def _checked(self, max_length: int | None) -> int:
+        if max_length is None:
+            return self.max_length
+        if not 3 <= max_length <= self._limit:
+            raise ModelError(f"max_length {max_length} is out of range; this model takes 3 to {self._limit} tokens")
+        return max_length
 
 
 @dataclass(frozen=True)
@@ -123,13 +135,22 @@ class Encoder:
         from transformers import AutoModel
 
         folder = resolve(str(name))
+        check_family(folder)
         head, tokenizer = load_head(folder), Tokenizer(folder, max_length)
         try:
-            model = AutoModel.from_pretrained(
-                transformer_folder(folder), use_safetensors=True, trust_remote_code=False, dtype=torch.float32
+            model, found = AutoModel.from_pretrained(
+                transformer_folder(folder),
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype=torch.float32,
+                output_loading_info=True,
             )
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
             raise ModelError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from None
+        # transformers would fill them with random numbers; a pooler is not used.
+        missing = sorted(key for key in found["missing_keys"] if "pooler." not in key)
+        if missing:
+            raise ModelError(f"the weights in {folder} are not this model's: {len(missing)} are missing, e.g. {missing[0]}")
         places(model)
         chosen = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
         encoder = cls(model.to(chosen), tokenizer, head.to(chosen), token_budget)
@@ -178,7 +199,7 @@ class Encoder:
                     pairs = (covariance_factor(hidden[row, : lengths[i]].float()) for row, i in enumerate(batch))
                     found += [(mean.cpu(), factor.cpu()) for mean, factor in pairs]
         back = torch.argsort(torch.tensor(order, dtype=torch.long))
-        width = self.model.config.hidden_size
+        width = self.head.width(self.model.config.hidden_size)
         return Encoded(
             embeddings=torch.cat(embeddings)[back] if embeddings else torch.zeros(0, width),
             tokens=torch.tensor(lengths, dtype=torch.long),

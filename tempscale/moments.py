@@ -66,9 +66,9 @@ def covariance_factor(tokens: Float[Tensor, "token dim"]) -> tuple[Float[Tensor,
         raise ValueError(f"token embeddings have shape {tuple(tokens.shape)}; expected (tokens, d) with at least one token")
     mean = tokens.mean(0)
     norm = torch.linalg.vector_norm(mean)
-    if not norm > 0:
+    if not (norm > 0 and torch.isfinite(norm)):
         raise ValueError("the mean of the token embeddings is zero or not finite, so it has no direction to compare")
     factor = (tokens - mean) / (norm * tokens.shape[0] ** 0.5)
     if factor.shape[0] > factor.shape[1]:
-        factor = torch.linalg.qr(factor, mode="r").R
+        factor = torch.linalg.qr(factor).R
     return mean / norm, factor

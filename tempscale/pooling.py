@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from tempscale.checkpoint import ModelError, read_json
@@ -50,6 +51,12 @@ class Head(nn.Module):
             pooled = (hidden * weight).sum(1) / weight.sum(1)
         return nn.functional.normalize(self.stages(pooled), dim=-1)
 
+    def width(self, hidden: int) -> int:
+        """Dimensions of an embedding, for token embeddings of `hidden` dimensions."""
+        for stage in self.stages:
+            hidden = stage.linear.out_features if isinstance(stage, Dense) else hidden
+        return hidden
+
 
 class Normalize(nn.Module):
     """Scales each embedding to unit length."""
@@ -80,12 +87,12 @@ def load_head(folder: Path) -> Head:
     """
     if not (folder / "modules.json").is_file():
         return Head("mean", [])
-    modules: list[dict[str, Any]] = read_json(folder / "modules.json")
+    modules = _modules(folder)
     kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in modules]
     if len(kinds) < 2 or kinds[0] != "Transformer" or kinds[1] != "Pooling":
         raise ModelError(f"{folder}/modules.json has stages {kinds}; expected Transformer, Pooling and then others")
     pooling = _pooling(read_json(folder / modules[1]["path"] / "config.json"), folder)
-    stages = [_stage(kind, folder / module.get("path", "")) for kind, module in zip(kinds[2:], modules[2:], strict=True)]
+    stages = [_fitting(kind, folder / module.get("path", "")) for kind, module in zip(kinds[2:], modules[2:], strict=True)]
     return Head(pooling, stages)
 
 
@@ -93,8 +100,15 @@ def transformer_folder(folder: Path) -> Path:
     """The folder of the transformer itself inside a sentence-transformers folder."""
     if not (folder / "modules.json").is_file():
         return folder
-    modules: list[dict[str, Any]] = read_json(folder / "modules.json")
+    modules = _modules(folder)
     return folder / str(modules[0].get("path", "")) if modules else folder
+
+
+def _modules(folder: Path) -> list[dict[str, Any]]:
+    modules = read_json(folder / "modules.json")
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ModelError(f"{folder}/modules.json is not a list of stages; save the model again with sentence-transformers")
+    return modules
 
 
 def _pooling(config: dict[str, Any], folder: Path) -> str:
@@ -105,6 +119,19 @@ def _pooling(config: dict[str, Any], folder: Path) -> str:
     if len(modes) != 1 or modes[0] not in POOLINGS:
         raise ModelError(f"{folder} pools by {' + '.join(modes) or 'nothing'}; supported poolings: {', '.join(POOLINGS)}")
     return str(modes[0])
+
+
+def _fitting(kind: str, folder: Path) -> nn.Module:
+    """The stage, or a sentence where its configuration and weights do not fit each other."""
+    try:
+        return _stage(kind, folder)
+    except ModelError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SafetensorError) as error:
+        reason = (
+            f"{type(error).__name__} {str(error).strip().splitlines()[-1].strip() if str(error).strip() else ''}".strip()
+        )
+        raise ModelError(f"{folder}: the {kind} stage's config.json and model.safetensors do not fit: {reason}") from None
 
 
 def _stage(kind: str, folder: Path) -> nn.Module:

@@ -52,7 +52,7 @@ def socm(x1: Float[Tensor, "token1 dim"], x2: Float[Tensor, "token2 dim"], *, al
         raise ValueError(f"token embeddings have {x1.shape[-1]} and {x2.shape[-1]} dimensions; both texts need the same")
     mean1, factor1 = covariance_factor(x1)
     mean2, factor2 = covariance_factor(x2)
-    d_mu = (mean1 - mean2).square().sum() / 4
+    d_mu = ((mean1 - mean2).square().sum() / 4).clamp_max(1)
     cross = torch.linalg.matrix_norm(factor1 @ factor2.mT, ord="nuc")
     d_sigma = ((factor1.square().sum() + factor2.square().sum() - 2 * cross) / 4).clamp_min(0)
     return Socm(d_mu, d_sigma, socm_value(d_mu, d_sigma, alpha, beta))
@@ -84,8 +84,16 @@ def pairwise_socm(
     if not texts:
         empty = torch.zeros(0, 0, dtype=torch.float64)
         return Socm(empty, empty, empty)
+    widths = {x.shape[-1] for x in texts}
+    if len(widths) > 1:
+        raise ValueError(
+            f"token embeddings have {' and '.join(map(str, sorted(widths)))} dimensions; all texts need the same"
+        )
     parts = [covariance_factor(x) for x in texts]
-    order = sorted(range(len(parts)), key=lambda i: parts[i][1].shape[0])
+    # The published code's value depends on which text of a pair comes first, so paper mode keeps their order.
+    order = list(range(len(parts)))
+    if not regularization:
+        order.sort(key=lambda i: parts[i][1].shape[0])
     means = torch.stack([parts[i][0] for i in order])
     factors = [parts[i][1] for i in order]
     # Rank-sorted chunks keep padding small; only chunks j ≥ i are computed and mirrored.
@@ -125,7 +133,8 @@ def socm_tile(
         Float64 matrices (texts1, texts2). d_Σ is clamped at 0, where rounding could take it below.
     """
     difference = means1.double().unsqueeze(1) - means2.double().unsqueeze(0)
-    d_mu = difference.square().sum(-1) / 4
+    # Unit means in float32 are so to 1e-7: opposite ones could otherwise take d_μ above 1 and SOCM below 0.
+    d_mu = (difference.square().sum(-1) / 4).clamp_max_(1)
     cross = cross_nuclear_norms(factors1, factors2, regularization=regularization)
     d_sigma = ((traces(factors1).unsqueeze(1) + traces(factors2).unsqueeze(0) - 2 * cross) / 4).clamp_min_(0)
     return Socm(d_mu, d_sigma, socm_value(d_mu, d_sigma))
@@ -150,8 +159,9 @@ def cross_nuclear_norms(
 
     Args:
         factors1, factors2: covariance factors (rank_i, d).
-        regularization: ε > 0 adds Σ_k (√(s_k² + ε) − s_k) + (d − r)√ε, which is what adding εI before both matrix
-            square roots does in S2's published code; it lowers d_Σ by about (d − r)√ε/2.
+        regularization: ε > 0 gives tr (S Σ_2 S + εI)^½ with S = (Σ_1 + εI)^½, as S2's published code does: the roots of
+            the eigenvalues of F_2(Σ_1 + εI)F_2ᵀ plus ε, and (d − rank_2)·√ε. It lowers d_Σ by about (d − r)√ε/2 and
+            depends a little on which text comes first.
 
     Returns:
         Float64 (texts1, texts2), ≥ 0.
@@ -159,16 +169,20 @@ def cross_nuclear_norms(
     dim = factors1[0].shape[1]
     norms = torch.empty(len(factors1), len(factors2), dtype=torch.float64, device=factors1[0].device)
     rank1, rank2 = max(f.shape[0] for f in factors1), max(f.shape[0] for f in factors2)
-    if rank1 > rank2:
-        return cross_nuclear_norms(factors2, factors1, regularization=regularization).mT
+    if rank1 > rank2 and not regularization:
+        return cross_nuclear_norms(factors2, factors1).mT
     padded2 = _padded(factors2, rank2)
     columns = max(1, _BATCH_ELEMENTS // (rank1 * rank2))
     for row, factor in enumerate(factors1):
         for start in range(0, len(factors2), columns):
             block = padded2[start : start + columns]
             gram = (factor @ block.reshape(-1, dim).mT).reshape(factor.shape[0], -1, rank2).permute(1, 0, 2).double()
-            squares = torch.linalg.eigvalsh(gram @ gram.mT).clamp_min_(0)
-            total = (squares + regularization).sqrt_().sum(-1) + (dim - squares.shape[-1]) * regularization**0.5
+            if regularization:
+                second = block.double()
+                squares = torch.linalg.eigvalsh(gram.mT @ gram + regularization * (second @ second.mT)).clamp_min_(0)
+                total = (squares + regularization).sqrt_().sum(-1) + (dim - rank2) * regularization**0.5
+            else:
+                total = torch.linalg.eigvalsh(gram @ gram.mT).clamp_min_(0).sqrt_().sum(-1)
             norms[row, start : start + columns] = total
     return norms
 

@@ -30,7 +30,8 @@ class Temperature:
     def __post_init__(self) -> None:
         if isinstance(self.tau, bool) or not isinstance(self.tau, (int, float)):
             raise TemperatureError(f"temperature {self.tau!r} is not a number; give a τ in (0, {LARGEST_TAU:g}], e.g. 0.8")
-        if not math.isfinite(self.tau) or not 0.0 < self.tau <= LARGEST_TAU:
+        # An integer too large for a float is out of range like any other.
+        if abs(self.tau) > LARGEST_TAU or not math.isfinite(self.tau) or not 0.0 < self.tau <= LARGEST_TAU:
             raise TemperatureError(
                 f"temperature {self.tau!r} is out of range; τ must be above 0 and at most {LARGEST_TAU:g} "
                 "(the papers use 0 < τ ≤ 1)"
