@@ -47,7 +47,7 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
         record = _record(run, index, layouts, rejected, journal)
         run.storage.write("report.html", report.render(summary.load_tables(run.storage), record).encode())
         stage.note = "report.html"
-    runs.complete(run, record | {"finished": runs.now(), "steps": journal.steps})
+    runs.complete(run, record)
     return run
 
 
