@@ -163,10 +163,10 @@ def _assumptions(row: dict[str, Any]) -> str:
     over = (
         ""
         if row["socm_over_1_share"] is None
-        else f" and {100 * row['socm_over_1_share']:.1f} % of the pairs have SOCM above 1"
+        else f", and {100 * row['socm_over_1_share']:.1f} % of the pairs have SOCM above 1"
     )
     cut = f"{100 * row['truncated_share']:.1f} %"
     return (
-        f"Assumptions: {share} of the texts have tr Σ > 2, which the papers take never to happen,{over}; "
+        f"Assumptions: {share} of the texts have tr Σ > 2, which the papers take never to happen{over}; "
         f"{cut} of the texts were truncated."
     )

@@ -1,0 +1,68 @@
+"""`python -m benchmarks [embedding] [socm] [cosine]`: one table on the terminal, one file in benchmarks/results/."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from threadpoolctl import threadpool_limits
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("torch", "transformers", "sentence-transformers", "scikit-learn", "numpy", "scipy", "tokenizers")
+
+
+def main(names: list[str]) -> int:
+    """Run the named benchmarks on one thread and write what they found; 2 for an unknown name."""
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    import tempscale
+    from benchmarks import cosine, embedding, socm
+
+    every = {"embedding": embedding.measure, "socm": socm.measure, "cosine": cosine.measure}
+    unknown = set(names) - set(every)
+    if unknown:
+        print(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(every)}", file=sys.stderr)
+        return 2
+    torch.set_num_threads(1)
+    console, rows = Console(), []
+    table = Table("benchmark", "what", "rate", "ratio", "of the limit", box=None, padding=(0, 2))
+    with threadpool_limits(1), console.status("measuring") as status:
+        for name in names or every:
+            status.update(f"measuring {name}")
+            rows += [{"benchmark": name} | row for row in every[name]()]
+    for row in rows:
+        limit = row.get("limit_share")
+        table.add_row(
+            row["benchmark"], row["what"], f"{row['rate']:,.0f} {row['unit']}", f"{row['ratio']:.2f}",
+            "" if limit is None else f"{100 * limit:.0f} %",
+        )  # fmt: skip
+    console.print(table)
+    machine = processor()
+    name = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
+    versions = {package: metadata.version(package) for package in PACKAGES}
+    found = {
+        "machine": {"processor": machine, "cores": os.cpu_count(), "threads_used": 1, "system": platform.platform()},
+        "versions": {"tempscale": tempscale.__version__, "python": platform.python_version()} | versions,
+        "results": rows,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    console.print(f"written to {RESULTS / name}.json", highlight=False)
+    return 0
+
+
+def processor() -> str:
+    """The processor's own name."""
+    names = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,55 @@
+"""Embedding: our Encoder against sentence-transformers at the same maximum length, on the real MiniLM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from benchmarks.measuring import fastest, gemm_rate, texts
+
+
+def measure() -> list[dict[str, Any]]:
+    """Tokens a second; ratios to sentence-transformers; the share of the machine's GEMM rate."""
+    from sentence_transformers import SentenceTransformer
+
+    from tempscale import Encoder
+    from tempscale.checkpoint import default_model
+
+    corpus, folder = texts(), default_model()
+    peer = SentenceTransformer(folder, device="cpu")
+    peer.max_seq_length = 512
+    encoder = Encoder.load(folder, device="cpu")
+    warm = Encoder.load(folder, device="cpu", temperature=0.8)
+    lengths = encoder.tokenizer(corpus).lengths
+    tokens = sum(lengths)
+    with torch.inference_mode():
+        seconds = fastest(
+            2,
+            lambda: peer.encode(corpus, normalize_embeddings=True, show_progress_bar=False),
+            lambda: encoder.encode(corpus, moments=False),
+            lambda: encoder.encode(corpus),
+            lambda: warm.encode(corpus),
+        )
+        away = (
+            peer.encode(corpus, convert_to_tensor=True, normalize_embeddings=True) - encoder.encode(corpus).embeddings
+        ).abs()
+    operations = _operations(encoder.model.config, lengths)
+    names = ("sentence-transformers, batches of 32", "tempscale", "tempscale, with token moments", "the same under τ = 0.8")
+    return [
+        {
+            "what": name,
+            "rate": tokens / s,
+            "unit": "tokens/s",
+            "ratio": seconds[0] / s,
+            "limit_share": operations / s / gemm_rate(),
+        }
+        | ({"largest_difference": float(away.max())} if name == "tempscale" else {})
+        for name, s in zip(names, seconds, strict=True)
+    ]
+
+
+def _operations(config: Any, lengths: list[int]) -> float:
+    """Float operations of the products of a BERT, without padding."""
+    d, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    return float(sum(layers * (2 * n * (4 * d * d + 2 * d * inner) + 4 * n * n * d) for n in lengths))

@@ -1,0 +1,38 @@
+"""What every benchmark shares: real texts, times, and this machine's rate of matrix products."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+
+
+@lru_cache(maxsize=1)
+def texts(count: int = 300) -> list[str]:
+    """Docstrings of scipy, the same in every run, in the order of a keyed hash (hence of mixed length)."""
+    from jobs import config, sources
+    from tempscale.tiles import seeded_sample
+
+    every = {row.id: row.text for row in sources.rows(config.Corpus.model_validate({"source": "docstrings:scipy"}))}
+    return [every[i] for i in seeded_sample(sorted(i for i, text in every.items() if text), count, 0)]
+
+
+def fastest(rounds: int, *works: Callable[[], object]) -> list[float]:
+    """Seconds of each work, the fastest of `rounds` that take turns, after one to warm up."""
+    best = [float("inf")] * len(works)
+    for number in range(rounds + 1):
+        for place, work in enumerate(works):
+            begun = time.perf_counter()
+            work()
+            if number:
+                best[place] = min(best[place], time.perf_counter() - begun)
+    return best
+
+
+@lru_cache(maxsize=1)
+def gemm_rate() -> float:
+    """Float32 operations a second of a large square product on one thread: the limit for what is made of products."""
+    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    return 2 * 2048**3 / fastest(3, lambda: a @ b)[0]
