@@ -13,11 +13,12 @@ from jobs.summary import load_tables
 def close(run: Run) -> None:
     """Print the figures that matter and where the report is, on standard output."""
     console = Console()
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    for label, value in closing_figures(load_tables(run.storage)):
-        table.add_row(label, value)
-    console.print()
-    console.print(table)
+    for model, (temperatures, lines) in closing_figures(load_tables(run.storage)).items():
+        table = Table(model, *temperatures, box=None, padding=(0, 2))
+        for line in lines:
+            table.add_row(*line)
+        console.print()
+        console.print(table)
     console.print(
         f"\nreport  {run.storage.root}/report.html\ntables  {run.storage.root}/tables/", highlight=False, soft_wrap=True
     )

@@ -19,6 +19,7 @@ from tempscale.temperature import Temperature
 QUICK_START_CORPUS = "docstrings:scipy,torch"
 QUICK_START_SAMPLE = 2000
 QUICK_START_SOCM_SAMPLE = 400
+QUICK_START_PROBE_SAMPLE = 60
 
 
 class _Strict(BaseModel):
@@ -87,7 +88,7 @@ class Analysis(_Strict):
     socm_sample: int = Field(
         1000, ge=0, le=5000, description="Texts of the SOCM sample; all their pairs are computed. 0 leaves SOCM out."
     )
-    probe_sample: int = Field(100, ge=0, description="Texts of the prefix probe. 0 leaves it out.")
+    probe_sample: int = Field(200, ge=0, description="Texts of the prefix probe. 0 leaves it out.")
     worst_pairs: int = Field(20, ge=1, le=1000, description="Pairs kept in each ranking of the most collapsed.")
 
     @field_validator("intervals")
@@ -195,6 +196,7 @@ def with_quick_start(data: dict[str, Any]) -> dict[str, Any]:
         if "limit" not in corpus:
             corpus.setdefault("sample", QUICK_START_SAMPLE)
         analysis.setdefault("socm_sample", QUICK_START_SOCM_SAMPLE)
+        analysis.setdefault("probe_sample", QUICK_START_PROBE_SAMPLE)
     return data
 
 

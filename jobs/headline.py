@@ -55,16 +55,19 @@ def headline(tables: Tables) -> list[str]:
     return sentences
 
 
-def closing_figures(tables: Tables) -> list[tuple[str, str]]:
-    """(label, value ± error) of the figures that matter, for each model and temperature."""
-    figures: list[tuple[str, str]] = []
-    for row in tables["collapse_summary"].to_dicts():
-        at = f"{row['model']}, τ {row['temperature']}"
-        for label, name in (
-            ("mean cosine", "cosine_mean"), ("collapse gap", "collapse_gap"),
-            ("prefix gap", "prefix_gap"), ("mean SOCM", "socm_mean"),
-        ):  # fmt: skip
-            figures.append((f"{at}: {label}", with_error(row[name], _error(row, name))))
+def closing_figures(tables: Tables) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Per model: its temperatures, and a row for each figure that matters: its name, then value ± error at each."""
+    figures = {}
+    for model, rows in tables["collapse_summary"].group_by("model", maintain_order=True):
+        each = rows.to_dicts()
+        lines = [
+            [label, *(with_error(row[name], _error(row, name)) for row in each)]
+            for label, name in (
+                ("mean cosine", "cosine_mean"), ("collapse gap", "collapse_gap"),
+                ("prefix gap", "prefix_gap"), ("mean SOCM", "socm_mean"),
+            )
+        ]  # fmt: skip
+        figures[str(model[0])] = [f"τ {row['temperature']}" for row in each], lines
     return figures
 
 

@@ -43,11 +43,13 @@ def plan(config: AuditConfig) -> Plan:
         UsageError: as the run itself would.
     """
     import torch
+    from transformers.utils import logging
 
     from tempscale.encoder import Encoder
     from tempscale.socm import socm_tile
 
     torch.set_num_threads(1)
+    logging.disable_progress_bar()
     models = runs.find_models(config)
     first, corpus_texts = corpus.preview(config, _READ_AHEAD)
     if not corpus_texts:
