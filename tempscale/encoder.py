@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tempscale import apply
 from tempscale.architectures import base_model, places, supported
-from tempscale.checkpoint import ModelError, read_json, resolve
+from tempscale.checkpoint import ModelError, default_model, read_json, resolve
 from tempscale.moments import TokenMoments, covariance_factor, token_moments
 from tempscale.pooling import Head, load_head, transformer_folder
 from tempscale.temperature import Temperature
@@ -113,7 +113,7 @@ class Encoder:
     @classmethod
     def load(
         cls,
-        name: str | Path,
+        name: str | Path | None = None,
         temperature: Temperature | float | str | Mapping[str, Any] = 1.0,
         *,
         max_length: int | None = None,
@@ -123,7 +123,7 @@ class Encoder:
         """Load a model folder or hub name, safetensors only, no remote code.
 
         Args:
-            name: a transformers or sentence-transformers folder, or a hub name.
+            name: a transformers or sentence-transformers folder, or a hub name; the demo MiniLM unless given.
             temperature: τ in (0, 2].
             max_length: in tokens; the model's own limit unless given.
             token_budget: padded tokens of one micro-batch.
@@ -134,7 +134,7 @@ class Encoder:
         """
         from transformers import AutoModel
 
-        folder = resolve(str(name))
+        folder = resolve(str(name) if name is not None else default_model())
         check_family(folder)
         head, tokenizer = load_head(folder), Tokenizer(folder, max_length)
         try:

@@ -2,9 +2,13 @@
 
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+import typer
+
+from jobs import config
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,3 +37,42 @@ def test_every_function_and_test_that_the_equations_name_exists():
 def test_relative_links_of_the_readme_lead_somewhere():
     for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", (ROOT / "README.md").read_text("utf-8")):
         assert (ROOT / link).exists(), link
+
+
+def test_the_python_of_the_readme_runs(minilm, capsys):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
+    api = [block for block in blocks if "import tempscale" in block]
+    assert len(api) == 1
+    assert len(api[0].strip().splitlines()) <= 11
+    exec(compile(api[0], "README.md", "exec"), {})
+    assert "torch.Size([2, 384])" in capsys.readouterr().out
+
+
+def test_the_tables_and_columns_that_the_readme_names_exist():
+    from jobs import schema
+
+    text = (ROOT / "README.md").read_text("utf-8")
+    names = {table.name: {column.name for column in table.columns} for table in schema.TABLES}
+    read = re.findall(r"tables/(\w+)\.parquet", text)
+    assert len(read) >= 4
+    assert set(read) <= set(names)
+    figures = re.findall(r"^\| `([a-z_]+)` \|", text, re.M)
+    assert len(figures) >= 4
+    assert set(figures) <= names["collapse_summary"]
+
+
+def test_the_options_that_the_readme_names_exist():
+    from jobs.cli import app
+
+    text = (ROOT / "README.md").read_text("utf-8") + (ROOT / "cluster" / "README.md").read_text("utf-8")
+    command = typer.main.get_command(app).commands["audit"]
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    named = set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*", text))
+    assert len(named) >= 8
+    assert named <= known
+
+
+def test_the_nightly_configuration_of_the_readme_is_valid():
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
+    assert len(blocks) == 1
+    assert config.resolve(tomllib.loads(blocks[0])).corpus.sample == 50000
