@@ -21,6 +21,7 @@ def main(names: list[str]) -> int:
     import torch
     from rich.console import Console
     from rich.table import Table
+    from transformers.utils import logging
 
     import tempscale
     from benchmarks import cosine, embedding, socm
@@ -30,9 +31,10 @@ def main(names: list[str]) -> int:
     if unknown:
         print(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(every)}", file=sys.stderr)
         return 2
+    logging.disable_progress_bar()
     torch.set_num_threads(1)
     console, rows = Console(), []
-    table = Table("benchmark", "what", "rate", "ratio", "of the limit", box=None, padding=(0, 2))
+    table = Table("benchmark", "what", "rate", "ratio", "of the limit", box=None, padding=(0, 1))
     with threadpool_limits(1), console.status("measuring") as status:
         for name in names or every:
             status.update(f"measuring {name}")
@@ -47,14 +49,17 @@ def main(names: list[str]) -> int:
     machine = processor()
     name = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
     versions = {package: metadata.version(package) for package in PACKAGES}
+    file = RESULTS / f"{name}.json"
+    if names and file.exists():  # What was not measured now stays as it was.
+        rows = [row for row in json.loads(file.read_text("utf-8"))["results"] if row["benchmark"] not in names] + rows
     found = {
         "machine": {"processor": machine, "cores": os.cpu_count(), "threads_used": 1, "system": platform.platform()},
         "versions": {"tempscale": tempscale.__version__, "python": platform.python_version()} | versions,
         "results": rows,
     }
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    console.print(f"written to {RESULTS / name}.json", highlight=False)
+    file.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    console.print(f"written to {file}", highlight=False, soft_wrap=True)
     return 0
 
 

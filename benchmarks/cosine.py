@@ -56,7 +56,7 @@ def measure() -> list[dict[str, Any]]:
     pairs = TEXTS * (TEXTS - 1) // 2
     assert with_numpy().sum() == with_sklearn().sum() == with_tempscale().sum() == pairs
     seconds = fastest(2, with_sklearn, with_numpy, with_tempscale)
-    names = ("scikit-learn chunks + numpy.histogram", "numpy products + numpy.histogram", "tempscale.aggregates.cosine_tile")
+    names = ("scikit-learn + numpy.histogram", "numpy + numpy.histogram", "tempscale cosine_tile")
     return [
         {
             "what": name,

@@ -35,7 +35,7 @@ def measure() -> list[dict[str, Any]]:
             peer.encode(corpus, convert_to_tensor=True, normalize_embeddings=True) - encoder.encode(corpus).embeddings
         ).abs()
     operations = _operations(encoder.model.config, lengths)
-    names = ("sentence-transformers, batches of 32", "tempscale", "tempscale, with token moments", "the same under τ = 0.8")
+    names = ("sentence-transformers", "tempscale", "tempscale + token moments", "tempscale + moments, τ 0.8")
     return [
         {
             "what": name,

@@ -76,7 +76,7 @@ def pairwise_socm(
         alpha, beta: exponents of eq. 30.
 
     Returns:
-        Three float64 matrices (texts, texts), symmetric; SOCM's diagonal is 0 up to rounding (1e-7 for float32 input).
+        Three float64 matrices (texts, texts), symmetric, with a diagonal of 0.
 
     Raises:
         ValueError: as `socm`.
@@ -96,21 +96,19 @@ def pairwise_socm(
         order.sort(key=lambda i: parts[i][1].shape[0])
     means = torch.stack([parts[i][0] for i in order])
     factors = [parts[i][1] for i in order]
-    # Rank-sorted chunks keep padding small; only chunks j ≥ i are computed and mirrored.
+    # Rank-sorted chunks keep padding small. Only pairs i < j are computed, and mirrored; a text's distance to itself is 0.
     size, n = 32, len(order)
     d_mu = torch.zeros(n, n, dtype=torch.float64)
     d_sigma = torch.zeros(n, n, dtype=torch.float64)
-    for i in range(0, n, size):
-        for j in range(i, n, size):
-            rows, columns = slice(i, i + size), slice(j, j + size)
-            tile = socm_tile(means[rows], factors[rows], means[columns], factors[columns], regularization=regularization)
-            for whole, block in ((d_mu, tile.d_mu), (d_sigma, tile.d_sigma)):
-                whole[columns, rows] = block.mT.cpu()
-                whole[rows, columns] = block.cpu()
+    for start in range(0, n, size):
+        rows = slice(start, min(start + size, n))
+        blocks = [(slice(i, i + 1), slice(i + 1, rows.stop)) for i in range(start, rows.stop - 1)]
+        blocks += [(rows, slice(j, j + size)) for j in range(rows.stop, n, size)]
+        for a, b in blocks:
+            tile = socm_tile(means[a], factors[a], means[b], factors[b], regularization=regularization)
+            d_mu[a, b], d_sigma[a, b] = tile.d_mu.cpu(), tile.d_sigma.cpu()
     back = torch.argsort(torch.tensor(order))
-    d_mu, d_sigma = d_mu[back][:, back], d_sigma[back][:, back]
-    # A diagonal chunk computes both (i, j) and (j, i), which may differ in the last bit; one of them is kept.
-    d_mu, d_sigma = _symmetric(d_mu), _symmetric(d_sigma)
+    d_mu, d_sigma = ((upper + upper.mT)[back][:, back] for upper in (d_mu, d_sigma))
     return Socm(d_mu, d_sigma, socm_value(d_mu, d_sigma, alpha, beta))
 
 
@@ -193,7 +191,3 @@ def _padded(factors: Sequence[Tensor], rank: int) -> Tensor:
     for row, factor in enumerate(factors):
         padded[row, : factor.shape[0]] = factor
     return padded
-
-
-def _symmetric(matrix: Tensor) -> Tensor:
-    return torch.triu(matrix) + torch.triu(matrix, 1).mT
