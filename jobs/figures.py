@@ -149,7 +149,9 @@ def _colour(table: pl.DataFrame) -> Any:
     first = [] if "reference" not in table.columns else table["reference"].unique().to_list()
     domain = first + [tau for tau in taus if tau not in first]
     return alt.Color(
-        "τ:N", scale=alt.Scale(domain=domain, range=_COLOURS[: len(domain)]), legend=alt.Legend(orient="top", title="τ")
+        "τ:N",
+        scale=alt.Scale(domain=domain, range=_COLOURS[: len(domain)]),
+        legend=alt.Legend(orient="top", title="τ", symbolOpacity=1),
     )
 
 
@@ -164,7 +166,7 @@ def _line(rows: pl.DataFrame, x: str, x_title: str, y_title: str, value: str, er
     ]
     names = list(dict.fromkeys(row["x"] for row in data))
     base = alt.Chart(alt.Data(values=data)).encode(
-        x=alt.X("x:O", sort=names, title=x_title, axis=alt.Axis(labelAngle=0)), color=_colour(rows)
+        x=alt.X("x:O", sort=names, title=x_title, axis=alt.Axis(labelAngle=0, labelOverlap="greedy")), color=_colour(rows)
     )
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=y_title), y2="high:Q")
     tooltip = [

@@ -40,7 +40,7 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> str:
     models = [_model(name, tables) for name in summary["model"].unique(maintain_order=True)]
     charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
     return environment.get_template("report.html.j2").render(
-        sentences=headline(tables),
+        sentences=[sentence.replace(" ± ", "\u00a0±\u00a0") for sentence in headline(tables)],
         note=NOTE,
         models=models,
         run=run,
