@@ -53,7 +53,12 @@ def main(names: list[str]) -> int:
     if names and file.exists():  # What was not measured now stays as it was.
         rows = [row for row in json.loads(file.read_text("utf-8"))["results"] if row["benchmark"] not in names] + rows
     found = {
-        "machine": {"processor": machine, "cores": os.cpu_count(), "threads_used": 1, "system": f"{platform.system()} {platform.machine()}"},
+        "machine": {
+            "processor": machine,
+            "cores": os.cpu_count(),
+            "threads_used": 1,
+            "system": f"{platform.system()} {platform.machine()}",
+        },
         "versions": {"tempscale": tempscale.__version__, "python": platform.python_version()} | versions,
         "results": rows,
     }
