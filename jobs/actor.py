@@ -14,6 +14,8 @@ from jobs.storage import Storage
 if TYPE_CHECKING:
     from jobs.runs import Model, Run
 
+ROLE = "document"
+"""What the texts of a corpus are, for a temperature that depends on the role."""
 _ROW = pa.schema([("number", pa.int64()), ("payload", pa.large_binary())])
 
 

@@ -54,7 +54,7 @@ class Embedding(_Strict):
 
     models: list[str] = Field([], description="Folders or hub names; the installed demo MiniLM unless given.")
     temperatures: list[float | dict[str, Any]] = Field(
-        [1.0, 0.8], min_length=1, description="Numbers τ or {constant = τ}; changes are reported against the first."
+        [1.0, 0.8], min_length=1, description="Numbers τ or schedules such as {log_length = 64}; the first is the reference."
     )
     max_length: int | None = Field(None, ge=3, description="Tokens a text is cut to; the model's own limit unless given.")
     token_budget: int = Field(1024, ge=1, description="Padded tokens of one micro-batch.")

@@ -76,7 +76,7 @@ class EmbedActor(actor.ModelActor):
         encoded = []
         for temperature in self.temperatures:
             self.encoder.set_temperature(temperature)
-            encoded.append(self.encoder.encode_tokens(tokens))
+            encoded.append(self.encoder.encode_tokens(tokens, role=actor.ROLE))
         finite = np.ones(work.num_rows, dtype=bool)
         for out in encoded:
             assert out.moments is not None

@@ -50,7 +50,7 @@ class FactorActor(actor.ModelActor):
         tokens = self.encoder.tokenizer(work.column("text").to_pylist())
         for temperature in self.temperatures:
             self.encoder.set_temperature(temperature)
-            out = self.encoder.encode_tokens(tokens, moments=False, factors=True)
+            out = self.encoder.encode_tokens(tokens, moments=False, factors=True, role=actor.ROLE)
             assert out.factors is not None
             means = np.stack([mean.numpy() for mean, _ in out.factors])
             table = schema.factors(means.shape[1]).build(

@@ -74,7 +74,7 @@ class ProbeActor(actor.ModelActor):
             self.encoder.set_temperature(temperature)
             tables = []
             for length in lengths:
-                embeddings = self.encoder.encode(texts, moments=False, max_length=length).embeddings.numpy()
+                embeddings = self.encoder.encode(texts, moments=False, max_length=length, role=actor.ROLE).embeddings.numpy()
                 columns = {"text_id": work.column("text_id"), "prefix_tokens": pa.array([length] * len(texts), pa.int32())}
                 embedding = pa.FixedSizeListArray.from_arrays(pa.array(embeddings.ravel()), embeddings.shape[1])
                 tables.append(pa.table(columns | {"embedding": embedding}))

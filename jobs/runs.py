@@ -95,18 +95,20 @@ def begin(config: AuditConfig, *, fresh: bool = False) -> Run:
 
 
 def find_models(config: AuditConfig) -> list[Model]:
-    """The models of a run, each found, of a supported family, and fingerprinted.
+    """The models of a run, each found, of a supported family, fit for every temperature, and fingerprinted.
 
     Raises:
         UsageError: one cannot be found or is not supported.
     """
-    from tempscale.encoder import Tokenizer, check_family
+    from tempscale.encoder import Tokenizer
+    from tempscale.loading import check_temperature
 
     models: list[Model] = []
     for name in config.embedding.models or [checkpoint.default_model()]:
         try:
             folder = checkpoint.resolve(name)
-            check_family(folder)
+            for temperature in config.temperatures():
+                check_temperature(folder, temperature)
             limit = Tokenizer(folder, config.embedding.max_length).max_length
         except ValueError as error:
             raise UsageError(str(error)) from None

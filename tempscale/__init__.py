@@ -4,6 +4,7 @@
     ts.attach(model, 0.8)              # attention logits divided by 0.8, in place
     ts.verify(model)                   # raises unless A_τ ∝ A_1^{1/τ} in every layer
     ts.detach(model)                   # as it was, to the bit
+    ts.fold(model, 0.8)                # into the weights, for good
     out = ts.Encoder.load("path", temperature=0.8).encode(texts)
     ts.socm(X1, X2)                    # (d_mu, d_sigma, socm) of two texts' token embeddings
 
@@ -25,27 +26,37 @@ _HOME = {
     "UnsupportedArchitecture": "architectures",
     "attach": "apply",
     "detach": "apply",
-    "verify": "apply",
+    "attached": "apply",
+    "role": "apply",
+    "fold": "fold",
+    "verify": "verify",
+    "VerificationError": "verify",
     "Encoder": "encoder",
     "pairwise_socm": "socm",
     "socm": "socm",
 }
 
 if TYPE_CHECKING:
-    from tempscale.apply import attach, detach, verify
+    from tempscale.apply import attach, attached, detach, role
     from tempscale.architectures import UnsupportedArchitecture
     from tempscale.encoder import Encoder
+    from tempscale.fold import fold
     from tempscale.socm import pairwise_socm, socm
     from tempscale.temperature import Temperature, TemperatureError
+    from tempscale.verify import VerificationError, verify
 
 __all__ = [
     "Encoder",
     "Temperature",
     "TemperatureError",
     "UnsupportedArchitecture",
+    "VerificationError",
     "attach",
+    "attached",
     "detach",
+    "fold",
     "pairwise_socm",
+    "role",
     "socm",
     "verify",
 ]

@@ -1,74 +1,58 @@
-"""Attaching a temperature to a model, taking it off again, and proving that it does what it should.
+"""Attaching a temperature to a model at run time, and taking it off again.
 
-S1 (arXiv 2410.24200) eq. 6: A = softmax(QKᵀ / (τ√d)). The output of each layer's query projection is divided by τ, so
-the attention kernel (SDPA, eager) stays what it was. Identity: given the same input, A_τ ∝ A_1^{1/τ} row by row.
+S1 (arXiv 2410.24200) eq. 6: A = softmax(QKᵀ / (τ√d)). The query of each layer is divided by τ after the last thing that
+is not linear in it, and so is the additive position bias of T5 and MPNet; the attention kernel stays what it was.
+`architectures.py` says where that is; `verify.py` proves it; `fold.py` does the same once, in the weights.
 """
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from tempscale.architectures import Places, base_model, places
+from tempscale.architectures import Architecture, Places, base_model, family_of, places, supported
 from tempscale.temperature import Temperature, TemperatureError
 
 _ATTACHMENT = "_tempscale_attachment"
-_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6, torch.bfloat16: 8e-2, torch.float16: 2e-2}
-Model = TypeVar("Model", bound=nn.Module)
-
-
-class VerificationError(RuntimeError):
-    """A layer's attention did not change as its temperature says it should."""
-
-
-class _Attachment:
-    """The temperature on one model and the hooks that apply it."""
-
-    def __init__(self, temperature: Temperature, found: list[Places]) -> None:
-        self.temperature = temperature
-        self.enabled = True
-        # τ = 1 hooks nothing, so that the untouched model stays the untouched model, to the bit.
-        self._handles: list[RemovableHandle] = []
-        if not temperature.is_identity:
-            self._handles = [place.query.register_forward_hook(self._divide) for place in found]
-
-    def _divide(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        return output / self.temperature.tau if self.enabled else output
-
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
+Model = TypeVar("Model")
 
 
 def attach(model: Model, temperature: Temperature | float | str | Mapping[str, Any]) -> Model:
     """Divide every attention logit of `model` by τ, in place, from now on (S1 eq. 6).
 
     Args:
-        model: a transformers model of a supported family, or a SentenceTransformer around one.
-        temperature: τ in (0, 2], or anything `Temperature.of` reads. τ = 1 leaves the model bitwise as it is.
+        model: a transformers model of a supported family, or a SentenceTransformer or an Encoder around one.
+        temperature: τ in (0, 2], a schedule, or anything `Temperature.of` reads. τ = 1 leaves the model bitwise as it is.
+            A schedule by length gives each text of a batch its own τ; one by role takes it from a SentenceTransformer's
+            `encode_query` and `encode_document`, or from `role(model, "query")`.
 
     Returns:
         The same model.
 
     Raises:
-        TemperatureError: τ cannot be used, or the model already has a temperature.
+        TemperatureError: τ cannot be used or names other layers or heads than the model has, or the model already has one.
         UnsupportedArchitecture: the model's family is not supported.
     """
     temperature = Temperature.of(temperature)
     found = places(model)
     base = base_model(model)
-    present = _attachment(base)
+    present = attachment(base)
     if present is not None:
         raise TemperatureError(
             f"this model already has temperature {present.temperature.canonical}; "
             f"detach it before attaching {temperature.canonical}"
         )
-    setattr(base, _ATTACHMENT, _Attachment(temperature, found))
+    temperature.check(len(found), found[0].heads)
+    setattr(base, _ATTACHMENT, Attachment(temperature, model, base, found))
+    _recompile()
     return model
 
 
@@ -79,119 +63,218 @@ def detach(model: Model) -> Model:
         TemperatureError: the model has no temperature.
     """
     base = base_model(model)
-    present = _attachment(base)
+    present = attachment(base)
     if present is None:
         raise TemperatureError("this model has no temperature to detach")
     present.remove()
     delattr(base, _ATTACHMENT)
+    _recompile()
     return model
 
 
-def attached(model: nn.Module) -> Temperature | None:
+def attached(model: Any) -> Temperature | None:
     """The temperature that `model` has, or None."""
-    present = _attachment(base_model(model))
+    present = attachment(base_model(model))
     return None if present is None else present.temperature
 
 
-def verify(model: nn.Module) -> None:
-    """Raise unless, in every layer and given the same input, A_τ ∝ A_1^{1/τ} row by row (S1 eq. 6).
-
-    Runs a few seeded random token sequences, padded, with eager attention; feeds each layer's attention its own input
-    again with the temperature off; and compares log A_τ with (log A_1) / τ after removing each row's constant, in
-    float64, relative to the size of the change. Then checks that the model's own attention kernel gives the same output.
+@contextmanager
+def role(model: Any, name: str | None) -> Iterator[None]:
+    """Within it, `model` embeds texts of this role: «query» or «document». None changes nothing.
 
     Raises:
-        TemperatureError: the model has no temperature.
-        VerificationError: a layer did not change as it should, or cannot tell (its logits are constant).
-        UnsupportedArchitecture: the model's family is not supported.
+        TemperatureError: the role is unknown.
     """
-    base: Any = base_model(model)
-    present = _attachment(base)
-    if present is None:
-        raise TemperatureError("this model has no temperature to verify; attach one first")
-    found = places(model)
-    was_training, kernel = base.training, base.config._attn_implementation
-    base.eval()
+    present = attachment(base_model(model))
+    if name is None or present is None:
+        yield
+        return
+    present.temperature.for_role(name)
+    before, present.role = present.role, name
     try:
-        with torch.no_grad():
-            inputs = _probe_inputs(base)
-            output = base(**inputs)[0]
-            base.set_attn_implementation("eager")
-            with _recorded(found) as calls:
-                eager = base(**inputs)[0]
-            tolerance = _TOLERANCE[output.dtype]
-            for layer, (place, call) in enumerate(zip(found, calls, strict=True)):
-                present.enabled = False
-                untouched = place.attention(*call["args"], **call["kwargs"])[1]
-                present.enabled = True
-                _check_power(layer, call["probabilities"], untouched, present.temperature.tau, tolerance)
-            kept = inputs["attention_mask"].bool()
-            difference = (output - eager)[kept].abs().max() / eager[kept].abs().max()
-            if not difference <= tolerance:
-                raise VerificationError(
-                    f"the model's {kernel} attention and eager attention differ by {float(difference):.2g} (relative); "
-                    "the temperature does not reach the kernel"
-                )
+        yield
     finally:
-        present.enabled = True
-        base.set_attn_implementation(kernel)
-        base.train(was_training)
+        present.role = before
 
 
-def _attachment(base: nn.Module) -> _Attachment | None:
+def _recompile() -> None:
+    """Forget compiled code: torch.compile does not look at hooks again, and would go on as before the change."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()
+
+
+def attachment(base: nn.Module) -> Attachment | None:
+    """What `attach` left on a base model."""
     present = getattr(base, _ATTACHMENT, None)
-    return present if isinstance(present, _Attachment) else None
+    return present if isinstance(present, Attachment) else None
 
 
-def _probe_inputs(base: nn.Module) -> dict[str, Tensor]:
-    config: Any = base.config
-    generator = torch.Generator().manual_seed(0)
-    lengths = torch.tensor([[24], [17], [9]])
-    ids = torch.randint(5, int(config.vocab_size), (3, 24), generator=generator)
-    mask = (torch.arange(24) < lengths).long()
-    padding = config.pad_token_id if config.pad_token_id is not None else 0
-    device = next(base.parameters()).device
-    return {"input_ids": torch.where(mask.bool(), ids, padding).to(device), "attention_mask": mask.to(device)}
+class Attachment:
+    """The temperature on one model and the hooks that apply it. Pickles with the model, for pools of processes."""
 
+    def __init__(self, temperature: Temperature, model: Any, base: nn.Module, found: list[Places]) -> None:
+        self.temperature = self._now = temperature
+        self.enabled = True
+        self.role: str | None = None
+        self._task: str | None = None
+        self._texts: Tensor | None = None
+        self._bias: Tensor | None = None
+        self._calls: dict[int, int] = {}
+        self._patched: list[Any] = []
+        self._handles: list[RemovableHandle] = []
+        # τ = 1 hooks nothing, so that the untouched model stays the untouched model, to the bit.
+        if temperature.is_identity:
+            return
+        architecture = supported(family_of(base))
+        self._parameters = list(inspect.signature(base.forward).parameters)
+        self._handles.append(base.register_forward_pre_hook(self._begin, with_kwargs=True))
+        if temperature.roles and isinstance(model, nn.Sequential):
+            self._handles.append(model.register_forward_pre_hook(self._take_task, with_kwargs=True))
+        layers: dict[int, list[int]] = {}
+        for number, place in enumerate(found):
+            layers.setdefault(id(place.query), []).append(number)
+        unique = {id(place.query): place for place in reversed(found)}
+        for key, numbers in layers.items():
+            self._hook(unique[key], numbers, architecture)
 
-@contextmanager
-def _recorded(found: list[Places]) -> Iterator[list[dict[str, Any]]]:
-    """Record what each layer's attention was given and the probabilities that it computed."""
-    calls: list[dict[str, Any]] = []
-
-    def record(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        calls.append({"args": args, "kwargs": kwargs, "probabilities": output[1]})
-
-    handles = [place.attention.register_forward_hook(record, with_kwargs=True) for place in found]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
+    def remove(self) -> None:
+        """Take every hook off."""
+        for handle in self._handles:
             handle.remove()
+        for module in self._patched:
+            del module.compute_bias
+
+    def _hook(self, place: Places, numbers: list[int], architecture: Architecture) -> None:
+        divide = partial(self._divide_query, numbers, place.heads, architecture.layout)
+        self._handles.append(place.query.register_forward_hook(divide))
+        if architecture.bias in ("argument", "returned"):
+            give = partial(self._give_bias, numbers, list(inspect.signature(place.attention.forward).parameters))
+            self._handles.append(place.attention.register_forward_pre_hook(give, with_kwargs=True))
+        if architecture.bias == "returned":
+            self._handles.append(place.attention.register_forward_hook(self._return_bias))
+        if architecture.bias == "own":
+            # Its bias has no text dimension before it leaves the attention's own method.
+            patched: Any = place.attention
+            patched.compute_bias = partial(self._own_bias, numbers, patched)
+            self._patched.append(patched)
+
+    # ------------------------------------------------------------------------------------------ during a forward pass
+
+    def _take_task(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        """A SentenceTransformer says with every batch whether it holds queries or documents."""
+        self._task = kwargs.get("task")
+
+    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before the first layer: which schedule applies, and each text's own τ."""
+        self._calls = {}
+        if not self.enabled:
+            return
+        self._now = self.temperature.for_role(self.role or self._task)
+        given = dict(zip(self._parameters, args, strict=False)) | kwargs
+        self._texts = text_temperatures(self._now, given) if self._now.by_text else None
+
+    def _layer(self, numbers: list[int]) -> int:
+        """The layer under way; layers that share weights come one after another."""
+        return numbers[self._calls.get(numbers[0], 0) % len(numbers)]
+
+    def _divide_query(
+        self, numbers: list[int], heads: int, layout: str, module: nn.Module, inputs: Any, output: Tensor
+    ) -> Tensor:
+        if not self.enabled:
+            return output
+        if self._texts is not None:
+            expand = {"token_head": (..., None, None), "head_token": (slice(None), None, slice(None), None)}
+            tau: Any = self._texts[expand.get(layout, (..., None))]
+        else:
+            tau = self._now.of_layer(self._layer(numbers))
+            if len(numbers) > 1:
+                self._calls[numbers[0]] = self._calls.get(numbers[0], 0) + 1
+            if isinstance(tau, tuple):
+                tau = head_temperatures(tau, layout, output)
+        if layout != "fused":
+            return divided(output, tau)
+        width = output.shape[-1] // 3
+        return torch.cat((divided(output[..., :width], tau), output[..., width:]), -1)
+
+    def _divide_bias(self, numbers: list[int], bias: Tensor) -> Tensor:
+        """A position bias (1, head, token, token), or one for each text, by τ."""
+        if self._texts is not None:
+            if self._texts.shape[1] != 1:
+                raise TemperatureError("unpadded batches are not supported for models with a position bias")
+            return divided(bias, self._texts[..., None, None])
+        tau = self._now.of_layer(self._layer(numbers))
+        return divided(bias, bias.new_tensor(tau, dtype=torch.float32)[:, None, None] if isinstance(tau, tuple) else tau)
+
+    def _give_bias(
+        self, numbers: list[int], names: list[str], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Give an attention the shared bias divided by its own τ."""
+        place = names.index("position_bias")
+        bias = args[place] if place < len(args) else kwargs.get("position_bias")
+        if bias is None and getattr(module, "has_relative_attention_bias", False):
+            tokens = (args[0] if args else kwargs["hidden_states"]).shape[1]
+            bias = module.compute_bias(tokens, tokens)
+        self._bias = bias
+        if bias is None or not self.enabled:
+            return args, kwargs
+        bias = self._divide_bias(numbers, bias)
+        if place < len(args):
+            return (*args[:place], bias, *args[place + 1 :]), kwargs
+        return args, kwargs | {"position_bias": bias}
+
+    def _return_bias(self, module: nn.Module, inputs: Any, output: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Hand the undivided bias on to the next layer, which has a τ of its own."""
+        return output if self._bias is None else (output[0], self._bias, *output[2:])
+
+    def _own_bias(self, numbers: list[int], module: Any, *args: Any, **kwargs: Any) -> Tensor:
+        bias: Tensor = type(module).compute_bias(module, *args, **kwargs)
+        return self._divide_bias(numbers, bias) if self.enabled else bias
 
 
-def _check_power(layer: int, sharpened: Tensor, untouched: Tensor, tau: float, tolerance: float) -> None:
-    """Raise unless the rows of `sharpened` are those of `untouched` to the power 1/τ, renormalised.
+def divided(values: Tensor, tau: Tensor | float) -> Tensor:
+    """Values by τ in the values' precision; in half precision τ itself is not rounded."""
+    return (values / tau).to(values.dtype)
 
-    The power is fitted over all entries, where rounding averages out, and then every entry is compared.
+
+def head_temperatures(taus: tuple[float, ...], layout: str, output: Tensor) -> Tensor:
+    """τ of each head, shaped to divide a query of this layout."""
+    tau = torch.tensor(taus, dtype=torch.float32, device=output.device)
+    if layout == "token_head":
+        return tau[:, None]
+    if layout == "head_token":
+        return tau[:, None, None]
+    width = output.shape[-1] // (3 if layout == "fused" else 1)
+    return tau.repeat_interleave(width // len(taus))
+
+
+def text_temperatures(temperature: Temperature, given: Mapping[str, Any]) -> Tensor:
+    """τ of each text of a batch, (text, 1), or of each token of an unpadded one, (1, token): float32.
+
+    Args:
+        temperature: a schedule by length.
+        given: the arguments of the model's forward: attention_mask, or cu_seq_lens_q of an unpadded batch, or neither.
+
+    Raises:
+        TemperatureError: the texts' lengths cannot be told.
     """
-    seen = (untouched > 1e-6) & (sharpened > 1e-6)
-    measured, logits = _centred_log(sharpened, seen), _centred_log(untouched, seen)
-    # Rounding of a probability moves its logarithm by one ulp; logits no larger than that prove nothing.
-    noise = 8 * torch.finfo(untouched.dtype).eps
-    if not logits.abs().max() > 4 * noise:
-        raise VerificationError(f"layer {layer}: attention logits are too even to tell whether the temperature is applied")
-    power = float((measured * logits).sum() / logits.square().sum())
-    error = (measured - logits / tau).abs().max()
-    if not (abs(power * tau - 1) <= tolerance / 8 and error <= tolerance * logits.abs().max() / tau + noise):
-        raise VerificationError(
-            f"layer {layer}: log A_τ differs from (log A_1)/{tau:g} by {float(error):.2g} (fitted τ {1 / power:.4g}); "
-            "the temperature is not applied as it should be"
-        )
+    mask, packed = given.get("attention_mask"), given.get("cu_seq_lens_q")
+    if packed is not None:
+        lengths = packed.diff()
+        return _of_lengths(temperature, lengths.repeat_interleave(lengths))[None]
+    tokens = given.get("input_ids") if given.get("input_ids") is not None else given.get("inputs_embeds")
+    if mask is None and tokens is not None:
+        return _of_lengths(temperature, torch.full((len(tokens),), tokens.shape[1], device=tokens.device))[:, None]
+    if not isinstance(mask, Tensor) or mask.ndim != 2:
+        raise TemperatureError("a temperature by length needs a mask (texts, tokens) to tell how long each text is")
+    return _of_lengths(temperature, (mask != 0).sum(-1))[:, None]
 
 
-def _centred_log(probabilities: Tensor, seen: Tensor) -> Tensor:
-    """Each row's logarithms less their mean over what is seen; 0 elsewhere."""
-    logs = torch.where(seen, probabilities.double(), 1.0).log()
-    mean = logs.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp_min(1)
-    return torch.where(seen, logs - mean, 0.0)
+def _of_lengths(temperature: Temperature, lengths: Tensor) -> Tensor:
+    """`Temperature.of_length` of many lengths at once, on their device."""
+    if temperature.n0 is not None:
+        n0 = torch.tensor(float(temperature.n0), device=lengths.device)
+        return n0.log() / torch.maximum(lengths.float(), n0).log()
+    edges = torch.tensor([edge for edge, _ in temperature.steps[1:]], device=lengths.device)
+    taus = torch.tensor([tau for _, tau in temperature.steps], device=lengths.device)
+    return taus[torch.bucketize(lengths, edges, right=True)]

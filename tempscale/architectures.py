@@ -1,13 +1,14 @@
-"""Facts per model family: where the attention query is.
+"""Facts per model family: where the attention query is, and what else reaches the logits.
 
-`apply.py` reads this table; nothing else in the project knows a family. A family belongs here only after `verify`
-passes on it: scaling the output of its query projection must divide the whole logit by τ.
+`apply.py`, `fold.py` and `verify.py` read this table; nothing else in the project knows a family. A family belongs here
+only after `verify` passes on it: dividing its query and its position bias by τ must divide the whole logit by τ.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -20,80 +21,181 @@ class UnsupportedArchitecture(ValueError):
 class Architecture:
     """Where one family keeps its attention, as paths from the base model (`layers`) and from each layer.
 
-    Scores are linear in the output of `query` and carry no additive position bias, so dividing that output by τ
-    divides the logits by τ. `attention` is the module whose forward returns (output, probabilities) when eager.
+    `attention` is the module whose forward returns the probabilities, at place `probabilities`, when eager.
+
+    `query` is the last module that the query passes before only linear things (rotary embedding, the product) happen to it:
+    scores are linear in its output, which has the shape that `layout` says:
+
+        flat        (text, token, head·width)      a projection
+        fused       (text, token, 3·head·width)    a projection of query, key and value, in this order
+        token_head  (text, token, head, width)     a norm of each head's query; what is scaled before it is lost
+        head_token  (text, head, token, width)     the same, heads first
+
+    `bias` says how an additive position bias reaches the logits, if one does:
+
+        argument    the attention is given it as `position_bias`, computed once from `bias_table` for all layers (mpnet)
+        returned    the first layer computes it and the others are given it (t5)
+        own         each layer computes its own (umt5)
     """
 
     layers: str
     attention: str
     query: str
+    layout: Literal["flat", "fused", "token_head", "head_token"] = "flat"
+    bias: Literal["argument", "returned", "own"] | None = None
+    bias_table: str = ""
+    """The bias's embedding: from the base model where it is shared (`argument`), else from the attention."""
+    probabilities: int = 1
+    norm_offset: float = 0.0
+    """A norm multiplies by offset + weight (1 for gemma), which folding must know."""
+    decoder: bool = False
+    """Whether it is a decoder used as an embedder: it would keep a cache of keys and values unless told not to."""
+    encoder_decoder: bool = False
+    """Whether its checkpoints also hold a decoder, which no embedding passes through."""
+    asks: bool = False
+    """Whether it returns the probabilities only when asked to with `output_attentions`."""
 
 
-_BERT_LIKE = Architecture(layers="encoder.layer", attention="attention.self", query="attention.self.query")
+_BERT = Architecture("encoder.layer", "attention.self", "attention.self.query")
+_ROTARY = Architecture("layers", "self_attn", "self_attn.q_proj")
+_DECODER = Architecture("layers", "self_attn", "self_attn.q_proj", decoder=True)
+_T5 = Architecture(
+    "encoder.block", "layer.0.SelfAttention", "layer.0.SelfAttention.q",
+    bias="returned", bias_table="relative_attention_bias", probabilities=2, encoder_decoder=True,
+)  # fmt: skip
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "bert": _BERT_LIKE,
-    "roberta": _BERT_LIKE,
-    "xlm-roberta": _BERT_LIKE,
-    "distilbert": Architecture(layers="transformer.layer", attention="attention", query="attention.q_lin"),
+    "bert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "camembert": _BERT,
+    "electra": _BERT,
+    "albert": Architecture("encoder.albert_layer_groups", "attention", "attention.query"),
+    "distilbert": Architecture("transformer.layer", "attention", "attention.q_lin"),
+    "mpnet": Architecture(
+        "encoder.layer",
+        "attention.attn",
+        "attention.attn.q",
+        bias="argument",
+        bias_table="encoder.relative_attention_bias",
+        asks=True,
+    ),
+    "t5": _T5,
+    "mt5": _T5,
+    "umt5": Architecture(
+        "encoder.block",
+        "layer.0.SelfAttention",
+        "layer.0.SelfAttention.q",
+        bias="own",
+        bias_table="relative_attention_bias",
+        encoder_decoder=True,
+    ),
+    "nomic_bert": _ROTARY,
+    "gte": _ROTARY,
+    "jina_embeddings_v3": _ROTARY,
+    "eurobert": _ROTARY,
+    "modernbert": Architecture("layers", "attn", "attn.Wqkv", layout="fused"),
+    "llama": _DECODER,
+    "mistral": _DECODER,
+    "qwen2": _DECODER,
+    "qwen3": Architecture("layers", "self_attn", "self_attn.q_norm", layout="token_head", decoder=True),
+    "gemma3_text": Architecture(
+        "layers", "self_attn", "self_attn.q_norm", layout="head_token", norm_offset=1.0, decoder=True
+    ),
 }
+
+_DEBERTA = (
+    "its disentangled attention adds products of relative positions with query and key, each of which must be divided too"
+)
+_NEEDED = {
+    "deberta": _DEBERTA,
+    "deberta-v2": _DEBERTA,
+    "longformer": "its global attention has a second query, and its window attention computes its own scores",
+    "big_bird": "its block-sparse attention computes its own scores",
+    "funnel": "it pools the sequence between layers and adds relative scores of its own",
+    "nystromformer": "its attention is an approximation without one softmax over all tokens, so no logit is there to divide",
+    "convbert": "half of its heads are convolutions that mix tokens without any softmax",
+    "xlm": "its own attention code must first be covered by the table of places and proven",
+    "gemma2": "it caps its attention logits, so that dividing the query is not dividing the logit",
+    "gemma3": "the images' tower has attention of its own; load the text model alone (model type gemma3_text)",
+}
+"""What would be needed for families that people ask for."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """The modules of one layer that matter to temperature."""
+    """The modules of one layer that matter to temperature. Layers that share weights share modules."""
 
     attention: nn.Module
-    query: nn.Linear
+    query: nn.Module
+    bias_table: nn.Embedding | None
+    heads: int
 
 
-def base_model(model: nn.Module) -> nn.Module:
-    """The transformer inside `model`: a transformers model, with or without a head, or a SentenceTransformer.
+def base_model(model: Any) -> nn.Module:
+    """The transformer inside `model`: a transformers model, with or without a head, a SentenceTransformer or an Encoder.
 
     Raises:
         UnsupportedArchitecture: no transformers model is found inside.
     """
     from transformers import PreTrainedModel
 
-    if not isinstance(model, PreTrainedModel) and isinstance(model, nn.Sequential) and len(model) > 0:
-        first = model[0]
-        model = next((child for child in first.children() if isinstance(child, PreTrainedModel)), model)
-    if not isinstance(model, PreTrainedModel):
+    inner = getattr(model, "_orig_mod", model)  # torch.compile's wrapper
+    if isinstance(inner, nn.Sequential) and len(inner) > 0:  # a SentenceTransformer
+        inner = next((child for child in inner[0].children() if isinstance(child, PreTrainedModel)), inner)
+    elif not isinstance(inner, nn.Module):  # an Encoder
+        inner = getattr(inner, "model", inner)
+    inner = getattr(inner, "_orig_mod", inner)
+    if not isinstance(inner, PreTrainedModel):
         raise UnsupportedArchitecture(
-            f"a {type(model).__name__} is no transformers model; give a PreTrainedModel or a SentenceTransformer"
+            f"a {type(inner).__name__} is no transformers model; give a PreTrainedModel, a SentenceTransformer or an Encoder"
         )
-    found: nn.Module = model.base_model
+    found: nn.Module = inner.base_model
     return found
+
+
+def family_of(base: nn.Module) -> str:
+    """The family of a base model, as its config names it."""
+    config: Any = base.config
+    return str(getattr(config, "model_type", "") or type(base).__name__)
 
 
 def supported(family: str) -> Architecture:
     """The places of a family, by its config's `model_type`.
 
     Raises:
-        UnsupportedArchitecture: the family is not in the table; the message lists those that are.
+        UnsupportedArchitecture: the family is not in the table; the message says what it would need.
     """
     if family not in ARCHITECTURES:
+        needed = f": {_NEEDED[family]}" if family in _NEEDED else ""
         raise UnsupportedArchitecture(
-            f"model family '{family}' is not supported; supported families: {', '.join(sorted(ARCHITECTURES))}"
+            f"model family '{family}' is not supported{needed}; supported families: {', '.join(sorted(ARCHITECTURES))}"
         )
     return ARCHITECTURES[family]
 
 
-def places(model: nn.Module) -> list[Places]:
-    """The places of every layer of `model`, first layer first.
+def places(model: Any) -> list[Places]:
+    """The places of every layer of `model`, in the order in which a forward pass meets them.
 
     Raises:
         UnsupportedArchitecture: the family is not in the table, or the model does not look as the table says.
     """
     base = base_model(model)
     config: Any = base.config
-    family = str(getattr(config, "model_type", "") or type(base).__name__)
+    family = family_of(base)
     architecture = supported(family)
-    if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
+    if not architecture.decoder and (getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False)):
         raise UnsupportedArchitecture(f"this {family} is configured as a decoder; only the encoder is supported")
+    if hasattr(base, "decoder"):
+        raise UnsupportedArchitecture(
+            f"this {family} has a decoder, whose attention would stay as it is; load the encoder alone (e.g. T5EncoderModel)"
+        )
+    if getattr(config, "attn_logit_softcapping", None) is not None:
+        raise UnsupportedArchitecture(
+            f"this {family} caps its attention logits (attn_logit_softcapping): dividing the query does not divide them"
+        )
     try:
-        layers = list(base.get_submodule(architecture.layers).children())
-        found = [Places(layer.get_submodule(architecture.attention), _linear(layer, architecture.query)) for layer in layers]
+        found = [_places(base, layer, architecture) for layer in _layers(base, architecture)]
     except AttributeError as error:
         raise UnsupportedArchitecture(f"this {family} is not laid out as expected: {error}") from None
     if not found:
@@ -101,8 +203,40 @@ def places(model: nn.Module) -> list[Places]:
     return found
 
 
-def _linear(layer: nn.Module, path: str) -> nn.Linear:
-    module = layer.get_submodule(path)
-    if not isinstance(module, nn.Linear):
-        raise AttributeError(f"{path} is a {type(module).__name__}, not a Linear")
-    return module
+def _layers(base: nn.Module, architecture: Architecture) -> Iterator[nn.Module]:
+    listed = list(base.get_submodule(architecture.layers).children())
+    if not listed or not hasattr(listed[0], "albert_layers"):
+        yield from listed
+        return
+    config: Any = base.config
+    for number in range(config.num_hidden_layers):  # ALBERT runs the layers of few groups many times.
+        group: Any = listed[int(number / (config.num_hidden_layers / config.num_hidden_groups))]
+        yield from group.albert_layers
+
+
+def _places(base: nn.Module, layer: nn.Module, architecture: Architecture) -> Places:
+    query = layer.get_submodule(architecture.query)
+    if architecture.layout in ("flat", "fused") and not isinstance(query, nn.Linear):
+        raise AttributeError(
+            f"{architecture.query} is a {type(query).__module__}.{type(query).__name__}, not a plain Linear"
+        )
+    attention = layer.get_submodule(architecture.attention)
+    table = None
+    if architecture.bias:
+        owner = base if architecture.bias == "argument" else attention
+        # Of T5's layers only the first holds the table that all share.
+        table = owner.get_submodule(architecture.bias_table) if _has(owner, architecture.bias_table) else None
+        if table is None and architecture.bias != "returned":
+            raise AttributeError(f"there is no {architecture.bias_table}")
+    config: Any = base.config
+    heads = int(getattr(config, "num_attention_heads", None) or config.num_heads)
+    assert table is None or isinstance(table, nn.Embedding)
+    return Places(attention, query, table, heads)
+
+
+def _has(owner: nn.Module, path: str) -> bool:
+    try:
+        owner.get_submodule(path)
+    except AttributeError:
+        return False
+    return True

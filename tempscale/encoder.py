@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors import SafetensorError
 from torch import Tensor
 
 from tempscale import apply
-from tempscale.architectures import base_model, places, supported
+from tempscale.architectures import base_model, family_of, supported
 from tempscale.checkpoint import ModelError, default_model, read_json, resolve
+from tempscale.loading import check_family, first_line, load_transformer
 from tempscale.moments import TokenMoments, covariance_factor, token_moments
 from tempscale.pooling import Head, load_head, transformer_folder
 from tempscale.temperature import Temperature
@@ -55,7 +55,7 @@ class Tokenizer:
             self._tokenizer = AutoTokenizer.from_pretrained(inner, trust_remote_code=False)
             config = AutoConfig.from_pretrained(inner, trust_remote_code=False)
         except (OSError, ValueError, KeyError) as error:
-            raise ModelError(f"the tokenizer or configuration in {inner} cannot be loaded: {_first_line(error)}") from None
+            raise ModelError(f"the tokenizer or configuration in {inner} cannot be loaded: {first_line(error)}") from None
         if not self._tokenizer.is_fast:
             raise ModelError(f"the tokenizer in {inner} has no tokenizer.json; save it again with a fast tokenizer")
         self._limit = _position_limit(config, int(self._tokenizer.model_max_length))
@@ -109,6 +109,8 @@ class Encoder:
         self.model: Any = model.eval()
         self.tokenizer, self.head, self.token_budget = tokenizer, head.eval(), token_budget
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
+        # A decoder would keep the keys and values of every layer for tokens to come.
+        self._arguments = {"use_cache": False} if supported(family_of(base_model(model))).decoder else {}
 
     @classmethod
     def load(
@@ -124,7 +126,7 @@ class Encoder:
 
         Args:
             name: a transformers or sentence-transformers folder, or a hub name; the demo MiniLM unless given.
-            temperature: τ in (0, 2].
+            temperature: τ in (0, 2], a schedule, or anything `Temperature.of` reads.
             max_length: in tokens; the model's own limit unless given.
             token_budget: padded tokens of one micro-batch.
             device: CUDA where there is one, else CPU, unless given.
@@ -132,26 +134,10 @@ class Encoder:
         Raises:
             ModelError, UnsupportedArchitecture, TemperatureError: each a sentence.
         """
-        from transformers import AutoModel
-
         folder = resolve(str(name) if name is not None else default_model())
         check_family(folder)
         head, tokenizer = load_head(folder), Tokenizer(folder, max_length)
-        try:
-            model, found = AutoModel.from_pretrained(
-                transformer_folder(folder),
-                use_safetensors=True,
-                trust_remote_code=False,
-                dtype=torch.float32,
-                output_loading_info=True,
-            )
-        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-            raise ModelError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from None
-        # transformers would fill them with random numbers; a pooler is not used.
-        missing = sorted(key for key in found["missing_keys"] if "pooler." not in key)
-        if missing:
-            raise ModelError(f"the weights in {folder} are not this model's: {len(missing)} are missing, e.g. {missing[0]}")
-        places(model)
+        model, _ = load_transformer(folder)
         chosen = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
         encoder = cls(model.to(chosen), tokenizer, head.to(chosen), token_budget)
         encoder.set_temperature(temperature)
@@ -170,19 +156,35 @@ class Encoder:
         apply.attach(self.model, temperature)
 
     def encode(
-        self, texts: Sequence[str], *, moments: bool = True, factors: bool = False, max_length: int | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        moments: bool = True,
+        factors: bool = False,
+        max_length: int | None = None,
+        role: str | None = None,
     ) -> Encoded:
         """Embed texts: no prompt is added. See `encode_tokens`."""
-        return self.encode_tokens(self.tokenizer(texts, max_length), moments=moments, factors=factors)
+        return self.encode_tokens(self.tokenizer(texts, max_length), moments=moments, factors=factors, role=role)
 
-    def encode_tokens(self, tokens: Tokens, *, moments: bool = True, factors: bool = False) -> Encoded:
+    def encode_tokens(
+        self, tokens: Tokens, *, moments: bool = True, factors: bool = False, role: str | None = None
+    ) -> Encoded:
         """Embed tokenised texts.
 
         Args:
             tokens: from this encoder's tokenizer.
             moments: also compute ‖μ‖, spread and within-text cosine of each text.
             factors: also return each text's unit mean and covariance factor (min(tokens, d), d).
+            role: «query» or «document», for a temperature that depends on it.
+
+        Raises:
+            TemperatureError: the temperature depends on the role and none is given.
         """
+        with apply.role(self.model, role):
+            return self._encode(tokens, moments, factors)
+
+    def _encode(self, tokens: Tokens, moments: bool, factors: bool) -> Encoded:
         lengths, device = tokens.lengths, next(self.model.parameters()).device
         embeddings: list[Tensor] = []
         parts: list[TokenMoments] = []
@@ -218,7 +220,7 @@ class Encoder:
             mask[row, : len(sequence)] = True
         padded, mask = padded.to(device), mask.to(device)
         with torch.inference_mode():
-            output = base_model(self.model)(input_ids=padded, attention_mask=mask.long())
+            output = base_model(self.model)(input_ids=padded, attention_mask=mask.long(), **self._arguments)
         return output.last_hidden_state, mask
 
 
@@ -236,24 +238,9 @@ def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
     return batches
 
 
-def check_family(folder: Path) -> None:
-    """Raise, without loading the model, unless its family is supported.
-
-    Raises:
-        UnsupportedArchitecture: it is not.
-        ModelError: the folder's config.json cannot be read.
-    """
-    supported(str(read_json(transformer_folder(folder) / "config.json").get("model_type")))
-
-
 def _position_limit(config: Any, tokenizer_limit: int) -> int:
-    """The longest sequence the position embeddings and the tokenizer allow; RoBERTa's start after the padding index."""
+    """The longest sequence that positions and tokenizer allow; RoBERTa's and MPNet's start after the padding index."""
     positions = int(getattr(config, "max_position_embeddings", 0) or tokenizer_limit)
-    if config.model_type in ("roberta", "xlm-roberta"):
+    if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
         positions -= int(config.pad_token_id) + 1
     return min(positions, tokenizer_limit)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

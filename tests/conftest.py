@@ -16,8 +16,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
-WIDTH, LAYERS, HEADS, VOCABULARY, LONGEST = 32, 3, 4, 160, 64
+FAMILIES = (
+    "bert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "distilbert", "mpnet", "t5", "mt5", "umt5",
+    "nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert", "llama", "mistral", "qwen2", "qwen3", "gemma3_text",
+)  # fmt: skip
+WRITTEN_OUT = ("bert", "roberta", "xlm-roberta", "distilbert")
+"""Families that oracles.py computes from the embeddings to the last layer."""
+LONGEST = 64
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -98,33 +103,18 @@ def family(request):
     return request.param
 
 
+@pytest.fixture(params=WRITTEN_OUT)
+def written_out(request):
+    """Each family that the oracles compute whole."""
+    return request.param
+
+
 @pytest.fixture(scope="session")
 def tiny_model():
     """A function that builds a small random model of a family, with logits far from constant."""
-    import torch
+    import tiny
 
-    torch.set_num_threads(1)
-
-    def build(family, seed=0, **changes):
-        from transformers import AutoConfig, AutoModel
-
-        names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-        if family == "distilbert":
-            names = ("dim", "n_layers", "n_heads", "hidden_dim")
-        sizes = dict(zip(names, (WIDTH, LAYERS, HEADS, 2 * WIDTH), strict=True))
-        positions = LONGEST + (2 if "roberta" in family else 0)
-        config = AutoConfig.for_model(
-            family, **(sizes | {"vocab_size": VOCABULARY, "max_position_embeddings": positions} | changes)
-        )
-        model = AutoModel.from_config(config)
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                noise = torch.randn(parameter.shape, generator=generator)
-                parameter.copy_(0.3 * noise if parameter.ndim > 1 else parameter + 0.1 * noise)
-        return model.eval()
-
-    return build
+    return tiny.model
 
 
 @pytest.fixture(scope="session")

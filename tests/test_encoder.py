@@ -9,12 +9,14 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from by_hand_attention import by_hand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tempscale.architectures import UnsupportedArchitecture
+from tempscale.architectures import ARCHITECTURES, UnsupportedArchitecture
 from tempscale.checkpoint import ModelError
-from tempscale.encoder import Encoder, Tokenizer, Tokens, check_family, micro_batches
+from tempscale.encoder import Encoder, Tokenizer, Tokens, micro_batches
+from tempscale.loading import check_family, load_transformer
 from tempscale.temperature import Temperature, TemperatureError
 
 LETTERS = ["a", "b c", "the quick brown fox", "0 1 2 3 4 5 6 7 8 9", "zz", "!", "mean pooling hides what differs", "x" * 30]
@@ -71,13 +73,13 @@ def test_a_temperature_means_the_same_on_a_sentence_transformer(minilm, sentence
 
 @pytest.mark.parametrize("tau", [0.5, 1.0])
 def test_each_family_equals_the_mean_of_attention_by_hand(tiny_folder, family, tau):
-    encoder = Encoder.load(tiny_folder(family), temperature=tau, device="cpu")
+    folder = tiny_folder(family)
+    encoder = Encoder.load(folder, temperature=tau, device="cpu")
+    plain, _ = load_transformer(folder)
     out = encoder.encode(LETTERS)
-    state = {key: value.double().numpy() for key, value in encoder.model.state_dict().items()}
-    config = encoder.model.config
-    start = config.pad_token_id + 1 if "roberta" in family else 0
     for row, ids in enumerate(encoder.tokenizer(LETTERS).ids):
-        hidden, _ = oracles.forward(state, family, config.num_hidden_layers, config.num_attention_heads, ids, tau, start)
+        with torch.no_grad(), by_hand(plain, tau):
+            hidden = plain(input_ids=torch.tensor([ids])).last_hidden_state[0].double().numpy()
         mean = hidden.mean(0)
         np.testing.assert_allclose(out.embeddings[row], mean / np.linalg.norm(mean), atol=1e-5)
         assert float(out.moments.mean_norm[row]) == pytest.approx(np.linalg.norm(mean), rel=1e-4)
@@ -314,27 +316,27 @@ def test_a_temperature_out_of_range_leaves_the_last_one(tiny_folder):
 
 
 def test_an_unsupported_family_is_named_with_and_without_its_weights(tmp_path, tiny_folder):
-    from transformers import ElectraConfig, ElectraModel
+    from transformers import ConvBertConfig, ConvBertModel
 
     shutil.copytree(tiny_folder(), tmp_path, dirs_exist_ok=True)
     sizes = {"hidden_size": 16, "embedding_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    ElectraModel(ElectraConfig(vocab_size=160, intermediate_size=16, **sizes)).save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedArchitecture, match="model family 'electra' is not supported; supported families: bert, "):
+    ConvBertModel(ConvBertConfig(vocab_size=160, intermediate_size=16, **sizes)).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedArchitecture, match="model family 'convbert' is not supported: half of its heads"):
         Encoder.load(tmp_path)
-    with pytest.raises(UnsupportedArchitecture, match="model family 'electra' is not supported"):
+    with pytest.raises(UnsupportedArchitecture, match="model family 'convbert' is not supported"):
         check_family(tmp_path)
 
 
 def test_the_family_is_checked_without_the_weights(tiny_folder, family, tmp_path):
     folder = tiny_folder(family)
     (folder / "model.safetensors").unlink()
-    assert check_family(folder) is None
+    assert check_family(folder) is ARCHITECTURES[family]
     with pytest.raises(ModelError, match=r"config.json cannot be read as JSON"):
         check_family(tmp_path)
 
 
 def test_a_family_that_transformers_does_not_know_is_named(tiny_folder, tmp_path):
-    with pytest.raises(UnsupportedArchitecture, match="model family 'hyena' is not supported; supported families: bert, "):
+    with pytest.raises(UnsupportedArchitecture, match="model family 'hyena' is not supported; supported families: albert, "):
         check_family(edited(tiny_folder(), tmp_path, "config.json", model_type="hyena"))
 
 

@@ -52,7 +52,9 @@ def test_text_is_read_by_of_only():
 
 @pytest.mark.parametrize("value", [{}, {"tau": 0.8}, {"constant": 0.8, "by_length": {}}])
 def test_unknown_plain_data_is_refused_with_an_example(value):
-    with pytest.raises(TemperatureError, match=r"is not known; write \{'constant': 0.8\}"):
+    with pytest.raises(
+        TemperatureError, match=r"is not known; write one of constant, by_length, .*, e\.g\. \{'constant': 0.8\}"
+    ):
         Temperature.of(value)
 
 

@@ -1,0 +1,69 @@
+"""Small random models of every family, from a config alone."""
+
+import pytest
+import torch
+
+WIDTH, LAYERS, HEADS, VOCABULARY, LONGEST = 32, 3, 4, 160, 64
+
+_SIZES = {
+    "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 2 * WIDTH,
+    "vocab_size": VOCABULARY, "max_position_embeddings": LONGEST,
+}  # fmt: skip
+_DISTILBERT = {
+    "dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 2 * WIDTH,
+    "vocab_size": VOCABULARY, "max_position_embeddings": LONGEST,
+}  # fmt: skip
+_T5 = {
+    "d_model": WIDTH, "d_kv": WIDTH // HEADS, "d_ff": 2 * WIDTH, "num_layers": LAYERS, "num_heads": HEADS,
+    "vocab_size": VOCABULARY, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 16,
+}  # fmt: skip
+_SPECIAL = {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep", "mask")}
+_GROUPED = _SIZES | {"num_key_value_heads": 2}
+_MORE_POSITIONS = _SIZES | {"max_position_embeddings": LONGEST + 2}
+
+CONFIGS = {
+    "roberta": _MORE_POSITIONS,
+    "xlm-roberta": _MORE_POSITIONS,
+    "camembert": _MORE_POSITIONS,
+    "mpnet": _MORE_POSITIONS,
+    "electra": _SIZES | {"embedding_size": WIDTH // 2},
+    # Two groups of two layers, each run more than once: six layers in all.
+    "albert": _SIZES | {"embedding_size": WIDTH // 2, "num_hidden_groups": 2, "inner_group_num": 2},
+    "distilbert": _DISTILBERT,
+    "t5": _T5,
+    "mt5": _T5,
+    "umt5": _T5,
+    "eurobert": _GROUPED | _SPECIAL,
+    "modernbert": _SIZES | _SPECIAL | {"local_attention": 8, "global_attn_every_n_layers": 2},
+    "llama": _GROUPED,
+    "mistral": _GROUPED | {"head_dim": 16, "sliding_window": 6},
+    "qwen2": _GROUPED,
+    "qwen3": _GROUPED | {"head_dim": 16},
+    "gemma3_text": _GROUPED
+    | {"head_dim": 16, "sliding_window": 6, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+}
+
+
+def model(family, seed=0, **changes):
+    """A model in evaluation mode with seeded weights."""
+    from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
+
+    torch.set_num_threads(1)
+    try:
+        config = AutoConfig.for_model(family, **(CONFIGS.get(family, _SIZES) | changes))
+    except ValueError:
+        pytest.skip(f"this transformers does not know {family}")
+    loader = AutoModelForTextEncoding if family in ("t5", "mt5", "umt5") else AutoModel
+    built = loader.from_config(config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(0.3 * noise if parameter.ndim > 1 else parameter + 0.1 * noise)
+        for name, parameter in built.named_parameters():
+            if name.endswith("SelfAttention.q.weight"):  # T5 has its 1/√d in the weights.
+                parameter.mul_((WIDTH / HEADS) ** -0.5)
+            # Shared layers that attend evenly would collapse every token into one before the last.
+            if family == "albert" and ".attention." in name:
+                parameter.mul_(2.0 if "query" in name or "key" in name else 0.5)
+    return built.eval()
