@@ -128,8 +128,9 @@ class Attachment:
             return
         architecture = supported(family_of(base))
         self._parameters = list(inspect.signature(base.forward).parameters)
-        self._handles.append(base.register_forward_pre_hook(self._begin, with_kwargs=True))
-        if temperature.roles and isinstance(model, nn.Sequential):
+        self._around(base, self._begin)
+        if isinstance(model, nn.Sequential):  # A SentenceTransformer calls the transformer's `forward`, past its hooks.
+            self._around(model[0], self._begin_features)
             self._handles.append(model.register_forward_pre_hook(self._take_task, with_kwargs=True))
         layers: dict[int, list[int]] = {}
         for number, place in enumerate(found):
@@ -161,6 +162,10 @@ class Attachment:
 
     # ------------------------------------------------------------------------------------------ during a forward pass
 
+    def _around(self, module: nn.Module, begin: Any) -> None:
+        self._handles.append(module.register_forward_pre_hook(begin, with_kwargs=True))
+        self._handles.append(module.register_forward_hook(self._end))
+
     def _take_task(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         """A SentenceTransformer says with every batch whether it holds queries or documents."""
         self._task = kwargs.get("task")
@@ -168,15 +173,26 @@ class Attachment:
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the first layer: which schedule applies, and each text's own τ."""
         self._calls = {}
-        if not self.enabled:
-            return
-        self._now = self.temperature.for_role(self.role or self._task)
-        given = dict(zip(self._parameters, args, strict=False)) | kwargs
-        self._texts = text_temperatures(self._now, given) if self._now.by_text else None
+        if self.enabled:
+            self._now = self.temperature.for_role(self.role or self._task)
+            if self._now.by_text:
+                self._texts = text_temperatures(self._now, dict(zip(self._parameters, args, strict=False)) | kwargs)
 
-    def _layer(self, numbers: list[int]) -> int:
-        """The layer under way; layers that share weights come one after another."""
-        return numbers[self._calls.get(numbers[0], 0) % len(numbers)]
+    def _begin_features(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._begin(module, (), args[0] if args else kwargs["features"])
+
+    def _end(self, module: nn.Module, args: Any, output: Any) -> None:
+        """No text's τ outlives its batch."""
+        self._now, self._texts = self.temperature, None
+
+    def _of_layer(self, numbers: list[int]) -> float | tuple[float, ...]:
+        """τ of the layer under way; layers that share weights come one after another."""
+        if self._now.by_text or self._now.roles:
+            raise TemperatureError(
+                f"temperature {self.temperature.canonical} sees no batch: call the model itself, not its `forward`, "
+                "and attach to the SentenceTransformer where there is one"
+            )
+        return self._now.of_layer(numbers[self._calls.get(numbers[0], 0) % len(numbers)])
 
     def _divide_query(
         self, numbers: list[int], heads: int, layout: str, module: nn.Module, inputs: Any, output: Tensor
@@ -187,7 +203,7 @@ class Attachment:
             expand = {"token_head": (..., None, None), "head_token": (slice(None), None, slice(None), None)}
             tau: Any = self._texts[expand.get(layout, (..., None))]
         else:
-            tau = self._now.of_layer(self._layer(numbers))
+            tau = self._of_layer(numbers)
             if len(numbers) > 1:
                 self._calls[numbers[0]] = self._calls.get(numbers[0], 0) + 1
             if isinstance(tau, tuple):
@@ -203,7 +219,7 @@ class Attachment:
             if self._texts.shape[1] != 1:
                 raise TemperatureError("unpadded batches are not supported for models with a position bias")
             return divided(bias, self._texts[..., None, None])
-        tau = self._now.of_layer(self._layer(numbers))
+        tau = self._of_layer(numbers)
         return divided(bias, bias.new_tensor(tau, dtype=torch.float32)[:, None, None] if isinstance(tau, tuple) else tau)
 
     def _give_bias(

@@ -270,11 +270,12 @@ def _joined(rows: Sequence[Any]) -> dict[int, float]:
     ordered = sorted(rows, key=lambda row: _length(row["from"]))
     for row, after in zip(ordered, [*ordered[1:], None], strict=True):
         stop, start = row.get("to"), None if after is None else after["from"]
-        if (stop is None) != (start is None) or (stop is not None and _length(stop) != start):
-            problem = "overlap" if start is not None and (stop is None or stop > start) else "a gap"
-            upto = "its end" if stop is None else stop
-            raise TemperatureError(f"by_length has {problem}: one step runs to {upto}, the next starts at {start}")
-    return {_length(row["from"]): row["tau"] for row in ordered} if ordered else {}
+        if (None if stop is None else _length(stop)) == start:
+            continue
+        problem = "an overlap" if start is not None and (stop is None or stop > start) else "a gap"
+        follows = "and none follows" if start is None else f"the next starts at {start}"
+        raise TemperatureError(f"by_length has {problem}: one step runs to {'its end' if stop is None else stop}, {follows}")
+    return {_length(row["from"]): row["tau"] for row in ordered}
 
 
 def _doubled(edges: Iterable[int]) -> str:

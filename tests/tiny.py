@@ -65,5 +65,5 @@ def model(family, seed=0, **changes):
                 parameter.mul_((WIDTH / HEADS) ** -0.5)
             # Shared layers that attend evenly would collapse every token into one before the last.
             if family == "albert" and ".attention." in name:
-                parameter.mul_(2.0 if "query" in name or "key" in name else 0.5)
+                parameter.mul_(1.3 if "query" in name or "key" in name else 0.7)
     return built.eval()
