@@ -29,6 +29,7 @@ _HOME = {
     "attached": "apply",
     "role": "apply",
     "fold": "fold",
+    "fit_by_length": "fit",
     "verify": "verify",
     "VerificationError": "verify",
     "Encoder": "encoder",
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from tempscale.apply import attach, attached, detach, role
     from tempscale.architectures import UnsupportedArchitecture
     from tempscale.encoder import Encoder
+    from tempscale.fit import fit_by_length
     from tempscale.fold import fold
     from tempscale.socm import pairwise_socm, socm
     from tempscale.temperature import Temperature, TemperatureError
@@ -54,6 +56,7 @@ __all__ = [
     "attach",
     "attached",
     "detach",
+    "fit_by_length",
     "fold",
     "pairwise_socm",
     "role",

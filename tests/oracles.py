@@ -203,3 +203,9 @@ def forward(state, family, layers, heads, ids, tau=1.0, first_position=0, epsilo
         inner = inner * 0.5 * (1 + erf(inner / math.sqrt(2)))
         x = norm(x + linear(inner, prefix + names["down"]), prefix + names["norm2"])
     return x, attentions
+
+
+def sigma_a(attention):
+    """‖(I − (1/n)11ᵀ)A‖₂ by a full decomposition."""
+    a = np.asarray(attention, dtype=np.float64)
+    return float(np.linalg.svd((np.eye(len(a)) - np.ones_like(a) / len(a)) @ a, compute_uv=False)[0])
