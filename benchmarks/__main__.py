@@ -1,4 +1,4 @@
-"""`python -m benchmarks [embedding] [socm] [cosine]`: one table on the terminal, one file in benchmarks/results/."""
+"""`python -m benchmarks [embedding] [overhead] [socm] [cosine]`: a table on the terminal, a file in benchmarks/results/."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ PACKAGES = ("torch", "transformers", "sentence-transformers", "scikit-learn", "n
 
 
 def main(names: list[str]) -> int:
-    """Run the named benchmarks on one thread and write what they found; 2 for an unknown name."""
+    """Run the named benchmarks, on one thread unless they say otherwise, and write what they found; 2 for an unknown one."""
     import torch
     from rich.console import Console
     from rich.table import Table
     from transformers.utils import logging
 
     import tempscale
-    from benchmarks import cosine, embedding, socm
+    from benchmarks import cosine, embedding, overhead, socm
 
-    every = {"embedding": embedding.measure, "socm": socm.measure, "cosine": cosine.measure}
+    every = {"embedding": embedding.measure, "overhead": overhead.measure, "socm": socm.measure, "cosine": cosine.measure}
     unknown = set(names) - set(every)
     if unknown:
         print(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(every)}", file=sys.stderr)
@@ -42,7 +42,8 @@ def main(names: list[str]) -> int:
     for row in rows:
         limit = row.get("limit_share")
         table.add_row(
-            row["benchmark"], row["what"], f"{row['rate']:,.0f} {row['unit']}", f"{row['ratio']:.2f}",
+            row["benchmark"], row["what"], f"{row['rate']:,.0f} {row['unit']}",
+            f"{row['ratio']:.2f}" if "overhead" not in row else f"{row['overhead']:+.2%} ± {row['overhead_se']:.2%}",
             "" if limit is None else f"{100 * limit:.0f} %",
         )  # fmt: skip
     console.print(table)

@@ -9,7 +9,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 import tempscale
-from jobs import corpus, embed, engine, factors, pairwise, pairwise_socm, probe, report, runs, summary
+from jobs import corpus, embed, engine, factors, pairwise, pairwise_socm, probe, report, runs, sources, summary
 from jobs.config import AuditConfig
 from jobs.errors import UsageError
 from jobs.layout import Layout, layout
@@ -25,6 +25,8 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
         UsageError: the configuration, corpus, models or run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call goes on.
     """
+    if fresh:
+        _check_inputs(config)  # A mistake must not cost the run that is to be replaced.
     run = runs.begin(config, fresh=fresh)
     with journal.stage("read the corpus") as stage:
         if run.complete:
@@ -51,39 +53,61 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
     return run
 
 
+def _check_inputs(config: AuditConfig) -> None:
+    """Raise unless the corpus gives a first row and the Ray cluster answers.
+
+    Raises:
+        UsageError: one of them does not.
+    """
+    sources.state(config.corpus, config.out)
+    if next(iter(sources.rows(config.corpus, config.out)), None) is None:
+        raise UsageError(f"corpus '{sources.shown(config.corpus.source)}' has no row")
+    engine.check_reachable(config.execution)
+
+
 def _embedded(
     run: Run, cluster: engine.Cluster, model: runs.Model, index: dict[str, Any], journal: Journal
 ) -> tuple[Layout, int]:
     """Embed the texts, then the SOCM sample for its factors, then the probe's prefixes."""
     taus = ", ".join(t.canonical for t in run.temperatures)
+    of = _of(run, model)
     with journal.stage(f"embed {model.label}", index["analysed"]) as stage:
         counts = embed.embed(run, cluster, model, index, stage.advance)
         stage.note = f"{counts['embedded']:,} texts under τ {taus}" + (
             f", {counts['rejected']:,} rejected" if counts["rejected"] else ""
         )
+        if not counts["embedded"]:
+            raise UsageError(
+                f"model {model.label} gives no finite embedding for any text under all of τ {taus}; leave out what breaks it"
+            )
     texts = layout(run, model, index["usable"])
     analysis = run.config.analysis
     if analysis.socm_sample:
-        with journal.stage("covariance factors", min(analysis.socm_sample, len(texts))) as stage:
+        with journal.stage(f"covariance factors{of}", min(analysis.socm_sample, len(texts))) as stage:
             stage.note = f"{factors.collect(run, cluster, model, texts, index, stage.advance):,} sampled texts"
     if analysis.probe_sample:
-        with journal.stage("prefix probe") as stage:
+        with journal.stage(f"prefix probe{of}") as stage:
             probed = probe.probe(run, cluster, model, texts, index, stage.advance)
             stage.note = f"{probed['texts']:,} long texts at {', '.join(map(str, probed['prefixes']))} tokens"
             if not probed["texts"]:
-                stage.note = "left out: fewer than 30 texts are long enough"
+                stage.note = "left out: too few texts are long enough"
     return texts, counts["rejected"]
+
+
+def _of(run: Run, model: runs.Model) -> str:
+    """Names the model in the stages of a run that has several."""
+    return f" of {model.label}" if len(run.models) > 1 else ""
 
 
 def _paired(run: Run, cluster: engine.Cluster, model: runs.Model, temperature: Any, texts: Layout, journal: Journal) -> None:
     """All pairs: cosine over the whole corpus, SOCM over the sample."""
     pairs = len(texts) * (len(texts) - 1) // 2
-    with journal.stage(f"cosine, τ {temperature.canonical}", pairs) as stage:
+    with journal.stage(f"cosine{_of(run, model)}, τ {temperature.canonical}", pairs) as stage:
         pairwise.cosine(run, cluster, model, temperature, texts, stage.advance)
         stage.note = f"{pairs:,} pairs, equal to their closed form"
     if run.config.analysis.socm_sample:
         sample = min(run.config.analysis.socm_sample, len(texts))
-        with journal.stage(f"SOCM, τ {temperature.canonical}", sample * (sample - 1) // 2) as stage:
+        with journal.stage(f"SOCM{_of(run, model)}, τ {temperature.canonical}", sample * (sample - 1) // 2) as stage:
             pairwise_socm.socm(run, cluster, model, temperature, texts, stage.advance)
             stage.note = f"{sample * (sample - 1) // 2:,} pairs, exact"
 
@@ -101,6 +125,13 @@ def render_again(folder: str) -> str:
     return f"{storage.root}/report.html"
 
 
+def _shown_config(config: AuditConfig) -> dict[str, Any]:
+    """The configuration without what may hold a secret."""
+    data = config.model_dump(mode="json", exclude={"execution": {"address"}})
+    data["corpus"]["source"] = sources.shown(config.corpus.source)
+    return data
+
+
 def _record(run: Run, index: dict[str, Any], layouts: dict[str, Layout], rejected: int, journal: Journal) -> dict[str, Any]:
     """What run.json says of the run."""
     begun = runs.started(run)
@@ -113,7 +144,7 @@ def _record(run: Run, index: dict[str, Any], layouts: dict[str, Layout], rejecte
         "tempscale": tempscale.__version__,
         "started": begun["started"],
         "finished": runs.now(),
-        "config": run.config.model_dump(mode="json", exclude={"execution": {"address"}}),
+        "config": _shown_config(run.config),
         "seed": run.config.seed,
         "models": {
             m.label: {
@@ -128,6 +159,6 @@ def _record(run: Run, index: dict[str, Any], layouts: dict[str, Layout], rejecte
         "versions": versions,
         "processor": runs.processor(),
         "steps": dict(journal.steps),
-        "peak_memory_bytes": max(step["peak_memory_bytes"] for step in journal.steps.values()),
+        "peak_memory_bytes": journal.peak_memory_bytes,
         "byte_identity_exceptions": exceptions,
     }

@@ -8,9 +8,11 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from jobs import options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,149 +49,91 @@ def _tempscale() -> None:
     + "  tempscale audit nightly.toml --workers 8"
 )
 def audit(
-    config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="A configuration; options given here win over it.")
-    ] = None,
-    corpus: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SRC",
-            help="Parquet, JSONL, CSV or text: a file, folder or glob (local, s3://, gs://, hf://datasets/…); "
-            "hf:NAME[:CONFIG][:SPLIT]; or docstrings:PKG,…",
-            rich_help_panel="Texts",
-        ),
-    ] = None,
-    id_column: Annotated[
-        str | None,
-        typer.Option(help="Column of the ids (default: id where there is one, else a digest).", rich_help_panel="Texts"),
-    ] = None,
-    text_column: Annotated[
-        str | None, typer.Option(help="Column of the texts (default: text).", rich_help_panel="Texts")
-    ] = None,
-    sample: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="A seeded random sample of N texts, stable from night to night.", rich_help_panel="Texts"
-        ),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="The first N rows only.", rich_help_panel="Texts")] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="M",
-            help="Folder or hub name; repeat for several (default: the installed demo MiniLM).",
-            rich_help_panel="Model and temperature",
-        ),
-    ] = None,
-    tau: Annotated[
-        list[float] | None,
-        typer.Option(
-            metavar="T",
-            help="Attention temperature in (0, 2]; repeat it: changes are told against the first (default: 1.0 0.8).",
-            rich_help_panel="Model and temperature",
-        ),
-    ] = None,
-    temperature: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A temperature as data, TOML or JSON: constant = 0.8. Added after --tau.",
-            rich_help_panel="Model and temperature",
-        ),
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Cut texts at N tokens (default: the model's own limit).",
-            rich_help_panel="Model and temperature",
-        ),
-    ] = None,
-    intervals: Annotated[
-        str | None,
-        typer.Option(
-            metavar="EDGES",
-            help="Lower edges of the length intervals in tokens (default: 0,32,64,100,200,300,400,500).",
-            rich_help_panel="What is measured",
-        ),
-    ] = None,
-    socm_sample: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Texts whose pairs get SOCM; 0 leaves it out (default: 1000).",
-            rich_help_panel="What is measured",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of every sample (default: 0).", rich_help_panel="What is measured")
-    ] = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="The run folder (default: runs/audit).", rich_help_panel="The run")
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume/--fresh", help="Go on with the run in --out, or start it over.", rich_help_panel="The run"),
-    ] = True,
-    text: Annotated[
-        bool,
-        typer.Option(
-            "--text/--no-text",
-            help="Whether excerpts of the worst pairs may stand in tables and report.",
-            rich_help_panel="The run",
-        ),
-    ] = True,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Model actors and tile tasks at once (default: all cores or GPUs).", rich_help_panel="The run"
-        ),
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RAY",
-            help="A Ray cluster, e.g. auto or ray://host:10001 (default: an in-process Ray).",
-            rich_help_panel="The run",
-        ),
-    ] = None,
-    plan: Annotated[
-        bool,
-        typer.Option(
-            "--plan",
-            help="Print the estimated texts, tokens, pairs, time, memory and disk, and stop.",
-            rich_help_panel="The run",
-        ),
-    ] = False,
+    config: options.Config = None,
+    corpus: options.Source = None,
+    id_column: options.IdColumn = None,
+    text_column: options.TextColumn = None,
+    sample: options.Sample = None,
+    limit: options.Limit = None,
+    model: options.Models = None,
+    tau: options.Taus = None,
+    temperature: options.TemperatureFile = None,
+    max_length: options.MaxLength = None,
+    intervals: options.Intervals = None,
+    socm_sample: options.SocmSample = None,
+    seed: options.Seed = None,
+    out: options.Out = None,
+    resume: options.Resume = True,
+    text: options.KeepText = None,
+    workers: options.Workers = None,
+    address: options.Address = None,
+    plan: options.ShowPlan = False,
 ) -> None:
     """Measure length collapse and second-order collapse of a corpus, under each temperature.
 
     Without arguments: a seeded 2,000 of the docstrings of installed Python packages, τ 1.0 and 0.8.
     """
-    options = {
+    given = {
         "corpus.source": corpus, "corpus.id_column": id_column, "corpus.text_column": text_column, "corpus.sample": sample,
         "corpus.limit": limit, "embedding.models": model or None, "embedding.max_length": max_length,
         "analysis.socm_sample": socm_sample, "seed": seed, "out": out, "execution.workers": workers,
-        "execution.address": address, "keep_text": None if text else False,
+        "execution.address": address, "keep_text": text,
     }  # fmt: skip
     _answer(
-        lambda console: _audit(
-            _configured(config, options, tau, temperature, intervals), console, fresh=not resume, plan=plan
-        )
+        lambda console: _audit(_configured(config, given, tau, temperature, intervals), console, fresh=not resume, plan=plan)
     )
 
 
 @app.command(epilog="Exit codes: 0 written · 2 the folder holds no finished run.")
-def report(run: Annotated[str, typer.Argument(metavar="RUN", help="The folder of a finished run.")]) -> None:
+def report(run: options.FinishedRun) -> None:
     """Write report.html again from the tables of a finished run."""
 
     def render(console: Console) -> int:
         from jobs.audit import render_again
 
-        console.print(f"report: {render_again(run)}", highlight=False, soft_wrap=True)
+        console.print(f"report: {render_again(run)}", highlight=False, soft_wrap=True, markup=False)
         return 0
 
     _answer(render)
+
+
+@app.command(
+    epilog="Exit codes: 0 written · 2 the model, temperature or folder cannot be used.\n\n"
+    "Embed queries and the whole index again, together: vectors of the two models do not mix."
+)
+def export(
+    out: options.NewFolder,
+    model: options.Model = None,
+    tau: options.Tau = None,
+    temperature: options.FoldedFile = None,
+) -> None:
+    """Fold a temperature into a plain safetensors checkpoint, with tokenizer, further stages and a model card.
+
+    Any server that runs the base model runs it. Schedules by length or role cannot be folded: attach them at run time.
+    """
+
+    def write(console: Console) -> int:
+        from jobs import config as configuration
+        from jobs.errors import UsageError
+
+        if (tau is None) == (temperature is None):
+            raise UsageError("give either --tau T or --temperature FILE")
+        value = configuration.temperature_of(
+            tau if temperature is None else configuration.read_temperature(str(temperature))
+        )
+        from jobs.export import export as fold_and_write
+        from tempscale.checkpoint import default_model
+
+        done = fold_and_write(model or default_model(), value, out)
+        console.print(
+            f"checkpoint: {done.folder}\n"
+            f"  temperature {value.canonical}, {done.dtype}; largest difference from attaching it: {done.difference:.1g}\n"
+            "  embed queries and the whole index again, together: vectors of the two models do not mix",
+            highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
+        return 0
+
+    _answer(write)
 
 
 def main() -> None:
@@ -203,7 +147,7 @@ def main() -> None:
 
 
 def _configured(
-    file: Path | None, options: dict[str, Any], tau: list[float] | None, temperature: Path | None, intervals: str | None
+    file: Path | None, given: dict[str, Any], tau: list[float] | None, temperature: Path | None, intervals: str | None
 ) -> AuditConfig:
     """The configuration of the file with the options laid over it."""
     from jobs import config as configuration
@@ -213,22 +157,30 @@ def _configured(
     if temperature is not None:
         taus.append(configuration.read_temperature(str(temperature)))
     if taus:
-        options["embedding.temperatures"] = taus
+        given["embedding.temperatures"] = taus
     if intervals is not None:
-        options["analysis.intervals"] = configuration.read_edges(intervals)
-    for name, value in options.items():
+        given["analysis.intervals"] = configuration.read_edges(intervals)
+    for name, other in (("corpus.sample", "corpus.limit"), ("corpus.limit", "corpus.sample")):
+        if given[name] is not None and given[other] is None and isinstance(data.get("corpus"), dict):
+            data["corpus"].pop(other.split(".")[1], None)  # An option wins over what it excludes in the file.
+    for name, value in given.items():
         if value is not None:
             configuration.lay_over(data, name, value)
     return configuration.resolve(configuration.with_quick_start(data))
 
 
 def _audit(config: AuditConfig, console: Console, *, fresh: bool, plan: bool) -> int:
+    from jobs.sources import shown
+
     if plan:
         from jobs.plan import print_plan
 
         print_plan(config, console)
         return 0
-    console.print(f"[bold]tempscale audit[/] {config.corpus.source} → {config.out}", highlight=False, soft_wrap=True)
+    from rich.markup import escape
+
+    title = escape(f"{shown(config.corpus.source)} → {config.out}")
+    console.print(f"[bold]tempscale audit[/] {title}", highlight=False, soft_wrap=True)
     from jobs.closing import close
     from jobs.progress import Journal
 

@@ -16,6 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from jobs.errors import UsageError
 from tempscale.temperature import Temperature
 
+_LONGEST_ECHO = 80
+_OPTIONS = {
+    "corpus.source": "--corpus", "corpus.id_column": "--id-column", "corpus.text_column": "--text-column",
+    "corpus.sample": "--sample", "corpus.limit": "--limit", "embedding.models": "--model",
+    "embedding.temperatures": "--tau or --temperature", "embedding.max_length": "--max-length",
+    "analysis.intervals": "--intervals", "analysis.socm_sample": "--socm-sample", "seed": "--seed", "out": "--out",
+    "execution.workers": "--workers", "execution.address": "--address",
+}  # fmt: skip
 QUICK_START_CORPUS = "docstrings:scipy,torch"
 QUICK_START_SAMPLE = 2000
 QUICK_START_SOCM_SAMPLE = 400
@@ -133,8 +141,8 @@ class AuditConfig(_Strict):
         return [Temperature.of(value) for value in self.embedding.temperatures]
 
 
-def read_toml(path: str) -> dict[str, Any]:
-    """The content of a TOML file.
+def read_toml(path: str, kind: str = "config") -> dict[str, Any]:
+    """The content of a TOML file; `kind` is what an error calls it.
 
     Raises:
         UsageError: it is not there, or not TOML.
@@ -142,11 +150,11 @@ def read_toml(path: str) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(path).read_text("utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"config file '{path}' is not there; give the path of a TOML file") from None
+        raise UsageError(f"{kind} file '{path}' is not there; give the path of a TOML file") from None
     except IsADirectoryError:
-        raise UsageError(f"config file '{path}' is a folder; give the path of a TOML file") from None
+        raise UsageError(f"{kind} file '{path}' is a folder; give the path of a TOML file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"config file '{path}' cannot be read as TOML: {error}") from None
+        raise UsageError(f"{kind} file '{path}' cannot be read as TOML: {error}") from None
 
 
 def read_temperature(path: str) -> dict[str, Any]:
@@ -156,14 +164,26 @@ def read_temperature(path: str) -> dict[str, Any]:
         UsageError: the file cannot be read; what it holds is checked by `resolve`.
     """
     if not path.endswith(".json"):
-        return read_toml(path)
+        return read_toml(path, "temperature")
     try:
         data = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"temperature file '{path}' cannot be read as JSON: {error}") from None
-    if not isinstance(data, dict):
+    if not isinstance(data, dict):  # TOML always is one.
         raise UsageError(f"temperature file '{path}' must hold an object such as {{\"constant\": 0.8}}")
     return data
+
+
+def temperature_of(value: Any) -> Temperature:
+    """A temperature from a number or plain data.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return Temperature.of(value)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def read_edges(text: str) -> list[int]:
@@ -213,10 +233,16 @@ def resolve(data: dict[str, Any]) -> AuditConfig:
 
 
 def _sentence(problem: Any) -> str:
-    field = ".".join(str(part) for part in problem["loc"]) or "the configuration"
+    # A value that may have several types is named with each type that it is not.
+    parts = [str(part) for part in problem["loc"] if part not in ("float", "dict[str,any]")]
+    field = ".".join(parts) or "the configuration"
+    if (option := _OPTIONS.get(".".join(parts[:2]))) is not None:
+        field += f" ({option})"
     message = str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         return f"'{field}' is not an option of the configuration; see docs/configuration.md"
     if problem["type"] == "value_error":
         return f"{field}: {message}"
-    return f"{field} = {problem['input']!r}: {message[0].lower()}{message[1:]}"
+    given = repr(problem["input"])
+    given = given if len(given) <= _LONGEST_ECHO else f"{given[:_LONGEST_ECHO]}…"
+    return f"{field} = {given}: {message[0].lower()}{message[1:]}"

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from jobs import sources
 from jobs.config import AuditConfig
 from jobs.errors import UsageError
+from jobs.readers import Row
 from jobs.runs import SHARDED
 from jobs.schema import REJECTED, SHARDS
 from jobs.storage import Storage
@@ -60,7 +61,7 @@ def shard(storage: Storage, config: AuditConfig, on_rows: Callable[[int], None] 
     Raises:
         UsageError: the source cannot be read, has no usable text, or changed since the run began.
     """
-    state = sources.state(config.corpus)
+    state = sources.state(config.corpus, config.out)
     if storage.exists(SHARDED):
         index: dict[str, Any] = storage.read_json(SHARDED)
         check_unchanged(config, index)
@@ -68,7 +69,7 @@ def shard(storage: Storage, config: AuditConfig, on_rows: Callable[[int], None] 
     storage.remove("shards")
     storage.remove("rejected")
     counts = Counts()
-    usable = _usable(sources.rows(config.corpus), config, counts, _Rejects(storage), on_rows)
+    usable = _usable(sources.rows(config.corpus, config.out), config, counts, _Rejects(storage), on_rows)
     if config.corpus.sample is not None:
         usable = _sampled(usable, config.corpus.sample, config.seed)
     digest, shards = hashlib.sha256(), []
@@ -84,11 +85,11 @@ def shard(storage: Storage, config: AuditConfig, on_rows: Callable[[int], None] 
     if counts.analysed == 0:
         reasons = ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.reasons.items()))
         raise UsageError(
-            f"corpus '{config.corpus.source}' has no usable text: {counts.read} rows read"
+            f"corpus '{sources.shown(config.corpus.source)}' has no usable text: {counts.read} rows read"
             + (f", all rejected ({reasons})" if reasons else "")
         )
     index = {
-        "source": config.corpus.source, "source_state": state, "fingerprint": digest.hexdigest(),
+        "source": sources.shown(config.corpus.source), "source_state": state, "fingerprint": digest.hexdigest(),
         "read": counts.read, "rejected": counts.rejected, "usable": counts.usable, "analysed": counts.analysed,
         "rejected_reasons": dict(sorted(counts.reasons.items())), "shards": shards,
     }  # fmt: skip
@@ -99,7 +100,7 @@ def shard(storage: Storage, config: AuditConfig, on_rows: Callable[[int], None] 
 def preview(config: AuditConfig, size: int) -> tuple[list[str], int]:
     """The first `size` usable texts, and how many usable texts there are; leaves nothing behind."""
     counts, first = Counts(), list[str]()
-    for text in _usable(sources.rows(config.corpus), config, counts, None, lambda rows: None):
+    for text in _usable(sources.rows(config.corpus, config.out), config, counts, None, lambda rows: None):
         if len(first) < size:
             first.append(text.text)
     return first, counts.usable
@@ -111,9 +112,9 @@ def check_unchanged(config: AuditConfig, index: dict[str, Any]) -> None:
     Raises:
         UsageError: it does.
     """
-    if index["source_state"] != sources.state(config.corpus):
+    if index["source_state"] != sources.state(config.corpus, config.out):
         raise UsageError(
-            f"corpus '{config.corpus.source}' changed since the run in '{config.out}' read it; "
+            f"corpus '{sources.shown(config.corpus.source)}' changed since the run in '{config.out}' read it; "
             "start over with --fresh or choose another --out"
         )
 
@@ -146,7 +147,7 @@ class _Rejects:
 
 
 def _usable(
-    rows: Iterable[sources.Row],
+    rows: Iterable[Row],
     config: AuditConfig,
     counts: Counts,
     rejects: _Rejects | None,
@@ -177,7 +178,7 @@ def _usable(
         rejects.flush()
 
 
-def _text(row: sources.Row) -> tuple[str | None, str | None]:
+def _text(row: Row) -> tuple[str | None, str | None]:
     """(text, None), or (None, the reason why it is not usable)."""
     text = row.text
     if text is None:
@@ -194,7 +195,7 @@ def _text(row: sources.Row) -> tuple[str | None, str | None]:
     return (text, None) if text.strip() else (None, "the text is empty")
 
 
-def _identifier(row: sources.Row) -> tuple[str | None, str | None]:
+def _identifier(row: Row) -> tuple[str | None, str | None]:
     """(id as a string, None), or (None, the reason); without an id, a digest of the text and its place."""
     if row.id is None:
         if isinstance(row.text, (str, bytes)):

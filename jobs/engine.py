@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import random
+import signal
 import socket
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -78,9 +80,10 @@ def _start(execution: Execution) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     environment = {"env_vars": _ONE_THREAD}
     if execution.address is not None:
-        _check_reachable(execution.address)
+        check_reachable(execution)
         try:
-            ray.init(address=execution.address, runtime_env=environment, **quiet)
+            with _signals_kept():
+                ray.init(address=execution.address, runtime_env=environment, **quiet)
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             raise UsageError(f"the Ray cluster at '{execution.address}' cannot be joined: {_first_line(error)}") from None
         return
@@ -89,15 +92,22 @@ def _start(execution: Execution) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     workers = execution.workers or os.cpu_count() or 1
-    with _silenced_stderr():
+    with _silenced_stderr(), _signals_kept():
         ray.init(
             address="local", num_cpus=workers + 1, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
             runtime_env=environment, **quiet,
         )  # fmt: skip
 
 
-def _check_reachable(address: str) -> None:
-    """Raise where nothing listens at HOST:PORT; Ray itself would go on trying for minutes."""
+def check_reachable(execution: Execution) -> None:
+    """Raise where nothing listens at the address's HOST:PORT; Ray itself would go on trying for minutes.
+
+    Raises:
+        UsageError: nothing does.
+    """
+    address = execution.address
+    if address is None:
+        return
     host, _, port = address.removeprefix("ray://").partition("?")[0].rpartition(":")
     if not host or not port.isdigit():
         return
@@ -105,6 +115,15 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
     except OSError as error:
         raise UsageError(f"the Ray cluster at '{address}' cannot be reached: {error.strerror or error}") from None
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray takes SIGTERM for itself and would end the process at once, with a dump and the signal's number as exit code."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from jobs import corpus, runs
 from jobs.config import AuditConfig
 from jobs.errors import UsageError
+from jobs.sources import shown
 
 _MEASURED_TEXTS = 48
 _READ_AHEAD = 2000
@@ -53,7 +55,7 @@ def plan(config: AuditConfig) -> Plan:
     models = runs.find_models(config)
     first, corpus_texts = corpus.preview(config, _READ_AHEAD)
     if not corpus_texts:
-        raise UsageError(f"corpus '{config.corpus.source}' has no usable text")
+        raise UsageError(f"corpus '{shown(config.corpus.source)}' has no usable text")
     texts = min(corpus_texts, config.corpus.sample or corpus_texts)
     tokens = seconds = disk = weights = 0.0
     socm_texts = min(config.analysis.socm_sample, texts)
@@ -102,7 +104,7 @@ def print_plan(config: AuditConfig, console: Console) -> None:
     table.add_row("pairs", f"{found.pairs:,} cosines and {found.socm_pairs:,} SOCM for each temperature")
     table.add_row("time", f"about {_duration(found.seconds)} with {found.workers} workers on processors like this one's")
     table.add_row("memory", f"about {found.memory_bytes / 2**30:.1f} GiB")
-    table.add_row("disk", f"about {max(found.disk_bytes / 2**30, 0.01):.2f} GiB in {config.out}")
+    table.add_row("disk", f"about {max(found.disk_bytes / 2**30, 0.01):.2f} GiB in {escape(config.out)}")
     Console().print(table)
 
 

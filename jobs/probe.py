@@ -100,11 +100,12 @@ def _tabulate(run: Run, model: Model, temperature: Temperature, population: floa
         one = np.zeros(int(here.sum()), dtype=np.int64)
         sums = CosineSums.of(embeddings[here], one, 1)
         own = text_means(embeddings[here], one, sums)[:, 0]
-        error = within_error(own.var(ddof=1), len(own))
+        error = within_error(own.var(ddof=1), len(own)) if len(own) > 2 else None
         rows.append(
             run.key(model, temperature)
             | {"prefix_tokens": int(length), "texts": len(own), "cosine_mean": float(own.mean())}
-            | {"cosine_se": error * finite_population(len(own), population), "cosine_se_superpopulation": error}
+            | {"cosine_se": None if error is None else error * finite_population(len(own), population)}
+            | {"cosine_se_superpopulation": error}
         )
         means.append({"text_id": ids[here], "group": np.full(len(own), length), "inside": own, "overall": own})
     place = folder(run, "probe", model, temperature)

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 _LOG_SECONDS = 60.0
@@ -33,7 +34,7 @@ class Stage:
             ]
             self._bar = Progress(*columns, console=console, transient=True)
             self._bar.start()
-            self._task = self._bar.add_task(name, total=total)
+            self._task = self._bar.add_task(escape(name), total=total)
 
     def advance(self, count: int) -> None:
         """More is done."""
@@ -43,7 +44,7 @@ class Stage:
         elif time.monotonic() - self._logged > _LOG_SECONDS:
             self._logged = time.monotonic()
             of = f" of {self._total:,}" if self._total else ""
-            self._console.print(f"  {self._name}: {self._done:,}{of}", highlight=False)
+            self._console.print(f"  {self._name}: {self._done:,}{of}", highlight=False, markup=False)
 
     def close(self) -> None:
         """Take the bar away."""
@@ -71,7 +72,13 @@ class Journal:
             stage.close()
         seconds = time.monotonic() - begun
         self.steps[name] = {"seconds": round(seconds, 2), "peak_memory_bytes": self._memory.peak()}
-        self.console.print(f"  [green]✓[/] {name:<28} {stage.note:<58} {seconds:7.1f} s", highlight=False, soft_wrap=True)
+        line = escape(f"{name:<28} {stage.note:<58} {seconds:7.1f} s")
+        self.console.print(f"  [green]✓[/] {line}", highlight=False, soft_wrap=True)
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The largest peak of all stages so far."""
+        return max((step["peak_memory_bytes"] for step in self.steps.values()), default=0)
 
     def close(self) -> None:
         """Stop watching memory."""

@@ -11,8 +11,9 @@ from typing import Any
 
 import tempscale
 from jobs.config import AuditConfig
-from jobs.errors import UsageError
+from jobs.errors import IncompleteRun, UsageError
 from jobs.schema import SCHEMA_VERSION
+from jobs.sources import shown
 from jobs.storage import Storage
 from tempscale import checkpoint
 from tempscale.temperature import Temperature
@@ -75,6 +76,7 @@ def begin(config: AuditConfig, *, fresh: bool = False) -> Run:
         "versions": {"tempscale": tempscale.__version__} | {name: metadata.version(name) for name in _VERSIONS},
     }
     identity["config"]["embedding"]["models"] = [m.label for m in models]
+    identity["config"]["corpus"]["source"] = shown(config.corpus.source)
     found = _begun(storage)
     # Before its corpus was read to the end a run holds nothing worth going on with: a mistyped --corpus blocks no folder.
     if found is not None and (fresh or not (storage.exists(SHARDED) or storage.exists(DONE))):
@@ -82,7 +84,12 @@ def begin(config: AuditConfig, *, fresh: bool = False) -> Run:
             storage.remove(name)
         found = None
     if found is None:
-        storage.write_json(BEGUN, {"identity": identity, "started": now(), "processor": processor()})
+        try:
+            storage.write_json(BEGUN, {"identity": identity, "started": now(), "processor": processor()})
+        except IncompleteRun as error:  # Nothing was begun, and starting again would not help.
+            raise UsageError(
+                str(error).replace("start the same command again", "choose an --out that can be written")
+            ) from None
     else:
         differences = _differences(found["identity"], identity)
         if differences:
@@ -91,7 +98,10 @@ def begin(config: AuditConfig, *, fresh: bool = False) -> Run:
                 "Choose another --out, or start over in this folder with --fresh"
             )
     storage.sweep()
-    return Run(config, storage, models, config.temperatures(), storage.exists(DONE))
+    finished = storage.exists(DONE)
+    if finished:
+        storage.remove("shards")  # Still there where the process was killed between the two steps of `complete`.
+    return Run(config, storage, models, config.temperatures(), finished)
 
 
 def find_models(config: AuditConfig) -> list[Model]:
@@ -114,6 +124,8 @@ def find_models(config: AuditConfig) -> list[Model]:
             raise UsageError(str(error)) from None
         fingerprint = checkpoint.fingerprint(folder)
         label = checkpoint.label(name)
+        if any(other.fingerprint == fingerprint for other in models):
+            raise UsageError(f"model '{name}' has the same files as another model of the run; give each once")
         if any(other.label == label for other in models):
             label = f"{label}-{fingerprint[:8]}"
         # A folder is given to workers by its full path: their working directory is another.
@@ -123,8 +135,8 @@ def find_models(config: AuditConfig) -> list[Model]:
 
 def complete(run: Run, record: dict[str, Any]) -> None:
     """Write run.json, whose presence means that the run is complete, and drop what only the run itself needed."""
-    run.storage.remove("shards")
     run.storage.write_json(DONE, record)
+    run.storage.remove("shards")
 
 
 def started(run: Run) -> dict[str, Any]:
@@ -152,10 +164,11 @@ def _begun(storage: Storage) -> dict[str, Any] | None:
     if storage.exists(BEGUN):
         begun: dict[str, Any] = storage.read_json(BEGUN)
         return begun
-    if storage.is_local and os.path.exists(storage.root):
-        if not os.path.isdir(storage.root):
+    folder = storage.path("")
+    if storage.is_local and os.path.exists(folder):
+        if not os.path.isdir(folder):
             raise UsageError(f"'{storage.root}' is a file; --out must be a folder")
-        if os.listdir(storage.root):
+        if os.listdir(folder):
             raise UsageError(f"'{storage.root}' is not empty and is no tempscale run; choose another --out")
     return None
 

@@ -1,211 +1,152 @@
-"""Where texts come from: every kind of source read as a stream of rows, in a fixed order.
-
-A row is given as it stands; `corpus.py` decides what is usable. A file that cannot be read at all is an error.
-"""
+"""Where texts come from: every kind of source read as a stream of rows, in a fixed order."""
 
 from __future__ import annotations
 
 import ast
-import csv
-import gzip
 import importlib.metadata
 import importlib.util
 import inspect
-import json
 import os
-import sys
-import zlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import fsspec
-import pyarrow as pa
-import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
 
 from jobs.config import Corpus
 from jobs.errors import UsageError
+from jobs.readers import COMPRESSIONS, KINDS, UNREADABLE, Row, check_columns, read, row, suffix
 
-_READERS = {".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
-            ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # fmt: skip
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _DOCUMENTED = (ast.Module, *_NAMED)
+_USER = re.compile(r"\b(?!(?:hf|git|github|abfss?)://)([a-z][a-z0-9+.-]*://)[^/?#]*@", re.IGNORECASE)
+"""What may be a name and a password. In the schemes left out, what stands before the @ names a repository or container."""
+_WEB_QUERY = re.compile(r"(https?://[^?#]*[?#]).*", re.IGNORECASE | re.DOTALL)
+_QUERY = re.compile(r"(://[^?]*\?)[\w.%~-]+=.*", re.DOTALL)
+"""A query where `?` may also be part of a glob."""
 
 
-class Row(NamedTuple):
-    """One row of a source. `text` is str, bytes that may not be UTF-8, None, or something that is no text."""
-
-    place: str
-    id: Any
-    text: Any
-    problem: str | None = None
+def shown(source: str) -> str:
+    """A source as it may be written down: a URL without its user, password, query and fragment; all else as it is."""
+    without_user = _USER.sub(r"\1***@", source)
+    return _QUERY.sub(r"\1***", _WEB_QUERY.sub(r"\1***", without_user))
 
 
-def rows(corpus: Corpus) -> Iterator[Row]:
-    """All rows of the corpus's source, in its order; `id` is None where the source has no id column.
+def rows(corpus: Corpus, without: str | None = None) -> Iterator[Row]:
+    """All rows of the corpus's source, in its order; `id` is None where a row has no id.
+
+    Args:
+        corpus: the source and its columns.
+        without: a folder, such as the run's own, whose files are left out where it lies inside the source's folder.
 
     Raises:
         UsageError: no such source, a missing column, or a file that cannot be read.
     """
     source = corpus.source
     if source.startswith("docstrings:"):
-        yield from _docstrings(source.removeprefix("docstrings:"))
-    elif source.startswith("hf:") and not source.startswith("hf://"):
+        yield from _docstrings(source, corpus)
+    elif _is_hub_dataset(source):
         yield from _hub_dataset(source.removeprefix("hf:"), corpus)
     else:
-        yield from _files(source, corpus)
+        yield from _files(corpus, without)
 
 
-def state(corpus: Corpus) -> dict[str, Any]:
-    """What shows whether a source changed between two looks, without reading it: sizes and times, or versions."""
+def state(corpus: Corpus, without: str | None = None) -> dict[str, Any]:
+    """What shows whether a source changed between two looks, without reading it: sizes and times, or versions.
+
+    Args:
+        corpus: the source.
+        without: a folder whose files are left out, as in `rows`.
+
+    Raises:
+        UsageError: no such source.
+    """
     source = corpus.source
     if source.startswith("docstrings:"):
-        return {package: _version(package) for package in source.removeprefix("docstrings:").split(",")}
-    if source.startswith("hf:") and not source.startswith("hf://"):
+        return {package: _version(package) for package in _packages(source)}
+    if _is_hub_dataset(source):
         return {}
-    fs, files = _expand(source)
-    facts = {file: fs.info(file) for file in files}
+    fs, files = _expand(source, without)
+    facts = {shown(file): fs.info(file) for file in files}
     return {f: [i.get("size"), str(i.get("mtime") or i.get("LastModified") or i.get("ETag"))] for f, i in facts.items()}
 
 
-def _files(source: str, corpus: Corpus) -> Iterator[Row]:
-    fs, files = _expand(source)
-    common = os.path.dirname(files[0]) if len(files) == 1 else os.path.commonpath(files)
-    for file in files:
-        kind, compression = _kind(file)
-        place = os.path.relpath(file, common)
-        try:
-            if kind == "parquet":
-                with fs.open(file, "rb") as stream:
-                    yield from _parquet(stream, place, corpus)
-            else:
-                with fs.open(file, "rb", compression=compression) as stream:
-                    yield from {"jsonl": _jsonl, "csv": _csv, "text": _lines}[kind](stream, place, corpus)
-        except (
-            pa.ArrowInvalid,
-            pa.ArrowNotImplementedError,
-            EOFError,
-            gzip.BadGzipFile,
-            zlib.error,
-            OSError,
-            csv.Error,
-        ) as error:
+def _is_hub_dataset(source: str) -> bool:
+    return source.startswith("hf:") and not source.startswith("hf://")
+
+
+def _files(corpus: Corpus, without: str | None) -> Iterator[Row]:
+    fs, files = _expand(corpus.source, without)
+    names = [shown(file) for file in files]
+    common = os.path.dirname(names[0]) if len(names) == 1 else os.path.commonpath(names)
+    for file, name in zip(files, names, strict=True):
+        if suffix(file) not in KINDS:
             raise UsageError(
-                f"'{file}' cannot be read to its end as {kind}: {_first_line(error)}; replace or leave out the file"
+                f"corpus file '{name}' is of no known kind; "
+                f"known endings: {', '.join(KINDS)} (and {', '.join(COMPRESSIONS)})"
+            )
+        try:
+            with fs.open(file, "rb") as stream:
+                yield from read(stream, file, os.path.relpath(name, common), corpus)
+        except UNREADABLE as error:
+            raise UsageError(
+                f"'{name}' cannot be read to its end as {KINDS[suffix(file)]}: {_reason(error, file)}; "
+                "replace or leave out the file"
             ) from None
 
 
-def _expand(source: str) -> tuple[Any, list[str]]:
+def _expand(source: str, without: str | None) -> tuple[Any, list[str]]:
+    """The file system and the files, sorted, that a path, folder or glob stands for."""
     try:
         fs, path = fsspec.core.url_to_fs(os.path.expanduser(source))
-        if fs.isdir(path):
-            files = sorted(file for file in fs.find(path) if _suffix(file) in _READERS)
+        if _is_web_file(fs, path):
+            found, files = "file", [path] if fs.exists(path) else []
+        elif fs.isdir(path):
+            found, files = "folder", _outside(fs, path, [file for file in fs.find(path) if suffix(file) in KINDS], without)
+        elif fs.exists(path):
+            found, files = "file", [path]
+        elif any(magic in path for magic in "*?["):
+            matches = fs.glob(path, detail=True)
+            found = "glob of folders" if matches else "nothing"
+            matching = [file for file, facts in matches.items() if facts["type"] != "directory"]
+            files = _outside(fs, re.split(r"[*?\[]", path)[0].rpartition("/")[0] or "/", matching, without)
         else:
-            files = sorted(fs.glob(path)) if any(c in path for c in "*?[") and not fs.exists(path) else [path]
-        missing = not files or (len(files) == 1 and not fs.exists(files[0]))
-    except (ImportError, ValueError, OSError) as error:
-        raise UsageError(f"corpus '{source}' cannot be opened: {_first_line(error)}") from None
-    if missing:
-        raise UsageError(f"corpus '{source}' is not there; give a file, a folder, a glob, hf:NAME or docstrings:PACKAGE")
-    return fs, files
-
-
-def _suffix(file: str) -> str:
-    name = file.lower()
-    for ending in _COMPRESSED:
-        name = name.removesuffix(ending)
-    return os.path.splitext(name)[1]
-
-
-def _kind(file: str) -> tuple[str, str | None]:
-    suffix = _suffix(file)
-    if suffix not in _READERS:
+            found, files = "nothing", []
+    except Exception as error:  # Every file system has exceptions of its own.
+        raise UsageError(f"corpus '{shown(source)}' cannot be opened: {_reason(error, source)}") from None
+    if files:
+        return fs, sorted(files)
+    if found == "folder":
         raise UsageError(
-            f"corpus file '{file}' is of no known kind; known endings: {', '.join(_READERS)} (and .gz, .bz2, .xz, .zst)"
+            f"corpus folder '{shown(source)}' holds no Parquet, JSONL, CSV or text file; known endings: {', '.join(KINDS)}"
         )
-    return _READERS[suffix], "infer" if file.lower().endswith(_COMPRESSED) else None
+    if found == "glob of folders":
+        raise UsageError(f"corpus '{shown(source)}' matches folders or the run's own files only; match the corpus's files")
+    raise UsageError(f"corpus '{shown(source)}' is not there; give a file, a folder, a glob, hf:NAME or docstrings:PACKAGE")
 
 
-def _check_columns(present: list[str], where: str, corpus: Corpus) -> str | None:
-    """The id column to read, or None; raises where a column that was asked for is missing."""
-    for option, column in (("--text-column", corpus.text_column), ("--id-column", corpus.id_column)):
-        if column is not None and column not in present:
-            raise UsageError(
-                f"'{where}' has no column '{column}'; it has {', '.join(map(repr, present))}: name one with {option}"
-            )
-    return corpus.id_column or ("id" if "id" in present else None)
+def _is_web_file(fs: Any, path: str) -> bool:
+    """Whether a web address is a file by its name. Asked, fsspec would take any page with links in it for a folder."""
+    return "http" in fs.protocol and suffix(path) in KINDS and "*" not in path
 
 
-def _parquet(stream: Any, place: str, corpus: Corpus) -> Iterator[Row]:
-    file = pq.ParquetFile(stream)
-    id_column = _check_columns(file.schema_arrow.names, place, corpus)
-    wanted = [corpus.text_column] + ([id_column] if id_column and id_column != corpus.text_column else [])
-    number = 0
-    for batch in file.iter_batches(batch_size=4096, columns=wanted):
-        texts = _values(batch.column(corpus.text_column))
-        ids = _values(batch.column(id_column)) if id_column else [None] * len(texts)
-        for text_id, text in zip(ids, texts, strict=True):
-            yield Row(f"{place}:{number}", _utf8_or_bytes(text_id), text)
-            number += 1
-
-
-def _values(column: pa.Array) -> list[Any]:
-    """Python values; strings as bytes, because Arrow does not check that they are UTF-8."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if pa.types.is_string(column.type) or pa.types.is_string_view(column.type):
-        column = column.cast(pa.binary())
-    elif pa.types.is_large_string(column.type):
-        column = column.cast(pa.large_binary())
-    return list(column.to_pylist())
-
-
-def _utf8_or_bytes(value: Any) -> Any:
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value
-    return value
-
-
-def _jsonl(stream: Any, place: str, corpus: Corpus) -> Iterator[Row]:
-    id_column, checked = corpus.id_column, False
-    for number, line in enumerate(stream):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except UnicodeDecodeError:
-            yield Row(f"{place}:{number}", None, None, "the line is not valid UTF-8")
-            continue
-        except (ValueError, RecursionError):
-            yield Row(f"{place}:{number}", None, None, "the line is not valid JSON")
-            continue
-        if not isinstance(record, dict):
-            yield Row(f"{place}:{number}", None, None, "the line is not a JSON object")
-            continue
-        if not checked:
-            id_column, checked = _check_columns(list(record), place, corpus), True
-        yield Row(f"{place}:{number}", record.get(id_column) if id_column else None, record.get(corpus.text_column))
-
-
-def _csv(stream: Any, place: str, corpus: Corpus) -> Iterator[Row]:
-    csv.field_size_limit(sys.maxsize)
-    # Bytes that are no UTF-8 survive as lone surrogates, which `corpus.py` refuses row by row.
-    text = (line.decode("utf-8", "surrogateescape") for line in stream)
-    reader = csv.DictReader(text, delimiter="\t" if ".tsv" in place.lower() else ",")
-    names = [name.removeprefix("\ufeff") for name in reader.fieldnames or []]
-    reader.fieldnames = names
-    id_column = _check_columns(names, place, corpus)
-    for number, record in enumerate(reader):
-        yield Row(f"{place}:{number}", record.get(id_column) if id_column else None, record.get(corpus.text_column))
-
-
-def _lines(stream: Any, place: str, corpus: Corpus) -> Iterator[Row]:
-    for number, line in enumerate(stream):
-        yield Row(f"{place}:{number}", None, line.rstrip(b"\r\n"))
+def _outside(fs: Any, root: str, files: list[str], without: str | None) -> list[str]:
+    """The files below `root` without those below a folder inside it."""
+    if without is None:
+        return files
+    try:
+        other, path = fsspec.core.url_to_fs(os.path.expanduser(without))
+    except (ImportError, ValueError):
+        return files  # What is wrong with the folder is told where it is opened.
+    if type(other) is not type(fs):
+        return files
+    real = os.path.realpath if isinstance(fs, LocalFileSystem) else str
+    inside = real(path).rstrip("/") + "/"
+    if (real(root).rstrip("/") + "/").startswith(inside):
+        return files
+    return [file for file in files if not real(file).startswith(inside)]
 
 
 def _hub_dataset(name: str, corpus: Corpus) -> Iterator[Row]:
@@ -220,16 +161,17 @@ def _hub_dataset(name: str, corpus: Corpus) -> Iterator[Row]:
         stream = datasets.load_dataset(parts[0], config, split=split, streaming=True)
         for number, record in enumerate(stream):
             if number == 0:
-                id_column = _check_columns(list(record), f"hf:{name}", corpus)
-            yield Row(f"{name}:{number}", record.get(id_column) if id_column else None, record.get(corpus.text_column))
+                id_column = check_columns(list(record), f"hf:{name}", corpus)
+            yield row(f"{name}:{number}", record, id_column, corpus)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        raise UsageError(f"dataset 'hf:{name}' cannot be loaded: {_first_line(error)}") from None
+        raise UsageError(f"dataset 'hf:{name}' cannot be loaded: {_reason(error, name)}") from None
 
 
-def _docstrings(packages: str) -> Iterator[Row]:
+def _docstrings(source: str, corpus: Corpus) -> Iterator[Row]:
     """Docstrings of installed packages, parsed and never imported, each distinct text once; tests left out."""
+    id_column = check_columns(["id", "text"], source, corpus)
     seen: set[str] = set()
-    for package in packages.split(","):
+    for package in _packages(source):
         root = _package_folder(package)
         for file in sorted(root.rglob("*.py")):
             inside = file.relative_to(root.parent)
@@ -243,7 +185,7 @@ def _docstrings(packages: str) -> Iterator[Row]:
             for name, text in _documented(tree, module):
                 if text not in seen:
                     seen.add(text)
-                    yield Row(f"{inside.as_posix()}:{name}", name, text)
+                    yield row(f"{inside.as_posix()}:{name}", {"id": name, "text": text}, id_column, corpus)
 
 
 def _documented(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
@@ -265,6 +207,15 @@ def _documented(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
             stack.append((child, f"{name}.{child.name}" if isinstance(child, _NAMED) else name))
 
 
+def _packages(source: str) -> list[str]:
+    packages = source.removeprefix("docstrings:").split(",")
+    if not all(packages):
+        raise UsageError(
+            f"corpus '{source}' has an empty package name; give installed packages, e.g. docstrings:scipy,torch"
+        )
+    return packages
+
+
 def _package_folder(package: str) -> Path:
     try:
         found = importlib.util.find_spec(package) if package.isidentifier() else None
@@ -282,6 +233,8 @@ def _version(package: str) -> str:
         return str(_package_folder(package))
 
 
-def _first_line(error: BaseException) -> str:
+def _reason(error: BaseException, source: str) -> str:
+    """The first line of an error, without the secrets of URLs in it."""
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    line = lines[0] if lines else type(error).__name__
+    return re.sub(r"[\w.+:-]+://[^\s'\"<>]+", lambda url: shown(url[0]), line.replace(source, shown(source)))

@@ -203,6 +203,15 @@ def places(model: Any) -> list[Places]:
     return found
 
 
+def use_kernel(base: Any, found: list[Places], kernel: str) -> None:
+    """Switch the attention kernel, also where a model keeps a copy of its configuration (umt5 in transformers 5.17)."""
+    base.set_attn_implementation(kernel)
+    for place in found:
+        config: Any = getattr(place.attention, "config", None)
+        if config is not None:
+            config._attn_implementation = kernel
+
+
 def _layers(base: nn.Module, architecture: Architecture) -> Iterator[nn.Module]:
     listed = list(base.get_submodule(architecture.layers).children())
     if not listed or not hasattr(listed[0], "albert_layers"):

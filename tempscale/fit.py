@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from scipy.optimize import brentq
 
-from tempscale.architectures import base_model, family_of, places, supported
+from tempscale.architectures import base_model, family_of, places, supported, use_kernel
 from tempscale.encoder import Encoder
 from tempscale.spectrum import sigma_a
 from tempscale.temperature import LARGEST_TAU, Temperature, TemperatureError
@@ -97,16 +97,17 @@ def mean_sigma_a(encoder: Encoder, ids: Sequence[Sequence[int]], tau: float) -> 
 
     arguments: dict[str, Any] = {"use_cache": False} if architecture.decoder else {}
     arguments |= {"output_attentions": True} if architecture.asks else {}
-    modules = {id(place.attention): place.attention for place in places(model)}
+    found = places(model)
+    modules = {id(place.attention): place.attention for place in found}
     handles = [module.register_forward_hook(measure) for module in modules.values()]
     kernel = model.config._attn_implementation
-    model.set_attn_implementation("eager")
+    use_kernel(model, found, "eager")
     try:
         with _instead(encoder, tau), torch.inference_mode():
             for text in ids:
                 model(input_ids=torch.tensor([list(text)], device=next(model.parameters()).device), **arguments)
     finally:
-        model.set_attn_implementation(kernel)
+        use_kernel(model, found, kernel)
         for handle in handles:
             handle.remove()
     return float(torch.stack(values).double().mean())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tempscale.apply import Attachment, attachment, role, text_temperatures
-from tempscale.architectures import Architecture, Places, base_model, family_of, places, supported
+from tempscale.architectures import Architecture, Places, base_model, family_of, places, supported, use_kernel
 from tempscale.temperature import ROLES, Temperature, TemperatureError
 
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6, torch.bfloat16: 8e-2, torch.float16: 2e-2}
@@ -52,7 +52,7 @@ def verify(model: Any) -> None:
                     _verify(base, present, found, architecture, present.temperature.for_role(name))
     finally:
         present.enabled = True
-        base.set_attn_implementation(kernel)
+        use_kernel(base, found, kernel)
         base.train(was_training)
 
 
@@ -65,7 +65,7 @@ def _verify(
         inputs["use_cache"] = False  # Each layer is run again on its input; a cache would have seen it already.
     with _recorded(found) as native:
         base(**inputs)
-    base.set_attn_implementation("eager")
+    use_kernel(base, found, "eager")
     asked = {"output_attentions": True} if architecture.asks else {}
     with _recorded(found, native) as calls:
         base(**inputs, **asked)
@@ -87,7 +87,7 @@ def _verify(
                 f"layer {layer}: the model's {kernel} attention and eager attention differ by {float(difference):.2g} "
                 "(relative) on the same input; the temperature does not reach the kernel"
             )
-    base.set_attn_implementation(kernel)
+    use_kernel(base, found, kernel)
 
 
 def _probe_inputs(base: nn.Module, temperature: Temperature) -> dict[str, Tensor]:

@@ -55,9 +55,17 @@ def by_hand(model, tau):
         ALL_ATTENTION_FUNCTIONS.register("by_hand", attention)
         ALL_MASK_ATTENTION_FUNCTIONS.register("by_hand", eager_mask)
         kernel = model.config._attn_implementation
-        model.set_attn_implementation("by_hand")
+        use(model, "by_hand")
         try:
             yield
         finally:
-            model.set_attn_implementation(kernel)
+            use(model, kernel)
     assert layer, "no attention was computed by hand"
+
+
+def use(model, kernel):
+    """Some versions of some families give their layers a copy of the configuration."""
+    model.set_attn_implementation(kernel)
+    for module in model.modules():
+        if hasattr(module, "config"):
+            module.config._attn_implementation = kernel

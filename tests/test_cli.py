@@ -39,7 +39,7 @@ def test_help_teaches():
         (["audit", "--smaple", "3"], ["--smaple"]),
         (["audti"], ["audti"]),
         (["audit", "--sample", "many"], ["--sample", "valid integer"]),
-        (["audit", "--sample", "0"], ["corpus.sample = 0"]),
+        (["audit", "--sample", "0"], ["corpus.sample (--sample) = 0"]),
         (["audit", "--tau", "0"], ["temperature 0.0 is out of range"]),
         (["audit", "--tau", "nan"], ["out of range"]),
         (["audit", "--tau", "0.8", "--tau", "0.8"], ["name one twice"]),

@@ -26,8 +26,8 @@ def test_the_quick_start_is_a_sample_only_where_no_corpus_is_named():
     ("data", "sentence"),
     [
         ({"corpus": {"sampel": 3}}, "'corpus.sampel' is not an option"),
-        ({"corpus": {"sample": 0}}, r"corpus.sample = 0: .*greater than or equal to 1"),
-        ({"corpus": {"sample": "9"}}, r"corpus.sample = '9': .*integer"),
+        ({"corpus": {"sample": 0}}, r"corpus.sample \(--sample\) = 0: .*greater than or equal to 1"),
+        ({"corpus": {"sample": "9"}}, r"corpus.sample \(--sample\) = '9': .*integer"),
         ({"corpus": {"sample": 1, "limit": 1}}, "exclude each other"),
         ({"embedding": {"temperatures": [0.0]}}, r"temperature 0.0 is out of range"),
         ({"embedding": {"temperatures": [float("nan")]}}, "out of range"),

@@ -89,7 +89,8 @@ def test_every_unusable_row_is_recorded_and_counted(tmp_path):
     assert index["rejected_reasons"] == {
         "not a text but int": 1, "the id appeared before": 2, "the id is neither a string nor a whole number but float": 1,
         "the line is not a JSON object": 1, "the line is not valid JSON": 1, "the line is not valid UTF-8": 1,
-        "the text is empty": 1, "the text is not valid UTF-8": 1, "the text is null": 2,
+        "the text is empty": 1, "the text is not valid UTF-8": 1, "the text is null": 1,
+        "the record has no column 'text'": 1,
     }  # fmt: skip
 
 
@@ -180,6 +181,8 @@ def test_hub_datasets_read_a_local_folder_through_the_datasets_library(tmp_path)
         (lambda f: write(f / "a.jsonl.gz", b"no gzip at all"), {}, "cannot be read to its end"),
         (lambda f: write(f / "a.txt", b"\n\n"), {}, r"no usable text: 2 rows read, all rejected \(2 × the text is empty\)"),
         (lambda f: write(f / "a.jsonl", b""), {}, "no usable text: 0 rows read"),
+        (lambda f: "docstrings:", {}, "an empty package name; give installed packages"),
+        (lambda f: "docstrings:scipy,", {}, "an empty package name"),
         (lambda f: "docstrings:no_such_package", {}, "no package 'no_such_package' is installed"),
         (lambda f: "docstrings:os.path;x", {}, "is installed here"),
         (lambda f: "hf:/no/such/dataset", {}, "cannot be loaded"),

@@ -29,9 +29,11 @@ def test_every_function_and_test_that_the_equations_name_exists():
     text = (ROOT / "docs" / "equations.md").read_text("utf-8")
     for path in re.findall(r"`((?:tests|jobs)/\w+\.py)`", text):
         assert (ROOT / path).is_file(), path
-    for module, name in re.findall(r"`(moments|socm|length|aggregates)\.(\w+)", text):
+    for module, name in re.findall(r"`(moments|socm|length|aggregates|spectrum|temperature)\.(\w+)", text):
         found = importlib.import_module(f"tempscale.{module}")
         assert hasattr(found, name), f"tempscale.{module}.{name}"
+    for name in re.findall(r"`tempscale\.(\w+)`", text):
+        assert hasattr(importlib.import_module("tempscale"), name), name
 
 
 def test_relative_links_of_the_readme_lead_somewhere():
@@ -42,10 +44,29 @@ def test_relative_links_of_the_readme_lead_somewhere():
 def test_the_python_of_the_readme_runs(minilm, capsys):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
     api = [block for block in blocks if "import tempscale" in block]
-    assert len(api) == 1
+    assert len(api) == 2
     assert len(api[0].strip().splitlines()) <= 11
     exec(compile(api[0], "README.md", "exec"), {})
     assert "torch.Size([2, 384])" in capsys.readouterr().out
+    exec(compile(api[1], "README.md", "exec"), {})
+    printed = capsys.readouterr().out.split()
+    told = re.search(r"```\n\n((?: {4,}\S+  0\.\d{3}\n)+)", (ROOT / "README.md").read_text("utf-8")).group(1).split()
+    assert printed[::2] == told[::2]
+    for here, there in zip(printed[1::2], told[1::2], strict=True):  # The installed scipy may have other docstrings.
+        assert float(here) == pytest.approx(float(there), abs=0.03)
+
+
+def test_the_families_and_schedules_that_the_readme_names_are_all_there():
+    from tempscale.architectures import ARCHITECTURES
+    from tempscale.temperature import Temperature
+
+    text = (ROOT / "README.md").read_text("utf-8")
+    paragraph = re.search(r"^bert, roberta,.*?(?=Any other)", text, re.S | re.M).group()
+    assert set(re.findall(r"[\w-]+\d?", paragraph)) - {"encoders"} == set(ARCHITECTURES)
+    rows = re.findall(r"^\|[^|]+\| `(\w+ = [^`]+)` \|$", text, re.M)
+    assert len(rows) == 6
+    for row in rows:
+        assert Temperature.of(tomllib.loads(row)).canonical
 
 
 def test_the_tables_and_columns_that_the_readme_names_exist():

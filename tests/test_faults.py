@@ -105,6 +105,14 @@ def test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes
     assert kept
 
     process = start(arguments)
+    wait_for(process, lambda: list(out.glob("factors/*/*/part-*.parquet")))
+    process.send_signal(signal.SIGTERM)  # What a scheduler sends.
+    code, _, stderr = finish(process)
+    assert code == 3
+    assert "the same command goes on" in stderr
+    assert "SIGTERM" not in stderr
+
+    process = start(arguments)
     wait_for(process, lambda: list(out.glob("partials/socm/*/*/tile-*.parquet")))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(timeout=60)

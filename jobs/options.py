@@ -1,0 +1,77 @@
+"""The options of the command line as types: what each is called, what it means, and where `--help` shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def _option(panel: str, text: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+
+_TEXTS, _MODEL, _MEASURED, _RUN = "Texts", "Model and temperature", "What is measured", "The run"
+
+Config = Annotated[
+    Path | None, typer.Argument(metavar="[CONFIG.toml]", help="A configuration; options given here win over it.")
+]
+Source = Annotated[
+    str | None,
+    _option(
+        _TEXTS,
+        "Parquet, JSONL, CSV or text: a file, folder or glob (local, s3://, gs://, hf://datasets/…); "
+        "hf:NAME[:CONFIG][:SPLIT]; or docstrings:PKG,…",
+        "SRC",
+    ),
+]
+IdColumn = Annotated[str | None, _option(_TEXTS, "Column of the ids (default: id where there is one, else a digest).")]
+TextColumn = Annotated[str | None, _option(_TEXTS, "Column of the texts (default: text).")]
+Sample = Annotated[int | None, _option(_TEXTS, "A seeded random sample of N texts, stable from night to night.", "N")]
+Limit = Annotated[int | None, _option(_TEXTS, "The first N rows only.", "N")]
+Models = Annotated[
+    list[str] | None,
+    _option(_MODEL, "Folder or hub name; repeat for several (default: the installed demo MiniLM).", "M"),
+]
+Model = Annotated[str | None, _option(_MODEL, "Folder or hub name (default: the installed demo MiniLM).", "M")]
+Taus = Annotated[
+    list[float] | None,
+    _option(
+        _MODEL, "Attention temperature in (0, 2]; repeat it: changes are told against the first (default: 1.0 0.8).", "T"
+    ),
+]
+Tau = Annotated[float | None, _option(_MODEL, "Attention temperature in (0, 2].", "T")]
+TemperatureFile = Annotated[
+    Path | None,
+    _option(_MODEL, "A temperature or schedule as data, TOML or JSON: log_length = 64. Added after --tau.", "FILE"),
+]
+FoldedFile = Annotated[
+    Path | None, _option(_MODEL, "One by layer or head as data, TOML or JSON: by_layer = [1.0, 0.9, …].", "FILE")
+]
+MaxLength = Annotated[int | None, _option(_MODEL, "Cut texts at N tokens (default: the model's own limit).", "N")]
+Intervals = Annotated[
+    str | None,
+    _option(_MEASURED, "Lower edges of the length intervals in tokens (default: 0,32,64,100,200,300,400,500).", "EDGES"),
+]
+SocmSample = Annotated[int | None, _option(_MEASURED, "Texts whose pairs get SOCM; 0 leaves it out (default: 1000).", "N")]
+Seed = Annotated[int | None, _option(_MEASURED, "Seed of every sample (default: 0).")]
+Out = Annotated[str | None, _option(_RUN, "The run folder (default: runs/audit).", "DIR")]
+NewFolder = Annotated[str, _option(_MODEL, "The new checkpoint's folder; must be new or empty.", "DIR")]
+FinishedRun = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
+Resume = Annotated[bool, _option(_RUN, "Go on with the run in --out, or start it over.", None, "--resume/--fresh")]
+KeepText = Annotated[
+    bool | None,
+    _option(
+        _RUN, "Whether excerpts of the worst pairs may stand in tables and report (default: --text).", None,
+        "--text/--no-text", show_default=False,
+    ),
+]  # fmt: skip
+Workers = Annotated[int | None, _option(_RUN, "Model actors and tile tasks at once (default: all cores or GPUs).", "N")]
+Address = Annotated[
+    str | None, _option(_RUN, "A Ray cluster, e.g. auto or ray://host:10001 (default: an in-process Ray).", "RAY")
+]
+ShowPlan = Annotated[
+    bool,
+    _option(_RUN, "Print the estimated texts, tokens, pairs, time, memory and disk, and stop.", None, "--plan"),
+]
