@@ -1,7 +1,11 @@
-"""Tables -> charts. One colour a temperature, everywhere; each chart is an altair specification."""
+"""Tables -> charts. One colour a temperature, everywhere; each chart is an altair specification.
+
+The tables come as `headline.labelled` gives them: their temperatures are the labels that stand in legends and titles.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -14,13 +18,13 @@ _SCATTER_POINTS = 1500
 _Z = 1.96
 
 
-def cosine_by_length(table: pl.DataFrame) -> alt.Chart | None:
+def cosine_by_length(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
     """Mean cosine inside each length interval, one line a temperature, with 95 % bands (S1 Fig 1c)."""
     inside = table.filter(pl.col("interval_a") == pl.col("interval_b"))
     return (
         None
         if inside.is_empty()
-        else _line(_named(inside, table), "interval", "length in tokens", "mean cosine", "cosine_mean", "cosine_se")
+        else _line(_named(inside, edges), "interval", "length in tokens", "mean cosine", "cosine_mean", "cosine_se")
     )
 
 
@@ -34,32 +38,35 @@ def prefix_probe(table: pl.DataFrame) -> alt.Chart | None:
     return _line(rows, "interval", "the same texts cut to … tokens", "mean cosine", "cosine_mean", "cosine_se")
 
 
-def socm_by_length(table: pl.DataFrame) -> alt.Chart | None:
+def socm_by_length(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
     """Mean SOCM inside each length interval."""
     inside = table.filter(pl.col("interval_a") == pl.col("interval_b"))
     return (
         None
         if inside.is_empty()
-        else _line(_named(inside, table), "interval", "length in tokens", "mean SOCM", "socm_mean", "socm_se")
+        else _line(_named(inside, edges), "interval", "length in tokens", "mean SOCM", "socm_mean", "socm_se")
     )
 
 
-def heatmap(table: pl.DataFrame) -> alt.Chart | None:
+def heatmap(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
     """Mean cosine between every two length intervals, a panel a temperature."""
     if table.is_empty():
         return None
-    edges = sorted(set(table["interval_a"]) | set(table["interval_b"]))
     mirrored = pl.concat(
         [table, table.rename({"interval_a": "interval_b", "interval_b": "interval_a"}).select(table.columns)]
     ).unique()
     rows = [
-        {"τ": r["temperature"], "a": interval_name(r["interval_a"], edges), "b": interval_name(r["interval_b"], edges)}
+        {
+            "temperature": r["temperature"],
+            "a": interval_name(r["interval_a"], edges),
+            "b": interval_name(r["interval_b"], edges),
+        }
         | {"mean cosine": r["cosine_mean"], "pairs": r["pairs"]}
         for r in mirrored.sort("temperature", "interval_a", "interval_b").to_dicts()
     ]
     names = [interval_name(edge, edges) for edge in edges]
     panels = [
-        alt.Chart(alt.Data(values=[row for row in rows if row["τ"] == tau]))
+        alt.Chart(alt.Data(values=[row for row in rows if row["temperature"] == label]))
         .mark_rect()
         .encode(
             x=alt.X("a:O", sort=names, title="tokens"),
@@ -69,8 +76,8 @@ def heatmap(table: pl.DataFrame) -> alt.Chart | None:
             ),
             tooltip=["a:O", "b:O", alt.Tooltip("mean cosine:Q", format=".4f"), alt.Tooltip("pairs:Q", format=",")],
         )
-        .properties(width=260, height=260, title=f"τ {tau}")
-        for tau in table["temperature"].unique(maintain_order=True)
+        .properties(width=260, height=260, title=_title(label))
+        for label in table["temperature"].unique(maintain_order=True)
     ]
     return alt.concat(*panels, columns=2, spacing=28)
 
@@ -80,20 +87,17 @@ def effects(table: pl.DataFrame) -> alt.Chart | None:
     if table.is_empty():
         return None
     rows = [
-        {"figure": r["figure"], "τ": r["temperature"], "change": r["change"]}
-        | {
-            "low": r["change"] - _Z * (r["change_se_superpopulation"] or 0),
-            "high": r["change"] + _Z * (r["change_se_superpopulation"] or 0),
-        }
+        {"figure": r["figure"], "temperature": r["temperature"], "change": r["change"]}
+        | _interval(r["change"], r["change_se_superpopulation"])
         for r in table.filter(pl.col("figure") != "spread_mean").to_dicts()
     ]
     base = alt.Chart(alt.Data(values=rows)).encode(y=alt.Y("figure:N", title=None))
     zero = alt.Chart(alt.Data(values=[{"x": 0}])).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(x="x:Q")
     bars = base.mark_rule(strokeWidth=2).encode(
-        x=alt.X("low:Q", title="change against the first τ"), x2="high:Q", color=_colour(table)
+        x=alt.X("low:Q", title="change against the first temperature"), x2="high:Q", color=_colour(table)
     )
     points = base.mark_point(filled=True, size=70).encode(
-        x="change:Q", color=_colour(table), tooltip=["figure:N", "τ:N", alt.Tooltip("change:Q", format=".4f")]
+        x="change:Q", color=_colour(table), tooltip=["figure:N", "temperature:N", alt.Tooltip("change:Q", format=".4f")]
     )
     return alt.layer(zero, bars, points).properties(width="container", height=140)
 
@@ -102,11 +106,14 @@ def scatter(table: pl.DataFrame) -> alt.Chart | None:
     """The plane of (d_μ, d_Σ) with its marginals (S2 Fig 17), a panel a temperature."""
     if table.is_empty():
         return None
-    taus = table["temperature"].unique(maintain_order=True)
-    return alt.concat(*[_plane(table.filter(pl.col("temperature") == tau), tau) for tau in taus], columns=2, spacing=28)
+    panels = [
+        _plane(table.filter(pl.col("temperature") == label), label)
+        for label in table["temperature"].unique(maintain_order=True)
+    ]
+    return alt.concat(*panels, columns=2, spacing=28)
 
 
-def _plane(table: pl.DataFrame, tau: str) -> alt.Chart:
+def _plane(table: pl.DataFrame, label: str) -> alt.Chart:
     bins, pairs = table.filter(kind="bin"), table.filter(kind="pair").head(_SCATTER_POINTS)
     size = 260
     x, y = alt.X("d_mu:Q", title="d_μ"), alt.Y("d_sigma:Q", title="d_Σ")
@@ -128,7 +135,7 @@ def _plane(table: pl.DataFrame, tau: str) -> alt.Chart:
         .encode(y=alt.Y("low:Q", title=None, axis=None), y2="high:Q", x=alt.X("pairs:Q", axis=None))
         .properties(width=40, height=size)
     )
-    return alt.vconcat(top.properties(title=f"τ {tau}"), alt.hconcat(points, side, spacing=4), spacing=4)
+    return alt.vconcat(top.properties(title=_title(label)), alt.hconcat(points, side, spacing=4), spacing=4)
 
 
 def _marginal(bins: pl.DataFrame, column: str) -> alt.Chart:
@@ -138,30 +145,37 @@ def _marginal(bins: pl.DataFrame, column: str) -> alt.Chart:
     return alt.Chart(alt.Data(values=rows)).mark_rect(color=_COLOURS[0], opacity=0.5)
 
 
-def _named(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
-    edges = sorted(set(whole["interval_a"]) | set(whole["interval_b"]))
+def _interval(value: float, error: float | None) -> dict[str, float | None]:
+    """The ends of a 95 % interval; none are drawn where the error is not known, as if it were 0."""
+    return {"low": None if error is None else value - _Z * error, "high": None if error is None else value + _Z * error}
+
+
+def _title(label: str) -> alt.TitleParams:
+    """A panel's title, smaller where the label is long: a panel is no wider than 260 pixels."""
+    return alt.TitleParams(text=label, fontSize=13 if len(label) <= 24 else 10)
+
+
+def _named(rows: pl.DataFrame, edges: Sequence[int]) -> pl.DataFrame:
     names = [interval_name(edge, edges) for edge in rows["interval_a"]]
     return rows.with_columns(pl.Series("interval", names), pl.col("interval_a").alias("order"))
 
 
 def _colour(table: pl.DataFrame) -> Any:
-    taus = table["temperature"].unique(maintain_order=True).to_list()
     first = [] if "reference" not in table.columns else table["reference"].unique().to_list()
-    domain = first + [tau for tau in taus if tau not in first]
+    domain = list(dict.fromkeys([*first, *table["temperature"]]))
+    # A legend does not break its lines by itself, and a phone gives it 340 pixels.
+    columns = max(1, 340 // (30 + 7 * max(map(len, domain))))
     return alt.Color(
-        "τ:N",
+        "temperature:N",
         scale=alt.Scale(domain=domain, range=_COLOURS[: len(domain)]),
-        legend=alt.Legend(orient="top", title="τ", symbolOpacity=1),
+        legend=alt.Legend(orient="top", title=None, symbolOpacity=1, labelLimit=310, columns=columns),
     )
 
 
 def _line(rows: pl.DataFrame, x: str, x_title: str, y_title: str, value: str, error: str) -> alt.Chart:
     data = [
-        {"x": r[x], "order": r["order"], "τ": r["temperature"], "value": r[value]}
-        | {
-            "low": r[value] - _Z * (r[f"{error}_superpopulation"] or 0),
-            "high": r[value] + _Z * (r[f"{error}_superpopulation"] or 0),
-        }
+        {"x": r[x], "order": r["order"], "temperature": r["temperature"], "value": r[value]}
+        | _interval(r[value], r[f"{error}_superpopulation"])
         for r in rows.sort("order").to_dicts()
     ]
     names = list(dict.fromkeys(row["x"] for row in data))
@@ -171,7 +185,7 @@ def _line(rows: pl.DataFrame, x: str, x_title: str, y_title: str, value: str, er
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=y_title), y2="high:Q")
     tooltip = [
         "x:O",
-        "τ:N",
+        "temperature:N",
         alt.Tooltip("value:Q", format=".4f"),
         alt.Tooltip("low:Q", format=".4f"),
         alt.Tooltip("high:Q", format=".4f"),

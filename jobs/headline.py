@@ -1,38 +1,93 @@
-"""The finding in words: every number with its error, and «no difference beyond noise» where that is so."""
+"""The finding in words: every number with its error, «no difference beyond noise» where it is so, no more than was seen."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import polars as pl
 
 _Z = 1.96
+_LONGEST_LABEL, _LABEL_END = 40, 15
+_ENDS = ("shortest", "longest")
 NOTE = (
-    "± is a 95 % interval for texts drawn like these (1.96 standard errors, from per-text means because pairs share texts). "
+    "± is a 95 % interval for texts drawn like these (1.96 standard errors, from per-text means because pairs share texts); "
+    "± ? means too few texts to tell. "
     "For this very corpus the error is smaller, and 0 where every text was used: the …_se columns of the tables."
 )
 Tables = dict[str, pl.DataFrame]
 
+# ---------------------------------------------------------------------------------------------- numbers and names
 
-def number(value: float | None, digits: int = 3) -> str:
-    """A figure to `digits` significant digits, never as 0.000 unless it is 0."""
+
+def number(value: float | None) -> str:
+    """A figure to three significant digits, never as 0.000 unless it is 0."""
     if value is None:
         return "–"
-    if value != 0 and abs(value) < 0.001:
+    if value == 0:
+        return "0"
+    if abs(value) < 0.001:
         return "<0.001" if value > 0 else ">−0.001"
-    text = f"{value:.{digits}g}" if abs(value) < 1000 else f"{value:,.0f}"
+    # From 999.5 on three digits would be written 1e+03.
+    text = f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
     return text.replace("-", "−")
 
 
 def with_error(value: float | None, error: float | None) -> str:
-    """A figure and the 95 % half-width of its error, to the same decimal place."""
+    """A figure and the 95 % half-width of its error, to the same decimal place; `± ?` where the error is not known."""
     if value is None:
         return "–"
-    if error is None or error == 0:
+    if error is None:
+        return f"{number(value)} ± ?"
+    if error == 0:
         return number(value)
     half = _Z * error
     places = min(6, max(0, -int(f"{half:e}".split("e")[1]) + 1))
-    return f"{value:.{places}f} ± {half:.{places}f}".replace("-", "−")
+    width = f"{half:,.{places}f}"
+    return f"{_fixed(value, places)} ± {width if float(width.replace(',', '')) else '<0.000001'}"
+
+
+def share(value: float | None) -> str:
+    """A share in per cent to one decimal, as 0 % or 100 % only where it is exactly that."""
+    if value is None or value in (0, 1):
+        return "–" if value is None else f"{100 * value:.0f} %"
+    text = f"{100 * value:.1f}"
+    return {"0.0": "<0.1 %", "100.0": ">99.9 %"}.get(text, f"{text} %")
+
+
+def count(n: int, noun: str) -> str:
+    """`1 text`, `2,000 texts`."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def interval_name(edge: int, edges: Sequence[int]) -> str:
+    """`100–199` for the interval from 100 to the next of the configured edges, `500+` for the last."""
+    later = [e for e in edges if e > edge]
+    if not later:
+        return f"{edge}+"
+    return f"{edge}–{min(later) - 1}" if min(later) - 1 > edge else str(edge)
+
+
+def labels(temperatures: Iterable[str]) -> dict[str, str]:
+    """What the page calls each temperature: `τ 0.8`, a schedule's text, or its two ends where it is long.
+
+    Long texts that look alike when cut are numbered, so that equal labels mean equal temperatures.
+    """
+    short = {text: _label(text) for text in temperatures}
+    found: dict[str, str] = {}
+    for text, label in short.items():
+        alike = [other for other in short if short[other] == label]
+        found[text] = label if len(alike) == 1 else f"{label} #{alike.index(text) + 1}"
+    return found
+
+
+def labelled(tables: Tables) -> Tables:
+    """The tables with each temperature, and each reference, under its label."""
+    names = labels(tables["collapse_summary"]["temperature"].unique(maintain_order=True))
+    return {
+        key: table.with_columns(pl.col(c).replace(names) for c in ("temperature", "reference") if c in table.columns)
+        for key, table in tables.items()
+    }
 
 
 def beyond_noise(value: float, error: float | None) -> bool:
@@ -40,136 +95,185 @@ def beyond_noise(value: float, error: float | None) -> bool:
     return error is not None and abs(value) > _Z * error
 
 
-def headline(tables: Tables) -> list[str]:
-    """The sentences of the report's first screen, model by model."""
-    sentences: list[str] = []
-    summary = tables["collapse_summary"]
-    for model in summary["model"].unique(maintain_order=True):
-        rows = summary.filter(pl.col("model") == model).to_dicts()
-        effects = tables["temperature_effect"].filter(pl.col("model") == model).to_dicts()
-        name = f"{model}: " if summary["model"].n_unique() > 1 else ""
-        sentences.append(name + _length(rows[0], tables))
-        sentences.append(_prefix(rows[0], tables))
-        sentences += [_effect(rows[0], row, effects) for row in rows[1:]]
-        sentences += [_second_order(rows[0]), _assumptions(rows[0])]
+def _fixed(value: float, places: int) -> str:
+    text = f"{value:,.{places}f}".replace("-", "−")
+    return text if text.strip("−0.,") else text.removeprefix("−")  # No minus before a figure that is rounded to 0.
+
+
+def _label(text: str) -> str:
+    try:
+        float(text)
+    except ValueError:
+        if len(text) <= _LONGEST_LABEL:
+            return text
+        return f"{text[: _LONGEST_LABEL - 1 - _LABEL_END]}…{text[-_LABEL_END:]}"
+    return f"τ {text}"
+
+
+# ---------------------------------------------------------------------------------------------- what is told
+
+
+def headline(tables: Tables, edges: Sequence[int]) -> dict[str, list[str]]:
+    """The sentences of the report's first screen, by model.
+
+    Args:
+        tables: the run's tables, as `labelled` gives them.
+        edges: the configured lower edges of the length intervals.
+    """
+    sentences = {}
+    for model, mine in tables["collapse_summary"].group_by("model", maintain_order=True):
+        rows = mine.to_dicts()
+        effects = tables["temperature_effect"].filter(pl.col("model") == model[0]).to_dicts()
+        sentences[str(model[0])] = [
+            _length(rows[0], tables, edges),
+            _prefix(rows[0], tables, edges),
+            *(_effect(rows[0], row, effects) for row in rows[1:]),
+            _second_order(rows[0]),
+            _assumptions(rows[0]),
+        ]
     return sentences
 
 
 def closing_figures(tables: Tables) -> dict[str, tuple[list[str], list[list[str]]]]:
     """Per model: its temperatures, and a row for each figure that matters: its name, then value ± error at each."""
     figures = {}
-    for model, rows in tables["collapse_summary"].group_by("model", maintain_order=True):
+    for model, rows in labelled(tables)["collapse_summary"].group_by("model", maintain_order=True):
         each = rows.to_dicts()
         lines = [
-            [label, *(with_error(row[name], _error(row, name)) for row in each)]
+            [label, *(_figure(row, name) for row in each)]
             for label, name in (
                 ("mean cosine", "cosine_mean"), ("collapse gap", "collapse_gap"),
                 ("prefix gap", "prefix_gap"), ("mean SOCM", "socm_mean"),
             )
         ]  # fmt: skip
-        figures[str(model[0])] = [f"τ {row['temperature']}" for row in each], lines
+        figures[str(model[0])] = [row["temperature"] for row in each], lines
     return figures
 
 
-def interval_name(edge: int, edges: list[int]) -> str:
-    """`100–199` for the interval from 100 to the next edge, `500+` for the last."""
-    later = [e for e in edges if e > edge]
-    return f"{edge}–{min(later) - 1}" if later else f"{edge}+"
+def _figure(row: dict[str, Any], name: str) -> str:
+    return with_error(row[name], row[f"{name.removesuffix('_mean')}_se_superpopulation"])
 
 
-def _error(row: dict[str, Any], name: str) -> float | None:
-    error: float | None = row[f"{name.removesuffix('_mean')}_se_superpopulation"]
-    return error
+def _finding(row: dict[str, Any], name: str) -> str:
+    """`absent`, `unknown` (no error), `noise`, `up` or `down`: what may be said of a figure."""
+    value, error = row[name], row[f"{name.removesuffix('_mean')}_se_superpopulation"]
+    if value is None or error is None:
+        return "absent" if value is None else "unknown"
+    return "noise" if not beyond_noise(value, error) else "up" if value > 0 else "down"
 
 
-def _length(row: dict[str, Any], tables: Tables) -> str:
-    if row["collapse_gap"] is None:
+def _length(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> str:
+    finding = _finding(row, "collapse_gap")
+    if finding == "absent":
         return "Length collapse cannot be measured: fewer than two length intervals hold at least 30 texts."
-    cells = tables["length_collapse"].filter(
-        (pl.col("model") == row["model"])
-        & (pl.col("temperature") == row["temperature"])
-        & (pl.col("interval_a") == pl.col("interval_b"))
-    )
-    edges = sorted(tables["length_collapse"]["interval_a"].unique().to_list())
-    ends = [cells.filter(pl.col("interval_a") == row[key]).to_dicts()[0] for key in ("gap_shortest", "gap_longest")]
-    names = [interval_name(end["interval_a"], edges) for end in ends]
-    values = [with_error(end["cosine_mean"], end["cosine_se_superpopulation"]) for end in ends]
-    gap = with_error(row["collapse_gap"], row["collapse_gap_se_superpopulation"])
-    if not beyond_noise(row["collapse_gap"], row["collapse_gap_se_superpopulation"]):
-        start = "Longer texts do not collapse measurably: no difference beyond noise"
-    elif row["collapse_gap"] > 0:
-        start = "Longer texts lie closer together"
-    else:
-        start = "Longer texts lie further apart, the opposite of length collapse"
+    start = {
+        "up": "Longer texts lie closer together",
+        "down": "Longer texts lie further apart, the opposite of length collapse",
+        "noise": "Longer texts do not collapse measurably: no difference beyond noise",
+        "unknown": "Whether longer texts lie closer together is not known: too few texts to tell",
+    }[finding]
+    cells = _of(tables["length_collapse"], row).filter(pl.col("interval_a") == pl.col("interval_b"))
+    short, long = (cells.row(by_predicate=pl.col("interval_a") == row[f"gap_{end}"], named=True) for end in _ENDS)
+    names = _gap_names(row, edges)
     return (
-        f"{start}. At τ {row['temperature']} two texts of {names[1]} tokens have a mean cosine of {values[1]}, "
-        f"two of {names[0]} tokens {values[0]}: a collapse gap of {gap}."
+        f"{start}. At {row['temperature']} two texts of {names[1]} tokens have a mean cosine of "
+        f"{_figure(long, 'cosine_mean')}, two of {names[0]} tokens {_figure(short, 'cosine_mean')}: "
+        f"a collapse gap of {_figure(row, 'collapse_gap')}."
     )
 
 
-def _prefix(row: dict[str, Any], tables: Tables) -> str:
-    if row["prefix_gap"] is None:
-        return (
-            "How much of that is length itself is not known: fewer than 30 texts are long enough for the prefix probe, "
-            "or it was left out."
-        )
-    probe = tables["prefix_probe"].filter((pl.col("model") == row["model"]) & (pl.col("temperature") == row["temperature"]))
-    first, last, texts = probe["prefix_tokens"].min(), probe["prefix_tokens"].max(), probe["texts"][0]
-    gap = with_error(row["prefix_gap"], row["prefix_gap_se_superpopulation"])
-    seen = beyond_noise(row["prefix_gap"], row["prefix_gap_se_superpopulation"])
-    start = "Length itself does part of this" if seen and row["prefix_gap"] > 0 else (
-        "Length itself drives texts apart here" if seen else "Of length itself there is no effect beyond noise"
-    )  # fmt: skip
+def _gap_names(row: dict[str, Any], edges: Sequence[int]) -> list[str]:
+    return [interval_name(row[f"gap_{end}"], edges) for end in _ENDS]
+
+
+def _of(table: pl.DataFrame, row: dict[str, Any]) -> pl.DataFrame:
+    """The rows of the same model and temperature."""
+    return table.filter((pl.col("model") == row["model"]) & (pl.col("temperature") == row["temperature"]))
+
+
+def _prefix(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> str:
+    """What length itself does, between the prefixes that were probed and no further."""
+    gap, probed = _finding(row, "collapse_gap"), _finding(row, "prefix_gap")
+    if probed == "absent":
+        asked = "How much of that is length itself" if gap in ("up", "down") else "Whether length itself moves texts"
+        return f"{asked} is not known: too few texts are long enough for the prefix probe, or it was left out."
+    start = {
+        "up": "Length itself brings texts closer together within the probed range",
+        "down": "Length itself drives texts apart within the probed range",
+        "noise": "Of length itself there is no effect beyond noise within the probed range",
+        "unknown": "What length itself does is not known, too few texts to tell",
+    }[probed]
+    rows = _of(tables["prefix_probe"], row).sort("prefix_tokens").to_dicts()
+    first, last = rows[0], rows[-1]
+    limit = f"outside {first['prefix_tokens']} to {last['prefix_tokens']} tokens the probe does not tell length from topic"
     return (
-        f"{start}: the same {texts:,} texts, cut to {first} and to {last} tokens, change their mean cosine by {gap}; "
-        "what remains of the gap is that long texts are also about other things."
+        f"{start}: the same {count(first['texts'], 'text')} have a mean cosine of {_figure(first, 'cosine_mean')} cut to "
+        f"{first['prefix_tokens']} tokens and {_figure(last, 'cosine_mean')} cut to {last['prefix_tokens']}, "
+        f"a prefix gap of {_figure(row, 'prefix_gap')}. {_beside(row, gap, probed, edges, limit)}"
     )
+
+
+def _beside(row: dict[str, Any], gap: str, probed: str, edges: Sequence[int], limit: str) -> str:
+    """How the prefix gap stands beside the collapse gap, which spans other lengths and compares different texts."""
+    if gap == "absent":
+        return f"There is no collapse gap to set it beside; {limit}."
+    short, long = _gap_names(row, edges)
+    named = f"the collapse gap ({_figure(row, 'collapse_gap')}, between different texts of {short} and of {long} tokens)"
+    if gap == "unknown":
+        return f"Too few texts to tell how {named} compares; {limit}."
+    if gap == "noise":
+        return f"T{named[1:]} is no difference beyond noise; {limit}."
+    if probed == "unknown":
+        return f"So it does not tell how much of {named} is length itself."
+    if probed == "noise":
+        return f"So nothing of {named} is shown to be length itself; {limit}."
+    if probed == gap:
+        return f"It goes the same way as {named}; {limit}."
+    return f"It runs against {named}, which length within this range does not explain; {limit}."
 
 
 def _effect(reference: dict[str, Any], row: dict[str, Any], effects: list[dict[str, Any]]) -> str:
     found = {e["figure"]: e for e in effects if e["temperature"] == row["temperature"]}
-    labels = {
-        "collapse_gap": "the collapse gap",
-        "prefix_gap": "the prefix gap",
-        "cosine_mean": "mean cosine",
-        "socm_mean": "mean SOCM",
-    }
-    moved, still = [], []
-    for figure, label in labels.items():
-        effect = found.get(figure)
-        if effect is None:
-            continue
-        if beyond_noise(effect["change"], effect["change_se_superpopulation"]):
-            moved.append(f"{label} by {with_error(effect['change'], effect['change_se_superpopulation'])}")
-        else:
-            still.append(label)
-    text = f"τ {row['temperature']} against τ {reference['temperature']}, on the same texts: "
-    text += f"it moves {', '.join(moved)}" if moved else "no difference beyond noise"
-    if moved and still:
-        text += f"; no difference beyond noise in {', '.join(still)}"
-    return text + ". Whether that helps is for downstream scores to say; a changed τ means embedding the whole index again."
+    told: dict[str, list[str]] = {"moved": [], "noise": [], "unknown": []}
+    for figure, label in (
+        ("collapse_gap", "the collapse gap"), ("prefix_gap", "the prefix gap"),
+        ("cosine_mean", "mean cosine"), ("socm_mean", "mean SOCM"),
+    ):  # fmt: skip
+        if figure in found:
+            finding = _finding(found[figure], "change")
+            moved = finding in ("up", "down")
+            told["moved" if moved else finding].append(f"{label} by {_figure(found[figure], 'change')}" if moved else label)
+    parts = [
+        f"{start} {', '.join(told[key])}"
+        for key, start in (
+            ("moved", "it moves"),
+            ("noise", "no difference beyond noise in"),
+            ("unknown", "too few texts to tell for"),
+        )
+        if told[key]
+    ]
+    text = f"{row['temperature']} against {reference['temperature']}, on the same texts: "
+    text += "; ".join(parts) or "nothing was measured under both"
+    helps = "Whether that helps is for downstream scores to say; a" if told["moved"] else "A"
+    return f"{text}. {helps} changed temperature means embedding the whole index again."
 
 
 def _second_order(row: dict[str, Any]) -> str:
     if row["socm_mean"] is None:
         return "Second-order collapse was not measured: no SOCM sample."
-    value = with_error(row["socm_mean"], row["socm_se_superpopulation"])
+    texts = row["socm_texts"]
+    unknown = ", too few texts to tell how far off it is" if _finding(row, "socm_mean") == "unknown" else ""
     return (
-        f"Second-order collapse: mean SOCM {value} over all pairs of {row['socm_texts']:,} texts at τ {row['temperature']}. "
+        f"Second-order collapse: mean SOCM {_figure(row, 'socm_mean')} over the "
+        f"{count(texts * (texts - 1) // 2, 'pair')} of {count(texts, 'text')} at {row['temperature']}{unknown}. "
         "In print, on 1,000 Wikipedia sentences and with a regulariser that lowers it: bert-base-uncased .396, "
         "all-MiniLM-L12-v2 .313, e5-base-v2 .029, gte-base .018."
     )
 
 
 def _assumptions(row: dict[str, Any]) -> str:
-    share = f"{100 * row['spread_over_2_share']:.0f} %"
-    over = (
-        ""
-        if row["socm_over_1_share"] is None
-        else f", and {100 * row['socm_over_1_share']:.1f} % of the pairs have SOCM above 1"
-    )
-    cut = f"{100 * row['truncated_share']:.1f} %"
+    over = f", and {share(row['socm_over_1_share'])} of the pairs have SOCM above 1"
     return (
-        f"Assumptions: {share} of the texts have tr Σ > 2, which the papers take never to happen{over}; "
-        f"{cut} of the texts were truncated."
+        f"Assumptions: {share(row['spread_over_2_share'])} of the texts have tr Σ > 2, which the papers take never to happen"
+        f"{'' if row['socm_over_1_share'] is None else over}; {share(row['truncated_share'])} of the texts were truncated."
     )

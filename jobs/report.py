@@ -12,7 +12,7 @@ import polars as pl
 import vl_convert
 
 from jobs import figures
-from jobs.headline import NOTE, headline, number, with_error
+from jobs.headline import NOTE, count, headline, labelled, labels, number, share, with_error
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SHOWN_PAIRS = 10
@@ -35,14 +35,19 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "share": lambda v: "–" if v is None else f"{100 * v:.1f} %"}
-    summary = tables["collapse_summary"]
-    models = [_model(name, tables) for name in summary["model"].unique(maintain_order=True)]
+    environment.filters |= {"number": number, "share": share, "count": count}
+    names = labels(tables["collapse_summary"]["temperature"].unique(maintain_order=True))
+    tables, edges = labelled(tables), run["config"]["analysis"]["intervals"]
+    told = headline(tables, edges)
+    models = [_model(place, name, tables, edges) for place, name in enumerate(told)]
     charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
     return environment.get_template("report.html.j2").render(
-        sentences=[sentence.replace(" ± ", "\u00a0±\u00a0") for sentence in headline(tables)],
+        sentences={m: [sentence.replace(" ± ", "\u00a0±\u00a0") for sentence in each] for m, each in told.items()},
         note=NOTE,
         models=models,
+        analysed=_analysed(run, models),
+        temperatures=names,
+        steps={_relabelled(step, names): done["seconds"] for step, done in run.get("steps", {}).items()},
         run=run,
         config=json.dumps(run.get("config", {}), indent=2, ensure_ascii=False),
         specs=_safe_json({key: chart.to_dict(validate=False) for key, chart in charts.items()}),
@@ -50,7 +55,7 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> str:
     )
 
 
-def _model(name: str, tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
+def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[int]) -> dict[str, Any]:
     """What the page shows of one model."""
     mine = {key: table.filter(pl.col("model") == name) for key, table in tables.items() if "model" in table.columns}
     excerpts = {r["text_id"]: r for r in tables["excerpts"].to_dicts()} if "excerpts" in tables else None
@@ -59,16 +64,17 @@ def _model(name: str, tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
         for ranking in ("socm", "same_mean")
     }
     return {
-        "id": f"m{abs(hash_of(name)):x}",
+        "id": f"m{place}",
         "name": name,
+        "texts": mine["collapse_summary"]["texts"][0],
         "summary": [_strip(row) for row in mine["collapse_summary"].to_dicts()],
         "charts": {
-            "cosine": figures.cosine_by_length(mine["length_collapse"]),
-            "heatmap": figures.heatmap(mine["length_collapse"]),
+            "cosine": figures.cosine_by_length(mine["length_collapse"], edges),
+            "heatmap": figures.heatmap(mine["length_collapse"], edges),
             "probe": figures.prefix_probe(mine["prefix_probe"]),
             "effects": figures.effects(mine["temperature_effect"]),
             "scatter": figures.scatter(mine["socm_scatter"]),
-            "socm": figures.socm_by_length(mine["socm"]),
+            "socm": figures.socm_by_length(mine["socm"], edges),
         },
         "pairs": pairs,
         "excerpts": excerpts,
@@ -76,9 +82,21 @@ def _model(name: str, tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
     }
 
 
-def hash_of(name: str) -> int:
-    """A stable small number for an element's id."""
-    return sum((place + 1) * byte for place, byte in enumerate(name.encode()))
+def _analysed(run: dict[str, Any], models: list[dict[str, Any]]) -> str:
+    """How many texts the figures stand on: fewer than were taken where a model rejected some."""
+    taken = run["corpus"]["analysed"]
+    fewest, most = min(m["texts"] for m in models), max(m["texts"] for m in models)
+    if fewest == taken:
+        return count(taken, "text")
+    kept = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    return f"{kept} of {count(taken, 'text')} ({'by model, ' if fewest < most else ''}the rest rejected by the model)"
+
+
+def _relabelled(step: str, names: dict[str, str]) -> str:
+    """A step's name with the temperature's label for its text, which may be hundreds of characters long."""
+    for text in sorted(names, key=len, reverse=True):
+        step = step.replace(f"τ {text}", names[text])
+    return step
 
 
 def _strip(row: dict[str, Any]) -> dict[str, Any]:

@@ -4,19 +4,24 @@ import json
 import re
 import shutil
 import subprocess
+from html import escape
 from html.parser import HTMLParser
+from types import SimpleNamespace
+from urllib.parse import unquote
 
 import polars as pl
 import pytest
 
-from jobs import headline, report, schema
+from jobs import closing, headline, report, schema
+from jobs.storage import Storage
 
 HOSTILE = """</script><script>alert("x")</script><img src=x onerror=alert(1)> & 'q' \u2028 {{ 7*7 }}"""
 EDGES = (0, 100, 400)
 
 
 def key(tau, model="MiniLM"):
-    return {"model": model, "temperature": str(tau), "tau": tau, "schema_version": 1}
+    """`tau` is a number, or a schedule's text."""
+    return {"model": model, "temperature": str(tau), "tau": None if isinstance(tau, str) else tau, "schema_version": 1}
 
 
 def measured(name, value, error):
@@ -24,10 +29,13 @@ def measured(name, value, error):
     return {name: value, f"{short}_se": None if error is None else error / 2, f"{short}_se_superpopulation": error}
 
 
-def tables_of(gap=0.08, gap_error=0.01, prefix=0.02, change=-0.017, socm=0.66, text="a plain text", model="MiniLM"):
+def tables_of(
+    gap=0.08, gap_error=0.01, prefix=0.02, change=-0.017, socm=0.66, text="a plain text", model="MiniLM", taus=(1.0, 0.8)
+):
     """The tables of a run with these figures at τ 1.0, and at τ 0.8 `change` added to the gap."""
+    first, second = taus
     cells, summary, probe, seconds, pairs, scatter = [], [], [], [], [], []
-    for tau, gap_now in ((1.0, gap), (0.8, None if gap is None else gap + change)):
+    for tau, gap_now in ((first, gap), (second, None if gap is None else gap + change)):
         for a in EDGES:
             for b in EDGES:
                 if a <= b:
@@ -71,9 +79,9 @@ def tables_of(gap=0.08, gap_error=0.01, prefix=0.02, change=-0.017, socm=0.66, t
     effects = []
     if gap is not None:
         effects = [
-            key(0.8, model) | {"reference": "1.0", "figure": "collapse_gap", "reference_value": gap, "value": gap + change}
-            | measured("change", change, 0.003) | {"texts": 80},
-            key(0.8, model) | {"reference": "1.0", "figure": "cosine_mean", "reference_value": 0.06, "value": 0.061}
+            key(second, model) | {"reference": str(first), "figure": "collapse_gap"}
+            | {"reference_value": gap, "value": gap + change} | measured("change", change, 0.003) | {"texts": 80},
+            key(second, model) | {"reference": str(first), "figure": "cosine_mean", "reference_value": 0.06, "value": 0.061}
             | measured("change", 0.001, 0.003) | {"texts": 120},
         ]  # fmt: skip
     rows = {
@@ -86,7 +94,7 @@ def tables_of(gap=0.08, gap_error=0.01, prefix=0.02, change=-0.017, socm=0.66, t
 
 RUN = {
     "finished": "2026-01-02T03:04:05+00:00",
-    "config": {"seed": 0},
+    "config": {"seed": 0, "analysis": {"intervals": list(EDGES)}},
     "corpus": {
         "source": "texts.jsonl",
         "analysed": 120,
@@ -99,8 +107,26 @@ RUN = {
 }
 
 
+SCHEDULES = ("by_layer(1.0, 0.9)", f"by_head({', '.join([str([0.85] * 12)] * 5)}, {[0.8] * 12})")
+
+
+def told(tables, edges=EDGES):
+    """The sentences of the only model."""
+    (sentences,) = headline.headline(headline.labelled(tables), edges).values()
+    return sentences
+
+
 def words(**figures):
-    return headline.headline(tables_of(**figures))
+    return told(tables_of(**figures))
+
+
+def without_errors(tables):
+    """The same tables where too few texts were there to tell any error."""
+    return {n: t.with_columns(pl.lit(None, pl.Float64).alias(c) for c in t.columns if "_se" in c) for n, t in tables.items()}
+
+
+def specs_of(html):
+    return json.loads(re.search(r'<script type="application/json" id="specs">(.*?)</script>', html, re.S).group(1))
 
 
 class Page(HTMLParser):
@@ -129,11 +155,15 @@ def test_a_clear_collapse_is_said_with_its_error():
         "Longer texts lie closer together. At τ 1.0 two texts of 400+ tokens have a mean cosine of 0.1300 ± 0.0078, "
         "two of 0–99 tokens 0.0500 ± 0.0078: a collapse gap of 0.080 ± 0.020."
     )
-    assert prefix.startswith("Length itself does part of this: the same 31 texts, cut to 32 and to 256 tokens")
-    assert "by 0.0200 ± 0.0078" in prefix
+    assert prefix == (
+        "Length itself brings texts closer together within the probed range: the same 31 texts have a mean cosine of "
+        "0.1000 ± 0.0078 cut to 32 tokens and 0.1200 ± 0.0078 cut to 256, a prefix gap of 0.0200 ± 0.0078. "
+        "It goes the same way as the collapse gap (0.080 ± 0.020, between different texts of 0–99 and of 400+ tokens); "
+        "outside 32 to 256 tokens the probe does not tell length from topic."
+    )
     assert "it moves the collapse gap by −0.0170 ± 0.0059; no difference beyond noise in mean cosine." in effect
-    assert "mean SOCM 0.660 ± 0.020 over all pairs of 40 texts" in second
-    assert "89 % of the texts have tr Σ > 2" in assumptions
+    assert "mean SOCM 0.660 ± 0.020 over the 780 pairs of 40 texts at τ 1.0." in second
+    assert "89.0 % of the texts have tr Σ > 2" in assumptions
     assert "2.1 % of the pairs have SOCM above 1; 12.5 % of the texts were truncated." in assumptions
 
 
@@ -155,13 +185,104 @@ def test_the_opposite_of_collapse_is_not_called_collapse():
 def test_what_was_not_measured_is_said():
     length, prefix, effect, second, assumptions = words(gap=None, prefix=None, socm=None)
     assert "cannot be measured: fewer than two length intervals hold at least 30 texts" in length
-    assert "fewer than 30 texts are long enough" in prefix
-    assert "no difference beyond noise" in effect
+    assert prefix.startswith("Whether length itself moves texts is not known: too few texts are long enough")
+    assert "nothing was measured under both" in effect
     assert "not measured" in second
     assert assumptions.endswith("take never to happen; 12.5 % of the texts were truncated.")
     page = report.render(tables_of(gap=None, prefix=None, socm=None), RUN)
     assert "SOCM was not measured" in page
     assert "Most collapsed pairs" not in page
+
+
+@pytest.mark.parametrize(
+    ("gap", "prefix", "start", "end"),
+    [
+        (0.08, 0.02, "Length itself brings texts closer together", "It goes the same way as the collapse gap (0.080"),
+        (0.08, 0.001, "Of length itself there is no effect beyond noise", "So nothing of the collapse gap (0.080"),
+        (0.08, -0.02, "Length itself drives texts apart", "which length within this range does not explain"),
+        (0.01, 0.02, "Length itself brings texts closer together", "400+ tokens) is no difference beyond noise"),
+        (0.01, 0.001, "Of length itself there is no effect beyond noise", "400+ tokens) is no difference beyond noise"),
+        (0.01, -0.02, "Length itself drives texts apart", "400+ tokens) is no difference beyond noise"),
+        (-0.08, 0.02, "Length itself brings texts closer together", "It runs against the collapse gap (−0.080"),
+        (-0.08, 0.001, "Of length itself there is no effect beyond noise", "So nothing of the collapse gap (−0.080"),
+        (-0.08, -0.02, "Length itself drives texts apart", "It goes the same way as the collapse gap (−0.080"),
+        (None, 0.02, "Length itself brings texts closer together", "There is no collapse gap to set it beside"),
+        (None, 0.001, "Of length itself there is no effect beyond noise", "There is no collapse gap to set it beside"),
+        (None, -0.02, "Length itself drives texts apart", "There is no collapse gap to set it beside"),
+        (0.08, None, "How much of that is length itself is not known", "or it was left out."),
+        (0.01, None, "Whether length itself moves texts is not known", "or it was left out."),
+        (-0.08, None, "How much of that is length itself is not known", "or it was left out."),
+        (None, None, "Whether length itself moves texts is not known", "or it was left out."),
+    ],
+)
+def test_the_probe_claims_nothing_beyond_what_was_probed(gap, prefix, start, end):
+    sentence = words(gap=gap, prefix=prefix)[1]
+    assert sentence.startswith(start)
+    assert end in sentence
+    assert "other things" not in sentence
+    if prefix is not None:
+        assert "cut to 32 tokens" in sentence
+        assert "within the probed range" in sentence
+        assert sentence.endswith("; outside 32 to 256 tokens the probe does not tell length from topic.")
+    if None not in (gap, prefix):
+        assert "between different texts of 0–99 and of 400+ tokens)" in sentence
+
+
+def test_the_caption_of_the_probe_claims_nothing_beyond_what_was_probed():
+    page = report.render(tables_of(), RUN)
+    assert "is not due to length itself" not in page
+    assert "A flat line means that between these lengths length itself does nothing" in page
+
+
+def test_unknown_errors_are_told_as_unknown_and_not_as_no_difference():
+    length, prefix, effect, second, _ = told(without_errors(tables_of()))
+    assert length.startswith("Whether longer texts lie closer together is not known: too few texts to tell.")
+    assert prefix.startswith("What length itself does is not known, too few texts to tell: the same 31 texts")
+    assert "Too few texts to tell how the collapse gap (0.08 ± ?, between" in prefix
+    assert "on the same texts: too few texts to tell for the collapse gap, mean cosine." in effect
+    assert "mean SOCM 0.66 ± ? over the 780 pairs of 40 texts at τ 1.0, too few texts to tell" in second
+    assert not any("beyond noise" in sentence for sentence in (length, prefix, effect, second))
+    page = report.render(without_errors(tables_of()), RUN)
+    assert page.count("0.08 ± ?") == 1  # In the table; sentences keep a value and its error on one line.
+    bars = specs_of(page)["m0-effects"]["layer"][1]["data"]["values"]
+    assert [(bar["low"], bar["high"]) for bar in bars] == [(None, None)] * 2
+
+
+def test_a_probe_of_too_few_texts_beside_a_known_gap():
+    tables = tables_of()
+    tables["collapse_summary"] = tables["collapse_summary"].with_columns(
+        prefix_gap_se_superpopulation=pl.lit(None, pl.Float64)
+    )
+    assert told(tables)[1].endswith(
+        "So it does not tell how much of the collapse gap (0.080 ± 0.020, between different texts of 0–99 and of 400+ "
+        "tokens) is length itself."
+    )
+
+
+def test_intervals_are_named_by_the_configured_edges():
+    edges = [0, 50, 100, 400, 900, 901]  # Of these, [50, 100) and [900, ∞) hold no text.
+    assert "two texts of 400–899 tokens" in told(tables_of(), edges)[0]
+    assert "two of 0–49 tokens" in told(tables_of(), edges)[0]
+    assert "of 0–49 and of 400–899 tokens" in told(tables_of(), edges)[1]
+    specs = specs_of(report.render(tables_of(), RUN | {"config": {"analysis": {"intervals": edges}}}))
+    names = ["0–49", "100–399", "400–899"]
+    for chart in ("m0-cosine", "m0-socm"):
+        assert list(dict.fromkeys(row["x"] for row in specs[chart]["data"]["values"])) == names
+    cells = specs["m0-heatmap"]["concat"][0]["data"]["values"]
+    assert sorted({row["a"] for row in cells}) == sorted({row["b"] for row in cells}) == names
+    assert [headline.interval_name(edge, edges) for edge in (900, 901)] == ["900", "901+"]
+
+
+def test_texts_that_a_model_rejected_are_not_counted_as_analysed():
+    tables = tables_of()
+    tables["collapse_summary"] = tables["collapse_summary"].with_columns(texts=pl.lit(117, pl.Int64))
+    run = RUN | {"corpus": RUN["corpus"] | {"rejected_by_models": 3}}
+    text = Page(report.render(tables, run)).text
+    assert "· 117 of 120 texts (the rest rejected by the model) ·" in text
+    assert "117 texts analysed, 3 rejected by the model for want of a finite embedding" in text
+    assert "9,001 rows read, 1 rejected, 9,000 usable texts, of which 120 taken" in text
+    assert "120 analysed" not in text
+    assert "· 120 texts ·" in Page(report.render(tables_of(), RUN)).text
 
 
 def test_a_figure_without_an_error_is_never_beyond_noise():
@@ -176,9 +297,14 @@ def test_a_figure_without_an_error_is_never_beyond_noise():
         (0.12345, 0.01, "0.123 ± 0.020"),
         (-0.5, 0.25, "−0.50 ± 0.49"),
         (None, None, "–"),
-        (0.6543, None, "0.654"),
+        (0.6543, None, "0.654 ± ?"),
         (0.25, 0.0, "0.25"),
         (12.0, 9.0, "12 ± 18"),
+        (12345.6, 900.0, "12,346 ± 1,764"),
+        (0.5, 1e-9, "0.500000 ± <0.000001"),
+        (0.5, 1e-6, "0.500000 ± 0.000002"),
+        (-0.00001, 0.01, "0.000 ± 0.020"),
+        (-0.002, 0.001, "−0.0020 ± 0.0020"),
     ],
 )
 def test_a_number_is_rounded_by_its_error(value, error, text):
@@ -189,11 +315,53 @@ def test_small_numbers_are_not_shown_as_zero():
     assert headline.number(0.00004) == "<0.001"
     assert headline.number(-0.00004) == ">−0.001"
     assert headline.number(0.0) == "0"
+    assert headline.number(-0.0) == "0"
     assert headline.number(12345.6) == "12,346"
 
 
+@pytest.mark.parametrize(("value", "text"), [(999.7, "1,000"), (-999.7, "−1,000"), (999.4, "999"), (99.97, "100")])
+def test_numbers_are_never_written_with_an_exponent(value, text):
+    assert headline.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.004, "0.4 %"),
+        (0.0001, "<0.1 %"),
+        (0.9999, ">99.9 %"),
+        (0.0, "0 %"),
+        (1.0, "100 %"),
+        (0.125, "12.5 %"),
+        (None, "–"),
+    ],
+)
+def test_a_share_is_0_or_100_per_cent_only_where_it_is(value, text):
+    assert headline.share(value) == text
+
+
+def test_a_small_share_of_broken_assumptions_is_not_told_as_none():
+    tables = tables_of()
+    tables["collapse_summary"] = tables["collapse_summary"].with_columns(spread_over_2_share=0.004)
+    assert told(tables)[-1].startswith("Assumptions: 0.4 % of the texts have tr Σ > 2")
+
+
+def test_one_text_and_one_pair_are_singular():
+    tables = tables_of()
+    one = pl.lit(1, pl.Int64)
+    tables["collapse_summary"] = tables["collapse_summary"].with_columns(texts=one, socm_texts=one + 1)
+    assert "over the 1 pair of 2 texts" in told(tables)[3]
+    page = report.render(tables, RUN | {"corpus": RUN["corpus"] | {"analysed": 1, "read": 1, "usable": 1}})
+    assert "· 1 text ·" in page
+    assert "1 row read, 1 rejected, 1 usable text, of which 1 taken" in page
+    assert not re.search(r"(?<![\d,])1 (texts|pairs|rows|tokens)\b", Page(page).text)
+
+
 def test_hostile_text_stays_text():
-    run = RUN | {"corpus": RUN["corpus"] | {"source": HOSTILE, "rejected_reasons": {HOSTILE: 1}}, "config": {"id": HOSTILE}}
+    run = RUN | {
+        "corpus": RUN["corpus"] | {"source": HOSTILE, "rejected_reasons": {HOSTILE: 1}},
+        "config": RUN["config"] | {"id": HOSTILE},
+    }
     html = report.render(tables_of(text=HOSTILE, model=HOSTILE), run)
     calm = report.render(tables_of(), RUN)
     page, expected = Page(html), Page(calm)
@@ -202,8 +370,7 @@ def test_hostile_text_stays_text():
     assert len(page.tags) == len(expected.tags) + 1  # the line of the rejected reason
     assert page.text.count('</script><script>alert("x")</script>') >= 8
     assert "{{ 7*7 }}" in page.text
-    specs = re.search(r'<script type="application/json" id="specs">(.*?)</script>', html, re.S).group(1)
-    assert len(json.loads(specs)) == 6
+    assert len(specs_of(html)) == 6
 
 
 def test_the_page_asks_for_nothing_from_outside():
@@ -239,32 +406,109 @@ def test_every_model_has_its_own_section_and_charts():
     page = Page(html)
     ids = [attributes["id"] for _, attributes in page.tags if attributes.get("id")]
     assert len(ids) == len(set(ids)) == 13
-    assert "one/a b: Longer texts" in page.text
-    assert "ÄÖ<b>: Longer texts" in page.text
 
 
-@pytest.mark.parametrize("width", [390, 768, 1280])
-def test_a_real_browser_draws_every_chart_and_nothing_overflows(tmp_path, width):
+def test_of_several_models_each_has_its_findings_under_its_name():
+    one, other = tables_of(model="ad"), tables_of(model="cc", gap=0.2)
+    tables = {name: pl.concat([one[name], other[name]]) for name in one} | {"excerpts": one["excerpts"]}
+    html = report.render(tables, RUN)
+    lists = re.findall(r'<h2 class="of">(.*?)</h2>\s*<ul class="finding">(.*?)</ul>', html, re.S)
+    assert [name for name, _ in lists] == ["ad", "cc"]
+    assert "a collapse gap of 0.200" in lists[1][1]
+    assert [items.count("<li>") for _, items in lists] == [5, 5]
+    assert '<h2 class="of">' not in report.render(one, RUN)
+    ids = [attributes["id"] for _, attributes in Page(html).tags if attributes.get("id")]
+    assert len(ids) == len(set(ids)) == 13  # The letters of 'ad' and 'cc' have the same weighted sum.
+
+
+def test_labels_are_short_and_distinct():
+    long = [f"by_head([{', '.join(['1.0'] * 12)}], [{tau}, {', '.join(['0.9'] * 12)}])" for tau in (0.5, 0.6)]
+    found = headline.labels(["1.0", "log_length(64)", *long, "by_layer(" + "1.0, " * 11 + "0.85)"])
+    assert list(found.values()) == [
+        "τ 1.0",
+        "log_length(64)",
+        "by_head([1.0, 1.0, 1.0, …0.9, 0.9, 0.9]) #1",
+        "by_head([1.0, 1.0, 1.0, …0.9, 0.9, 0.9]) #2",
+        "by_layer(1.0, 1.0, 1.0, …1.0, 1.0, 0.85)",
+    ]
+
+
+def test_schedules_are_named_and_long_ones_written_out_once():
+    html = report.render(tables_of(taus=SCHEDULES), RUN | {"steps": {f"SOCM, τ {SCHEDULES[1]}": {"seconds": 2.0}}})
+    text = Page(html).text
+    label = headline.labels(SCHEDULES)[SCHEDULES[1]]
+    assert len(SCHEDULES[1]) > 400
+    assert len(label) == 40
+    assert html.count(SCHEDULES[1]) == text.count(f"{label}: {SCHEDULES[1]}") == 1
+    assert "At by_layer(1.0, 0.9) two texts of" in text
+    assert f"{label} against by_layer(1.0, 0.9), on the same texts: it moves the collapse gap" in text
+    assert f"SOCM, {label} 2.0" in text
+    assert "τ by_" not in html
+    specs = specs_of(html)
+    assert specs["m0-cosine"]["layer"][0]["encoding"]["color"]["scale"]["domain"] == ["by_layer(1.0, 0.9)", label]
+    assert [panel["title"]["text"] for panel in specs["m0-heatmap"]["concat"]] == ["by_layer(1.0, 0.9)", label]
+
+
+def test_the_last_words_on_the_screen_are_plain_text(tmp_path, capsys):
+    storage = Storage(str(tmp_path / "a[/b]"))
+    tables = tables_of(model="[/b]model[red]", taus=SCHEDULES)
+    storage.write_table("tables/collapse_summary.parquet", tables["collapse_summary"].to_arrow())
+    closing.close(SimpleNamespace(storage=storage))
+    out = capsys.readouterr().out
+    assert "a[/b]/report.html" in out
+    assert "[/b]model[red]" in out
+    assert SCHEDULES[0] in " ".join(out.split())
+    assert SCHEDULES[1] not in " ".join(out.split())
+
+
+def test_numbers_are_named_as_tau_on_the_screen():
+    ((temperatures, _),) = headline.closing_figures(tables_of()).values()
+    assert temperatures == ["τ 1.0", "τ 0.8"]
+
+
+PROBE = """<script>setTimeout(() => {
+  const inner = document.querySelector("iframe").contentDocument, root = inner.documentElement;
+  const over = ["cosine", "probe", "effects", "socm"].map(key => inner.getElementById("m0-" + key))
+    .map(box => box.querySelector("svg").getBoundingClientRect().right - box.getBoundingClientRect().right);
+  const seen = {client: root.clientWidth, scroll: root.scrollWidth, title: inner.title, over: Math.max(...over),
+    charts: inner.querySelectorAll(".chart svg").length,
+    texts: [...inner.querySelectorAll("svg text")].map(t => t.textContent)};
+  document.body.dataset.seen = encodeURIComponent(JSON.stringify(seen)); }, 4000);</script>"""
+
+
+def drawn(page, folder, width):
+    """What a browser sees of a page; in a frame, since a window of Chromium is never narrower than 500 pixels."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium on this machine: the page is not drawn")
-    probe = """<script>window.onerror = m => document.title = "ERROR " + m;
-    setTimeout(() => { const d = document.documentElement;
-      const charts = document.querySelectorAll(".chart svg").length;
-      document.body.dataset.seen = [d.clientWidth, d.scrollWidth, charts].join(" "); }, 4000);
-    </script></body>"""
-    page = tmp_path / "page.html"
-    html = report.render(tables_of(text=HOSTILE), RUN)
-    page.write_text(html.rpartition("</body>")[0] + probe + "</html>", "utf-8")  # Vega's own code names a body, too.
+    page = page.replace("<head>", '<head><script>window.onerror = m => document.title = "ERROR " + m;</script>', 1)
+    frame = f'<iframe srcdoc="{escape(page)}" style="width: {width}px; height: 2000px; border: 0"></iframe>'
+    (folder / "page.html").write_text(f'<!doctype html><meta charset="utf-8"><body>{frame}{PROBE}</body>', "utf-8")
     command = [
-        browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path}/profile",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync", f"--window-size={width},2000",
-        "--virtual-time-budget=9000", "--dump-dom", page.as_uri(),
+        browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={folder}/profile",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1400,2000",
+        "--hide-scrollbars", "--virtual-time-budget=9000", "--dump-dom", (folder / "page.html").as_uri(),
     ]  # fmt: skip
     dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-    seen = re.search(r'data-seen="(\d+) (\d+) (\d+)"', dom)
+    seen = re.search(r'data-seen="([^"]+)"', dom)
     assert seen, dom[-2000:]
-    client, scroll, charts = map(int, seen.groups())
-    assert "<title>ERROR" not in dom
-    assert charts == 6
-    assert scroll <= client
+    return json.loads(unquote(seen.group(1)))
+
+
+@pytest.mark.parametrize(("width", "taus"), [(390, (1.0, 0.8)), (390, SCHEDULES), (768, (1.0, 0.8)), (1280, SCHEDULES)])
+def test_a_real_browser_draws_every_chart_and_nothing_overflows(tmp_path, width, taus):
+    seen = drawn(report.render(tables_of(text=HOSTILE, taus=taus), RUN), tmp_path, width)
+    assert not seen["title"].startswith("ERROR")
+    assert seen["charts"] == 6
+    assert seen["client"] == width
+    assert seen["scroll"] <= width
+    assert seen["over"] <= 1  # Charts as wide as the page keep their legends inside it, to a pixel.
+    for label in headline.labels(map(str, taus)).values():
+        assert seen["texts"].count(label) == 6  # Four legends and two titles, not cut once more by the browser.
+
+
+def test_a_real_browser_draws_what_has_no_error(tmp_path):
+    seen = drawn(report.render(without_errors(tables_of()), RUN), tmp_path, 390)
+    assert not seen["title"].startswith("ERROR")
+    assert seen["charts"] == 6
+    assert "0.00" in "".join(seen["texts"])
