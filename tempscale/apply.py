@@ -208,10 +208,12 @@ class Attachment:
                 self._calls[numbers[0]] = self._calls.get(numbers[0], 0) + 1
             if isinstance(tau, tuple):
                 tau = head_temperatures(tau, layout, output)
-        if layout != "fused":
-            return divided(output, tau)
-        width = output.shape[-1] // 3
-        return torch.cat((divided(output[..., :width], tau), output[..., width:]), -1)
+        width = output.shape[-1] // (3 if layout == "fused" else 1)
+        if not torch.is_grad_enabled():  # Nobody else holds a projection's output: no copy, half the traffic.
+            output[..., :width].div_(tau)
+            return output
+        query = divided(output[..., :width], tau)
+        return torch.cat((query, output[..., width:]), -1) if layout == "fused" else query
 
     def _divide_bias(self, numbers: list[int], bias: Tensor) -> Tensor:
         """A position bias (1, head, token, token), or one for each text, by τ."""

@@ -8,7 +8,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from by_hand_attention import by_hand
+from by_hand_attention import by_hand, use
 from conftest import FAMILIES
 from transformers import (
     AutoModel,
@@ -215,6 +215,18 @@ def test_a_decoder_that_looks_both_ways(tiny_model, family, changes, side):
         assert relative(found[row][kept], expected) < 1e-5
         assert relative(causal[row][kept], expected) > 1e-2
     verify(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_with_and_without_gradients_are_equal_to_the_bit(tiny_model, family, dtype):
+    model = attach(tiny_model(family).to(dtype), 0.7)
+    use(model, "eager")  # T5's bias wants gradients, and sdpa takes another kernel for it.
+    inputs = {"input_ids": torch.tensor(random_ids(model, (23, 23)))}
+    with_gradients = model(**inputs).last_hidden_state
+    with torch.no_grad():
+        assert torch.equal(model(**inputs).last_hidden_state, with_gradients)
+    with torch.inference_mode():
+        assert torch.equal(model(**inputs).last_hidden_state, with_gradients)
 
 
 # --- as it was ----------------------------------------------------------------------------------------------------------
