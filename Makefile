@@ -12,7 +12,7 @@ audit: $(VENV)/.demo
 
 # Two at a time, a file's tests together: most of the time goes into whole runs of the job.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -147,7 +147,7 @@ class Attachment:
             del module.compute_bias
 
     def _hook(self, place: Places, numbers: list[int], architecture: Architecture) -> None:
-        divide = partial(self._divide_query, numbers, place.heads, architecture.layout)
+        divide = partial(self._divide_query, numbers, architecture.layout)
         self._handles.append(place.query.register_forward_hook(divide))
         if architecture.bias in ("argument", "returned"):
             give = partial(self._give_bias, numbers, list(inspect.signature(place.attention.forward).parameters))
@@ -194,9 +194,7 @@ class Attachment:
             )
         return self._now.of_layer(numbers[self._calls.get(numbers[0], 0) % len(numbers)])
 
-    def _divide_query(
-        self, numbers: list[int], heads: int, layout: str, module: nn.Module, inputs: Any, output: Tensor
-    ) -> Tensor:
+    def _divide_query(self, numbers: list[int], layout: str, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         if not self.enabled:
             return output
         if self._texts is not None:

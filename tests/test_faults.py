@@ -12,7 +12,7 @@ import pytest
 
 from jobs import config, sources
 
-SETTINGS = ["--sample", "240", "--socm-sample", "150", "--max-length", "128"]
+SETTINGS = ["--sample", "160", "--socm-sample", "100", "--max-length", "128"]
 
 
 @pytest.fixture(scope="module")

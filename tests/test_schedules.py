@@ -196,6 +196,9 @@ def test_an_attached_model_travels_to_another_process(tiny_model, family, schedu
 # --- torch.compile ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "family", ["bert", "albert", "mpnet", "t5", "umt5", "modernbert", "qwen3", "gemma3_text"]
+)  # each layout
 @pytest.mark.parametrize("schedule", [0.5, STEPS, "layers"], ids=str)
 def test_compiled_equals_uncompiled(tiny_model, family, schedule):
     model = tiny_model(family)

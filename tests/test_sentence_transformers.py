@@ -79,9 +79,10 @@ def test_folded_equals_attached(model, minilm, at):
     np.testing.assert_allclose(fold(model, 0.5).encode(TEXTS), at(0.5), atol=1e-6)
 
 
-@pytest.mark.parametrize("schedule", [0.5, ROLES, Temperature.log_length(16)], ids=str)
-def test_a_pool_of_processes_has_the_temperature(model, schedule):
-    attach(model, schedule)
+def test_a_pool_of_processes_has_the_temperature(model):
+    attach(
+        model, Temperature.by_role(query=1.0, document={"log_length": 16})
+    )  # What a process must know of: role and lengths.
     expected = model.encode_document(TEXTS)
     pool = model.start_multi_process_pool(["cpu", "cpu"])
     try:
