@@ -10,9 +10,9 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 audit: $(VENV)/.demo
 	$(BIN)/tempscale audit
 
-# Three at a time, a file's tests together: most of the time goes into whole runs of the job.
+# Two at a time, a file's tests together: most of the time goes into whole runs of the job.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

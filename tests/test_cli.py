@@ -121,3 +121,21 @@ def test_the_plan_names_what_a_run_costs_and_writes_nothing(tmp_path, minilm):
     for word in ("tokens", "time", "memory", "disk"):
         assert word in out
     assert not (tmp_path / "run").exists()
+
+
+def test_a_polite_kill_is_an_interrupt_whatever_ray_does_with_it():
+    """Ray takes SIGTERM when it starts; the handler of before is put back."""
+    import signal
+
+    from jobs.engine import _signals_kept
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with _signals_kept():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler is signal.getsignal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
