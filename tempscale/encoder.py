@@ -149,11 +149,18 @@ class Encoder:
         return apply.attached(self.model) or Temperature(1.0)
 
     def set_temperature(self, temperature: Temperature | float | str | Mapping[str, Any]) -> None:
-        """Replace the temperature; the model is detached first."""
+        """Replace the temperature; τ = 1 leaves the model untouched, free to attach another."""
         temperature = Temperature.of(temperature)
-        if apply.attached(self.model) is not None:
+        before = apply.attached(self.model)
+        if before is not None:
             apply.detach(self.model)
-        apply.attach(self.model, temperature)
+        try:
+            if not temperature.is_identity:
+                apply.attach(self.model, temperature)
+        except ValueError:
+            if before is not None:
+                apply.attach(self.model, before)
+            raise
 
     def encode(
         self,

@@ -405,3 +405,32 @@ def test_lower_casing_that_sentence_transformers_does_is_done_or_refused(tmp_pat
     with contextlib.suppress(ModelError):
         found = Encoder.load(folder, device="cpu").encode(texts).embeddings.numpy()
         np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_attach_detach_and_verify_take_an_encoder(tiny_folder):
+    from tempscale import attach, attached, detach, verify
+
+    encoder = Encoder.load(tiny_folder(), device="cpu")
+    plain = encoder.encode(LETTERS).embeddings
+    expected = Encoder.load(tiny_folder(), temperature=0.5, device="cpu").encode(LETTERS).embeddings
+    assert attach(encoder, 0.5) is encoder
+    assert attached(encoder) == encoder.temperature == Temperature(0.5)
+    verify(encoder)
+    assert torch.equal(encoder.encode(LETTERS).embeddings, expected)
+    assert torch.equal(detach(encoder).encode(LETTERS).embeddings, plain)
+
+
+def test_a_role_is_named_with_the_texts(tiny_folder):
+    encoder = Encoder.load(tiny_folder(), temperature={"by_role": {"query": 1.0, "document": 0.5}}, device="cpu")
+    for name, tau in (("query", 1.0), ("document", 0.5)):
+        expected = Encoder.load(tiny_folder(), temperature=tau, device="cpu").encode(LETTERS).embeddings
+        assert torch.equal(encoder.encode(LETTERS, role=name).embeddings, expected)
+    with pytest.raises(TemperatureError, match="depends on the role"):
+        encoder.encode(LETTERS)
+
+
+def test_a_temperature_that_cannot_be_set_leaves_the_one_before(tiny_folder):
+    encoder = Encoder.load(tiny_folder(), temperature=0.5, device="cpu")
+    with pytest.raises(TemperatureError, match="names 2 layers"):
+        encoder.set_temperature({"by_layer": [0.5, 0.6]})
+    assert encoder.temperature == Temperature(0.5)
