@@ -111,14 +111,13 @@ def find_models(config: AuditConfig) -> list[Model]:
         UsageError: one cannot be found or is not supported.
     """
     from tempscale.encoder import Tokenizer
-    from tempscale.loading import check_temperature
+    from tempscale.loading import check_temperatures
 
     models: list[Model] = []
     for name in config.embedding.models or [checkpoint.default_model()]:
         try:
             folder = checkpoint.resolve(name)
-            for temperature in config.temperatures():
-                check_temperature(folder, temperature)
+            check_temperatures(folder, config.temperatures())
             limit = Tokenizer(folder, config.embedding.max_length).max_length
         except ValueError as error:
             raise UsageError(str(error)) from None

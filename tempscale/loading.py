@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ def check_family(folder: Path) -> Architecture:
     return supported(str(config.get("model_type") if isinstance(config, dict) else None))
 
 
-def check_temperature(folder: Path, temperature: Temperature) -> None:
-    """Raise unless the model of a folder can have the temperature, told without loading the model.
+def check_temperatures(folder: Path, temperatures: Iterable[Temperature]) -> None:
+    """Raise unless the model of a folder can have each temperature, told without loading the model.
 
     Raises:
         UnsupportedArchitecture: the family is not supported.
@@ -41,7 +42,8 @@ def check_temperature(folder: Path, temperature: Temperature) -> None:
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"the configuration in {folder} cannot be read: {first_line(error)}") from None
     layers = int(config.num_hidden_layers) * int(getattr(config, "inner_group_num", 1))  # ALBERT's groups
-    temperature.check(layers, int(config.num_attention_heads))
+    for temperature in temperatures:
+        temperature.check(layers, int(config.num_attention_heads))
 
 
 def load_transformer(folder: Path, dtype: torch.dtype | str = torch.float32) -> tuple[Any, list[str]]:
