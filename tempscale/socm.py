@@ -21,9 +21,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tempscale.moments import covariance_factor
+from tempscale.nuclear import all_nuclear_norms, cross_nuclear_norms
+from tempscale.truncation import truncate
 
-_BATCH_ELEMENTS = 4_000_000
-"""Float64 elements of cross-Gram blocks worked on at once: 32 MB, about what stays near the cores."""
+__all__ = ["PairwiseSocm", "Socm", "cross_nuclear_norms", "pairwise_socm", "socm", "socm_tile", "socm_value", "traces"]
 
 
 class Socm(NamedTuple):
@@ -65,51 +66,67 @@ def socm_value(d_mu: Tensor, d_sigma: Tensor, alpha: float = 1.0, beta: float = 
     return (1 - d_mu).clamp_min(0) ** alpha * d_sigma**beta
 
 
+class PairwiseSocm(Socm):
+    """`Socm` of all pairs, with what each d_Σ may be too large by."""
+
+    d_sigma_error: Tensor
+    """Certified bound, (texts, texts) float64, of what `tolerance` left out: d_Σ − d_sigma_error ≤ exact ≤ d_Σ."""
+
+
 def pairwise_socm(
-    texts: Sequence[Float[Tensor, "token dim"]], *, regularization: float = 0.0, alpha: float = 1.0, beta: float = 1.0
-) -> Socm:
+    texts: Sequence[Float[Tensor, "token dim"]],
+    *,
+    regularization: float = 0.0,
+    tolerance: float = 0.0,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> PairwiseSocm:
     """SOCM of every pair of texts (S2 eqs. 4–6, 30).
 
     Args:
-        texts: token embeddings of each text, (tokens_i, d).
+        texts: token embeddings of each text, (tokens_i, d). float32 is right to 1e-5, usually to 1e-6.
         regularization: 0 is exact. 1e-9 adds what the published code adds, see `cross_nuclear_norms`.
+        tolerance: largest error of d_Σ that may be traded for speed, which pays on long texts; see `truncation`.
         alpha, beta: exponents of eq. 30.
 
     Returns:
-        Three float64 matrices (texts, texts), symmetric, with a diagonal of 0.
+        Three float64 matrices (texts, texts), symmetric, with a diagonal of 0, and d_sigma_error.
 
     Raises:
-        ValueError: as `socm`.
+        ValueError: as `socm`; a tolerance below 0, or beside a regularization.
     """
-    if not texts:
-        empty = torch.zeros(0, 0, dtype=torch.float64)
-        return Socm(empty, empty, empty)
+    if regularization and tolerance:
+        raise ValueError("tolerance belongs to the exact value; leave it at 0 where regularization is given")
     widths = {x.shape[-1] for x in texts}
     if len(widths) > 1:
         raise ValueError(
             f"token embeddings have {' and '.join(map(str, sorted(widths)))} dimensions; all texts need the same"
         )
     parts = [covariance_factor(x) for x in texts]
-    # The published code's value depends on which text of a pair comes first, so paper mode keeps their order.
-    order = list(range(len(parts)))
-    if not regularization:
-        order.sort(key=lambda i: parts[i][1].shape[0])
-    means = torch.stack([parts[i][0] for i in order])
-    factors = [parts[i][1] for i in order]
-    # Rank-sorted chunks keep padding small. Only pairs i < j are computed, and mirrored; a text's distance to itself is 0.
-    size, n = 32, len(order)
-    d_mu = torch.zeros(n, n, dtype=torch.float64)
-    d_sigma = torch.zeros(n, n, dtype=torch.float64)
-    for start in range(0, n, size):
-        rows = slice(start, min(start + size, n))
-        blocks = [(slice(i, i + 1), slice(i + 1, rows.stop)) for i in range(start, rows.stop - 1)]
-        blocks += [(rows, slice(j, j + size)) for j in range(rows.stop, n, size)]
-        for a, b in blocks:
-            tile = socm_tile(means[a], factors[a], means[b], factors[b], regularization=regularization)
-            d_mu[a, b], d_sigma[a, b] = tile.d_mu.cpu(), tile.d_sigma.cpu()
-    back = torch.argsort(torch.tensor(order))
-    d_mu, d_sigma = ((upper + upper.mT)[back][:, back] for upper in (d_mu, d_sigma))
-    return Socm(d_mu, d_sigma, socm_value(d_mu, d_sigma, alpha, beta))
+    if not parts:
+        empty = torch.zeros(0, 0, dtype=torch.float64)
+        return _with_error(Socm(empty, empty, empty), empty)
+    means, factors = torch.stack([mean for mean, _ in parts]), [factor for _, factor in parts]
+    trace = traces(factors)
+    kept, loss = truncate(factors, tolerance)
+    if regularization:
+        # The published code's value depends on which text of a pair comes first, so each pair keeps its order.
+        cross = cross_nuclear_norms(kept, kept, regularization=regularization).triu(1)
+        cross = cross + cross.mT
+    else:
+        cross = all_nuclear_norms(kept)
+    d_mu = _squared_distances(means, means).fill_diagonal_(0)
+    # Summed in one order for (i, j) and (j, i), so that the matrix is symmetric to the bit.
+    d_mu = d_mu.triu() + d_mu.triu(1).mT
+    d_sigma = ((trace.unsqueeze(1) + trace.unsqueeze(0) - 2 * cross) / 4).clamp_min_(0).fill_diagonal_(0)
+    found = Socm(d_mu, d_sigma, socm_value(d_mu, d_sigma, alpha, beta))
+    return _with_error(found, (loss.unsqueeze(1) + loss.unsqueeze(0)).fill_diagonal_(0))
+
+
+def _with_error(values: Socm, error: Tensor) -> PairwiseSocm:
+    found = PairwiseSocm(*values)
+    found.d_sigma_error = error
+    return found
 
 
 def socm_tile(
@@ -130,64 +147,20 @@ def socm_tile(
     Returns:
         Float64 matrices (texts1, texts2). d_Σ is clamped at 0, where rounding could take it below.
     """
-    difference = means1.double().unsqueeze(1) - means2.double().unsqueeze(0)
-    # Unit means in float32 are so to 1e-7: opposite ones could otherwise take d_μ above 1 and SOCM below 0.
-    d_mu = (difference.square().sum(-1) / 4).clamp_max_(1)
+    d_mu = _squared_distances(means1, means2)
     cross = cross_nuclear_norms(factors1, factors2, regularization=regularization)
     d_sigma = ((traces(factors1).unsqueeze(1) + traces(factors2).unsqueeze(0) - 2 * cross) / 4).clamp_min_(0)
     return Socm(d_mu, d_sigma, socm_value(d_mu, d_sigma))
 
 
+def _squared_distances(means1: Tensor, means2: Tensor) -> Tensor:
+    """d_μ = ‖μ_1 − μ_2‖²/4 = (1 − cos)/2 of unit means, from differences: a product would lose the digits of near ones."""
+    first, second = means1.double().cpu(), means2.double().cpu()
+    distances = torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist").square_().div_(4)
+    # Unit means in float32 are so to 1e-7: opposite ones could otherwise take d_μ above 1 and SOCM below 0.
+    return distances.clamp_max_(1)
+
+
 def traces(factors: Sequence[Float[Tensor, "rank dim"]]) -> Float[Tensor, " text"]:
     """Tr Σ = ‖F‖_F² of each text, in float64."""
-    return torch.stack([factor.double().square().sum() for factor in factors])
-
-
-def cross_nuclear_norms(
-    factors1: Sequence[Float[Tensor, "rank1 dim"]],
-    factors2: Sequence[Float[Tensor, "rank2 dim"]],
-    *,
-    regularization: float = 0.0,
-) -> Float[Tensor, "text1 text2"]:
-    """‖F_1F_2ᵀ‖_* = tr (Σ_1^½ Σ_2 Σ_1^½)^½ of every pair of texts of two lists (the cross term of S2 eq. 6).
-
-    One product in the factors' precision gives all cross blocks G; the singular values of each are the roots of the
-    eigenvalues of its smaller Gram matrix, taken in float64 (in float32 the small ones would drown). Against float64
-    throughout, d_Σ differs by less than 1e-6 on float32 factors of unit-mean texts.
-
-    Args:
-        factors1, factors2: covariance factors (rank_i, d).
-        regularization: ε > 0 gives tr (S Σ_2 S + εI)^½ with S = (Σ_1 + εI)^½, as S2's published code does: the roots of
-            the eigenvalues of F_2(Σ_1 + εI)F_2ᵀ plus ε, and (d − rank_2)·√ε. It lowers d_Σ by about (d − r)√ε/2 and
-            depends a little on which text comes first.
-
-    Returns:
-        Float64 (texts1, texts2), ≥ 0.
-    """
-    dim = factors1[0].shape[1]
-    norms = torch.empty(len(factors1), len(factors2), dtype=torch.float64, device=factors1[0].device)
-    rank1, rank2 = max(f.shape[0] for f in factors1), max(f.shape[0] for f in factors2)
-    if rank1 > rank2 and not regularization:
-        return cross_nuclear_norms(factors2, factors1).mT
-    padded2 = _padded(factors2, rank2)
-    columns = max(1, _BATCH_ELEMENTS // (rank1 * rank2))
-    for row, factor in enumerate(factors1):
-        for start in range(0, len(factors2), columns):
-            block = padded2[start : start + columns]
-            gram = (factor @ block.reshape(-1, dim).mT).reshape(factor.shape[0], -1, rank2).permute(1, 0, 2).double()
-            if regularization:
-                second = block.double()
-                squares = torch.linalg.eigvalsh(gram.mT @ gram + regularization * (second @ second.mT)).clamp_min_(0)
-                total = (squares + regularization).sqrt_().sum(-1) + (dim - rank2) * regularization**0.5
-            else:
-                total = torch.linalg.eigvalsh(gram @ gram.mT).clamp_min_(0).sqrt_().sum(-1)
-            norms[row, start : start + columns] = total
-    return norms
-
-
-def _padded(factors: Sequence[Tensor], rank: int) -> Tensor:
-    """Factors stacked with rows of zeros below, which add only singular values of zero."""
-    padded = factors[0].new_zeros(len(factors), rank, factors[0].shape[1])
-    for row, factor in enumerate(factors):
-        padded[row, : factor.shape[0]] = factor
-    return padded
+    return torch.stack([factor.double().square().sum() for factor in factors]).cpu()

@@ -1,0 +1,160 @@
+"""SIMD lanes for numba: sixteen numbers that are worked on as one, each lane belonging to another pair of texts.
+
+A compiler cannot see by itself that sixteen small matrices, stored element by element side by side, may be decomposed
+together: it must assume that arrays overlap. `Lanes` makes it explicit. Inside a numba function `load` and `store` move
+sixteen neighbours of an array, and +, −, ×, / and the functions below act on all of them. LLVM turns them into the
+widest instructions that the processor has. No lane ever meets another, so a lane's result does not depend on its place.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
+
+LANES = 16
+"""Numbers side by side: one AVX-512 register of float32, two AVX2, four NEON."""
+_CONTRACT = ("contract", "nsz")
+"""A product and a sum may become one fused instruction; nothing else is reordered."""
+
+
+class Lanes(types.Type):
+    """Sixteen float32 or float64 as a numba type."""
+
+    def __init__(self, scalar: Any) -> None:
+        self.scalar = scalar
+        super().__init__(name=f"Lanes({scalar})")
+
+    def llvm(self) -> Any:
+        """The LLVM vector."""
+        return ir.VectorType(ir.FloatType() if self.scalar == types.float32 else ir.DoubleType(), LANES)
+
+    def suffix(self) -> str:
+        """How LLVM names the type in its intrinsics."""
+        return f"v{LANES}f{32 if self.scalar == types.float32 else 64}"
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, lanes: Lanes) -> None:
+        super().__init__(manager, lanes, lanes.llvm())
+
+
+_F32, _F64 = Lanes(types.float32), Lanes(types.float64)
+
+
+def _of(array: Any) -> Lanes:
+    return _F32 if array.dtype == types.float32 else _F64
+
+
+def _address(context: Any, builder: Any, array: Any, lanes: Lanes, args: Any) -> Any:
+    data = context.make_array(array)(context, builder, args[0]).data
+    return builder.bitcast(builder.gep(data, [args[1]]), lanes.llvm().as_pointer())
+
+
+@intrinsic
+def load(typing: Any, array: Any, offset: Any) -> Any:
+    """Sixteen neighbours of a flat array from `offset` on."""
+    lanes = _of(array)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(_address(context, builder, array, lanes, args), align=4)
+
+    return lanes(array, types.intp), generate
+
+
+@intrinsic
+def store(typing: Any, array: Any, offset: Any, value: Any) -> Any:
+    """Put sixteen neighbours into a flat array from `offset` on."""
+    lanes = _of(array)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[2], _address(context, builder, array, lanes, args), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes), generate
+
+
+def _arithmetic(operation: Callable[..., Any], instruction: str) -> None:
+    @type_callable(operation)
+    def _typed(context: Any) -> Any:
+        return lambda a, b: a if isinstance(a, Lanes) and a == b else None
+
+    for lanes in (_F32, _F64):
+
+        @lower_builtin(operation, lanes, lanes)
+        def _lowered(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return getattr(builder, instruction)(*args, flags=_CONTRACT)
+
+
+_arithmetic(operator.add, "fadd")
+_arithmetic(operator.sub, "fsub")
+_arithmetic(operator.mul, "fmul")
+_arithmetic(operator.truediv, "fdiv")
+
+
+def _elementwise(name: str, arguments: int) -> Any:
+    """One of LLVM's own functions, lane by lane."""
+
+    def call(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        lanes = signature.return_type
+        kind = ir.FunctionType(lanes.llvm(), [lanes.llvm()] * arguments)
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.{lanes.suffix()}"), args)
+
+    if arguments == 1:
+        return intrinsic(lambda typing, a: (a(a), call))
+    return intrinsic(lambda typing, a, b: (a(a, b), call))
+
+
+sqrt = _elementwise("sqrt", 1)
+fabs = _elementwise("fabs", 1)
+copysign = _elementwise("copysign", 2)
+
+
+@intrinsic
+def splat(typing: Any, like: Any, value: Any) -> Any:
+    """Sixteen times one number, of the type of `like`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        one = builder.insert_element(ir.Constant(like.llvm(), ir.Undefined), args[1], ir.Constant(ir.IntType(32), 0))
+        return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+
+    return like(like, like.scalar), generate
+
+
+@intrinsic
+def where_positive(typing: Any, condition: Any, a: Any, b: Any) -> Any:
+    """Lane by lane, `a` where the condition is above 0, else `b`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        zero = ir.Constant(condition.llvm(), [0.0] * LANES)
+        return builder.select(builder.fcmp_ordered(">", args[0], zero), args[1], args[2])
+
+    return a(condition, a, b), generate
+
+
+@intrinsic
+def widen(typing: Any, a: Any) -> Any:
+    """Float32 lanes as float64."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fpext(args[0], _F64.llvm())
+
+    return _F64(a), generate
+
+
+@intrinsic
+def largest(typing: Any, a: Any) -> Any:
+    """The largest of the sixteen."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        scalar = ir.FloatType() if a == _F32 else ir.DoubleType()
+        name = f"llvm.vector.reduce.fmax.{a.suffix()}"
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(scalar, [a.llvm()]), name)
+        return builder.call(function, args)
+
+    return a.scalar(a), generate

@@ -1,0 +1,177 @@
+"""‖F_1F_2ᵀ‖_* of many pairs: the cross term of d_Σ (S2 eq. 6) without a d×d matrix.
+
+One product gives the cross blocks of many pairs; what follows depends on where they lie. On a CPU in float32, sixteen
+blocks at a time in SIMD lanes (`bidiagonal`). On a GPU, polar iterations made of products alone (`polar`). In float64,
+for blocks too large for lanes and in paper mode, eigenvalues of Gram matrices in float64. benchmarks/NOTES.md has what
+was tried and lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+_LANES = 16
+_LARGEST_BLOCK = 512 * 512
+"""Elements of the largest cross block that goes into lanes: sixteen of them take 16 MB."""
+_CHUNK_ELEMENTS = 1 << 19
+"""Float32 elements of the products worked on at once on a CPU: 2 MB, about one core's second-level cache."""
+_GRAM_ELEMENTS = 4_000_000
+"""Float64 elements of cross blocks worked on at once by eigenvalues: 32 MB."""
+
+Factors = Sequence[Float[Tensor, "rank dim"]]
+
+
+def cross_nuclear_norms(
+    factors1: Factors, factors2: Factors, *, regularization: float = 0.0
+) -> Float[Tensor, "text1 text2"]:
+    """‖F_1F_2ᵀ‖_* = tr (Σ_1^½ Σ_2 Σ_1^½)^½ of every text of one list with every text of another.
+
+    Products are in the factors' precision. On float32 factors of unit-mean texts d_Σ, a half of the norm's error, stays
+    within 1e-5 of float64 throughout; 1e-6 is usual.
+
+    Args:
+        factors1, factors2: covariance factors (rank_i, d); those of rank 0 give 0. Texts are sorted by rank inside.
+        regularization: ε > 0 gives tr (S Σ_2 S + εI)^½ with S = (Σ_1 + εI)^½, as S2's published code does: the roots of
+            the eigenvalues of F_2(Σ_1 + εI)F_2ᵀ plus ε, and (d − rank_2)·√ε. It lowers d_Σ by about (d − r)√ε/2 and
+            depends a little on which text comes first.
+
+    Returns:
+        Float64 (texts1, texts2), ≥ 0, on the CPU.
+    """
+    norms = np.zeros((len(factors1), len(factors2)))
+    if not len(factors1) or not len(factors2):
+        return torch.from_numpy(norms)
+    if regularization:
+        return _gram_norms(factors1, factors2, regularization)
+    rows, columns = _by_rank(factors1), _by_rank(factors2)
+    sorted1, sorted2 = [factors1[i] for i in rows], [factors2[j] for j in columns]
+
+    def place(group: int, first: int, found: np.ndarray) -> None:
+        norms[np.ix_(rows[first:], columns[group : group + _LANES])] = found
+
+    _each_group(sorted1, sorted2, lambda group: 0, place)
+    return torch.from_numpy(norms)
+
+
+def all_nuclear_norms(factors: Factors) -> Float[Tensor, "text text"]:
+    """‖F_iF_jᵀ‖_* of all pairs of one list: symmetric, its diagonal ‖F_iF_iᵀ‖_*. See `cross_nuclear_norms`."""
+    norms = np.zeros((len(factors), len(factors)))
+    order = _by_rank(factors)
+    ordered = [factors[i] for i in order]
+
+    def place(group: int, first: int, found: np.ndarray) -> None:
+        own, later = order[group : group + _LANES], order[first:]
+        norms[np.ix_(own, later)] = found.T
+        norms[np.ix_(later, own)] = found
+        inside = norms[np.ix_(own, own)]  # Both orders of these pairs were worked out; the first is kept for both.
+        norms[np.ix_(own, own)] = np.triu(inside) + np.triu(inside, 1).T
+
+    _each_group(ordered, ordered, lambda group: group, place)
+    return torch.from_numpy(norms)
+
+
+def _by_rank(factors: Factors) -> np.ndarray:
+    """Stable order by rank: neighbours pad one another little."""
+    return np.argsort([factor.shape[0] for factor in factors], kind="stable")
+
+
+def _each_group(
+    rows: Factors, columns: Factors, first_row: Callable[[int], int], place: Callable[[int, int, np.ndarray], None]
+) -> None:
+    """Hand `place` the norms (rows from first_row on, up to sixteen columns) of every group of columns."""
+    groups = range(0, len(columns), _LANES)
+    if rows[0].dtype == torch.float32 and rows[0].device.type == "cpu":
+        stacked = np.concatenate([factor.detach().numpy() for factor in rows])
+        starts = np.concatenate([[0], np.cumsum([factor.shape[0] for factor in rows])]).astype(np.int64)
+        lists = [factor.detach().numpy() for factor in columns]
+
+        def one(group: int) -> None:
+            first = first_row(group)
+            place(group, first, _lane_norms(stacked, starts[first:], lists[group : group + _LANES]))
+
+        threads = min(torch.get_num_threads(), len(groups))
+        if threads == 1:
+            for group in groups:
+                one(group)
+            return
+        # Groups share nothing but what they read, so their number of threads changes no digit.
+        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+            list(pool.map(one, groups))
+        return
+    for group in groups:
+        first, own = first_row(group), columns[group : group + _LANES]
+        if rows[0].device.type == "cuda" and rows[0].dtype == torch.float32:
+            from tempscale.polar import polar_norms
+
+            place(group, first, polar_norms(rows[first:], own).cpu().numpy())
+        else:
+            place(group, first, _gram_norms(rows[first:], own).numpy())
+
+
+def _lane_norms(stacked: np.ndarray, starts: np.ndarray, group: list[np.ndarray]) -> np.ndarray:
+    """(texts, len(group)) norms: one product a chunk of rows, whose columns are the group's rows, text innermost.
+
+    So each product already lies as the lanes want it: element by element, sixteen texts side by side.
+    """
+    from tempscale.bidiagonal import nuclear_norms
+
+    texts, rank, dim = len(starts) - 1, max(factor.shape[0] for factor in group), stacked.shape[1]
+    norms = np.zeros((texts, _LANES))
+    if rank == 0:
+        return norms[:, : len(group)]
+    lanes = np.zeros((rank, _LANES, dim), dtype=np.float32)
+    for lane, factor in enumerate(group):
+        lanes[: len(factor), lane] = factor
+    width = rank * _LANES
+    right = lanes.reshape(width, dim).T
+    ranks = np.diff(starts)
+    fitting = int(np.searchsorted(ranks, _LARGEST_BLOCK // rank, side="right"))
+    most_rows = max(_CHUNK_ELEMENTS // width, int(ranks[:fitting].max(initial=1)))
+    buffer = np.empty(most_rows * width, dtype=np.float32)
+    first = 0
+    while first < fitting:
+        last = int(np.searchsorted(starts, starts[first] + most_rows, side="right")) - 1
+        last = min(max(last, first + 1), fitting)
+        rows = stacked[starts[first] : starts[last]]
+        product = buffer[: len(rows) * width].reshape(len(rows), width)
+        np.dot(rows, right, out=product)
+        found = np.empty((last - first) * _LANES)
+        nuclear_norms(product.ravel(), starts[first : last + 1] - starts[first], rank, found)
+        norms[first:last] = found.reshape(-1, _LANES)
+        first = last
+    if fitting < texts:
+        large = [torch.from_numpy(stacked[starts[k] : starts[k + 1]]) for k in range(fitting, texts)]
+        norms[fitting:, : len(group)] = _gram_norms(large, [torch.from_numpy(factor) for factor in group]).numpy()
+    return norms[:, : len(group)]
+
+
+def _gram_norms(factors1: Factors, factors2: Factors, regularization: float = 0.0) -> Tensor:
+    """Roots of the eigenvalues, in float64, of each cross block's smaller Gram matrix."""
+    dim = factors1[0].shape[1]
+    norms = torch.zeros(len(factors1), len(factors2), dtype=torch.float64)
+    rank1, rank2 = max(f.shape[0] for f in factors1), max(f.shape[0] for f in factors2)
+    if rank1 > rank2 and not regularization:
+        return _gram_norms(factors2, factors1).transpose(0, 1)
+    if rank2 == 0:
+        return norms + dim * regularization**0.5
+    padded2 = torch.nn.utils.rnn.pad_sequence(list(factors2), batch_first=True)
+    columns = max(1, _GRAM_ELEMENTS // (max(1, rank1) * rank2))
+    for row, factor in enumerate(factors1):
+        for start in range(0, len(factors2), columns):
+            block = padded2[start : start + columns]
+            cross = (factor @ block.reshape(-1, dim).mT).reshape(factor.shape[0], -1, rank2).permute(1, 0, 2).double()
+            if regularization:
+                second = block.double()
+                squares = torch.linalg.eigvalsh(cross.mT @ cross + regularization * (second @ second.mT)).clamp_min_(0)
+                total = (squares + regularization).sqrt_().sum(-1) + (dim - rank2) * regularization**0.5
+            else:
+                total = torch.linalg.eigvalsh(cross @ cross.mT).clamp_min_(0).sqrt_().sum(-1)
+            norms[row, start : start + columns] = total.cpu()
+    return norms
