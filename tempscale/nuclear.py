@@ -158,9 +158,9 @@ def _gram_norms(factors1: Factors, factors2: Factors, regularization: float = 0.
     norms = torch.zeros(len(factors1), len(factors2), dtype=torch.float64)
     rank1, rank2 = max(f.shape[0] for f in factors1), max(f.shape[0] for f in factors2)
     if rank1 > rank2 and not regularization:
-        return _gram_norms(factors2, factors1).transpose(0, 1)
+        return _gram_norms(factors2, factors1).mT
     if rank2 == 0:
-        return norms + dim * regularization**0.5
+        return norms.fill_(dim * regularization**0.5)
     padded2 = torch.nn.utils.rnn.pad_sequence(list(factors2), batch_first=True)
     columns = max(1, _GRAM_ELEMENTS // (max(1, rank1) * rank2))
     for row, factor in enumerate(factors1):

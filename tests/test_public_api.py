@@ -94,6 +94,7 @@ def test_the_science_imports_neither_ray_nor_tables_nor_jobs(module):
             assert node.level == 0
             imported.add(node.module.split(".")[0])
     allowed = {"torch", "numpy", "scipy", "transformers", "huggingface_hub", "safetensors", "jaxtyping", "tempscale"}
+    allowed |= {"numba", "llvmlite", "threadpoolctl"}
     assert imported - set(sys.stdlib_module_names) <= allowed
 
 
