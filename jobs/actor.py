@@ -12,7 +12,7 @@ from jobs.engine import Cluster, readable_failures
 from jobs.storage import Storage
 
 if TYPE_CHECKING:
-    from jobs.runs import Model, Run
+    from jobs.runs import Model, RunOf
 
 ROLE = "document"
 """What the texts of a corpus are, for a temperature that depends on the role."""
@@ -47,7 +47,7 @@ class ModelActor:
 
 
 def pool(
-    run: Run,
+    run: RunOf[Any],
     cluster: Cluster,
     model: Model,
     actor: type[ModelActor],

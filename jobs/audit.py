@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-import platform
 from importlib import metadata
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-import tempscale
-from jobs import corpus, embed, engine, factors, pairwise, pairwise_socm, probe, report, runs, sources, summary
-from jobs.config import AuditConfig
+from jobs import (
+    corpus,
+    embed,
+    engine,
+    exposure,
+    factors,
+    pairwise,
+    pairwise_socm,
+    probe,
+    report,
+    runs,
+    socm_sample,
+    sources,
+    summary,
+)
+from jobs.config import Analysis, AuditConfig
 from jobs.errors import UsageError
 from jobs.layout import Layout, layout
 from jobs.progress import Journal
@@ -83,8 +95,9 @@ def _embedded(
     texts = layout(run, model, index["usable"])
     analysis = run.config.analysis
     if analysis.socm_sample:
-        with journal.stage(f"covariance factors{of}", min(analysis.socm_sample, len(texts))) as stage:
-            stage.note = f"{factors.collect(run, cluster, model, texts, index, stage.advance):,} sampled texts"
+        sample = _socm_sample(run, cluster, model, texts, index, journal)
+        with journal.stage(f"covariance factors{of}", len(sample)) as stage:
+            stage.note = f"{factors.collect(run, cluster, model, texts, index, sample, stage.advance):,} sampled texts"
     if analysis.probe_sample:
         with journal.stage(f"prefix probe{of}") as stage:
             probed = probe.probe(run, cluster, model, texts, index, stage.advance)
@@ -92,6 +105,27 @@ def _embedded(
             if not probed["texts"]:
                 stage.note = "left out: too few texts are long enough"
     return texts, counts["rejected"]
+
+
+def _socm_sample(
+    run: Run, cluster: engine.Cluster, model: runs.Model, texts: Layout, index: dict[str, Any], journal: Journal
+) -> list[str]:
+    """A simple random sample, or one drawn by length interval after a pilot has told how large it must be."""
+    analysis, seed = run.config.analysis, run.config.seed
+    if analysis.socm_cell_se is None:
+        return socm_sample.simple(texts, analysis.socm_sample, seed)
+    with journal.stage(f"SOCM pilot{_of(run, model)}") as stage:
+        pilot = socm_sample.stratified(texts, socm_sample.pilot_sizes(texts), seed)
+        factors.collect(run, cluster, model, texts, index, pilot, lambda count: None, "partials/pilot")
+        measured = [
+            pairwise_socm.measure(run, cluster, model, t, texts, lambda count: None, "partials/pilot", "pilot_socm")
+            for t in run.temperatures
+        ]
+        sizes = socm_sample.wanted_sizes(measured, texts, analysis.socm_cell_se, analysis.socm_sample)
+        stage.note = (
+            f"{len(pilot):,} texts; {int(sizes.sum()):,} are to give each cell an error of {analysis.socm_cell_se:g}"
+        )
+    return socm_sample.stratified(texts, sizes, seed)
 
 
 def _of(run: Run, model: runs.Model) -> str:
@@ -103,62 +137,54 @@ def _paired(run: Run, cluster: engine.Cluster, model: runs.Model, temperature: A
     """All pairs: cosine over the whole corpus, SOCM over the sample."""
     pairs = len(texts) * (len(texts) - 1) // 2
     with journal.stage(f"cosine{_of(run, model)}, τ {temperature.canonical}", pairs) as stage:
-        pairwise.cosine(run, cluster, model, temperature, texts, stage.advance)
+        count = pairwise.cosine(run, cluster, model, temperature, texts, stage.advance)
         stage.note = f"{pairs:,} pairs, equal to their closed form"
+        if run.config.analysis.cosine == "moments":
+            stage.note = f"mean and variance of {pairs:,} pairs in closed form"
+    if run.config.analysis.cosine == "full":
+        with journal.stage(f"exposure{_of(run, model)}, τ {temperature.canonical}") as stage:
+            exposure.expose(run, cluster, model, temperature, texts, count)
+            stage.note = f"{run.config.analysis.neighbours} nearest of {len(texts):,} texts"
     if run.config.analysis.socm_sample:
-        sample = min(run.config.analysis.socm_sample, len(texts))
-        with journal.stage(f"SOCM{_of(run, model)}, τ {temperature.canonical}", sample * (sample - 1) // 2) as stage:
-            pairwise_socm.socm(run, cluster, model, temperature, texts, stage.advance)
-            stage.note = f"{sample * (sample - 1) // 2:,} pairs, exact"
+        size = pairwise_socm.sample_size(run, model, temperature)
+        with journal.stage(f"SOCM{_of(run, model)}, τ {temperature.canonical}", size * (size - 1) // 2) as stage:
+            done = pairwise_socm.socm(run, cluster, model, temperature, texts, stage.advance)
+            stage.note = f"{done:,} pairs, {_way(run.config.analysis)}"
+
+
+def _way(analysis: Analysis) -> str:
+    """How d_Σ was computed."""
+    if analysis.socm_regularization:
+        return f"with ε = {analysis.socm_regularization:g}"
+    return f"within {analysis.socm_tolerance:g}, certified" if analysis.socm_tolerance else "exact"
 
 
 def render_again(folder: str) -> str:
     """Write the report of a finished run again from its tables; returns where it is.
 
     Raises:
-        UsageError: the folder holds no finished run.
+        UsageError: the folder holds no finished audit.
     """
     storage = Storage(folder)
     if not storage.exists(runs.DONE):
         raise UsageError(f"'{folder}' holds no finished run: there is no {runs.DONE} in it")
-    storage.write("report.html", report.render(summary.load_tables(storage), storage.read_json(runs.DONE)).encode())
+    record = storage.read_json(runs.DONE)
+    if (command := record.get("command", "audit")) != "audit":
+        raise UsageError(f"'{folder}' holds a run of tempscale {command}, which has tables and no report")
+    storage.write("report.html", report.render(summary.load_tables(storage), record).encode())
     return f"{storage.root}/report.html"
-
-
-def _shown_config(config: AuditConfig) -> dict[str, Any]:
-    """The configuration without what may hold a secret."""
-    data = config.model_dump(mode="json", exclude={"execution": {"address"}})
-    data["corpus"]["source"] = sources.shown(config.corpus.source)
-    return data
 
 
 def _record(run: Run, index: dict[str, Any], layouts: dict[str, Layout], rejected: int, journal: Journal) -> dict[str, Any]:
     """What run.json says of the run."""
-    begun = runs.started(run)
-    versions = begun["identity"]["versions"] | {"python": platform.python_version(), "altair": metadata.version("altair")}
-    facts = {key: value for key, value in index.items() if key != "shards"}
-    exceptions = []
-    if begun["processor"] != runs.processor():
-        exceptions.append(f"begun on {begun['processor']}, finished on {runs.processor()}")
-    return {
-        "tempscale": tempscale.__version__,
-        "started": begun["started"],
-        "finished": runs.now(),
-        "config": _shown_config(run.config),
+    record = runs.facts(run)
+    for label, model in record["models"].items():
+        model["texts"] = len(layouts[label])
+    record["versions"]["altair"] = metadata.version("altair")
+    corpus_facts = {key: value for key, value in index.items() if key != "shards"}
+    return record | {
         "seed": run.config.seed,
-        "models": {
-            m.label: {
-                "name": m.label,
-                "fingerprint": m.fingerprint,
-                "max_length": m.max_length,
-                "texts": len(layouts[m.label]),
-            }
-            for m in run.models
-        },
-        "corpus": facts | {"rejected_by_models": rejected},
-        "versions": versions,
-        "processor": runs.processor(),
+        "corpus": corpus_facts | {"rejected_by_models": rejected},
         "steps": dict(journal.steps),
         "peak_memory_bytes": journal.peak_memory_bytes,
-        "byte_identity_exceptions": exceptions,
     }

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from jobs.config import AuditConfig
+    from jobs.pairs_config import PairsConfig
 
 app = typer.Typer(
     name="tempscale",
@@ -82,6 +83,57 @@ def audit(
     _answer(
         lambda console: _audit(_configured(config, given, tau, temperature, intervals), console, fresh=not resume, plan=plan)
     )
+
+
+@app.command(
+    epilog=_EXIT_CODES.replace(" · 1 done and the gate failed", "")
+    + "\n\nExamples:\n\n"
+    + "  tempscale pairs --pairs pairs.csv                 columns text_a and text_b, all-MiniLM, τ 1.0 and 0.8\n\n"
+    + "  tempscale pairs --pairs mined.jsonl.gz --column-a query --column-b negatives --out runs/negatives\n\n"
+    + "  tempscale pairs --pairs sts.parquet --column-a sentence1 --column-b sentence2 --tau 1.0 --paper"
+)
+def pairs(
+    pairs: options.PairsSource,
+    column_a: options.ColumnA = None,
+    column_b: options.ColumnB = None,
+    limit: options.RowLimit = None,
+    model: options.Models = None,
+    tau: options.Taus = None,
+    temperature: options.TemperatureFile = None,
+    max_length: options.MaxLength = None,
+    alpha: options.Alpha = None,
+    beta: options.Beta = None,
+    paper: options.Paper = False,
+    out: options.PairsOut = None,
+    resume: options.Resume = True,
+    workers: options.Workers = None,
+    address: options.Address = None,
+) -> None:
+    """Measure second-order collapse (d_μ, d_Σ, SOCM) of explicit pairs of texts, under each temperature.
+
+    Where a column holds lists, such as a query's hard negatives, each text of a list makes a pair.
+
+    Columns id, id_a and id_b are kept where they are there. Standard errors know which pairs share a text.
+    """
+
+    def run(console: Console) -> int:
+        from jobs import config as configuration
+        from jobs.pairs_config import PUBLISHED_REGULARIZATION, PairsConfig
+
+        given = {
+            "pairs.source": pairs, "pairs.column_a": column_a, "pairs.column_b": column_b, "pairs.limit": limit,
+            "embedding.models": model or None, "embedding.max_length": max_length, "socm.alpha": alpha, "socm.beta": beta,
+            "socm.regularization": PUBLISHED_REGULARIZATION if paper else None, "out": out,
+            "embedding.temperatures": _temperatures(tau, temperature) or None,
+            "execution.workers": workers, "execution.address": address,
+        }  # fmt: skip
+        data: dict[str, Any] = {}
+        for name, value in given.items():
+            if value is not None:
+                configuration.lay_over(data, name, value)
+        return _pairs(configuration.checked(PairsConfig, data), console, fresh=not resume)
+
+    _answer(run)
 
 
 @app.command(epilog="Exit codes: 0 written · 2 the folder holds no finished run.")
@@ -153,11 +205,7 @@ def _configured(
     from jobs import config as configuration
 
     data = configuration.read_toml(str(file)) if file is not None else {}
-    taus: list[Any] = list(tau or [])
-    if temperature is not None:
-        taus.append(configuration.read_temperature(str(temperature)))
-    if taus:
-        given["embedding.temperatures"] = taus
+    given["embedding.temperatures"] = _temperatures(tau, temperature) or None
     if intervals is not None:
         given["analysis.intervals"] = configuration.read_edges(intervals)
     for name, other in (("corpus.sample", "corpus.limit"), ("corpus.limit", "corpus.sample")):
@@ -167,6 +215,14 @@ def _configured(
         if value is not None:
             configuration.lay_over(data, name, value)
     return configuration.resolve(configuration.with_quick_start(data))
+
+
+def _temperatures(tau: list[float] | None, file: Path | None) -> list[Any]:
+    """The temperatures that the options name."""
+    from jobs import config as configuration
+
+    named = [] if file is None else [configuration.read_temperature(str(file))]
+    return [*(tau or []), *named]
 
 
 def _audit(config: AuditConfig, console: Console, *, fresh: bool, plan: bool) -> int:
@@ -192,6 +248,26 @@ def _audit(config: AuditConfig, console: Console, *, fresh: bool, plan: bool) ->
     finally:
         journal.close()
     close(run)
+    return 0
+
+
+def _pairs(config: PairsConfig, console: Console, *, fresh: bool) -> int:
+    from rich.markup import escape
+
+    from jobs.closing import close_pairs
+    from jobs.progress import Journal
+    from jobs.sources import shown
+
+    title = escape(f"{shown(config.pairs.source)} → {config.out}")
+    console.print(f"[bold]tempscale pairs[/] {title}", highlight=False, soft_wrap=True)
+    journal = Journal(console)
+    try:
+        from jobs.pairs import pairs as run_pairs
+
+        run = run_pairs(config, journal, fresh=fresh)
+    finally:
+        journal.close()
+    close_pairs(run)
     return 0
 
 

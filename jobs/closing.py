@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jobs.headline import closing_figures
-from jobs.runs import Run
+from jobs.headline import closing_figures, labels, share, with_error
+from jobs.runs import Run, RunOf
 from jobs.summary import load_tables
 
 
@@ -15,12 +18,39 @@ def close(run: Run) -> None:
     """Print the figures that matter and where the report is, on standard output."""
     console = Console()
     for model, (temperatures, lines) in closing_figures(load_tables(run.storage)).items():
-        table = Table(box=None, padding=(0, 2))
-        for name in (model, *temperatures):
-            table.add_column(Text(name))  # As Text: 'a[/b]' would be read as markup.
-        for line in lines:
-            table.add_row(*map(Text, line))
-        console.print()
-        console.print(table)
+        _print(console, (model, *temperatures), lines)
     places = f"\nreport  {run.storage.root}/report.html\ntables  {run.storage.root}/tables/"
     console.print(places, highlight=False, soft_wrap=True, markup=False)
+
+
+def close_pairs(run: RunOf[Any]) -> None:
+    """Print what `tempscale pairs` found and where its tables are, on standard output."""
+    console = Console()
+    summary = load_tables(run.storage)["pairs_summary"]
+    names = labels(summary["temperature"].unique(maintain_order=True))
+    for model, rows in summary.group_by("model", maintain_order=True):
+        each = rows.to_dicts()
+        lines = [["mean SOCM", *(with_error(row["socm_mean"], row["socm_se"]) for row in each)]]
+        if len(each) > 1:
+            change = [with_error(row["socm_change"], row["socm_change_se"]) for row in each]
+            lines.append([f"change from {names[each[0]['temperature']]}", *change])
+        for label, name in (("mean d_μ", "d_mu_mean"), ("mean d_Σ", "d_sigma_mean")):
+            lines.append([label, *(f"{row[name]:.4f}" for row in each)])
+        lines.append(["SOCM > 1", *(share(row["socm_over_1_share"]) for row in each)])
+        _print(console, (str(model[0]), *(names[row["temperature"]] for row in each)), lines)
+    first = summary.row(0, named=True)
+    console.print(
+        f"\n{first['pairs']:,} pairs of {first['texts']:,} texts; ± is a 95 % interval that knows which pairs share a text"
+        f"\ntables  {run.storage.root}/tables/",
+        highlight=False, soft_wrap=True, markup=False,
+    )  # fmt: skip
+
+
+def _print(console: Console, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    table = Table(box=None, padding=(0, 2))
+    for name in heads:
+        table.add_column(Text(name))  # As Text: 'a[/b]' would be read as markup.
+    for line in lines:
+        table.add_row(*map(Text, line))
+    console.print()
+    console.print(table)

@@ -9,7 +9,7 @@ import json
 import tomllib
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -23,22 +23,27 @@ _OPTIONS = {
     "embedding.temperatures": "--tau or --temperature", "embedding.max_length": "--max-length",
     "analysis.intervals": "--intervals", "analysis.socm_sample": "--socm-sample", "seed": "--seed", "out": "--out",
     "execution.workers": "--workers", "execution.address": "--address",
+    "pairs.source": "--pairs", "pairs.column_a": "--column-a", "pairs.column_b": "--column-b", "pairs.limit": "--limit",
+    "socm.alpha": "--alpha", "socm.beta": "--beta",
 }  # fmt: skip
 QUICK_START_CORPUS = "docstrings:scipy,torch"
 QUICK_START_SAMPLE = 2000
 QUICK_START_SOCM_SAMPLE = 400
 QUICK_START_PROBE_SAMPLE = 60
 
+Model = TypeVar("Model", bound=BaseModel)
 
-class _Strict(BaseModel):
+
+class Strict(BaseModel):
     """Unknown keys and wrong types are errors; nothing the user wrote is changed."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Corpus(_Strict):
+class Corpus(Strict):
     """Which texts."""
 
+    kind: ClassVar[str] = "corpus"
     source: str = Field(
         QUICK_START_CORPUS, min_length=1, description="A path or glob, s3://, gs://, hf://, hf:NAME or docstrings:PKG,..."
     )
@@ -57,8 +62,8 @@ class Corpus(_Strict):
         return self
 
 
-class Embedding(_Strict):
-    """Which models under which temperatures, and how texts are grouped."""
+class Encoding(Strict):
+    """Which models under which temperatures."""
 
     models: list[str] = Field([], description="Folders or hub names; the installed demo MiniLM unless given.")
     temperatures: list[float | dict[str, Any]] = Field(
@@ -66,8 +71,6 @@ class Embedding(_Strict):
     )
     max_length: int | None = Field(None, ge=3, description="Tokens a text is cut to; the model's own limit unless given.")
     token_budget: int = Field(1024, ge=1, description="Padded tokens of one micro-batch.")
-    shard_texts: int = Field(512, ge=1, description="Most texts of one shard, the unit of work and of resuming.")
-    shard_characters: int = Field(131_072, ge=1, description="A shard ends when it holds this many characters.")
 
     @field_validator("temperatures")
     @classmethod
@@ -85,7 +88,14 @@ class Embedding(_Strict):
         return values
 
 
-class Analysis(_Strict):
+class Embedding(Encoding):
+    """Which models under which temperatures, and how texts are grouped."""
+
+    shard_texts: int = Field(512, ge=1, description="Most texts of one shard, the unit of work and of resuming.")
+    shard_characters: int = Field(131_072, ge=1, description="A shard ends when it holds this many characters.")
+
+
+class Analysis(Strict):
     """What is measured on the embeddings."""
 
     intervals: list[int] = Field(
@@ -96,8 +106,38 @@ class Analysis(_Strict):
     socm_sample: int = Field(
         1000, ge=0, le=5000, description="Texts of the SOCM sample; all their pairs are computed. 0 leaves SOCM out."
     )
+    socm_cell_se: float | None = Field(
+        None,
+        gt=0,
+        description="Wanted standard error of mean SOCM in each cell of intervals: the sample is then drawn by interval, as "
+        "large as that takes and socm_sample allows, and weighted back.",
+    )
+    socm_alpha: float = Field(1.0, ge=0, description="α of SOCM_{α,β} = (1−d_μ)^α·d_Σ^β (S2 eq. 30).")
+    socm_beta: float = Field(1.0, ge=0, description="β of SOCM_{α,β}.")
+    socm_regularization: float = Field(
+        0.0, ge=0, description="ε of the published code, which used 1e-9 and lowers d_Σ by 0.005 to 0.012; 0 is exact."
+    )
+    socm_tolerance: float = Field(
+        0.0, ge=0, description="Largest error of d_Σ that may be traded for speed on long texts; certified. 0 is exact."
+    )
     probe_sample: int = Field(200, ge=0, description="Texts of the prefix probe. 0 leaves it out.")
     worst_pairs: int = Field(20, ge=1, le=1000, description="Pairs kept in each ranking of the most collapsed.")
+    cosine: Literal["full", "moments"] = Field(
+        "full",
+        description="full: every pair, with percentiles, near-duplicates and neighbours. moments: mean and variance only, "
+        "in closed form, at once.",
+    )
+    neighbours: int = Field(
+        10, ge=0, le=1000, description="Nearest texts kept of each text, for exposure and hubness. 0 leaves them out."
+    )
+    near_duplicate: float = Field(0.95, gt=-1, le=1, description="Cosine from which a pair is a near-duplicate.")
+    worst_duplicates: int = Field(100, ge=0, le=100_000, description="Near-duplicates listed; all are counted.")
+
+    @model_validator(mode="after")
+    def _one_of_tolerance_and_regularization(self) -> Analysis:
+        if self.socm_tolerance and self.socm_regularization:
+            raise ValueError("socm_tolerance and socm_regularization exclude each other; give one of them")
+        return self
 
     @field_validator("intervals")
     @classmethod
@@ -107,7 +147,7 @@ class Analysis(_Strict):
         return edges
 
 
-class Execution(_Strict):
+class Execution(Strict):
     """Where and how wide it runs. Nothing here changes a byte of the tables."""
 
     workers: int | None = Field(
@@ -119,9 +159,12 @@ class Execution(_Strict):
     )
 
 
-class AuditConfig(_Strict):
+class AuditConfig(Strict):
     """A whole audit."""
 
+    command: ClassVar[str] = "audit"
+    reads: ClassVar[str] = "corpus"
+    """The section that names the source."""
     out: str = Field("runs/audit", min_length=1, description="The run folder.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of every sample.")
     keep_text: bool = Field(True, description="Whether excerpts of the worst pairs' texts may stand in tables and report.")
@@ -226,8 +269,17 @@ def resolve(data: dict[str, Any]) -> AuditConfig:
     Raises:
         UsageError: one sentence for each thing that is wrong, naming the field and the value.
     """
+    return checked(AuditConfig, data)
+
+
+def checked(kind: type[Model], data: dict[str, Any]) -> Model:
+    """A configuration of this kind from plain data.
+
+    Raises:
+        UsageError: as `resolve`.
+    """
     try:
-        return AuditConfig.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
         raise UsageError("; ".join(_sentence(problem) for problem in error.errors())) from None
 

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from jobs import sources
 from jobs.config import AuditConfig
 from jobs.errors import UsageError
-from jobs.readers import Row
 from jobs.runs import SHARDED
 from jobs.schema import REJECTED, SHARDS
+from jobs.sources import Row
 from jobs.storage import Storage
 from tempscale.tiles import keyed_hash
 
@@ -69,7 +69,7 @@ def shard(storage: Storage, config: AuditConfig, on_rows: Callable[[int], None] 
     storage.remove("shards")
     storage.remove("rejected")
     counts = Counts()
-    usable = _usable(sources.rows(config.corpus, config.out), config, counts, _Rejects(storage), on_rows)
+    usable = _usable(sources.rows(config.corpus, config.out), config, counts, Rejects(storage), on_rows)
     if config.corpus.sample is not None:
         usable = _sampled(usable, config.corpus.sample, config.seed)
     digest, shards = hashlib.sha256(), []
@@ -112,11 +112,7 @@ def check_unchanged(config: AuditConfig, index: dict[str, Any]) -> None:
     Raises:
         UsageError: it does.
     """
-    if index["source_state"] != sources.state(config.corpus, config.out):
-        raise UsageError(
-            f"corpus '{sources.shown(config.corpus.source)}' changed since the run in '{config.out}' read it; "
-            "start over with --fresh or choose another --out"
-        )
+    sources.check_unchanged(config.corpus, config.out, index)
 
 
 def texts_of(storage: Storage, index: dict[str, Any], ids: set[str]) -> dict[str, str]:
@@ -129,18 +125,20 @@ def texts_of(storage: Storage, index: dict[str, Any], ids: set[str]) -> dict[str
     return found
 
 
-class _Rejects:
+class Rejects:
     """Rows not analysed, on their way to rejected/."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage, self._rows, self._part = storage, list[dict[str, Any]](), 0
 
     def add(self, text_id: str | None, place: str, reason: str) -> None:
+        """Record a row."""
         self._rows.append({"text_id": text_id, "place": place, "reason": reason})
         if len(self._rows) == _REJECTED_ROWS:
             self.flush()
 
     def flush(self) -> None:
+        """Write what was recorded since the last part."""
         if self._rows:
             self._storage.write_table(f"rejected/part-{self._part:05d}.parquet", REJECTED.build_rows(self._rows))
             self._rows, self._part = [], self._part + 1
@@ -150,7 +148,7 @@ def _usable(
     rows: Iterable[Row],
     config: AuditConfig,
     counts: Counts,
-    rejects: _Rejects | None,
+    rejects: Rejects | None,
     on_rows: Callable[[int], None],
 ) -> Iterator[Text]:
     """The usable texts among rows; the others are recorded with a reason and counted."""
@@ -161,7 +159,7 @@ def _usable(
         counts.read += 1
         on_rows(1)
         text_id, reason = _identifier(row)
-        text, problem = _text(row)
+        text, problem = usable_text(row.text)
         reason = row.problem or reason or problem
         key = hashlib.blake2b((text_id or "").encode("utf-8", "surrogatepass"), digest_size=12).digest()
         if reason is None and key in seen:
@@ -178,9 +176,8 @@ def _usable(
         rejects.flush()
 
 
-def _text(row: Row) -> tuple[str | None, str | None]:
+def usable_text(text: Any) -> tuple[str | None, str | None]:
     """(text, None), or (None, the reason why it is not usable)."""
-    text = row.text
     if text is None:
         return None, "the text is null"
     try:
@@ -202,10 +199,15 @@ def _identifier(row: Row) -> tuple[str | None, str | None]:
             content = row.text if isinstance(row.text, bytes) else row.text.encode("utf-8", "surrogatepass")
             return hashlib.blake2b(content + b"\0" + row.place.encode(), digest_size=12).hexdigest(), None
         return None, None
-    if isinstance(row.id, bool) or not isinstance(row.id, (str, int)):
-        return None, f"the id is neither a string nor a whole number but {type(row.id).__name__}"
+    return usable_id(row.id)
+
+
+def usable_id(value: Any) -> tuple[str | None, str | None]:
+    """(id as a string, None), or (None, the reason why it is not usable)."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return None, f"the id is neither a string nor a whole number but {type(value).__name__}"
     try:
-        return str(row.id).encode().decode(), None
+        return str(value).encode().decode(), None
     except UnicodeError:
         return None, "the id is not valid UTF-8"
 

@@ -152,8 +152,16 @@ def _configure_data() -> None:
     logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
-def results(cluster: Cluster, submit: Callable[[Item], Any], items: Sequence[Item]) -> Iterator[tuple[Item, Any]]:
-    """Run one Ray task an item, at most two a worker in flight; yields (item, result) as they finish.
+def results(
+    cluster: Cluster, submit: Callable[[Item], Any], items: Sequence[Item], ahead: int = 2
+) -> Iterator[tuple[Item, Any]]:
+    """Run one Ray task an item; yields (item, result) as they finish.
+
+    Args:
+        cluster: how many workers there are.
+        submit: starts one task.
+        items: what to start them with.
+        ahead: tasks in flight for each worker, which bounds what they hold together.
 
     Raises:
         IncompleteRun: a task failed for good.
@@ -163,12 +171,47 @@ def results(cluster: Cluster, submit: Callable[[Item], Any], items: Sequence[Ite
     waiting, flying = cluster.ordered(items)[::-1], dict[Any, Item]()
     with readable_failures():
         while waiting or flying:
-            while waiting and len(flying) < 2 * cluster.workers:
+            while waiting and len(flying) < ahead * cluster.workers:
                 item = waiting.pop()
                 flying[submit(item)] = item
             done, _ = ray.wait(list(flying), num_returns=1)
             for reference in done:
                 yield flying.pop(reference), ray.get(reference)
+
+
+def tile_results(
+    cluster: Cluster, work: Callable[..., Any], arguments: tuple[Any, ...], items: Sequence[tuple[int, int]]
+) -> Iterator[tuple[tuple[int, int], Any]]:
+    """Work through super-tiles: `work(*arguments, i, j)` as tasks, or on GPU actors that keep what they have read.
+
+    No more tiles are in flight than there are workers: each holds two blocks of texts.
+
+    Raises:
+        IncompleteRun: a task failed for good.
+    """
+    import ray
+
+    if not cluster.gpus:
+        task = ray.remote(work)
+        yield from results(cluster, lambda tile: task.remote(*arguments, *tile), items, ahead=1)
+        return
+    from ray.util import ActorPool
+
+    actor = ray.remote(num_gpus=1, max_restarts=-1, max_task_retries=-1)(TileActor)
+    with readable_failures():
+        pool = ActorPool([actor.remote(work, arguments) for _ in range(min(cluster.workers, len(items)))])
+        yield from pool.map_unordered(lambda worker, tile: worker.work.remote(*tile), cluster.ordered(items))
+
+
+class TileActor:
+    """Works through tiles on one GPU; a process of its own, so that blocks read for one tile serve the next."""
+
+    def __init__(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._work, self._arguments = work, arguments
+
+    def work(self, i: int, j: int) -> tuple[tuple[int, int], Any]:
+        """One tile and its result."""
+        return (i, j), self._work(*self._arguments, i, j, device="cuda")
 
 
 @contextmanager

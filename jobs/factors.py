@@ -1,8 +1,8 @@
-"""The SOCM sample: chosen from texts/ by keyed hash, so that it stays put, and embedded again for its factors."""
+"""The texts of the SOCM sample embedded again for their covariance factors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,29 +12,41 @@ from jobs import actor, corpus, schema
 from jobs.engine import Cluster
 from jobs.layout import Layout
 from jobs.runs import Model, Run
-from tempscale.tiles import seeded_sample
 
 CHUNK = 32
 """Texts of one part: neighbours in length, so that they share micro-batches and have factors of similar rank."""
 
 
 def collect(
-    run: Run, cluster: Cluster, model: Model, layout: Layout, index: dict[str, Any], on_texts: Callable[[int], None]
+    run: Run,
+    cluster: Cluster,
+    model: Model,
+    layout: Layout,
+    index: dict[str, Any],
+    wanted: Iterable[str],
+    on_texts: Callable[[int], None],
+    kind: str = "factors",
 ) -> int:
-    """Leave the covariance factors of the SOCM sample under every temperature; returns the number of its texts."""
-    wanted = set(seeded_sample(layout.ids.tolist(), run.config.analysis.socm_sample, run.config.seed))
+    """Leave the covariance factors of some texts under every temperature; returns the number of texts.
+
+    Args:
+        wanted: ids of the texts.
+        kind: the folder that the factors are left in.
+    """
     tokens = dict(zip(layout.ids.tolist(), layout.tokens.tolist(), strict=True))
-    sample = sorted(wanted, key=lambda text_id: (tokens[text_id], text_id))
+    sample = sorted(set(wanted), key=lambda text_id: (tokens[text_id], text_id))
     missing: dict[int, list[str]] = {}
     for number, start in enumerate(range(0, len(sample), CHUNK)):
         chunk = sample[start : start + CHUNK]
-        if all(run.storage.exists(run.part("factors", model, t, number)) for t in run.temperatures):
+        if all(run.storage.exists(run.part(kind, model, t, number)) for t in run.temperatures):
             on_texts(len(chunk))
         else:
             missing[number] = chunk
     texts = corpus.texts_of(run.storage, index, {i for chunk in missing.values() for i in chunk}) if missing else {}
     work = {
-        number: pa.table({"text_id": chunk, "text": [texts[text_id] for text_id in chunk]})
+        number: pa.table({"text_id": chunk, "text": [texts[text_id] for text_id in chunk]}).replace_schema_metadata(
+            {"kind": kind}
+        )
         for number, chunk in missing.items()
     }
     for report in actor.pool(run, cluster, model, FactorActor, work):
@@ -47,6 +59,7 @@ class FactorActor(actor.ModelActor):
 
     def process(self, number: int, work: pa.Table) -> dict[str, Any]:
         """Write one chunk's factors, one part a temperature."""
+        kind = work.schema.metadata[b"kind"].decode()
         tokens = self.encoder.tokenizer(work.column("text").to_pylist())
         for temperature in self.temperatures:
             self.encoder.set_temperature(temperature)
@@ -62,6 +75,6 @@ class FactorActor(actor.ModelActor):
                     "factor": [factor.numpy().ravel() for _, factor in out.factors],
                 }
             )
-            name = f"factors/model={self.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
+            name = f"{kind}/model={self.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
             self.storage.write_table(name, table)
         return {"number": number, "texts": work.num_rows}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from jobs.runs import Model, Run
-from jobs.storage import Storage
 from tempscale.length import interval_of
 from tempscale.temperature import Temperature
 
@@ -27,6 +26,12 @@ class Layout:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def labels(self) -> np.ndarray:
+        """Each text's rank by id, int32: what ties between texts are broken by."""
+        rank = np.empty(len(self.ids), dtype=np.int32)
+        rank[np.argsort(self.ids, kind="stable")] = np.arange(len(self.ids), dtype=np.int32)
+        return rank
 
     def texts(self) -> np.ndarray:
         """Texts in each interval."""
@@ -57,21 +62,6 @@ def layout(run: Run, model: Model, corpus_texts: int) -> Layout:
         names_array[order], lengths[order], interval[order], np.concatenate(part)[order], np.concatenate(row)[order], edges,
         corpus_texts,
     )  # fmt: skip
-
-
-def gather(storage: Storage, place: str, parts: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The embeddings (texts, dim) float32 that stand at `rows` of `parts`, in that order."""
-    names = storage.list(place)
-    block: np.ndarray | None = None
-    for part in np.unique(parts):
-        column = storage.read_table(names[part], ["embedding"]).column("embedding").combine_chunks()
-        matrix = column.flatten().to_numpy().reshape(len(column), -1)
-        if block is None:
-            block = np.empty((len(parts), matrix.shape[1]), dtype=np.float32)
-        here = parts == part
-        block[here] = matrix[rows[here]]
-    assert block is not None, "a block has at least one text"
-    return block
 
 
 def folder(run: Run, step: str, model: Model, temperature: Temperature) -> str:

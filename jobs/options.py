@@ -13,6 +13,7 @@ def _option(panel: str, text: str, metavar: str | None = None, *names: str, **mo
 
 
 _TEXTS, _MODEL, _MEASURED, _RUN = "Texts", "Model and temperature", "What is measured", "The run"
+_PAIRS = "Pairs"
 
 Config = Annotated[
     Path | None, typer.Argument(metavar="[CONFIG.toml]", help="A configuration; options given here win over it.")
@@ -28,6 +29,21 @@ Source = Annotated[
 ]
 IdColumn = Annotated[str | None, _option(_TEXTS, "Column of the ids (default: id where there is one, else a digest).")]
 TextColumn = Annotated[str | None, _option(_TEXTS, "Column of the texts (default: text).")]
+PairsSource = Annotated[
+    str,
+    _option(
+        _PAIRS, "Parquet, JSONL or CSV with two columns of texts: a file, folder or glob (local, s3://, gs://, "
+        "hf://datasets/…), or hf:NAME[:CONFIG][:SPLIT].", "FILE", "--pairs",
+    ),
+]  # fmt: skip
+ColumnA = Annotated[str | None, _option(_PAIRS, "Column of the first texts; each of a list makes pairs (default: text_a).")]
+ColumnB = Annotated[str | None, _option(_PAIRS, "Column of the second texts; each of a list makes pairs (default: text_b).")]
+RowLimit = Annotated[int | None, _option(_PAIRS, "The first N rows only.", "N", "--limit")]
+Alpha = Annotated[float | None, _option(_MEASURED, "α of SOCM = (1−d_μ)^α·d_Σ^β (default: 1).", "α")]
+Beta = Annotated[float | None, _option(_MEASURED, "β of the same (default: 1).", "β")]
+Paper = Annotated[
+    bool, _option(_MEASURED, "d_Σ as S2's published code has it, with its ε = 1e-9; a little lower.", None, "--paper")
+]
 Sample = Annotated[int | None, _option(_TEXTS, "A seeded random sample of N texts, stable from night to night.", "N")]
 Limit = Annotated[int | None, _option(_TEXTS, "The first N rows only.", "N")]
 Models = Annotated[
@@ -57,6 +73,7 @@ Intervals = Annotated[
 SocmSample = Annotated[int | None, _option(_MEASURED, "Texts whose pairs get SOCM; 0 leaves it out (default: 1000).", "N")]
 Seed = Annotated[int | None, _option(_MEASURED, "Seed of every sample (default: 0).")]
 Out = Annotated[str | None, _option(_RUN, "The run folder (default: runs/audit).", "DIR")]
+PairsOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs/pairs).", "DIR", "--out")]
 NewFolder = Annotated[str, _option(_MODEL, "The new checkpoint's folder; must be new or empty.", "DIR")]
 FinishedRun = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
 Resume = Annotated[bool, _option(_RUN, "Go on with the run in --out, or start it over.", None, "--resume/--fresh")]

@@ -1,8 +1,8 @@
-"""Cosine over all pairs of texts: tile tasks -> partials -> the rows of length_collapse.
+"""Cosine over all pairs of texts: durable blocks -> tile tasks -> partials -> the rows of length_collapse.
 
-Texts stand in canonical order, (interval, id), cut into blocks. Ray tasks gather each block from texts/, sum it in closed
-form, and work through the tiles i ≤ j of the grid. A finished tile is a durable part. In every run the tile sums are
-checked against their closed form: a lost or doubled tile cannot pass.
+Texts stand in canonical order, (interval, id), cut into blocks of up to 65,536. Ray tasks leave each block as a part, sum
+it in closed form, and work through the super-tiles i ≤ j of the grid; a finished tile is a durable part that a resumed run
+skips. In every run the tile sums are checked against their closed form: a lost or doubled tile cannot pass.
 """
 
 from __future__ import annotations
@@ -12,120 +12,132 @@ from typing import Any
 
 import numpy as np
 
-from jobs import schema
-from jobs.engine import Cluster, readable_failures, results
+from jobs import blocks, parts, schema
+from jobs.blocks import Tiling
+from jobs.engine import Cluster, results, tile_results
 from jobs.errors import IncompleteRun
-from jobs.layout import Layout, folder, gather
+from jobs.layout import Layout
 from jobs.runs import Model, Run
-from jobs.storage import Storage
 from tempscale import tiles
-from tempscale.aggregates import CosineCells, cosine_tile, merge_tree
+from tempscale.aggregates import CosineCells, merge_tree
 from tempscale.length import CosineSums, Moments, between_error, finite_population, text_means, within_error
 from tempscale.temperature import Temperature
 
 _CLOSED_FORM_TOLERANCE = 1e-6
 """How far the mean of a cell may stand from its closed form: float32 products against float64 sums."""
+_GATHERED_BYTES = 256 << 20
+"""Embeddings that one task brings into canonical order in one pass over texts/."""
 
 
 def cosine(
     run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, on_pairs: Callable[[int], None]
-) -> None:
+) -> int:
     """Leave length_collapse, text_means and closed.json of one model and temperature below partials/cosine.
 
     Args:
         on_pairs: told the pairs of each finished tile, and at once of those already there.
 
+    Returns:
+        Blocks of the grid.
+
     Raises:
         IncompleteRun: a task failed for good, or the tiles do not add up to their closed form.
     """
-    place, n = folder(run, "cosine", model, temperature), len(layout)
-    if run.storage.exists(f"{place}/closed.json"):
+    grid, n = blocks.tiling(run, model, temperature, layout), len(layout)
+    texts = run.place("texts", model, temperature)
+    dim = _dim(run, texts)
+    bounds = tiles.blocks(n, tiles.block_size(n, dim))
+    if run.storage.exists(f"{grid.place}/closed.json"):
         on_pairs(n * (n - 1) // 2)
-        return
+        return len(bounds)
+    _gather(cluster, grid, texts, bounds, layout, _GATHERED_BYTES // (4 * dim))
+    sums = _closed_form(cluster, grid, len(bounds))
+    means = _text_means(cluster, grid, len(bounds), sums)
+    cells = None
+    if run.config.analysis.cosine == "full":
+        cells = _tiles(cluster, grid, bounds, on_pairs)
+        _check_closed_form(cells, sums)
+    else:
+        on_pairs(n * (n - 1) // 2)
+    _finish(run, grid.place, run.key(model, temperature), layout, cells, sums, means)
+    return len(bounds)
+
+
+def _dim(run: Run, texts: str) -> int:
+    """Dimensions of the embeddings in texts/."""
+    table = run.storage.read_table(run.storage.list(texts)[0], ["embedding"])
+    return int(table.schema.field("embedding").type.list_size)
+
+
+def _gather(cluster: Cluster, grid: Tiling, texts: str, bounds: list[tuple[int, int]], layout: Layout, rows: int) -> None:
+    """Leave the blocks that are not there yet, about `rows` texts to a task, each of which reads all of texts/."""
     import ray
 
-    grid = tiles.blocks(n, tiles.block_size(n))
-    texts = run.place("texts", model, temperature)
-    intervals = len(layout.edges)
-    gather_task, sums_task, tile_task, means_task = (ray.remote(f) for f in (gather, _sums, _tile, _text_means))
-    with readable_failures():
-        # Made by tasks, so that a block lost with its node is gathered again.
-        blocks = [gather_task.remote(run.storage, texts, layout.part[a:b], layout.row[a:b]) for a, b in grid]
-        labels = [layout.interval[a:b] for a, b in grid]
-        parts = dict(results(cluster, lambda k: sums_task.remote(blocks[k], labels[k], intervals), range(len(grid))))
-        sums = merge_tree([parts[k] for k in range(len(grid))], CosineSums.merged)
-        missing = []
-        for i, j in tiles.upper_triangle(len(grid)):
-            if run.storage.exists(_name(place, i, j)):
-                on_pairs(_pairs(grid, i, j))
-            else:
-                missing.append((i, j))
-        submit = lambda t: tile_task.remote(  # noqa: E731
-            run.storage, _name(place, *t), blocks[t[0]], labels[t[0]], blocks[t[1]], labels[t[1]], intervals, t[0] == t[1]
-        )
-        for (i, j), _ in results(cluster, submit, missing):
-            on_pairs(_pairs(grid, i, j))
-        shared = ray.put(sums)
-        means = dict(results(cluster, lambda k: means_task.remote(blocks[k], labels[k], shared), range(len(grid))))
-    cells = merge_tree([_read_tile(run.storage, _name(place, i, j), intervals) for i, j in tiles.upper_triangle(len(grid))],
-                       CosineCells.merged)  # fmt: skip
-    _check_closed_form(cells, sums)
-    _finish(
-        run, place, run.key(model, temperature), layout, cells, sums, np.concatenate([means[k] for k in range(len(grid))])
-    )
+    together = max(1, rows // bounds[0][1])
+    groups = [range(k, min(k + together, len(bounds))) for k in range(0, len(bounds), together)]
+    missing = [g for g in groups if not all(grid.storage.exists(grid.block(k)) for k in g)]
+    if not missing:
+        return
+    labels, task = layout.labels(), ray.remote(blocks.write_blocks)
+
+    def submit(group: range) -> Any:
+        own = slice(bounds[group[0]][0], bounds[group[-1]][1])
+        local = [(a - own.start, b - own.start) for a, b in (bounds[k] for k in group)]
+        columns = (layout.part[own], layout.row[own], layout.interval[own], labels[own])
+        return task.remote(grid, texts, group[0], local, *columns)
+
+    for _ in results(cluster, submit, missing):
+        pass
 
 
-def _pairs(grid: list[tuple[int, int]], i: int, j: int) -> int:
-    rows, columns = grid[i][1] - grid[i][0], grid[j][1] - grid[j][0]
-    return rows * (rows - 1) // 2 if i == j else rows * columns
+def _closed_form(cluster: Cluster, grid: Tiling, count: int) -> CosineSums:
+    import ray
+
+    task = ray.remote(_block_sums)
+    found: dict[int, tuple[np.ndarray, CosineSums]] = dict(results(cluster, lambda k: task.remote(grid, k), range(count)))
+    return merge_tree((found[k][1].spread(found[k][0], grid.intervals) for k in range(count)), CosineSums.merged)
 
 
-def _name(place: str, i: int, j: int) -> str:
-    return f"{place}/tile-{i:05d}-{j:05d}.parquet"
+def _block_sums(grid: Tiling, number: int) -> tuple[np.ndarray, CosineSums]:
+    """The intervals of a block, of which there are few, and their sums."""
+    block = blocks.read_block(grid.storage.root, grid.block(number))
+    present, place = np.unique(block.interval, return_inverse=True)
+    return present, CosineSums.of(block.embeddings, place, len(present))
 
 
-def _sums(block: np.ndarray, interval: np.ndarray, intervals: int) -> CosineSums:
-    return CosineSums.of(block, interval, intervals)
-
-
-def _text_means(block: np.ndarray, interval: np.ndarray, sums: CosineSums) -> np.ndarray:
+def _text_means(cluster: Cluster, grid: Tiling, count: int, sums: CosineSums) -> np.ndarray:
     """(texts, intervals + 1): each text's mean with each interval and, last, with all other texts."""
-    by_interval = text_means(block, interval, sums)
-    everything = CosineSums(
-        sums.texts.sum(keepdims=True), sums.vectors.sum(0, keepdims=True), sums.squares[:1], sums.norms[:1]
-    )
-    overall = text_means(block, np.zeros(len(block), dtype=np.int64), everything)
+    import ray
+
+    task, shared = ray.remote(_block_means), ray.put(CosineSums(sums.texts, sums.vectors, sums.squares[:0], sums.norms))
+    means = dict(results(cluster, lambda k: task.remote(grid, k, shared), range(count)))
+    return np.concatenate([means[k] for k in range(count)])
+
+
+def _block_means(grid: Tiling, number: int, sums: CosineSums) -> np.ndarray:
+    block = blocks.read_block(grid.storage.root, grid.block(number))
+    by_interval = text_means(block.embeddings, block.interval, sums)
+    everything = CosineSums(sums.texts.sum(keepdims=True), sums.vectors.sum(0, keepdims=True), sums.squares, sums.norms[:1])
+    overall = text_means(block.embeddings, np.zeros(len(block), dtype=np.int64), everything)
     return np.concatenate([by_interval, overall], axis=1)
 
 
-def _tile(
-    storage: Storage, name: str, rows: np.ndarray, row_interval: np.ndarray,
-    columns: np.ndarray, column_interval: np.ndarray, intervals: int, diagonal: bool,
-) -> int:  # fmt: skip
-    """Work through one tile and leave its part; returns its pairs."""
-    import torch
-
-    # Fresh copies lie on the allocator's own alignment, on which a product's last bits may depend.
-    torch.set_num_threads(1)
-    left, right = torch.tensor(rows), torch.tensor(columns)
-    cells = cosine_tile(left, row_interval, right, column_interval, intervals, diagonal=diagonal)
-    kept = [(a, b) for a in range(intervals) for b in range(a, intervals) if cells.pairs[a, b]]
-    found = [
-        {"a": a, "b": b, "pairs": int(cells.pairs[a, b]), "first": cells.first[a, b], "second": cells.second[a, b]}
-        | {"histogram": cells.histogram[a, b]}
-        for a, b in kept
-    ]
-    storage.write_table(name, schema.COSINE_TILE.build_rows(found))
-    return int(cells.pairs.sum())
+def _tiles(cluster: Cluster, grid: Tiling, bounds: list[tuple[int, int]], on_pairs: Callable[[int], None]) -> CosineCells:
+    """Work through the tiles that are missing; the aggregates of all."""
+    triangle, missing = tiles.upper_triangle(len(bounds)), []
+    for i, j in triangle:
+        if grid.storage.exists(grid.cells(i, j)):
+            on_pairs(_pairs(bounds, i, j))
+        else:
+            missing.append((i, j))
+    for (i, j), _ in tile_results(cluster, blocks.work, (grid,), missing):
+        on_pairs(_pairs(bounds, i, j))
+    return merge_tree((blocks.read_cells(grid, i, j) for i, j in triangle), CosineCells.merged)
 
 
-def _read_tile(storage: Storage, name: str, intervals: int) -> CosineCells:
-    cells = CosineCells.empty(intervals)
-    for row in storage.read_table(name).to_pylist():
-        cell = row["a"], row["b"]
-        cells.pairs[cell], cells.first[cell], cells.second[cell] = row["pairs"], row["first"], row["second"]
-        cells.histogram[cell] = row["histogram"]
-    return cells
+def _pairs(bounds: list[tuple[int, int]], i: int, j: int) -> int:
+    rows, columns = bounds[i][1] - bounds[i][0], bounds[j][1] - bounds[j][0]
+    return rows * (rows - 1) // 2 if i == j else rows * columns
 
 
 def _check_closed_form(cells: CosineCells, sums: CosineSums) -> None:
@@ -140,36 +152,39 @@ def _check_closed_form(cells: CosineCells, sums: CosineSums) -> None:
 
 
 def _finish(
-    run: Run, place: str, key: dict[str, Any], layout: Layout, cells: CosineCells, sums: CosineSums, means: np.ndarray
+    run: Run, place: str, key: dict[str, Any], layout: Layout, cells: CosineCells | None, sums: CosineSums, means: np.ndarray
 ) -> None:
-    """Write what the tiles and the closed form add up to; closed.json last."""
+    """Write what the tiles, or the closed form alone, add up to; closed.json last."""
     intervals = len(layout.edges)
-    counts = layout.texts()
+    counts, pairs = layout.texts(), sums.pairs()
+    first, second = (cells.first, cells.second) if cells is not None else sums.sums()
     moments = [Moments.of(means[layout.interval == a, :intervals]) for a in range(intervals)]
     correction = finite_population(len(layout), layout.population(len(layout)))
     rows = []
     for a in range(intervals):
         for b in range(a, intervals):
-            pairs = int(cells.pairs[a, b])
-            if not pairs:
+            if not pairs[a, b]:
                 continue
-            mean = cells.first[a, b] / pairs
+            mean = first[a, b] / pairs[a, b]
             error = _error(moments, counts, a, b)
+            percentiles = {f"cosine_p{q:02d}": cells and cells.percentile(a, b, q / 100) for q in (5, 50, 95)}
             rows.append(
                 key
-                | {"interval_a": layout.edges[a], "interval_b": layout.edges[b], "pairs": pairs}
+                | {"interval_a": layout.edges[a], "interval_b": layout.edges[b], "pairs": int(pairs[a, b])}
                 | {"texts_a": int(counts[a]), "texts_b": int(counts[b]), "cosine_mean": mean}
                 | {"cosine_se": None if error is None else error * correction, "cosine_se_superpopulation": error}
-                | {"cosine_std": float(np.sqrt(max(0.0, cells.second[a, b] / pairs - mean**2)))}
-                | {f"cosine_p{q:02d}": cells.percentile(a, b, q / 100) for q in (5, 50, 95)}
+                | {"cosine_std": float(np.sqrt(max(0.0, second[a, b] / pairs[a, b] - mean**2)))}
+                | {"near_duplicates": cells and int(cells.duplicates[a, b])}
+                | percentiles
             )
     inside = means[np.arange(len(layout)), layout.interval]
     groups = np.array(layout.edges)[layout.interval]
     columns = {"text_id": layout.ids, "group": groups, "inside": inside, "overall": means[:, intervals]}
-    run.storage.write_table(f"{place}/text_means.parquet", schema.TEXT_MEANS.build(columns))
+    run.storage.write_table(f"{place}/text_means.parquet", parts.TEXT_MEANS.build(columns))
     run.storage.write_table(f"{place}/length_collapse.parquet", schema.LENGTH_COLLAPSE.build_rows(rows))
-    total = int(cells.pairs.sum())
-    closed = {"pairs": total, "cosine_mean": float(cells.first.sum() / total) if total else None}
+    upper = np.triu_indices(intervals)
+    total = int(pairs[upper].sum())
+    closed = {"pairs": total, "cosine_mean": float(first[upper].sum() / total) if total else None}
     run.storage.write_json(f"{place}/closed.json", closed | {"effective_rank": sums.effective_rank()})
 
 

@@ -1,4 +1,4 @@
-"""SOCM over all pairs of the sample: tile tasks over the durable factors -> partials -> the rows of the socm tables."""
+"""SOCM over all pairs of a sample: tile tasks over the durable factors -> partials -> the rows of the socm tables."""
 
 from __future__ import annotations
 
@@ -9,244 +9,196 @@ from typing import Any
 
 import numpy as np
 
-from jobs import schema
+from jobs import parts, schema, socm_tables
+from jobs.config import Analysis
 from jobs.engine import Cluster, results
 from jobs.errors import IncompleteRun
 from jobs.layout import Layout, folder
 from jobs.runs import Model, Run
+from jobs.socm_tables import Sample, Weighted
 from jobs.storage import Storage
 from tempscale import tiles
-from tempscale.length import between_error, finite_population, interval_of, within_error
+from tempscale.length import finite_population, interval_of
 from tempscale.temperature import Temperature
 
-_PARTS = 2
-"""Parts of factors/ along one side of a super-tile: 64 texts."""
-_SAME_MEAN_SHARE = 0.01
-_SCATTER_PAIRS, _SCATTER_BINS = 20_000, 64
+_GROUP_TEXTS, _GROUP_ROWS = 128, 8192
+"""Most texts along one side of a super-tile, and most rows of their factors together: 13 MB at 384 dimensions."""
 
 
 @dataclass(frozen=True)
-class _Sample:
-    """The texts of the sample and all their pairs: symmetric matrices, NaN on the diagonal."""
+class _Tiling:
+    """Where a sample's factors and tiles lie and how its pairs are computed."""
 
-    ids: np.ndarray
-    tokens: np.ndarray
-    d_mu: np.ndarray
-    d_sigma: np.ndarray
-    value: np.ndarray
+    storage: Storage
+    place: str
+    settings: dict[str, float]
+
+    def tile(self, i: int, j: int) -> str:
+        return f"{self.place}/tile-{i:05d}-{j:05d}.parquet"
 
 
 def socm(
     run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, on_pairs: Callable[[int], None]
-) -> None:
+) -> int:
     """Leave the socm tables, text_means and done.json of one model and temperature below partials/socm.
+
+    Returns:
+        Pairs of the sample.
 
     Raises:
         IncompleteRun: a task failed for good.
     """
+    place = folder(run, "socm", model, temperature)
+    if run.storage.exists(f"{place}/done.json"):
+        pairs = int(run.storage.read_json(f"{place}/done.json")["pairs"])
+        on_pairs(pairs)
+        return pairs
+    sample = measure(run, cluster, model, temperature, layout, on_pairs)
+    _finish(run, place, run.key(model, temperature), layout, sample)
+    return len(sample.pairs())
+
+
+def sample_size(run: Run, model: Model, temperature: Temperature) -> int:
+    """Texts whose factors are there."""
+    names = run.storage.list(run.place("factors", model, temperature))
+    return sum(run.storage.read_table(name, ["tokens"]).num_rows for name in names)
+
+
+def measure(
+    run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, on_pairs: Callable[[int], None],
+    kind: str = "factors", step: str = "socm",
+) -> Sample:  # fmt: skip
+    """All pairs of the texts whose factors lie below `kind`, from tiles that are kept below partials/`step`."""
     import ray
 
-    place = folder(run, "socm", model, temperature)
-    parts = run.storage.list(run.place("factors", model, temperature))
-    groups = [parts[start : start + _PARTS] for start in range(0, len(parts), _PARTS)]
-    heads = [[run.storage.read_table(name, ["text_id", "tokens"]) for name in group] for group in groups]
-    sizes = [sum(head.num_rows for head in group) for group in heads]
-    ids = np.array([i for group in heads for head in group for i in head.column("text_id").to_pylist()], dtype=object)
-    tokens = np.array([t for group in heads for head in group for t in head.column("tokens").to_pylist()], dtype=np.int64)
-    if run.storage.exists(f"{place}/done.json"):
-        on_pairs(len(ids) * (len(ids) - 1) // 2)
-        return
-    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
-    pairs = {
-        (i, j): sizes[i] * (sizes[i] - 1) // 2 if i == j else sizes[i] * sizes[j]
-        for i, j in tiles.upper_triangle(len(groups))
-    }
-    missing = []
-    for tile, count in pairs.items():
-        if run.storage.exists(_name(place, *tile)):
-            on_pairs(count)
+    names = run.storage.list(run.place(kind, model, temperature))
+    heads = [run.storage.read_table(name, ["text_id", "tokens", "rank"]) for name in names]
+    groups = _groups([head.num_rows for head in heads], [int(np.sum(head.column("rank").to_numpy())) for head in heads])
+    ids = np.array([i for head in heads for i in head.column("text_id").to_pylist()], dtype=object)
+    tokens = np.concatenate([head.column("tokens").to_numpy() for head in heads]).astype(np.int64)
+    sizes = [sum(heads[k].num_rows for k in group) for group in groups]
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
+    tiling = _Tiling(run.storage, folder(run, step, model, temperature), _settings(run.config.analysis))
+    triangle, missing = tiles.upper_triangle(len(groups)), []
+    pairs = {(i, j): sizes[i] * (sizes[i] - 1) // 2 if i == j else sizes[i] * sizes[j] for i, j in triangle}
+    for tile in triangle:
+        if run.storage.exists(tiling.tile(*tile)):
+            on_pairs(pairs[tile])
         else:
             missing.append(tile)
     task = ray.remote(_tile)
-    submit = lambda t: task.remote(  # noqa: E731
-        run.storage, _name(place, *t), groups[t[0]], groups[t[1]], int(starts[t[0]]), int(starts[t[1]])
-    )
+    files = [[names[k] for k in group] for group in groups]
+    submit = lambda t: task.remote(tiling, t[0], t[1], files[t[0]], files[t[1]], starts[t[0]], starts[t[1]])  # noqa: E731
     # The longest texts are last and cost most: begun first, they do not leave the other workers idle at the end.
     for tile, _ in results(cluster, submit, missing[::-1]):
         on_pairs(pairs[tile])
-    sample = _assemble(run.storage, [_name(place, *tile) for tile in pairs], ids, tokens)
-    _finish(run, place, run.key(model, temperature), layout, sample)
+    return _assemble(tiling, triangle, ids, tokens, interval_of(tokens, layout.edges), run.config.analysis)
 
 
-def _name(place: str, i: int, j: int) -> str:
-    return f"{place}/tile-{i:05d}-{j:05d}.parquet"
+def _settings(analysis: Analysis) -> dict[str, float]:
+    return {"regularization": analysis.socm_regularization, "tolerance": analysis.socm_tolerance}
 
 
-def _tile(storage: Storage, name: str, rows: list[str], columns: list[str], row_start: int, column_start: int) -> None:
-    """Compute one super-tile, part by part, and leave its pairs row < column."""
+def _groups(texts: list[int], ranks: list[int]) -> list[list[int]]:
+    """Consecutive parts of factors/ along one side of a super-tile: few where the texts are long."""
+    groups: list[list[int]] = []
+    for part in range(len(texts)):
+        joined = [*groups[-1], part] if groups else []
+        if joined and sum(texts[k] for k in joined) <= _GROUP_TEXTS and sum(ranks[k] for k in joined) <= _GROUP_ROWS:
+            groups[-1] = joined
+        else:
+            groups.append([part])
+    return groups
+
+
+def _tile(tiling: _Tiling, i: int, j: int, rows: list[str], columns: list[str], first_row: int, first_column: int) -> None:
+    """Compute one super-tile and leave its pairs row < column."""
     import torch
 
-    from tempscale.socm import socm_tile
+    from tempscale.socm import socm_square, socm_tile
 
     torch.set_num_threads(1)
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
-    first_row = row_start
-    for row_part in rows:
-        row_means, row_factors = _load(storage, row_part)
-        first_column = column_start
-        for column_part in columns:
-            column_means, column_factors = _load(storage, column_part)
-            if first_row <= first_column:
-                tile = socm_tile(row_means, row_factors, column_means, column_factors)
-                row, column = np.meshgrid(
-                    first_row + np.arange(len(row_factors)), first_column + np.arange(len(column_factors)), indexing="ij"
-                )
-                kept = row < column
-                found.append((row[kept], column[kept], tile.d_mu.numpy()[kept], tile.d_sigma.numpy()[kept]))
-            first_column += len(column_factors)
-        first_row += len(row_factors)
-    columns_of = [np.concatenate(values) for values in zip(*found, strict=True)]
-    storage.write_table(
-        name, schema.SOCM_TILE.build(dict(zip(("row", "column", "d_mu", "d_sigma"), columns_of, strict=True)))
-    )
+    means, factors = _load(tiling.storage.root, tuple(rows))
+    if i == j:
+        found = socm_square(means, factors, **tiling.settings)
+        row, column = np.triu_indices(len(factors), 1)
+    else:
+        other_means, other_factors = _load(tiling.storage.root, tuple(columns))
+        found = socm_tile(means, factors, other_means, other_factors, **tiling.settings)
+        row, column = (index.ravel() for index in np.indices((len(factors), len(other_factors))))
+    values = {"row": first_row + row, "column": first_column + column}
+    for name, matrix in (("d_mu", found.d_mu), ("d_sigma", found.d_sigma), ("error", found.d_sigma_error)):
+        values[name] = matrix.numpy()[row, column]
+    tiling.storage.write_table(tiling.tile(i, j), parts.SOCM_TILE.build(values))
 
 
-@lru_cache(maxsize=2 * _PARTS)
-def _cached(root: str, part: str) -> Any:
+@lru_cache(maxsize=3)
+def _load(root: str, names: tuple[str, ...]) -> Any:
+    """Unit means and factors of some durable parts. The last ones stay in memory: a row of tiles shares its rows."""
     import torch
 
-    table = Storage(root).read_table(part)
-    means = table.column("mean").combine_chunks()
-    dim = len(means[0])
-    factors = [np.asarray(f.values).reshape(-1, dim) for f in table.column("factor")]
-    return torch.tensor(means.flatten().to_numpy().reshape(-1, dim)), [torch.tensor(f) for f in factors]
-
-
-def _load(storage: Storage, part: str) -> Any:
-    """Unit means and factors of one durable part."""
-    return _cached(storage.root, part)
-
-
-def _assemble(storage: Storage, names: list[str], ids: np.ndarray, tokens: np.ndarray) -> _Sample:
-    """Put the tiles together; every pair must have come once."""
-    n = len(ids)
-    d_mu, d_sigma = np.full((n, n), np.nan), np.full((n, n), np.nan)
+    means, factors = [], []
     for name in names:
-        table = storage.read_table(name)
+        table = Storage(root).read_table(name)
+        column = table.column("mean").combine_chunks()
+        means.append(torch.tensor(column.flatten().to_numpy().reshape(len(column), -1)))
+        factors += [torch.tensor(np.asarray(f.values).reshape(-1, means[0].shape[1])) for f in table.column("factor")]
+    return torch.cat(means), factors
+
+
+def _assemble(
+    tiling: _Tiling, triangle: list[tuple[int, int]], ids: np.ndarray, tokens: np.ndarray, interval: np.ndarray,
+    analysis: Analysis,
+) -> Sample:  # fmt: skip
+    """Put the tiles together; every pair must have come once."""
+    import torch
+
+    from tempscale.socm import socm_value
+
+    n = len(ids)
+    names = ("d_mu", "d_sigma", "error") if analysis.socm_tolerance else ("d_mu", "d_sigma")
+    whole = {name: np.full((n, n), np.nan) for name in names}
+    for i, j in triangle:
+        table = tiling.storage.read_table(tiling.tile(i, j))
         row, column = table.column("row").to_numpy(), table.column("column").to_numpy()
-        for whole, values in ((d_mu, table.column("d_mu")), (d_sigma, table.column("d_sigma"))):
-            whole[row, column] = whole[column, row] = values.to_numpy()
-    missing = int(np.isnan(d_sigma).sum()) - n
+        for name in names:
+            whole[name][row, column] = whole[name][column, row] = table.column(name).to_numpy()
+    missing = int(np.isnan(whole["d_sigma"]).sum()) - n
     if missing:
         raise IncompleteRun(f"{missing // 2} values of d_Σ are missing or not a number; start over with --fresh")
-    return _Sample(ids, tokens, d_mu, d_sigma, (1 - d_mu) * d_sigma)
+    d_mu, d_sigma = torch.from_numpy(whole["d_mu"]), torch.from_numpy(whole["d_sigma"])
+    value = socm_value(d_mu, d_sigma, analysis.socm_alpha, analysis.socm_beta).numpy()
+    np.fill_diagonal(value, np.nan)  # x**0 is 1 even where x is not a number.
+    return Sample(ids, tokens, interval, whole["d_mu"], whole["d_sigma"], value, whole.get("error"))
 
 
-def _finish(run: Run, place: str, key: dict[str, Any], layout: Layout, sample: _Sample) -> None:
+def _finish(run: Run, place: str, key: dict[str, Any], layout: Layout, sample: Sample) -> None:
     """Write the tables of one model and temperature; done.json last."""
-    interval = interval_of(sample.tokens, layout.edges)
-    n, value = len(sample.ids), sample.value
-    correction = finite_population(n, layout.population(len(layout)))
+    analysis, n = run.config.analysis, len(sample.ids)
+    drawn, texts = np.bincount(sample.interval, minlength=len(layout.edges)), layout.texts()
+    by_interval = analysis.socm_cell_se is not None
+    overall_correction = finite_population(n, layout.population(len(layout)))
+    correction = np.full(len(texts), overall_correction)
+    if by_interval:
+        correction = np.array([finite_population(k, layout.population(int(of))) for k, of in zip(drawn, texts, strict=True)])
+    exact = not (analysis.socm_regularization or analysis.socm_tolerance)
     tables = (
-        (schema.SOCM, _cells(layout.edges, interval, sample, correction)),
-        (schema.SOCM_PAIRS, _ranked(sample, run.config.analysis.worst_pairs)),
-        (schema.SOCM_SCATTER, _scatter(sample, run.config.seed)),
+        (schema.SOCM, socm_tables.cells(layout.edges, sample, correction, exact)),
+        (schema.SOCM_PAIRS, socm_tables.ranked(sample, analysis.worst_pairs)),
+        (schema.SOCM_SCATTER, socm_tables.scatter(sample, run.config.seed)),
     )
     for table, rows in tables:
         run.storage.write_table(f"{place}/{table.name}.parquet", table.build_rows([key | row for row in rows]))
-    overall = np.array([_mean(value[k]) for k in range(n)], dtype=float)
-    inside = np.array([_mean(value[k, interval == interval[k]]) for k in range(n)], dtype=float)
-    columns = {"text_id": sample.ids, "group": np.array(layout.edges)[interval], "inside": inside, "overall": overall}
-    run.storage.write_table(f"{place}/text_means.parquet", schema.TEXT_MEANS.build(columns))
-    pairs = value[np.triu_indices(n, 1)]
-    over = float((pairs > 1).mean()) if len(pairs) else None
-    summary = {"texts": n, "pairs": len(pairs), "socm_mean": _mean(pairs), "socm_over_1_share": over}
-    run.storage.write_json(f"{place}/done.json", summary | {"correction": correction})
-
-
-def _mean(values: np.ndarray) -> float | None:
-    """The mean of what is a number; None where nothing is."""
-    kept = values[~np.isnan(values)]
-    return float(kept.mean()) if len(kept) else None
-
-
-def _cells(edges: tuple[int, ...], interval: np.ndarray, sample: _Sample, correction: float) -> list[dict[str, Any]]:
-    """One row a cell of length intervals."""
-    rows = []
-    present = np.unique(interval).tolist()
-    for a in present:
-        for b in [k for k in present if k >= a]:
-            here = np.ix_(interval == a, interval == b)
-            block = sample.value[here]
-            kept = np.triu(np.ones_like(block, dtype=bool), 1) if a == b else np.ones_like(block, dtype=bool)
-            found = block[kept]
-            if not len(found):
-                continue
-            error = _error(block, a == b)
-            rows.append(
-                {"interval_a": edges[a], "interval_b": edges[b], "pairs": len(found)}
-                | {
-                    "d_mu_mean": float(sample.d_mu[here][kept].mean()),
-                    "d_sigma_mean": float(sample.d_sigma[here][kept].mean()),
-                }
-                | {"socm_mean": float(found.mean()), "socm_se": None if error is None else error * correction}
-                | {"socm_se_superpopulation": error, "socm_over_1_share": float((found > 1).mean()), "exact": True}
-                | {"socm_p50": float(np.quantile(found, 0.5)), "socm_p95": float(np.quantile(found, 0.95))}
-            )
-    return rows
-
-
-def _error(block: np.ndarray, inside: bool) -> float | None:
-    """Standard error of the mean of a cell from per-text means; None where too few texts tell."""
-    texts_a, texts_b = block.shape
-    if inside:
-        return within_error(np.nanmean(block, axis=1).var(ddof=1), texts_a) if texts_a > 2 else None
-    if texts_a < 2 or texts_b < 2:
-        return None
-    return between_error(block.mean(1).var(ddof=1), texts_a, block.mean(0).var(ddof=1), texts_b)
-
-
-def _ranked(sample: _Sample, size: int) -> list[dict[str, Any]]:
-    """The pairs of largest SOCM, and of largest d_Σ among the hundredth of pairs with the highest cosine; ties by id."""
-    rows: list[dict[str, Any]] = []
-    row, column = np.triu_indices(len(sample.ids), 1)
-    if not len(row):
-        return rows
-    distance = sample.d_mu[row, column]
-    closest = distance <= np.quantile(distance, _SAME_MEAN_SHARE)
-    for ranking, scores, kept in (("socm", sample.value, slice(None)), ("same_mean", sample.d_sigma, closest)):
-        pairs = np.stack([row[kept], column[kept]], axis=1)
-        score = scores[pairs[:, 0], pairs[:, 1]]
-        last = min(size, len(score))
-        # All that tie with the last place are sorted by id before the list is cut.
-        candidates = np.flatnonzero(score >= np.partition(score, -last)[-last])
-        named = (sorted(pairs[k].tolist(), key=lambda text: str(sample.ids[text])) for k in candidates)
-        ordered = sorted(
-            (-score[k], sample.ids[a], sample.ids[b], a, b) for k, (a, b) in zip(candidates, named, strict=True)
-        )
-        for place, (_, first, second, a, b) in enumerate(ordered[:size], start=1):
-            rows.append(
-                {"ranking": ranking, "rank": place, "text_id_a": first, "text_id_b": second}
-                | {"tokens_a": int(sample.tokens[a]), "tokens_b": int(sample.tokens[b]), "d_mu": float(sample.d_mu[a, b])}
-                | {"d_sigma": float(sample.d_sigma[a, b]), "socm": float(sample.value[a, b])}
-            )
-    return rows
-
-
-def _scatter(sample: _Sample, seed: int) -> list[dict[str, Any]]:
-    """Occupied bins of the (d_μ, d_Σ) plane, then seeded pairs."""
-    upper = np.triu_indices(len(sample.ids), 1)
-    x, y = sample.d_mu[upper], sample.d_sigma[upper]
-    if not len(x):
-        return []
-    # The last bin's upper edge lies a little above the largest value, which so falls inside.
-    limits = [[0.0, max(1e-9, float(values.max())) * (1 + 1e-9)] for values in (x, y)]
-    counts, x_edges, y_edges = np.histogram2d(x, y, bins=_SCATTER_BINS, range=limits)
-    widths = {"d_mu_width": float(x_edges[1]), "d_sigma_width": float(y_edges[1])}
-    bins = [
-        {"kind": "bin", "d_mu": float(x_edges[i]), "d_sigma": float(y_edges[j]), "pairs": int(counts[i, j])} | widths
-        for i, j in zip(*np.nonzero(counts), strict=True)
-    ]
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(x))[:_SCATTER_PAIRS])
-    one = {"kind": "pair", "d_mu_width": 0.0, "d_sigma_width": 0.0, "pairs": 1}
-    return bins + [one | {"d_mu": float(x[k]), "d_sigma": float(y[k])} for k in chosen]
+    pairs = sample.pairs()
+    summary: dict[str, Any] = {"texts": n, "pairs": len(pairs), "socm_mean": socm_tables.mean(pairs)}
+    summary |= {"socm_over_1_share": float((pairs > 1).mean()) if len(pairs) else None, "groups": None}
+    overall = sample.overall()
+    if by_interval and len(pairs):
+        weighted = Weighted.of(sample, texts)
+        overall = weighted.own
+        summary |= {"socm_mean": weighted.mean, "socm_over_1_share": weighted.over_1_share}
+        summary["groups"] = {str(layout.edges[a]): float(correction[a]) for a in np.flatnonzero(drawn)}
+    groups = np.array(layout.edges)[sample.interval]
+    columns = {"text_id": sample.ids, "group": groups, "inside": sample.inside(), "overall": overall}
+    run.storage.write_table(f"{place}/text_means.parquet", parts.TEXT_MEANS.build(columns))
+    run.storage.write_json(f"{place}/done.json", summary | {"correction": overall_correction})

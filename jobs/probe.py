@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from jobs import actor, corpus, schema
+from jobs import actor, corpus, parts, schema
 from jobs.engine import Cluster
 from jobs.layout import Layout, folder
 from jobs.runs import Model, Run
@@ -112,5 +112,5 @@ def _tabulate(run: Run, model: Model, temperature: Temperature, population: floa
     correction = finite_population(rows[-1]["texts"], population)
     run.storage.write_json(f"{place}/done.json", {"correction": correction})
     columns = {name: np.concatenate([part[name] for part in means]) for name in means[0]}
-    run.storage.write_table(f"{place}/text_means.parquet", schema.TEXT_MEANS.build(columns))
+    run.storage.write_table(f"{place}/text_means.parquet", parts.TEXT_MEANS.build(columns))
     run.storage.write_table(f"{place}/prefix_probe.parquet", schema.PREFIX_PROBE.build_rows(rows))

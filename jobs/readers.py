@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.config import Corpus
 from jobs.errors import UsageError
 
 KINDS = {".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
@@ -37,12 +36,22 @@ _COLUMNS_NAMED = 20
 _LONGEST_FIELD = 64 * 2**20
 
 
-class Row(NamedTuple):
-    """One row of a source. `text` is str, bytes that may not be UTF-8, None, or something that is no text."""
+class Columns(NamedTuple):
+    """Which columns of a source to read, each with the option that names it, or with none."""
+
+    texts: dict[str, str | None]
+    """Every record must have these."""
+    ids: dict[str, str | None]
+    """Some record must have these."""
+    optional: dict[str, str | None]
+    """Read where they are there."""
+
+
+class Record(NamedTuple):
+    """One row of a source by column. A value is str, bytes that may not be UTF-8, None, or something that is no text."""
 
     place: str
-    id: Any
-    text: Any
+    values: Mapping[str, Any]
     problem: str | None = None
 
 
@@ -54,14 +63,14 @@ def suffix(file: str) -> str:
     return os.path.splitext(name)[1]
 
 
-def read(stream: Any, file: str, place: str, corpus: Corpus) -> Iterator[Row]:
+def read(stream: Any, file: str, place: str, columns: Columns) -> Iterator[Record]:
     """The rows of one open file.
 
     Args:
         stream: its bytes, still compressed.
         file: its name, whose ending tells kind and compression.
         place: how it is named in rows and sentences.
-        corpus: which columns to read.
+        columns: which to read.
 
     Raises:
         UsageError: a missing column, or a file that is not what its name says.
@@ -69,37 +78,40 @@ def read(stream: Any, file: str, place: str, corpus: Corpus) -> Iterator[Row]:
     readers = {"parquet": _parquet, "jsonl": _jsonl, "csv": _csv, "text": _lines}
     reader = readers[KINDS[suffix(file)]]
     if reader is _parquet:
-        yield from _parquet(stream, place, corpus)
+        yield from _parquet(stream, place, columns)
         return
     ending = os.path.splitext(_name(file))[1]
     with _DECOMPRESSED.get(ending, _plain)(stream) as decompressed:
-        yield from reader(decompressed, place, corpus)
+        yield from reader(decompressed, place, columns)
 
 
-def check_columns(present: list[str], where: str, corpus: Corpus) -> str | None:
-    """The id column to read, or None where there is none.
+def check_columns(present: list[str], where: str, columns: Columns) -> list[str]:
+    """The columns to read that are there.
 
     Raises:
         UsageError: a column that was asked for is missing, or one to be read is there twice.
     """
-    id_column = corpus.id_column if corpus.id_column is not None else "id" if "id" in present else None
-    for option, column in (("--text-column", corpus.text_column), ("--id-column", id_column)):
-        if column is None:
-            continue
+    for column, option in (*columns.texts.items(), *columns.ids.items(), *columns.optional.items()):
         if column not in present:
-            names = ", ".join(map(repr, present[:_COLUMNS_NAMED])) + (", …" if len(present) > _COLUMNS_NAMED else "")
-            raise UsageError(f"'{where}' has no column '{column}'; it has {names or 'none'}: name one with {option}")
-        if present.count(column) > 1:
+            if column in columns.texts or column in columns.ids:
+                names = ", ".join(map(repr, present[:_COLUMNS_NAMED])) + (", …" if len(present) > _COLUMNS_NAMED else "")
+                raise UsageError(f"'{where}' has no column '{column}'; it has {names or 'none'}: name one with {option}")
+        elif present.count(column) > 1:
             raise UsageError(
-                f"'{where}' has the column '{column}' {present.count(column)} times; "
-                f"rename all but one, or name another with {option}"
+                f"'{where}' has the column '{column}' {present.count(column)} times; rename all but one"
+                + (f", or name another with {option}" if option else "")
             )
-    return id_column
+    return [column for column in {**columns.texts, **columns.ids, **columns.optional} if column in present]
 
 
-def row(place: str, record: Mapping[str, Any], id_column: str | None, corpus: Corpus) -> Row:
-    """The row of one record."""
-    return Row(place, record.get(id_column) if id_column is not None else None, record.get(corpus.text_column))
+def utf8_or_bytes(value: Any) -> Any:
+    """Bytes as text where they are UTF-8; all else as it is."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value
+    return value
 
 
 def _name(file: str) -> str:
@@ -123,46 +135,43 @@ COMPRESSIONS = tuple(_DECOMPRESSED)
 """Endings of compressed files."""
 
 
-def _parquet(stream: Any, place: str, corpus: Corpus) -> Iterator[Row]:
+def _parquet(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
     file = pq.ParquetFile(stream)
-    id_column = check_columns(file.schema_arrow.names, place, corpus)
-    wanted = list(dict.fromkeys([corpus.text_column] + ([id_column] if id_column is not None else [])))
+    wanted = check_columns(file.schema_arrow.names, place, columns)
     number = 0
     for batch in file.iter_batches(batch_size=4096, columns=wanted):
-        texts = _values(batch.column(corpus.text_column))
-        ids = _values(batch.column(id_column)) if id_column is not None else [None] * len(texts)
-        for text_id, text in zip(ids, texts, strict=True):
-            yield Row(f"{place}:{number}", _utf8_or_bytes(text_id), text)
+        for values in zip(*(_values(batch.column(name)) for name in wanted), strict=True):
+            yield Record(f"{place}:{number}", dict(zip(wanted, values, strict=True)))
             number += 1
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Python values; strings as bytes, because Arrow does not check that they are UTF-8."""
+    """Python values; strings as bytes, also inside lists, because Arrow does not check that they are UTF-8."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if pa.types.is_string(column.type) or pa.types.is_string_view(column.type):
-        column = column.cast(pa.binary())
-    elif pa.types.is_large_string(column.type):
-        column = column.cast(pa.large_binary())
-    return list(column.to_pylist())
+    return list(column.cast(_unchecked(column.type)).to_pylist())
 
 
-def _utf8_or_bytes(value: Any) -> Any:
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value
-    return value
+def _unchecked(kind: pa.DataType) -> pa.DataType:
+    """The type with bytes for strings."""
+    if pa.types.is_string(kind) or pa.types.is_string_view(kind):
+        return pa.binary()
+    if pa.types.is_large_string(kind):
+        return pa.large_binary()
+    if pa.types.is_list(kind):
+        return pa.list_(_unchecked(kind.value_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_unchecked(kind.value_type))
+    return kind
 
 
-def _jsonl(stream: Any, place: str, corpus: Corpus) -> Iterator[Row]:
+def _jsonl(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
     """Records may differ in their columns: one without an id gets a digest, one without a text is rejected.
 
-    A column that none of the first 1,000 lines has counts as missing; without `--id-column`, `id` may be.
+    A text or named id column that none of the first 1,000 lines has counts as missing; an optional one may be.
     """
     lines = _json_records(stream, place)
-    wanted = {corpus.text_column, corpus.id_column} - {None}
+    wanted = {*columns.texts, *columns.ids}
     ahead: list[tuple[str, dict[str, Any] | str]] = []
     present: dict[str, None] = {}
     for place_of_line, record in itertools.islice(lines, _RECORDS_AHEAD):
@@ -171,15 +180,14 @@ def _jsonl(stream: Any, place: str, corpus: Corpus) -> Iterator[Row]:
         if wanted <= present.keys():
             break
     if any(isinstance(record, dict) for _, record in ahead):
-        check_columns(list(present), place, corpus)
-    id_column = corpus.id_column if corpus.id_column is not None else "id"
+        check_columns(list(present), place, columns)
     for place_of_line, record in itertools.chain(ahead, lines):
         if isinstance(record, str):
-            yield Row(place_of_line, None, None, record)
-        elif corpus.text_column not in record:
-            yield Row(place_of_line, record.get(id_column), None, f"the record has no column '{corpus.text_column}'")
-        else:
-            yield row(place_of_line, record, id_column, corpus)
+            yield Record(place_of_line, {}, record)
+            continue
+        missing = next((column for column in columns.texts if column not in record), None)
+        problem = None if missing is None else f"the record has no column '{missing}'"
+        yield Record(place_of_line, record, problem)
 
 
 def _json_records(stream: Any, place: str) -> Iterator[tuple[str, dict[str, Any] | str]]:
@@ -206,14 +214,14 @@ def _json_records(stream: Any, place: str) -> Iterator[tuple[str, dict[str, Any]
         yield f"{place}:{number}", record
 
 
-def _csv(stream: Any, place: str, corpus: Corpus) -> Iterator[Row]:
+def _csv(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
     records = filter(None, _csv_records(stream, place))  # A blank line is no record.
     names = [name.removeprefix("\ufeff") for name in next(records, [])]
     if not names:
         raise UsageError(f"'{place}' is empty; its first line must name the columns, such as id,text")
-    id_column = check_columns(names, place, corpus)
+    check_columns(names, place, columns)
     for number, fields in enumerate(records):
-        yield row(f"{place}:{number}", dict(zip(names, fields, strict=False)), id_column, corpus)
+        yield Record(f"{place}:{number}", dict(zip(names, fields, strict=False)))
 
 
 def _csv_records(stream: Iterable[bytes], place: str) -> Iterator[list[str]]:
@@ -241,8 +249,7 @@ def _csv_records(stream: Iterable[bytes], place: str) -> Iterator[list[str]]:
         yield fields
 
 
-def _lines(stream: Any, place: str, corpus: Corpus) -> Iterator[Row]:
-    id_column = check_columns(["text"], place, corpus)
+def _lines(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
+    check_columns(["text"], place, columns)
     for number, line in enumerate(stream):
-        text = line.rstrip(b"\r\n")
-        yield Row(f"{place}:{number}", _utf8_or_bytes(text) if id_column is not None else None, text)
+        yield Record(f"{place}:{number}", {"text": line.rstrip(b"\r\n")})

@@ -7,10 +7,10 @@ import os
 import platform
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import tempscale
-from jobs.config import AuditConfig
+from jobs.config import AuditConfig, Encoding, Execution
 from jobs.errors import IncompleteRun, UsageError
 from jobs.schema import SCHEMA_VERSION
 from jobs.sources import shown
@@ -21,6 +21,37 @@ from tempscale.temperature import Temperature
 BEGUN, SHARDED, DONE = "begun.json", "shards/index.json", "run.json"
 _OURS = (DONE, "report.html", "tables", "texts", "factors", "rejected", "partials", "shards", BEGUN)
 _VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "pyarrow", "ray", "polars")
+
+
+class RunConfig(Protocol):
+    """What a run folder knows of a configuration; `reads` is the section that names the source."""
+
+    command: ClassVar[str]
+    reads: ClassVar[str]
+
+    @property
+    def out(self) -> str:
+        """The run folder."""
+
+    @property
+    def embedding(self) -> Encoding:
+        """Models and temperatures."""
+
+    @property
+    def execution(self) -> Execution:
+        """Where it runs."""
+
+    def identity(self) -> dict[str, Any]:
+        """All that decides the tables, as plain data."""
+
+    def temperatures(self) -> list[Temperature]:
+        """The temperatures in the order given."""
+
+    def model_dump(self, *, mode: str, exclude: Any) -> dict[str, Any]:
+        """The configuration as plain data."""
+
+
+Config = TypeVar("Config", bound=RunConfig)
 
 
 @dataclass(frozen=True)
@@ -34,10 +65,10 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One audit and its folder."""
+class RunOf(Generic[Config]):
+    """One run and its folder."""
 
-    config: AuditConfig
+    config: Config
     storage: Storage
     models: list[Model]
     temperatures: list[Temperature]
@@ -58,7 +89,11 @@ class Run:
         return f"{self.place(kind, model, temperature)}/part-{number:05d}.parquet"
 
 
-def begin(config: AuditConfig, *, fresh: bool = False) -> Run:
+Run = RunOf[AuditConfig]
+"""An audit."""
+
+
+def begin(config: Config, *, fresh: bool = False) -> RunOf[Config]:
     """Open the run folder: a new one, or the same run to go on with.
 
     Args:
@@ -76,7 +111,10 @@ def begin(config: AuditConfig, *, fresh: bool = False) -> Run:
         "versions": {"tempscale": tempscale.__version__} | {name: metadata.version(name) for name in _VERSIONS},
     }
     identity["config"]["embedding"]["models"] = [m.label for m in models]
-    identity["config"]["corpus"]["source"] = shown(config.corpus.source)
+    source = identity["config"][config.reads]
+    source["source"] = shown(source["source"])
+    if config.command != "audit":  # Audits came first, and their folders do not say so.
+        identity["command"] = config.command
     found = _begun(storage)
     # Before its corpus was read to the end a run holds nothing worth going on with: a mistyped --corpus blocks no folder.
     if found is not None and (fresh or not (storage.exists(SHARDED) or storage.exists(DONE))):
@@ -91,6 +129,12 @@ def begin(config: AuditConfig, *, fresh: bool = False) -> Run:
                 str(error).replace("start the same command again", "choose an --out that can be written")
             ) from None
     else:
+        command = found["identity"].get("command", "audit")
+        if command != config.command:
+            raise UsageError(
+                f"'{config.out}' holds a run of tempscale {command}, and this is tempscale {config.command}. "
+                "Choose another --out, or start over in this folder with --fresh"
+            )
         differences = _differences(found["identity"], identity)
         if differences:
             raise UsageError(
@@ -101,10 +145,10 @@ def begin(config: AuditConfig, *, fresh: bool = False) -> Run:
     finished = storage.exists(DONE)
     if finished:
         storage.remove("shards")  # Still there where the process was killed between the two steps of `complete`.
-    return Run(config, storage, models, config.temperatures(), finished)
+    return RunOf(config, storage, models, config.temperatures(), finished)
 
 
-def find_models(config: AuditConfig) -> list[Model]:
+def find_models(config: RunConfig) -> list[Model]:
     """The models of a run, each found, of a supported family, fit for every temperature, and fingerprinted.
 
     Raises:
@@ -132,13 +176,35 @@ def find_models(config: AuditConfig) -> list[Model]:
     return models
 
 
-def complete(run: Run, record: dict[str, Any]) -> None:
+def facts(run: RunOf[Any]) -> dict[str, Any]:
+    """What run.json says of every run, whatever its command."""
+    begun = started(run)
+    exceptions = []
+    if begun["processor"] != processor():
+        exceptions.append(f"begun on {begun['processor']}, finished on {processor()}")
+    config = run.config.model_dump(mode="json", exclude={"execution": {"address"}})  # An address may hold a secret.
+    source = config[run.config.reads]
+    source["source"] = shown(source["source"])
+    models = {m.label: {"name": m.label, "fingerprint": m.fingerprint, "max_length": m.max_length} for m in run.models}
+    return {
+        "tempscale": tempscale.__version__,
+        "started": begun["started"],
+        "finished": now(),
+        "config": config,
+        "models": models,
+        "versions": begun["identity"]["versions"] | {"python": platform.python_version()},
+        "processor": processor(),
+        "byte_identity_exceptions": exceptions,
+    }
+
+
+def complete(run: RunOf[Any], record: dict[str, Any]) -> None:
     """Write run.json, whose presence means that the run is complete, and drop what only the run itself needed."""
     run.storage.write_json(DONE, record)
     run.storage.remove("shards")
 
 
-def started(run: Run) -> dict[str, Any]:
+def started(run: RunOf[Any]) -> dict[str, Any]:
     """When and on what processor the run began."""
     begun: dict[str, Any] = run.storage.read_json(BEGUN)
     return begun

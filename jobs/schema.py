@@ -66,6 +66,8 @@ _KEY = (
     Column("tau", _FLOAT, "", "the temperature where it is one number, else null"),
     Column("schema_version", _INT, "", "version of this table's columns"),
 )
+KEY = _KEY
+"""The columns that every table begins with."""
 _CELL = (
     Column("interval_a", _INT, "tokens", "lower edge of one text's length interval"),
     Column("interval_b", _INT, "tokens", "lower edge of the other text's; interval_a ≤ interval_b, pairs are unordered"),
@@ -136,41 +138,6 @@ def factors(dim: int) -> Table:
     )
 
 
-TEXT_MEANS = Table(
-    "text_means",
-    "each text's mean over its pairs, from which standard errors and paired differences follow; below partials/",
-    (
-        Column("text_id", _TEXT, "", "the corpus's id"),
-        Column("group", _INT, "tokens", "lower edge of its length interval, or its prefix"),
-        Column("inside", _FLOAT, "", "mean over its pairs with the other texts of its group; null where there is none"),
-        Column("overall", _FLOAT, "", "mean over its pairs with all other texts; null where there is none"),
-    ),
-)
-
-COSINE_TILE = Table(
-    "cosine_tile",
-    "the pairs of one super-tile, by cell; below partials/",
-    (
-        Column("a", _INT, "", "index of the smaller length interval"),
-        Column("b", _INT, "", "index of the larger"),
-        Column("pairs", _BIG, "pairs", "unordered pairs"),
-        Column("first", _FLOAT, "", "Σ cos"),
-        Column("second", _FLOAT, "", "Σ cos²"),
-        Column("histogram", pa.list_(_BIG), "pairs", "pairs in each bin of [−1, 1]"),
-    ),
-)
-
-SOCM_TILE = Table(
-    "socm_tile",
-    "the pairs of one super-tile of the SOCM sample; below partials/",
-    (
-        Column("row", _INT, "", "place of one text in the sample's order, (tokens, id)"),
-        Column("column", _INT, "", "place of the other; row < column"),
-        Column("d_mu", _FLOAT, "", "d_μ"),
-        Column("d_sigma", _FLOAT, "", "d_Σ"),
-    ),
-)
-
 LENGTH_COLLAPSE = Table(
     "length_collapse",
     "pairwise cosine inside and between length intervals, over all unordered pairs",
@@ -181,11 +148,53 @@ LENGTH_COLLAPSE = Table(
         Column("pairs", _BIG, "pairs", "unordered pairs of the cell"),
         *_with_error("cosine_mean", "mean cosine"),
         Column("cosine_std", _FLOAT, "", "standard deviation over pairs"),
-        Column("cosine_p05", _FLOAT, "", "5th percentile, to one bin of 1/2048"),
-        Column("cosine_p50", _FLOAT, "", "median, to one bin of 1/2048"),
-        Column("cosine_p95", _FLOAT, "", "95th percentile, to one bin of 1/2048"),
+        Column("cosine_p05", _FLOAT, "", "5th percentile, to one bin of 1/2048; null without the full pass"),
+        Column("cosine_p50", _FLOAT, "", "median, to one bin of 1/2048; null without the full pass"),
+        Column("cosine_p95", _FLOAT, "", "95th percentile, to one bin of 1/2048; null without the full pass"),
+        Column("near_duplicates", _BIG, "pairs", "pairs whose cosine reaches the threshold; null without the full pass"),
     ),
 )  # fmt: skip
+
+EXPOSURE = Table(
+    "exposure",
+    "who takes the search results: neighbour slots by length interval against its share of the texts",
+    (
+        *_KEY,
+        Column("asked_by", _TEXT, "", "`corpus`: every text asks for its nearest others; `queries`: a file of queries asks"),
+        Column("queries", _BIG, "texts", "how many asked"),
+        Column("k", _INT, "texts", "nearest texts of each"),
+        Column("interval", _INT, "tokens", "lower edge of the length interval"),
+        Column("texts", _BIG, "texts", "texts in it"),
+        Column("texts_share", _FLOAT, "share", "its share of the texts"),
+        Column("slots_share", _FLOAT, "share", "its share of all neighbour slots"),
+        *_with_error("exposure", "slots_share over texts_share; 1 is fair"),
+        Column("k_occurrence_skewness", _FLOAT, "", "skewness of the k-occurrence N_k over all texts: hubness"),
+    ),
+)
+
+NEAR_DUPLICATES = Table(
+    "near_duplicates",
+    "the pairs of largest cosine among those that reach the threshold of a near-duplicate",
+    (
+        *_KEY,
+        Column("rank", _INT, "", "place, from 1"),
+        Column("text_id_a", _TEXT, "", "one text"),
+        Column("text_id_b", _TEXT, "", "the other; text_id_a < text_id_b"),
+        Column("tokens_a", _INT, "tokens", "length of one text"),
+        Column("tokens_b", _INT, "tokens", "length of the other"),
+        Column("cosine", _FLOAT, "", "cosine"),
+    ),
+)
+
+NEIGHBOURS = Table(
+    "neighbours",
+    "the k-nearest-neighbour graph of the corpus, one row a text, below neighbours/; of the queries, below queries/",
+    (
+        Column("text_id", _TEXT, "", "the text that asks"),
+        Column("neighbours", pa.list_(_TEXT), "", "its nearest texts, nearest first; ties by id"),
+        Column("cosines", pa.list_(pa.float32()), "", "their cosines"),
+    ),
+)
 
 COLLAPSE_SUMMARY = Table(
     "collapse_summary",
@@ -201,6 +210,10 @@ COLLAPSE_SUMMARY = Table(
         Column("gap_shortest", _INT, "tokens", "lower edge of the shortest interval with at least 30 texts"),
         Column("gap_longest", _INT, "tokens", "lower edge of the longest interval with at least 30 texts"),
         *_with_error("prefix_gap", "mean cosine of the same texts at the longest prefix minus at the shortest"),
+        *_with_error("exposure_short", "exposure of the shortest interval with at least 30 texts, at the largest k"),
+        *_with_error("exposure_long", "exposure of the longest interval with at least 30 texts, at the largest k"),
+        Column("k_occurrence_skewness", _FLOAT, "", "hubness at the largest k"),
+        Column("near_duplicate_pairs", _BIG, "pairs", "pairs whose cosine reaches the threshold of a near-duplicate"),
         Column("effective_rank", _FLOAT, "", "exp(entropy of the eigenvalues of UᵀU/n); cannot exceed the number of texts"),
         Column("spread_mean", _FLOAT, "", "mean of tr Σ over texts"),
         Column("spread_over_2_share", _FLOAT, "share", "texts with tr Σ > 2, which break the papers' assumption"),
@@ -234,7 +247,8 @@ SOCM = Table(
         Column("socm_p50", _FLOAT, "", "median"),
         Column("socm_p95", _FLOAT, "", "95th percentile"),
         Column("socm_over_1_share", _FLOAT, "share", "pairs with SOCM > 1"),
-        Column("exact", _BOOL, "", "whether every singular value was kept"),
+        Column("exact", _BOOL, "", "whether d_Σ is the equation's own: no ε, every singular value"),
+        Column("d_sigma_error", _FLOAT, "", "certified: largest error of a d_Σ of the cell, for want of singular values"),
     ),
 )  # fmt: skip
 
@@ -294,5 +308,6 @@ EXCERPTS = Table(
 )
 
 TABLES = (
-    LENGTH_COLLAPSE, COLLAPSE_SUMMARY, PREFIX_PROBE, SOCM, SOCM_PAIRS, SOCM_SCATTER, TEMPERATURE_EFFECT, EXCERPTS,
+    LENGTH_COLLAPSE, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, NEAR_DUPLICATES, SOCM, SOCM_PAIRS, SOCM_SCATTER,
+    TEMPERATURE_EFFECT, EXCERPTS,
 )  # fmt: skip

@@ -10,14 +10,14 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from jobs.config import Corpus
 from jobs.errors import UsageError
-from jobs.readers import COMPRESSIONS, KINDS, UNREADABLE, Row, check_columns, read, row, suffix
+from jobs.readers import COMPRESSIONS, KINDS, UNREADABLE, Columns, Record, check_columns, read, suffix, utf8_or_bytes
 from tempscale.checkpoint import first_line
 
 _NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -29,6 +29,25 @@ _QUERY = re.compile(r"(://[^?]*\?)[\w.%~-]+=.*", re.DOTALL)
 """A query where `?` may also be part of a glob."""
 
 
+class Source(Protocol):
+    """What a configuration says of where rows come from; `kind` is what sentences call it."""
+
+    kind: ClassVar[str]
+
+    @property
+    def source(self) -> str:
+        """A path or glob, a URL, hf:NAME or docstrings:PKG,…"""
+
+
+class Row(NamedTuple):
+    """One row of a corpus. `text` is str, bytes that may not be UTF-8, None, or something that is no text."""
+
+    place: str
+    id: Any
+    text: Any
+    problem: str | None = None
+
+
 def shown(source: str) -> str:
     """A source as it may be written down: a URL without its user, password, query and fragment; all else as it is."""
     without_user = _USER.sub(r"\1***@", source)
@@ -36,40 +55,55 @@ def shown(source: str) -> str:
 
 
 def rows(corpus: Corpus, without: str | None = None) -> Iterator[Row]:
-    """All rows of the corpus's source, in its order; `id` is None where a row has no id.
+    """All rows of the corpus, as `records` gives them; `id` is None where a row has no id.
+
+    Raises:
+        UsageError: as `records`.
+    """
+    id_column = "id" if corpus.id_column is None else corpus.id_column
+    ids: dict[str, str | None] = {id_column: "--id-column"}
+    named, optional = ({}, ids) if corpus.id_column is None else (ids, {})
+    for record in records(corpus, Columns({corpus.text_column: "--text-column"}, named, optional), without):
+        text_id = utf8_or_bytes(record.values.get(id_column))
+        yield Row(record.place, text_id, record.values.get(corpus.text_column), record.problem)
+
+
+def records(given: Source, columns: Columns, without: str | None = None) -> Iterator[Record]:
+    """All rows of a source, in its order.
 
     Args:
-        corpus: the source and its columns.
+        given: the source.
+        columns: which to read.
         without: a folder, such as the run's own, whose files are left out where it lies inside the source's folder.
 
     Raises:
         UsageError: no such source, a missing column, or a file that cannot be read.
     """
-    source = corpus.source
+    source = given.source
     if source.startswith("docstrings:"):
-        yield from _docstrings(source, corpus)
+        yield from _docstrings(given, columns)
     elif _is_hub_dataset(source):
-        yield from _hub_dataset(source.removeprefix("hf:"), corpus)
+        yield from _hub_dataset(given, columns)
     else:
-        yield from _files(corpus, without)
+        yield from _files(given, columns, without)
 
 
-def state(corpus: Corpus, without: str | None = None) -> dict[str, Any]:
+def state(given: Source, without: str | None = None) -> dict[str, Any]:
     """What shows whether a source changed between two looks, without reading it: sizes and times, or versions.
 
     Args:
-        corpus: the source.
-        without: a folder whose files are left out, as in `rows`.
+        given: the source.
+        without: a folder whose files are left out, as in `records`.
 
     Raises:
         UsageError: no such source.
     """
-    source = corpus.source
+    source = given.source
     if source.startswith("docstrings:"):
         return {package: _version(package) for package in _packages(source)}
     if _is_hub_dataset(source):
         return {}
-    fs, files = _expand(source, without)
+    fs, files = _expand(given, without)
     facts = {shown(file): fs.info(file) for file in files}
     return {f: [i.get("size"), str(i.get("mtime") or i.get("LastModified") or i.get("ETag"))] for f, i in facts.items()}
 
@@ -78,19 +112,32 @@ def _is_hub_dataset(source: str) -> bool:
     return source.startswith("hf:") and not source.startswith("hf://")
 
 
-def _files(corpus: Corpus, without: str | None) -> Iterator[Row]:
-    fs, files = _expand(corpus.source, without)
+def check_unchanged(given: Source, out: str, index: dict[str, Any]) -> None:
+    """Raise if a source looks different from when the run in `out` read it.
+
+    Raises:
+        UsageError: it does.
+    """
+    if index["source_state"] != state(given, out):
+        raise UsageError(
+            f"{given.kind} '{shown(given.source)}' changed since the run in '{out}' read it; "
+            "start over with --fresh or choose another --out"
+        )
+
+
+def _files(given: Source, columns: Columns, without: str | None) -> Iterator[Record]:
+    fs, files = _expand(given, without)
     names = [shown(file) for file in files]
     common = os.path.dirname(names[0]) if len(names) == 1 else os.path.commonpath(names)
     for file, name in zip(files, names, strict=True):
         if suffix(file) not in KINDS:
             raise UsageError(
-                f"corpus file '{name}' is of no known kind; "
+                f"{given.kind} file '{name}' is of no known kind; "
                 f"known endings: {', '.join(KINDS)} (and {', '.join(COMPRESSIONS)})"
             )
         try:
             with fs.open(file, "rb") as stream:
-                yield from read(stream, file, os.path.relpath(name, common), corpus)
+                yield from read(stream, file, os.path.relpath(name, common), columns)
         except UNREADABLE as error:
             raise UsageError(
                 f"'{name}' cannot be read to its end as {KINDS[suffix(file)]}: {_reason(error, file)}; "
@@ -98,8 +145,9 @@ def _files(corpus: Corpus, without: str | None) -> Iterator[Row]:
             ) from None
 
 
-def _expand(source: str, without: str | None) -> tuple[Any, list[str]]:
+def _expand(given: Source, without: str | None) -> tuple[Any, list[str]]:
     """The file system and the files, sorted, that a path, folder or glob stands for."""
+    source, kind = given.source, given.kind
     try:
         fs, path = fsspec.core.url_to_fs(os.path.expanduser(source))
         if _is_web_file(fs, path):
@@ -116,16 +164,16 @@ def _expand(source: str, without: str | None) -> tuple[Any, list[str]]:
         else:
             found, files = "nothing", []
     except Exception as error:  # Every file system has exceptions of its own.
-        raise UsageError(f"corpus '{shown(source)}' cannot be opened: {_reason(error, source)}") from None
+        raise UsageError(f"{kind} '{shown(source)}' cannot be opened: {_reason(error, source)}") from None
     if files:
         return fs, sorted(files)
     if found == "folder":
         raise UsageError(
-            f"corpus folder '{shown(source)}' holds no Parquet, JSONL, CSV or text file; known endings: {', '.join(KINDS)}"
+            f"{kind} folder '{shown(source)}' holds no Parquet, JSONL, CSV or text file; known endings: {', '.join(KINDS)}"
         )
     if found == "glob of folders":
-        raise UsageError(f"corpus '{shown(source)}' matches folders or the run's own files only; match the corpus's files")
-    raise UsageError(f"corpus '{shown(source)}' is not there; give a file, a folder, a glob, hf:NAME or docstrings:PACKAGE")
+        raise UsageError(f"{kind} '{shown(source)}' matches folders or the run's own files only; match the {kind}'s files")
+    raise UsageError(f"{kind} '{shown(source)}' is not there; give a file, a folder, a glob, hf:NAME or docstrings:PACKAGE")
 
 
 def _is_web_file(fs: Any, path: str) -> bool:
@@ -150,29 +198,30 @@ def _outside(fs: Any, root: str, files: list[str], without: str | None) -> list[
     return [file for file in files if not real(file).startswith(inside)]
 
 
-def _hub_dataset(name: str, corpus: Corpus) -> Iterator[Row]:
+def _hub_dataset(given: Source, columns: Columns) -> Iterator[Record]:
     import datasets
 
+    name = given.source.removeprefix("hf:")
     parts = name.split(":")
     if not 1 <= len(parts) <= 3 or not parts[0]:
-        raise UsageError(f"corpus 'hf:{name}' is not of the form hf:NAME[:CONFIG][:SPLIT]")
+        raise UsageError(f"{given.kind} 'hf:{name}' is not of the form hf:NAME[:CONFIG][:SPLIT]")
     split = parts[-1] if len(parts) > 1 else "train"
     config = parts[1] if len(parts) == 3 else None
     try:
         stream = datasets.load_dataset(parts[0], config, split=split, streaming=True)
         for number, record in enumerate(stream):
             if number == 0:
-                id_column = check_columns(list(record), f"hf:{name}", corpus)
-            yield row(f"{name}:{number}", record, id_column, corpus)
+                check_columns(list(record), f"hf:{name}", columns)
+            yield Record(f"{name}:{number}", record)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise UsageError(f"dataset 'hf:{name}' cannot be loaded: {_reason(error, name)}") from None
 
 
-def _docstrings(source: str, corpus: Corpus) -> Iterator[Row]:
+def _docstrings(given: Source, columns: Columns) -> Iterator[Record]:
     """Docstrings of installed packages, parsed and never imported, each distinct text once; tests left out."""
-    id_column = check_columns(["id", "text"], source, corpus)
+    check_columns(["id", "text"], given.source, columns)
     seen: set[str] = set()
-    for package in _packages(source):
+    for package in _packages(given.source):
         root = _package_folder(package)
         for file in sorted(root.rglob("*.py")):
             inside = file.relative_to(root.parent)
@@ -186,7 +235,7 @@ def _docstrings(source: str, corpus: Corpus) -> Iterator[Row]:
             for name, text in _documented(tree, module):
                 if text not in seen:
                     seen.add(text)
-                    yield row(f"{inside.as_posix()}:{name}", {"id": name, "text": text}, id_column, corpus)
+                    yield Record(f"{inside.as_posix()}:{name}", {"id": name, "text": text})
 
 
 def _documented(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,10 @@ from tempscale.length import finite_population, gap_intervals, within_error
 from tempscale.temperature import Temperature
 
 _EXCERPT_CHARACTERS = 280
-_STEPS = {"length_collapse": "cosine", "prefix_probe": "probe", "socm": "socm", "socm_pairs": "socm", "socm_scatter": "socm"}
+_STEPS = {
+    "length_collapse": "cosine", "exposure": "exposure", "near_duplicates": "exposure", "prefix_probe": "probe",
+    "socm": "socm", "socm_pairs": "socm", "socm_scatter": "socm",
+}  # fmt: skip
 
 
 def summarise(run: Run, layouts: dict[str, Layout], index: dict[str, Any]) -> dict[str, pa.Table]:
@@ -51,9 +54,10 @@ def _collected(run: Run, table: schema.Table) -> pa.Table:
     )
 
 
-Samples = dict[str, tuple[list[np.ndarray], bool, float]]
+Sampled = tuple[list[np.ndarray], bool, float | list[float]]
+Samples = dict[str, Sampled]
 """Per figure: the per-text values whose mean moves it, one array for each independent set of texts; whether they are means
-over pairs; and the finite-population correction."""
+over pairs; and the finite-population correction, of each set where they differ."""
 
 
 def _figures(
@@ -85,12 +89,32 @@ def _figures(
         row |= {"collapse_gap": float(long.mean() - short.mean())}
         row |= {"gap_shortest": layout.edges[ends[0]], "gap_longest": layout.edges[ends[1]]}
         samples["collapse_gap"] = [long, short], True, correction
+    row |= _exposure(found["exposure"], found["length_collapse"], row)
     row |= _probe_gap(run, model, temperature, samples)
     row |= _socm(run, model, temperature, samples)
     for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean"):
         name = figure.removesuffix("_mean")
         row[f"{name}_se_superpopulation"], row[f"{name}_se"] = _errors(samples.get(figure))
     return row, samples
+
+
+def _exposure(exposures: pa.Table, cells: pa.Table, row: dict[str, Any]) -> dict[str, Any]:
+    """What the summary says of neighbours: exposure at both ends of the collapse gap, hubness, near-duplicates."""
+    own = [
+        r for r in exposures.to_pylist()
+        if (r["model"], r["temperature"], r["asked_by"]) == (row["model"], row["temperature"], "corpus")
+    ]  # fmt: skip
+    widest = [r for r in own if r["k"] == max(r["k"] for r in own)]
+    found: dict[str, Any] = {"k_occurrence_skewness": widest[0]["k_occurrence_skewness"] if widest else None}
+    for name, edge in (("exposure_short", row["gap_shortest"]), ("exposure_long", row["gap_longest"])):
+        here = next((r for r in widest if r["interval"] == edge), dict.fromkeys(widest[0] if widest else ()))
+        for suffix in ("", "_se", "_se_superpopulation"):
+            found[name + suffix] = here.get(f"exposure{suffix}")
+    pairs = [
+        c["near_duplicates"] for c in cells.to_pylist()
+        if (c["model"], c["temperature"]) == (row["model"], row["temperature"])
+    ]  # fmt: skip
+    return found | {"near_duplicate_pairs": None if not pairs or None in pairs else sum(pairs)}
 
 
 def _probe_gap(run: Run, model: Model, temperature: Temperature, samples: Samples) -> dict[str, Any]:
@@ -111,8 +135,12 @@ def _socm(run: Run, model: Model, temperature: Temperature, samples: Samples) ->
         return {"socm_texts": 0, "socm_mean": None, "socm_over_1_share": None}
     done = run.storage.read_json(f"{place}/done.json")
     if done["pairs"]:
-        overall = run.storage.read_table(f"{place}/text_means.parquet").column("overall").to_numpy()
+        means = run.storage.read_table(f"{place}/text_means.parquet")
+        overall, group = means.column("overall").to_numpy(), means.column("group").to_numpy()
         samples["socm_mean"] = [overall], True, done["correction"]
+        if done["groups"] is not None:  # Drawn by length interval: each one's texts are a sample of their own.
+            edges = [int(edge) for edge in done["groups"]]
+            samples["socm_mean"] = [overall[group == e] for e in edges], True, list(done["groups"].values())
     return {"socm_texts": done["texts"], "socm_mean": done["socm_mean"], "socm_over_1_share": done["socm_over_1_share"]}
 
 
@@ -123,15 +151,15 @@ def _condition_share(tokens: np.ndarray, within: np.ndarray) -> float | None:
     return float(((n * w - 1) / (n - 1) >= 1 / 3).mean()) if several.any() else None
 
 
-def _errors(sample: tuple[list[np.ndarray], bool, float] | None) -> tuple[float | None, float | None]:
+def _errors(sample: Sampled | None) -> tuple[float | None, float | None]:
     """Standard errors without and with the finite-population correction; (None, None) where too few texts tell."""
     if sample is None or any(len(values) < 3 for values in sample[0]):
         return None, None
     groups, over_pairs, correction = sample
     # Means over pairs count each text twice (see within_error); plain means once. Independent sets add in squares.
-    squares = [within_error(values.var(ddof=1, dtype=np.float64), len(values)) ** 2 for values in groups]
-    error = float(np.sqrt(sum(squares))) * (1.0 if over_pairs else 0.5)
-    return error, error * correction
+    squares = np.array([within_error(values.var(ddof=1, dtype=np.float64), len(values)) ** 2 for values in groups])
+    factor = 1.0 if over_pairs else 0.5
+    return factor * float(np.sqrt(squares.sum())), factor * float(np.sqrt((squares * np.square(correction)).sum()))
 
 
 def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples]]) -> list[dict[str, Any]]:

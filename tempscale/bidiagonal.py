@@ -172,7 +172,8 @@ def _sum_of_roots(
             steps += 1
         x = load(eigenvalues, l * LANES)
         total = total + sqrt(where_positive(x, x, zero))
-    total = total + where_positive(missed, zero / zero, zero)
+    # Of what is not finite nothing is above 0: only the trace still tells.
+    total = total + where_positive(missed, zero / zero, trace - trace)
     store(norms, place * LANES, total)
 
 

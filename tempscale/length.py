@@ -57,6 +57,13 @@ class CosineSums:
             norms[k] = lengths.sum(), (lengths**2).sum()
         return cls(texts, vectors, squares, norms)
 
+    def spread(self, place: Int[np.ndarray, " interval"], intervals: int) -> CosineSums:
+        """The same sums among more intervals: the k-th of these is the place[k]-th of those."""
+        texts, dim = np.zeros(intervals, np.int64), self.vectors.shape[1]
+        vectors, squares, norms = np.zeros((intervals, dim)), np.zeros((intervals, dim, dim)), np.zeros((intervals, 2))
+        texts[place], vectors[place], squares[place], norms[place] = self.texts, self.vectors, self.squares, self.norms
+        return CosineSums(texts, vectors, squares, norms)
+
     def merged(self, other: CosineSums) -> CosineSums:
         """The sums of both sets of texts."""
         return CosineSums(

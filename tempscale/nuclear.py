@@ -77,6 +77,48 @@ def all_nuclear_norms(factors: Factors) -> Float[Tensor, "text text"]:
     return torch.from_numpy(norms)
 
 
+def paired_nuclear_norms(
+    factors: Factors, first: Sequence[int], second: Sequence[int], *, regularization: float = 0.0
+) -> Float[Tensor, " pair"]:
+    """‖F_iF_jᵀ‖_* of the pairs (i, j) = (first[k], second[k]) of one list of texts; see `cross_nuclear_norms`.
+
+    In float32 on a CPU sixteen pairs of like shape share the lanes whether or not they share a text, which is ten times
+    faster than a text at a time where no two pairs do.
+
+    Args:
+        factors: covariance factors (rank_i, d).
+        first, second: places in `factors`; with a regularization the order inside a pair matters a little.
+        regularization: as in `cross_nuclear_norms`.
+
+    Returns:
+        Float64 (pairs,), ≥ 0, on the CPU.
+    """
+    norms = np.zeros(len(first))
+    if not len(first):
+        return torch.from_numpy(norms)
+    here, there = np.asarray(first, dtype=np.int64), np.asarray(second, dtype=np.int64)
+    if regularization or factors[0].dtype != torch.float32 or factors[0].device.type != "cpu":
+        order = np.argsort(here, kind="stable")
+        for own in np.split(order, np.flatnonzero(np.diff(here[order])) + 1):
+            partners = [factors[j] for j in there[own]]
+            found = cross_nuclear_norms([factors[here[own[0]]]], partners, regularization=regularization)
+            norms[own] = found[0].numpy()
+        return torch.from_numpy(norms)
+    arrays = [factor.detach().numpy() for factor in factors]
+    ranks = np.array([len(array) for array in arrays])
+    # The norm of a block is its transpose's: with the taller text first, neighbours in this order pad one another little.
+    taller = ranks[here] >= ranks[there]
+    tall, narrow = np.where(taller, here, there), np.where(taller, there, here)
+    order = np.lexsort((ranks[tall], ranks[narrow]))
+
+    def one(start: int) -> None:
+        own = order[start : start + _LANES]
+        norms[own] = _pair_norms([arrays[i] for i in tall[own]], [arrays[j] for j in narrow[own]])
+
+    _each(one, range(0, len(order), _LANES))
+    return torch.from_numpy(norms)
+
+
 def _by_rank(factors: Factors) -> np.ndarray:
     """Stable order by rank: neighbours pad one another little."""
     return np.argsort([factor.shape[0] for factor in factors], kind="stable")
@@ -96,14 +138,7 @@ def _each_group(
             first = first_row(group)
             place(group, first, _lane_norms(stacked, starts[first:], lists[group : group + _LANES]))
 
-        threads = min(torch.get_num_threads(), len(groups))
-        if threads == 1:
-            for group in groups:
-                one(group)
-            return
-        # Groups share nothing but what they read, so their number of threads changes no digit.
-        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-            list(pool.map(one, groups))
+        _each(one, groups)
         return
     for group in groups:
         first, own = first_row(group), columns[group : group + _LANES]
@@ -113,6 +148,36 @@ def _each_group(
             place(group, first, polar_norms(rows[first:], own).cpu().numpy())
         else:
             place(group, first, _gram_norms(rows[first:], own).numpy())
+
+
+def _each(one: Callable[[int], None], groups: range) -> None:
+    """Call `one` for every group, on as many threads as torch has."""
+    threads = min(torch.get_num_threads(), len(groups))
+    if threads == 1:
+        for group in groups:
+            one(group)
+        return
+    # Groups share nothing but what they read, so their number of threads changes no digit.
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        list(pool.map(one, groups))
+
+
+def _pair_norms(tall: list[np.ndarray], narrow: list[np.ndarray]) -> np.ndarray:
+    """The norms of at most sixteen pairs, each a lane of one padded block."""
+    from tempscale.bidiagonal import nuclear_norms
+
+    rows, columns = max(map(len, tall)), max(map(len, narrow))
+    if columns == 0:
+        return np.zeros(len(tall))
+    if rows * columns > _LARGEST_BLOCK:
+        singles = zip(map(torch.from_numpy, tall), map(torch.from_numpy, narrow), strict=True)
+        return np.array([float(_gram_norms([one], [other])) for one, other in singles])
+    block = np.zeros((rows, columns, _LANES), dtype=np.float32)
+    for lane, (one, other) in enumerate(zip(tall, narrow, strict=True)):
+        block[: len(one), : len(other), lane] = one @ other.T
+    norms = np.empty(_LANES)
+    nuclear_norms(block.ravel(), np.array([0, rows], dtype=np.int64), columns, norms)
+    return norms[: len(tall)]
 
 
 def _lane_norms(stacked: np.ndarray, starts: np.ndarray, group: list[np.ndarray]) -> np.ndarray:
@@ -166,7 +231,7 @@ def _gram_norms(factors1: Factors, factors2: Factors, regularization: float = 0.
     for row, factor in enumerate(factors1):
         for start in range(0, len(factors2), columns):
             block = padded2[start : start + columns]
-            cross = (factor @ block.reshape(-1, dim).mT).reshape(factor.shape[0], -1, rank2).permute(1, 0, 2).double()
+            cross = (factor @ block.reshape(-1, dim).mT).reshape(len(factor), len(block), rank2).permute(1, 0, 2).double()
             if regularization:
                 second = block.double()
                 squares = torch.linalg.eigvalsh(cross.mT @ cross + regularization * (second @ second.mT)).clamp_min_(0)

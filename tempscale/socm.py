@@ -21,10 +21,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tempscale.moments import covariance_factor
-from tempscale.nuclear import all_nuclear_norms, cross_nuclear_norms
+from tempscale.nuclear import all_nuclear_norms, cross_nuclear_norms, paired_nuclear_norms
 from tempscale.truncation import truncate
 
-__all__ = ["PairwiseSocm", "Socm", "cross_nuclear_norms", "pairwise_socm", "socm", "socm_tile", "socm_value", "traces"]
+__all__ = [
+    "PairwiseSocm", "Socm", "cross_nuclear_norms", "pairwise_socm", "socm", "socm_pairs", "socm_tile", "socm_value",
+    "traces",
+]  # fmt: skip
 
 
 class Socm(NamedTuple):
@@ -95,8 +98,6 @@ def pairwise_socm(
     Raises:
         ValueError: as `socm`; a tolerance below 0, or beside a regularization.
     """
-    if regularization and tolerance:
-        raise ValueError("tolerance belongs to the exact value; leave it at 0 where regularization is given")
     widths = {x.shape[-1] for x in texts}
     if len(widths) > 1:
         raise ValueError(
@@ -107,6 +108,21 @@ def pairwise_socm(
         empty = torch.zeros(0, 0, dtype=torch.float64)
         return _with_error(Socm(empty, empty, empty), empty)
     means, factors = torch.stack([mean for mean, _ in parts]), [factor for _, factor in parts]
+    return socm_square(means, factors, regularization=regularization, tolerance=tolerance, alpha=alpha, beta=beta)
+
+
+def socm_square(
+    means: Float[Tensor, "text dim"],
+    factors: Sequence[Float[Tensor, "rank dim"]],
+    *,
+    regularization: float = 0.0,
+    tolerance: float = 0.0,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> PairwiseSocm:
+    """`pairwise_socm` of texts whose unit means and covariance factors are known."""
+    if regularization and tolerance:
+        raise ValueError("tolerance belongs to the exact value; leave it at 0 where regularization is given")
     trace = traces(factors)
     kept, loss = truncate(factors, tolerance)
     if regularization:
@@ -136,21 +152,58 @@ def socm_tile(
     factors2: Sequence[Float[Tensor, "rank2 dim"]],
     *,
     regularization: float = 0.0,
-) -> Socm:
-    """d_μ, d_Σ and SOCM of every text of one list with every text of another (S2 eqs. 4–6).
+    tolerance: float = 0.0,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> PairwiseSocm:
+    """d_μ, d_Σ and SOCM of every text of one list with every text of another (S2 eqs. 4–6, 30).
 
     Args:
         means1, means2: unit means.
-        factors1, factors2: covariance factors as `covariance_factor` returns them; similar ranks inside a list cost less.
-        regularization: see `cross_nuclear_norms`.
+        factors1, factors2: covariance factors as `covariance_factor` returns them.
+        regularization, tolerance, alpha, beta: see `pairwise_socm`.
 
     Returns:
-        Float64 matrices (texts1, texts2). d_Σ is clamped at 0, where rounding could take it below.
+        Float64 matrices (texts1, texts2) and d_sigma_error. d_Σ is clamped at 0, where rounding could take it below.
     """
     d_mu = _squared_distances(means1, means2)
-    cross = cross_nuclear_norms(factors1, factors2, regularization=regularization)
+    kept, loss = truncate([*factors1, *factors2], tolerance)
+    cross = cross_nuclear_norms(kept[: len(factors1)], kept[len(factors1) :], regularization=regularization)
     d_sigma = ((traces(factors1).unsqueeze(1) + traces(factors2).unsqueeze(0) - 2 * cross) / 4).clamp_min_(0)
-    return Socm(d_mu, d_sigma, socm_value(d_mu, d_sigma))
+    error = loss[: len(factors1)].unsqueeze(1) + loss[len(factors1) :].unsqueeze(0)
+    return _with_error(Socm(d_mu, d_sigma, socm_value(d_mu, d_sigma, alpha, beta)), error)
+
+
+def socm_pairs(
+    means: Float[Tensor, "text dim"],
+    factors: Sequence[Float[Tensor, "rank dim"]],
+    first: Sequence[int],
+    second: Sequence[int],
+    *,
+    regularization: float = 0.0,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> Socm:
+    """d_μ, d_Σ and SOCM of the listed pairs of some texts (S2 eqs. 4–6, 30).
+
+    Args:
+        means: unit means.
+        factors: covariance factors as `covariance_factor` returns them, at least one.
+        first, second: each pair's places in them. A text beside itself gives a d_Σ of exactly 0.
+        regularization: see `cross_nuclear_norms`; the published code's value depends a little on which text comes first.
+        alpha, beta: exponents of eq. 30.
+
+    Returns:
+        Float64 vectors (pairs,). d_Σ is clamped at 0, where rounding could take it below.
+    """
+    one, other = (torch.tensor(list(places), dtype=torch.long) for places in (first, second))
+    unit, trace = means.double().cpu(), traces(factors)
+    # Unit means in float32 are so to 1e-7: opposite ones could otherwise take d_μ above 1.
+    d_mu = ((unit[one] - unit[other]).square_().sum(1) / 4).clamp_max_(1)
+    cross = paired_nuclear_norms(factors, first, second, regularization=regularization)
+    d_sigma = ((trace[one] + trace[other] - 2 * cross) / 4).clamp_min_(0)
+    d_sigma[one == other] = 0.0
+    return Socm(d_mu, d_sigma, socm_value(d_mu, d_sigma, alpha, beta))
 
 
 def _squared_distances(means1: Tensor, means2: Tensor) -> Tensor:

@@ -6,15 +6,16 @@ import hashlib
 import heapq
 from collections.abc import Iterable
 
-SMALLEST_BLOCK, LARGEST_BLOCK = 1024, 65_536
+SMALLEST_BLOCK, LARGEST_BLOCK, LARGEST_BLOCK_BYTES = 1024, 65_536, 128 << 20
 
 
-def block_size(texts: int) -> int:
-    """Rows of one block of the pair grid: about a sixteenth of the texts, a multiple of 1,024, at most 65,536.
+def block_size(texts: int, dim: int) -> int:
+    """Rows of one block of the pair grid: about a sixteenth of the texts, a multiple of 1,024, at most 65,536 or 128 MB.
 
-    It follows from the number of texts alone, never from workers, so that every run cuts the same tiles.
+    It follows from the texts alone, never from workers, so that every run cuts the same tiles.
     """
-    return min(LARGEST_BLOCK, max(SMALLEST_BLOCK, -(-texts // (16 * SMALLEST_BLOCK)) * SMALLEST_BLOCK))
+    most = min(LARGEST_BLOCK, LARGEST_BLOCK_BYTES // (4 * dim) // SMALLEST_BLOCK * SMALLEST_BLOCK)
+    return max(SMALLEST_BLOCK, min(most, -(-texts // (16 * SMALLEST_BLOCK)) * SMALLEST_BLOCK))
 
 
 def blocks(texts: int, size: int) -> list[tuple[int, int]]:

@@ -1,0 +1,107 @@
+"""Who takes the search results: the tiles' neighbours merged, their exposure by length interval, near-duplicates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from jobs import blocks, schema
+from jobs.blocks import Tiling
+from jobs.engine import Cluster, results
+from jobs.layout import Layout, folder
+from jobs.runs import Model, Run
+from tempscale import tiles
+from tempscale.aggregates import merge_tree
+from tempscale.length import finite_population
+from tempscale.neighbours import NOBODY, Nearest, exposure, occurrences, skewness
+from tempscale.temperature import Temperature
+
+
+def expose(run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, count: int) -> None:
+    """Leave the neighbours, and the tables exposure and near_duplicates below partials/exposure.
+
+    Args:
+        count: blocks of the grid that `pairwise.cosine` worked through.
+
+    Raises:
+        IncompleteRun: a task failed for good.
+    """
+    place, grid = folder(run, "exposure", model, temperature), blocks.tiling(run, model, temperature, layout)
+    if run.storage.exists(f"{place}/done.json"):
+        return
+    key = run.key(model, temperature)
+    run.storage.write_table(
+        f"{place}/near_duplicates.parquet", schema.NEAR_DUPLICATES.build_rows(_duplicates(grid, layout, key, count))
+    )
+    rows: list[dict[str, Any]] = []
+    if grid.neighbours and len(layout) > 1:
+        label = _merged(cluster, grid, layout, run.place("neighbours", model, temperature), count)
+        rows = _exposures(label, layout, key, "corpus", own=True)
+    run.storage.write_table(f"{place}/exposure.parquet", schema.EXPOSURE.build_rows(rows))
+    run.storage.write_json(f"{place}/done.json", {"texts": len(layout), "k": grid.neighbours})
+    run.storage.remove(f"{grid.place}/near")
+
+
+def _merged(cluster: Cluster, grid: Tiling, layout: Layout, neighbours: str, count: int) -> np.ndarray:
+    """Merge every block's neighbours over its tiles and leave them; (texts, k) places in canonical order."""
+    import ray
+
+    order = np.argsort(layout.ids, kind="stable")
+    names = ray.put(pa.array(layout.ids[order].tolist(), pa.string()))
+    task = ray.remote(_merge_block)
+    parts = dict(results(cluster, lambda k: task.remote(grid, k, count, neighbours, names), range(count)))
+    label = np.concatenate([parts[k] for k in range(count)])
+    return np.where(label == NOBODY, NOBODY, order[np.where(label == NOBODY, 0, label)])
+
+
+def _merge_block(grid: Tiling, own: int, count: int, neighbours: str, names: pa.Array) -> np.ndarray:
+    """One block's nearest texts of all blocks, in the order of the grid; leaves them by name, returns ranks by id."""
+    lists = (
+        blocks.read_near(grid, own, other, "rows") if own <= other else blocks.read_near(grid, other, own, "columns")
+        for other in range(count)
+    )
+    near = merge_tree(lists, Nearest.merged)
+    table = grid.storage.read_table(grid.block(own), ["label"])
+    found = near.label != NOBODY
+    offsets = pa.array(np.concatenate([[0], np.cumsum(found.sum(1))]), pa.int32())
+    columns = {
+        "text_id": names.take(table.column("label").combine_chunks()),
+        "neighbours": pa.ListArray.from_arrays(offsets, names.take(pa.array(near.label[found]))),
+        "cosines": pa.ListArray.from_arrays(offsets, pa.array(near.cosine[found])),
+    }
+    grid.storage.write_table(f"{neighbours}/part-{own:05d}.parquet", schema.NEIGHBOURS.build(columns))
+    return near.label
+
+
+def _exposures(label: np.ndarray, layout: Layout, key: dict[str, Any], asked_by: str, own: bool) -> list[dict[str, Any]]:
+    """One row an interval, for the nearest text alone and for all k."""
+    correction = finite_population(len(layout), layout.population(len(layout)))
+    counts, rows = layout.texts(), []
+    for k in sorted({1, label.shape[1]}):
+        found = exposure(label[:, :k], layout.interval, len(layout.edges), own)
+        hubness = skewness(occurrences(label[:, :k], len(layout)))
+        for b in np.flatnonzero(counts):
+            error = float(found.error[b])
+            rows.append(
+                key
+                | {"asked_by": asked_by, "queries": len(label), "k": k, "interval": layout.edges[b], "texts": int(counts[b])}
+                | {"texts_share": float(found.texts_share[b]), "slots_share": float(found.slots_share[b])}
+                | {"exposure": float(found.exposure[b]), "exposure_se": error * correction if own else error}
+                | {"exposure_se_superpopulation": error, "k_occurrence_skewness": hubness}
+            )
+    return rows
+
+
+def _duplicates(grid: Tiling, layout: Layout, key: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """The listed near-duplicates of all tiles."""
+    parts = (blocks.read_duplicates(grid, i, j) for i, j in tiles.upper_triangle(count))
+    pairs = merge_tree(parts, lambda one, other: one.merged(other).first(grid.listed))
+    order = np.argsort(layout.ids, kind="stable")
+    return [
+        key
+        | {"rank": rank, "text_id_a": layout.ids[a], "text_id_b": layout.ids[b], "cosine": float(cosine)}
+        | {"tokens_a": int(layout.tokens[a]), "tokens_b": int(layout.tokens[b])}
+        for rank, (cosine, (a, b)) in enumerate(zip(pairs.cosine, order[pairs.labels], strict=True), start=1)
+    ]

@@ -1,0 +1,84 @@
+"""What the chunks left, put together: the tables of `tempscale pairs`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from jobs.pairs_config import PairsConfig
+from jobs.pairs_schema import PAIRS, PAIRS_SUMMARY, PARTIALS
+from jobs.runs import Model, RunOf
+from tempscale.sampling import dyadic_error
+from tempscale.temperature import Temperature
+
+
+def summarise(run: RunOf[PairsConfig], index: dict[str, Any]) -> dict[str, pa.Table]:
+    """Write the tables of the run; returns them by name."""
+    names = ["pair", "pair_id", "text_id_a", "text_id_b", "content_a", "content_b"]
+    heads = [run.storage.read_table(chunk["name"], names) for chunk in index["shards"]]
+    pairs, summaries = [], []
+    for model in run.models:
+        before: np.ndarray | None = None
+        for temperature in run.temperatures:
+            parts, own = [], []
+            for number, head in enumerate(heads):
+                part = run.storage.read_table(run.part(PARTIALS, model, temperature, number))
+                parts.append(part)
+                # Both are sorted by pair; a part lacks what was rejected.
+                own.append(head.take(np.searchsorted(head.column("pair").to_numpy(), part.column("pair").to_numpy())))
+            part, head = pa.concat_tables(parts).combine_chunks(), pa.concat_tables(own).combine_chunks()
+            pairs.append(_pairs(run, model, temperature, part, head))
+            summaries.append(_summary(run, model, temperature, part, head, before))
+            before = part.column("socm").to_numpy() if before is None else before
+    tables = {"pairs": pa.concat_tables(pairs), "pairs_summary": PAIRS_SUMMARY.build_rows(summaries)}
+    for name, table in tables.items():
+        run.storage.write_table(f"tables/{name}.parquet", table)
+    return tables
+
+
+def _pairs(run: RunOf[PairsConfig], model: Model, temperature: Temperature, part: pa.Table, head: pa.Table) -> pa.Table:
+    """Every pair under one temperature."""
+    types = PAIRS.schema()
+    key = {name: pa.repeat(pa.scalar(value, types.field(name).type), part.num_rows)
+           for name, value in run.key(model, temperature).items()}  # fmt: skip
+    named = {name: head.column(name) for name in ("pair_id", "text_id_a", "text_id_b")}
+    return PAIRS.build(key | named | {name: part.column(name) for name in part.column_names})
+
+
+def _summary(
+    run: RunOf[PairsConfig], model: Model, temperature: Temperature, part: pa.Table, head: pa.Table,
+    before: np.ndarray | None,
+) -> dict[str, Any]:  # fmt: skip
+    """The summary row of one model and temperature; `before` is SOCM under the first temperature."""
+    contents = pa.concat_arrays([head.column(f"content_{letter}").combine_chunks() for letter in "ab"])
+    place = contents.dictionary_encode().indices.to_numpy()
+    first, second = place[: part.num_rows], place[part.num_rows :]
+    truncated = np.zeros(place.max() + 1, dtype=bool)
+    for letter, side in (("a", first), ("b", second)):
+        truncated[side[part.column(f"truncated_{letter}").to_numpy()]] = True
+    socm = part.column("socm").to_numpy()
+    change = None if before is None else socm - before
+    return run.key(model, temperature) | {
+        "pairs": part.num_rows,
+        "texts": len(truncated),
+        "truncated_share": float(truncated.mean()),
+        "d_mu_mean": float(part.column("d_mu").to_numpy().mean()),
+        "d_sigma_mean": float(part.column("d_sigma").to_numpy().mean()),
+        "socm_mean": float(socm.mean()),
+        "socm_se": _error(socm, first, second),
+        **{f"socm_p{share:02d}": float(np.quantile(socm, share / 100)) for share in (5, 50, 95)},
+        "socm_over_1_share": float((socm > 1).mean()),
+        "reference": None if change is None else run.temperatures[0].canonical,
+        "socm_change": None if change is None else float(change.mean()),
+        "socm_change_se": None if change is None else _error(change, first, second),
+        **run.config.socm.model_dump(),
+    }
+
+
+def _error(values: np.ndarray, first: np.ndarray, second: np.ndarray) -> float | None:
+    """The clustered standard error; None where the pairs cannot tell."""
+    error = dyadic_error(values, first, second)
+    return None if math.isnan(error) else error

@@ -1,0 +1,80 @@
+"""The Arrow schema of what steps leave for one another below partials/: blocks of texts, super-tiles, per-text means."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from jobs.schema import Column, Table
+
+TEXT_MEANS = Table(
+    "text_means",
+    "each text's mean over its pairs, from which standard errors and paired differences follow; below partials/",
+    (
+        Column("text_id", pa.string(), "", "the corpus's id"),
+        Column("group", pa.int32(), "tokens", "lower edge of its length interval, or its prefix"),
+        Column("inside", pa.float64(), "", "mean over its pairs with the others of its group; null where there is none"),
+        Column("overall", pa.float64(), "", "mean over its pairs with all other texts; null where there is none"),
+    ),
+)
+
+
+def blocks(dim: int) -> Table:
+    """Texts of one block of the pair grid, for embeddings of `dim` dimensions."""
+    return Table(
+        "blocks",
+        "texts in canonical order, (length interval, id); below partials/ until the run completes",
+        (
+            Column("embedding", pa.list_(pa.float32(), dim), "", "unit-norm text embedding"),
+            Column("interval", pa.int64(), "", "index of its length interval"),
+            Column("label", pa.int32(), "", "the text's rank by id"),
+        ),
+    )
+
+
+def near_tile(k: int) -> Table:
+    """The nearest texts that one super-tile found for its rows or columns."""
+    return Table(
+        "near_tile",
+        "nearest neighbours inside one super-tile; below partials/ until they are merged",
+        (
+            Column("cosine", pa.list_(pa.float32(), k), "", "largest cosines, descending; −inf where there are fewer"),
+            Column("label", pa.list_(pa.int32(), k), "", "the neighbours' ranks by id"),
+        ),
+    )
+
+
+DUPLICATE_TILE = Table(
+    "duplicate_tile",
+    "the near-duplicates of largest cosine of one super-tile; below partials/",
+    (
+        Column("cosine", pa.float32(), "", "cosine"),
+        Column("first", pa.int32(), "", "one text's rank by id"),
+        Column("second", pa.int32(), "", "the other's; first < second"),
+    ),
+)
+
+COSINE_TILE = Table(
+    "cosine_tile",
+    "the pairs of one super-tile, by cell; below partials/",
+    (
+        Column("a", pa.int32(), "", "index of the smaller length interval"),
+        Column("b", pa.int32(), "", "index of the larger"),
+        Column("pairs", pa.int64(), "pairs", "unordered pairs"),
+        Column("first", pa.float64(), "", "Σ cos"),
+        Column("second", pa.float64(), "", "Σ cos²"),
+        Column("duplicates", pa.int64(), "pairs", "pairs whose cosine reaches the threshold of a near-duplicate"),
+        Column("histogram", pa.list_(pa.int64()), "pairs", "pairs in each bin of [−1, 1]"),
+    ),
+)
+
+SOCM_TILE = Table(
+    "socm_tile",
+    "the pairs of one super-tile of the SOCM sample; below partials/",
+    (
+        Column("row", pa.int32(), "", "place of one text in the sample's order, (tokens, id)"),
+        Column("column", pa.int32(), "", "place of the other; row < column"),
+        Column("d_mu", pa.float64(), "", "d_μ"),
+        Column("d_sigma", pa.float64(), "", "d_Σ"),
+        Column("error", pa.float64(), "", "certified: what d_Σ may be too large by"),
+    ),
+)

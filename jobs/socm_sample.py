@@ -1,0 +1,64 @@
+"""Which texts SOCM is measured on: a simple random sample, or one drawn by length interval for a wanted standard error."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from jobs.layout import Layout
+from jobs.socm_tables import Sample
+from tempscale.tiles import seeded_sample
+
+PILOT_TEXTS = 40
+"""Texts of each interval in the pilot, from whose pairs the variances are estimated."""
+
+
+def simple(layout: Layout, size: int, seed: int) -> list[str]:
+    """`size` texts of smallest keyed hash, so that the sample stays put from night to night."""
+    return seeded_sample(layout.ids.tolist(), size, seed)
+
+
+def stratified(layout: Layout, sizes: np.ndarray, seed: int) -> list[str]:
+    """The same inside each interval: a larger sample holds the smaller one."""
+    return [
+        text_id
+        for a, size in enumerate(sizes)
+        for text_id in seeded_sample(layout.ids[layout.interval == a].tolist(), int(size), seed)
+    ]
+
+
+def pilot_sizes(layout: Layout) -> np.ndarray:
+    """Texts of each interval in the pilot."""
+    sizes: np.ndarray = np.minimum(layout.texts(), PILOT_TEXTS)
+    return sizes
+
+
+def wanted_sizes(pilots: list[Sample], layout: Layout, error: float, most: int) -> np.ndarray:
+    """Texts of each interval that bring every cell's standard error to `error`, or as near as `most` texts allow.
+
+    A cell's error is 2·sd/√n inside an interval and √(v_a/n_a + v_b/n_b) between two, v the variance over texts of their
+    mean with the other interval; each side gets half. Drawn from N texts of the corpus, n' of n are enough: n' = n/(1+n/N).
+
+    Args:
+        pilots: the pilot's pairs under each temperature, the neediest of which decides.
+        layout: the texts and their intervals.
+        error: wanted of every cell.
+        most: texts of the whole sample.
+    """
+    texts = layout.texts()
+    need = np.zeros(len(texts))
+    for pilot in pilots:
+        members = [np.flatnonzero(pilot.interval == a) for a in range(len(texts))]
+        for a, rows in enumerate(members):
+            for b, columns in enumerate(members):
+                if len(rows) < 3 or len(columns) < (3 if a == b else 1):
+                    continue
+                variance = float(np.nanmean(pilot.value[np.ix_(rows, columns)], axis=1).var(ddof=1))
+                need[a] = max(need[a], (4 if a == b else 2) * variance / error**2)
+    behind = np.array([layout.population(float(n)) for n in texts])
+    enough = np.ceil(need / (1 + need / np.maximum(behind, 1)))
+    sizes: np.ndarray = np.minimum(texts, np.maximum(enough, pilot_sizes(layout))).astype(int)
+    if sizes.sum() > most:
+        sizes = np.array([max(min(int(n), 2), math.floor(n * most / sizes.sum())) for n in sizes])
+    return sizes

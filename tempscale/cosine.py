@@ -1,0 +1,127 @@
+"""One super-tile of the pair grid: every cosine of two blocks of texts, aggregated in one pass over the product.
+
+On a CPU the product is made in blocks that stay in the caches and each is scanned at once (`cosine_kernel`). On a GPU the
+same aggregates come from torch's own operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from tempscale.aggregates import CosineCells
+from tempscale.neighbours import Nearest
+
+_ROWS, _COLUMNS = 512, 2048
+"""A block of the product: 4 MB of float32, which stay in the caches until they are scanned."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Texts of one side of a super-tile, in canonical order."""
+
+    embeddings: Float[np.ndarray, "text dim"]
+    """Unit norm, float32."""
+    interval: Int[np.ndarray, " text"]
+    """Length interval of each, ascending."""
+    labels: Int[np.ndarray, " text"]
+    """Each text's rank by id, int32: what ties are broken by."""
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Near-duplicate pairs of largest cosine, in that order; ties by ids."""
+
+    cosine: Float[np.ndarray, " pair"]
+    labels: Int[np.ndarray, "pair 2"]
+    """Ranks by id, the smaller first."""
+
+    def merged(self, other: Duplicates) -> Duplicates:
+        """Both lists, unsorted."""
+        return Duplicates(np.concatenate([self.cosine, other.cosine]), np.concatenate([self.labels, other.labels]))
+
+    def first(self, size: int) -> Duplicates:
+        """The `size` pairs of largest cosine."""
+        order = np.lexsort((self.labels[:, 1], self.labels[:, 0], -self.cosine))[:size]
+        return Duplicates(self.cosine[order], self.labels[order])
+
+
+@dataclass(frozen=True)
+class CosineTile:
+    """What one super-tile leaves."""
+
+    cells: CosineCells
+    duplicates: Duplicates
+    rows: Nearest
+    """The nearest columns of each row; empty lists where none were asked for."""
+    columns: Nearest
+    """The nearest rows of each column. On the diagonal the same object as `rows`, which then holds both."""
+
+
+def cosine_tile(
+    rows: Block,
+    columns: Block,
+    intervals: int,
+    *,
+    diagonal: bool,
+    neighbours: int = 0,
+    duplicate: float = 2.0,
+    listed: int = 0,
+    device: str = "cpu",
+) -> CosineTile:
+    """Aggregate the cosines of all pairs of two blocks of unit embeddings.
+
+    Products are in the embeddings' precision, sums in float64. No interval of `rows` may lie after one of `columns` unless `diagonal`, so
+    that each cell has a ≤ b.
+
+    Args:
+        rows, columns: texts in canonical order.
+        intervals: how many length intervals there are.
+        diagonal: both blocks are the same: each unordered pair counts once, and no text with itself.
+        neighbours: how many nearest texts of the other block to keep of every text.
+        duplicate: cosine from which a pair counts as a near-duplicate; above 1 none does.
+        listed: how many near-duplicates to list; all are counted.
+        device: where the product is made.
+    """
+    if device != "cpu":
+        from tempscale.cosine_torch import cosine_tile_on
+
+        return cosine_tile_on(device, rows, columns, intervals, diagonal, neighbours, duplicate, listed)
+    from tempscale.cosine_kernel import scan
+
+    cells = CosineCells.empty(intervals)
+    near = Nearest.empty(len(rows), neighbours)
+    other = near if diagonal else Nearest.empty(len(columns), neighbours)
+    row_floor = np.full(len(rows), -np.inf if neighbours else np.inf, np.float32)
+    column_floor = row_floor if diagonal else np.full(len(columns), -np.inf if neighbours else np.inf, np.float32)
+    pair_cosine, pair_ids = np.empty(max(2, 2 * listed), np.float32), np.empty((max(2, 2 * listed), 2), np.int32)
+    kept = np.zeros(1, np.int64)
+    counts = np.zeros(cells.histogram.shape, np.uint32)
+    starts = np.searchsorted(columns.interval, np.arange(intervals + 1)).astype(np.int64)
+    row_interval = rows.interval.astype(np.int64)
+    height, width = max(1, min(_ROWS, len(rows))), max(1, min(_COLUMNS, len(columns)))
+    buffer, bins = np.empty(height * width, rows.embeddings.dtype), np.empty(width, np.int32)
+    for start in range(0, len(rows), height):
+        left = rows.embeddings[start : start + height]
+        for begin in range(0, len(columns), width):
+            if diagonal and begin + width <= start:
+                continue
+            right = columns.embeddings[begin : begin + width]
+            product = buffer[: len(left) * len(right)].reshape(len(left), len(right))
+            np.dot(left, right.T, out=product)
+            scan(
+                product, start, begin, diagonal, row_interval, starts,
+                cells.first, cells.second, cells.pairs, counts, bins,
+                near.cosine, near.label, other.cosine, other.label, rows.labels, columns.labels, row_floor, column_floor,
+                np.float32(duplicate), cells.duplicates, pair_cosine, pair_ids, kept,
+            )  # fmt: skip
+        # A row of blocks holds fewer pairs than a uint32 counts.
+        np.add(cells.histogram, counts, out=cells.histogram)
+        counts[:] = 0
+    pairs = Duplicates(pair_cosine[: kept[0]], pair_ids[: kept[0]]).first(listed)
+    return CosineTile(cells, pairs, near, other)

@@ -1,0 +1,158 @@
+"""One pass over a block of cosines, right after the product that made it: counts, sums, bins, near-duplicates, neighbours.
+
+Separate passes over the product would cost three times the product itself. Each row is worked on while it lies in the
+first-level cache: its sums, its bins and its comparisons are loops that the compiler turns into vector instructions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_WIDTH = 64
+"""Columns compared at once with the neighbours found so far; only groups with a candidate are looked at one by one."""
+_compiled = njit(error_model="numpy", boundscheck=False, nogil=True, cache=True)
+_summing = njit(error_model="numpy", boundscheck=False, nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+
+
+@_compiled
+def scan(
+    cosines: np.ndarray, first_row: int, first_column: int, diagonal: bool,
+    row_interval: np.ndarray, column_starts: np.ndarray,
+    first: np.ndarray, second: np.ndarray, pairs: np.ndarray, histogram: np.ndarray, bins: np.ndarray,
+    row_near: np.ndarray, row_label: np.ndarray, column_near: np.ndarray, column_label: np.ndarray,
+    row_ids: np.ndarray, column_ids: np.ndarray, row_floor: np.ndarray, column_floor: np.ndarray,
+    duplicate: float, duplicates: np.ndarray, pair_cosine: np.ndarray, pair_ids: np.ndarray, kept: np.ndarray,
+) -> None:  # fmt: skip
+    """Add a block of cosines to the aggregates of its super-tile.
+
+    Args:
+        cosines: (rows, columns) float32.
+        first_row, first_column: where the block stands in the super-tile.
+        diagonal: rows and columns of the super-tile are the same texts: only column > row counts.
+        row_interval: length interval of every row of the super-tile.
+        column_starts: first column of every interval in the super-tile, and the end.
+        first, second: Σcos and Σcos², (interval, interval) float64.
+        pairs: (interval, interval) int64.
+        histogram: (interval, interval, bins) uint32; the caller empties it before it can overflow.
+        bins: scratch, int32, one row long.
+        row_near, column_near: (texts, k) float32, largest cosines so far, descending; k = 0 looks for none.
+        row_label, column_label: (texts, k) int32, the neighbours' ranks by id.
+        row_ids, column_ids: each text's own rank by id, which settles ties.
+        row_floor, column_floor: the last of each row of row_near and column_near; infinite where k = 0.
+        duplicate: cosine from which a pair is a near-duplicate.
+        duplicates: (interval, interval) int64, how many there are.
+        pair_cosine, pair_ids: (capacity,) float32 and (capacity, 2) int32, the near-duplicates of largest cosine.
+        kept: (1,) int64, how many of them are filled in.
+    """
+    rows, columns = cosines.shape
+    for i in range(rows):
+        place = first_row + i
+        a = row_interval[place]
+        begin = max(0, place + 1 - first_column) if diagonal else 0
+        if begin >= columns:
+            continue
+        row = cosines[i]
+        _to_bins(row, begin, bins, histogram.shape[2])
+        for b in range(len(column_starts) - 1):
+            low, high = max(begin, column_starts[b] - first_column), min(columns, column_starts[b + 1] - first_column)
+            if low >= high:
+                continue
+            one, two = _sums(row, low, high)
+            first[a, b] += one
+            second[a, b] += two
+            pairs[a, b] += high - low
+            cell = histogram[a, b]
+            for j in range(low, high):
+                cell[bins[j]] += np.uint32(1)
+        _look(
+            row, begin, place, first_column, row_near, row_label, column_near, column_label, row_ids, column_ids,
+            row_floor, column_floor, a, column_starts, duplicate, duplicates, pair_cosine, pair_ids, kept,
+        )  # fmt: skip
+
+
+@_summing
+def _sums(row: np.ndarray, low: int, high: int) -> tuple[float, float]:
+    one, two = 0.0, 0.0
+    for j in range(low, high):
+        x = np.float64(row[j])
+        one += x
+        two += x * x
+    return one, two
+
+
+@_summing
+def _to_bins(row: np.ndarray, begin: int, bins: np.ndarray, count: int) -> None:
+    half, last = np.float32(count / 2), np.int32(count - 1)
+    for j in range(begin, len(row)):
+        bins[j] = min(max(np.int32((row[j] + np.float32(1.0)) * half), np.int32(0)), last)
+
+
+@_compiled
+def _look(
+    row: np.ndarray, begin: int, place: int, first_column: int,
+    row_near: np.ndarray, row_label: np.ndarray, column_near: np.ndarray, column_label: np.ndarray,
+    row_ids: np.ndarray, column_ids: np.ndarray, row_floor: np.ndarray, column_floor: np.ndarray,
+    a: int, column_starts: np.ndarray, duplicate: float, duplicates: np.ndarray,
+    pair_cosine: np.ndarray, pair_ids: np.ndarray, kept: np.ndarray,
+) -> None:  # fmt: skip
+    """Offer a row's cosines to both texts of each pair, and to the list of near-duplicates."""
+    columns = len(row)
+    start = begin
+    while start < columns:
+        stop = min(start + _WIDTH, columns)
+        if _candidates(row, start, stop, min(row_floor[place], duplicate), column_floor, first_column):
+            for j in range(start, stop):
+                value, column = row[j], first_column + j
+                if value >= row_floor[place]:
+                    row_floor[place] = keep(row_near[place], row_label[place], value, column_ids[column])
+                if value >= column_floor[column]:
+                    column_floor[column] = keep(column_near[column], column_label[column], value, row_ids[place])
+                if value >= duplicate:
+                    b = np.searchsorted(column_starts, column, side="right") - 1
+                    duplicates[a, b] += 1
+                    _note(pair_cosine, pair_ids, kept, value, row_ids[place], column_ids[column])
+        start = stop
+
+
+@_compiled
+def _note(pair_cosine: np.ndarray, pair_ids: np.ndarray, kept: np.ndarray, value: float, one: int, other: int) -> None:
+    """Put a pair into the list; the least similar half makes way when it is full."""
+    if kept[0] == len(pair_cosine):
+        best = _best(pair_cosine, pair_ids)[: len(pair_cosine) // 2]
+        pair_cosine[: len(best)], pair_ids[: len(best)] = pair_cosine[best], pair_ids[best]
+        kept[0] = len(best)
+    place = kept[0]
+    pair_cosine[place] = value
+    pair_ids[place, 0], pair_ids[place, 1] = min(one, other), max(one, other)
+    kept[0] += 1
+
+
+@_compiled
+def _best(cosine: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Places by cosine, descending, then by the smaller and the larger id."""
+    order = np.argsort(ids[:, 1], kind="mergesort")
+    order = order[np.argsort(ids[order, 0], kind="mergesort")]
+    return order[np.argsort(-cosine[order], kind="mergesort")]
+
+
+@_summing
+def _candidates(row: np.ndarray, start: int, stop: int, floor: float, column_floor: np.ndarray, first_column: int) -> int:
+    found = np.int32(0)
+    for j in range(start, stop):
+        found += np.int32((row[j] >= floor) | (row[j] >= column_floor[first_column + j]))
+    return int(found)
+
+
+@_compiled
+def keep(near: np.ndarray, label: np.ndarray, value: float, own: int) -> float:
+    """Insert a neighbour where it belongs, larger cosine first, ties by label; returns the new last cosine."""
+    last = len(near) - 1
+    if value < near[last] or (value == near[last] and own >= label[last]):
+        return float(near[last])
+    k = last
+    while k > 0 and (near[k - 1] < value or (near[k - 1] == value and label[k - 1] > own)):
+        near[k], label[k] = near[k - 1], label[k - 1]
+        k -= 1
+    near[k], label[k] = value, own
+    return float(near[last])

@@ -1,0 +1,100 @@
+"""A super-tile of cosines by torch's own operations, for a GPU: the same aggregates as the CPU's fused pass.
+
+Neighbours are found exactly, ties included: a cosine and a label make one integer that orders as both do.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tempscale.aggregates import BINS, CosineCells
+from tempscale.cosine import Block, CosineTile, Duplicates
+from tempscale.neighbours import NOBODY, Nearest
+
+_ROWS, _COLUMNS = 8192, 16_384
+"""A block of the product: 512 MB of float32."""
+_NONE = -(1 << 63)
+
+
+def cosine_tile_on(
+    device: str, rows: Block, columns: Block, intervals: int, diagonal: bool, neighbours: int, duplicate: float, listed: int
+) -> CosineTile:
+    """See `cosine.cosine_tile`."""
+    left, right = (torch.tensor(block.embeddings, device=device) for block in (rows, columns))
+    row_labels, column_labels = (torch.tensor(b.labels, dtype=torch.int64, device=device) for b in (rows, columns))
+    cells = CosineCells.empty(intervals)
+    near = torch.full((len(rows), neighbours), _NONE, device=device)
+    other = near if diagonal else torch.full((len(columns), neighbours), _NONE, device=device)
+    pairs = Duplicates(np.empty(0, np.float32), np.empty((0, 2), np.int32))
+    for a, top, bottom in _segments(rows.interval, _ROWS):
+        for b, begin, end in _segments(columns.interval, _COLUMNS):
+            if diagonal and end <= top + 1:
+                continue
+            cosines = left[top:bottom] @ right[begin:end].mT
+            counted: Tensor | None = None
+            if diagonal and begin < bottom:
+                counted = torch.ones_like(cosines, dtype=torch.bool).triu(top - begin + 1)
+            _add(cells, a, b, cosines if counted is None else cosines[counted])
+            near_pairs = cosines >= duplicate
+            if counted is not None:
+                near_pairs &= counted
+            found = near_pairs.nonzero()
+            if len(found):
+                cells.duplicates[a, b] += len(found)
+                ids = torch.stack([row_labels[top + found[:, 0]], column_labels[begin + found[:, 1]]], 1).sort(1).values
+                more = Duplicates(cosines[near_pairs].cpu().numpy(), ids.int().cpu().numpy())
+                pairs = pairs.merged(more).first(listed)
+            if neighbours:
+                near[top:bottom] = _nearest(near[top:bottom], cosines, column_labels[begin:end], counted)
+                turned = None if counted is None else counted.mT
+                other[begin:end] = _nearest(other[begin:end], cosines.mT, row_labels[top:bottom], turned)
+    lists = _unpacked(near)
+    return CosineTile(cells, pairs, lists, lists if diagonal else _unpacked(other))
+
+
+def _segments(interval: np.ndarray, most: int) -> list[tuple[int, int, int]]:
+    """(interval, start, stop) of each run of equal values, cut at `most`."""
+    edges = [0, *(np.flatnonzero(np.diff(interval)) + 1).tolist(), len(interval)]
+    return [
+        (int(interval[start]), place, min(place + most, stop))
+        for start, stop in pairwise(edges)
+        for place in range(start, stop, most)
+    ]
+
+
+def _add(cells: CosineCells, a: int, b: int, cosines: Tensor) -> None:
+    """Count, sum and bin the cosines of one block, all of one cell."""
+    flat = cosines.flatten()
+    cells.pairs[a, b] += flat.numel()
+    cells.first[a, b] += float(flat.sum(dtype=torch.float64))
+    cells.second[a, b] += float(flat.double().square_().sum())
+    bins = ((flat + 1.0) * (BINS / 2)).int().clamp_(0, BINS - 1)
+    cells.histogram[a, b] += torch.bincount(bins, minlength=BINS).cpu().numpy()
+
+
+def _nearest(best: Tensor, cosines: Tensor, labels: Tensor, counted: Tensor | None) -> Tensor:
+    """The best k of those so far and of a block's columns, as packed integers."""
+    packed = _packed(cosines, labels)
+    if counted is not None:
+        packed = packed.masked_fill(~counted, _NONE)
+    return torch.cat([best, packed], 1).topk(best.shape[1], dim=1).values
+
+
+def _packed(cosines: Tensor, labels: Tensor) -> Tensor:
+    """Larger for a larger cosine, then for a smaller label."""
+    bits = cosines.contiguous().view(torch.int32).long()
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    return (ordered << 32) + (NOBODY - labels)
+
+
+def _unpacked(packed: Tensor) -> Nearest:
+    empty = packed == _NONE
+    ordered, rest = packed >> 32, packed & 0xFFFFFFFF
+    bits = torch.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).int()
+    cosine = bits.view(torch.float32).masked_fill(empty, -torch.inf)
+    label = (NOBODY - rest).masked_fill(empty, NOBODY)
+    return Nearest(cosine.cpu().numpy(), label.int().cpu().numpy())
