@@ -1,67 +1,253 @@
-"""SOCM of all pairs: the factor form against the dense protocol of the published code and a plain nuclear norm."""
+"""SOCM of all pairs of real texts, beside the published protocol, other libraries and what a nuclear norm usually costs.
+
+Each way's rate is taken on pairs of the same texts, its ratio to the published protocol on as many threads, and its error
+from singular values in float64. The limit is no wall: the product's operations at this machine's rate of products, and
+the seconds in which LAPACK finds the eigenvalues of one matrix a pair, so that a share may pass 1.
+"""
 
 from __future__ import annotations
 
-import itertools
+import importlib.util
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from benchmarks.measuring import fastest, texts
+from benchmarks.measuring import fastest, gemm_rate, texts
 
-TEXTS, DENSE_PAIRS = 64, 6
+WIKIPEDIA = Path(__file__).resolve().parents[2] / "shared" / "corpora" / "wikipedia"
+SENTENCES, DOCSTRINGS, LONG_TEXTS = 1000, 100, 64
+FEW, SOME = 4, 55
+"""Pairs for what takes a tenth of a second each; texts on either side of the pairs for what takes a tenth of that."""
+ROUNDS = 2
 
 
 def measure() -> list[dict[str, Any]]:
-    """Pairs a second on real token embeddings, and how far each way is from the plain nuclear norm in float64."""
-    from tempscale import Encoder, pairwise_socm
+    """Pairs a second on one and two threads, with the largest error of d_Σ; long texts exact and within a tolerance."""
+    sentences, paragraphs, source = _corpus()
+    return [*_sentences(_embedded(sentences), source), *_long(_embedded(paragraphs), source)]
+
+
+def _sentences(tokens: list[Tensor], source: str) -> list[dict[str, Any]]:
+    from tempscale import pairwise_socm
+    from tempscale.nuclear import _gram_norms
+
+    count = len(tokens)
+    pairs = count * (count - 1) // 2
+    rows, columns = range(0, 2 * SOME, 2), range(1, 2 * SOME, 2)
+    some = [(i, j) for i in rows for j in columns]
+    few = [(i, i + 1) for i in range(0, 2 * FEW, 2)]
+    exact = {(i, j): _plain(tokens[i].double(), tokens[j].double()) for i, j in some}
+    factors = [_factor(x) for x in tokens[: 2 * SOME]]
+    traces = [float(factor.double().square().sum()) for factor in factors]
+    found: dict[str, dict[tuple[int, int], float]] = {}
+
+    def each(
+        name: str, threads: int, own: Sequence[tuple[int, int]], one: Callable[[Tensor, Tensor], float]
+    ) -> Callable[[], None]:
+        def work() -> None:
+            with _threads(threads):
+                found[name] = {(i, j): one(tokens[i], tokens[j]) for i, j in own}
+
+        return work
+
+    def gram() -> None:
+        norms = _gram_norms([factors[i] for i in rows], [factors[j] for j in columns]).tolist()
+        found["gram"] = {
+            (i, j): (traces[i] + traces[j] - 2 * norms[a][b]) / 4 for a, i in enumerate(rows) for b, j in enumerate(columns)
+        }
+
+    def ours(threads: int) -> Callable[[], None]:
+        def work() -> None:
+            with _threads(threads):
+                values = pairwise_socm(tokens).d_sigma
+            found[f"tempscale {threads}"] = {(i, j): float(values[i, j]) for i, j in some}
+
+        return work
+
+    # name, what it is called, threads, pairs, the work
+    ways: list[tuple[str, str, int, int, Callable[[], None]]] = [
+        ("dense 1", "published: two d×d roots a pair", 1, FEW, each("dense 1", 1, few, _dense)),
+        ("dense 2", "published: two d×d roots a pair", 2, FEW, each("dense 2", 2, few, _dense)),
+        ("sqrtm", "scipy sqrtm of Σ₁Σ₂", 1, FEW, each("sqrtm", 1, few, _sqrtm)),
+        ("svdvals", "torch svdvals of F₁F₂ᵀ", 1, len(some), each("svdvals", 1, some, _plain)),
+        ("gram", "float64 eigenvalues of Gram matrices, batched", 1, len(some), gram),
+        ("tempscale 1", "tempscale.pairwise_socm", 1, pairs, ours(1)),
+        ("tempscale 2", "tempscale.pairwise_socm", 2, pairs, ours(2)),
+    ]
+    if importlib.util.find_spec("ot"):
+        ways.insert(3, ("pot", "POT bures_wasserstein_distance", 1, FEW, each("pot", 1, few, _pot)))
+    memory = {f"tempscale {threads}": _extra_bytes(ours(threads)) for threads in (1, 2)}
+    seconds = dict(zip([way[0] for way in ways], fastest(ROUNDS, *(way[4] for way in ways)), strict=True))
+    lengths = torch.tensor([float(len(x)) for x in tokens])
+    mean_tokens, dim = float(lengths.mean()), tokens[0].shape[1]
+    operations = dim * float(lengths.sum() ** 2 - lengths.square().sum())
+    result = []
+    for name, what, threads, own, _ in ways:
+        errors = [abs(value - exact[pair]) for pair, value in found[name].items()]
+        finite = [error for error in errors if error == error]
+        row = {
+            "what": f"{what}, {_in_words(threads)}", "rate": own / seconds[name], "unit": "pairs/s",
+            "ratio": own / seconds[name] * seconds[f"dense {threads}"] / FEW, "threads": threads, "pairs": own,
+            "largest_error": max(finite, default=None), "nan": len(errors) - len(finite), "texts": source,
+            "mean_tokens": mean_tokens, "dim": dim,
+        }  # fmt: skip
+        if name in memory:
+            row |= _limit(operations, pairs, round(mean_tokens), threads, seconds[name]) | {"memory": memory[name]}
+        result.append(row)
+    return result
+
+
+def _long(tokens: list[Tensor], source: str) -> list[dict[str, Any]]:
+    from tempscale import pairwise_socm
+
+    count, threads, dim = len(tokens), 2, tokens[0].shape[1]
+    pairs, mean_tokens = count * (count - 1) // 2, sum(map(len, tokens)) / count
+    some = [(i, i + 1) for i in range(0, min(16, count - 1), 2)]
+    exact = [_plain(tokens[i].double(), tokens[j].double()) for i, j in some]
+    ranks = torch.tensor([float(min(len(x), dim)) for x in tokens])
+    operations = dim * float(ranks.sum() ** 2 - ranks.square().sum())
+    with _threads(threads):
+        dense = fastest(1, lambda: [_dense(tokens[i], tokens[j]) for i, j in some[:2]])[0] / 2
+        result = []
+        for tolerance in (0.0, 1e-3):
+            begun = time.perf_counter()
+            values = pairwise_socm(tokens, tolerance=tolerance)
+            seconds = time.perf_counter() - begun
+            errors = [abs(float(values.d_sigma[i, j]) - value) for (i, j), value in zip(some, exact, strict=True)]
+            how = "exact" if not tolerance else f"within {tolerance:g}"
+            result.append(
+                {"what": f"tempscale.pairwise_socm, long texts, {how}, {_in_words(threads)}", "rate": pairs / seconds,
+                 "unit": "pairs/s", "ratio": pairs / seconds * dense, "threads": threads, "pairs": pairs,
+                 "largest_error": max(errors), "certified_error": float(values.d_sigma_error.max()), "texts": source,
+                 "mean_tokens": mean_tokens, "dim": dim}
+                | _limit(operations, pairs, round(float(ranks.mean())), threads, seconds)
+            )  # fmt: skip
+    return result
+
+
+def _in_words(threads: int) -> str:
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+def _corpus() -> tuple[list[str], list[str], str]:
+    """Sentences, long texts, and where they come from; docstrings, fewer of them, where no Wikipedia lies beside us."""
+    if not WIKIPEDIA.is_dir():
+        every = texts(3 * DOCSTRINGS)
+        return every[:DOCSTRINGS], sorted(every, key=len)[-LONG_TEXTS:], "docstrings of scipy"
+    import pyarrow.parquet as pq
+
+    from tempscale.tiles import seeded_sample
+
+    def sample(name: str, count: int) -> list[str]:
+        table = pq.read_table(WIKIPEDIA / f"{name}.parquet", columns=["id", "text"])
+        place = {name: at for at, name in enumerate(table["id"].to_pylist())}
+        return table["text"].take([place[i] for i in seeded_sample(sorted(place), count, 0)]).to_pylist()
+
+    each = 16  # Paragraphs have a hundred tokens in the mean: sixteen are cut at 512.
+    paragraphs = sample("paragraphs_100k", each * LONG_TEXTS)
+    joined = ["\n".join(paragraphs[at : at + each]) for at in range(0, len(paragraphs), each)]
+    return sample("sentences_1M", SENTENCES), joined, "wikipedia"
+
+
+def _embedded(chosen: list[str]) -> list[Tensor]:
+    """Each text's token embeddings by the real MiniLM."""
+    from tempscale import Encoder
     from tempscale.checkpoint import default_model
 
     encoder = Encoder.load(default_model(), device="cpu")
-    chosen = texts()[:TEXTS]
     with torch.inference_mode():
-        tokens = [encoder.model(input_ids=torch.tensor([ids])).last_hidden_state[0] for ids in encoder.tokenizer(chosen).ids]
-    pairs = list(itertools.combinations(range(TEXTS), 2))
-    few = pairs[:: len(pairs) // DENSE_PAIRS][:DENSE_PAIRS]
-    exact = {(i, j): _plain(tokens[i].double(), tokens[j].double()) for i, j in pairs}
-    ours = pairwise_socm(tokens).d_sigma
-    seconds = fastest(
-        2,
-        lambda: [_dense(tokens[i].double(), tokens[j].double()) for i, j in few],
-        lambda: [_plain(tokens[i], tokens[j]) for i, j in pairs],
-        lambda: pairwise_socm(tokens),
-    )
-    rates = [len(few) / seconds[0], len(pairs) / seconds[1], len(pairs) / seconds[2]]
-    errors = [
-        max(abs(_dense(tokens[i].double(), tokens[j].double()) - exact[i, j]) for i, j in few),
-        max(abs(_plain(tokens[i], tokens[j]) - exact[i, j]) for i, j in pairs),
-        max(abs(float(ours[i, j]) - exact[i, j]) for i, j in pairs),
-    ]
-    names = ("published: two d×d roots a pair", "torch svdvals of F₁F₂ᵀ", "tempscale.pairwise_socm")
-    mean = sum(map(len, tokens)) / TEXTS
-    return [
-        {"what": name, "rate": rate, "unit": "pairs/s", "ratio": rate / rates[0], "largest_error": error}
-        | {"mean_tokens": mean, "dim": tokens[0].shape[1]}
-        for name, rate, error in zip(names, rates, errors, strict=True)
-    ]
+        return [encoder.model(input_ids=torch.tensor([ids])).last_hidden_state[0] for ids in encoder.tokenizer(chosen).ids]
 
 
-def _factor(x: torch.Tensor) -> torch.Tensor:
+# --- ways to d_Σ ------------------------------------------------------------------------------------------------------
+
+
+def _factor(x: Tensor) -> Tensor:
     mean = x.mean(0)
     return (x - mean) / (mean.norm() * len(x) ** 0.5)
 
 
-def _plain(x1: torch.Tensor, x2: torch.Tensor) -> float:
-    """d_Σ by the singular values of the n₁×n₂ cross block."""
+def _covariances(x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
+    f1, f2 = _factor(x1.double()), _factor(x2.double())
+    return f1.mT @ f1, f2.mT @ f2
+
+
+def _plain(x1: Tensor, x2: Tensor) -> float:
+    """By the singular values of the n₁×n₂ cross block."""
     f1, f2 = _factor(x1), _factor(x2)
     cross = torch.linalg.svdvals(f1 @ f2.mT).sum()
     return float(f1.square().sum() + f2.square().sum() - 2 * cross) / 4
 
 
-def _dense(x1: torch.Tensor, x2: torch.Tensor) -> float:
-    """d_Σ as the published code does it, but without its ε: a dense root, a dense product, a second root."""
-    s1, s2 = (f.mT @ f for f in (_factor(x1), _factor(x2)))
+def _dense(x1: Tensor, x2: Tensor) -> float:
+    """As the published code does it, but in float64 and without its ε: a dense root, a dense product, a second root."""
+    s1, s2 = _covariances(x1, x2)
     values, vectors = torch.linalg.eigh(s1)
     root = (vectors * values.clamp_min(0).sqrt()) @ vectors.mT
     cross = torch.linalg.eigvalsh(root @ s2 @ root).clamp_min(0).sqrt().sum()
     return float(s1.trace() + s2.trace() - 2 * cross) / 4
+
+
+def _sqrtm(x1: Tensor, x2: Tensor) -> float:
+    """By one root of Σ₁Σ₂, whose trace is that of (Σ₁^½Σ₂Σ₁^½)^½, as Fréchet distances of images are usually computed."""
+    from scipy.linalg import sqrtm
+
+    s1, s2 = _covariances(x1, x2)
+    return float(s1.trace() + s2.trace() - 2 * np.trace(sqrtm((s1 @ s2).numpy())).real) / 4
+
+
+def _pot(x1: Tensor, x2: Tensor) -> float:
+    """W₂² = 4(d_μ + d_Σ) by POT, whose means are left equal."""
+    from ot.gaussian import bures_wasserstein_distance
+
+    s1, s2 = _covariances(x1, x2)
+    mean = np.zeros(len(s1))
+    with np.errstate(invalid="ignore"):
+        return float(np.real(bures_wasserstein_distance(mean, mean, s1.numpy(), s2.numpy()))) ** 2 / 4
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _limit(operations: float, pairs: int, rank: int, threads: int, seconds: float) -> dict[str, float]:
+    """Seconds of the product at the rate of large ones, and of LAPACK on one matrix of the mean rank a pair."""
+    grams = torch.randn(max(4, 40_000 // rank**2), rank, rank, dtype=torch.float64)
+    grams = grams @ grams.mT
+    lapack = fastest(2, lambda: torch.linalg.eigvalsh(grams))[0] / len(grams) * pairs / threads
+    with _threads(threads):
+        product = operations / gemm_rate.__wrapped__()
+    return {"gemm_seconds": product, "lapack_seconds": lapack, "limit_share": (product + lapack) / seconds}
+
+
+def _extra_bytes(work: Callable[[], None]) -> int | None:
+    """How far the process grew during the work, where the kernel tells (Linux)."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not reset.exists():
+        return None
+
+    def kilobytes(name: str) -> int:
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(name))
+
+    reset.write_text("5")  # The peak begins anew.
+    before = kilobytes("VmRSS")
+    work()
+    return 1024 * (kilobytes("VmHWM") - before)

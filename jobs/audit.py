@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from importlib import metadata
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
 from jobs import (
+    blocks,
     corpus,
     embed,
     engine,
@@ -19,6 +21,7 @@ from jobs import (
     report,
     runs,
     socm_sample,
+    socm_top,
     sources,
     summary,
 )
@@ -42,10 +45,14 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
     run = runs.begin(config, fresh=fresh)
     with journal.stage("read the corpus") as stage:
         if run.complete:
-            corpus.check_unchanged(config, run.storage.read_json(runs.DONE)["corpus"])
+            done = run.storage.read_json(runs.DONE)
+            corpus.check_unchanged(config, done["corpus"])
+            if config.queries is not None:
+                corpus.check_unchanged(config.model_copy(update={"corpus": config.queries}), done["queries"])
             stage.note = "the run is complete: nothing to do"
             return run
         index = corpus.shard(run.storage, config, stage.advance)
+        queries, asked = _queries(run)
         stage.note = f"{index['analysed']:,} of {index['usable']:,} texts, {index['rejected']:,} rows rejected"
     # Numbers merged in this process must not depend on how many cores it finds.
     with engine.session(config.execution) as cluster, threadpool_limits(1):
@@ -53,12 +60,21 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
         for model in run.models:
             layouts[model.label], lost = _embedded(run, cluster, model, index, journal)
             rejected += lost
+            if queries is not None:
+                with journal.stage(f"embed the queries{_of(run, model)}", asked["analysed"]) as stage:
+                    counts = embed.embed(queries, cluster, model, asked, stage.advance, embed.QueryActor)
+                    stage.note = f"{counts['embedded']:,} queries"
             for temperature in run.temperatures:
-                _paired(run, cluster, model, temperature, layouts[model.label], journal)
+                _paired(run, cluster, model, temperature, layouts[model.label], journal, queries)
+            if config.analysis.socm_top_over == "corpus":
+                _searched(run, cluster, model, layouts[model.label], index, journal)
+            _drop_blocks(run, model, layouts[model.label])
         with journal.stage("tables") as stage:
             stage.note = f"{len(summary.summarise(run, layouts, index))} tables"
     with journal.stage("report") as stage:
         record = _record(run, index, layouts, rejected, journal)
+        if config.queries is not None:
+            record["queries"] = {key: value for key, value in asked.items() if key != "shards"}
         run.storage.write("report.html", report.render(summary.load_tables(run.storage), record).encode())
         stage.note = "report.html"
     runs.complete(run, record)
@@ -75,6 +91,15 @@ def _check_inputs(config: AuditConfig) -> None:
     if next(iter(sources.rows(config.corpus, config.out)), None) is None:
         raise UsageError(f"corpus '{sources.shown(config.corpus.source)}' has no row")
     engine.check_reachable(config.execution)
+
+
+def _queries(run: Run) -> tuple[Run | None, dict[str, Any]]:
+    """The texts that search the corpus, as a run of their own below queries/, read into shards."""
+    if run.config.queries is None:
+        return None, {}
+    config = run.config.model_copy(update={"corpus": run.config.queries})
+    own = dataclasses.replace(run, config=config, storage=Storage(f"{run.storage.root}/queries"))
+    return own, corpus.shard(own.storage, config)
 
 
 def _embedded(
@@ -133,7 +158,10 @@ def _of(run: Run, model: runs.Model) -> str:
     return f" of {model.label}" if len(run.models) > 1 else ""
 
 
-def _paired(run: Run, cluster: engine.Cluster, model: runs.Model, temperature: Any, texts: Layout, journal: Journal) -> None:
+def _paired(
+    run: Run, cluster: engine.Cluster, model: runs.Model, temperature: Any, texts: Layout, journal: Journal,
+    queries: Run | None,
+) -> None:  # fmt: skip
     """All pairs: cosine over the whole corpus, SOCM over the sample."""
     pairs = len(texts) * (len(texts) - 1) // 2
     with journal.stage(f"cosine{_of(run, model)}, τ {temperature.canonical}", pairs) as stage:
@@ -143,13 +171,28 @@ def _paired(run: Run, cluster: engine.Cluster, model: runs.Model, temperature: A
             stage.note = f"mean and variance of {pairs:,} pairs in closed form"
     if run.config.analysis.cosine == "full":
         with journal.stage(f"exposure{_of(run, model)}, τ {temperature.canonical}") as stage:
-            exposure.expose(run, cluster, model, temperature, texts, count)
+            exposure.expose(run, cluster, model, temperature, texts, count, queries)
             stage.note = f"{run.config.analysis.neighbours} nearest of {len(texts):,} texts"
     if run.config.analysis.socm_sample:
         size = pairwise_socm.sample_size(run, model, temperature)
         with journal.stage(f"SOCM{_of(run, model)}, τ {temperature.canonical}", size * (size - 1) // 2) as stage:
             done = pairwise_socm.socm(run, cluster, model, temperature, texts, stage.advance)
             stage.note = f"{done:,} pairs, {_way(run.config.analysis)}"
+
+
+def _searched(
+    run: Run, cluster: engine.Cluster, model: runs.Model, texts: Layout, index: dict[str, Any], journal: Journal
+) -> None:
+    """The most collapsed pairs of all texts."""
+    with journal.stage(f"most collapsed pairs{_of(run, model)}") as stage:
+        found = socm_top.search(run, cluster, model, texts, index, stage.tell)
+        stage.note = f"of {found['pairs']:,} pairs {found['exact']:,} left by the bounds, exact"
+
+
+def _drop_blocks(run: Run, model: runs.Model, texts: Layout) -> None:
+    """Remove the embeddings in canonical order, which only the steps over all pairs read."""
+    for temperature in run.temperatures:
+        run.storage.remove(f"{blocks.tiling(run, model, temperature, texts).place}/blocks")
 
 
 def _way(analysis: Analysis) -> str:

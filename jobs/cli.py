@@ -54,6 +54,7 @@ def audit(
     corpus: options.Source = None,
     id_column: options.IdColumn = None,
     text_column: options.TextColumn = None,
+    queries: options.Queries = None,
     sample: options.Sample = None,
     limit: options.Limit = None,
     model: options.Models = None,
@@ -62,6 +63,10 @@ def audit(
     max_length: options.MaxLength = None,
     intervals: options.Intervals = None,
     socm_sample: options.SocmSample = None,
+    socm_se: options.SocmError = None,
+    socm_top_over: options.SocmTop = None,
+    cosine: options.Cosine = None,
+    neighbours: options.Neighbours = None,
     seed: options.Seed = None,
     out: options.Out = None,
     resume: options.Resume = True,
@@ -76,8 +81,10 @@ def audit(
     """
     given = {
         "corpus.source": corpus, "corpus.id_column": id_column, "corpus.text_column": text_column, "corpus.sample": sample,
+        "queries.source": queries,
         "corpus.limit": limit, "embedding.models": model or None, "embedding.max_length": max_length,
-        "analysis.socm_sample": socm_sample, "seed": seed, "out": out, "execution.workers": workers,
+        "analysis.socm_sample": socm_sample, "analysis.socm_cell_se": socm_se, "analysis.socm_top_over": socm_top_over,
+        "analysis.cosine": cosine, "analysis.neighbours": neighbours, "seed": seed, "out": out, "execution.workers": workers,
         "execution.address": address, "keep_text": text,
     }  # fmt: skip
     _answer(

@@ -21,7 +21,9 @@ _OPTIONS = {
     "corpus.source": "--corpus", "corpus.id_column": "--id-column", "corpus.text_column": "--text-column",
     "corpus.sample": "--sample", "corpus.limit": "--limit", "embedding.models": "--model",
     "embedding.temperatures": "--tau or --temperature", "embedding.max_length": "--max-length",
-    "analysis.intervals": "--intervals", "analysis.socm_sample": "--socm-sample", "seed": "--seed", "out": "--out",
+    "analysis.intervals": "--intervals", "analysis.socm_sample": "--socm-sample", "analysis.socm_cell_se": "--socm-se",
+    "analysis.socm_top_over": "--socm-top-over", "analysis.cosine": "--cosine", "analysis.neighbours": "--neighbours",
+    "seed": "--seed", "out": "--out",
     "execution.workers": "--workers", "execution.address": "--address",
     "pairs.source": "--pairs", "pairs.column_a": "--column-a", "pairs.column_b": "--column-b", "pairs.limit": "--limit",
     "socm.alpha": "--alpha", "socm.beta": "--beta",
@@ -121,6 +123,10 @@ class Analysis(Strict):
         0.0, ge=0, description="Largest error of d_Σ that may be traded for speed on long texts; certified. 0 is exact."
     )
     probe_sample: int = Field(200, ge=0, description="Texts of the prefix probe. 0 leaves it out.")
+    socm_top_over: Literal["sample", "corpus"] = Field(
+        "sample",
+        description="Whether the most collapsed pairs are those of the SOCM sample or, found by exact bounds, of all texts.",
+    )
     worst_pairs: int = Field(20, ge=1, le=1000, description="Pairs kept in each ranking of the most collapsed.")
     cosine: Literal["full", "moments"] = Field(
         "full",
@@ -134,7 +140,9 @@ class Analysis(Strict):
     worst_duplicates: int = Field(100, ge=0, le=100_000, description="Near-duplicates listed; all are counted.")
 
     @model_validator(mode="after")
-    def _one_of_tolerance_and_regularization(self) -> Analysis:
+    def _fitting(self) -> Analysis:
+        if self.socm_top_over == "corpus" and self.cosine != "full":
+            raise ValueError("socm_top_over = corpus needs every cosine; leave cosine at full")
         if self.socm_tolerance and self.socm_regularization:
             raise ValueError("socm_tolerance and socm_regularization exclude each other; give one of them")
         return self
@@ -169,6 +177,7 @@ class AuditConfig(Strict):
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of every sample.")
     keep_text: bool = Field(True, description="Whether excerpts of the worst pairs' texts may stand in tables and report.")
     corpus: Corpus = Field(default_factory=lambda: Corpus.model_validate({}), description="Which texts.")
+    queries: Corpus | None = Field(None, description="Texts that search the corpus, for its exposure; keys as corpus.")
     embedding: Embedding = Field(
         default_factory=lambda: Embedding.model_validate({}), description="Models and temperatures."
     )

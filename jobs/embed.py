@@ -21,13 +21,19 @@ from jobs.storage import Storage
 
 
 def embed(
-    run: Run, cluster: Cluster, model: Model, index: dict[str, Any], on_texts: Callable[[int], None]
+    run: Run,
+    cluster: Cluster,
+    model: Model,
+    index: dict[str, Any],
+    on_texts: Callable[[int], None],
+    worker: type[EmbedActor] | None = None,
 ) -> dict[str, int]:
     """Embed every shard that has no parts yet, under every temperature.
 
     Args:
         index: what `corpus.shard` returned.
         on_texts: told the number of texts of each finished shard, and at once of those already there.
+        worker: `QueryActor` where the texts are queries.
 
     Returns:
         Texts embedded and texts rejected because an embedding was not finite, over the whole run.
@@ -39,7 +45,7 @@ def embed(
         else:
             work[number] = pa.table({"name": [shard["name"]]})
     arguments = {"storage": run.storage, "folder": model.name, "max_length": model.max_length}
-    for report in actor.pool(run, cluster, model, EmbedActor, work, tokenise, arguments):
+    for report in actor.pool(run, cluster, model, worker or EmbedActor, work, tokenise, arguments):
         on_texts(report["texts"])
     rejected = sum(
         run.storage.read_table(name, ["reason"]).num_rows for name in run.storage.list(f"rejected/model={model.label}")
@@ -68,6 +74,8 @@ def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int) ->
 class EmbedActor(actor.ModelActor):
     """Embeds tokenised shards."""
 
+    role = actor.ROLE
+
     def process(self, number: int, work: pa.Table) -> dict[str, Any]:
         """Write one shard's parts, one a temperature, and its rejected texts."""
         from tempscale.encoder import Tokens
@@ -76,7 +84,7 @@ class EmbedActor(actor.ModelActor):
         encoded = []
         for temperature in self.temperatures:
             self.encoder.set_temperature(temperature)
-            encoded.append(self.encoder.encode_tokens(tokens, role=actor.ROLE))
+            encoded.append(self.encoder.encode_tokens(tokens, role=self.role))
         finite = np.ones(work.num_rows, dtype=bool)
         for out in encoded:
             assert out.moments is not None
@@ -99,6 +107,12 @@ class EmbedActor(actor.ModelActor):
         rows = [{"text_id": text_id, "place": f"shard {number}", "reason": reason} for text_id in ids]
         name = f"rejected/model={self.model.label}/part-{number:05d}.parquet"
         self.storage.write_table(name, schema.REJECTED.build_rows(rows))
+
+
+class QueryActor(EmbedActor):
+    """Embeds tokenised shards of queries."""
+
+    role = "query"
 
 
 def _table(work: pa.Table, out: Any, finite: np.ndarray) -> pa.Table:

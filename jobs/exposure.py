@@ -12,18 +12,26 @@ from jobs.blocks import Tiling
 from jobs.engine import Cluster, results
 from jobs.layout import Layout, folder
 from jobs.runs import Model, Run
+from jobs.storage import Storage
 from tempscale import tiles
 from tempscale.aggregates import merge_tree
+from tempscale.cosine import Block, cosine_tile
 from tempscale.length import finite_population
 from tempscale.neighbours import NOBODY, Nearest, exposure, occurrences, skewness
 from tempscale.temperature import Temperature
 
+_QUERY_PARTS = 8
+"""Parts of queries that one task holds against the whole corpus: 4,096 queries at most."""
 
-def expose(run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, count: int) -> None:
+
+def expose(
+    run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, count: int, queries: Run | None
+) -> None:
     """Leave the neighbours, and the tables exposure and near_duplicates below partials/exposure.
 
     Args:
         count: blocks of the grid that `pairwise.cosine` worked through.
+        queries: the run below queries/, where some are given.
 
     Raises:
         IncompleteRun: a task failed for good.
@@ -39,6 +47,9 @@ def expose(run: Run, cluster: Cluster, model: Model, temperature: Temperature, l
     if grid.neighbours and len(layout) > 1:
         label = _merged(cluster, grid, layout, run.place("neighbours", model, temperature), count)
         rows = _exposures(label, layout, key, "corpus", own=True)
+    if queries is not None and grid.neighbours:
+        label = _asked(cluster, queries, grid, layout, model, temperature, count)
+        rows += _exposures(label, layout, key, "queries", own=False)
     run.storage.write_table(f"{place}/exposure.parquet", schema.EXPOSURE.build_rows(rows))
     run.storage.write_json(f"{place}/done.json", {"texts": len(layout), "k": grid.neighbours})
     run.storage.remove(f"{grid.place}/near")
@@ -56,6 +67,51 @@ def _merged(cluster: Cluster, grid: Tiling, layout: Layout, neighbours: str, cou
     return np.where(label == NOBODY, NOBODY, order[np.where(label == NOBODY, 0, label)])
 
 
+def _asked(
+    cluster: Cluster, queries: Run, grid: Tiling, layout: Layout, model: Model, temperature: Temperature, count: int
+) -> np.ndarray:
+    """The nearest texts of every query, (queries, k) places in canonical order; leaves them below queries/neighbours."""
+    import ray
+
+    order = np.argsort(layout.ids, kind="stable")
+    names = ray.put(pa.array(layout.ids[order].tolist(), pa.string()))
+    parts = queries.storage.list(queries.place("texts", model, temperature))
+    groups = [parts[k : k + _QUERY_PARTS] for k in range(0, len(parts), _QUERY_PARTS)]
+    place, task = queries.place("neighbours", model, temperature), ray.remote(_ask)
+    submit = lambda k: task.remote(grid, queries.storage, groups[k], count, f"{place}/part-{k:05d}.parquet", names)  # noqa: E731
+    found = dict(results(cluster, submit, range(len(groups)), ahead=1))
+    label = np.concatenate([found[k] for k in range(len(groups))])
+    return np.where(label == NOBODY, NOBODY, order[np.where(label == NOBODY, 0, label)])
+
+
+def _ask(grid: Tiling, storage: Storage, parts: list[str], count: int, name: str, names: pa.Array) -> np.ndarray:
+    """Hold some queries against every block of the corpus."""
+    tables = [storage.read_table(part, ["text_id", "embedding"]) for part in parts]
+    columns = [table.column("embedding").combine_chunks() for table in tables]
+    asking = np.concatenate([column.flatten().to_numpy().reshape(len(column), -1) for column in columns])
+    nobody = np.zeros(len(asking), np.int64)
+    rows = Block(asking, nobody, np.full(len(asking), NOBODY, np.int32))
+    near = Nearest.empty(len(asking), grid.neighbours)
+    for number in range(count):
+        block = blocks.read_block(grid.storage.root, grid.block(number))
+        tile = cosine_tile(rows, block, grid.intervals, diagonal=False, neighbours=grid.neighbours)
+        near = near.merged(tile.rows)
+    ids = pa.concat_arrays([table.column("text_id").combine_chunks() for table in tables])
+    storage.write_table(name, schema.NEIGHBOURS.build(_graph(near, ids, names)))
+    return near.label
+
+
+def _graph(near: Nearest, ids: pa.Array, names: pa.Array) -> dict[str, pa.Array]:
+    """The columns of a neighbour graph."""
+    found = near.label != NOBODY
+    offsets = pa.array(np.concatenate([[0], np.cumsum(found.sum(1))]), pa.int32())
+    return {
+        "text_id": ids,
+        "neighbours": pa.ListArray.from_arrays(offsets, names.take(pa.array(near.label[found]))),
+        "cosines": pa.ListArray.from_arrays(offsets, pa.array(near.cosine[found])),
+    }
+
+
 def _merge_block(grid: Tiling, own: int, count: int, neighbours: str, names: pa.Array) -> np.ndarray:
     """One block's nearest texts of all blocks, in the order of the grid; leaves them by name, returns ranks by id."""
     lists = (
@@ -64,14 +120,8 @@ def _merge_block(grid: Tiling, own: int, count: int, neighbours: str, names: pa.
     )
     near = merge_tree(lists, Nearest.merged)
     table = grid.storage.read_table(grid.block(own), ["label"])
-    found = near.label != NOBODY
-    offsets = pa.array(np.concatenate([[0], np.cumsum(found.sum(1))]), pa.int32())
-    columns = {
-        "text_id": names.take(table.column("label").combine_chunks()),
-        "neighbours": pa.ListArray.from_arrays(offsets, names.take(pa.array(near.label[found]))),
-        "cosines": pa.ListArray.from_arrays(offsets, pa.array(near.cosine[found])),
-    }
-    grid.storage.write_table(f"{neighbours}/part-{own:05d}.parquet", schema.NEIGHBOURS.build(columns))
+    ids = names.take(table.column("label").combine_chunks())
+    grid.storage.write_table(f"{neighbours}/part-{own:05d}.parquet", schema.NEIGHBOURS.build(_graph(near, ids, names)))
     return near.label
 
 

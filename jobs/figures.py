@@ -48,6 +48,17 @@ def socm_by_length(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | Non
     )
 
 
+def exposure_by_length(table: pl.DataFrame, edges: Sequence[int], asked_by: str) -> alt.Chart | None:
+    """Share of the neighbour slots over share of the texts, by length interval, at the largest k."""
+    mine = table.filter((pl.col("asked_by") == asked_by) & (pl.col("k") == pl.col("k").max()))
+    if mine.is_empty():
+        return None
+    rows = _named(mine.with_columns(pl.col("interval").alias("interval_a")).drop("interval"), edges)
+    fair = alt.Chart(alt.Data(values=[{"y": 1}])).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(y="y:Q")
+    lines = _line(rows, "interval", "length in tokens", "exposure", "exposure", "exposure_se")
+    return alt.layer(fair, lines).properties(width="container", height=240)
+
+
 def heatmap(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
     """Mean cosine between every two length intervals, a panel a temperature."""
     if table.is_empty():

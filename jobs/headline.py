@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import NormalDist
 from typing import Any
 
 import polars as pl
@@ -10,6 +11,8 @@ import polars as pl
 _Z = 1.96
 _LONGEST_LABEL, _LABEL_END = 40, 15
 _ENDS = ("shortest", "longest")
+_FEWEST = 30
+"""Texts that an interval needs before its exposure is told."""
 NOTE = (
     "± is a 95 % interval for texts drawn like these (1.96 standard errors, from per-text means because pairs share texts); "
     "± ? means too few texts to tell. "
@@ -127,6 +130,7 @@ def headline(tables: Tables, edges: Sequence[int]) -> dict[str, list[str]]:
         sentences[str(model[0])] = [
             _length(rows[0], tables, edges),
             _prefix(rows[0], tables, edges),
+            *_exposures(rows[0], tables, edges),
             *(_effect(rows[0], row, effects) for row in rows[1:]),
             _second_order(rows[0]),
             _assumptions(rows[0]),
@@ -230,6 +234,34 @@ def _beside(row: dict[str, Any], gap: str, probed: str, edges: Sequence[int], li
     if probed == gap:
         return f"It goes the same way as {named}; {limit}."
     return f"It runs against {named}, which length within this range does not explain; {limit}."
+
+
+def _exposures(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> list[str]:
+    """Whose texts fill the results: one sentence for each who asked."""
+    every = _of(tables["exposure"], row).filter(pl.col("k") == pl.col("k").max()) if "exposure" in tables else pl.DataFrame()
+    sentences = []
+    for asked_by in ("corpus", "queries"):
+        mine = [] if every.is_empty() else every.filter(pl.col("asked_by") == asked_by).to_dicts()
+        # Looking at several intervals at once, 95 % holds for all of them together.
+        tested = [r for r in mine if r["texts"] >= _FEWEST and r["exposure_se_superpopulation"]]
+        z = NormalDist().inv_cdf(1 - 0.025 / max(1, len(tested)))
+        unfair = [r for r in tested if abs(r["exposure"] - 1) > z * r["exposure_se_superpopulation"]]
+        if not mine:
+            continue
+        k, queries = mine[0]["k"], mine[0]["queries"]
+        results = f"the {count(k, 'nearest text')} of " + ("each text" if asked_by == "corpus" else count(queries, "query"))
+        if not unfair:
+            sentences.append(
+                f"Search results ({results}) at {row['temperature']}: no length takes more or less than its share."
+            )
+            continue
+        told = [
+            f"texts of {interval_name(r['interval'], edges)} tokens are {share(r['texts_share'])} of the corpus and take "
+            f"{share(r['slots_share'])} (exposure {with_error(r['exposure'], r['exposure_se_superpopulation'])})"
+            for r in sorted(unfair, key=lambda r: -abs(r["exposure"] - 1))[:2]
+        ]
+        sentences.append(f"Search results ({results}) at {row['temperature']}: {'; '.join(told)}.")
+    return sentences
 
 
 def _effect(reference: dict[str, Any], row: dict[str, Any], effects: list[dict[str, Any]]) -> str:

@@ -42,6 +42,14 @@ class Layout:
         return texts * max(1.0, self.corpus_texts / max(1, len(self)))
 
 
+def column(run: Run, model: Model, temperature: Temperature, layout: Layout, name: str) -> np.ndarray:
+    """A column of texts/ in canonical order."""
+    parts = run.storage.list(run.place("texts", model, temperature))
+    values = [run.storage.read_table(part, [name]).column(name).to_numpy() for part in parts]
+    starts = np.concatenate([[0], np.cumsum([len(own) for own in values])])
+    return np.asarray(np.concatenate(values)[starts[layout.part] + layout.row])
+
+
 def layout(run: Run, model: Model, corpus_texts: int) -> Layout:
     """Read ids and lengths of every part under the first temperature and sort them."""
     names = run.storage.list(run.place("texts", model, run.temperatures[0]))

@@ -27,6 +27,10 @@ Source = Annotated[
         "SRC",
     ),
 ]
+Queries = Annotated[
+    str | None,
+    _option(_TEXTS, "Texts that search the corpus, from a source like --corpus: whose texts fill their results?", "SRC"),
+]
 IdColumn = Annotated[str | None, _option(_TEXTS, "Column of the ids (default: id where there is one, else a digest).")]
 TextColumn = Annotated[str | None, _option(_TEXTS, "Column of the texts (default: text).")]
 PairsSource = Annotated[
@@ -71,6 +75,25 @@ Intervals = Annotated[
     _option(_MEASURED, "Lower edges of the length intervals in tokens (default: 0,32,64,100,200,300,400,500).", "EDGES"),
 ]
 SocmSample = Annotated[int | None, _option(_MEASURED, "Texts whose pairs get SOCM; 0 leaves it out (default: 1000).", "N")]
+SocmError = Annotated[
+    float | None,
+    _option(_MEASURED, "Draw the SOCM sample by length interval, large enough for this standard error in every cell.", "SE"),
+]
+SocmTop = Annotated[
+    str | None,
+    _option(_MEASURED, "Most collapsed pairs: of the SOCM sample, or exactly of the whole corpus.", "sample|corpus"),
+]
+Cosine = Annotated[
+    str | None,
+    _option(
+        _MEASURED, "Every pair, or only mean and variance in closed form, which takes no time (default: full).",
+        "full|moments",
+    ),
+]  # fmt: skip
+Neighbours = Annotated[
+    int | None,
+    _option(_MEASURED, "Nearest texts of each text, for exposure and hubness; 0 leaves them out (default: 10).", "K"),
+]
 Seed = Annotated[int | None, _option(_MEASURED, "Seed of every sample (default: 0).")]
 Out = Annotated[str | None, _option(_RUN, "The run folder (default: runs/audit).", "DIR")]
 PairsOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs/pairs).", "DIR", "--out")]

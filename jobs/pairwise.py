@@ -185,6 +185,7 @@ def _finish(
     upper = np.triu_indices(intervals)
     total = int(pairs[upper].sum())
     closed = {"pairs": total, "cosine_mean": float(first[upper].sum() / total) if total else None}
+    closed["cosine_p99"] = cells.overall_percentile(0.99) if cells is not None and total else None
     run.storage.write_json(f"{place}/closed.json", closed | {"effective_rank": sums.effective_rank()})
 
 

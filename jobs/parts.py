@@ -67,6 +67,17 @@ COSINE_TILE = Table(
     ),
 )
 
+BOUND_TILE = Table(
+    "bound_tile",
+    "pairs of one super-tile that the traces cannot rule out; below partials/",
+    (
+        Column("row", pa.int32(), "", "place of one text in canonical order"),
+        Column("column", pa.int32(), "", "place of the other; row < column"),
+        Column("cosine", pa.float32(), "", "cosine of their embeddings"),
+        Column("ranking", pa.uint8(), "", "1 `socm`, 2 `same_mean`, 3 both"),
+    ),
+)
+
 SOCM_TILE = Table(
     "socm_tile",
     "the pairs of one super-tile of the SOCM sample; below partials/",

@@ -46,6 +46,13 @@ class Stage:
             of = f" of {self._total:,}" if self._total else ""
             self._console.print(f"  {self._name}: {self._done:,}{of}", highlight=False, markup=False)
 
+    def tell(self, what: str) -> None:
+        """Say what is under way inside the stage."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=escape(f"{self._name}: {what}"))
+        else:
+            self._console.print(f"  {self._name}: {what}", highlight=False, markup=False)
+
     def close(self) -> None:
         """Take the bar away."""
         if self._bar is not None:

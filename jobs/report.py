@@ -72,11 +72,15 @@ def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[i
             "cosine": figures.cosine_by_length(mine["length_collapse"], edges),
             "heatmap": figures.heatmap(mine["length_collapse"], edges),
             "probe": figures.prefix_probe(mine["prefix_probe"]),
+            "exposure": figures.exposure_by_length(mine["exposure"], edges, "corpus"),
+            "queries": figures.exposure_by_length(mine["exposure"], edges, "queries"),
             "effects": figures.effects(mine["temperature_effect"]),
             "scatter": figures.scatter(mine["socm_scatter"]),
             "socm": figures.socm_by_length(mine["socm"], edges),
         },
         "pairs": pairs,
+        "search": mine["socm_search"].to_dicts(),
+        "duplicates": mine["near_duplicates"].filter(pl.col("rank") <= _SHOWN_PAIRS).to_dicts(),
         "excerpts": excerpts,
         "several": mine["collapse_summary"].height > 1,
     }
@@ -102,7 +106,7 @@ def _relabelled(step: str, names: dict[str, str]) -> str:
 def _strip(row: dict[str, Any]) -> dict[str, Any]:
     named = {
         f"{figure}_text": with_error(row[figure], row[f"{figure.removesuffix('_mean')}_se_superpopulation"])
-        for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean")
+        for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean", "exposure_short", "exposure_long")
     }
     return row | named
 

@@ -19,8 +19,8 @@ from tempscale import checkpoint
 from tempscale.temperature import Temperature
 
 BEGUN, SHARDED, DONE = "begun.json", "shards/index.json", "run.json"
-_OURS = (DONE, "report.html", "tables", "texts", "factors", "rejected", "partials", "shards", BEGUN)
-_VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "pyarrow", "ray", "polars")
+_OURS = (DONE, "report.html", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards", BEGUN)
+_VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "numba", "pyarrow", "ray", "polars")
 
 
 class RunConfig(Protocol):
@@ -111,8 +111,7 @@ def begin(config: Config, *, fresh: bool = False) -> RunOf[Config]:
         "versions": {"tempscale": tempscale.__version__} | {name: metadata.version(name) for name in _VERSIONS},
     }
     identity["config"]["embedding"]["models"] = [m.label for m in models]
-    source = identity["config"][config.reads]
-    source["source"] = shown(source["source"])
+    _hide_secrets(identity["config"], config.reads)
     if config.command != "audit":  # Audits came first, and their folders do not say so.
         identity["command"] = config.command
     found = _begun(storage)
@@ -183,8 +182,7 @@ def facts(run: RunOf[Any]) -> dict[str, Any]:
     if begun["processor"] != processor():
         exceptions.append(f"begun on {begun['processor']}, finished on {processor()}")
     config = run.config.model_dump(mode="json", exclude={"execution": {"address"}})  # An address may hold a secret.
-    source = config[run.config.reads]
-    source["source"] = shown(source["source"])
+    _hide_secrets(config, run.config.reads)
     models = {m.label: {"name": m.label, "fingerprint": m.fingerprint, "max_length": m.max_length} for m in run.models}
     return {
         "tempscale": tempscale.__version__,
@@ -198,10 +196,18 @@ def facts(run: RunOf[Any]) -> dict[str, Any]:
     }
 
 
+def _hide_secrets(config: dict[str, Any], reads: str) -> None:
+    """Leave out what a source's URL may hold that is nobody else's business."""
+    for section in (config[reads], config.get("queries")):
+        if section is not None:
+            section["source"] = shown(section["source"])
+
+
 def complete(run: RunOf[Any], record: dict[str, Any]) -> None:
     """Write run.json, whose presence means that the run is complete, and drop what only the run itself needed."""
     run.storage.write_json(DONE, record)
-    run.storage.remove("shards")
+    for name in ("shards", "queries/shards"):
+        run.storage.remove(name)
 
 
 def started(run: RunOf[Any]) -> dict[str, Any]:

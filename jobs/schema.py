@@ -257,6 +257,7 @@ SOCM_PAIRS = Table(
     "the most collapsed pairs of the sample",
     (
         *_KEY,
+        Column("over", _TEXT, "", "`sample`: all pairs of the SOCM sample; `corpus`: all pairs of all texts, exactly"),
         Column("ranking", _TEXT, "", "`socm`: largest SOCM; `same_mean`: largest d_Σ among the pairs of highest cosine"),
         Column("rank", _INT, "", "place in the ranking, from 1"),
         Column("text_id_a", _TEXT, "", "one text"),
@@ -266,6 +267,20 @@ SOCM_PAIRS = Table(
         Column("d_mu", _FLOAT, "", "d_μ"),
         Column("d_sigma", _FLOAT, "", "d_Σ"),
         Column("socm", _FLOAT, "", "SOCM"),
+    ),
+)
+
+SOCM_SEARCH = Table(
+    "socm_search",
+    "how the most collapsed pairs of the whole corpus were found: what each bound left",
+    (
+        *_KEY,
+        Column("ranking", _TEXT, "", "as in socm_pairs"),
+        Column("threshold", _FLOAT, "", "value that the bounds were held against, reached by as many pairs as are ranked"),
+        Column("pairs", _BIG, "pairs", "pairs of the corpus"),
+        Column("kept_by_traces", _BIG, "pairs", "pairs that d_Σ ≤ (tr Σ_1 + tr Σ_2)/4 left"),
+        Column("kept_by_frobenius", _BIG, "pairs", "of these, pairs that d_Σ ≤ (tr Σ_1 + tr Σ_2 − 2‖F_1F_2ᵀ‖_F)/4 left"),
+        Column("texts", _BIG, "texts", "texts whose factors were computed again"),
     ),
 )
 
@@ -308,6 +323,6 @@ EXCERPTS = Table(
 )
 
 TABLES = (
-    LENGTH_COLLAPSE, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, NEAR_DUPLICATES, SOCM, SOCM_PAIRS, SOCM_SCATTER,
+    LENGTH_COLLAPSE, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, NEAR_DUPLICATES, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER,
     TEMPERATURE_EFFECT, EXCERPTS,
 )  # fmt: skip

@@ -153,7 +153,7 @@ def ranked(sample: Sample, size: int) -> list[dict[str, Any]]:
         )
         for place, (_, first, second, a, b) in enumerate(ordered[:size], start=1):
             rows.append(
-                {"ranking": ranking, "rank": place, "text_id_a": first, "text_id_b": second}
+                {"over": "sample", "ranking": ranking, "rank": place, "text_id_a": first, "text_id_b": second}
                 | {"tokens_a": int(sample.tokens[a]), "tokens_b": int(sample.tokens[b]), "d_mu": float(sample.d_mu[a, b])}
                 | {"d_sigma": float(sample.d_sigma[a, b]), "socm": float(sample.value[a, b])}
             )

@@ -18,7 +18,7 @@ from tempscale.temperature import Temperature
 _EXCERPT_CHARACTERS = 280
 _STEPS = {
     "length_collapse": "cosine", "exposure": "exposure", "near_duplicates": "exposure", "prefix_probe": "probe",
-    "socm": "socm", "socm_pairs": "socm", "socm_scatter": "socm",
+    "socm": "socm", "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top",
 }  # fmt: skip
 
 
@@ -33,7 +33,7 @@ def summarise(run: Run, layouts: dict[str, Layout], index: dict[str, Any]) -> di
     found["collapse_summary"] = schema.COLLAPSE_SUMMARY.build_rows(summaries)
     found["temperature_effect"] = schema.TEMPERATURE_EFFECT.build_rows(effects)
     if run.config.keep_text:
-        found["excerpts"] = _excerpts(run, index, found["socm_pairs"])
+        found["excerpts"] = _excerpts(run, index, [found["socm_pairs"], found["near_duplicates"]])
     for name, table in found.items():
         run.storage.write_table(f"tables/{name}.parquet", table)
     return found
@@ -48,7 +48,10 @@ def load_tables(storage: Storage) -> dict[str, pl.DataFrame]:
 
 
 def _collected(run: Run, table: schema.Table) -> pa.Table:
-    names = (f"{folder(run, _STEPS[table.name], m, t)}/{table.name}.parquet" for m in run.models for t in run.temperatures)
+    step = _STEPS[table.name]
+    if table.name == "socm_pairs" and run.config.analysis.socm_top_over == "corpus":
+        step = "top"
+    names = (f"{folder(run, step, m, t)}/{table.name}.parquet" for m in run.models for t in run.temperatures)
     return pa.concat_tables(
         [table.schema().empty_table(), *(run.storage.read_table(n) for n in names if run.storage.exists(n))]
     )
@@ -186,9 +189,9 @@ def _columns(run: Run, place: str, names: list[str]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([part.column(name).to_numpy() for part in parts]) for name in names}
 
 
-def _excerpts(run: Run, index: dict[str, Any], pairs: pa.Table) -> pa.Table:
+def _excerpts(run: Run, index: dict[str, Any], rankings: list[pa.Table]) -> pa.Table:
     """The beginnings of the texts that the rankings name."""
-    ids = sorted(set(pairs.column("text_id_a").to_pylist()) | set(pairs.column("text_id_b").to_pylist()))
+    ids = sorted({i for pairs in rankings for side in ("text_id_a", "text_id_b") for i in pairs.column(side).to_pylist()})
     texts = corpus.texts_of(run.storage, index, set(ids)) if ids else {}
     rows = [{"text_id": i, "characters": len(texts[i]), "excerpt": texts[i][:_EXCERPT_CHARACTERS]} for i in ids]
     return schema.EXCERPTS.build_rows(rows)

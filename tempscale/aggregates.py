@@ -66,10 +66,17 @@ class CosineCells:
 
     def percentile(self, a: int, b: int, share: float) -> float:
         """The cosine below which `share` of the pairs of cell (a, b) lie, to one bin; linear inside the bin."""
-        counts = self.histogram[a, b]
-        cumulative = np.cumsum(counts)
-        target = share * cumulative[-1]
-        index = int(np.searchsorted(cumulative, target))
-        below = cumulative[index - 1] if index > 0 else 0
-        inside = (target - below) / counts[index] if counts[index] else 0.0
-        return float(-1.0 + (index + inside) * 2.0 / BINS)
+        return _percentile(self.histogram[a, b], share)
+
+    def overall_percentile(self, share: float) -> float:
+        """The same of the pairs of all cells."""
+        return _percentile(self.histogram.sum((0, 1)), share)
+
+
+def _percentile(counts: Int[np.ndarray, " bin"], share: float) -> float:
+    cumulative = np.cumsum(counts)
+    target = share * cumulative[-1]
+    index = int(np.searchsorted(cumulative, target))
+    below = cumulative[index - 1] if index > 0 else 0
+    inside = (target - below) / counts[index] if counts[index] else 0.0
+    return float(-1.0 + (index + inside) * 2.0 / BINS)

@@ -76,8 +76,8 @@ def cosine_tile(
 ) -> CosineTile:
     """Aggregate the cosines of all pairs of two blocks of unit embeddings.
 
-    Products are in the embeddings' precision, sums in float64. No interval of `rows` may lie after one of `columns` unless `diagonal`, so
-    that each cell has a ≤ b.
+    Products are in the embeddings' precision, sums in float64. No interval of `rows` may lie after one of `columns`
+    unless `diagonal`, so that each cell has a ≤ b.
 
     Args:
         rows, columns: texts in canonical order.

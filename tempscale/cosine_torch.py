@@ -71,7 +71,7 @@ def _add(cells: CosineCells, a: int, b: int, cosines: Tensor) -> None:
     flat = cosines.flatten()
     cells.pairs[a, b] += flat.numel()
     cells.first[a, b] += float(flat.sum(dtype=torch.float64))
-    cells.second[a, b] += float(flat.double().square_().sum())
+    cells.second[a, b] += float(torch.linalg.vector_norm(flat, dtype=torch.float64)) ** 2
     bins = ((flat + 1.0) * (BINS / 2)).int().clamp_(0, BINS - 1)
     cells.histogram[a, b] += torch.bincount(bins, minlength=BINS).cpu().numpy()
 

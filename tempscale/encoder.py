@@ -6,7 +6,7 @@ from their lengths, never from workers or time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -216,6 +216,27 @@ class Encoder:
             moments=TokenMoments(*(torch.cat(column)[back] for column in zip(*parts, strict=True))) if parts else None,
             factors=[found[i] for i in back.tolist()] if factors else None,
         )
+
+    def factors_of(
+        self, tokens: Tokens, wanted: Collection[int], role: str | None = None
+    ) -> dict[int, tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]]:
+        """Unit mean and covariance factor of some texts, each in the micro-batch that `encode_tokens` would run it in.
+
+        So they are those of `encode_tokens(tokens, factors=True)` to the bit, and micro-batches without a wanted text cost
+        nothing.
+        """
+        lengths, device = tokens.lengths, next(self.model.parameters()).device
+        found: dict[int, tuple[Tensor, Tensor]] = {}
+        with apply.role(self.model, role), torch.inference_mode():
+            for batch in micro_batches(lengths, self.token_budget):
+                if not any(i in wanted for i in batch):
+                    continue
+                hidden, _ = self._hidden([tokens.ids[i] for i in batch], device)
+                for row, i in enumerate(batch):
+                    if i in wanted:
+                        mean, factor = covariance_factor(hidden[row, : lengths[i]].float())
+                        found[i] = mean.cpu(), factor.cpu()
+        return found
 
     def _hidden(self, ids: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
         """Last-layer token embeddings of one right-padded micro-batch and its mask."""

@@ -24,6 +24,8 @@ _CHUNK_ELEMENTS = 1 << 19
 """Float32 elements of the products worked on at once on a CPU: 2 MB, about one core's second-level cache."""
 _GRAM_ELEMENTS = 4_000_000
 """Float64 elements of cross blocks worked on at once by eigenvalues: 32 MB."""
+_DENSE = 8
+"""Where one in eight of all pairs of a list is wanted, all are computed: products of many texts are that much faster."""
 
 Factors = Sequence[Float[Tensor, "rank dim"]]
 
@@ -117,6 +119,39 @@ def paired_nuclear_norms(
 
     _each(one, range(0, len(order), _LANES))
     return torch.from_numpy(norms)
+
+
+def pair_norms(
+    factors: Factors, first: np.ndarray, second: np.ndarray, *, regularization: float = 0.0
+) -> Float[np.ndarray, " pair"]:
+    """‖F_iF_jᵀ‖_* of explicit pairs (i, j) of one list; see `cross_nuclear_norms`."""
+    if _DENSE * len(first) >= len(factors) ** 2 and not regularization:
+        return np.asarray(all_nuclear_norms(factors).numpy()[first, second])
+    norms = np.zeros(len(first))
+    for own, places in _by_first(first):
+        others = [factors[j] for j in second[places]]
+        norms[places] = cross_nuclear_norms([factors[own]], others, regularization=regularization)[0].numpy()
+    return norms
+
+
+def pair_frobenius(factors: Factors, first: np.ndarray, second: np.ndarray) -> Float[np.ndarray, " pair"]:
+    """‖F_iF_jᵀ‖_F ≤ ‖F_iF_jᵀ‖_* of explicit pairs: the product alone, without singular values."""
+    norms = np.zeros(len(first))
+    ranks = np.array([factor.shape[0] for factor in factors])
+    for own, places in _by_first(first):
+        kept = places[(ranks[second[places]] > 0) & (ranks[own] > 0)]
+        if len(kept):
+            product = factors[own] @ torch.cat([factors[j] for j in second[kept]]).mT
+            starts = np.concatenate([[0], np.cumsum(ranks[second[kept]])[:-1]])
+            norms[kept] = np.sqrt(np.add.reduceat(product.double().square().sum(0).cpu().numpy(), starts))
+    return norms
+
+
+def _by_first(first: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """(text, places of its pairs) of every text that is the first of a pair."""
+    order = np.argsort(first, kind="stable")
+    texts, starts = np.unique(first[order], return_index=True)
+    return list(zip(texts.tolist(), np.split(order, starts[1:]), strict=True))
 
 
 def _by_rank(factors: Factors) -> np.ndarray:

@@ -51,6 +51,11 @@ class Head(nn.Module):
             pooled = (hidden * weight).sum(1) / weight.sum(1)
         return nn.functional.normalize(self.stages(pooled), dim=-1)
 
+    @property
+    def keeps_means(self) -> bool:
+        """Whether embeddings are the token means themselves, scaled to unit length: their cosine then gives d_μ."""
+        return self.pooling == "mean" and all(isinstance(stage, Normalize) for stage in self.stages)
+
     def width(self, hidden: int) -> int:
         """Dimensions of an embedding, for token embeddings of `hidden` dimensions."""
         for stage in self.stages:

@@ -1,20 +1,24 @@
 """Tiles of cosine: every unordered pair once however they are cut, and the same answer whatever was merged first."""
 
+import gc
+import weakref
 from unittest import mock
 
 import numpy as np
 import oracles
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tempscale import aggregates
-from tempscale.aggregates import BINS, CosineCells, cosine_tile, merge_tree
+from tempscale import cosine, cosine_torch
+from tempscale.aggregates import BINS, CosineCells, merge_tree
+from tempscale.cosine import Block, cosine_tile
 from tempscale.length import CosineSums
 from tempscale.tiles import blocks, upper_triangle
 
 seeds = st.integers(0, 2**32)
+on_both = pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+"""The fused pass, and torch's own operations, which serve a GPU."""
 
 
 def corpus(texts, intervals, seed=0, dim=5):
@@ -24,14 +28,20 @@ def corpus(texts, intervals, seed=0, dim=5):
     return rows / np.linalg.norm(rows, axis=1, keepdims=True), np.sort(random.integers(0, intervals, texts))
 
 
-def tiled(embeddings, interval, intervals, size):
+def block(embeddings, interval):
+    return Block(embeddings, np.asarray(interval), np.arange(len(embeddings), dtype=np.int32))
+
+
+def cells_of(rows, columns, intervals, *, diagonal, device="cpu"):
+    return cosine_tile(rows, columns, intervals, diagonal=diagonal, device=device).cells
+
+
+def tiled(embeddings, interval, intervals, size, device="cpu"):
     """The cells of each tile of the i ≤ j grid."""
-    rows, parts = torch.from_numpy(embeddings), blocks(len(embeddings), size)
-    cells = []
-    for i, j in upper_triangle(len(parts)):
-        left, right = slice(*parts[i]), slice(*parts[j])
-        cells.append(cosine_tile(rows[left], interval[left], rows[right], interval[right], intervals, diagonal=i == j))
-    return cells
+    parts = [block(embeddings[start:stop], interval[start:stop]) for start, stop in blocks(len(embeddings), size)]
+    return [
+        cells_of(parts[i], parts[j], intervals, diagonal=i == j, device=device) for i, j in upper_triangle(len(parts))
+    ]
 
 
 def merged(cells):
@@ -41,13 +51,18 @@ def merged(cells):
 # --- every pair once --------------------------------------------------------------------------------------------------
 
 
+@on_both
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 30), st.integers(1, 4), st.integers(1, 35), st.sampled_from([1, 2, 3, 1024]), seeds)
-def test_every_unordered_pair_is_in_its_cell_exactly_once(texts, intervals, size, inner, seed):
-    # `inner` cuts the tile itself, as more than 1,024 rows would.
+@given(
+    st.integers(1, 30), st.integers(1, 4), st.integers(1, 35), st.sampled_from([1, 2, 3, 1024]),
+    st.sampled_from([1, 2, 5, 1024]), seeds,
+)  # fmt: skip
+def test_every_unordered_pair_is_in_its_cell_exactly_once(device, texts, intervals, size, inner, across, seed):
+    # `inner` and `across` cut the tile itself, as more rows and columns than a block of the product would.
     embeddings, interval = corpus(texts, intervals, seed)
-    with mock.patch.object(aggregates, "_TILE_ROWS", inner):
-        cells = merged(tiled(embeddings, interval, intervals, size))
+    module = cosine if device == "cpu" else cosine_torch
+    with mock.patch.object(module, "_ROWS", inner), mock.patch.object(module, "_COLUMNS", across):
+        cells = merged(tiled(embeddings, interval, intervals, size, device))
     for (a, b), cosines in oracles.cell_cosines(embeddings, interval, intervals).items():
         assert cells.pairs[a, b] == len(cosines)
         assert cells.first[a, b] == pytest.approx(sum(cosines), abs=1e-10)
@@ -59,9 +74,10 @@ def test_every_unordered_pair_is_in_its_cell_exactly_once(texts, intervals, size
     assert not np.tril(cells.pairs, -1).any()
 
 
-def test_more_texts_than_rows_of_an_inner_tile_equal_the_closed_form():
+@on_both
+def test_more_texts_than_a_block_of_the_product_equal_the_closed_form(device):
     embeddings, interval = corpus(2500, 3, dim=4)
-    cells = merged(tiled(embeddings, interval, 3, 1700))
+    cells = merged(tiled(embeddings, interval, 3, 1700, device))
     sums = CosineSums.of(embeddings, interval, 3)
     upper = np.triu_indices(3)
     np.testing.assert_array_equal(cells.pairs[upper], sums.pairs()[upper])
@@ -70,12 +86,12 @@ def test_more_texts_than_rows_of_an_inner_tile_equal_the_closed_form():
     np.testing.assert_array_equal(cells.histogram.sum(-1), cells.pairs)
 
 
-def test_a_tile_by_hand():
+@on_both
+def test_a_tile_by_hand(device):
     # Cosines of east with north-east and west, north with north-east and west.
     h = 0.5**0.5
-    rows = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    columns = torch.tensor([[h, h], [-1.0, 0.0]], dtype=torch.float64)
-    cells = cosine_tile(rows, np.array([0, 1]), columns, np.array([1, 2]), 3, diagonal=False)
+    rows, columns = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[h, h], [-1.0, 0.0]])
+    cells = cells_of(block(rows, [0, 1]), block(columns, [1, 2]), 3, diagonal=False, device=device)
     assert cells.pairs.tolist() == [[0, 1, 1], [0, 1, 1], [0, 0, 0]]
     np.testing.assert_allclose(cells.first, [[0, h, -1], [0, h, 0], [0, 0, 0]], atol=1e-15)
     np.testing.assert_allclose(cells.second, [[0, 0.5, 1], [0, 0.5, 0], [0, 0, 0]], atol=1e-15)
@@ -83,27 +99,30 @@ def test_a_tile_by_hand():
     assert cells.histogram[1, 2, BINS // 2] == 1
 
 
-def test_one_text_and_no_text_have_no_pairs():
+@on_both
+def test_one_text_and_no_text_have_no_pairs(device):
     for count in (0, 1):
-        embeddings = torch.ones(count, 1, dtype=torch.float64)
-        cells = cosine_tile(embeddings, np.zeros(count, dtype=int), embeddings, np.zeros(count, dtype=int), 2, diagonal=True)
+        texts = block(np.ones((count, 1)), np.zeros(count, dtype=int))
+        cells = cells_of(texts, texts, 2, diagonal=True, device=device)
         assert cells.pairs.sum() == cells.histogram.sum() == 0
 
 
-def test_the_ends_of_the_range_are_in_the_first_and_last_bin():
+@on_both
+def test_the_ends_of_the_range_are_in_the_first_and_last_bin(device):
     # Rounding takes the cosine of a text with its copy past 1.
-    rows = torch.tensor([[1.0 + 1e-6, 0.0], [1.0, 0.0], [-1.0 - 1e-6, 0.0]])
-    cells = cosine_tile(rows, np.zeros(3, dtype=int), rows, np.zeros(3, dtype=int), 1, diagonal=True)
+    texts = block(np.array([[1.0 + 1e-6, 0.0], [1.0, 0.0], [-1.0 - 1e-6, 0.0]], np.float32), [0, 0, 0])
+    cells = cells_of(texts, texts, 1, diagonal=True, device=device)
     assert cells.histogram[0, 0, -1] == 1
     assert cells.histogram[0, 0, 0] == 2
     assert cells.histogram.sum() == 3
 
 
-def test_sums_of_single_precision_cosines_are_taken_in_double_precision():
+@on_both
+def test_sums_of_single_precision_cosines_are_taken_in_double_precision(device):
     embeddings, interval = corpus(2000, 1)
-    rows = torch.from_numpy(embeddings).float()
-    cells = cosine_tile(rows, interval, rows, interval, 1, diagonal=True)
-    gram = (rows @ rows.T).double()[torch.ones(2000, 2000, dtype=torch.bool).triu(1)]
+    rows = embeddings.astype(np.float32)
+    cells = cells_of(block(rows, interval), block(rows, interval), 1, diagonal=True, device=device)
+    gram = (rows @ rows.T)[np.triu_indices(2000, 1)].astype(np.float64)
     assert cells.first[0, 0] == pytest.approx(float(gram.sum()), rel=1e-9)
     assert cells.second[0, 0] == pytest.approx(float((gram**2).sum()), rel=1e-9)
 
@@ -134,7 +153,7 @@ def test_no_pairs_are_the_neutral_element_and_merging_changes_neither_part():
     (cells,) = tiled(embeddings, interval, 2, 9)
     before = cells.histogram.copy()
     for other in (cells.merged(CosineCells.empty(2)), CosineCells.empty(2).merged(cells)):
-        for name in ("pairs", "first", "second", "histogram"):
+        for name in ("pairs", "first", "second", "histogram", "duplicates"):
             np.testing.assert_array_equal(getattr(other, name), getattr(cells, name))
     assert cells.merged(cells).pairs.sum() == 2 * cells.pairs.sum() == 72
     np.testing.assert_array_equal(cells.histogram, before)
@@ -151,6 +170,34 @@ def test_the_tree_is_balanced_and_fixed():
     assert merge_tree(["a"], lambda left, right: pytest.fail("one part needs no merging")) == "a"
 
 
+def test_the_tree_holds_one_part_a_level_however_many_there_are():
+    class Part:
+        pass
+
+    alive, most = weakref.WeakSet(), 0
+
+    def parts():
+        nonlocal most
+        for _ in range(1000):
+            part = Part()
+            alive.add(part)
+            most = max(most, len(alive))
+            yield part
+            del part
+
+    def merge(left, right):
+        whole = Part()
+        alive.add(whole)
+        return whole
+
+    gc.disable()
+    try:
+        merge_tree(parts(), merge)
+    finally:
+        gc.enable()
+    assert most <= 14  # Ten levels, what is being merged, and the newest.
+
+
 def test_nothing_to_merge_is_refused():
     with pytest.raises(ValueError, match="nothing to merge"):
         merge_tree([], CosineCells.merged)
@@ -158,7 +205,7 @@ def test_nothing_to_merge_is_refused():
 
 def test_counts_are_64_bit():
     cells = CosineCells.empty(1)
-    assert cells.pairs.dtype == cells.histogram.dtype == np.int64
+    assert cells.pairs.dtype == cells.histogram.dtype == cells.duplicates.dtype == np.int64
     assert cells.first.dtype == cells.second.dtype == np.float64
     assert cells.merged(cells).pairs.dtype == np.int64
 
@@ -198,6 +245,13 @@ def test_a_percentile_by_hand_is_linear_inside_its_bin():
     assert cells.percentile(0, 0, 1.0) == pytest.approx(1.0)
 
 
+def test_the_percentile_of_all_cells_is_that_of_all_pairs():
+    embeddings, interval = corpus(60, 3)
+    whole, parted = merged(tiled(embeddings, np.zeros(60, dtype=int), 1, 60)), merged(tiled(embeddings, interval, 3, 25))
+    for share in (0.01, 0.5, 0.99):
+        assert parted.overall_percentile(share) == whole.percentile(0, 0, share)
+
+
 def test_percentiles_ascend():
     embeddings, interval = corpus(40, 1)
     cells = merged(tiled(embeddings, interval, 1, 13))
@@ -208,8 +262,7 @@ def test_percentiles_ascend():
 
 @pytest.mark.parametrize("cosine", [-1.0, -0.25, 0.0, 0.7, 1.0])
 def test_pairs_alike_have_all_percentiles_there(cosine):
-    rows = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    columns = torch.tensor([[cosine, (1 - cosine**2) ** 0.5]], dtype=torch.float64).repeat(5, 1)
-    cells = cosine_tile(rows, np.zeros(1, dtype=int), columns, np.zeros(5, dtype=int), 1, diagonal=False)
+    columns = np.tile([[cosine, (1 - cosine**2) ** 0.5]], (5, 1))
+    cells = cells_of(block(np.array([[1.0, 0.0]]), [0]), block(columns, [0] * 5), 1, diagonal=False)
     for share in (0.05, 0.5, 0.95):
         assert cells.percentile(0, 0, share) == pytest.approx(cosine, abs=2 / BINS)

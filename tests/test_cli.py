@@ -41,6 +41,11 @@ def test_help_teaches():
         "(default: 1.0 0.8)",
     ):
         assert word in out, word
+    code, out, _ = tempscale("pairs", "--help")
+    assert code == 0
+    out = " ".join(out.replace("│", " ").split())
+    for word in ("--pairs", "[required]", "--column-a", "--paper", "hard negatives", "Exit codes", "Examples", "--tau"):
+        assert word in out, word
 
 
 @pytest.mark.parametrize(
@@ -57,6 +62,8 @@ def test_help_teaches():
         (["audit", "none.toml"], ["'none.toml' is not there"]),
         (["audit", "--temperature", "none.toml"], ["'none.toml' is not there"]),
         (["report", "/no/such/run"], ["holds no finished run"]),
+        (["pairs"], ["Missing option '--pairs'"]),
+        (["pairs", "--pairs", "none.csv"], ["pairs 'none.csv' is not there"]),
     ],
 )
 def test_wrong_usage_is_a_sentence_and_exit_code_2(arguments, words):

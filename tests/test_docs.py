@@ -29,7 +29,7 @@ def test_every_function_and_test_that_the_equations_name_exists():
     text = (ROOT / "docs" / "equations.md").read_text("utf-8")
     for path in re.findall(r"`((?:tests|jobs)/\w+\.py)`", text):
         assert (ROOT / path).is_file(), path
-    for module, name in re.findall(r"`(moments|socm|length|aggregates|spectrum|temperature)\.(\w+)", text):
+    for module, name in re.findall(r"`(moments|socm|length|sampling|aggregates|spectrum|temperature)\.(\w+)", text):
         found = importlib.import_module(f"tempscale.{module}")
         assert hasattr(found, name), f"tempscale.{module}.{name}"
     for name in re.findall(r"`tempscale\.(\w+)`", text):
@@ -70,10 +70,11 @@ def test_the_families_and_schedules_that_the_readme_names_are_all_there():
 
 
 def test_the_tables_and_columns_that_the_readme_names_exist():
-    from jobs import schema
+    from jobs import pairs_schema, schema
 
     text = (ROOT / "README.md").read_text("utf-8")
-    names = {table.name: {column.name for column in table.columns} for table in schema.TABLES}
+    tables = (*schema.TABLES, *pairs_schema.TABLES)
+    names = {table.name: {column.name for column in table.columns} for table in tables}
     read = re.findall(r"tables/(\w+)\.parquet", text)
     assert len(read) >= 4
     assert set(read) <= set(names)
@@ -86,8 +87,8 @@ def test_the_options_that_the_readme_names_exist():
     from jobs.cli import app
 
     text = (ROOT / "README.md").read_text("utf-8") + (ROOT / "cluster" / "README.md").read_text("utf-8")
-    command = typer.main.get_command(app).commands["audit"]
-    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    parameters = [p for command in typer.main.get_command(app).commands.values() for p in command.params]
+    known = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
     named = set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*", text))
     assert len(named) >= 8
     assert named <= known

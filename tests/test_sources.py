@@ -17,6 +17,8 @@ from jobs import config, corpus, readers, sources
 from jobs.errors import UsageError
 from jobs.storage import Storage
 
+TEXT = readers.Columns({"text": "--text-column"}, {}, {})
+
 
 def configured(source, out="runs/audit", **options):
     return config.resolve({"out": str(out), "corpus": {"source": str(source), **options}})
@@ -110,10 +112,9 @@ def test_a_column_that_none_of_the_first_thousand_records_has_is_missing(tmp_pat
 
 def test_json_lines_are_streamed(tmp_path):
     taken = itertools.count()
-    config_of = configured("x").corpus
     lines = (b'{"text": "x"}\n' for _ in taken)
-    first = list(itertools.islice(readers._jsonl(lines, "a.jsonl", config_of), 3))
-    assert [row.text for row in first] == ["x"] * 3
+    first = list(itertools.islice(readers._jsonl(lines, "a.jsonl", TEXT), 3))
+    assert [record.values["text"] for record in first] == ["x"] * 3
     assert next(taken) <= 4
 
 
@@ -167,7 +168,7 @@ def test_a_quote_that_is_never_closed_draws_no_large_file_into_memory(tmp_path, 
     taken = itertools.count()
     lines = itertools.chain([b"id,text\n", b'1,"open\n'], (b"%d,x\n" % k for k in taken))
     with pytest.raises(UsageError, match=r"in line 2: field larger than field limit \(1000\)"):
-        list(readers._csv(lines, "a.csv", configured("x").corpus))
+        list(readers._csv(lines, "a.csv", TEXT))
     assert next(taken) < 1000
 
 

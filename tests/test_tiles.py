@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tempscale.tiles import LARGEST_BLOCK, SMALLEST_BLOCK, block_size, blocks, keyed_hash, seeded_sample, upper_triangle
+from tempscale.tiles import (
+    LARGEST_BLOCK,
+    LARGEST_BLOCK_BYTES,
+    SMALLEST_BLOCK,
+    block_size,
+    blocks,
+    keyed_hash,
+    seeded_sample,
+    upper_triangle,
+)
 
 ids = st.lists(st.text(max_size=6), max_size=40, unique=True)
 
@@ -43,17 +52,26 @@ def test_the_grid_by_hand():
     [(0, 1024), (2000, 1024), (16_384, 1024), (16_385, 2048), (100_000, 7168), (1_000_000, 63_488), (10**7, 65_536)],
 )
 def test_a_block_is_about_a_sixteenth_of_the_texts(texts, rows):
-    assert block_size(texts) == rows
+    assert block_size(texts, 384) == rows
+
+
+@pytest.mark.parametrize(("dim", "rows"), [(1, 65_536), (512, 65_536), (768, 43_008), (1024, 32_768), (4096, 8192)])
+def test_a_block_of_many_texts_holds_no_more_than_128_megabytes(dim, rows):
+    assert block_size(10**8, dim) == rows
+    assert rows * dim * 4 <= LARGEST_BLOCK_BYTES == 128 * 2**20
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**8))
-def test_blocks_stay_between_their_limits_and_grow_with_the_texts(texts):
-    size = block_size(texts)
+@given(st.integers(0, 10**8), st.integers(1, 40_000))
+def test_blocks_stay_between_their_limits_and_grow_with_the_texts(texts, dim):
+    size = block_size(texts, dim)
     assert SMALLEST_BLOCK <= size <= LARGEST_BLOCK
     assert size % SMALLEST_BLOCK == 0
-    assert size <= block_size(texts + 1)
-    assert size == LARGEST_BLOCK or len(blocks(texts, size)) <= 16
+    assert size * dim * 4 <= LARGEST_BLOCK_BYTES or size == SMALLEST_BLOCK
+    assert size <= block_size(texts + 1, dim)
+    assert size >= block_size(texts, dim + 1)
+    largest = block_size(10**12, dim)
+    assert size == largest or len(blocks(texts, size)) <= 16
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,188 @@
+"""Explicit pairs of texts whose factors lie in durable parts: their bounds, their exact values, their ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from jobs.config import Analysis
+from jobs.engine import Cluster, results
+from jobs.runs import Model, Run
+from jobs.storage import Storage
+from tempscale.temperature import Temperature
+
+_GROUP_TEXTS, _GROUP_ROWS = 2048, 1 << 16
+"""Most texts of one side of a task, and most rows of their factors together: 100 MB at 384 dimensions."""
+
+
+@dataclass(frozen=True)
+class FactorFiles:
+    """Parts of factors and where each text stands in them."""
+
+    root: str
+    names: list[str]
+    part: dict[str, tuple[int, int]]
+    """(part, row) of every id."""
+    ranks: list[int]
+    """Rows of all factors of each part."""
+
+    @classmethod
+    def of(cls, run: Run, model: Model, temperature: Temperature, kind: str) -> FactorFiles:
+        """Look into the parts that lie below `kind`."""
+        names = run.storage.list(run.place(kind, model, temperature))
+        part, ranks = {}, []
+        for number, name in enumerate(names):
+            table = run.storage.read_table(name, ["text_id", "rank"])
+            part.update({text_id: (number, row) for row, text_id in enumerate(table.column("text_id").to_pylist())})
+            ranks.append(int(np.sum(table.column("rank").to_numpy())))
+        return cls(run.storage.root, names, part, ranks)
+
+    def groups(self) -> np.ndarray:
+        """The group of consecutive parts that each part belongs to."""
+        sizes = np.bincount([part for part, _ in self.part.values()], minlength=len(self.names))
+        group, texts, rows, found = 0, 0, 0, list[int]()
+        for size, rank in zip(sizes, self.ranks, strict=True):
+            if found and (texts + size > _GROUP_TEXTS or rows + rank > _GROUP_ROWS):
+                group, texts, rows = group + 1, 0, 0
+            texts, rows = texts + int(size), rows + rank
+            found.append(group)
+        return np.array(found, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Exact values of explicit pairs, in the order that they were given."""
+
+    first: np.ndarray
+    second: np.ndarray
+    d_mu: np.ndarray
+    d_sigma: np.ndarray
+    value: np.ndarray
+
+
+def exact_pairs(
+    cluster: Cluster, files: FactorFiles, ids: np.ndarray, first: np.ndarray, second: np.ndarray, analysis: Analysis
+) -> Pairs:
+    """d_μ, d_Σ and SOCM of pairs (first, second) of places in `ids`."""
+    import torch
+
+    from tempscale.socm import socm_value
+
+    d_mu, d_sigma = np.empty(len(first)), np.empty(len(first))
+    for places, (own_mu, own_sigma) in _by_group(cluster, files, ids, first, second, "exact", analysis.socm_regularization):
+        d_mu[places], d_sigma[places] = own_mu, own_sigma
+    value = socm_value(torch.from_numpy(d_mu), torch.from_numpy(d_sigma), analysis.socm_alpha, analysis.socm_beta).numpy()
+    return Pairs(first, second, d_mu, d_sigma, value)
+
+
+def bounded(
+    cluster: Cluster, files: FactorFiles, ids: np.ndarray, first: np.ndarray, second: np.ndarray,
+    asked: dict[str, np.ndarray], thresholds: dict[str, float], analysis: Analysis,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Which pairs of each ranking d_Σ ≤ (tr Σ_1 + tr Σ_2 − 2‖F_1F_2ᵀ‖_F)/4 does not rule out."""
+    from tempscale.survivors import SLACK
+
+    most, d_mu = np.empty(len(first)), np.empty(len(first))
+    for places, (own_mu, own_bound) in _by_group(cluster, files, ids, first, second, "bound", 0.0):
+        d_mu[places], most[places] = own_mu, own_bound
+    value = (1 - d_mu) ** analysis.socm_alpha * most**analysis.socm_beta
+    reached = {"socm": value >= thresholds["socm"] * (1 - SLACK), "same_mean": most >= thresholds["same_mean"] * (1 - SLACK)}
+    return {ranking: asked[ranking] & reached[ranking] for ranking in asked}
+
+
+def _by_group(
+    cluster: Cluster, files: FactorFiles, ids: np.ndarray, first: np.ndarray, second: np.ndarray, what: str, epsilon: float
+) -> Iterator[tuple[np.ndarray, Any]]:
+    """Run one task for each two groups of parts that some pair joins; yields the pairs' places and results."""
+    import ray
+
+    if not len(first):
+        return
+    stands = np.array([files.part[text_id] for text_id in ids.tolist()], dtype=np.int64).reshape(-1, 2)
+    group = files.groups()
+    one, other = group[stands[first, 0]], group[stands[second, 0]]
+    cell = one * (int(group.max()) + 1) + other
+    order = np.argsort(cell, kind="stable")
+    cells, starts = np.unique(cell[order], return_index=True)
+    members = np.split(order, starts[1:])
+    task = ray.remote(_work)
+
+    def submit(k: int) -> Any:
+        places = members[k]
+        a, b = int(one[places[0]]), int(other[places[0]])
+        names = [tuple(files.names[p] for p in np.flatnonzero(group == g)) for g in (a, b)]
+        return task.remote(files.root, names[0], names[1], ids[first[places]], ids[second[places]], what, epsilon)
+
+    for k, found in results(cluster, submit, range(len(cells)), ahead=1):
+        yield members[k], found
+
+
+def _work(
+    root: str, rows: tuple[str, ...], columns: tuple[str, ...], first: np.ndarray, second: np.ndarray, what: str,
+    epsilon: float,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """d_μ, and d_Σ or its Frobenius bound, of the pairs of two groups."""
+    import torch
+
+    from tempscale.nuclear import pair_frobenius, pair_norms
+    from tempscale.socm import traces
+
+    torch.set_num_threads(1)
+    place, means, factors = dict[str, int](), list[Any](), list[Any]()
+    for names in dict.fromkeys((rows, columns)):
+        own_ids, own_means, own_factors = _load(root, names)
+        place.update({text_id: len(factors) + k for k, text_id in enumerate(own_ids)})
+        means.append(own_means)
+        factors += own_factors
+    i, j = (np.array([place[text_id] for text_id in side.tolist()]) for side in (first, second))
+    # Only the texts that a pair names.
+    used, inverse = np.unique(np.concatenate([i, j]), return_inverse=True)
+    own = [factors[k] for k in used]
+    i, j = inverse[: len(i)], inverse[len(i) :]
+    mean = torch.cat(means)[torch.from_numpy(used)].double()
+    d_mu = np.concatenate(
+        [
+            ((mean[i[s : s + 4096]] - mean[j[s : s + 4096]]).square().sum(1) / 4).clamp_max(1).numpy()
+            for s in range(0, len(i), 4096)
+        ]
+    )
+    norms = pair_norms(own, i, j, regularization=epsilon) if what == "exact" else pair_frobenius(own, i, j)
+    trace = traces(own).numpy()
+    return d_mu, np.maximum((trace[i] + trace[j] - 2 * norms) / 4, 0.0)
+
+
+@lru_cache(maxsize=2)
+def _load(root: str, names: tuple[str, ...]) -> Any:
+    """Ids, unit means and factors of some parts."""
+    import torch
+
+    ids, means, factors = list[str](), [], []
+    for name in names:
+        table = Storage(root).read_table(name)
+        column = table.column("mean").combine_chunks()
+        means.append(torch.tensor(column.flatten().to_numpy().reshape(len(column), -1)))
+        factors += [torch.tensor(np.asarray(f.values).reshape(-1, means[0].shape[1])) for f in table.column("factor")]
+        ids += table.column("text_id").to_pylist()
+    return ids, torch.cat(means), factors
+
+
+def best(
+    found: Pairs, scores: np.ndarray, kept: np.ndarray, ids: np.ndarray, tokens: np.ndarray, size: int
+) -> list[dict[str, Any]]:
+    """The pairs of largest score among those kept; ties by ids."""
+    if not len(kept):
+        return []
+    floor = np.partition(scores[kept], -min(size, len(kept)))[-min(size, len(kept))]
+    rows = []
+    for k in kept[scores[kept] >= floor].tolist():
+        a, b = sorted((int(found.first[k]), int(found.second[k])), key=lambda text: str(ids[text]))
+        rows.append((-scores[k], ids[a], ids[b], a, b, k))
+    return [
+        {"rank": rank, "text_id_a": first, "text_id_b": second, "tokens_a": int(tokens[a]), "tokens_b": int(tokens[b])}
+        | {"d_mu": float(found.d_mu[k]), "d_sigma": float(found.d_sigma[k]), "socm": float(found.value[k])}
+        for rank, (_, first, second, a, b, k) in enumerate(sorted(rows)[:size], start=1)
+    ]
