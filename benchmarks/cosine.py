@@ -1,39 +1,44 @@
-"""All-pairs cosine with histograms by interval: one tile engine core against plain numpy and scikit-learn chunks."""
+"""All-pairs cosine with histograms by interval, with and without neighbours, against scikit-learn chunks and faiss."""
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks.measuring import fastest, gemm_rate
 
-TEXTS, DIM, INTERVALS = 6000, 384, 8
+TEXTS, DIM, INTERVALS, NEIGHBOURS = 12_000, 384, 8, 10
 
 
 def measure() -> list[dict[str, Any]]:
-    """Unordered pairs a second, each way counting, summing and binning every pair of every cell."""
+    """Unordered pairs a second on one thread, each way counting, summing and binning every pair of every cell.
+
+    The limit is the product's own operations at this machine's rate of products, half of them where a way computes each
+    unordered pair once.
+    """
     from sklearn.metrics import pairwise_distances_chunked
 
-    from tempscale.aggregates import BINS, cosine_tile
+    from tempscale.aggregates import BINS
+    from tempscale.cosine import Block, cosine_tile
 
     generator = np.random.default_rng(0)
-    units = generator.standard_normal((TEXTS, DIM), dtype=np.float32)
+    units = generator.standard_normal((TEXTS, DIM), dtype=np.float32) + 0.3
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     interval = np.sort(generator.integers(0, INTERVALS, TEXTS))
-    tensor = torch.from_numpy(units)
+    block = Block(units, interval, np.arange(TEXTS, dtype=np.int32))
     bounds = np.searchsorted(interval, np.arange(INTERVALS + 1))
 
-    def histogram(block: np.ndarray, first: int) -> np.ndarray:
-        """Every cell's histogram of one block of rows, above the diagonal."""
+    def histogram(rows: np.ndarray, first: int) -> np.ndarray:
+        """Every cell's histogram of some rows, above the diagonal."""
         counts = np.zeros((INTERVALS, INTERVALS, BINS), np.int64)
         columns = np.arange(TEXTS)
         for a in range(INTERVALS):
-            rows = slice(*np.clip(bounds[a : a + 2] - first, 0, len(block)))
+            own = slice(*np.clip(bounds[a : a + 2] - first, 0, len(rows)))
             for b in range(a, INTERVALS):
-                cell = block[rows, bounds[b] : bounds[b + 1]]
-                above = columns[bounds[b] : bounds[b + 1]] > np.arange(first, first + len(block))[rows, None]
+                cell = rows[own, bounds[b] : bounds[b + 1]]
+                above = columns[bounds[b] : bounds[b + 1]] > np.arange(first, first + len(rows))[own, None]
                 counts[a, b] += np.histogram(cell[above], bins=BINS, range=(-1, 1))[0]
         return counts
 
@@ -50,20 +55,34 @@ def measure() -> list[dict[str, Any]]:
             start += len(chunk)
         return total
 
-    def with_tempscale() -> np.ndarray:
-        return cosine_tile(tensor, interval, tensor, interval, INTERVALS, diagonal=True).histogram
+    def with_tempscale(neighbours: int = 0) -> Any:
+        return cosine_tile(block, block, INTERVALS, diagonal=True, neighbours=neighbours, duplicate=0.95, listed=100)
 
     pairs = TEXTS * (TEXTS - 1) // 2
-    assert with_numpy().sum() == with_sklearn().sum() == with_tempscale().sum() == pairs
-    seconds = fastest(2, with_sklearn, with_numpy, with_tempscale)
-    names = ("scikit-learn + numpy.histogram", "numpy + numpy.histogram", "tempscale cosine_tile")
+    assert with_numpy().sum() == with_sklearn().sum() == with_tempscale().cells.histogram.sum() == pairs
+    ways = {
+        "scikit-learn + numpy.histogram": with_sklearn,
+        "numpy + numpy.histogram": with_numpy,
+        "tempscale cosine_tile": with_tempscale,
+        f"tempscale cosine_tile + {NEIGHBOURS} nearest": lambda: with_tempscale(NEIGHBOURS),
+    }
+    if importlib.util.find_spec("faiss"):
+        import faiss
+
+        faiss.omp_set_num_threads(1)
+
+        def with_faiss() -> Any:
+            index = faiss.IndexFlatIP(DIM)
+            index.add(units)
+            return index.search(units, NEIGHBOURS + 1)
+
+        same = with_tempscale(NEIGHBOURS).rows.cosine
+        assert np.abs(with_faiss()[0][:, 1:] - same).max() < 1e-5
+        ways[f"faiss IndexFlatIP, {NEIGHBOURS} nearest alone"] = with_faiss
+    seconds = dict(zip(ways, fastest(2, *ways.values()), strict=True))
+    first = next(iter(seconds.values()))
     return [
-        {
-            "what": name,
-            "rate": pairs / s,
-            "unit": "pairs/s",
-            "ratio": seconds[0] / s,
-            "limit_share": 2 * DIM * pairs / s / gemm_rate(),
-        }
-        for name, s in zip(names, seconds, strict=True)
+        {"what": name, "rate": pairs / s, "unit": "pairs/s", "ratio": first / s}
+        | {"limit_share": 2 * DIM * pairs / s / gemm_rate()}
+        for name, s in seconds.items()
     ]

@@ -18,8 +18,9 @@ def tables() -> str:
     lines = [
         "# Tables",
         "",
-        "Generated from `jobs/schema.py` and `jobs/pairs_schema.py` by `python docs/generate.py`. Each file is Parquet; units and meanings are",
-        "also in its column metadata. Read one with `polars.read_parquet('RUN/tables/collapse_summary.parquet')`.",
+        "Generated from `jobs/schema.py` and `jobs/pairs_schema.py` by `python docs/generate.py`. Each file is Parquet;",
+        "units and meanings are also in its column metadata. Read one with",
+        "`polars.read_parquet('RUN/tables/collapse_summary.parquet')`.",
     ]
     parts = [schema.texts(384), schema.factors(384), schema.REJECTED, schema.SHARDS]
     sections = (

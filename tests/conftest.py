@@ -56,6 +56,20 @@ def minilm():
 
 
 @pytest.fixture(scope="session")
+def small_model(tmp_path_factory, minilm):
+    """A small random BERT with MiniLM's tokenizer: fast, and every step is real."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("model") / "tiny-bert"
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    BertModel(BertConfig(vocab_size=30522, initializer_range=0.3, **sizes)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(minilm).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
 def encoder(minilm):
     """The real MiniLM at τ = 1. Tests leave its temperature alone."""
     import torch

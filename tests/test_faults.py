@@ -16,20 +16,6 @@ SETTINGS = ["--sample", "160", "--socm-sample", "100", "--max-length", "128"]
 
 
 @pytest.fixture(scope="module")
-def small_model(tmp_path_factory, minilm):
-    """A small random BERT with MiniLM's tokenizer: fast, and every step is real."""
-    import torch
-    from transformers import AutoTokenizer, BertConfig, BertModel
-
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("model") / "tiny-bert"
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
-    BertModel(BertConfig(vocab_size=30522, initializer_range=0.3, **sizes)).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(minilm).save_pretrained(folder)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
 def base(tmp_path_factory, small_model):
     """The command that every run here is started with, but for its --out."""
     rows = sources.rows(config.Corpus.model_validate({"source": "docstrings:pyarrow"}))
@@ -72,8 +58,8 @@ def test_three_workers_in_shuffled_order_give_the_same_bytes(undisturbed, tmp_pa
     code, _, stderr = finish(start([*base, str(tmp_path / "order.toml"), "--out", str(out), "--workers", "3"]))
     assert code == 0, stderr
     first = undisturbed[0]
-    assert len(digests(first, "tables")) == 8
-    for folder in ("tables", "texts", "factors", "partials"):
+    assert len(digests(first, "tables")) == 11
+    for folder in ("tables", "texts", "factors", "neighbours", "partials"):
         assert digests(out, folder) == digests(first, folder)
 
 
@@ -124,7 +110,7 @@ def test_without_a_terminal_there_are_only_lines(undisturbed):
     assert "\x1b" not in stderr
     stages = [line.split("✓")[1].strip() for line in stderr.splitlines() if "✓" in line]
     assert [stage.split("  ")[0] for stage in stages] == [
-        "read the corpus", "embed tiny-bert", "covariance factors", "prefix probe", "cosine, τ 1.0", "SOCM, τ 1.0",
-        "cosine, τ 0.8", "SOCM, τ 0.8", "tables", "report",
+        "read the corpus", "embed tiny-bert", "covariance factors", "prefix probe", "cosine, τ 1.0", "exposure, τ 1.0",
+        "SOCM, τ 1.0", "cosine, τ 0.8", "exposure, τ 0.8", "SOCM, τ 0.8", "tables", "report",
     ]  # fmt: skip
     assert all(stage.endswith(" s") for stage in stages)

@@ -1,0 +1,241 @@
+"""Queries, samples by length interval, the most collapsed pairs of a whole corpus: against everything computed plainly."""
+
+import itertools
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from rich.console import Console
+
+from jobs import config, socm_top, sources
+from jobs.audit import audit
+from jobs.progress import Journal
+
+EDGES, TAUS, TEXTS, QUERIES, K = [0, 32, 64, 100], [1.0, 0.8], 230, 20, 4
+CELL_ERROR, MOST_TEXTS, RANKED, DUPLICATE = 0.02, 150, 12, 0.9
+
+
+def run(data):
+    journal = Journal(Console(stderr=True))
+    try:
+        audit(config.resolve(data), journal)
+    finally:
+        journal.close()
+
+
+def settings(out, corpus, small_model, **analysis):
+    return {
+        "out": str(out), "corpus": {"source": str(corpus)}, "queries": {"source": str(corpus.with_name("queries.jsonl"))},
+        "embedding": {"models": [small_model], "temperatures": TAUS, "max_length": 128},
+        "analysis": {"intervals": EDGES, "probe_sample": 0, "neighbours": K, "near_duplicate": DUPLICATE} | analysis,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Docstrings, every tenth of them twice under two ids, and some of others as queries."""
+    rows = list(sources.rows(config.Corpus.model_validate({"source": "docstrings:pyarrow"})))
+    rows = sorted((row for row in rows if row.text and row.text.strip()), key=lambda row: row.id)
+    texts = [{"id": row.id, "text": row.text} for row in rows[: 2 * TEXTS : 2]]
+    texts += [{"id": f"copy of {text['id']}", "text": text["text"]} for text in texts[::10]]
+    file = tmp_path_factory.mktemp("corpus") / "texts.jsonl"
+    file.write_text("".join(json.dumps(text) + "\n" for text in texts), "utf-8")
+    asked = [{"id": row.id, "text": row.text} for row in rows[1 : 2 * QUERIES : 2]]
+    file.with_name("queries.jsonl").write_text("".join(json.dumps(text) + "\n" for text in asked), "utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, corpus, small_model):
+    out = tmp_path_factory.mktemp("modes") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socm_top, "_SEEDS", 40)  # Fewer than there are texts: the bounds must do their part.
+        own = {"socm_cell_se": CELL_ERROR, "socm_sample": MOST_TEXTS, "socm_top_over": "corpus", "worst_pairs": RANKED}
+        run(settings(out, corpus, small_model, **own))
+    return out
+
+
+@pytest.fixture(scope="module")
+def tables(finished):
+    return {file.stem: pl.read_parquet(file) for file in (finished / "tables").iterdir()}
+
+
+def embedded(folder, tau):
+    parts = pl.read_parquet(folder / "texts" / "*" / f"temperature={tau}" / "*.parquet", hive_partitioning=False)
+    return parts.sort("text_id")
+
+
+@pytest.fixture(scope="module")
+def brute(finished, corpus, small_model):
+    """Per τ: ids, tokens, and of all pairs the float64 d_μ and d_Σ by singular values, from each text run alone."""
+    import torch
+
+    from tempscale import Encoder
+
+    texts = {row["id"]: row["text"] for row in map(json.loads, corpus.read_text("utf-8").splitlines())}
+    found = {}
+    for tau in TAUS:
+        encoder = Encoder.load(small_model, temperature=tau, max_length=128, device="cpu")
+        ids, means, factors = sorted(texts), [], []
+        for text_id in ids:
+            row = torch.tensor(encoder.tokenizer([texts[text_id]]).ids)
+            with torch.inference_mode():
+                x = encoder.model(input_ids=row).last_hidden_state[0].double().numpy()
+            x = x / np.linalg.norm(x.mean(0))
+            means.append(x.mean(0))
+            factors.append((x - x.mean(0)) / np.sqrt(len(x)))
+        trace = np.array([(f**2).sum() for f in factors])
+        d_mu = ((np.array(means)[:, None] - np.array(means)[None]) ** 2).sum(-1) / 4
+        cross = np.zeros_like(d_mu)
+        for i, j in itertools.combinations(range(len(ids)), 2):
+            cross[i, j] = cross[j, i] = np.linalg.svd(factors[i] @ factors[j].T, compute_uv=False).sum()
+        tokens = dict(embedded(finished, tau).select("text_id", "tokens").iter_rows())
+        lengths = np.array([tokens[i] for i in ids])
+        found[tau] = ids, lengths, d_mu, (trace[:, None] + trace[None] - 2 * cross) / 4
+    return found
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_the_most_collapsed_pairs_of_the_corpus_are_those_of_all_pairs(tables, brute, tau):
+    ids, _, d_mu, d_sigma = brute[tau]
+    upper = np.triu_indices(len(ids), 1)
+    value = ((1 - d_mu) * d_sigma)[upper]
+    found = tables["socm_pairs"].filter((pl.col("tau") == tau) & (pl.col("ranking") == "socm"))
+    assert found["over"].unique().to_list() == ["corpus"]
+    assert found["rank"].to_list() == list(range(1, RANKED + 1))
+    best = np.sort(value)[::-1][:RANKED]
+    np.testing.assert_allclose(found["socm"].to_numpy(), best, atol=5e-5)
+    place = {text_id: k for k, text_id in enumerate(ids)}
+    for row in found.iter_rows(named=True):
+        i, j = place[row["text_id_a"]], place[row["text_id_b"]]
+        assert row["text_id_a"] < row["text_id_b"]
+        assert row["socm"] == pytest.approx((1 - d_mu[i, j]) * d_sigma[i, j], abs=5e-5)
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_the_pairs_of_the_same_mean_are_those_of_highest_cosine(tables, brute, tau):
+    ids, _, d_mu, d_sigma = brute[tau]
+    upper = np.triu_indices(len(ids), 1)
+    cosine, spread = 1 - 2 * d_mu[upper], d_sigma[upper]
+    limit = np.quantile(cosine, 0.99)
+    found = tables["socm_pairs"].filter((pl.col("tau") == tau) & (pl.col("ranking") == "same_mean"))
+    # The limit is known to a bin of 1/2048: pairs inside it by more are all there, pairs outside by more are not.
+    sure = np.sort(spread[cosine >= limit + 1e-3])[::-1][:RANKED]
+    loose = np.sort(spread[cosine >= limit - 1e-3])[::-1][:RANKED]
+    assert (found["d_sigma"].to_numpy() >= sure - 5e-5).all()
+    assert (found["d_sigma"].to_numpy() <= loose + 5e-5).all()
+    assert ((1 - 2 * found["d_mu"].to_numpy()) >= limit - 1e-3).all()
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_the_bounds_leave_as_many_pairs_as_the_search_says(tables, brute, tau):
+    ids, _, d_mu, d_sigma = brute[tau]
+    row = tables["socm_search"].filter((pl.col("tau") == tau) & (pl.col("ranking") == "socm")).row(0, named=True)
+    assert row["pairs"] == len(ids) * (len(ids) - 1) // 2
+    reached = int((((1 - d_mu) * d_sigma)[np.triu_indices(len(ids), 1)] >= row["threshold"] + 5e-5).sum())
+    assert RANKED - 1 <= reached <= row["kept_by_frobenius"] <= row["kept_by_traces"] < row["pairs"]
+    assert row["texts"] <= len(ids)
+
+
+def test_no_factor_of_the_search_is_kept(finished):
+    assert not list(finished.glob("partials/top-*/**/*.parquet"))
+    assert not list(finished.glob("partials/**/blocks"))
+    assert not (finished / "queries" / "shards").exists()
+
+
+def nearest(asking, ids, embeddings, own):
+    """The K nearest by (−cosine, id), plainly."""
+    found = []
+    for k, row in enumerate(asking):
+        order = sorted((-float(np.float32(c)), ids[j]) for j, c in enumerate(embeddings @ row) if not (own and j == k))
+        found.append(order[:K])
+    return found
+
+
+@pytest.mark.parametrize("asked_by", ["corpus", "queries"])
+@pytest.mark.parametrize("tau", TAUS)
+def test_neighbours_and_exposure(finished, tables, tau, asked_by):
+    texts = embedded(finished, tau)
+    ids, vectors = texts["text_id"].to_list(), np.array(texts["embedding"].to_list(), dtype=np.float64)
+    folder = finished if asked_by == "corpus" else finished / "queries"
+    asking = embedded(folder, tau)
+    graph = pl.read_parquet(folder / "neighbours" / "*" / f"temperature={tau}" / "*.parquet", hive_partitioning=False)
+    graph = graph.sort("text_id")
+    assert graph["text_id"].to_list() == asking["text_id"].to_list()
+    expected = nearest(np.array(asking["embedding"].to_list(), dtype=np.float64), ids, vectors, asked_by == "corpus")
+    same = 0
+    for row, best in zip(graph.iter_rows(named=True), expected, strict=True):
+        np.testing.assert_allclose(row["cosines"], [-c for c, _ in best], atol=2e-6)
+        same += row["neighbours"] == [text_id for _, text_id in best]
+    assert same >= 0.97 * len(expected), "only ties in the last digit may differ"
+    interval = dict(zip(ids, (max(e for e in EDGES if e <= n) for n in texts["tokens"]), strict=True))
+    slots = [interval[i] for row in graph["neighbours"] for i in row]
+    table = tables["exposure"].filter((pl.col("tau") == tau) & (pl.col("asked_by") == asked_by) & (pl.col("k") == K))
+    assert table["interval"].to_list() == sorted(set(interval.values()))
+    for row in table.iter_rows(named=True):
+        of_texts = sum(e == row["interval"] for e in interval.values())
+        assert row["texts"] == of_texts
+        assert row["slots_share"] == pytest.approx(slots.count(row["interval"]) / len(slots))
+        assert row["exposure"] == pytest.approx(slots.count(row["interval"]) / len(slots) / (of_texts / len(ids)))
+        assert row["queries"] == len(asking)
+        assert row["exposure_se_superpopulation"] > 0
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_near_duplicates_are_counted_and_listed(finished, tables, tau):
+    texts = embedded(finished, tau)
+    ids, vectors = texts["text_id"].to_list(), np.array(texts["embedding"].to_list(), dtype=np.float64)
+    cosine = (vectors @ vectors.T)[np.triu_indices(len(ids), 1)]
+    assert (np.abs(cosine - DUPLICATE) > 1e-6).all()
+    summary = tables["collapse_summary"].filter(pl.col("tau") == tau).row(0, named=True)
+    assert summary["near_duplicate_pairs"] == (cosine >= DUPLICATE).sum() >= TEXTS // 10
+    table = tables["near_duplicates"].filter(pl.col("tau") == tau)
+    np.testing.assert_allclose(table["cosine"].to_numpy(), np.sort(cosine)[::-1][: len(table)], atol=2e-6)
+    assert len(table) == min(100, summary["near_duplicate_pairs"])
+    assert (table["text_id_a"] < table["text_id_b"]).all()
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_a_sample_by_length_interval_is_weighted_back(finished, tables, brute, tau):
+    ids, lengths, d_mu, d_sigma = brute[tau]
+    value = (1 - d_mu) * d_sigma
+    interval = np.array([max(e for e in EDGES if e <= n) for n in lengths])
+    drawn = pl.read_parquet(finished / "factors" / "*" / f"temperature={tau}" / "*.parquet", hive_partitioning=False)
+    sampled = np.isin(ids, drawn["text_id"].to_list())
+    assert 0 < sampled.sum() <= MOST_TEXTS
+    total, mean = 0, 0.0
+    for a, b in itertools.combinations_with_replacement(EDGES, 2):
+        rows, columns = np.flatnonzero(sampled & (interval == a)), np.flatnonzero(sampled & (interval == b))
+        of_a, of_b = int((interval == a).sum()), int((interval == b).sum())
+        block = value[np.ix_(rows, columns)]
+        cell = block[np.triu_indices(len(rows), 1)] if a == b else block.ravel()
+        pairs = of_a * (of_a - 1) // 2 if a == b else of_a * of_b
+        row = tables["socm"].filter(
+            (pl.col("tau") == tau) & (pl.col("interval_a") == a) & (pl.col("interval_b") == b)
+        ).row(0, named=True)  # fmt: skip
+        assert row["socm_mean"] == pytest.approx(cell.mean(), abs=2e-5)
+        assert row["pairs"] == len(cell)
+        total, mean = total + pairs, mean + pairs * cell.mean()
+        # Every text of the interval was taken, or enough of them; a pilot's variances are estimates.
+        assert row["socm_se"] <= 1.5 * CELL_ERROR
+    summary = tables["collapse_summary"].filter(pl.col("tau") == tau).row(0, named=True)
+    assert summary["socm_mean"] == pytest.approx(mean / total, abs=2e-5)
+    truth = value[np.triu_indices(len(ids), 1)].mean()
+    assert abs(summary["socm_mean"] - truth) <= 4 * summary["socm_se"] + 2e-5
+    assert 0 < summary["socm_se"] < summary["socm_se_superpopulation"]
+
+
+def test_moments_alone_give_the_same_means_at_once(finished, tables, tmp_path, corpus, small_model):
+    data = settings(tmp_path / "run", corpus, small_model, cosine="moments", socm_sample=0)
+    run(data)
+    found = pl.read_parquet(tmp_path / "run" / "tables" / "length_collapse.parquet")
+    full = tables["length_collapse"]
+    for column in ("pairs", "texts_a", "cosine_mean", "cosine_se", "cosine_std"):
+        np.testing.assert_allclose(
+            found[column].to_numpy().astype(float), full[column].to_numpy().astype(float), rtol=1e-5, atol=1e-6
+        )
+    assert found["cosine_p50"].null_count() == found["near_duplicates"].null_count() == len(found)
+    assert full["cosine_p50"].null_count() == 0
+    assert pl.read_parquet(tmp_path / "run" / "tables" / "exposure.parquet").is_empty()
+    assert not list((tmp_path / "run").glob("partials/cosine/**/tile-*"))
