@@ -134,6 +134,36 @@ def between_error(row_means, column_means):
     return math.sqrt(total)
 
 
+def nearest(cosines, labels, counted, k):
+    """Each row's k columns of largest cosine, as (cosine, label) lists; ties by label, columns not counted left out."""
+    found = []
+    for row, allowed in zip(np.asarray(cosines, dtype=np.float64), counted, strict=True):
+        ranked = sorted((-float(c), int(label)) for c, label, one in zip(row, labels, allowed, strict=True) if one)
+        found.append([(-c, label) for c, label in ranked[:k]])
+    return found
+
+
+def near_duplicates(cosines, row_labels, column_labels, counted, threshold):
+    """All counted pairs that reach the threshold: (cosine, smaller label, larger label), largest cosine first."""
+    found = []
+    for i in range(len(row_labels)):
+        for j in range(len(column_labels)):
+            if counted[i][j] and float(cosines[i][j]) >= threshold:
+                pair = sorted((int(row_labels[i]), int(column_labels[j])))
+                found.append((-float(cosines[i][j]), *pair))
+    return [(-c, a, b) for c, a, b in sorted(found)]
+
+
+def exposure(neighbours, interval, intervals):
+    """Share of the neighbour slots that each interval takes over its share of the texts, slot by slot; NaN without text."""
+    slots, taken = 0, [0] * intervals
+    for own in neighbours:
+        for text in own:
+            slots, taken[interval[text]] = slots + 1, taken[interval[text]] + 1
+    texts = [sum(int(k == b) for k in interval) for b in range(intervals)]
+    return [taken[b] / slots / (texts[b] / len(interval)) if texts[b] else math.nan for b in range(intervals)]
+
+
 def effective_rank(embeddings):
     """exp(entropy) of the eigenvalues of the n×n Gram matrix UUᵀ/n, which are those of UᵀU/n that are not 0."""
     gram = np.asarray(embeddings, dtype=np.float64) @ np.asarray(embeddings, dtype=np.float64).T
