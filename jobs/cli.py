@@ -65,6 +65,9 @@ def audit(
     socm_sample: options.SocmSample = None,
     socm_se: options.SocmError = None,
     socm_top_over: options.SocmTop = None,
+    alpha: options.Alpha = None,
+    beta: options.Beta = None,
+    paper: options.Paper = False,
     cosine: options.Cosine = None,
     neighbours: options.Neighbours = None,
     seed: options.Seed = None,
@@ -81,10 +84,11 @@ def audit(
     """
     given = {
         "corpus.source": corpus, "corpus.id_column": id_column, "corpus.text_column": text_column, "corpus.sample": sample,
-        "queries.source": queries,
-        "corpus.limit": limit, "embedding.models": model or None, "embedding.max_length": max_length,
-        "analysis.socm_sample": socm_sample, "analysis.socm_cell_se": socm_se, "analysis.socm_top_over": socm_top_over,
-        "analysis.cosine": cosine, "analysis.neighbours": neighbours, "seed": seed, "out": out, "execution.workers": workers,
+        "queries.source": queries, "corpus.limit": limit, "embedding.models": model or None,
+        "embedding.max_length": max_length, "analysis.socm_sample": socm_sample, "analysis.socm_cell_se": socm_se,
+        "analysis.socm_top_over": socm_top_over, "analysis.socm_alpha": alpha, "analysis.socm_beta": beta,
+        "analysis.socm_regularization": options.PUBLISHED_REGULARIZATION if paper else None, "analysis.cosine": cosine,
+        "analysis.neighbours": neighbours, "seed": seed, "out": out, "execution.workers": workers,
         "execution.address": address, "keep_text": text,
     }  # fmt: skip
     _answer(
@@ -125,12 +129,12 @@ def pairs(
 
     def run(console: Console) -> int:
         from jobs import config as configuration
-        from jobs.pairs_config import PUBLISHED_REGULARIZATION, PairsConfig
+        from jobs.pairs_config import PairsConfig
 
         given = {
             "pairs.source": pairs, "pairs.column_a": column_a, "pairs.column_b": column_b, "pairs.limit": limit,
             "embedding.models": model or None, "embedding.max_length": max_length, "socm.alpha": alpha, "socm.beta": beta,
-            "socm.regularization": PUBLISHED_REGULARIZATION if paper else None, "out": out,
+            "socm.regularization": options.PUBLISHED_REGULARIZATION if paper else None, "out": out,
             "embedding.temperatures": _temperatures(tau, temperature) or None,
             "execution.workers": workers, "execution.address": address,
         }  # fmt: skip

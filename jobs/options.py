@@ -15,6 +15,9 @@ def _option(panel: str, text: str, metavar: str | None = None, *names: str, **mo
 _TEXTS, _MODEL, _MEASURED, _RUN = "Texts", "Model and temperature", "What is measured", "The run"
 _PAIRS = "Pairs"
 
+PUBLISHED_REGULARIZATION = 1e-9
+"""ε of S2's published code: what --paper stands for."""
+
 Config = Annotated[
     Path | None, typer.Argument(metavar="[CONFIG.toml]", help="A configuration; options given here win over it.")
 ]

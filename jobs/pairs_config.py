@@ -9,9 +9,6 @@ from pydantic import Field, model_validator
 from jobs.config import Encoding, Execution, Strict
 from tempscale.temperature import Temperature
 
-PUBLISHED_REGULARIZATION = 1e-9
-"""ε of S2's published code."""
-
 
 class Pairs(Strict):
     """Which pairs of texts."""

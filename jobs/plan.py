@@ -14,7 +14,10 @@ from rich.table import Table
 from jobs import corpus, runs
 from jobs.config import AuditConfig
 from jobs.errors import UsageError
+from jobs.progress import duration
 from jobs.sources import shown
+from tempscale.cosine import Block, cosine_tile
+from tempscale.tiles import block_size
 
 _MEASURED_TEXTS = 48
 _READ_AHEAD = 2000
@@ -69,28 +72,40 @@ def plan(config: AuditConfig) -> Plan:
         token_seconds = (time.monotonic() - begun) / int(measured.tokens.sum())
         assert measured.factors is not None
         means, factors = torch.stack([m for m, _ in measured.factors]), [f for _, f in measured.factors]
+        socm_tile(means[:1], factors[:1], means[:1], factors[:1])  # Compiled before it is timed.
         begun = time.monotonic()
         socm_tile(means, factors, means, factors)
         socm_seconds = (time.monotonic() - begun) / len(factors) ** 2
         width = measured.embeddings.shape[1]
-        product = torch.randn(2048, width)
-        begun = time.monotonic()
-        (product @ product.mT).sum()
-        cosine_seconds = 4 * (time.monotonic() - begun) / 2048**2
+        cosine_seconds = _cosine_seconds(width, config.analysis.neighbours) if config.analysis.cosine == "full" else 0.0
         probe = min(config.analysis.probe_sample, int((lengths >= 512).mean() * texts)) * 992
         model_tokens = float(lengths.mean()) * (texts + socm_texts) + probe
         each = model_tokens * token_seconds + pairs * cosine_seconds + socm_pairs * socm_seconds
         temperatures = len(config.embedding.temperatures)
         tokens += temperatures * model_tokens
         seconds += temperatures * each
-        disk += temperatures * (
-            texts * (4 * width + _ROW_BYTES) + socm_texts * min(float(lengths.mean()), width) * width * 4
-        )
+        factor_bytes = socm_texts * min(float(lengths.mean()), width) * width * 4
+        text_bytes = 8 * width + _ROW_BYTES + 40 * config.analysis.neighbours
+        disk += temperatures * (texts * text_bytes + factor_bytes)
         weights = max(weights, sum(p.numel() * 4 for p in encoder.model.parameters()))
     workers = config.execution.workers or os.cpu_count() or 1
-    memory = _BASE_BYTES + workers * (_WORKER_BYTES + weights) + texts * 4 * width
+    blocks = 2 * 4 * width * min(texts, block_size(texts, width))
+    memory = _BASE_BYTES + workers * (_WORKER_BYTES + weights + blocks) + texts * _ROW_BYTES
     seconds = seconds / min(workers, os.cpu_count() or 1) + _START_SECONDS * len(models)
     return Plan(texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers)
+
+
+def _cosine_seconds(width: int, neighbours: int) -> float:
+    """Seconds of one pair in the pass over all cosines, measured on a small tile."""
+    units = np.random.default_rng(0).standard_normal((4096, width), dtype=np.float32)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    seconds = 0.0
+    for rows in (16, len(units)):  # Compiled before it is timed.
+        block = Block(units[:rows], np.zeros(rows, np.int64), np.arange(rows, dtype=np.int32))
+        begun = time.monotonic()
+        cosine_tile(block, block, 1, diagonal=True, neighbours=neighbours)
+        seconds = (time.monotonic() - begun) / (rows * (rows - 1) / 2)
+    return seconds
 
 
 def print_plan(config: AuditConfig, console: Console) -> None:
@@ -102,13 +117,7 @@ def print_plan(config: AuditConfig, console: Console) -> None:
     table.add_row("texts", f"{found.texts:,} of {found.corpus_texts:,} usable")
     table.add_row("tokens", f"about {found.tokens:,} over all temperatures ({temperatures}), samples included")
     table.add_row("pairs", f"{found.pairs:,} cosines and {found.socm_pairs:,} SOCM for each temperature")
-    table.add_row("time", f"about {_duration(found.seconds)} with {found.workers} workers on processors like this one's")
+    table.add_row("time", f"about {duration(found.seconds)} with {found.workers} workers on processors like this one's")
     table.add_row("memory", f"about {found.memory_bytes / 2**30:.1f} GiB")
     table.add_row("disk", f"about {max(found.disk_bytes / 2**30, 0.01):.2f} GiB in {escape(config.out)}")
     Console().print(table)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

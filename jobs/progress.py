@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 _LOG_SECONDS = 60.0
 _SAMPLE_SECONDS = 2.0
@@ -24,12 +25,14 @@ class Stage:
     def __init__(self, name: str, total: int | None, console: Console) -> None:
         self.note = ""
         self._console, self._name, self._total, self._done, self._logged = console, name, total, 0, time.monotonic()
+        self._first: tuple[float, int] | None = None
         self._bar: Progress | None = None
         if console.is_terminal:
             columns: list[Any] = [
                 TextColumn("  {task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
+                _Rate(),
                 TimeRemainingColumn(),
             ]
             self._bar = Progress(*columns, console=console, transient=True)
@@ -39,12 +42,24 @@ class Stage:
     def advance(self, count: int) -> None:
         """More is done."""
         self._done += count
+        if self._first is None:  # What an earlier session did comes at once and tells nothing of the rate.
+            self._first = time.monotonic(), self._done
         if self._bar is not None:
             self._bar.update(self._task, advance=count)
         elif time.monotonic() - self._logged > _LOG_SECONDS:
             self._logged = time.monotonic()
             of = f" of {self._total:,}" if self._total else ""
-            self._console.print(f"  {self._name}: {self._done:,}{of}", highlight=False, markup=False)
+            self._console.print(f"  {self._name}: {self._done:,}{of}{self._pace()}", highlight=False, markup=False)
+
+    def _pace(self) -> str:
+        """Rate and time left, where enough was done to tell."""
+        assert self._first is not None
+        seconds, done = time.monotonic() - self._first[0], self._done - self._first[1]
+        if not done or seconds <= 0:
+            return ""
+        rate = done / seconds
+        left = f", about {duration((self._total - self._done) / rate)} left" if self._total else ""
+        return f", {rate:,.0f}/s{left}"
 
     def tell(self, what: str) -> None:
         """Say what is under way inside the stage."""
@@ -57,6 +72,21 @@ class Stage:
         """Take the bar away."""
         if self._bar is not None:
             self._bar.stop()
+
+
+class _Rate(ProgressColumn):
+    """How much is done a second."""
+
+    def render(self, task: Task) -> Text:
+        """The rate, empty until there is one."""
+        return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="progress.data.speed")
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.1 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class Journal:

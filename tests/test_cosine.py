@@ -304,7 +304,7 @@ def test_lists_of_near_duplicates_merge_in_any_order(count, listed, seed, data):
 @on_both
 def test_of_real_numbers_sums_histogram_and_neighbours_are_those_of_double_precision(device):
     random = np.random.default_rng(8)
-    rows = random.normal(size=(1300, 32)) + 0.4
+    rows = random.normal(size=(1300, 32)) + 1.0
     rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
     texts = Block(rows, np.sort(random.integers(0, 3, 1300)), random.permutation(1300).astype(np.int32))
     tile = cosine_tile(texts, texts, 3, diagonal=True, neighbours=4, duplicate=0.8, listed=20, device=device)
