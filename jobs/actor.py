@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 ROLE = "document"
 """What the texts of a corpus are, for a temperature that depends on the role."""
+_RETRIES = 3
 _ROW = pa.schema([("number", pa.int64()), ("payload", pa.large_binary())])
+
+Process = Callable[["ModelActor", int, pa.Table], dict[str, Any]]
+"""What a step does with one piece of work, on an actor: leaves durable parts and reports its counts."""
 
 
 class ModelActor:
@@ -41,9 +45,52 @@ class ModelActor:
         _return_freed_memory()
         return pa.Table.from_pylist(reports)
 
+    def run(self, process: Process, number: int, work: pa.Table) -> dict[str, Any]:
+        """Hand one piece of work to a step's function."""
+        report = process(self, number, work)
+        _return_freed_memory()
+        return report
+
     def process(self, number: int, work: pa.Table) -> dict[str, Any]:
         """Leave the durable parts of one piece of work and report its counts."""
         raise NotImplementedError
+
+
+class Crew:
+    """Model actors that stay for several small steps, so that the model is loaded once for all of them."""
+
+    def __init__(self, run: RunOf[Any], cluster: Cluster, model: Model) -> None:
+        self._run, self._cluster, self._model = run, cluster, model
+        self._actors: list[Any] = []
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        import ray
+
+        for worker in self._actors:
+            ray.kill(worker)
+
+    def work(self, process: Process, pieces: dict[int, pa.Table]) -> Iterator[dict[str, Any]]:
+        """Hand `process` each piece on some actor; yields what it reports, as the pieces finish.
+
+        Raises:
+            IncompleteRun: a worker failed for good.
+        """
+        if not pieces:
+            return
+        import ray
+        from ray.util import ActorPool
+
+        resources: dict[str, Any] = {"num_gpus": 1} if self._cluster.gpus else {"num_cpus": 1}
+        # A piece that kills its process is tried again, but not for ever.
+        actor = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES, **resources)(ModelActor)
+        wanted = min(self._cluster.workers, len(pieces)) - len(self._actors)
+        self._actors += [actor.remote(**_arguments(self._run, self._cluster, self._model)) for _ in range(wanted)]
+        team, numbers = ActorPool(self._actors), self._cluster.ordered(sorted(pieces))
+        with readable_failures():
+            yield from team.map_unordered(lambda worker, k: worker.run.remote(process, k, pieces[k]), numbers)
 
 
 def pool(
@@ -90,15 +137,20 @@ def pool(
         batch_size=1,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=min(cluster.workers, len(rows)), max_tasks_in_flight_per_actor=2),
-        fn_constructor_kwargs={
-            "storage": run.storage, "model": model, "temperatures": [t.as_data() for t in run.temperatures],
-            "settings": {"max_length": model.max_length, "token_budget": run.config.embedding.token_budget},
-            "gpus": cluster.gpus,
-        },
+        fn_constructor_kwargs=_arguments(run, cluster, model),
         **resources,
     )  # fmt: skip
     with readable_failures():
         yield from data.iter_rows()
+
+
+def _arguments(run: RunOf[Any], cluster: Cluster, model: Model) -> dict[str, Any]:
+    """What a model actor is made with."""
+    return {
+        "storage": run.storage, "model": model, "temperatures": [t.as_data() for t in run.temperatures],
+        "settings": {"max_length": model.max_length, "token_budget": run.config.embedding.token_budget},
+        "gpus": cluster.gpus,
+    }  # fmt: skip
 
 
 def _return_freed_memory() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from jobs import (
+    actor,
     blocks,
     corpus,
     embed,
@@ -118,17 +119,17 @@ def _embedded(
                 f"model {model.label} gives no finite embedding for any text under all of τ {taus}; leave out what breaks it"
             )
     texts = layout(run, model, index["usable"])
-    analysis = run.config.analysis
-    if analysis.socm_sample:
-        sample = _socm_sample(run, cluster, model, texts, index, journal)
-        with journal.stage(f"covariance factors{of}", len(sample)) as stage:
-            stage.note = f"{factors.collect(run, cluster, model, texts, index, sample, stage.advance):,} sampled texts"
-    if analysis.probe_sample:
-        with journal.stage(f"prefix probe{of}") as stage:
-            probed = probe.probe(run, cluster, model, texts, index, stage.advance)
-            stage.note = f"{probed['texts']:,} long texts at {', '.join(map(str, probed['prefixes']))} tokens"
-            if not probed["texts"]:
-                stage.note = "left out: too few texts are long enough"
+    sample = _socm_sample(run, cluster, model, texts, index, journal) if run.config.analysis.socm_sample else []
+    with actor.Crew(run, cluster, model) as crew:
+        if sample:
+            with journal.stage(f"covariance factors{of}", len(sample)) as stage:
+                stage.note = f"{factors.collect(run, crew, model, texts, index, sample, stage.advance):,} sampled texts"
+        if run.config.analysis.probe_sample:
+            with journal.stage(f"prefix probe{of}") as stage:
+                probed = probe.probe(run, crew, model, texts, index, stage.advance)
+                stage.note = f"{probed['texts']:,} long texts at {', '.join(map(str, probed['prefixes']))} tokens"
+                if not probed["texts"]:
+                    stage.note = "left out: too few texts are long enough"
     return texts, counts["rejected"]
 
 
@@ -141,7 +142,8 @@ def _socm_sample(
         return socm_sample.simple(texts, analysis.socm_sample, seed)
     with journal.stage(f"SOCM pilot{_of(run, model)}") as stage:
         pilot = socm_sample.stratified(texts, socm_sample.pilot_sizes(texts), seed)
-        factors.collect(run, cluster, model, texts, index, pilot, lambda count: None, "partials/pilot")
+        with actor.Crew(run, cluster, model) as crew:
+            factors.collect(run, crew, model, texts, index, pilot, lambda count: None, "partials/pilot")
         measured = [
             pairwise_socm.measure(run, cluster, model, t, texts, lambda count: None, "partials/pilot", "pilot_socm")
             for t in run.temperatures

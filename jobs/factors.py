@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from jobs import actor, corpus, schema
-from jobs.engine import Cluster
 from jobs.layout import Layout
 from jobs.runs import Model, Run
 
@@ -19,7 +18,7 @@ CHUNK = 32
 
 def collect(
     run: Run,
-    cluster: Cluster,
+    crew: actor.Crew,
     model: Model,
     layout: Layout,
     index: dict[str, Any],
@@ -49,32 +48,29 @@ def collect(
         )
         for number, chunk in missing.items()
     }
-    for report in actor.pool(run, cluster, model, FactorActor, work):
+    for report in crew.work(leave_factors, work):
         on_texts(report["texts"])
     return len(sample)
 
 
-class FactorActor(actor.ModelActor):
-    """Embeds sampled texts and keeps their covariance factors."""
-
-    def process(self, number: int, work: pa.Table) -> dict[str, Any]:
-        """Write one chunk's factors, one part a temperature."""
-        kind = work.schema.metadata[b"kind"].decode()
-        tokens = self.encoder.tokenizer(work.column("text").to_pylist())
-        for temperature in self.temperatures:
-            self.encoder.set_temperature(temperature)
-            out = self.encoder.encode_tokens(tokens, moments=False, factors=True, role=actor.ROLE)
-            assert out.factors is not None
-            means = np.stack([mean.numpy() for mean, _ in out.factors])
-            table = schema.factors(means.shape[1]).build(
-                {
-                    "text_id": work.column("text_id"),
-                    "tokens": out.tokens.numpy().astype(np.int32),
-                    "mean": pa.FixedSizeListArray.from_arrays(pa.array(means.ravel()), means.shape[1]),
-                    "rank": np.array([factor.shape[0] for _, factor in out.factors], dtype=np.int32),
-                    "factor": [factor.numpy().ravel() for _, factor in out.factors],
-                }
-            )
-            name = f"{kind}/model={self.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
-            self.storage.write_table(name, table)
-        return {"number": number, "texts": work.num_rows}
+def leave_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Embed sampled texts and write one chunk's factors, one part a temperature."""
+    kind = work.schema.metadata[b"kind"].decode()
+    tokens = worker.encoder.tokenizer(work.column("text").to_pylist())
+    for temperature in worker.temperatures:
+        worker.encoder.set_temperature(temperature)
+        out = worker.encoder.encode_tokens(tokens, moments=False, factors=True, role=actor.ROLE)
+        assert out.factors is not None
+        means = np.stack([mean.numpy() for mean, _ in out.factors])
+        table = schema.factors(means.shape[1]).build(
+            {
+                "text_id": work.column("text_id"),
+                "tokens": out.tokens.numpy().astype(np.int32),
+                "mean": pa.FixedSizeListArray.from_arrays(pa.array(means.ravel()), means.shape[1]),
+                "rank": np.array([factor.shape[0] for _, factor in out.factors], dtype=np.int32),
+                "factor": [factor.numpy().ravel() for _, factor in out.factors],
+            }
+        )
+        name = f"{kind}/model={worker.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
+        worker.storage.write_table(name, table)
+    return {"number": number, "texts": work.num_rows}

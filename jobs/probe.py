@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from jobs import actor, corpus, parts, schema
-from jobs.engine import Cluster
 from jobs.layout import Layout, folder
 from jobs.runs import Model, Run
 from tempscale.length import FEWEST_TEXTS, CosineSums, finite_population, text_means, within_error
@@ -21,7 +20,7 @@ CHUNK = 16
 
 
 def probe(
-    run: Run, cluster: Cluster, model: Model, layout: Layout, index: dict[str, Any], on_texts: Callable[[int], None]
+    run: Run, crew: actor.Crew, model: Model, layout: Layout, index: dict[str, Any], on_texts: Callable[[int], None]
 ) -> dict[str, Any]:
     """Embed the probe's prefixes under every temperature and leave its table.
 
@@ -47,7 +46,7 @@ def probe(
         )
         for number, chunk in missing.items()
     }
-    for report in actor.pool(run, cluster, model, ProbeActor, work):
+    for report in crew.work(leave_prefixes, work):
         on_texts(report["texts"])
     for temperature in run.temperatures:
         _tabulate(run, model, temperature, layout.population(len(eligible)))
@@ -63,24 +62,21 @@ def prefixes(layout: Layout, max_length: int) -> list[int]:
     return lengths if len(lengths) >= 2 else []
 
 
-class ProbeActor(actor.ModelActor):
-    """Embeds each text at every prefix."""
-
-    def process(self, number: int, work: pa.Table) -> dict[str, Any]:
-        """Write one chunk's embeddings, one part a temperature."""
-        lengths = [int(length) for length in work.schema.metadata[b"prefixes"].split(b",")]
-        texts = work.column("text").to_pylist()
-        for temperature in self.temperatures:
-            self.encoder.set_temperature(temperature)
-            tables = []
-            for length in lengths:
-                embeddings = self.encoder.encode(texts, moments=False, max_length=length, role=actor.ROLE).embeddings.numpy()
-                columns = {"text_id": work.column("text_id"), "prefix_tokens": pa.array([length] * len(texts), pa.int32())}
-                embedding = pa.FixedSizeListArray.from_arrays(pa.array(embeddings.ravel()), embeddings.shape[1])
-                tables.append(pa.table(columns | {"embedding": embedding}))
-            place = f"partials/probe/model={self.model.label}/temperature={temperature.slug}/embeddings"
-            self.storage.write_table(f"{place}/part-{number:05d}.parquet", pa.concat_tables(tables))
-        return {"number": number, "texts": work.num_rows}
+def leave_prefixes(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Embed each text at every prefix and write one chunk's embeddings, one part a temperature."""
+    lengths = [int(length) for length in work.schema.metadata[b"prefixes"].split(b",")]
+    texts = work.column("text").to_pylist()
+    for temperature in worker.temperatures:
+        worker.encoder.set_temperature(temperature)
+        tables = []
+        for length in lengths:
+            embeddings = worker.encoder.encode(texts, moments=False, max_length=length, role=actor.ROLE).embeddings.numpy()
+            columns = {"text_id": work.column("text_id"), "prefix_tokens": pa.array([length] * len(texts), pa.int32())}
+            embedding = pa.FixedSizeListArray.from_arrays(pa.array(embeddings.ravel()), embeddings.shape[1])
+            tables.append(pa.table(columns | {"embedding": embedding}))
+        place = f"partials/probe/model={worker.model.label}/temperature={temperature.slug}/embeddings"
+        worker.storage.write_table(f"{place}/part-{number:05d}.parquet", pa.concat_tables(tables))
+    return {"number": number, "texts": work.num_rows}
 
 
 def _embeddings(run: Run, model: Model, temperature: Temperature) -> str:

@@ -108,40 +108,42 @@ def _factors(
         number: table.replace_schema_metadata({"kind": kind, "shard": index["shards"][number]["name"]})
         for number, table in work.items()
     }
-    for _ in actor.pool(run, cluster, model, SurvivorActor, named):
-        pass
+    # Not kept for later: the tiles in between need the processors that actors hold.
+    with actor.Crew(run, cluster, model) as crew:
+        for _ in crew.work(leave_survivors, named):
+            pass
 
 
-class SurvivorActor(actor.ModelActor):
-    """Computes the factors of some texts of a shard again, in the micro-batches that they were embedded in."""
+def leave_survivors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Compute the factors of some texts of a shard again, in the micro-batches that they were embedded in.
 
-    def process(self, number: int, work: pa.Table) -> dict[str, Any]:
-        """Write one part a temperature that some text is wanted under."""
-        metadata = {key.decode(): value.decode() for key, value in work.schema.metadata.items()}
-        shard = self.storage.read_table(metadata["shard"], ["text_id", "text"])
-        tokens = self.encoder.tokenizer(shard.column("text").to_pylist())
-        place = {text_id: k for k, text_id in enumerate(shard.column("text_id").to_pylist())}
-        asked = list(zip(work.column("temperature").to_pylist(), work.column("text_id").to_pylist(), strict=True))
-        for temperature in self.temperatures:
-            ids = [text_id for slug, text_id in asked if slug == temperature.slug]
-            if not ids:
-                continue
-            self.encoder.set_temperature(temperature)
-            found = self.encoder.factors_of(tokens, {place[text_id] for text_id in ids}, role=actor.ROLE)
-            means = np.stack([found[place[text_id]][0].numpy() for text_id in ids])
-            factors = [found[place[text_id]][1].numpy() for text_id in ids]
-            table = schema.factors(means.shape[1]).build(
-                {
-                    "text_id": ids,
-                    "tokens": np.array([tokens.lengths[place[text_id]] for text_id in ids], dtype=np.int32),
-                    "mean": pa.FixedSizeListArray.from_arrays(pa.array(means.ravel()), means.shape[1]),
-                    "rank": np.array([len(factor) for factor in factors], dtype=np.int32),
-                    "factor": [factor.ravel() for factor in factors],
-                }
-            )
-            name = f"{metadata['kind']}/model={self.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
-            self.storage.write_table(name, table)
-        return {"number": number, "texts": len(asked)}
+    One part a temperature that some text is wanted under.
+    """
+    metadata = {key.decode(): value.decode() for key, value in work.schema.metadata.items()}
+    shard = worker.storage.read_table(metadata["shard"], ["text_id", "text"])
+    tokens = worker.encoder.tokenizer(shard.column("text").to_pylist())
+    place = {text_id: k for k, text_id in enumerate(shard.column("text_id").to_pylist())}
+    asked = list(zip(work.column("temperature").to_pylist(), work.column("text_id").to_pylist(), strict=True))
+    for temperature in worker.temperatures:
+        ids = [text_id for slug, text_id in asked if slug == temperature.slug]
+        if not ids:
+            continue
+        worker.encoder.set_temperature(temperature)
+        found = worker.encoder.factors_of(tokens, {place[text_id] for text_id in ids}, role=actor.ROLE)
+        means = np.stack([found[place[text_id]][0].numpy() for text_id in ids])
+        factors = [found[place[text_id]][1].numpy() for text_id in ids]
+        table = schema.factors(means.shape[1]).build(
+            {
+                "text_id": ids,
+                "tokens": np.array([tokens.lengths[place[text_id]] for text_id in ids], dtype=np.int32),
+                "mean": pa.FixedSizeListArray.from_arrays(pa.array(means.ravel()), means.shape[1]),
+                "rank": np.array([len(factor) for factor in factors], dtype=np.int32),
+                "factor": [factor.ravel() for factor in factors],
+            }
+        )
+        name = f"{metadata['kind']}/model={worker.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
+        worker.storage.write_table(name, table)
+    return {"number": number, "texts": len(asked)}
 
 
 def _begin(
