@@ -18,6 +18,9 @@ from tempscale.temperature import Temperature
 _GROUP_TEXTS, _GROUP_ROWS = 2048, 1 << 16
 """Most texts of one side of a task, and most rows of their factors together: 100 MB at 384 dimensions."""
 
+_AT_ONCE = 4096
+"""Pairs whose means are held beside one another at once."""
+
 
 @dataclass(frozen=True)
 class FactorFiles:
@@ -128,8 +131,8 @@ def _work(
     """d_μ, and d_Σ or its Frobenius bound, of the pairs of two groups."""
     import torch
 
-    from tempscale.nuclear import pair_frobenius, pair_norms
-    from tempscale.socm import traces
+    from tempscale.nuclear import pair_frobenius
+    from tempscale.socm import socm_pairs, traces
 
     torch.set_num_threads(1)
     place, means, factors = dict[str, int](), list[Any](), list[Any]()
@@ -143,16 +146,18 @@ def _work(
     used, inverse = np.unique(np.concatenate([i, j]), return_inverse=True)
     own = [factors[k] for k in used]
     i, j = inverse[: len(i)], inverse[len(i) :]
-    mean = torch.cat(means)[torch.from_numpy(used)].double()
-    d_mu = np.concatenate(
-        [
-            ((mean[i[s : s + 4096]] - mean[j[s : s + 4096]]).square().sum(1) / 4).clamp_max(1).numpy()
-            for s in range(0, len(i), 4096)
-        ]
-    )
-    norms = pair_norms(own, i, j, regularization=epsilon) if what == "exact" else pair_frobenius(own, i, j)
-    trace = traces(own).numpy()
-    return d_mu, np.maximum((trace[i] + trace[j] - 2 * norms) / 4, 0.0)
+    mean = torch.cat(means)[torch.from_numpy(used)]
+    if what == "exact":
+        found = socm_pairs(mean, own, i.tolist(), j.tolist(), regularization=epsilon)
+        return found.d_mu.numpy(), found.d_sigma.numpy()
+    trace, unit = traces(own).numpy(), mean.double().numpy()
+    cuts = [slice(start, start + _AT_ONCE) for start in range(0, len(i), _AT_ONCE)]
+    d_mu = np.minimum(np.concatenate([_squares(unit[i[cut]] - unit[j[cut]]) for cut in cuts]) / 4, 1.0)
+    return d_mu, np.maximum((trace[i] + trace[j] - 2 * pair_frobenius(own, i, j)) / 4, 0.0)
+
+
+def _squares(rows: np.ndarray) -> np.ndarray:
+    return np.asarray(np.einsum("nd,nd->n", rows, rows))
 
 
 @lru_cache(maxsize=2)

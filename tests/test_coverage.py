@@ -45,20 +45,21 @@ class Corpus:
 
 
 def real_texts(folder):
-    """Sentences of Wikipedia with some of its longer paragraphs; docstrings of scipy where it is absent."""
-    random = np.random.default_rng(1)
+    """Sentences of Wikipedia and some of its longer paragraphs; where it is absent, paragraphs of scipy's docstrings, and docstrings."""
     if folder.is_dir():
-        sentences = pl.read_parquet(folder / "sentences_1M.parquet", columns=["text"])["text"]
-        paragraphs = pl.read_parquet(folder / "paragraphs_100k.parquet", columns=["text"])["text"]
-        long = paragraphs.filter(paragraphs.str.len_chars() > 500)
-        return [
-            series[np.sort(random.permutation(len(series))[:count])].to_list()
-            for series, count in ((sentences, ALL), (long, 2 * PREFIXED))
-        ]
-    found = [row.text for row in sources.rows(config.Corpus.model_validate({"source": "docstrings:scipy"}))]
-    texts = sorted({text.decode() if isinstance(text, bytes) else text for text in found})
-    chosen = [texts[k] for k in random.permutation(len(texts))]
-    return chosen[:ALL], [text for text in chosen if len(text) > 500][: 2 * PREFIXED]
+        short = pl.read_parquet(folder / "sentences_1M.parquet", columns=["text"])["text"]
+        long = pl.read_parquet(folder / "paragraphs_100k.parquet", columns=["text"])["text"]
+    else:
+        rows = sources.rows(config.Corpus.model_validate({"source": "docstrings:scipy"}))
+        long = pl.Series(sorted({row.text.decode() if isinstance(row.text, bytes) else row.text for row in rows}))
+        short = long.str.split("\n\n").explode().str.strip_chars().unique().sort()
+        short = short.filter(short.str.contains(r"^[A-Z][^>]*$") & short.str.len_chars().is_between(40, 300))
+    long = long.filter(long.str.len_chars() > 500)
+    random = np.random.default_rng(1)
+    return [
+        series[np.sort(random.permutation(len(series))[:count])].to_list()
+        for series, count in ((short, ALL), (long, 2 * PREFIXED))
+    ]
 
 
 @pytest.fixture(scope="module")

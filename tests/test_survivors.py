@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tempscale import survivors as module
-from tempscale.nuclear import pair_frobenius, pair_norms
+from tempscale.nuclear import pair_frobenius, paired_nuclear_norms
 from tempscale.survivors import survivors
 
 
@@ -89,7 +89,7 @@ def test_norms_of_explicit_pairs(share, dtype):
     factors = [torch.from_numpy(random.normal(size=(n, 12))).to(dtype) for n in random.integers(0, 9, 60)]
     pairs = np.array([pair for pair in itertools.combinations(range(60), 2) if random.random() < share])
     first, second = pairs[:, 0], pairs[:, 1]
-    nuclear, frobenius = pair_norms(factors, first, second), pair_frobenius(factors, first, second)
+    nuclear, frobenius = paired_nuclear_norms(factors, first, second).numpy(), pair_frobenius(factors, first, second)
     assert nuclear.max() > 10
     for k, (i, j) in enumerate(pairs):
         values = np.linalg.svd((factors[i] @ factors[j].mT).double().numpy(), compute_uv=False)

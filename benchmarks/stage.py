@@ -1,0 +1,107 @@
+"""The cosine stage as the job runs it, on Ray: histograms of all pairs of 100,000 texts, with and without neighbours.
+
+`python -m benchmarks.stage TEXTS` measures it at any size.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.measuring import fastest
+
+TEXTS, DIM, PART = 100_000, 384, 4096
+
+
+def measure(texts: int = TEXTS) -> list[dict[str, Any]]:
+    """Pairs a second of the whole stage with two workers: reading parts, tiles, merging, tables, and peak memory."""
+    rows: list[dict[str, Any]] = []
+    limit = _gemm_rate_of_two() / (2 * DIM)
+    for neighbours in (0, 10):
+        seconds, memory, started = _cosine_stage(texts, neighbours)
+        rate = texts * (texts - 1) / 2 / seconds
+        rows.append(
+            {"what": f"cosine stage on Ray, {texts:,} texts" + (f", {neighbours} nearest" if neighbours else "")}
+            | {"rate": rate, "unit": "pairs/s", "ratio": rate / (rows[0]["rate"] if rows else rate)}
+            | {"limit_share": rate / limit, "seconds": seconds, "ray_start_seconds": started}
+            | {"peak_memory_bytes": memory, "workers": 2}
+        )
+    return rows
+
+
+def _gemm_rate_of_two() -> float:
+    """Float32 operations a second of products on both cores at once."""
+    from threadpoolctl import threadpool_limits
+
+    generator = np.random.default_rng(0)
+    a, b = (generator.standard_normal((2048, 2048), dtype=np.float32) for _ in range(2))
+    with threadpool_limits(2):
+        return 2 * 2048**3 / fastest(5, lambda: a @ b)[0]
+
+
+def _cosine_stage(texts: int, neighbours: int) -> tuple[float, int, float]:
+    """Seconds of the stage, its peak memory (summed PSS of all processes), and the seconds that Ray took to start."""
+    from rich.console import Console
+
+    from jobs import config, engine, pairwise
+    from jobs.layout import layout
+    from jobs.progress import Journal
+    from jobs.runs import Model, Run
+    from jobs.storage import Storage
+
+    with tempfile.TemporaryDirectory(prefix="tempscale-stage-") as folder:
+        analysis = {"neighbours": neighbours, "worst_duplicates": 100}
+        settings = config.resolve({"out": folder, "embedding": {"temperatures": [1.0]}, "analysis": analysis})
+        run = Run(settings, Storage(folder), [Model("random", "random", "", 512)], settings.temperatures(), False)
+        _write_texts(run, texts)
+        execution = config.Execution.model_validate({"workers": 2})
+        journal, begun = Journal(Console(stderr=True)), time.perf_counter()
+        try:
+            with engine.session(execution) as cluster:
+                started = time.perf_counter() - begun
+                where = layout(run, run.models[0], texts)
+                with journal.stage("cosine", texts * (texts - 1) // 2) as stage:
+                    begun = time.perf_counter()
+                    pairwise.cosine(run, cluster, run.models[0], run.temperatures[0], where, stage.advance)
+                    seconds = time.perf_counter() - begun
+        finally:
+            journal.close()
+        return seconds, journal.peak_memory_bytes, started
+
+
+def _write_texts(run: Any, texts: int) -> None:
+    """Parts of texts/ with embeddings whose spectrum falls as real ones' does, and lengths from 5 to 500 tokens."""
+    from jobs import schema
+
+    generator = np.random.default_rng(0)
+    scale = (np.arange(1, DIM + 1) ** -0.35).astype(np.float32)
+    centre = generator.standard_normal(DIM, dtype=np.float32) * 0.25 * scale
+    for number, start in enumerate(range(0, texts, PART)):
+        size = min(PART, texts - start)
+        rows = generator.standard_normal((size, DIM), dtype=np.float32) * scale + centre
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        tokens = np.clip(generator.lognormal(3.8, 0.8, size), 5, 500).astype(np.int32)
+        constant = np.ones(size, np.float32)
+        table = schema.texts(DIM).build(
+            {
+                "text_id": [f"{start + k:08d}" for k in range(size)],
+                "content_sha": [""] * size,
+                "tokens": tokens,
+                "truncated": pa.array([False] * size),
+                "embedding": pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), DIM),
+                "mean_norm": constant,
+                "spread": constant,
+                "within_cosine": constant,
+            }
+        )
+        run.storage.write_table(run.part("texts", run.models[0], run.temperatures[0], number), table)
+
+
+if __name__ == "__main__":
+    for row in measure(int(sys.argv[1]) if len(sys.argv) > 1 else TEXTS):
+        print(row)
