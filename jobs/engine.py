@@ -206,12 +206,12 @@ def tile_results(
 class TileActor:
     """Works through tiles on one GPU; a process of its own, so that blocks read for one tile serve the next."""
 
-    def __init__(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self._work, self._arguments = work, arguments
+    def __init__(self, work: Callable[..., Any], arguments: tuple[Any, ...], device: str = "cuda") -> None:
+        self._work, self._arguments, self._device = work, arguments, device
 
     def work(self, i: int, j: int) -> tuple[tuple[int, int], Any]:
         """One tile and its result."""
-        return (i, j), self._work(*self._arguments, i, j, device="cuda")
+        return (i, j), self._work(*self._arguments, i, j, device=self._device)
 
 
 @contextmanager

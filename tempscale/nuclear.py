@@ -237,7 +237,8 @@ def _lane_norms(stacked: np.ndarray, starts: np.ndarray, group: list[np.ndarray]
         first = last
     if fitting < texts:
         large = [torch.from_numpy(stacked[starts[k] : starts[k + 1]]) for k in range(fitting, texts)]
-        norms[fitting:, : len(group)] = _gram_norms(large, [torch.from_numpy(factor) for factor in group]).numpy()
+        for lane, factor in enumerate(group):  # One at a time: sixteen of the largest would take gigabytes.
+            norms[fitting:, lane] = _gram_norms(large, [torch.from_numpy(factor)])[:, 0].numpy()
     return norms[:, : len(group)]
 
 

@@ -21,7 +21,7 @@ from tempscale.socm import socm_square
 
 TAUS = (1.0, 0.8)
 DRAWS = 500
-PAIRED, ALL, PREFIXED = 300, 1500, 120
+PAIRED, ALL, PREFIXED = 400, 1500, 120
 """Texts embedded under both temperatures with their factors; under τ = 1 alone; at two prefixes."""
 LONGEST, PREFIXES = 64, (32, 64)
 
@@ -249,7 +249,7 @@ def socm_truth(corpus, again):
 
 
 def test_errors_of_socm_hold_for_a_corpus_without_end(corpus):
-    draw = drawn_again(PAIRED, 120)
+    draw = drawn_again(PAIRED, 200)
     check(covered(lambda random: socm_figures(corpus, draw(random), 1.0), socm_truth(corpus, again=True)))
 
 
@@ -277,7 +277,7 @@ def weighted_figures(corpus, drawn, texts, correction):
 
 
 @pytest.mark.parametrize("again", [True, False])
-@pytest.mark.parametrize("sizes", [(60, 30, 40), (25, 60, 25)])
+@pytest.mark.parametrize("sizes", [(90, 50, 70), (40, 100, 40)])
 def test_errors_of_socm_hold_for_a_sample_drawn_by_interval(corpus, sizes, again):
     interval = corpus.interval[:PAIRED]
     texts = np.bincount(interval, minlength=3)
