@@ -99,7 +99,7 @@ def cosine_tile(
     other = near if diagonal else Nearest.empty(len(columns), neighbours)
     row_floor = np.full(len(rows), -np.inf if neighbours else np.inf, np.float32)
     column_floor = row_floor if diagonal else np.full(len(columns), -np.inf if neighbours else np.inf, np.float32)
-    pair_cosine, pair_ids = np.empty(max(2, 2 * listed), np.float32), np.empty((max(2, 2 * listed), 2), np.int32)
+    pair_cosine, pair_ids = np.empty(listed, np.float32), np.empty((listed, 2), np.int32)
     kept = np.zeros(1, np.int64)
     counts = np.zeros(cells.histogram.shape, np.uint32)
     starts = np.searchsorted(columns.interval, np.arange(intervals + 1)).astype(np.int64)

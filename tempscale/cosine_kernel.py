@@ -109,31 +109,48 @@ def _look(
                 if value >= column_floor[column]:
                     column_floor[column] = keep(column_near[column], column_label[column], value, row_ids[place])
                 if value >= duplicate:
-                    b = np.searchsorted(column_starts, column, side="right") - 1
+                    b = 0
+                    while column_starts[b + 1] <= column:
+                        b += 1
                     duplicates[a, b] += 1
                     _note(pair_cosine, pair_ids, kept, value, row_ids[place], column_ids[column])
         start = stop
 
 
 @_compiled
-def _note(pair_cosine: np.ndarray, pair_ids: np.ndarray, kept: np.ndarray, value: float, one: int, other: int) -> None:
-    """Put a pair into the list; the least similar half makes way when it is full."""
-    if kept[0] == len(pair_cosine):
-        best = _best(pair_cosine, pair_ids)[: len(pair_cosine) // 2]
-        pair_cosine[: len(best)], pair_ids[: len(best)] = pair_cosine[best], pair_ids[best]
-        kept[0] = len(best)
-    place = kept[0]
-    pair_cosine[place] = value
-    pair_ids[place, 0], pair_ids[place, 1] = min(one, other), max(one, other)
-    kept[0] += 1
+def _note(cosine: np.ndarray, ids: np.ndarray, kept: np.ndarray, value: float, one: int, other: int) -> None:
+    """Put a pair into the list, a heap whose root is the least similar and makes way when the list is full."""
+    low, high, size = min(one, other), max(one, other), kept[0]
+    if size < len(cosine):
+        k = size
+        kept[0] = size + 1
+        while k > 0 and _before(value, low, high, cosine, ids, (k - 1) // 2):
+            above = (k - 1) // 2
+            cosine[k], ids[k, 0], ids[k, 1] = cosine[above], ids[above, 0], ids[above, 1]
+            k = above
+    else:
+        if size == 0 or _before(value, low, high, cosine, ids, 0):
+            return
+        k = 0
+        while 2 * k + 1 < size:
+            below = 2 * k + 1
+            if below + 1 < size and _before(cosine[below + 1], ids[below + 1, 0], ids[below + 1, 1], cosine, ids, below):
+                below += 1
+            if _before(value, low, high, cosine, ids, below):
+                break
+            cosine[k], ids[k, 0], ids[k, 1] = cosine[below], ids[below, 0], ids[below, 1]
+            k = below
+    cosine[k], ids[k, 0], ids[k, 1] = value, low, high
 
 
 @_compiled
-def _best(cosine: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Places by cosine, descending, then by the smaller and the larger id."""
-    order = np.argsort(ids[:, 1], kind="mergesort")
-    order = order[np.argsort(ids[order, 0], kind="mergesort")]
-    return order[np.argsort(-cosine[order], kind="mergesort")]
+def _before(value: float, low: int, high: int, cosine: np.ndarray, ids: np.ndarray, k: int) -> bool:
+    """Whether a pair is less similar than the k-th of the list; ties by ids, of which the smaller are kept."""
+    if value != cosine[k]:
+        return bool(value < cosine[k])
+    if low != ids[k, 0]:
+        return bool(low > ids[k, 0])
+    return bool(high > ids[k, 1])
 
 
 @_summing
