@@ -52,8 +52,8 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
                 corpus.check_unchanged(config.model_copy(update={"corpus": config.queries}), done["queries"])
             stage.note = "the run is complete: nothing to do"
             return run
+        queries, asked = _queries(run)  # First: a mistake in them then leaves nothing that would have to be gone on with.
         index = corpus.shard(run.storage, config, stage.advance)
-        queries, asked = _queries(run)
         stage.note = f"{index['analysed']:,} of {index['usable']:,} texts, {index['rejected']:,} rows rejected"
     # Numbers merged in this process must not depend on how many cores it finds.
     with engine.session(config.execution) as cluster, threadpool_limits(1):

@@ -64,6 +64,13 @@ class Corpus(Strict):
         return self
 
 
+class Queries(Corpus):
+    """Texts that search the corpus."""
+
+    kind: ClassVar[str] = "queries"
+    source: str = Field(min_length=1, description="As corpus.source.")
+
+
 class Encoding(Strict):
     """Which models under which temperatures."""
 
@@ -177,7 +184,7 @@ class AuditConfig(Strict):
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of every sample.")
     keep_text: bool = Field(True, description="Whether excerpts of the worst pairs' texts may stand in tables and report.")
     corpus: Corpus = Field(default_factory=lambda: Corpus.model_validate({}), description="Which texts.")
-    queries: Corpus | None = Field(None, description="Texts that search the corpus, for its exposure; keys as corpus.")
+    queries: Queries | None = Field(None, description="Texts that search the corpus, for its exposure; keys as corpus.")
     embedding: Embedding = Field(
         default_factory=lambda: Embedding.model_validate({}), description="Models and temperatures."
     )

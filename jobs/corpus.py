@@ -85,7 +85,7 @@ def shard(storage: Storage, config: AuditConfig, on_rows: Callable[[int], None] 
     if counts.analysed == 0:
         reasons = ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.reasons.items()))
         raise UsageError(
-            f"corpus '{sources.shown(config.corpus.source)}' has no usable text: {counts.read} rows read"
+            f"{config.corpus.kind} '{sources.shown(config.corpus.source)}' has no usable text: {counts.read} rows read"
             + (f", all rejected ({reasons})" if reasons else "")
         )
     index = {
