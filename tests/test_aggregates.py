@@ -39,9 +39,7 @@ def cells_of(rows, columns, intervals, *, diagonal, device="cpu"):
 def tiled(embeddings, interval, intervals, size, device="cpu"):
     """The cells of each tile of the i ≤ j grid."""
     parts = [block(embeddings[start:stop], interval[start:stop]) for start, stop in blocks(len(embeddings), size)]
-    return [
-        cells_of(parts[i], parts[j], intervals, diagonal=i == j, device=device) for i, j in upper_triangle(len(parts))
-    ]
+    return [cells_of(parts[i], parts[j], intervals, diagonal=i == j, device=device) for i, j in upper_triangle(len(parts))]
 
 
 def merged(cells):

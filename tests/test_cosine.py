@@ -80,9 +80,7 @@ def count_by_cell(pairs, block):
 @given(st.integers(1, 40), st.integers(0, 45), st.sampled_from([-2.0, 0.0, 0.25, 0.5]), st.integers(0, 30), seeds)
 def test_a_diagonal_tile(device, count, k, threshold, listed, seed):
     texts = texts_of(count, seed)
-    tile = cosine_tile(
-        texts, texts, 3, diagonal=True, neighbours=k, duplicate=threshold, listed=listed, device=device
-    )
+    tile = cosine_tile(texts, texts, 3, diagonal=True, neighbours=k, duplicate=threshold, listed=listed, device=device)
     cosines, counted = all_pairs(texts, texts, True)
     assert tile.columns is tile.rows
     check_nearest(tile.rows, oracles.nearest(cosines, texts.labels, counted, k), k)
@@ -101,9 +99,7 @@ def test_a_diagonal_tile(device, count, k, threshold, listed, seed):
 def test_a_tile_off_the_diagonal(device, height, width, k, threshold, listed, seed):
     both = texts_of(height + width, seed)
     rows, columns = part(both, 0, height), part(both, height, height + width)
-    tile = cosine_tile(
-        rows, columns, 3, diagonal=False, neighbours=k, duplicate=threshold, listed=listed, device=device
-    )
+    tile = cosine_tile(rows, columns, 3, diagonal=False, neighbours=k, duplicate=threshold, listed=listed, device=device)
     cosines, counted = all_pairs(rows, columns, False)
     check_nearest(tile.rows, oracles.nearest(cosines, columns.labels, counted, k), k)
     check_nearest(tile.columns, oracles.nearest(cosines.T, rows.labels, counted.T, k), k)
@@ -132,7 +128,9 @@ def test_a_tile_by_hand(device):
 
 @on_both
 def test_copies_are_each_others_neighbours_in_the_order_of_their_labels(device):
-    texts = Block(np.tile(np.float32([0.5, 0.5, 0.5, 0.5]), (6, 1)), np.zeros(6, int), np.array([4, 0, 5, 2, 1, 3], np.int32))
+    texts = Block(
+        np.tile(np.float32([0.5, 0.5, 0.5, 0.5]), (6, 1)), np.zeros(6, int), np.array([4, 0, 5, 2, 1, 3], np.int32)
+    )
     tile = cosine_tile(texts, texts, 1, diagonal=True, neighbours=3, duplicate=1.0, listed=4, device=device)
     assert tile.rows.label.tolist() == [[k for k in range(6) if k != own][:3] for own in texts.labels]
     assert (tile.rows.cosine == 1.0).all()
@@ -256,9 +254,7 @@ def gridded(texts, size, k, threshold, listed, device):
         for i, j in upper_triangle(len(parts))
     }
     near = [
-        merge_tree(
-            (tiles[own, k].rows if own <= k else tiles[k, own].columns for k in range(len(parts))), Nearest.merged
-        )
+        merge_tree((tiles[own, k].rows if own <= k else tiles[k, own].columns for k in range(len(parts))), Nearest.merged)
         for own in range(len(parts))
     ]
     whole = Nearest(np.concatenate([n.cosine for n in near]), np.concatenate([n.label for n in near]))
@@ -309,7 +305,9 @@ def test_of_real_numbers_sums_histogram_and_neighbours_are_those_of_double_preci
     texts = Block(rows, np.sort(random.integers(0, 3, 1300)), random.permutation(1300).astype(np.int32))
     tile = cosine_tile(texts, texts, 3, diagonal=True, neighbours=4, duplicate=0.8, listed=20, device=device)
     upper = np.triu_indices(3)
-    for found, closed in zip((tile.cells.first, tile.cells.second), CosineSums.of(rows, texts.interval, 3).sums(), strict=True):
+    for found, closed in zip(
+        (tile.cells.first, tile.cells.second), CosineSums.of(rows, texts.interval, 3).sums(), strict=True
+    ):
         np.testing.assert_allclose(found[upper], closed[upper], rtol=1e-9)
     cosines, counted = all_pairs(texts, texts, True)
     best = np.sort(np.where(counted, cosines, -np.inf), axis=1)[:, ::-1]
