@@ -16,7 +16,6 @@ from jobs.storage import Storage
 from tempscale import tiles
 from tempscale.aggregates import merge_tree
 from tempscale.cosine import Block, cosine_tile
-from tempscale.length import finite_population
 from tempscale.neighbours import NOBODY, Nearest, exposure, occurrences, skewness
 from tempscale.temperature import Temperature
 
@@ -127,19 +126,18 @@ def _merge_block(grid: Tiling, own: int, count: int, neighbours: str, names: pa.
 
 def _exposures(label: np.ndarray, layout: Layout, key: dict[str, Any], asked_by: str, own: bool) -> list[dict[str, Any]]:
     """One row an interval, for the nearest text alone and for all k."""
-    correction = finite_population(len(layout), layout.population(len(layout)))
+    population = layout.population(len(layout)) if own else float("inf")
     counts, rows = layout.texts(), []
     for k in sorted({1, label.shape[1]}):
-        found = exposure(label[:, :k], layout.interval, len(layout.edges), own)
+        found = exposure(label[:, :k], layout.interval, len(layout.edges), own, population)
         hubness = skewness(occurrences(label[:, :k], len(layout)))
         for b in np.flatnonzero(counts):
-            error = float(found.error[b])
             rows.append(
                 key
                 | {"asked_by": asked_by, "queries": len(label), "k": k, "interval": layout.edges[b], "texts": int(counts[b])}
                 | {"texts_share": float(found.texts_share[b]), "slots_share": float(found.slots_share[b])}
-                | {"exposure": float(found.exposure[b]), "exposure_se": error * correction if own else error}
-                | {"exposure_se_superpopulation": error, "k_occurrence_skewness": hubness}
+                | {"exposure": float(found.exposure[b]), "exposure_se": float(found.corrected[b])}
+                | {"exposure_se_superpopulation": float(found.error[b]), "k_occurrence_skewness": hubness}
             )
     return rows
 

@@ -197,8 +197,11 @@ def _finish(run: Run, place: str, key: dict[str, Any], layout: Layout, sample: S
         weighted = Weighted.of(sample, texts)
         overall = weighted.own
         summary |= {"socm_mean": weighted.mean, "socm_over_1_share": weighted.over_1_share}
-        summary["groups"] = {str(layout.edges[a]): float(correction[a]) for a in np.flatnonzero(drawn)}
+        summary["groups"] = {
+            str(layout.edges[a]): {"correction": float(correction[a]), "texts": int(texts[a])} for a in np.flatnonzero(drawn)
+        }
     groups = np.array(layout.edges)[sample.interval]
     columns = {"text_id": sample.ids, "group": groups, "inside": sample.inside(), "overall": overall}
     run.storage.write_table(f"{place}/text_means.parquet", parts.TEXT_MEANS.build(columns))
+    summary["corpus_correction"] = finite_population(len(layout), layout.population(len(layout)))
     run.storage.write_json(f"{place}/done.json", summary | {"correction": overall_correction})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,10 +58,23 @@ def _collected(run: Run, table: schema.Table) -> pa.Table:
     )
 
 
-Sampled = tuple[list[np.ndarray], bool, float | list[float]]
+@dataclass(frozen=True)
+class Sampled:
+    """The per-text values whose mean moves a figure."""
+
+    sets: list[np.ndarray]
+    """One array for each independent set of texts."""
+    over_pairs: bool
+    """Whether they are means over pairs, in which each text counts twice."""
+    correction: float | list[float]
+    """Finite-population correction, of each set where they differ."""
+    texts: np.ndarray | None = None
+    """Where the sets are length intervals that the values were weighted by: the corpus's texts in each."""
+    between: float = 0.0
+    """Finite-population correction of those numbers of texts themselves."""
+
+
 Samples = dict[str, Sampled]
-"""Per figure: the per-text values whose mean moves it, one array for each independent set of texts; whether they are means
-over pairs; and the finite-population correction, of each set where they differ."""
 
 
 def _figures(
@@ -73,7 +87,10 @@ def _figures(
     means = run.storage.read_table(f"{folder(run, 'cosine', model, temperature)}/text_means.parquet")
     closed = run.storage.read_json(f"{folder(run, 'cosine', model, temperature)}/closed.json")
     inside, overall = means.column("inside").to_numpy(), means.column("overall").to_numpy()
-    samples: Samples = {"cosine_mean": ([overall], True, correction), "spread_mean": ([texts["spread"]], False, correction)}
+    samples: Samples = {
+        "cosine_mean": Sampled([overall], True, correction),
+        "spread_mean": Sampled([texts["spread"]], False, correction),
+    }
     row: dict[str, Any] = run.key(model, temperature) | {
         "texts": n,
         "corpus_texts": max(n, layout.corpus_texts),
@@ -91,7 +108,7 @@ def _figures(
         short, long = (inside[layout.interval == k] for k in ends)
         row |= {"collapse_gap": float(long.mean() - short.mean())}
         row |= {"gap_shortest": layout.edges[ends[0]], "gap_longest": layout.edges[ends[1]]}
-        samples["collapse_gap"] = [long, short], True, correction
+        samples["collapse_gap"] = Sampled([long, short], True, correction)
     row |= _exposure(found["exposure"], found["length_collapse"], row)
     row |= _probe_gap(run, model, temperature, samples)
     row |= _socm(run, model, temperature, samples)
@@ -128,7 +145,7 @@ def _probe_gap(run: Run, model: Model, temperature: Temperature, samples: Sample
     means = run.storage.read_table(f"{place}/text_means.parquet")
     prefix, inside = means.column("group").to_numpy(), means.column("inside").to_numpy()
     gap = inside[prefix == prefix.max()] - inside[prefix == prefix.min()]
-    samples["prefix_gap"] = [gap], True, run.storage.read_json(f"{place}/done.json")["correction"]
+    samples["prefix_gap"] = Sampled([gap], True, run.storage.read_json(f"{place}/done.json")["correction"])
     return {"prefix_gap": float(gap.mean())}
 
 
@@ -140,10 +157,12 @@ def _socm(run: Run, model: Model, temperature: Temperature, samples: Samples) ->
     if done["pairs"]:
         means = run.storage.read_table(f"{place}/text_means.parquet")
         overall, group = means.column("overall").to_numpy(), means.column("group").to_numpy()
-        samples["socm_mean"] = [overall], True, done["correction"]
+        samples["socm_mean"] = Sampled([overall], True, done["correction"])
         if done["groups"] is not None:  # Drawn by length interval: each one's texts are a sample of their own.
-            edges = [int(edge) for edge in done["groups"]]
-            samples["socm_mean"] = [overall[group == e] for e in edges], True, list(done["groups"].values())
+            edges, groups = [int(edge) for edge in done["groups"]], list(done["groups"].values())
+            sets, corrections = [overall[group == e] for e in edges], [g["correction"] for g in groups]
+            numbers = np.array([g["texts"] for g in groups])
+            samples["socm_mean"] = Sampled(sets, True, corrections, numbers, done["corpus_correction"])
     return {"socm_texts": done["texts"], "socm_mean": done["socm_mean"], "socm_over_1_share": done["socm_over_1_share"]}
 
 
@@ -156,13 +175,19 @@ def _condition_share(tokens: np.ndarray, within: np.ndarray) -> float | None:
 
 def _errors(sample: Sampled | None) -> tuple[float | None, float | None]:
     """Standard errors without and with the finite-population correction; (None, None) where too few texts tell."""
-    if sample is None or any(len(values) < 3 for values in sample[0]):
+    if sample is None or any(len(values) < 3 for values in sample.sets):
         return None, None
-    groups, over_pairs, correction = sample
     # Means over pairs count each text twice (see within_error); plain means once. Independent sets add in squares.
-    squares = np.array([within_error(values.var(ddof=1, dtype=np.float64), len(values)) ** 2 for values in groups])
-    factor = 1.0 if over_pairs else 0.5
-    return factor * float(np.sqrt(squares.sum())), factor * float(np.sqrt((squares * np.square(correction)).sum()))
+    squares = np.array([within_error(values.var(ddof=1, dtype=np.float64), len(values)) ** 2 for values in sample.sets])
+    between = 0.0
+    if sample.texts is not None:
+        # Another corpus would also hold other shares p_a of the intervals: (4/N)·Σ p_a (m_a − m̄)².
+        share = sample.texts / sample.texts.sum()
+        means = np.array([values.mean() for values in sample.sets]) / share
+        between = 4 * float((share * (means - (share * means).sum()) ** 2).sum()) / float(sample.texts.sum())
+    factor = 1.0 if sample.over_pairs else 0.5
+    corrected = (squares * np.square(sample.correction)).sum() + between * sample.between**2
+    return factor * float(np.sqrt(squares.sum() + between)), factor * float(np.sqrt(corrected))
 
 
 def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples]]) -> list[dict[str, Any]]:
@@ -172,9 +197,8 @@ def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples
         for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean", "spread_mean"):
             if figure not in before or figure not in after or reference[figure] is None or row[figure] is None:
                 continue
-            groups, over_pairs, correction = after[figure]
-            differences = [new - old for new, old in zip(groups, before[figure][0], strict=True)]
-            superpopulation, error = _errors((differences, over_pairs, correction))
+            differences = [new - old for new, old in zip(after[figure].sets, before[figure].sets, strict=True)]
+            superpopulation, error = _errors(replace(after[figure], sets=differences))
             rows.append(
                 run.key(model, temperature)
                 | {"reference": run.temperatures[0].canonical, "figure": figure, "reference_value": reference[figure]}

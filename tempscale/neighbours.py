@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy import sparse
 
 NOBODY = np.iinfo(np.int32).max
 """Stands where a text has fewer neighbours than were asked for."""
@@ -51,6 +52,8 @@ class Exposure(NamedTuple):
     """slots_share/texts_share, ≥ 0."""
     error: Float[np.ndarray, " interval"]
     """Standard error of the exposure were texts and queries drawn again."""
+    corrected: Float[np.ndarray, " interval"]
+    """The same were as many texts drawn again from the finite population: 0 where it was drawn whole."""
 
 
 def occurrences(label: Int[np.ndarray, "query k"], texts: int) -> Int[np.ndarray, " text"]:
@@ -66,39 +69,60 @@ def skewness(occurrence: Int[np.ndarray, " text"]) -> float:
 
 
 def exposure(
-    label: Int[np.ndarray, "query k"], interval: Int[np.ndarray, " text"], intervals: int, own: bool = True
+    label: Int[np.ndarray, "query k"],
+    interval: Int[np.ndarray, " text"],
+    intervals: int,
+    own: bool = True,
+    population: float = np.inf,
 ) -> Exposure:
     """Exposure of each length interval from the neighbours of some queries.
+
+    A slot ties the query that asks to the text that fills it, so slots are dyads, dependent where they share a text (Aronow,
+    Samii & Assenova 2015, as in `sampling`). With e = (1[the filler is of b] − s_b)/(p_b·slots) of each slot, S_t the sum of
+    e over the slots that text t fills or asks for, D_t = exposure_b·(1[t is of b] − p_b)/(p_b·n) what t moves in p_b, and
+    T_u the sum of e over the slots between the same two texts u,
+
+        V = Σ_t (S_t − D_t)² − Σ_u T_u² ,      of n texts out of N:   (1 − n/N)·(V + (n/N)·Σ_u T_u²) ,
+
+    for a slot is drawn again only where both its texts are.
 
     Args:
         label: the neighbours of each query, as places in `interval`; NOBODY where there are fewer than k.
         interval: length interval of every text that could be a neighbour.
         intervals: how many there are.
         own: the queries are the texts themselves, in the same order.
+        population: texts that these were drawn from.
 
     Returns:
-        Shares, exposures and their errors. The error adds up what each text moves: as a neighbour by its own N_k, as a
-        query by the share of its slots that the interval takes, together where it is both (the influence function of a
-        ratio of sums).
+        Shares, exposures and their errors. V is no square; where it comes out at or below 0, Σ_u T_u² stands for it.
     """
     texts, queries = len(interval), len(label)
     filled = label != NOBODY
-    slots = int(filled.sum())
-    owner = np.where(filled, interval[np.where(filled, label, 0)], -1)
-    occurrence = occurrences(label, texts).astype(np.float64)
+    slots, asker, filler = int(filled.sum()), np.nonzero(filled)[0], label[filled]
+    occurrence = occurrences(label, texts)
     shares = np.bincount(interval, minlength=intervals) / texts
-    taken = np.bincount(owner[filled], minlength=intervals) / max(1, slots)
+    taken = np.bincount(interval[filler], minlength=intervals) / max(1, slots)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = taken / np.where(shares > 0, shares, np.nan)
-    error = np.full(intervals, np.nan)
-    per_query = slots / max(1, queries)
+    error, corrected = np.full((2, intervals), np.nan)
+    mutual = _mutual(asker, filler, texts) if own else (filler[:0], filler[:0])
+    drawn = min(1.0, texts / population)
     for b in np.flatnonzero(shares > 0):
         here = interval == b
-        # As a neighbour: N_k relative to its mean, of the interval's own texts, around the interval's exposure.
-        as_text = np.where(here, occurrence / (slots / texts) - ratio[b], 0.0) / shares[b] / texts
-        as_query = ((owner == b).sum(1) / per_query - taken[b]) / shares[b] / queries
-        if own:
-            error[b] = np.sqrt(((as_text + as_query) ** 2).sum())
-        else:
-            error[b] = np.sqrt((as_text**2).sum() + (as_query**2).sum())
-    return Exposure(shares, taken, ratio, error)
+        slot = (here - taken[b]) / (shares[b] * max(1, slots))
+        of_text = occurrence * slot - ratio[b] * (here - shares[b]) / (shares[b] * texts)
+        of_query = np.bincount(asker, slot[filler], queries)
+        nodes = ((of_text + of_query) ** 2).sum() if own else (of_text**2).sum() + (of_query**2).sum()
+        dyads = (occurrence * slot**2).sum() + (slot[mutual[0]] * slot[mutual[1]]).sum()
+        variance = nodes - dyads if nodes > dyads else dyads
+        error[b], corrected[b] = np.sqrt(variance), np.sqrt((1 - drawn) * (variance + drawn * dyads))
+    return Exposure(shares, taken, ratio, error, corrected)
+
+
+def _mutual(
+    asker: Int[np.ndarray, " slot"], filler: Int[np.ndarray, " slot"], texts: int
+) -> tuple[Int[np.ndarray, " slot"], Int[np.ndarray, " slot"]]:
+    """Both ends of every slot whose filler has the asker among its own neighbours too."""
+    asked = sparse.csr_array((np.ones(len(asker), np.int8), (asker, filler)), shape=(texts, texts))
+    ends: tuple[np.ndarray, np.ndarray] = asked.multiply(asked.T).nonzero()
+    return ends

@@ -164,6 +164,28 @@ def exposure(neighbours, interval, intervals):
     return [taken[b] / slots / (texts[b] / len(interval)) if texts[b] else math.nan for b in range(intervals)]
 
 
+def exposure_variance(neighbours, interval, b, own):
+    """V and Σ_u T_u² of the exposure of interval b, from every two slots that share a text, one by one.
+
+    Slots are dyads (Aronow, Samii & Assenova 2015): V = Σ_{p ~ q} e_p e_q, and what each text moves in the interval's share
+    of the texts is taken off its own sum: − 2Σ_t S_t D_t + Σ_t D_t².
+    """
+    n = len(interval)
+    slots = [(("text", i) if own else ("query", i), ("text", j)) for i, row in enumerate(neighbours) for j in row]
+    here = {("text", j): float(interval[j] == b) for j in range(n)}
+    p, s = sum(here.values()) / n, sum(here[filler] for _, filler in slots) / len(slots)
+    e = [(here[filler] - s) / (p * len(slots)) for _, filler in slots]
+    variance, dyads = 0.0, 0.0
+    for one, x in zip(slots, e, strict=True):
+        for other, y in zip(slots, e, strict=True):
+            variance += x * y * bool(set(one) & set(other))
+            dyads += x * y * (set(one) == set(other))
+    for text, is_here in here.items():
+        moved = s / p * (is_here - p) / (p * n)
+        variance += moved**2 - 2 * moved * sum(x for slot, x in zip(slots, e, strict=True) if text in slot)
+    return variance, dyads
+
+
 def effective_rank(embeddings):
     """exp(entropy) of the eigenvalues of the n×n Gram matrix UUᵀ/n, which are those of UᵀU/n that are not 0."""
     gram = np.asarray(embeddings, dtype=np.float64) @ np.asarray(embeddings, dtype=np.float64).T

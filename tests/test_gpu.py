@@ -1,6 +1,6 @@
-"""The same identities on a GPU, in bfloat16 and float16, under each attention kernel it has. Skipped without one.
+"""The same identities on a GPU, in bfloat16 and float16, under each attention kernel it has, and SOCM. Skipped without one.
 
-Tolerances: twice what the same precision costs attention by hand against float64, as in test_schedules.py.
+Tolerances of attention: twice what the same precision costs attention by hand against float64, as in test_schedules.py.
 """
 
 import pytest
@@ -10,8 +10,11 @@ from test_apply import batch, random_ids, run
 from test_schedules import LENGTHS, LOG, STEPS, head_taus, layer_taus
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tempscale import polar
 from tempscale.apply import attach, detach
 from tempscale.fold import fold
+from tempscale.moments import covariance_factor
+from tempscale.socm import cross_nuclear_norms, pairwise_socm
 from tempscale.temperature import Temperature
 from tempscale.verify import verify
 
@@ -103,3 +106,58 @@ def test_compiled_equals_uncompiled(tiny_model, schedule):
     model = attach(tiny_model("bert").cuda(), schedule)
     inputs = on_gpu(batch(model, random_ids(model, (9, 25))))
     torch.testing.assert_close(run(torch.compile(model), inputs), run(model, inputs), rtol=1e-3, atol=1e-3)
+
+
+# --- second-order collapse --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mixed_texts(token_embeddings):
+    """Real texts of a few to 512 tokens, and one token, tokens alike, low rank, and a text twice."""
+    tokens = token_embeddings
+    awkward = [tokens[0][:1], tokens[1][:1].repeat(40, 1), tokens[2].repeat(4, 1), tokens[-1][:16].repeat(32, 1), tokens[-1]]
+    return [*tokens[:-3:2], *tokens[-3:], *awkward]
+
+
+@pytest.fixture(scope="module")
+def in_double(mixed_texts):
+    return pairwise_socm([x.double() for x in mixed_texts])
+
+
+def assert_near(found, expected, error=1e-5):
+    for value, exact in zip(found, expected, strict=True):
+        assert value.device.type == "cpu"
+        assert value.dtype == torch.float64
+        assert torch.isfinite(value).all()
+        assert (value >= 0).all()
+        assert float((value - exact).abs().max()) <= error
+
+
+def test_socm_of_all_pairs_equals_float64_on_the_cpu(mixed_texts, in_double):
+    found = pairwise_socm([x.cuda() for x in mixed_texts])
+    assert_near(found, in_double)
+    assert float(found.d_sigma.max()) > 0.3
+    assert torch.equal(found.d_sigma, found.d_sigma.T)
+    assert float(found.d_sigma.diagonal().max()) == 0
+
+
+def test_socm_in_double_precision_on_the_gpu_equals_the_cpu(mixed_texts, in_double):
+    assert_near(pairwise_socm([x.double().cuda() for x in mixed_texts]), in_double, 1e-6)
+
+
+def test_socm_within_a_tolerance_stays_within_what_is_certified(mixed_texts, in_double):
+    found = pairwise_socm([x.cuda() for x in mixed_texts], tolerance=1e-2)
+    grown = found.d_sigma - in_double.d_sigma
+    assert float(found.d_sigma_error.max()) <= 1e-2
+    assert float(grown.min()) >= -1e-5
+    assert float((grown - found.d_sigma_error).max()) <= 1e-5
+
+
+@pytest.mark.parametrize("elements", [1, 300_000])
+def test_cross_terms_do_not_depend_on_how_they_are_cut(monkeypatch, mixed_texts, elements):
+    factors = [covariance_factor(x)[1] for x in mixed_texts if len(x) < 130]
+    factors.append(torch.zeros(0, factors[0].shape[1]))
+    monkeypatch.setattr(polar, "_BATCH_ELEMENTS", elements)
+    on_cpu = cross_nuclear_norms([factor.double() for factor in factors], [factor.double() for factor in factors[:17]])
+    found = cross_nuclear_norms([factor.cuda() for factor in factors], [factor.cuda() for factor in factors[:17]])
+    assert float((found - on_cpu).abs().max()) <= 1e-5
