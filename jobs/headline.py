@@ -249,7 +249,8 @@ def _exposures(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> lis
         if not mine:
             continue
         k, queries = mine[0]["k"], mine[0]["queries"]
-        results = f"the {count(k, 'nearest text')} of " + ("each text" if asked_by == "corpus" else count(queries, "query"))
+        asking = "each text" if asked_by == "corpus" else "the query" if queries == 1 else f"{queries:,} queries"
+        results = f"the {count(k, 'nearest text')} of {asking}" if k > 1 else f"the nearest text of {asking}"
         if not unfair:
             sentences.append(
                 f"Search results ({results}) at {row['temperature']}: no length takes more or less than its share."
