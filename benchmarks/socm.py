@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -51,8 +52,7 @@ def _sentences(tokens: list[Tensor], source: str) -> list[dict[str, Any]]:
         name: str, threads: int, own: Sequence[tuple[int, int]], one: Callable[[Tensor, Tensor], float]
     ) -> Callable[[], None]:
         def work() -> None:
-            with _threads(threads):
-                found[name] = {(i, j): one(tokens[i], tokens[j]) for i, j in own}
+            found[name] = dict(zip(own, _each(threads, one, [(tokens[i], tokens[j]) for i, j in own]), strict=True))
 
         return work
 
@@ -122,8 +122,9 @@ def _long(tokens: list[Tensor], source: str) -> list[dict[str, Any]]:
 
         return work
 
+    few = [(tokens[i], tokens[j]) for i, j in some[:FEW]]
+    dense = fastest(1, lambda: _each(threads, _dense, few))[0] / len(few)
     with _threads(threads):
-        dense = fastest(1, lambda: [_dense(tokens[i], tokens[j]) for i, j in some[:2]])[0] / 2
         seconds = fastest(1, *(ours(tolerance) for tolerance in tolerances))
     result = []
     for tolerance, own in zip(tolerances, seconds, strict=True):
@@ -177,6 +178,14 @@ def _embedded(chosen: list[str]) -> list[Tensor]:
 
 
 # --- ways to d_Σ ------------------------------------------------------------------------------------------------------
+
+
+def _each(threads: int, one: Callable[[Tensor, Tensor], float], pairs: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
+    """Of every pair, as many pairs at a time as there are threads: a pair alone leaves a second thread waiting."""
+    if threads == 1:
+        return [one(*pair) for pair in pairs]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda pair: one(*pair), pairs))
 
 
 def _factor(x: Tensor) -> Tensor:
