@@ -1,4 +1,4 @@
-"""`python -m benchmarks [embedding] [overhead] [socm] [cosine]`: a table on the terminal, a file in benchmarks/results/."""
+"""`python -m benchmarks [embedding] [overhead] [socm] [cosine] [stage]`: a table, and a file in benchmarks/results/."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("torch", "transformers", "sentence-transformers", "scikit-learn", "numpy", "scipy", "tokenizers")
+PACKAGES = (
+    "torch", "transformers", "sentence-transformers", "scikit-learn", "numpy", "numba", "scipy", "tokenizers", "ray", "POT",
+    "faiss-cpu",
+)  # fmt: skip
 
 
 def main(names: list[str]) -> int:
@@ -24,9 +27,15 @@ def main(names: list[str]) -> int:
     from transformers.utils import logging
 
     import tempscale
-    from benchmarks import cosine, embedding, overhead, socm
+    from benchmarks import cosine, embedding, overhead, socm, stage
 
-    every = {"embedding": embedding.measure, "overhead": overhead.measure, "socm": socm.measure, "cosine": cosine.measure}
+    every = {
+        "embedding": embedding.measure,
+        "overhead": overhead.measure,
+        "socm": socm.measure,
+        "cosine": cosine.measure,
+        "stage": stage.measure,
+    }
     unknown = set(names) - set(every)
     if unknown:
         print(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(every)}", file=sys.stderr)
@@ -49,7 +58,7 @@ def main(names: list[str]) -> int:
     console.print(table)
     machine = processor()
     name = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
-    versions = {package: metadata.version(package) for package in PACKAGES}
+    versions = {package: _version(package) for package in PACKAGES}
     file = RESULTS / f"{name}.json"
     if names and file.exists():  # What was not measured now stays as it was.
         rows = [row for row in json.loads(file.read_text("utf-8"))["results"] if row["benchmark"] not in names] + rows
@@ -67,6 +76,14 @@ def main(names: list[str]) -> int:
     file.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", "utf-8")
     console.print(f"written to {file}", highlight=False, soft_wrap=True)
     return 0
+
+
+def _version(package: str) -> str:
+    """A package's version; the peers POT and faiss are measured only where they are installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def processor() -> str:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -33,7 +34,7 @@ def main() -> int:
 
     torch.set_num_threads(1)
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "numpy", "numba", "llvmlite"))
-    print(f"Python {platform.python_version()}, {versions}; MKL: {torch.backends.mkl.is_available()}\n")
+    print(f"Python {platform.python_version()}, {versions}\n")
     with threadpool_limits(1), torch.inference_mode():
         long = _long_texts()
         print(_table("n₁ = n₂", SQUARE_WAYS, [(rank, rank) for rank in RANKS], long))
@@ -54,7 +55,7 @@ def _table(corner: str, ways: dict[str, Callable[[Any], Any]], shapes: Any, long
             found = way(given)  # The first call compiles.
             norms = np.asarray(_norms_of_bidiagonals(found) if name == LOOPS else found, dtype=np.float64)
             errors[name] = max(errors[name], float(np.abs(norms - exact).max()) / 2)
-            times[name].append(1e6 * _seconds(lambda way=way, given=given: way(given)) / len(blocks))
+            times[name].append(1e6 * _seconds(partial(way, given)) / len(blocks))
     heads = [f"{rows}" if rows == columns else f"{rows}×{columns}" for rows, columns in shapes]
     lines = [f"| {corner} | {' | '.join(heads)} | error of d_Σ |", "|---" * (len(heads) + 2) + "|"]
     for name in ways:
@@ -134,10 +135,11 @@ def _norms_of_bidiagonals(found: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     places = np.arange(columns)
     whole[:, :, places, places] = diagonal.transpose(0, 2, 1)
     whole[:, :, places[:-1], places[1:]] = above.transpose(0, 2, 1)[:, :, :-1]
-    return np.linalg.svd(whole, compute_uv=False).sum(-1).ravel()
+    norms: np.ndarray = np.linalg.svd(whole, compute_uv=False).sum(-1).ravel()
+    return norms
 
 
-@njit(error_model="numpy", boundscheck=False, fastmath={"contract", "nsz"})
+@njit(error_model="numpy", boundscheck=False, fastmath={"contract", "nsz"})  # type: ignore[untyped-decorator]
 def _bidiagonalise(block: np.ndarray, diagonal: np.ndarray, above: np.ndarray) -> None:
     rows, columns, lanes = block.shape
     products = np.empty((columns, lanes), np.float32)
@@ -192,7 +194,8 @@ def _bidiagonalise(block: np.ndarray, diagonal: np.ndarray, above: np.ndarray) -
 def _gram(blocks: Tensor) -> Tensor:
     if blocks.shape[1] > blocks.shape[2]:
         blocks = blocks.mT
-    return torch.linalg.eigvalsh(blocks @ blocks.mT).clamp_min_(0).sqrt_().sum(-1)
+    squares: Tensor = torch.linalg.eigvalsh(blocks @ blocks.mT)
+    return squares.clamp_min_(0).sqrt_().sum(-1)
 
 
 def _polar(blocks: Tensor, smallest: float | None = None) -> Tensor:
@@ -215,7 +218,8 @@ def _first_interval(dtype: torch.dtype, smallest: float | None) -> Iterator[None
 
 
 def _triangles(blocks: Tensor) -> Tensor:
-    return torch.linalg.qr(blocks, mode="r").R
+    triangle: Tensor = torch.linalg.qr(blocks, mode="r").R
+    return triangle
 
 
 LOOPS = "lanes: the reflections alone, as plain loops"

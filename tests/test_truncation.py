@@ -48,7 +48,7 @@ def collections(draw):
             "power": (1.0 + steps) ** -draw(st.floats(0.3, 3)),
             "geometric": draw(st.floats(0.05, 0.95)) ** steps,
             "flat": np.ones(rank),
-            "random": generator.exponential(size=rank) ** 3,
+            "random": np.sort(generator.random(rank))[::-1] ** 3,
             "zero": np.zeros(rank),
         }[falls]
         found.append(with_spectrum(draw(st.floats(1e-3, 1.0)) * spectrum, dim, generator, dtype))
