@@ -20,7 +20,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_house.py
 
-bench: $(VENV)/.test
+bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
 
 clean:
@@ -31,7 +31,7 @@ $(BIN)/python:
 	  { echo "tempscale needs Python 3.11, 3.12 or 3.13; $(PYTHON) is another: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: $(BIN)/python pyproject.toml constraints.txt
+$(VENV)/.demo $(VENV)/.test $(VENV)/.bench $(VENV)/.dev: $(VENV)/.%: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing tempscale[$*] into $(VENV) (a few minutes the first time)"
 	$(INSTALL) -e '.[$*]'
 	@touch $@

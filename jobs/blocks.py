@@ -83,7 +83,8 @@ def write_blocks(
         own = gathered[start:stop]
         embedding = pa.FixedSizeListArray.from_arrays(pa.array(own.ravel()), own.shape[1])
         columns = {"embedding": embedding, "interval": interval[start:stop], "label": labels[start:stop]}
-        tiling.storage.write_table(tiling.block(first + k), parts.blocks(own.shape[1]).build(columns))
+        # Embeddings hardly shrink, and each block is read once for every tile of its row and column.
+        tiling.storage.write_table(tiling.block(first + k), parts.blocks(own.shape[1]).build(columns), "none")
 
 
 @lru_cache(maxsize=2)
@@ -152,8 +153,10 @@ def read_duplicates(tiling: Tiling, i: int, j: int) -> Duplicates:
 def read_cells(tiling: Tiling, i: int, j: int) -> CosineCells:
     """The aggregates of one finished tile."""
     cells = CosineCells.empty(tiling.intervals)
-    for row in tiling.storage.read_table(tiling.cells(i, j)).to_pylist():
-        cell = row["a"], row["b"]
-        cells.pairs[cell], cells.first[cell], cells.second[cell] = row["pairs"], row["first"], row["second"]
-        cells.duplicates[cell], cells.histogram[cell] = row["duplicates"], row["histogram"]
+    table = tiling.storage.read_table(tiling.cells(i, j))
+    if table.num_rows:
+        here = table.column("a").to_numpy(), table.column("b").to_numpy()
+        for name in ("pairs", "first", "second", "duplicates"):
+            getattr(cells, name)[here] = table.column(name).to_numpy()
+        cells.histogram[here] = table.column("histogram").combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
     return cells

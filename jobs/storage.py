@@ -114,10 +114,10 @@ class Storage:
         with self._fs[0].open(self.path(name), "rb") as stream:
             return pq.read_table(stream, columns=None if columns is None else [*columns])
 
-    def write_table(self, name: str, table: pa.Table) -> None:
+    def write_table(self, name: str, table: pa.Table, compression: str = "zstd") -> None:
         """Write a Parquet file; equal tables give equal bytes."""
         sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd", write_statistics=True)
+        pq.write_table(table, sink, compression=compression, write_statistics=True)
         self.write(name, sink.getvalue().to_pybytes())
 
     def read_json(self, name: str) -> Any:

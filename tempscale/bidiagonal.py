@@ -5,7 +5,7 @@ the bidiagonal B in float32: backward stable, so that a singular value moves by 
 eigenvalues of the tridiagonal BᵀB follow in float64 by the root-free QL iteration with Wilkinson's shift (Pal, Walker &
 Kahan; LAPACK's sterf), which needs a few steps an eigenvalue. The lanes go in step until the last has converged.
 
-Why not LAPACK one by one: at 32×32 its calls and short loops leave it nine times slower; see benchmarks/NOTES.md.
+Why not LAPACK one by one: at 32×32 its calls and short loops leave it eight times slower; see benchmarks/NOTES.md.
 """
 
 from __future__ import annotations

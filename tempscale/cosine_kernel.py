@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from tempscale.lanes import LANES, largest, load, maximum, splat
+
 _WIDTH = 64
 """Columns compared at once with the neighbours found so far; only groups with a candidate are looked at one by one."""
 _compiled = njit(error_model="numpy", boundscheck=False, nogil=True, cache=True)
@@ -153,12 +155,20 @@ def _before(value: float, low: int, high: int, cosine: np.ndarray, ids: np.ndarr
     return bool(high > ids[k, 1])
 
 
-@_summing
-def _candidates(row: np.ndarray, start: int, stop: int, floor: float, column_floor: np.ndarray, first_column: int) -> int:
-    found = np.int32(0)
+@_compiled
+def _candidates(row: np.ndarray, start: int, stop: int, floor: float, column_floor: np.ndarray, first_column: int) -> bool:
+    """Whether some cosine of a group reaches its row's floor or its column's."""
+    if row.dtype == column_floor.dtype and stop - start == _WIDTH:
+        floors = splat(load(row, start), np.float32(floor))
+        best = load(row, start) - floors
+        for j in range(start, stop, LANES):
+            x = load(row, j)
+            best = maximum(best, maximum(x - floors, x - load(column_floor, first_column + j)))
+        return bool(largest(best) >= 0.0)
     for j in range(start, stop):
-        found += np.int32((row[j] >= floor) | (row[j] >= column_floor[first_column + j]))
-    return int(found)
+        if row[j] >= floor or row[j] >= column_floor[first_column + j]:
+            return True
+    return False
 
 
 @_compiled

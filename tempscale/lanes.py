@@ -1,6 +1,6 @@
 """SIMD lanes for numba: sixteen numbers that are worked on as one, each lane belonging to another pair of texts.
 
-A compiler cannot see by itself that sixteen small matrices, stored element by element side by side, may be decomposed
+A compiler rarely sees by itself that sixteen small matrices, stored element by element side by side, may be decomposed
 together: it must assume that arrays overlap. `Lanes` makes it explicit. Inside a numba function `load` and `store` move
 sixteen neighbours of an array, and +, −, ×, / and the functions below act on all of them. LLVM turns them into the
 widest instructions that the processor has. No lane ever meets another, so a lane's result does not depend on its place.
@@ -113,6 +113,7 @@ def _elementwise(name: str, arguments: int) -> Any:
 sqrt = _elementwise("sqrt", 1)
 fabs = _elementwise("fabs", 1)
 copysign = _elementwise("copysign", 2)
+maximum = _elementwise("maxnum", 2)
 
 
 @intrinsic

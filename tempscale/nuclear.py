@@ -65,6 +65,8 @@ def cross_nuclear_norms(
 def all_nuclear_norms(factors: Factors) -> Float[Tensor, "text text"]:
     """‖F_iF_jᵀ‖_* of all pairs of one list: symmetric, its diagonal ‖F_iF_iᵀ‖_*. See `cross_nuclear_norms`."""
     norms = np.zeros((len(factors), len(factors)))
+    if not len(factors):
+        return torch.from_numpy(norms)
     order = _by_rank(factors)
     ordered = [factors[i] for i in order]
 

