@@ -165,7 +165,7 @@ def _candidates(row: np.ndarray, start: int, stop: int, floor: float, column_flo
             x = load(row, j)
             best = maximum(best, maximum(x - floors, x - load(column_floor, first_column + j)))
         return bool(largest(best) >= 0.0)
-    for j in range(start, stop):
+    for j in range(start, stop):  # noqa: SIM110 - numba compiles no generator expressions
         if row[j] >= floor or row[j] >= column_floor[first_column + j]:
             return True
     return False
