@@ -97,15 +97,16 @@ def cosine_tile(
     cells = CosineCells.empty(intervals)
     near = Nearest.empty(len(rows), neighbours)
     other = near if diagonal else Nearest.empty(len(columns), neighbours)
-    row_floor = np.full(len(rows), -np.inf if neighbours else np.inf, np.float32)
-    column_floor = row_floor if diagonal else np.full(len(columns), -np.inf if neighbours else np.inf, np.float32)
+    kind, lowest = rows.embeddings.dtype, -np.inf if neighbours else np.inf
+    row_floor = np.full(len(rows), lowest, kind)
+    column_floor = row_floor if diagonal else np.full(len(columns), lowest, kind)
     pair_cosine, pair_ids = np.empty(listed, np.float32), np.empty((listed, 2), np.int32)
     kept = np.zeros(1, np.int64)
     counts = np.zeros(cells.histogram.shape, np.uint32)
     starts = np.searchsorted(columns.interval, np.arange(intervals + 1)).astype(np.int64)
     row_interval = rows.interval.astype(np.int64)
     height, width = max(1, min(_ROWS, len(rows))), max(1, min(_COLUMNS, len(columns)))
-    buffer, bins = np.empty(height * width, rows.embeddings.dtype), np.empty(width, np.int32)
+    buffer, bins = np.empty(height * width, kind), np.empty(width, np.int32)
     for start in range(0, len(rows), height):
         left = rows.embeddings[start : start + height]
         for begin in range(0, len(columns), width):
@@ -118,7 +119,7 @@ def cosine_tile(
                 product, start, begin, diagonal, row_interval, starts,
                 cells.first, cells.second, cells.pairs, counts, bins,
                 near.cosine, near.label, other.cosine, other.label, rows.labels, columns.labels, row_floor, column_floor,
-                np.float32(duplicate), cells.duplicates, pair_cosine, pair_ids, kept,
+                kind.type(duplicate), cells.duplicates, pair_cosine, pair_ids, kept,
             )  # fmt: skip
         # A row of blocks holds fewer pairs than a uint32 counts.
         np.add(cells.histogram, counts, out=cells.histogram)

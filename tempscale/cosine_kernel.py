@@ -41,7 +41,7 @@ def scan(
         row_near, column_near: (texts, k) float32, largest cosines so far, descending; k = 0 looks for none.
         row_label, column_label: (texts, k) int32, the neighbours' ranks by id.
         row_ids, column_ids: each text's own rank by id, which settles ties.
-        row_floor, column_floor: the last of each row of row_near and column_near; infinite where k = 0.
+        row_floor, column_floor: the last of each row of these, of the cosines' type; infinite where k = 0.
         duplicate: cosine from which a pair is a near-duplicate.
         duplicates: (interval, interval) int64, how many there are.
         pair_cosine, pair_ids: (capacity,) float32 and (capacity, 2) int32, the near-duplicates of largest cosine.
@@ -158,8 +158,8 @@ def _before(value: float, low: int, high: int, cosine: np.ndarray, ids: np.ndarr
 @_compiled
 def _candidates(row: np.ndarray, start: int, stop: int, floor: float, column_floor: np.ndarray, first_column: int) -> bool:
     """Whether some cosine of a group reaches its row's floor or its column's."""
-    if row.dtype == column_floor.dtype and stop - start == _WIDTH:
-        floors = splat(load(row, start), np.float32(floor))
+    if stop - start == _WIDTH:
+        floors = splat(load(row, start), floor)
         best = load(row, start) - floors
         for j in range(start, stop, LANES):
             x = load(row, j)
