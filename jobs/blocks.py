@@ -56,6 +56,12 @@ def tiling(run: Run, model: Model, temperature: Temperature, layout: Layout) -> 
     )  # fmt: skip
 
 
+def dimensions(run: Run, model: Model, temperature: Temperature) -> int:
+    """Dimensions of the embeddings in texts/."""
+    table = run.storage.read_table(run.storage.list(run.place("texts", model, temperature))[0], ["embedding"])
+    return int(table.schema.field("embedding").type.list_size)
+
+
 def write_blocks(
     tiling: Tiling, texts: str, first: int, bounds: list[tuple[int, int]], part: np.ndarray, row: np.ndarray,
     interval: np.ndarray, labels: np.ndarray,
@@ -72,8 +78,7 @@ def write_blocks(
     names = tiling.storage.list(texts)
     gathered: np.ndarray | None = None
     for number in np.unique(part):
-        column = tiling.storage.read_table(names[number], ["embedding"]).column("embedding").combine_chunks()
-        matrix = column.flatten().to_numpy().reshape(len(column), -1)
+        matrix = parts.matrix(tiling.storage.read_table(names[number], ["embedding"]), "embedding")
         if gathered is None:
             gathered = np.empty((len(part), matrix.shape[1]), dtype=np.float32)
         here = np.flatnonzero(part == number)
@@ -81,8 +86,7 @@ def write_blocks(
     assert gathered is not None, "a block has at least one text"
     for k, (start, stop) in enumerate(bounds):
         own = gathered[start:stop]
-        embedding = pa.FixedSizeListArray.from_arrays(pa.array(own.ravel()), own.shape[1])
-        columns = {"embedding": embedding, "interval": interval[start:stop], "label": labels[start:stop]}
+        columns = {"embedding": parts.fixed_lists(own), "interval": interval[start:stop], "label": labels[start:stop]}
         # Embeddings hardly shrink, and each block is read once for every tile of its row and column.
         tiling.storage.write_table(tiling.block(first + k), parts.blocks(own.shape[1]).build(columns), "none")
 
@@ -91,9 +95,8 @@ def write_blocks(
 def read_block(storage_root: str, name: str) -> Block:
     """A block of texts. The last two stay in memory: a row of tiles shares its rows."""
     table = Storage(storage_root).read_table(name)
-    column = table.column("embedding").combine_chunks()
     # A fresh copy lies on the allocator's own alignment, on which a product's last bits may depend.
-    embeddings = np.array(column.flatten().to_numpy().reshape(len(column), -1))
+    embeddings = np.array(parts.matrix(table, "embedding"))
     return Block(embeddings, table.column("interval").to_numpy(), table.column("label").to_numpy())
 
 
@@ -128,19 +131,14 @@ def _write(tiling: Tiling, i: int, j: int, tile: CosineTile) -> None:
 
 
 def _near_table(near: Nearest) -> pa.Table:
-    k = near.cosine.shape[1]
-    lists = {
-        "cosine": pa.FixedSizeListArray.from_arrays(pa.array(near.cosine.ravel()), k),
-        "label": pa.FixedSizeListArray.from_arrays(pa.array(near.label.ravel()), k),
-    }
-    return parts.near_tile(k).build(lists)
+    lists = {"cosine": parts.fixed_lists(near.cosine), "label": parts.fixed_lists(near.label)}
+    return parts.near_tile(near.cosine.shape[1]).build(lists)
 
 
 def read_near(tiling: Tiling, i: int, j: int, side: str) -> Nearest:
     """The neighbours that one tile found for its rows or columns."""
     table = tiling.storage.read_table(tiling.near(i, j, side))
-    cosine, label = (table.column(name).combine_chunks().flatten().to_numpy() for name in ("cosine", "label"))
-    return Nearest(cosine.reshape(-1, tiling.neighbours), label.reshape(-1, tiling.neighbours))
+    return Nearest(parts.matrix(table, "cosine"), parts.matrix(table, "label"))
 
 
 def read_duplicates(tiling: Tiling, i: int, j: int) -> Duplicates:
@@ -158,5 +156,5 @@ def read_cells(tiling: Tiling, i: int, j: int) -> CosineCells:
         here = table.column("a").to_numpy(), table.column("b").to_numpy()
         for name in ("pairs", "first", "second", "duplicates"):
             getattr(cells, name)[here] = table.column(name).to_numpy()
-        cells.histogram[here] = table.column("histogram").combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
+        cells.histogram[here] = parts.matrix(table, "histogram")
     return cells

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from jobs import actor, schema
+from jobs import actor, parts, schema
 from jobs.engine import Cluster
 from jobs.runs import Model, Run
 from jobs.storage import Storage
@@ -125,7 +125,7 @@ def _table(work: pa.Table, out: Any, finite: np.ndarray) -> pa.Table:
             "content_sha": work.column("content_sha").take(kept),
             "tokens": out.tokens.numpy()[kept].astype(np.int32),
             "truncated": work.column("truncated").take(kept),
-            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(embeddings.ravel()), embeddings.shape[1]),
+            "embedding": parts.fixed_lists(embeddings),
             **{name: column.numpy()[kept].astype(np.float32) for name, column in moments.items()},
         }
     )

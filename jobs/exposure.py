@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from jobs import blocks, schema
+from jobs import blocks, parts, schema
 from jobs.blocks import Tiling
 from jobs.engine import Cluster, results
 from jobs.layout import Layout, folder
@@ -38,56 +38,59 @@ def expose(
     place, grid = folder(run, "exposure", model, temperature), blocks.tiling(run, model, temperature, layout)
     if run.storage.exists(f"{place}/done.json"):
         return
+    import ray
+
     key = run.key(model, temperature)
-    run.storage.write_table(
-        f"{place}/near_duplicates.parquet", schema.NEAR_DUPLICATES.build_rows(_duplicates(grid, layout, key, count))
-    )
+    # What the ranks by id in the tiles stand for: places in canonical order, and names.
+    order = np.argsort(layout.ids, kind="stable")
+    duplicates = _duplicates(grid, layout, key, count, order)
+    run.storage.write_table(f"{place}/near_duplicates.parquet", schema.NEAR_DUPLICATES.build_rows(duplicates))
     rows: list[dict[str, Any]] = []
-    if grid.neighbours and len(layout) > 1:
-        label = _merged(cluster, grid, layout, run.place("neighbours", model, temperature), count)
-        rows = _exposures(label, layout, key, "corpus", own=True)
-    if queries is not None and grid.neighbours:
-        label = _asked(cluster, queries, grid, layout, model, temperature, count)
-        rows += _exposures(label, layout, key, "queries", own=False)
+    if grid.neighbours:
+        names = ray.put(pa.array(layout.ids[order].tolist(), pa.string()))
+        if len(layout) > 1:
+            ranks = _merged(cluster, grid, run.place("neighbours", model, temperature), count, names)
+            rows = _exposures(_places(ranks, order), layout, key, "corpus", own=True)
+        if queries is not None:
+            ranks = _asked(cluster, queries, grid, model, temperature, count, names)
+            rows += _exposures(_places(ranks, order), layout, key, "queries", own=False)
     run.storage.write_table(f"{place}/exposure.parquet", schema.EXPOSURE.build_rows(rows))
     run.storage.write_json(f"{place}/done.json", {"texts": len(layout), "k": grid.neighbours})
     run.storage.remove(f"{grid.place}/near")
 
 
-def _merged(cluster: Cluster, grid: Tiling, layout: Layout, neighbours: str, count: int) -> np.ndarray:
-    """Merge every block's neighbours over its tiles and leave them; (texts, k) places in canonical order."""
+def _places(ranks: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Ranks by id as places in canonical order; NOBODY stays."""
+    return np.where(ranks == NOBODY, NOBODY, order[np.where(ranks == NOBODY, 0, ranks)])
+
+
+def _merged(cluster: Cluster, grid: Tiling, neighbours: str, count: int, names: Any) -> np.ndarray:
+    """Merge every block's neighbours over its tiles and leave them; (texts, k) ranks by id."""
     import ray
 
-    order = np.argsort(layout.ids, kind="stable")
-    names = ray.put(pa.array(layout.ids[order].tolist(), pa.string()))
     task = ray.remote(_merge_block)
-    parts = dict(results(cluster, lambda k: task.remote(grid, k, count, neighbours, names), range(count)))
-    label = np.concatenate([parts[k] for k in range(count)])
-    return np.where(label == NOBODY, NOBODY, order[np.where(label == NOBODY, 0, label)])
+    found = dict(results(cluster, lambda k: task.remote(grid, k, count, neighbours, names), range(count)))
+    return np.concatenate([found[k] for k in range(count)])
 
 
 def _asked(
-    cluster: Cluster, queries: Run, grid: Tiling, layout: Layout, model: Model, temperature: Temperature, count: int
+    cluster: Cluster, queries: Run, grid: Tiling, model: Model, temperature: Temperature, count: int, names: Any
 ) -> np.ndarray:
-    """The nearest texts of every query, (queries, k) places in canonical order; leaves them below queries/neighbours."""
+    """The nearest texts of every query, (queries, k) ranks by id; leaves them below queries/neighbours."""
     import ray
 
-    order = np.argsort(layout.ids, kind="stable")
-    names = ray.put(pa.array(layout.ids[order].tolist(), pa.string()))
-    parts = queries.storage.list(queries.place("texts", model, temperature))
-    groups = [parts[k : k + _QUERY_PARTS] for k in range(0, len(parts), _QUERY_PARTS)]
+    files = queries.storage.list(queries.place("texts", model, temperature))
+    groups = [files[k : k + _QUERY_PARTS] for k in range(0, len(files), _QUERY_PARTS)]
     place, task = queries.place("neighbours", model, temperature), ray.remote(_ask)
     submit = lambda k: task.remote(grid, queries.storage, groups[k], count, f"{place}/part-{k:05d}.parquet", names)  # noqa: E731
     found = dict(results(cluster, submit, range(len(groups)), ahead=1))
-    label = np.concatenate([found[k] for k in range(len(groups))])
-    return np.where(label == NOBODY, NOBODY, order[np.where(label == NOBODY, 0, label)])
+    return np.concatenate([found[k] for k in range(len(groups))])
 
 
-def _ask(grid: Tiling, storage: Storage, parts: list[str], count: int, name: str, names: pa.Array) -> np.ndarray:
+def _ask(grid: Tiling, storage: Storage, files: list[str], count: int, name: str, names: pa.Array) -> np.ndarray:
     """Hold some queries against every block of the corpus."""
-    tables = [storage.read_table(part, ["text_id", "embedding"]) for part in parts]
-    columns = [table.column("embedding").combine_chunks() for table in tables]
-    asking = np.concatenate([column.flatten().to_numpy().reshape(len(column), -1) for column in columns])
+    asked = pa.concat_tables([storage.read_table(file, ["text_id", "embedding"]) for file in files])
+    asking = parts.matrix(asked, "embedding")
     nobody = np.zeros(len(asking), np.int64)
     rows = Block(asking, nobody, np.full(len(asking), NOBODY, np.int32))
     near = Nearest.empty(len(asking), grid.neighbours)
@@ -95,7 +98,7 @@ def _ask(grid: Tiling, storage: Storage, parts: list[str], count: int, name: str
         block = blocks.read_block(grid.storage.root, grid.block(number))
         tile = cosine_tile(rows, block, grid.intervals, diagonal=False, neighbours=grid.neighbours)
         near = near.merged(tile.rows)
-    ids = pa.concat_arrays([table.column("text_id").combine_chunks() for table in tables])
+    ids = asked.column("text_id").combine_chunks()
     storage.write_table(name, schema.NEIGHBOURS.build(_graph(near, ids, names)))
     return near.label
 
@@ -142,11 +145,10 @@ def _exposures(label: np.ndarray, layout: Layout, key: dict[str, Any], asked_by:
     return rows
 
 
-def _duplicates(grid: Tiling, layout: Layout, key: dict[str, Any], count: int) -> list[dict[str, Any]]:
+def _duplicates(grid: Tiling, layout: Layout, key: dict[str, Any], count: int, order: np.ndarray) -> list[dict[str, Any]]:
     """The listed near-duplicates of all tiles."""
-    parts = (blocks.read_duplicates(grid, i, j) for i, j in tiles.upper_triangle(count))
-    pairs = merge_tree(parts, lambda one, other: one.merged(other).first(grid.listed))
-    order = np.argsort(layout.ids, kind="stable")
+    lists = (blocks.read_duplicates(grid, i, j) for i, j in tiles.upper_triangle(count))
+    pairs = merge_tree(lists, lambda one, other: one.merged(other).first(grid.listed))
     return [
         key
         | {"rank": rank, "text_id_a": layout.ids[a], "text_id_b": layout.ids[b], "cosine": float(cosine)}

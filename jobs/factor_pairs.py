@@ -1,18 +1,18 @@
-"""Explicit pairs of texts whose factors lie in durable parts: their bounds, their exact values, their ranking."""
+"""Explicit pairs of texts whose factors lie in durable parts: their bounds and their exact values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from jobs import factor_parts
 from jobs.config import Analysis
 from jobs.engine import Cluster, results
 from jobs.runs import Model, Run
-from jobs.storage import Storage
+from jobs.socm_tables import Pairs
 from tempscale.temperature import Temperature
 
 _GROUP_TEXTS, _GROUP_ROWS = 2048, 1 << 16
@@ -46,25 +46,9 @@ class FactorFiles:
 
     def groups(self) -> np.ndarray:
         """The group of consecutive parts that each part belongs to."""
-        sizes = np.bincount([part for part, _ in self.part.values()], minlength=len(self.names))
-        group, texts, rows, found = 0, 0, 0, list[int]()
-        for size, rank in zip(sizes, self.ranks, strict=True):
-            if found and (texts + size > _GROUP_TEXTS or rows + rank > _GROUP_ROWS):
-                group, texts, rows = group + 1, 0, 0
-            texts, rows = texts + int(size), rows + rank
-            found.append(group)
-        return np.array(found, dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Exact values of explicit pairs, in the order that they were given."""
-
-    first: np.ndarray
-    second: np.ndarray
-    d_mu: np.ndarray
-    d_sigma: np.ndarray
-    value: np.ndarray
+        texts = np.bincount([part for part, _ in self.part.values()], minlength=len(self.names)).tolist()
+        members = factor_parts.groups(texts, self.ranks, _GROUP_TEXTS, _GROUP_ROWS)
+        return np.repeat(np.arange(len(members)), [len(own) for own in members])
 
 
 def exact_pairs(
@@ -137,7 +121,7 @@ def _work(
     torch.set_num_threads(1)
     place, means, factors = dict[str, int](), list[Any](), list[Any]()
     for names in dict.fromkeys((rows, columns)):
-        own_ids, own_means, own_factors = _load(root, names)
+        own_ids, own_means, own_factors = factor_parts.read(root, names)
         place.update({text_id: len(factors) + k for k, text_id in enumerate(own_ids)})
         means.append(own_means)
         factors += own_factors
@@ -158,36 +142,3 @@ def _work(
 
 def _squares(rows: np.ndarray) -> np.ndarray:
     return np.asarray(np.einsum("nd,nd->n", rows, rows))
-
-
-@lru_cache(maxsize=2)
-def _load(root: str, names: tuple[str, ...]) -> Any:
-    """Ids, unit means and factors of some parts."""
-    import torch
-
-    ids, means, factors = list[str](), [], []
-    for name in names:
-        table = Storage(root).read_table(name)
-        column = table.column("mean").combine_chunks()
-        means.append(torch.tensor(column.flatten().to_numpy().reshape(len(column), -1)))
-        factors += [torch.tensor(np.asarray(f.values).reshape(-1, means[0].shape[1])) for f in table.column("factor")]
-        ids += table.column("text_id").to_pylist()
-    return ids, torch.cat(means), factors
-
-
-def best(
-    found: Pairs, scores: np.ndarray, kept: np.ndarray, ids: np.ndarray, tokens: np.ndarray, size: int
-) -> list[dict[str, Any]]:
-    """The pairs of largest score among those kept; ties by ids."""
-    if not len(kept):
-        return []
-    floor = np.partition(scores[kept], -min(size, len(kept)))[-min(size, len(kept))]
-    rows = []
-    for k in kept[scores[kept] >= floor].tolist():
-        a, b = sorted((int(found.first[k]), int(found.second[k])), key=lambda text: str(ids[text]))
-        rows.append((-scores[k], ids[a], ids[b], a, b, k))
-    return [
-        {"rank": rank, "text_id_a": first, "text_id_b": second, "tokens_a": int(tokens[a]), "tokens_b": int(tokens[b])}
-        | {"d_mu": float(found.d_mu[k]), "d_sigma": float(found.d_sigma[k]), "socm": float(found.value[k])}
-        for rank, (_, first, second, a, b, k) in enumerate(sorted(rows)[:size], start=1)
-    ]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from jobs import actor, corpus, schema
+from jobs import actor, corpus, factor_parts
 from jobs.layout import Layout
 from jobs.runs import Model, Run
 
@@ -61,16 +60,7 @@ def leave_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
         worker.encoder.set_temperature(temperature)
         out = worker.encoder.encode_tokens(tokens, moments=False, factors=True, role=actor.ROLE)
         assert out.factors is not None
-        means = np.stack([mean.numpy() for mean, _ in out.factors])
-        table = schema.factors(means.shape[1]).build(
-            {
-                "text_id": work.column("text_id"),
-                "tokens": out.tokens.numpy().astype(np.int32),
-                "mean": pa.FixedSizeListArray.from_arrays(pa.array(means.ravel()), means.shape[1]),
-                "rank": np.array([factor.shape[0] for _, factor in out.factors], dtype=np.int32),
-                "factor": [factor.numpy().ravel() for _, factor in out.factors],
-            }
-        )
+        table = factor_parts.table(work.column("text_id"), out.tokens.tolist(), out.factors)
         name = f"{kind}/model={worker.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
         worker.storage.write_table(name, table)
     return {"number": number, "texts": work.num_rows}

@@ -45,7 +45,7 @@ def cosine(
     """
     grid, n = blocks.tiling(run, model, temperature, layout), len(layout)
     texts = run.place("texts", model, temperature)
-    dim = _dim(run, texts)
+    dim = blocks.dimensions(run, model, temperature)
     bounds = tiles.blocks(n, tiles.block_size(n, dim))
     if run.storage.exists(f"{grid.place}/closed.json"):
         on_pairs(n * (n - 1) // 2)
@@ -61,12 +61,6 @@ def cosine(
         on_pairs(n * (n - 1) // 2)
     _finish(run, grid.place, run.key(model, temperature), layout, cells, sums, means)
     return len(bounds)
-
-
-def _dim(run: Run, texts: str) -> int:
-    """Dimensions of the embeddings in texts/."""
-    table = run.storage.read_table(run.storage.list(texts)[0], ["embedding"])
-    return int(table.schema.field("embedding").type.list_size)
 
 
 def _gather(cluster: Cluster, grid: Tiling, texts: str, bounds: list[tuple[int, int]], layout: Layout, rows: int) -> None:

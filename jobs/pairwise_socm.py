@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from jobs import parts, schema, socm_tables
+from jobs import factor_parts, parts, schema, socm_tables
 from jobs.config import Analysis
 from jobs.engine import Cluster, results
 from jobs.errors import IncompleteRun
@@ -73,7 +72,8 @@ def measure(
 
     names = run.storage.list(run.place(kind, model, temperature))
     heads = [run.storage.read_table(name, ["text_id", "tokens", "rank"]) for name in names]
-    groups = _groups([head.num_rows for head in heads], [int(np.sum(head.column("rank").to_numpy())) for head in heads])
+    rows = [int(np.sum(head.column("rank").to_numpy())) for head in heads]
+    groups = factor_parts.groups([head.num_rows for head in heads], rows, _GROUP_TEXTS, _GROUP_ROWS)
     ids = np.array([i for head in heads for i in head.column("text_id").to_pylist()], dtype=object)
     tokens = np.concatenate([head.column("tokens").to_numpy() for head in heads]).astype(np.int64)
     sizes = [sum(heads[k].num_rows for k in group) for group in groups]
@@ -99,18 +99,6 @@ def _settings(analysis: Analysis) -> dict[str, float]:
     return {"regularization": analysis.socm_regularization, "tolerance": analysis.socm_tolerance}
 
 
-def _groups(texts: list[int], ranks: list[int]) -> list[list[int]]:
-    """Consecutive parts of factors/ along one side of a super-tile: few where the texts are long."""
-    groups: list[list[int]] = []
-    for part in range(len(texts)):
-        joined = [*groups[-1], part] if groups else []
-        if joined and sum(texts[k] for k in joined) <= _GROUP_TEXTS and sum(ranks[k] for k in joined) <= _GROUP_ROWS:
-            groups[-1] = joined
-        else:
-            groups.append([part])
-    return groups
-
-
 def _tile(tiling: _Tiling, i: int, j: int, rows: list[str], columns: list[str], first_row: int, first_column: int) -> None:
     """Compute one super-tile and leave its pairs row < column."""
     import torch
@@ -118,32 +106,18 @@ def _tile(tiling: _Tiling, i: int, j: int, rows: list[str], columns: list[str], 
     from tempscale.socm import socm_square, socm_tile
 
     torch.set_num_threads(1)
-    means, factors = _load(tiling.storage.root, tuple(rows))
+    _, means, factors = factor_parts.read(tiling.storage.root, tuple(rows))
     if i == j:
         found = socm_square(means, factors, **tiling.settings)
         row, column = np.triu_indices(len(factors), 1)
     else:
-        other_means, other_factors = _load(tiling.storage.root, tuple(columns))
+        _, other_means, other_factors = factor_parts.read(tiling.storage.root, tuple(columns))
         found = socm_tile(means, factors, other_means, other_factors, **tiling.settings)
         row, column = (index.ravel() for index in np.indices((len(factors), len(other_factors))))
     values = {"row": first_row + row, "column": first_column + column}
     for name, matrix in (("d_mu", found.d_mu), ("d_sigma", found.d_sigma), ("error", found.d_sigma_error)):
         values[name] = matrix.numpy()[row, column]
     tiling.storage.write_table(tiling.tile(i, j), parts.SOCM_TILE.build(values))
-
-
-@lru_cache(maxsize=3)
-def _load(root: str, names: tuple[str, ...]) -> Any:
-    """Unit means and factors of some durable parts. The last ones stay in memory: a row of tiles shares its rows."""
-    import torch
-
-    means, factors = [], []
-    for name in names:
-        table = Storage(root).read_table(name)
-        column = table.column("mean").combine_chunks()
-        means.append(torch.tensor(column.flatten().to_numpy().reshape(len(column), -1)))
-        factors += [torch.tensor(np.asarray(f.values).reshape(-1, means[0].shape[1])) for f in table.column("factor")]
-    return torch.cat(means), factors
 
 
 def _assemble(

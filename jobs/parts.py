@@ -1,10 +1,23 @@
-"""The Arrow schema of what steps leave for one another below partials/: blocks of texts, super-tiles, per-text means."""
+"""The Arrow schema of what steps leave for one another below partials/, and matrices as columns of fixed lists."""
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 from jobs.schema import Column, Table
+
+
+def fixed_lists(matrix: np.ndarray) -> pa.FixedSizeListArray:
+    """A matrix as a column with a row in each cell."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(matrix.ravel()), matrix.shape[1])
+
+
+def matrix(table: pa.Table, name: str) -> np.ndarray:
+    """A column of lists of one length as a matrix; read-only."""
+    column = table.column(name).combine_chunks()
+    return np.asarray(column.flatten().to_numpy().reshape(len(column), -1))
+
 
 TEXT_MEANS = Table(
     "text_means",

@@ -72,8 +72,7 @@ def leave_prefixes(worker: actor.ModelActor, number: int, work: pa.Table) -> dic
         for length in lengths:
             embeddings = worker.encoder.encode(texts, moments=False, max_length=length, role=actor.ROLE).embeddings.numpy()
             columns = {"text_id": work.column("text_id"), "prefix_tokens": pa.array([length] * len(texts), pa.int32())}
-            embedding = pa.FixedSizeListArray.from_arrays(pa.array(embeddings.ravel()), embeddings.shape[1])
-            tables.append(pa.table(columns | {"embedding": embedding}))
+            tables.append(pa.table(columns | {"embedding": parts.fixed_lists(embeddings)}))
         place = f"partials/probe/model={worker.model.label}/temperature={temperature.slug}/embeddings"
         worker.storage.write_table(f"{place}/part-{number:05d}.parquet", pa.concat_tables(tables))
     return {"number": number, "texts": work.num_rows}
@@ -87,8 +86,7 @@ def _tabulate(run: Run, model: Model, temperature: Temperature, population: floa
     """Mean cosine over all pairs at each prefix, and each text's own mean."""
     table = pa.concat_tables([run.storage.read_table(n) for n in run.storage.list(_embeddings(run, model, temperature))])
     prefix = table.column("prefix_tokens").to_numpy()
-    column = table.column("embedding").combine_chunks()
-    embeddings = column.flatten().to_numpy().reshape(len(column), -1)
+    embeddings = parts.matrix(table, "embedding")
     ids = np.array(table.column("text_id").to_pylist(), dtype=object)
     rows, means = [], []
     for length in np.unique(prefix):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,16 @@ class Sample:
     def overall(self) -> np.ndarray:
         """Each text's mean with all others."""
         return np.array([mean(values) for values in self.value], dtype=float)
+
+
+class Pairs(NamedTuple):
+    """Values of explicit pairs (first, second) of places in some list of texts."""
+
+    first: np.ndarray
+    second: np.ndarray
+    d_mu: np.ndarray
+    d_sigma: np.ndarray
+    value: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -142,22 +152,28 @@ def ranked(sample: Sample, size: int) -> list[dict[str, Any]]:
     distance = sample.d_mu[row, column]
     closest = distance <= np.quantile(distance, _SAME_MEAN_SHARE)
     for ranking, scores, kept in (("socm", sample.value, slice(None)), ("same_mean", sample.d_sigma, closest)):
-        pairs = np.stack([row[kept], column[kept]], axis=1)
-        score = scores[pairs[:, 0], pairs[:, 1]]
-        last = min(size, len(score))
-        # All that tie with the last place are sorted by id before the list is cut.
-        candidates = np.flatnonzero(score >= np.partition(score, -last)[-last])
-        named = (sorted(pairs[k].tolist(), key=lambda text: str(sample.ids[text])) for k in candidates)
-        ordered = sorted(
-            (-score[k], sample.ids[a], sample.ids[b], a, b) for k, (a, b) in zip(candidates, named, strict=True)
-        )
-        for place, (_, first, second, a, b) in enumerate(ordered[:size], start=1):
-            rows.append(
-                {"over": "sample", "ranking": ranking, "rank": place, "text_id_a": first, "text_id_b": second}
-                | {"tokens_a": int(sample.tokens[a]), "tokens_b": int(sample.tokens[b]), "d_mu": float(sample.d_mu[a, b])}
-                | {"d_sigma": float(sample.d_sigma[a, b]), "socm": float(sample.value[a, b])}
-            )
+        first, second = row[kept], column[kept]
+        pairs = Pairs(first, second, *(m[first, second] for m in (sample.d_mu, sample.d_sigma, sample.value)))
+        found = best(pairs, scores[first, second], sample.ids, sample.tokens, size)
+        rows += [{"over": "sample", "ranking": ranking} | pair for pair in found]
     return rows
+
+
+def best(pairs: Pairs, score: np.ndarray, ids: np.ndarray, tokens: np.ndarray, size: int) -> list[dict[str, Any]]:
+    """The pairs of largest score; ties by ids."""
+    if not len(score):
+        return []
+    last = min(size, len(score))
+    # All that tie with the last place are sorted by id before the list is cut.
+    ordered = []
+    for k in np.flatnonzero(score >= np.partition(score, -last)[-last]).tolist():
+        a, b = sorted((int(pairs.first[k]), int(pairs.second[k])), key=lambda text: str(ids[text]))
+        ordered.append((-score[k], ids[a], ids[b], a, b, k))
+    return [
+        {"rank": rank, "text_id_a": one, "text_id_b": other, "tokens_a": int(tokens[a]), "tokens_b": int(tokens[b])}
+        | {"d_mu": float(pairs.d_mu[k]), "d_sigma": float(pairs.d_sigma[k]), "socm": float(pairs.value[k])}
+        for rank, (_, one, other, a, b, k) in enumerate(sorted(ordered)[:size], start=1)
+    ]
 
 
 def scatter(sample: Sample, seed: int) -> list[dict[str, Any]]:

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from jobs import actor, blocks, parts, schema
+from jobs import actor, blocks, factor_parts, parts, schema, socm_tables
 from jobs.blocks import Tiling
 from jobs.engine import Cluster, results
 from jobs.errors import IncompleteRun
-from jobs.factor_pairs import FactorFiles, best, bounded, exact_pairs
+from jobs.factor_pairs import FactorFiles, bounded, exact_pairs
 from jobs.layout import Layout, column, folder
 from jobs.runs import Model, Run
+from jobs.socm_tables import Pairs
 from tempscale import tiles
 from tempscale.temperature import Temperature
 
@@ -130,17 +131,8 @@ def leave_survivors(worker: actor.ModelActor, number: int, work: pa.Table) -> di
             continue
         worker.encoder.set_temperature(temperature)
         found = worker.encoder.factors_of(tokens, {place[text_id] for text_id in ids}, role=actor.ROLE)
-        means = np.stack([found[place[text_id]][0].numpy() for text_id in ids])
-        factors = [found[place[text_id]][1].numpy() for text_id in ids]
-        table = schema.factors(means.shape[1]).build(
-            {
-                "text_id": ids,
-                "tokens": np.array([tokens.lengths[place[text_id]] for text_id in ids], dtype=np.int32),
-                "mean": pa.FixedSizeListArray.from_arrays(pa.array(means.ravel()), means.shape[1]),
-                "rank": np.array([len(factor) for factor in factors], dtype=np.int32),
-                "factor": [factor.ravel() for factor in factors],
-            }
-        )
+        places = [place[text_id] for text_id in ids]
+        table = factor_parts.table(ids, [tokens.lengths[k] for k in places], [found[k] for k in places])
         name = f"{metadata['kind']}/model={worker.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
         worker.storage.write_table(name, table)
     return {"number": number, "texts": len(asked)}
@@ -170,7 +162,6 @@ class _Left:
     """Pairs that the traces left."""
 
     places: np.ndarray
-    cosines: np.ndarray
     ranking: np.ndarray
 
 
@@ -181,8 +172,8 @@ def _survivors(
     import ray
 
     grid = blocks.tiling(run, model, temperature, layout)
-    first = blocks.read_block(run.storage.root, grid.block(0))
-    bounds = tiles.blocks(len(layout), tiles.block_size(len(layout), first.embeddings.shape[1]))
+    dim = blocks.dimensions(run, model, temperature)
+    bounds = tiles.blocks(len(layout), tiles.block_size(len(layout), dim))
     triangle = tiles.upper_triangle(len(bounds))
     missing = [tile for tile in triangle if not run.storage.exists(_name(search.place, *tile))]
     task, analysis = ray.remote(_bound_tile), run.config.analysis
@@ -202,7 +193,7 @@ def _survivors(
         tables.append(table)
     whole = pa.concat_tables(tables)
     places = np.stack([whole.column("row").to_numpy(), whole.column("column").to_numpy()], axis=1)
-    return _Left(places, whole.column("cosine").to_numpy(), whole.column("ranking").to_numpy())
+    return _Left(places, whole.column("ranking").to_numpy())
 
 
 def _name(place: str, i: int, j: int) -> str:
@@ -248,7 +239,8 @@ def _finish(
     for ranking in RANKINGS:
         here = needed[ranking][every]
         scores = found.value if ranking == "socm" else found.d_sigma
-        rows = best(found, scores, np.flatnonzero(here), ids, layout.tokens[texts], analysis.worst_pairs)
+        kept = Pairs(*(column[here] for column in found))
+        rows = socm_tables.best(kept, scores[here], ids, layout.tokens[texts], analysis.worst_pairs)
         ranked += [key | {"over": "corpus", "ranking": ranking} | row for row in rows]
         searched.append(
             key

@@ -104,11 +104,9 @@ def paired_nuclear_norms(
     if _DENSE * len(here) >= len(factors) ** 2 and not regularization:
         return all_nuclear_norms(factors)[torch.from_numpy(here), torch.from_numpy(there)]
     if regularization or factors[0].dtype != torch.float32 or factors[0].device.type != "cpu":
-        order = np.argsort(here, kind="stable")
-        for own in np.split(order, np.flatnonzero(np.diff(here[order])) + 1):
+        for text, own in _by_first(here):
             partners = [factors[j] for j in there[own]]
-            found = cross_nuclear_norms([factors[here[own[0]]]], partners, regularization=regularization)
-            norms[own] = found[0].numpy()
+            norms[own] = cross_nuclear_norms([factors[text]], partners, regularization=regularization)[0].numpy()
         return torch.from_numpy(norms)
     arrays = [factor.detach().numpy() for factor in factors]
     ranks = np.array([len(array) for array in arrays])

@@ -30,6 +30,7 @@ BELOW_STEPS = {
     "socm_sample",
     "socm_tables",
     "factor_pairs",
+    "factor_parts",
     "headline",
     "figures",
 }
