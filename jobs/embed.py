@@ -32,18 +32,20 @@ def embed(
 
     Args:
         index: what `corpus.shard` returned.
-        on_texts: told the number of texts of each finished shard, and at once of those already there.
+        on_texts: told the number of texts of each finished shard, and first, in one call, of those already there.
         worker: `QueryActor` where the texts are queries.
 
     Returns:
         Texts embedded and texts rejected because an embedding was not finite, over the whole run.
     """
     work: dict[int, pa.Table] = {}
+    there = 0
     for number, shard in enumerate(index["shards"]):
         if all(run.storage.exists(run.part("texts", model, t, number)) for t in run.temperatures):
-            on_texts(shard["texts"])
+            there += shard["texts"]
         else:
             work[number] = pa.table({"name": [shard["name"]]})
+    on_texts(there)
     arguments = {"storage": run.storage, "folder": model.name, "max_length": model.max_length}
     for report in actor.pool(run, cluster, model, worker or EmbedActor, work, tokenise, arguments):
         on_texts(report["texts"])

@@ -34,12 +34,14 @@ def collect(
     tokens = dict(zip(layout.ids.tolist(), layout.tokens.tolist(), strict=True))
     sample = sorted(set(wanted), key=lambda text_id: (tokens[text_id], text_id))
     missing: dict[int, list[str]] = {}
+    there = 0
     for number, start in enumerate(range(0, len(sample), CHUNK)):
         chunk = sample[start : start + CHUNK]
         if all(run.storage.exists(run.part(kind, model, t, number)) for t in run.temperatures):
-            on_texts(len(chunk))
+            there += len(chunk)
         else:
             missing[number] = chunk
+    on_texts(there)
     texts = corpus.texts_of(run.storage, index, {i for chunk in missing.values() for i in chunk}) if missing else {}
     work = {
         number: pa.table({"text_id": chunk, "text": [texts[text_id] for text_id in chunk]}).replace_schema_metadata(

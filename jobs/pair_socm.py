@@ -31,17 +31,19 @@ def measure(
 
     Args:
         index: what `pair_chunks.chunk` returned.
-        on_pairs: told the number of pairs of each finished chunk, and at once of those already there.
+        on_pairs: told the number of pairs of each finished chunk, and first, in one call, of those already there.
 
     Returns:
         Pairs measured, and pairs rejected because a figure was not finite, over the whole run.
     """
     work: dict[int, pa.Table] = {}
+    there = 0
     for number, chunk in enumerate(index["shards"]):
         if all(run.storage.exists(run.part(PARTIALS, model, t, number)) for t in run.temperatures):
-            on_pairs(chunk["pairs"])
+            there += chunk["pairs"]
         else:
             work[number] = pa.Table.from_pylist([{"name": chunk["name"], **run.config.socm.model_dump()}])
+    on_pairs(there)
     for report in actor.pool(run, cluster, model, PairActor, work):
         on_pairs(report["pairs"])
     rejected = sum(

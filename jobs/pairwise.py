@@ -35,7 +35,7 @@ def cosine(
     """Leave length_collapse, text_means and closed.json of one model and temperature below partials/cosine.
 
     Args:
-        on_pairs: told the pairs of each finished tile, and at once of those already there.
+        on_pairs: told the pairs of each finished tile, and first, in one call, of those already there.
 
     Returns:
         Blocks of the grid.
@@ -118,12 +118,9 @@ def _block_means(grid: Tiling, number: int, sums: CosineSums) -> np.ndarray:
 
 def _tiles(cluster: Cluster, grid: Tiling, bounds: list[tuple[int, int]], on_pairs: Callable[[int], None]) -> CosineCells:
     """Work through the tiles that are missing; the aggregates of all."""
-    triangle, missing = tiles.upper_triangle(len(bounds)), []
-    for i, j in triangle:
-        if grid.storage.exists(grid.cells(i, j)):
-            on_pairs(_pairs(bounds, i, j))
-        else:
-            missing.append((i, j))
+    triangle = tiles.upper_triangle(len(bounds))
+    missing = [(i, j) for i, j in triangle if not grid.storage.exists(grid.cells(i, j))]
+    on_pairs(sum(_pairs(bounds, i, j) for i, j in set(triangle) - set(missing)))
     for (i, j), _ in tile_results(cluster, blocks.work, (grid,), missing):
         on_pairs(_pairs(bounds, i, j))
     return merge_tree((blocks.read_cells(grid, i, j) for i, j in triangle), CosineCells.merged)

@@ -79,13 +79,10 @@ def measure(
     sizes = [sum(heads[k].num_rows for k in group) for group in groups]
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
     tiling = _Tiling(run.storage, folder(run, step, model, temperature), _settings(run.config.analysis))
-    triangle, missing = tiles.upper_triangle(len(groups)), []
+    triangle = tiles.upper_triangle(len(groups))
     pairs = {(i, j): sizes[i] * (sizes[i] - 1) // 2 if i == j else sizes[i] * sizes[j] for i, j in triangle}
-    for tile in triangle:
-        if run.storage.exists(tiling.tile(*tile)):
-            on_pairs(pairs[tile])
-        else:
-            missing.append(tile)
+    missing = [tile for tile in triangle if not run.storage.exists(tiling.tile(*tile))]
+    on_pairs(sum(pairs[tile] for tile in set(triangle) - set(missing)))
     task = ray.remote(_tile)
     files = [[names[k] for k in group] for group in groups]
     submit = lambda t: task.remote(tiling, t[0], t[1], files[t[0]], files[t[1]], starts[t[0]], starts[t[1]])  # noqa: E731

@@ -33,12 +33,14 @@ def probe(
     if len(sample) < 2 or not lengths:
         return {"texts": 0, "prefixes": []}
     missing: dict[int, list[str]] = {}
+    there = 0
     for number, start in enumerate(range(0, len(sample), CHUNK)):
         chunk = sample[start : start + CHUNK]
         if all(run.storage.exists(f"{_embeddings(run, model, t)}/part-{number:05d}.parquet") for t in run.temperatures):
-            on_texts(len(chunk))
+            there += len(chunk)
         else:
             missing[number] = chunk
+    on_texts(there)
     texts = corpus.texts_of(run.storage, index, {i for chunk in missing.values() for i in chunk}) if missing else {}
     work = {
         number: pa.table({"text_id": chunk, "text": [texts[text_id] for text_id in chunk]}).replace_schema_metadata(
