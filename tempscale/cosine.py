@@ -109,9 +109,7 @@ def cosine_tile(
     buffer, bins = np.empty(height * width, kind), np.empty(width, np.int32)
     for start in range(0, len(rows), height):
         left = rows.embeddings[start : start + height]
-        for begin in range(0, len(columns), width):
-            if diagonal and begin + width <= start:
-                continue
+        for begin in range(start if diagonal else 0, len(columns), width):
             right = columns.embeddings[begin : begin + width]
             product = buffer[: len(left) * len(right)].reshape(len(left), len(right))
             np.dot(left, right.T, out=product)

@@ -55,18 +55,15 @@ def scan(
         if begin >= columns:
             continue
         row = cosines[i]
-        _to_bins(row, begin, bins, histogram.shape[2])
         for b in range(len(column_starts) - 1):
             low, high = max(begin, column_starts[b] - first_column), min(columns, column_starts[b + 1] - first_column)
             if low >= high:
                 continue
-            one, two = _sums(row, low, high)
+            one, two = _sums(row[low:high], bins[low:high], histogram.shape[2])
             first[a, b] += one
             second[a, b] += two
             pairs[a, b] += high - low
-            cell = histogram[a, b]
-            for j in range(low, high):
-                cell[bins[j]] += np.uint32(1)
+            _count(bins[low:high], histogram[a, b])
         _look(
             row, begin, place, first_column, row_near, row_label, column_near, column_label, row_ids, column_ids,
             row_floor, column_floor, a, column_starts, duplicate, duplicates, pair_cosine, pair_ids, kept,
@@ -74,20 +71,25 @@ def scan(
 
 
 @_summing
-def _sums(row: np.ndarray, low: int, high: int) -> tuple[float, float]:
+def _sums(values: np.ndarray, bins: np.ndarray, count: int) -> tuple[float, float]:
+    """Σcos and Σcos² of a stretch of a row, whose bins are noted on the way.
+
+    It is a slice from 0 on: an index that numba must take for possibly negative keeps a loop from becoming vectors.
+    """
+    half, last = np.float32(count / 2), np.int32(count - 1)
     one, two = 0.0, 0.0
-    for j in range(low, high):
-        x = np.float64(row[j])
+    for j in range(len(values)):
+        bins[j] = min(max(np.int32((values[j] + np.float32(1.0)) * half), np.int32(0)), last)
+        x = np.float64(values[j])
         one += x
         two += x * x
     return one, two
 
 
-@_summing
-def _to_bins(row: np.ndarray, begin: int, bins: np.ndarray, count: int) -> None:
-    half, last = np.float32(count / 2), np.int32(count - 1)
-    for j in range(begin, len(row)):
-        bins[j] = min(max(np.int32((row[j] + np.float32(1.0)) * half), np.int32(0)), last)
+@_compiled
+def _count(bins: np.ndarray, cell: np.ndarray) -> None:
+    for j in range(len(bins)):
+        cell[np.uint32(bins[j])] += np.uint32(1)
 
 
 @_compiled
@@ -100,23 +102,22 @@ def _look(
 ) -> None:  # fmt: skip
     """Offer a row's cosines to both texts of each pair, and to the list of near-duplicates."""
     columns = len(row)
-    start = begin
-    while start < columns:
+    for start in range(begin, columns, _WIDTH):
         stop = min(start + _WIDTH, columns)
-        if _candidates(row, start, stop, min(row_floor[place], duplicate), column_floor, first_column):
-            for j in range(start, stop):
-                value, column = row[j], first_column + j
-                if value >= row_floor[place]:
-                    row_floor[place] = keep(row_near[place], row_label[place], value, column_ids[column])
-                if value >= column_floor[column]:
-                    column_floor[column] = keep(column_near[column], column_label[column], value, row_ids[place])
-                if value >= duplicate:
-                    b = 0
-                    while column_starts[b + 1] <= column:
-                        b += 1
-                    duplicates[a, b] += 1
-                    _note(pair_cosine, pair_ids, kept, value, row_ids[place], column_ids[column])
-        start = stop
+        if not _candidates(row, start, stop, min(row_floor[place], duplicate), column_floor, first_column):
+            continue
+        for j in range(start, stop):
+            value, column = row[j], first_column + j
+            if value >= row_floor[place]:
+                row_floor[place] = keep(row_near[place], row_label[place], value, column_ids[column])
+            if value >= column_floor[column]:
+                column_floor[column] = keep(column_near[column], column_label[column], value, row_ids[place])
+            if value >= duplicate:
+                b = 0
+                while column_starts[b + 1] <= column:
+                    b += 1
+                duplicates[a, b] += 1
+                _note(pair_cosine, pair_ids, kept, value, row_ids[place], column_ids[column])
 
 
 @_compiled
