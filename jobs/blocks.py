@@ -86,7 +86,7 @@ def write_blocks(
     assert gathered is not None, "a block has at least one text"
     for k, (start, stop) in enumerate(bounds):
         own = gathered[start:stop]
-        columns = {"embedding": parts.fixed_lists(own), "interval": interval[start:stop], "label": labels[start:stop]}
+        columns = {"embedding": parts.row_bytes(own), "interval": interval[start:stop], "label": labels[start:stop]}
         # Embeddings hardly shrink, and each block is read once for every tile of its row and column.
         tiling.storage.write_table(tiling.block(first + k), parts.blocks(own.shape[1]).build(columns), "none")
 
@@ -95,9 +95,9 @@ def write_blocks(
 def read_block(storage_root: str, name: str) -> Block:
     """A block of texts. The last two stay in memory: a row of tiles shares its rows."""
     table = Storage(storage_root).read_table(name)
-    # A fresh copy lies on the allocator's own alignment, on which a product's last bits may depend.
-    embeddings = np.array(parts.matrix(table, "embedding"))
-    return Block(embeddings, table.column("interval").to_numpy(), table.column("label").to_numpy())
+    return Block(
+        parts.matrix_of_bytes(table, "embedding"), table.column("interval").to_numpy(), table.column("label").to_numpy()
+    )
 
 
 def work(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:

@@ -16,7 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 _LOG_SECONDS = 60.0
-_SAMPLE_SECONDS = 2.0
+_SAMPLE_SECONDS, _SAMPLE_SHARE = 2.0, 0.02
+"""Memory is looked at this often, or less often where looking, through all pages of all processes, would cost more."""
 
 
 class Stage:
@@ -140,8 +141,11 @@ class _PeakMemory:
         self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._stopped.wait(_SAMPLE_SECONDS):
+        pause = _SAMPLE_SECONDS
+        while not self._stopped.wait(pause):
+            begun = time.monotonic()
             self._peak = max(self._peak, summed_pss())
+            pause = max(_SAMPLE_SECONDS, (time.monotonic() - begun) / _SAMPLE_SHARE)
 
 
 def summed_pss() -> int:

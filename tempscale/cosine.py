@@ -17,6 +17,9 @@ from tempscale.neighbours import Nearest
 _ROWS, _COLUMNS = 512, 2048
 """A block of the product: 4 MB of float32, which stay in the caches until they are scanned."""
 
+_COUNTED = 1 << 31
+"""Pairs after which counts are moved from uint32 to int64: a further row of blocks still fits."""
+
 
 @dataclass(frozen=True)
 class Block:
@@ -104,7 +107,7 @@ def cosine_tile(
     kept = np.zeros(1, np.int64)
     counts = np.zeros(cells.histogram.shape, np.uint32)
     starts = np.searchsorted(columns.interval, np.arange(intervals + 1)).astype(np.int64)
-    row_interval = rows.interval.astype(np.int64)
+    row_interval, counted = rows.interval.astype(np.int64), 0
     height, width = max(1, min(_ROWS, len(rows))), max(1, min(_COLUMNS, len(columns)))
     buffer, bins = np.empty(height * width, kind), np.empty(width, np.int32)
     for start in range(0, len(rows), height):
@@ -119,8 +122,9 @@ def cosine_tile(
                 near.cosine, near.label, other.cosine, other.label, rows.labels, columns.labels, row_floor, column_floor,
                 kind.type(duplicate), cells.duplicates, pair_cosine, pair_ids, kept,
             )  # fmt: skip
-        # A row of blocks holds fewer pairs than a uint32 counts.
-        np.add(cells.histogram, counts, out=cells.histogram)
-        counts[:] = 0
+        counted += len(left) * len(columns)
+        if counted > _COUNTED or start + height >= len(rows):
+            np.add(cells.histogram, counts, out=cells.histogram)
+            counts[:] = counted = 0
     pairs = Duplicates(pair_cosine[: kept[0]], pair_ids[: kept[0]]).first(listed)
     return CosineTile(cells, pairs, near, other)
