@@ -169,6 +169,8 @@ def _paired(
     with journal.stage(f"cosine{_of(run, model)}, τ {temperature.canonical}", pairs) as stage:
         count = pairwise.cosine(run, cluster, model, temperature, texts, stage.advance)
         stage.note = f"{pairs:,} pairs, equal to their closed form"
+        if (moved := pairwise.rounding(run, model, temperature)) is not None:
+            stage.note = f"{pairs:,} pairs in {moved['precision']}, means moved by {moved['largest_mean_error']:.1g} at most"
         if run.config.analysis.cosine == "moments":
             stage.note = f"mean and variance of {pairs:,} pairs in closed form"
     if run.config.analysis.cosine == "full":
@@ -223,8 +225,12 @@ def render_again(folder: str) -> str:
 def _record(run: Run, index: dict[str, Any], layouts: dict[str, Layout], rejected: int, journal: Journal) -> dict[str, Any]:
     """What run.json says of the run."""
     record = runs.facts(run)
-    for label, model in record["models"].items():
-        model["texts"] = len(layouts[label])
+    for label, facts in record["models"].items():
+        facts["texts"] = len(layouts[label])
+    for model in run.models:
+        moved = {t.canonical: pairwise.rounding(run, model, t) for t in run.temperatures}
+        if any(moved.values()):
+            record["models"][model.label]["cosine_rounding"] = moved
     record["versions"]["altair"] = metadata.version("altair")
     corpus_facts = {key: value for key, value in index.items() if key != "shards"}
     return record | {

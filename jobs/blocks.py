@@ -14,7 +14,7 @@ from jobs.layout import Layout, folder
 from jobs.runs import Model, Run
 from jobs.storage import Storage
 from tempscale.aggregates import CosineCells
-from tempscale.cosine import Block, CosineTile, Duplicates, cosine_tile
+from tempscale.cosine import Block, CosineTile, Duplicates, Precision, cosine_tile, rounded
 from tempscale.neighbours import Nearest
 from tempscale.temperature import Temperature
 
@@ -29,6 +29,7 @@ class Tiling:
     neighbours: int
     duplicate: float
     listed: int
+    precision: Precision = "float32"
 
     def block(self, number: int) -> str:
         """The name of one block of texts."""
@@ -52,7 +53,7 @@ def tiling(run: Run, model: Model, temperature: Temperature, layout: Layout) -> 
     analysis = run.config.analysis
     return Tiling(
         run.storage, folder(run, "cosine", model, temperature), len(layout.edges), analysis.neighbours,
-        analysis.near_duplicate, analysis.worst_duplicates,
+        analysis.near_duplicate, analysis.worst_duplicates, analysis.cosine_precision,
     )  # fmt: skip
 
 
@@ -92,21 +93,20 @@ def write_blocks(
 
 
 @lru_cache(maxsize=2)
-def read_block(storage_root: str, name: str) -> Block:
-    """A block of texts. The last two stay in memory: a row of tiles shares its rows."""
+def read_block(storage_root: str, name: str, precision: Precision = "float32") -> Block:
+    """A block of texts, rounded to a precision. The last two stay in memory: a row of tiles shares its rows."""
     table = Storage(storage_root).read_table(name)
-    return Block(
-        parts.matrix_of_bytes(table, "embedding"), table.column("interval").to_numpy(), table.column("label").to_numpy()
-    )
+    embeddings = rounded(parts.matrix_of_bytes(table, "embedding"), precision)
+    return Block(embeddings, table.column("interval").to_numpy(), table.column("label").to_numpy())
 
 
 def work(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:
     """Work through one super-tile and leave its parts, its aggregates last; returns its pairs."""
-    rows = read_block(tiling.storage.root, tiling.block(i))
-    columns = rows if i == j else read_block(tiling.storage.root, tiling.block(j))
+    rows = read_block(tiling.storage.root, tiling.block(i), tiling.precision)
+    columns = rows if i == j else read_block(tiling.storage.root, tiling.block(j), tiling.precision)
     tile = cosine_tile(
         rows, columns, tiling.intervals, diagonal=i == j, neighbours=tiling.neighbours, duplicate=tiling.duplicate,
-        listed=tiling.listed, device=device,
+        listed=tiling.listed, device=device, precision=tiling.precision,
     )  # fmt: skip
     _write(tiling, i, j, tile)
     return int(tile.cells.pairs.sum())

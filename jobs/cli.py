@@ -69,6 +69,7 @@ def audit(
     beta: options.Beta = None,
     paper: options.Paper = False,
     cosine: options.Cosine = None,
+    cosine_precision: options.CosinePrecision = None,
     neighbours: options.Neighbours = None,
     seed: options.Seed = None,
     out: options.Out = None,
@@ -88,6 +89,7 @@ def audit(
         "embedding.max_length": max_length, "analysis.socm_sample": socm_sample, "analysis.socm_cell_se": socm_se,
         "analysis.socm_top_over": socm_top_over, "analysis.socm_alpha": alpha, "analysis.socm_beta": beta,
         "analysis.socm_regularization": options.PUBLISHED_REGULARIZATION if paper else None, "analysis.cosine": cosine,
+        "analysis.cosine_precision": cosine_precision,
         "analysis.neighbours": neighbours, "seed": seed, "out": out, "execution.workers": workers,
         "execution.address": address, "keep_text": text,
     }  # fmt: skip

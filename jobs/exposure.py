@@ -15,7 +15,7 @@ from jobs.runs import Model, Run
 from jobs.storage import Storage
 from tempscale import tiles
 from tempscale.aggregates import merge_tree
-from tempscale.cosine import Block, cosine_tile
+from tempscale.cosine import Block, cosine_tile, rounded
 from tempscale.neighbours import NOBODY, Nearest, exposure, occurrences, skewness
 from tempscale.temperature import Temperature
 
@@ -90,12 +90,12 @@ def _asked(
 def _ask(grid: Tiling, storage: Storage, files: list[str], count: int, name: str, names: pa.Array) -> np.ndarray:
     """Hold some queries against every block of the corpus."""
     asked = pa.concat_tables([storage.read_table(file, ["text_id", "embedding"]) for file in files])
-    asking = parts.matrix(asked, "embedding")
+    asking = rounded(parts.matrix(asked, "embedding"), grid.precision)
     nobody = np.zeros(len(asking), np.int64)
     rows = Block(asking, nobody, np.full(len(asking), NOBODY, np.int32))
     near = Nearest.empty(len(asking), grid.neighbours)
     for number in range(count):
-        block = blocks.read_block(grid.storage.root, grid.block(number))
+        block = blocks.read_block(grid.storage.root, grid.block(number), grid.precision)
         tile = cosine_tile(rows, block, grid.intervals, diagonal=False, neighbours=grid.neighbours)
         near = near.merged(tile.rows)
     ids = asked.column("text_id").combine_chunks()

@@ -93,6 +93,15 @@ Cosine = Annotated[
         "full|moments",
     ),
 ]  # fmt: skip
+CosinePrecision = Annotated[
+    str | None,
+    _option(
+        _MEASURED,
+        "Precision of the pairs' products: on a GPU tf32 and bfloat16 are faster. Means stay exact; another cosine moves by "
+        "at most 0.001 or 0.008 (default: float32).",
+        "float32|tf32|bfloat16",
+    ),
+]
 Neighbours = Annotated[
     int | None,
     _option(_MEASURED, "Nearest texts of each text, for exposure and hubness; 0 leaves them out (default: 10).", "K"),

@@ -16,10 +16,11 @@ from jobs import blocks, parts, schema
 from jobs.blocks import Tiling
 from jobs.engine import Cluster, results, tile_results
 from jobs.errors import IncompleteRun
-from jobs.layout import Layout
+from jobs.layout import Layout, folder
 from jobs.runs import Model, Run
 from tempscale import tiles
 from tempscale.aggregates import CosineCells, merge_tree
+from tempscale.cosine import Precision, rounding_error
 from tempscale.length import CosineSums, Moments, between_error, finite_population, text_means, within_error
 from tempscale.temperature import Temperature
 
@@ -51,16 +52,24 @@ def cosine(
         on_pairs(n * (n - 1) // 2)
         return len(bounds)
     _gather(cluster, grid, texts, bounds, layout, _GATHERED_BYTES // (4 * dim))
-    sums = _closed_form(cluster, grid, len(bounds))
+    sums = _closed_form(cluster, grid, len(bounds), "float32")
     means = _text_means(cluster, grid, len(bounds), sums)
-    cells = None
+    cells, rounding = None, None
     if run.config.analysis.cosine == "full":
         cells = _tiles(cluster, grid, bounds, on_pairs)
-        _check_closed_form(cells, sums)
+        seen = sums if grid.precision == "float32" else _closed_form(cluster, grid, len(bounds), grid.precision)
+        _check_closed_form(cells, seen)
+        rounding = _rounding(grid, sums, seen)
     else:
         on_pairs(n * (n - 1) // 2)
-    _finish(run, grid.place, run.key(model, temperature), layout, cells, sums, means)
+    _finish(run, grid, run.key(model, temperature), layout, cells, sums, means, rounding)
     return len(bounds)
+
+
+def rounding(run: Run, model: Model, temperature: Temperature) -> dict[str, Any] | None:
+    """Precision of the products with how far it moved a mean and can have moved a cosine; None in float32."""
+    closed = run.storage.read_json(f"{folder(run, 'cosine', model, temperature)}/closed.json")
+    return dict(closed["rounding"]) if closed["rounding"] else None
 
 
 def _gather(cluster: Cluster, grid: Tiling, texts: str, bounds: list[tuple[int, int]], layout: Layout, rows: int) -> None:
@@ -84,17 +93,19 @@ def _gather(cluster: Cluster, grid: Tiling, texts: str, bounds: list[tuple[int, 
         pass
 
 
-def _closed_form(cluster: Cluster, grid: Tiling, count: int) -> CosineSums:
+def _closed_form(cluster: Cluster, grid: Tiling, count: int, precision: Precision) -> CosineSums:
+    """The sums of all texts, their embeddings rounded to a precision."""
     import ray
 
     task = ray.remote(_block_sums)
-    found: dict[int, tuple[np.ndarray, CosineSums]] = dict(results(cluster, lambda k: task.remote(grid, k), range(count)))
+    submit = lambda k: task.remote(grid, k, precision)  # noqa: E731
+    found: dict[int, tuple[np.ndarray, CosineSums]] = dict(results(cluster, submit, range(count)))
     return merge_tree((found[k][1].spread(found[k][0], grid.intervals) for k in range(count)), CosineSums.merged)
 
 
-def _block_sums(grid: Tiling, number: int) -> tuple[np.ndarray, CosineSums]:
+def _block_sums(grid: Tiling, number: int, precision: Precision) -> tuple[np.ndarray, CosineSums]:
     """The intervals of a block, of which there are few, and their sums."""
-    block = blocks.read_block(grid.storage.root, grid.block(number))
+    block = blocks.read_block(grid.storage.root, grid.block(number), precision)
     present, place = np.unique(block.interval, return_inverse=True)
     return present, CosineSums.of(block.embeddings, place, len(present))
 
@@ -142,13 +153,29 @@ def _check_closed_form(cells: CosineCells, sums: CosineSums) -> None:
             raise IncompleteRun("the tile sums of cosine differ from their closed form; start over with --fresh")
 
 
+def _rounding(grid: Tiling, sums: CosineSums, seen: CosineSums) -> dict[str, Any] | None:
+    """How far rounding can have moved any cosine, and how far it moved the mean of a cell."""
+    if grid.precision == "float32":
+        return None
+    pairs = np.maximum(sums.pairs(), 1)
+    means = np.abs(seen.sums()[0] - sums.sums()[0]) / pairs
+    return {
+        "precision": grid.precision,
+        "largest_cosine_error": rounding_error(grid.precision),
+        "largest_mean_error": float(means.max()),
+    }
+
+
 def _finish(
-    run: Run, place: str, key: dict[str, Any], layout: Layout, cells: CosineCells | None, sums: CosineSums, means: np.ndarray
-) -> None:
+    run: Run, grid: Tiling, key: dict[str, Any], layout: Layout, cells: CosineCells | None, sums: CosineSums,
+    means: np.ndarray, rounding: dict[str, Any] | None,
+) -> None:  # fmt: skip
     """Write what the tiles, or the closed form alone, add up to; closed.json last."""
-    intervals = len(layout.edges)
+    place, intervals = grid.place, len(layout.edges)
     counts, pairs = layout.texts(), sums.pairs()
-    first, second = (cells.first, cells.second) if cells is not None else sums.sums()
+    # Where the products saw rounded embeddings, the closed form is nearer to the truth than they are.
+    tiled = cells is not None and grid.precision == "float32"
+    first, second = (cells.first, cells.second) if cells is not None and tiled else sums.sums()
     moments = [Moments.of(means[layout.interval == a, :intervals]) for a in range(intervals)]
     correction = finite_population(len(layout), layout.population(len(layout)))
     rows = []
@@ -175,9 +202,10 @@ def _finish(
     run.storage.write_table(f"{place}/length_collapse.parquet", schema.LENGTH_COLLAPSE.build_rows(rows))
     upper = np.triu_indices(intervals)
     total = int(pairs[upper].sum())
-    closed = {"pairs": total, "cosine_mean": float(first[upper].sum() / total) if total else None}
+    closed: dict[str, Any] = {"pairs": total, "cosine_mean": float(first[upper].sum() / total) if total else None}
     closed["cosine_p99"] = cells.overall_percentile(0.99) if cells is not None and total else None
-    run.storage.write_json(f"{place}/closed.json", closed | {"effective_rank": sums.effective_rank()})
+    closed |= {"effective_rank": sums.effective_rank(), "rounding": rounding}
+    run.storage.write_json(f"{place}/closed.json", closed)
 
 
 def _error(moments: list[Moments], counts: np.ndarray, a: int, b: int) -> float | None:

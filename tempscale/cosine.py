@@ -7,6 +7,7 @@ same aggregates come from torch's own operations.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -19,6 +20,33 @@ _ROWS, _COLUMNS = 512, 2048
 
 _COUNTED = 1 << 31
 """Pairs after which counts are moved from uint32 to int64: a further row of blocks still fits."""
+
+Precision = Literal["float32", "tf32", "bfloat16"]
+"""What a product's factors are rounded to. Sums are float32 in each product and float64 over the products."""
+_DROPPED = {"float32": 0, "tf32": 13, "bfloat16": 16}
+"""Bits of float32's mantissa that are rounded away."""
+
+
+def rounded(embeddings: Float[np.ndarray, "text dim"], precision: Precision) -> Float[np.ndarray, "text dim"]:
+    """Float32 embeddings as a tensor core sees them: nearest in that precision, ties to even.
+
+    Their products are exact in float32, so that every device finds the same cosines but for the order of its sums.
+    """
+    dropped = _DROPPED[precision]
+    if not dropped:
+        return embeddings
+    bits = embeddings.view(np.uint32)
+    to_nearest = np.uint32((1 << (dropped - 1)) - 1) + ((bits >> dropped) & 1)
+    return ((bits + to_nearest) >> dropped << dropped).view(np.float32)
+
+
+def rounding_error(precision: Precision) -> float:
+    """How far the cosine of any two unit vectors can move by `rounded`: 2u + u², u the unit roundoff.
+
+    |Σ x̂ŷ − Σ xy| ≤ Σ |xy|·(2u + u²), and Σ |xy| ≤ 1 for unit vectors.
+    """
+    unit = 2.0 ** (_DROPPED[precision] - 24)
+    return 2 * unit + unit**2 if _DROPPED[precision] else 0.0
 
 
 @dataclass(frozen=True)
@@ -76,6 +104,7 @@ def cosine_tile(
     duplicate: float = 2.0,
     listed: int = 0,
     device: str = "cpu",
+    precision: Precision = "float32",
 ) -> CosineTile:
     """Aggregate the cosines of all pairs of two blocks of unit embeddings.
 
@@ -90,11 +119,12 @@ def cosine_tile(
         duplicate: cosine from which a pair counts as a near-duplicate; above 1 none does.
         listed: how many near-duplicates to list; all are counted.
         device: where the product is made.
+        precision: of its factors, which must be `rounded` to it already; only a GPU is faster for it.
     """
     if device != "cpu":
         from tempscale.cosine_torch import cosine_tile_on
 
-        return cosine_tile_on(device, rows, columns, intervals, diagonal, neighbours, duplicate, listed)
+        return cosine_tile_on(device, precision, rows, columns, intervals, diagonal, neighbours, duplicate, listed)
     from tempscale.cosine_kernel import scan
 
     cells = CosineCells.empty(intervals)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tempscale.aggregates import BINS, CosineCells
-from tempscale.cosine import Block, CosineTile, Duplicates
+from tempscale.cosine import Block, CosineTile, Duplicates, Precision
 from tempscale.neighbours import NOBODY, Nearest
 
 _ROWS, _COLUMNS = 8192, 16_384
@@ -21,10 +21,13 @@ _NONE = -(1 << 63)
 
 
 def cosine_tile_on(
-    device: str, rows: Block, columns: Block, intervals: int, diagonal: bool, neighbours: int, duplicate: float, listed: int
-) -> CosineTile:
+    device: str, precision: Precision, rows: Block, columns: Block, intervals: int, diagonal: bool, neighbours: int,
+    duplicate: float, listed: int,
+) -> CosineTile:  # fmt: skip
     """See `cosine.cosine_tile`."""
     left, right = (torch.tensor(block.embeddings, device=device) for block in (rows, columns))
+    if precision == "bfloat16":
+        left, right = left.bfloat16(), right.bfloat16()
     row_labels, column_labels = (torch.tensor(b.labels, dtype=torch.int64, device=device) for b in (rows, columns))
     cells = CosineCells.empty(intervals)
     near = torch.full((len(rows), neighbours), _NONE, device=device)
@@ -34,7 +37,7 @@ def cosine_tile_on(
         for b, begin, end in _segments(columns.interval, _COLUMNS):
             if diagonal and end <= top + 1:
                 continue
-            cosines = left[top:bottom] @ right[begin:end].mT
+            cosines = _product(left[top:bottom], right[begin:end].mT, precision)
             counted: Tensor | None = None
             if diagonal and begin < bottom:
                 counted = torch.ones_like(cosines, dtype=torch.bool).triu(top - begin + 1)
@@ -54,6 +57,20 @@ def cosine_tile_on(
                 other[begin:end] = _nearest(other[begin:end], cosines.mT, row_labels[top:bottom], turned)
     lists = _unpacked(near)
     return CosineTile(cells, pairs, lists, lists if diagonal else _unpacked(other))
+
+
+def _product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
+    """Float32 cosines of factors in the wanted precision."""
+    if not left.is_cuda:
+        return left.float() @ right.float()
+    if precision == "bfloat16":
+        return torch.mm(left, right, out_dtype=torch.float32)
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    try:
+        return left @ right
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _segments(interval: np.ndarray, most: int) -> list[tuple[int, int, int]]:

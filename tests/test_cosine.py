@@ -9,12 +9,13 @@ from unittest import mock
 import numpy as np
 import oracles
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tempscale import cosine, cosine_torch
 from tempscale.aggregates import CosineCells, merge_tree
-from tempscale.cosine import Block, Duplicates, cosine_tile
+from tempscale.cosine import Block, Duplicates, cosine_tile, rounded, rounding_error
 from tempscale.length import CosineSums
 from tempscale.neighbours import NOBODY, Nearest
 from tempscale.tiles import blocks, upper_triangle
@@ -239,6 +240,55 @@ def test_what_a_table_lends_may_not_be_written_to(name):
     expected = cosine_tile(texts, texts, 3, diagonal=True, neighbours=3)
     getattr(texts, name).flags.writeable = False
     same(cosine_tile(texts, texts, 3, diagonal=True, neighbours=3), expected)
+
+
+# --- precision --------------------------------------------------------------------------------------------------------
+
+
+def nearest(x, bits):
+    """x rounded to so many significant bits, ties to even, by exact float64 arithmetic."""
+    mantissa, exponent = np.frexp(x.astype(np.float64))
+    return np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits).astype(np.float32)
+
+
+@pytest.mark.parametrize(("precision", "bits"), [("tf32", 11), ("bfloat16", 8)])
+def test_rounding_is_to_nearest_and_ties_to_even(precision, bits):
+    random = np.random.default_rng(0)
+    values = random.normal(size=(200, 16)).astype(np.float32) * np.logspace(-6, 2, 16, dtype=np.float32)
+    unit = 2.0 ** (1 - bits)
+    by_hand = np.float32([[1 + unit / 2, 1 + 3 * unit / 2, 1 + unit / 2 + 2.0**-23, -1 - unit / 2, 2 - unit / 4, 0.0]])
+    np.testing.assert_array_equal(rounded(by_hand, precision), np.float32([[1, 1 + 2 * unit, 1 + unit, -1, 2, 0]]))
+    np.testing.assert_array_equal(rounded(values, precision), nearest(values, bits))
+    assert (rounded(values, precision) != values).mean() > 0.9
+    assert rounded(values, "float32") is values
+
+
+def test_rounding_to_bfloat16_is_torchs():
+    values = np.random.default_rng(1).normal(size=(300, 7)).astype(np.float32)
+    np.testing.assert_array_equal(rounded(values, "bfloat16"), torch.tensor(values).bfloat16().float().numpy())
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+def test_no_cosine_moves_further_than_stated_and_the_worst_ones_get_there(precision):
+    texts = np.random.default_rng(2).normal(size=(300, 24)).astype(np.float32)
+    texts /= np.linalg.norm(texts, axis=1, keepdims=True)
+    seen, bound = rounded(texts, precision).astype(np.float64), rounding_error(precision)
+    moved = np.abs(seen @ seen.T - texts.astype(np.float64) @ texts.T.astype(np.float64))
+    assert bound / 50 < moved.max() <= bound
+    # A component just above a power of two and half a step loses almost u of itself; one dimension attains the bound.
+    worst = np.float32([[1 + bound / 2 / (1 + bound)]])
+    lost = abs(float(rounded(worst, precision)[0, 0]) ** 2 - float(worst[0, 0]) ** 2) / float(worst[0, 0]) ** 2
+    assert 0.9 * bound < lost <= bound
+    assert rounding_error("float32") == 0.0
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+def test_both_paths_agree_on_rounded_embeddings(precision):
+    both = texts_of(300, seed=4)
+    random = np.random.default_rng(3).normal(size=both.embeddings.shape).astype(np.float32)
+    both = Block(rounded(random / 8, precision), both.interval, both.labels)
+    settings = {"diagonal": True, "neighbours": 10, "duplicate": 0.5, "listed": 100, "precision": precision}
+    same(*(cosine_tile(both, both, 3, **settings, device=device) for device in DEVICES))
 
 
 # --- merging ----------------------------------------------------------------------------------------------------------

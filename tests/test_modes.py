@@ -11,6 +11,7 @@ from rich.console import Console
 from jobs import config, socm_top, sources
 from jobs.audit import audit
 from jobs.progress import Journal
+from tempscale.cosine import rounding_error
 
 EDGES, TAUS, TEXTS, QUERIES, K = [0, 32, 64, 100], [1.0, 0.8], 230, 20, 4
 CELL_ERROR, MOST_TEXTS, RANKED, DUPLICATE = 0.02, 150, 12, 0.9
@@ -239,3 +240,31 @@ def test_moments_alone_give_the_same_means_at_once(finished, tables, tmp_path, c
     assert full["cosine_p50"].null_count() == 0
     assert pl.read_parquet(tmp_path / "run" / "tables" / "exposure.parquet").is_empty()
     assert not list((tmp_path / "run").glob("partials/cosine/**/tile-*"))
+
+
+def test_bfloat16_moves_no_mean_and_other_cosines_within_their_bound(finished, tables, tmp_path, corpus, small_model):
+    out = tmp_path / "run"
+    run(settings(out, corpus, small_model, cosine_precision="bfloat16", socm_sample=0))
+    found = pl.read_parquet(out / "tables" / "length_collapse.parquet")
+    full, bound = tables["length_collapse"], rounding_error("bfloat16")
+    for column in ("pairs", "cosine_mean", "cosine_se", "cosine_std"):
+        np.testing.assert_allclose(found[column].to_numpy(), full[column].to_numpy(), rtol=1e-5, atol=1e-6)
+    for column in ("cosine_p05", "cosine_p50", "cosine_p95"):
+        moved = np.abs(found[column].to_numpy() - full[column].to_numpy())
+        assert 0 < moved.max() < bound + 1 / 2048
+    for tau in TAUS:
+        ours, exact = (
+            pl.read_parquet(folder / "neighbours" / "*" / f"temperature={tau}" / "*.parquet", hive_partitioning=False)
+            for folder in (out, finished)
+        )
+        ours, exact = (table.sort("text_id")["cosines"].list.explode().to_numpy() for table in (ours, exact))
+        assert 0 < np.abs(ours - exact).max() <= bound
+    record = json.loads((out / "run.json").read_text())
+    (model,) = record["models"].values()
+    assert set(model["cosine_rounding"]) == {str(tau) for tau in TAUS}
+    for moved in model["cosine_rounding"].values():
+        assert moved["precision"] == "bfloat16"
+        assert moved["largest_cosine_error"] == bound
+        assert 0 < moved["largest_mean_error"] < bound / 2
+    assert "rounded to bfloat16" in (out / "report.html").read_text("utf-8")
+    assert "cosine_rounding" not in next(iter(json.loads((finished / "run.json").read_text())["models"].values()))
