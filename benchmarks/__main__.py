@@ -1,4 +1,4 @@
-"""`python -m benchmarks [embedding] [overhead] [socm] [cosine] [stage]`: a table, and a file in benchmarks/results/."""
+"""`python -m benchmarks [embedding] [overhead] [socm] [cosine] [stage] [gpu]`: a table, and a file in results/."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main(names: list[str]) -> int:
     from transformers.utils import logging
 
     import tempscale
-    from benchmarks import cosine, embedding, overhead, socm, stage
+    from benchmarks import cosine, embedding, gpu, overhead, socm, stage
 
     every = {
         "embedding": embedding.measure,
@@ -35,6 +35,7 @@ def main(names: list[str]) -> int:
         "socm": socm.measure,
         "cosine": cosine.measure,
         "stage": stage.measure,
+        "gpu": gpu.measure,
     }
     unknown = set(names) - set(every)
     if unknown:
@@ -68,6 +69,7 @@ def main(names: list[str]) -> int:
             "cores": os.cpu_count(),
             "threads_used": 1,
             "system": f"{platform.system()} {platform.machine()}",
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         },
         "versions": {"tempscale": tempscale.__version__, "python": platform.python_version()} | versions,
         "results": rows,

@@ -1,8 +1,9 @@
-"""The same identities on a GPU, in bfloat16 and float16, under each attention kernel it has, and SOCM. Skipped without one.
+"""The same identities on a GPU, in bfloat16 and float16, under each attention kernel it has, SOCM, cosines. Skipped without one.
 
 Tolerances of attention: twice what the same precision costs attention by hand against float64, as in test_schedules.py.
 """
 
+import numpy as np
 import pytest
 import torch
 from by_hand_attention import by_hand
@@ -12,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tempscale import polar
 from tempscale.apply import attach, detach
+from tempscale.cosine import Block, cosine_tile, rounded, rounding_error
 from tempscale.fold import fold
 from tempscale.moments import covariance_factor
 from tempscale.socm import cross_nuclear_norms, pairwise_socm
@@ -161,3 +163,28 @@ def test_cross_terms_do_not_depend_on_how_they_are_cut(monkeypatch, mixed_texts,
     on_cpu = cross_nuclear_norms([factor.double() for factor in factors], [factor.double() for factor in factors[:17]])
     found = cross_nuclear_norms([factor.cuda() for factor in factors], [factor.cuda() for factor in factors[:17]])
     assert float((found - on_cpu).abs().max()) <= 1e-5
+
+
+# --- cosines ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_cosines_on_the_gpu_are_those_of_the_rounded_embeddings(precision):
+    """Products of rounded numbers are exact in float32, so that only the order of their sums may differ."""
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(700, 96)).astype(np.float32) + 0.2
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    seen = rounded(rows, precision)
+    texts = Block(seen, np.sort(random.integers(0, 3, 700)), random.permutation(700).astype(np.int32))
+    settings = {"diagonal": True, "neighbours": 5, "duplicate": 0.5, "listed": 700}
+    found = cosine_tile(texts, texts, 3, **settings, device="cuda", precision=precision)
+    expected = cosine_tile(texts, texts, 3, **settings)
+    for name in ("first", "second"):
+        np.testing.assert_allclose(getattr(found.cells, name), getattr(expected.cells, name), rtol=1e-6, atol=1e-4)
+    np.testing.assert_array_equal(found.cells.pairs, expected.cells.pairs)
+    np.testing.assert_allclose(found.rows.cosine, expected.rows.cosine, atol=1e-6)
+    assert (found.cells.histogram.cumsum(-1) - expected.cells.histogram.cumsum(-1)).max() <= 20
+    exact = rows.astype(np.float64) @ rows.T.astype(np.float64)
+    np.fill_diagonal(exact, -2)
+    best = -np.sort(-exact, axis=1)[:, :5]
+    assert np.abs(found.rows.cosine - best).max() <= rounding_error(precision) + 1e-6

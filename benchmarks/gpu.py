@@ -1,0 +1,127 @@
+"""The pairwise engine on a GPU: SOCM of all pairs of 1,000 texts, and super-tiles of cosines in each precision.
+
+Random factors and embeddings of the shape and spectrum of a model of 768 dimensions. Needs torch and numpy alone:
+`python -m benchmarks.gpu [DEVICE TEXTS TILE]`, smaller on `cpu:0`, where it shows no more than that it works.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+DIM, TOKENS, TEXTS, TILE = 768, 35, 1000, 65_536
+CHECKED = 2000
+"""Pairs whose d_Σ is compared with singular values in float64."""
+DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def measure(device: str = "cuda", texts: int = TEXTS, tile: int = TILE) -> list[dict[str, Any]]:
+    """Pairs a second of SOCM and of cosines; nothing where there is no GPU."""
+    if device == "cuda" and not torch.cuda.is_available():
+        return []
+    rates = {name: _dense(device, name) for name in DTYPES}
+    return [_socm(device, texts, rates["float32"]), *_cosines(device, tile, rates)]
+
+
+def _seconds(device: str, rounds: int, work: Callable[[], object]) -> float:
+    """The fastest of some rounds after one to warm up."""
+    best = float("inf")
+    for number in range(rounds + 1):
+        begun = time.perf_counter()
+        work()
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+        if number:
+            best = min(best, time.perf_counter() - begun)
+    return best
+
+
+def _dense(device: str, precision: str) -> float:
+    """Operations a second of a large square product."""
+    size = 8192 if device.startswith("cuda") else 1024
+    a, b = (torch.randn(size, size, device=device).to(DTYPES[precision]) for _ in range(2))
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    try:
+        return 2 * size**3 / _seconds(device, 5, lambda: a @ b)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _tokens(texts: int) -> list[Tensor]:
+    """Token embeddings whose spectrum falls as real ones' does, around 35 to a text."""
+    generator = np.random.default_rng(0)
+    scale = (np.arange(1, DIM + 1) ** -0.5).astype(np.float32)
+    centre = 8 * scale * generator.standard_normal(DIM, dtype=np.float32)
+    lengths = np.clip(generator.lognormal(np.log(TOKENS), 0.4, texts), 3, 200).astype(int)
+    return [torch.from_numpy(generator.standard_normal((n, DIM), dtype=np.float32) * scale + centre) for n in lengths]
+
+
+def _socm(device: str, texts: int, rate: float) -> dict[str, Any]:
+    from tempscale import pairwise_socm
+
+    tokens = _tokens(texts)
+    there = [x.to(device) for x in tokens]
+    seconds = _seconds(device, 2, lambda: pairwise_socm(there))
+    found = pairwise_socm(there).d_sigma.cpu()
+    chosen = np.random.default_rng(1).integers(0, texts, (CHECKED if texts > 300 else 50, 2))
+    error = max(abs(float(found[i, j]) - _exact(tokens[i], tokens[j])) for i, j in chosen.tolist() if i != j)
+    pairs = texts * (texts - 1) // 2
+    products = 2 * DIM * sum(len(x) for x in tokens) ** 2 / 2
+    return {
+        "what": f"SOCM of all pairs of {texts:,} texts of about {TOKENS} tokens, d = {DIM}", "rate": pairs / seconds,
+        "unit": "pairs/s", "ratio": 1.0, "seconds": seconds, "max_error": error,
+        "limit_share": products / rate / seconds,
+    }  # fmt: skip
+
+
+def _exact(one: Tensor, other: Tensor) -> float:
+    """d_Σ (S2 eq. 6) by singular values in float64."""
+    means = [x.double().mean(0) for x in (one, other)]
+    a, b = ((x.double() - m) / m.norm() / len(x) ** 0.5 for x, m in zip((one, other), means, strict=True))
+    return float((a.square().sum() + b.square().sum() - 2 * torch.linalg.svdvals(a @ b.mT).sum()) / 4)
+
+
+def _cosines(device: str, tile: int, rates: dict[str, float]) -> list[dict[str, Any]]:
+    from tempscale.cosine import Block, cosine_tile, rounded, rounding_error
+
+    generator = np.random.default_rng(0)
+    scale = (np.arange(1, DIM + 1) ** -0.35).astype(np.float32)
+    rows = generator.standard_normal((2 * tile, DIM), dtype=np.float32) * scale
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    interval = np.repeat(np.arange(8), tile // 8)
+    labels = np.arange(2 * tile, dtype=np.int32)
+    found: list[dict[str, Any]] = []
+    for precision, rate in rates.items():
+        seen = rounded(rows, precision)  # type: ignore[arg-type]
+        left = Block(seen[:tile], interval * 0, labels[:tile])
+        right = Block(seen[tile:], interval, labels[tile:])
+        for neighbours in (0, 10):
+            seconds = _seconds(
+                device, 2,
+                lambda left=left, right=right, k=neighbours, how=precision: cosine_tile(
+                    left, right, 8, diagonal=False, neighbours=k, duplicate=0.95, listed=100, device=device, precision=how
+                ),
+            )  # fmt: skip
+            found.append(
+                {
+                    "what": f"cosines of {tile:,} × {tile:,} texts, {precision}"
+                    + (f", {neighbours} nearest" * bool(neighbours))
+                }
+                | {"rate": tile**2 / seconds, "unit": "pairs/s", "seconds": seconds, "dense_rate": rate}
+                | {"ratio": found[0]["seconds"] / seconds if found else 1.0, "largest_error": rounding_error(precision)}  # type: ignore[arg-type]
+                | {"limit_share": 2 * DIM * tile**2 / seconds / rate}
+            )
+    return found
+
+
+if __name__ == "__main__":
+    device, texts, tile = (*sys.argv[1:], *("cuda", str(TEXTS), str(TILE))[len(sys.argv) - 1 :])
+    print(json.dumps(measure(device, int(texts), int(tile)), indent=2))
