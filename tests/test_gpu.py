@@ -1,4 +1,4 @@
-"""The same identities on a GPU, in bfloat16 and float16, under each attention kernel it has, SOCM, cosines. Skipped without one.
+"""The same identities on a GPU, in bfloat16 and float16, under each attention kernel; SOCM; cosines. Skipped without one.
 
 Tolerances of attention: twice what the same precision costs attention by hand against float64, as in test_schedules.py.
 """
