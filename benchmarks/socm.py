@@ -172,6 +172,12 @@ def _corpus() -> tuple[list[str], list[str], str]:
     return sample("sentences_1M", SENTENCES), joined, "wikipedia"
 
 
+def sentences() -> tuple[list[str], str]:
+    """The texts whose pairs are measured, and where they come from."""
+    chosen, _, source = _corpus()
+    return chosen, source
+
+
 def _embedded(chosen: list[str]) -> list[Tensor]:
     """Each text's token embeddings by the real MiniLM."""
     from tempscale import Encoder

@@ -1,6 +1,6 @@
-"""The cosine stage as the job runs it, on Ray: histograms of all pairs of 100,000 texts, with and without neighbours.
+"""The pairwise stages as the job runs them, on Ray: cosines of 100,000 texts, with and without neighbours; SOCM of 1,000.
 
-`python -m benchmarks.stage TEXTS` measures it at any size.
+`python -m benchmarks.stage TEXTS` measures cosines at any size.
 """
 
 from __future__ import annotations
@@ -8,18 +8,28 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from benchmarks.measuring import fastest
 
+if TYPE_CHECKING:
+    from jobs.engine import Cluster
+    from jobs.layout import Layout
+    from jobs.runs import Run
+
 TEXTS, DIM, PART = 100_000, 384, 4096
 
 
 def measure(texts: int = TEXTS) -> list[dict[str, Any]]:
-    """Pairs a second of the whole stage with two workers: reading parts, tiles, merging, tables, and peak memory."""
+    """Pairs a second of the whole stages with two workers: reading parts, tiles, merging, tables, and peak memory."""
+    return [*_cosines(texts), _socm()]
+
+
+def _cosines(texts: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     limit = _gemm_rate_of_two() / (2 * DIM)
     for neighbours in (0, 10):
@@ -44,37 +54,80 @@ def _gemm_rate_of_two() -> float:
         return 2 * 2048**3 / fastest(5, lambda: a @ b)[0]
 
 
+def _socm() -> dict[str, Any]:
+    """All pairs of the real sentences of `socm`, from the factors that the embedding step leaves."""
+    from benchmarks.socm import sentences
+    from jobs import factor_parts, pairwise_socm
+    from jobs.factors import CHUNK
+    from tempscale import Encoder
+
+    chosen, source = sentences()
+    encoder = Encoder.load(device="cpu")
+
+    def prepare(run: Run) -> None:
+        _write_texts(run, len(chosen))
+        out = encoder.encode(sorted(chosen, key=len), moments=False, factors=True)
+        assert out.factors is not None
+        for number, start in enumerate(range(0, len(chosen), CHUNK)):
+            own = slice(start, start + CHUNK)
+            ids = [f"{k:08d}" for k in range(len(chosen))[own]]
+            table = factor_parts.table(ids, out.tokens[own].tolist(), out.factors[own])
+            run.storage.write_table(run.part("factors", run.models[0], run.temperatures[0], number), table)
+
+    def work(run: Run, cluster: Cluster, where: Layout, on_pairs: Callable[[int], None]) -> None:
+        pairwise_socm.measure(run, cluster, run.models[0], run.temperatures[0], where, on_pairs)
+
+    pairs = len(chosen) * (len(chosen) - 1) // 2
+    seconds, memory, started = _stage(prepare, work, len(chosen), pairs, {})
+    return (
+        {"what": f"SOCM stage on Ray, {len(chosen):,} texts ({source})", "rate": pairs / seconds, "unit": "pairs/s"}
+        | {"ratio": 1.0, "seconds": seconds, "ray_start_seconds": started, "peak_memory_bytes": memory, "workers": 2}
+    )  # fmt: skip
+
+
 def _cosine_stage(texts: int, neighbours: int) -> tuple[float, int, float]:
-    """Seconds of the stage, its peak memory (summed PSS of all processes), and the seconds that Ray took to start."""
+    from jobs import pairwise
+
+    def work(run: Run, cluster: Cluster, where: Layout, on_pairs: Callable[[int], None]) -> None:
+        pairwise.cosine(run, cluster, run.models[0], run.temperatures[0], where, on_pairs)
+
+    analysis = {"neighbours": neighbours, "worst_duplicates": 100}
+    return _stage(lambda run: _write_texts(run, texts), work, texts, texts * (texts - 1) // 2, analysis)
+
+
+def _stage(
+    prepare: Callable[[Run], None], work: Callable[[Run, Cluster, Layout, Callable[[int], None]], None], texts: int,
+    pairs: int, analysis: dict[str, Any],
+) -> tuple[float, int, float]:  # fmt: skip
+    """Seconds of a stage, its peak memory (summed PSS of all processes), and the seconds that Ray took to start."""
     from rich.console import Console
 
-    from jobs import config, engine, pairwise
+    from jobs import config, engine
     from jobs.layout import layout
     from jobs.progress import Journal
     from jobs.runs import Model, Run
     from jobs.storage import Storage
 
     with tempfile.TemporaryDirectory(prefix="tempscale-stage-") as folder:
-        analysis = {"neighbours": neighbours, "worst_duplicates": 100}
         settings = config.resolve({"out": folder, "embedding": {"temperatures": [1.0]}, "analysis": analysis})
         run = Run(settings, Storage(folder), [Model("random", "random", "", 512)], settings.temperatures(), False)
-        _write_texts(run, texts)
+        prepare(run)
         execution = config.Execution.model_validate({"workers": 2})
         journal, begun = Journal(Console(stderr=True)), time.perf_counter()
         try:
             with engine.session(execution) as cluster:
                 started = time.perf_counter() - begun
                 where = layout(run, run.models[0], texts)
-                with journal.stage("cosine", texts * (texts - 1) // 2) as stage:
+                with journal.stage("all pairs", pairs) as stage:
                     begun = time.perf_counter()
-                    pairwise.cosine(run, cluster, run.models[0], run.temperatures[0], where, stage.advance)
+                    work(run, cluster, where, stage.advance)
                     seconds = time.perf_counter() - begun
         finally:
             journal.close()
         return seconds, journal.peak_memory_bytes, started
 
 
-def _write_texts(run: Any, texts: int) -> None:
+def _write_texts(run: Run, texts: int) -> None:
     """Parts of texts/ with embeddings whose spectrum falls as real ones' does, and lengths from 5 to 500 tokens."""
     from jobs import schema
 
@@ -103,5 +156,5 @@ def _write_texts(run: Any, texts: int) -> None:
 
 
 if __name__ == "__main__":
-    for row in measure(int(sys.argv[1]) if len(sys.argv) > 1 else TEXTS):
+    for row in _cosines(int(sys.argv[1])) if len(sys.argv) > 1 else measure():
         print(row)
