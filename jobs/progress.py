@@ -50,7 +50,8 @@ class Stage:
         elif time.monotonic() - self._logged > _LOG_SECONDS:
             self._logged = time.monotonic()
             of = f" of {self._total:,}" if self._total else ""
-            self._console.print(f"  {self._name}: {self._done:,}{of}{self._pace()}", highlight=False, markup=False)
+            line = f"  {self._name}: {self._done:,}{of}{self._pace()}"
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _pace(self) -> str:
         """Rate and time left, where enough was done to tell."""
@@ -67,7 +68,7 @@ class Stage:
         if self._bar is not None:
             self._bar.update(self._task, description=escape(f"{self._name}: {what}"))
         else:
-            self._console.print(f"  {self._name}: {what}", highlight=False, markup=False)
+            self._console.print(f"  {self._name}: {what}", highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Take the bar away."""

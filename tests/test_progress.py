@@ -13,7 +13,7 @@ def test_the_rate_counts_only_what_this_session_does(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     out = io.StringIO()
-    stage = progress.Stage("embed", 1000, Console(file=out, width=200))
+    stage = progress.Stage("embed", 1000, Console(file=out, width=20))
     stage.advance(400)  # An earlier session's.
     clock[0] = 100.0
     stage.advance(200)
