@@ -60,9 +60,9 @@ def cosine_tile_on(
 
 
 def _product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
-    """Float32 cosines of factors in the wanted precision."""
-    if not left.is_cuda:
-        return left.float() @ right.float()
+    """Cosines of factors in the wanted precision, never coarser than float32."""
+    if not left.is_cuda:  # A CPU would round the product to bfloat16 too.
+        return left.float() @ right.float() if precision == "bfloat16" else left @ right
     if precision == "bfloat16":
         return torch.mm(left, right, out_dtype=torch.float32)
     before = torch.backends.cuda.matmul.allow_tf32
