@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from benchmarks.measuring import fastest
 
 DIM, TOKENS, TEXTS, TILE = 768, 35, 1000, 65_536
 CHECKED = 2000
@@ -31,16 +32,14 @@ def measure(device: str = "cuda", texts: int = TEXTS, tile: int = TILE) -> list[
 
 
 def _seconds(device: str, rounds: int, work: Callable[[], object]) -> float:
-    """The fastest of some rounds after one to warm up."""
-    best = float("inf")
-    for number in range(rounds + 1):
-        begun = time.perf_counter()
+    """The fastest of some rounds, each to the end of what the device was asked to do."""
+
+    def finished() -> None:
         work()
         if device.startswith("cuda"):
             torch.cuda.synchronize()
-        if number:
-            best = min(best, time.perf_counter() - begun)
-    return best
+
+    return fastest(rounds, finished)[0]
 
 
 def _dense(device: str, precision: str) -> float:
