@@ -28,6 +28,8 @@ _CLOSED_FORM_TOLERANCE = 1e-6
 """How far the mean of a cell may stand from its closed form: float32 products against float64 sums."""
 _GATHERED_BYTES = 256 << 20
 """Embeddings that one task brings into canonical order in one pass over texts/."""
+_GATHERING = 4
+"""Tasks at most that share what one could gather: each reads all of texts/."""
 
 
 def cosine(
@@ -51,7 +53,8 @@ def cosine(
     if run.storage.exists(f"{grid.place}/closed.json"):
         on_pairs(n * (n - 1) // 2)
         return len(bounds)
-    _gather(cluster, grid, texts, bounds, layout, _GATHERED_BYTES // (4 * dim))
+    together = min(_GATHERED_BYTES // (4 * dim), -(-n // min(cluster.workers, _GATHERING)))
+    _gather(cluster, grid, texts, bounds, layout, together)
     sums = _closed_form(cluster, grid, len(bounds), "float32")
     means = _text_means(cluster, grid, len(bounds), sums)
     cells, rounding = None, None
