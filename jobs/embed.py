@@ -80,7 +80,7 @@ class EmbedActor(actor.ModelActor):
 
     def process(self, number: int, work: pa.Table) -> dict[str, Any]:
         """Write one shard's parts, one a temperature, and its rejected texts."""
-        from tempscale.encoder import Tokens
+        from tempscale.tokens import Tokens
 
         tokens = Tokens(work.column("ids").to_pylist(), work.column("truncated").to_pylist())
         encoded = []
@@ -136,6 +136,6 @@ def _table(work: pa.Table, out: Any, finite: np.ndarray) -> pa.Table:
 @lru_cache(maxsize=4)
 def _tokenizer(folder: str, max_length: int) -> Any:
     from tempscale.checkpoint import resolve
-    from tempscale.encoder import Tokenizer
+    from tempscale.tokens import Tokenizer
 
     return Tokenizer(Path(resolve(folder)), max_length)

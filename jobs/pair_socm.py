@@ -57,7 +57,7 @@ class PairActor(actor.ModelActor):
 
     def process(self, number: int, work: pa.Table) -> dict[str, Any]:
         """Write one chunk's parts, one a temperature, and its rejected pairs."""
-        from tempscale.encoder import Tokens
+        from tempscale.tokens import Tokens
 
         mode = work.to_pylist()[0]
         chunk = self.storage.read_table(mode.pop("name"))
@@ -102,8 +102,8 @@ class PairActor(actor.ModelActor):
         """
         import torch
 
-        from tempscale.encoder import Tokens
         from tempscale.socm import socm_pairs
+        from tempscale.tokens import Tokens
 
         if not len(first):
             return np.zeros((3, 0))

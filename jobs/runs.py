@@ -153,8 +153,8 @@ def find_models(config: RunConfig) -> list[Model]:
     Raises:
         UsageError: one cannot be found or is not supported.
     """
-    from tempscale.encoder import Tokenizer
     from tempscale.loading import check_temperatures
+    from tempscale.tokens import Tokenizer
 
     models: list[Model] = []
     for name in config.embedding.models or [checkpoint.default_model()]:

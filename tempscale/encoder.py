@@ -1,99 +1,32 @@
 """Texts -> token-budget micro-batches -> hidden states -> text embeddings and token moments.
 
-A result depends on the texts of one call and on the encoder's settings alone: which texts share a micro-batch follows
-from their lengths, never from workers or time.
+A result depends on the texts of one call and on the encoder's settings alone: see `batches`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tempscale import apply
 from tempscale.architectures import base_model, family_of, supported
-from tempscale.checkpoint import ModelError, default_model, first_line, read_json, resolve
+from tempscale.batches import micro_batches, run_batches
+from tempscale.checkpoint import default_model, resolve
+from tempscale.gathering import Encoded, Factor, Pass, gather
 from tempscale.loading import check_family, load_transformer
-from tempscale.moments import TokenMoments, covariance_factor, token_moments
-from tempscale.pooling import Head, load_head, transformer_folder
+from tempscale.moments import TokenMoments, TokenSums, covariance_factor, token_sums
+from tempscale.pooling import Head, load_head
 from tempscale.temperature import Temperature
+from tempscale.tokens import Long, Tokenizer, Tokens
 
 TOKEN_BUDGET = 1024
 """Padded tokens of one micro-batch."""
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Tokenised texts: what the model sees."""
-
-    ids: list[list[int]]
-    truncated: list[bool]
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of each text, special tokens included, after truncation."""
-        return [len(ids) for ids in self.ids]
-
-
-class Tokenizer:
-    """A model's tokenizer with its maximum length; cheap to load without the model.
-
-    Attributes:
-        max_length: the longest text in tokens, special tokens included.
-    """
-
-    def __init__(self, folder: Path, max_length: int | None = None) -> None:
-        from transformers import AutoConfig, AutoTokenizer
-
-        inner = transformer_folder(folder)
-        try:
-            self._tokenizer = AutoTokenizer.from_pretrained(inner, trust_remote_code=False)
-            config = AutoConfig.from_pretrained(inner, trust_remote_code=False)
-        except (OSError, ValueError, KeyError) as error:
-            raise ModelError(f"the tokenizer or configuration in {inner} cannot be loaded: {first_line(error)}") from None
-        if not self._tokenizer.is_fast:
-            raise ModelError(f"the tokenizer in {inner} has no tokenizer.json; save it again with a fast tokenizer")
-        self._limit = _position_limit(config, int(self._tokenizer.model_max_length))
-        self.max_length = self._limit
-        self.max_length = self._checked(max_length)
-        settings = inner / "sentence_bert_config.json"
-        self._lower = bool(read_json(settings).get("do_lower_case")) if settings.is_file() else False
-
-    def __call__(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        """Tokenise, special tokens included, cut at `max_length` (the tokenizer's own unless given)."""
-        if isinstance(texts, str):
-            raise TypeError("texts is one string; give a list of strings")
-        limit = self._checked(max_length)
-        if not texts:
-            return Tokens([], [])
-        texts = [text.lower() for text in texts] if self._lower else list(texts)
-        encoded = self._tokenizer(texts, truncation=True, max_length=limit, verbose=False)
-        return Tokens(encoded["input_ids"], [bool(encoding.overflowing) for encoding in encoded.encodings])
-
-    def _checked(self, max_length: int | None) -> int:
-        if max_length is None:
-            return self.max_length
-        if not 3 <= max_length <= self._limit:
-            raise ModelError(f"max_length {max_length} is out of range; this model takes 3 to {self._limit} tokens")
-        return max_length
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """What `Encoder.encode` returns, one entry a text, in the order of the texts, on the CPU."""
-
-    embeddings: Float[Tensor, "text dim"]
-    """Unit norm, float32."""
-    tokens: Int[Tensor, " text"]
-    truncated: Bool[Tensor, " text"]
-    moments: TokenMoments | None
-    factors: list[tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]] | None
-    """Unit mean and covariance factor of each text, where asked for."""
+Precision = Literal["float32", "bfloat16"]
+"""What the transformer computes in; pooling, moments and factors are float32."""
 
 
 class Encoder:
@@ -103,9 +36,15 @@ class Encoder:
     out = enc.encode(texts)        # out.embeddings (texts, d), out.moments.spread (texts,)
     """
 
-    def __init__(self, model: torch.nn.Module, tokenizer: Tokenizer, head: Head, token_budget: int = TOKEN_BUDGET) -> None:
+    def __init__(
+        self, model: torch.nn.Module, tokenizer: Tokenizer, head: Head, token_budget: int = TOKEN_BUDGET,
+        precision: Precision = "float32",
+    ) -> None:  # fmt: skip
         if token_budget < 1:
             raise ValueError(f"token_budget {token_budget} must be at least 1")
+        if precision not in get_args(Precision):
+            raise ValueError(f"precision can be {' or '.join(get_args(Precision))}, not {precision!r}")
+        self.precision = precision
         self.model: Any = model.eval()
         self.tokenizer, self.head, self.token_budget = tokenizer, head.eval(), token_budget
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
@@ -121,6 +60,8 @@ class Encoder:
         max_length: int | None = None,
         token_budget: int = TOKEN_BUDGET,
         device: str | torch.device | None = None,
+        precision: Precision = "float32",
+        long: Long = "truncate",
     ) -> Encoder:
         """Load a model folder or hub name, safetensors only, no remote code.
 
@@ -130,16 +71,19 @@ class Encoder:
             max_length: in tokens; the model's own limit unless given.
             token_budget: padded tokens of one micro-batch.
             device: CUDA where there is one, else CPU, unless given.
+            precision: bfloat16 runs the transformer under torch's autocast: faster where the processor has it.
+            long: what becomes of texts beyond `max_length`: cut, or run in chunks of it whose token embeddings together
+                are the text's; exact for moments and factors, and for embeddings the mean over chunks by tokens.
 
         Raises:
             ModelError, UnsupportedArchitecture, TemperatureError: each a sentence.
         """
         folder = resolve(str(name) if name is not None else default_model())
         check_family(folder)
-        head, tokenizer = load_head(folder), Tokenizer(folder, max_length)
+        head, tokenizer = load_head(folder), Tokenizer(folder, max_length, long)
         model, _ = load_transformer(folder)
         chosen = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
-        encoder = cls(model.to(chosen), tokenizer, head.to(chosen), token_budget)
+        encoder = cls(model.to(chosen), tokenizer, head.to(chosen), token_budget, precision)
         encoder.set_temperature(temperature)
         return encoder
 
@@ -175,7 +119,15 @@ class Encoder:
         return self.encode_tokens(self.tokenizer(texts, max_length), moments=moments, factors=factors, role=role)
 
     def encode_tokens(
-        self, tokens: Tokens, *, moments: bool = True, factors: bool = False, role: str | None = None
+        self,
+        tokens: Tokens,
+        *,
+        moments: bool = True,
+        factors: bool = False,
+        role: str | None = None,
+        isolate: bool = False,
+        batches: Sequence[list[int]] | None = None,
+        before: Callable[[list[int]], None] | None = None,
     ) -> Encoded:
         """Embed tokenised texts.
 
@@ -184,59 +136,55 @@ class Encoder:
             moments: also compute ‖μ‖, spread and within-text cosine of each text.
             factors: also return each text's unit mean and covariance factor (min(tokens, d), d).
             role: «query» or «document», for a temperature that depends on it.
+            isolate: find the texts that the model fails on instead of raising; see `Encoded.failed`.
+            batches: which sequences of `tokens` run together, each in one of them; `self.batches(tokens)` unless given.
+            before: told the sequences of each micro-batch before it runs.
 
         Raises:
             TemperatureError: the temperature depends on the role and none is given.
         """
-        with apply.role(self.model, role):
-            return self._encode(tokens, moments, factors)
+        batches = self.batches(tokens) if batches is None else batches
+        lengths, device = [len(ids) for ids in tokens.ids], next(self.model.parameters()).device
+        chunked = tokens.text is not None
 
-    def _encode(self, tokens: Tokens, moments: bool, factors: bool) -> Encoded:
-        lengths, device = tokens.lengths, next(self.model.parameters()).device
-        embeddings: list[Tensor] = []
-        parts: list[TokenMoments] = []
-        found: list[tuple[Tensor, Tensor]] = []
-        order: list[int] = []
-        for batch in micro_batches(lengths, self.token_budget):
-            order += batch
+        def run(batch: list[int]) -> Pass:
             hidden, mask = self._hidden([tokens.ids[i] for i in batch], device)
-            with torch.inference_mode():
-                embeddings.append(self.head(hidden, mask).float().cpu())
-                if moments:
-                    parts.append(TokenMoments(*(column.cpu() for column in token_moments(hidden.float(), mask))))
-                if factors:
-                    pairs = (covariance_factor(hidden[row, : lengths[i]].float()) for row, i in enumerate(batch))
-                    found += [(mean.cpu(), factor.cpu()) for mean, factor in pairs]
-        back = torch.argsort(torch.tensor(order, dtype=torch.long))
-        width = self.head.width(self.model.config.hidden_size)
-        return Encoded(
-            embeddings=torch.cat(embeddings)[back] if embeddings else torch.zeros(0, width),
-            tokens=torch.tensor(lengths, dtype=torch.long),
-            truncated=torch.tensor(tokens.truncated, dtype=torch.bool),
-            moments=TokenMoments(*(torch.cat(column)[back] for column in zip(*parts, strict=True))) if parts else None,
-            factors=[found[i] for i in back.tolist()] if factors else None,
-        )
+            with torch.autocast(device.type, enabled=False):
+                hidden = hidden.float()
+                sums = token_sums(hidden, mask) if moments else None
+                texts = [hidden[row, : lengths[i]] for row, i in enumerate(batch)] if factors else []
+                if chunked:
+                    kept = TokenSums(*(column.cpu() for column in sums)) if sums is not None else None
+                    return Pass(batch, self.head.pool(hidden, mask).cpu(), kept, None, [], [text.cpu() for text in texts])
+                found = TokenMoments(*(column.cpu() for column in sums.moments())) if sums is not None else None
+                pairs = [(mean.cpu(), factor.cpu()) for mean, factor in map(covariance_factor, texts)]
+                return Pass(batch, self.head(hidden, mask).cpu(), None, found, pairs, [])
 
-    def factors_of(
-        self, tokens: Tokens, wanted: Collection[int], role: str | None = None
-    ) -> dict[int, tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]]:
-        """Unit mean and covariance factor of some texts, each in the micro-batch that `encode_tokens` would run it in.
+        halved: list[list[int]] = []
+        failed: dict[int, str] | None = {} if isolate else None
+        with apply.role(self.model, role), torch.inference_mode():
+            # One autocast around all micro-batches: it keeps the weights it has cast until it ends.
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
+                passes = list(run_batches(batches, run, halved=halved, failed=failed, before=before))
+            width = self.head.width(self.model.config.hidden_size)
+            finish = lambda pooled: self.head.finish(pooled.to(device)).cpu()  # noqa: E731
+            return gather(tokens, passes, width, failed or {}, halved, finish, factors)
+
+    def batches(self, tokens: Tokens) -> list[list[int]]:
+        """Which sequences run together."""
+        return micro_batches([len(ids) for ids in tokens.ids], self.token_budget)
+
+    def factors_of(self, tokens: Tokens, wanted: Collection[int], role: str | None = None) -> dict[int, Factor]:
+        """Unit mean and covariance factor of some texts, each in the micro-batches that `encode_tokens` would run it in.
 
         So they are those of `encode_tokens(tokens, factors=True)` to the bit, and micro-batches without a wanted text cost
         nothing.
         """
-        lengths, device = tokens.lengths, next(self.model.parameters()).device
-        found: dict[int, tuple[Tensor, Tensor]] = {}
-        with apply.role(self.model, role), torch.inference_mode():
-            for batch in micro_batches(lengths, self.token_budget):
-                if not any(i in wanted for i in batch):
-                    continue
-                hidden, _ = self._hidden([tokens.ids[i] for i in batch], device)
-                for row, i in enumerate(batch):
-                    if i in wanted:
-                        mean, factor = covariance_factor(hidden[row, : lengths[i]].float())
-                        found[i] = mean.cpu(), factor.cpu()
-        return found
+        owner: Sequence[int] = tokens.text or range(len(tokens.ids))
+        batches = [batch for batch in self.batches(tokens) if any(owner[i] in wanted for i in batch)]
+        out = self.encode_tokens(tokens, moments=False, factors=True, role=role, batches=batches)
+        assert out.factors is not None
+        return {i: out.factors[i] for i in wanted}
 
     def _hidden(self, ids: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
         """Last-layer token embeddings of one right-padded micro-batch and its mask."""
@@ -247,28 +195,5 @@ class Encoder:
             padded[row, : len(sequence)] = torch.tensor(sequence)
             mask[row, : len(sequence)] = True
         padded, mask = padded.to(device), mask.to(device)
-        with torch.inference_mode():
-            output = base_model(self.model)(input_ids=padded, attention_mask=mask.long(), **self._arguments)
+        output = base_model(self.model)(input_ids=padded, attention_mask=mask.long(), **self._arguments)
         return output.last_hidden_state, mask
-
-
-def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
-    """Indices of texts that run together: longest first, at most `token_budget` padded tokens each (or one text).
-
-    Ties keep their order, so the batches follow from the lengths alone.
-    """
-    batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= token_budget:
-            batches[-1].append(index)
-        else:
-            batches.append([index])
-    return batches
-
-
-def _position_limit(config: Any, tokenizer_limit: int) -> int:
-    """The longest sequence that positions and tokenizer allow; RoBERTa's and MPNet's start after the padding index."""
-    positions = int(getattr(config, "max_position_embeddings", 0) or tokenizer_limit)
-    if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
-        positions -= int(config.pad_token_id) + 1
-    return min(positions, tokenizer_limit)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -24,27 +24,67 @@ class TokenMoments(NamedTuple):
     """Mean cosine over all pairs of tokens, (1/n²)Σ_jk cos(x_j, x_k) (S2 H.2), in [0, 1]."""
 
 
+class TokenSums(NamedTuple):
+    """What the token moments of a text follow from, whole or chunk by chunk. Mergeable."""
+
+    tokens: Float[Tensor, " text"]
+    """n"""
+    mean: Float[Tensor, "text dim"]
+    """μ"""
+    scatter: Float[Tensor, " text"]
+    """Σ_j ‖x_j − μ‖² = n·tr Σ"""
+    units: Float[Tensor, "text dim"]
+    """Σ_j x_j/‖x_j‖"""
+
+    def moments(self) -> TokenMoments:
+        """‖μ‖, tr Σ/‖μ‖² and within-text cosine."""
+        norm = torch.linalg.vector_norm(self.mean, dim=-1)
+        within = (self.units / self.tokens.unsqueeze(-1)).square().sum(-1)
+        return TokenMoments(norm, self.scatter / self.tokens / norm.square(), within)
+
+    def merged(self, text: Int[Tensor, " chunk"], texts: int) -> TokenSums:
+        """The sums of whole texts from those of their chunks, in float64 (Chan et al. 1979).
+
+        n = Σ n_c, μ = Σ n_c·μ_c/n, scatter = Σ scatter_c + Σ n_c·‖μ_c − μ‖²: exact, whatever the chunks.
+
+        Args:
+            text: the text of each chunk.
+            texts: how many there are.
+        """
+        count, mean, scatter, units = (column.double() for column in self)
+
+        def total(values: Tensor) -> Tensor:
+            return torch.zeros(texts, *values.shape[1:], dtype=torch.float64).index_add_(0, text, values)
+
+        whole = total(count)
+        centre = total(count.unsqueeze(-1) * mean) / whole.unsqueeze(-1)
+        between = count * (mean - centre[text]).square().sum(-1)
+        return TokenSums(whole, centre, total(scatter) + total(between), total(units))
+
+
 def token_moments(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> TokenMoments:
-    """‖μ‖, tr Σ/‖μ‖² and within-text cosine of each text of a padded batch.
+    """‖μ‖, tr Σ/‖μ‖² and within-text cosine of each text of a padded batch: `token_sums(…).moments()`."""
+    return token_sums(hidden, mask).moments()
+
+
+def token_sums(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> TokenSums:
+    """Count, mean, scatter around it and sum of unit tokens of each text of a padded batch.
 
     Args:
         hidden: token embeddings; what stands at padded places is ignored.
         mask: True where a token is.
 
     Returns:
-        TokenMoments in the precision of `hidden`; the variance is taken around the mean (two passes), so that it keeps
-        its digits where ‖μ‖² is much larger than it. Not finite where ‖μ‖ = 0.
+        TokenSums in the precision of `hidden`; the scatter is taken around the mean (two passes), so that it keeps its
+        digits where ‖μ‖² is much larger than it. Moments are not finite where ‖μ‖ = 0.
     """
     kept = mask.unsqueeze(-1)
     count = mask.sum(1, dtype=hidden.dtype)
     hidden = hidden.masked_fill(~kept, 0.0)
     mean = hidden.sum(1) / count.unsqueeze(-1)
-    mean_norm = torch.linalg.vector_norm(mean, dim=-1)
     centred = (hidden - mean.unsqueeze(1)).masked_fill_(~kept, 0.0)
-    trace = centred.square().sum((1, 2)) / count
     unit = torch.nn.functional.normalize(hidden, dim=-1, eps=torch.finfo(hidden.dtype).tiny)
-    within = (unit.sum(1) / count.unsqueeze(-1)).square().sum(-1)
-    return TokenMoments(mean_norm, trace / mean_norm.square(), within)
+    return TokenSums(count, mean, centred.square().sum((1, 2)), unit.sum(1))
 
 
 def covariance_factor(tokens: Float[Tensor, "token dim"]) -> tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]:

@@ -42,13 +42,19 @@ class Head(nn.Module):
         self, hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]
     ) -> Float[Tensor, "text out"]:
         """Unit-norm text embeddings of right-padded token embeddings."""
+        return self.finish(self.pool(hidden, mask))
+
+    def pool(self, hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:
+        """What stands for all tokens of each text, before the further stages."""
         if self.pooling == "cls":
-            pooled = hidden[:, 0]
-        elif self.pooling == "lasttoken":
-            pooled = hidden[torch.arange(hidden.shape[0], device=hidden.device), mask.sum(1) - 1]
-        else:
-            weight = mask.unsqueeze(-1).to(hidden.dtype)
-            pooled = (hidden * weight).sum(1) / weight.sum(1)
+            return hidden[:, 0]
+        if self.pooling == "lasttoken":
+            return hidden[torch.arange(hidden.shape[0], device=hidden.device), mask.sum(1) - 1]
+        weight = mask.unsqueeze(-1).to(hidden.dtype)
+        return (hidden * weight).sum(1) / weight.sum(1)
+
+    def finish(self, pooled: Float[Tensor, "text dim"]) -> Float[Tensor, "text out"]:
+        """The further stages, then unit length."""
         return nn.functional.normalize(self.stages(pooled), dim=-1)
 
     @property

@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tempscale.architectures import ARCHITECTURES, UnsupportedArchitecture
+from tempscale.batches import micro_batches
 from tempscale.checkpoint import ModelError
-from tempscale.encoder import Encoder, Tokenizer, Tokens, micro_batches
+from tempscale.encoder import Encoder
 from tempscale.loading import check_family, load_transformer
 from tempscale.temperature import Temperature, TemperatureError
+from tempscale.tokens import Tokenizer, Tokens
 
 LETTERS = ["a", "b c", "the quick brown fox", "0 1 2 3 4 5 6 7 8 9", "zz", "!", "mean pooling hides what differs", "x" * 30]
 

@@ -1,0 +1,94 @@
+"""Micro-batches by token budget, and running them: halved where memory does not hold them, failing texts found.
+
+Which texts run together follows from their lengths alone, never from workers or time, so that a result does too. Only a
+batch that had to be halved leaves that rule; whoever runs it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import torch
+
+from tempscale.checkpoint import first_line
+
+Result = TypeVar("Result")
+NO_MEMORY = "it needs more memory than there is"
+"""Why a text fails that does not fit alone."""
+
+
+def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+    """Indices of sequences that run together: longest first, at most `token_budget` padded tokens each (or one sequence).
+
+    Ties keep their order, so the batches follow from the lengths alone.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= token_budget:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+def run_batches(
+    batches: Sequence[list[int]],
+    run: Callable[[list[int]], Result],
+    *,
+    halved: list[list[int]],
+    failed: dict[int, str] | None = None,
+    before: Callable[[list[int]], None] | None = None,
+) -> Iterator[Result]:
+    """Run every batch; yields the results of those that ran, whole or in halves.
+
+    Args:
+        batches: indices of sequences.
+        run: runs one batch.
+        halved: gets every batch that memory did not hold.
+        failed: gets the reason of every sequence that fails alone; where None, such an error is raised.
+        before: told each batch before it runs.
+
+    Raises:
+        Exception: what `run` raised for a sequence alone, or what left the device unusable.
+    """
+    waiting = list(batches)[::-1]
+    while waiting:
+        batch = waiting.pop()
+        if before is not None:
+            before(batch)
+        try:
+            result = run(batch)
+        except Exception as error:
+            memory = out_of_memory(error)
+            if _lost_device(error) or (failed is None and (not memory or len(batch) == 1)):
+                raise
+            reason = NO_MEMORY if memory else f"the model fails with {type(error).__name__}: {first_line(error)}"
+        else:
+            yield result
+            continue
+        # Outside of the handler, whose traceback keeps the tensors of the failed pass alive.
+        if memory and torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if len(batch) == 1:
+            assert failed is not None
+            failed[batch[0]] = reason
+            continue
+        if memory:
+            halved.append(batch)
+        middle = (len(batch) + 1) // 2
+        waiting += [batch[middle:], batch[:middle]]
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that a device, or this machine, has no memory left."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        words in str(error) for words in ("can't allocate memory", "not enough memory")
+    )
+
+
+def _lost_device(error: BaseException) -> bool:
+    """Whether nothing more can run in this process: a CUDA context does not outlive a failed kernel."""
+    return isinstance(error, RuntimeError) and not out_of_memory(error) and "CUDA error" in str(error)

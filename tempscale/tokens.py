@@ -1,0 +1,111 @@
+"""Texts -> token ids: cut at the model's window, or in chunks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from tempscale.checkpoint import ModelError, first_line, read_json
+from tempscale.pooling import transformer_folder
+
+Long = Literal["truncate", "chunk"]
+"""What becomes of a text longer than the window."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokenised texts: what the model sees."""
+
+    ids: list[list[int]]
+    """One sequence a text; where texts are chunked, one a chunk, each with its own special tokens."""
+    truncated: list[bool]
+    """Of each text."""
+    text: list[int] | None = None
+    """The text of each sequence, ascending; None where each is a text."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each text, special tokens included, after truncation; those of all its chunks."""
+        own = [len(ids) for ids in self.ids]
+        if self.text is None:
+            return own
+        found = [0] * len(self.truncated)
+        for text, length in zip(self.text, own, strict=True):
+            found[text] += length
+        return found
+
+    def chunks(self) -> list[list[list[int]]]:
+        """The sequences of each text."""
+        if self.text is None:
+            return [[ids] for ids in self.ids]
+        found: list[list[list[int]]] = [[] for _ in self.truncated]
+        for ids, text in zip(self.ids, self.text, strict=True):
+            found[text].append(ids)
+        return found
+
+    @classmethod
+    def of_chunks(cls, chunks: Sequence[Sequence[list[int]]], truncated: list[bool]) -> Tokens:
+        """The same from what `chunks` gives."""
+        if all(len(own) == 1 for own in chunks):
+            return cls([own[0] for own in chunks], truncated)
+        return cls([ids for own in chunks for ids in own], truncated, [k for k, own in enumerate(chunks) for _ in own])
+
+
+class Tokenizer:
+    """A model's tokenizer with its maximum length; cheap to load without the model.
+
+    Attributes:
+        max_length: the longest sequence in tokens, special tokens included.
+        long: whether a longer text is cut there or goes on in further sequences.
+    """
+
+    def __init__(self, folder: Path, max_length: int | None = None, long: Long = "truncate") -> None:
+        from transformers import AutoConfig, AutoTokenizer
+
+        if long not in get_args(Long):
+            raise ModelError(f"long texts can be {' or '.join(get_args(Long))}, not {long!r}")
+        inner = transformer_folder(folder)
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(inner, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(inner, trust_remote_code=False)
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(f"the tokenizer or configuration in {inner} cannot be loaded: {first_line(error)}") from None
+        if not self._tokenizer.is_fast:
+            raise ModelError(f"the tokenizer in {inner} has no tokenizer.json; save it again with a fast tokenizer")
+        self.long = long
+        self._limit = _position_limit(config, int(self._tokenizer.model_max_length))
+        self.max_length = self._limit
+        self.max_length = self._checked(max_length)
+        settings = inner / "sentence_bert_config.json"
+        self._lower = bool(read_json(settings).get("do_lower_case")) if settings.is_file() else False
+
+    def __call__(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
+        """Tokenise, special tokens included, cut or chunked at `max_length` (the tokenizer's own unless given)."""
+        if isinstance(texts, str):
+            raise TypeError("texts is one string; give a list of strings")
+        limit = self._checked(max_length)
+        if not texts:
+            return Tokens([], [])
+        texts = [text.lower() for text in texts] if self._lower else list(texts)
+        encoded = self._tokenizer(texts, truncation=True, max_length=limit, verbose=False)
+        if self.long == "truncate":
+            return Tokens(encoded["input_ids"], [bool(encoding.overflowing) for encoding in encoded.encodings])
+        chunks = [[encoding.ids, *(more.ids for more in encoding.overflowing)] for encoding in encoded.encodings]
+        return Tokens.of_chunks(chunks, [False] * len(texts))
+
+    def _checked(self, max_length: int | None) -> int:
+        if max_length is None:
+            return self.max_length
+        if not 3 <= max_length <= self._limit:
+            raise ModelError(f"max_length {max_length} is out of range; this model takes 3 to {self._limit} tokens")
+        return max_length
+
+
+def _position_limit(config: Any, tokenizer_limit: int) -> int:
+    """The longest sequence that positions and tokenizer allow; RoBERTa's and MPNet's start after the padding index."""
+    positions = int(getattr(config, "max_position_embeddings", 0) or tokenizer_limit)
+    if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+        positions -= int(config.pad_token_id) + 1
+    return min(positions, tokenizer_limit)
