@@ -14,7 +14,7 @@ from tempscale.tokens import Tokenizer, Tokens
 WINDOW = 9
 NO_ROOM = [
     torch.OutOfMemoryError("CUDA out of memory"), MemoryError(),
-    RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried 1 bytes"),
 ]  # fmt: skip
 TEXTS = ["a b", "a quick brown fox jumps over it all", "z", "0 1 2 3 4 5 6 7 8 9", "one two three four", "a b c d e f g"]
 
