@@ -148,7 +148,10 @@ def _arguments(run: RunOf[Any], cluster: Cluster, model: Model) -> dict[str, Any
     """What a model actor is made with."""
     return {
         "storage": run.storage, "model": model, "temperatures": [t.as_data() for t in run.temperatures],
-        "settings": {"max_length": model.max_length, "token_budget": run.config.embedding.token_budget},
+        "settings": {
+            "max_length": model.max_length, "token_budget": run.config.embedding.token_budget,
+            "long": run.config.embedding.long, "precision": run.config.embedding.precision,
+        },
         "gpus": cluster.gpus,
     }  # fmt: skip
 

@@ -18,6 +18,7 @@ from jobs import (
     factors,
     pairwise,
     pairwise_socm,
+    precision,
     probe,
     report,
     runs,
@@ -121,6 +122,12 @@ def _embedded(
     texts = layout(run, model, index["usable"])
     sample = _socm_sample(run, cluster, model, texts, index, journal) if run.config.analysis.socm_sample else []
     with actor.Crew(run, cluster, model) as crew:
+        if run.config.embedding.precision != "float32":
+            with journal.stage(f"precision{of}", min(len(texts), precision.SAMPLE)) as stage:
+                found = precision.measure(run, crew, model, texts, index, stage.advance)
+                stage.note = (
+                    f"cosine to float32: {found['cosine_least']:.6f} at least, {found['cosine_mean']:.6f} in the mean"
+                )
         if sample:
             with journal.stage(f"covariance factors{of}", len(sample)) as stage:
                 stage.note = f"{factors.collect(run, crew, model, texts, index, sample, stage.advance):,} sampled texts"
@@ -231,6 +238,8 @@ def _record(run: Run, index: dict[str, Any], layouts: dict[str, Layout], rejecte
         moved = {t.canonical: pairwise.rounding(run, model, t) for t in run.temperatures}
         if any(moved.values()):
             record["models"][model.label]["cosine_rounding"] = moved
+        if run.storage.exists(precision.name(model)):
+            record["models"][model.label]["precision"] = run.storage.read_json(precision.name(model))
     record["versions"]["altair"] = metadata.version("altair")
     corpus_facts = {key: value for key, value in index.items() if key != "shards"}
     return record | {

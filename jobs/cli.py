@@ -7,7 +7,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,8 +16,6 @@ from jobs import options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jobs.config import AuditConfig
-    from jobs.pairs_config import PairsConfig
 
 app = typer.Typer(
     name="tempscale",
@@ -61,6 +58,8 @@ def audit(
     tau: options.Taus = None,
     temperature: options.TemperatureFile = None,
     max_length: options.MaxLength = None,
+    long: options.Long = None,
+    precision: options.Precision = None,
     intervals: options.Intervals = None,
     socm_sample: options.SocmSample = None,
     socm_se: options.SocmError = None,
@@ -86,16 +85,22 @@ def audit(
     given = {
         "corpus.source": corpus, "corpus.id_column": id_column, "corpus.text_column": text_column, "corpus.sample": sample,
         "queries.source": queries, "corpus.limit": limit, "embedding.models": model or None,
-        "embedding.max_length": max_length, "analysis.socm_sample": socm_sample, "analysis.socm_cell_se": socm_se,
+        "embedding.max_length": max_length, "embedding.long": long, "embedding.precision": precision,
+        "analysis.socm_sample": socm_sample, "analysis.socm_cell_se": socm_se,
         "analysis.socm_top_over": socm_top_over, "analysis.socm_alpha": alpha, "analysis.socm_beta": beta,
         "analysis.socm_regularization": options.PUBLISHED_REGULARIZATION if paper else None, "analysis.cosine": cosine,
         "analysis.cosine_precision": cosine_precision,
         "analysis.neighbours": neighbours, "seed": seed, "out": out, "execution.workers": workers,
         "execution.address": address, "keep_text": text,
     }  # fmt: skip
-    _answer(
-        lambda console: _audit(_configured(config, given, tau, temperature, intervals), console, fresh=not resume, plan=plan)
-    )
+
+    def run(console: Console) -> int:
+        from jobs import commands
+
+        settings = commands.configured(config, given, tau, temperature, intervals)
+        return commands.audit(settings, console, fresh=not resume, plan=plan)
+
+    _answer(run)
 
 
 @app.command(
@@ -114,6 +119,8 @@ def pairs(
     tau: options.Taus = None,
     temperature: options.TemperatureFile = None,
     max_length: options.MaxLength = None,
+    long: options.Long = None,
+    precision: options.Precision = None,
     alpha: options.Alpha = None,
     beta: options.Beta = None,
     paper: options.Paper = False,
@@ -130,21 +137,23 @@ def pairs(
     """
 
     def run(console: Console) -> int:
+        from jobs import commands, inputs
         from jobs import config as configuration
         from jobs.pairs_config import PairsConfig
 
         given = {
             "pairs.source": pairs, "pairs.column_a": column_a, "pairs.column_b": column_b, "pairs.limit": limit,
-            "embedding.models": model or None, "embedding.max_length": max_length, "socm.alpha": alpha, "socm.beta": beta,
+            "embedding.models": model or None, "embedding.max_length": max_length, "embedding.long": long,
+            "embedding.precision": precision, "socm.alpha": alpha, "socm.beta": beta,
             "socm.regularization": options.PUBLISHED_REGULARIZATION if paper else None, "out": out,
-            "embedding.temperatures": _temperatures(tau, temperature) or None,
+            "embedding.temperatures": commands.temperatures(tau, temperature) or None,
             "execution.workers": workers, "execution.address": address,
         }  # fmt: skip
         data: dict[str, Any] = {}
         for name, value in given.items():
             if value is not None:
-                configuration.lay_over(data, name, value)
-        return _pairs(configuration.checked(PairsConfig, data), console, fresh=not resume)
+                inputs.lay_over(data, name, value)
+        return commands.pairs(configuration.checked(PairsConfig, data), console, fresh=not resume)
 
     _answer(run)
 
@@ -178,14 +187,12 @@ def export(
     """
 
     def write(console: Console) -> int:
-        from jobs import config as configuration
+        from jobs import inputs
         from jobs.errors import UsageError
 
         if (tau is None) == (temperature is None):
             raise UsageError("give either --tau T or --temperature FILE")
-        value = configuration.temperature_of(
-            tau if temperature is None else configuration.read_temperature(str(temperature))
-        )
+        value = inputs.temperature_of(tau if temperature is None else inputs.read_temperature(str(temperature)))
         from jobs.export import export as fold_and_write
         from tempscale.checkpoint import default_model
 
@@ -209,79 +216,6 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         sys.exit(3)
-
-
-def _configured(
-    file: Path | None, given: dict[str, Any], tau: list[float] | None, temperature: Path | None, intervals: str | None
-) -> AuditConfig:
-    """The configuration of the file with the options laid over it."""
-    from jobs import config as configuration
-
-    data = configuration.read_toml(str(file)) if file is not None else {}
-    given["embedding.temperatures"] = _temperatures(tau, temperature) or None
-    if intervals is not None:
-        given["analysis.intervals"] = configuration.read_edges(intervals)
-    for name, other in (("corpus.sample", "corpus.limit"), ("corpus.limit", "corpus.sample")):
-        if given[name] is not None and given[other] is None and isinstance(data.get("corpus"), dict):
-            data["corpus"].pop(other.split(".")[1], None)  # An option wins over what it excludes in the file.
-    for name, value in given.items():
-        if value is not None:
-            configuration.lay_over(data, name, value)
-    return configuration.resolve(configuration.with_quick_start(data))
-
-
-def _temperatures(tau: list[float] | None, file: Path | None) -> list[Any]:
-    """The temperatures that the options name."""
-    from jobs import config as configuration
-
-    named = [] if file is None else [configuration.read_temperature(str(file))]
-    return [*(tau or []), *named]
-
-
-def _audit(config: AuditConfig, console: Console, *, fresh: bool, plan: bool) -> int:
-    from jobs.sources import shown
-
-    if plan:
-        from jobs.plan import print_plan
-
-        print_plan(config, console)
-        return 0
-    from rich.markup import escape
-
-    title = escape(f"{shown(config.corpus.source)} → {config.out}")
-    console.print(f"[bold]tempscale audit[/] {title}", highlight=False, soft_wrap=True)
-    from jobs.closing import close
-    from jobs.progress import Journal
-
-    journal = Journal(console)
-    try:
-        from jobs.audit import audit as run_audit
-
-        run = run_audit(config, journal, fresh=fresh)
-    finally:
-        journal.close()
-    close(run)
-    return 0
-
-
-def _pairs(config: PairsConfig, console: Console, *, fresh: bool) -> int:
-    from rich.markup import escape
-
-    from jobs.closing import close_pairs
-    from jobs.progress import Journal
-    from jobs.sources import shown
-
-    title = escape(f"{shown(config.pairs.source)} → {config.out}")
-    console.print(f"[bold]tempscale pairs[/] {title}", highlight=False, soft_wrap=True)
-    journal = Journal(console)
-    try:
-        from jobs.pairs import pairs as run_pairs
-
-        run = run_pairs(config, journal, fresh=fresh)
-    finally:
-        journal.close()
-    close_pairs(run)
-    return 0
 
 
 def _answer(command: Callable[[Console], int]) -> None:

@@ -5,10 +5,7 @@ What decides the tables (`identity`) is apart from how they are computed (`Execu
 
 from __future__ import annotations
 
-import json
-import tomllib
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -21,6 +18,7 @@ _OPTIONS = {
     "corpus.source": "--corpus", "corpus.id_column": "--id-column", "corpus.text_column": "--text-column",
     "corpus.sample": "--sample", "corpus.limit": "--limit", "embedding.models": "--model",
     "embedding.temperatures": "--tau or --temperature", "embedding.max_length": "--max-length",
+    "embedding.long": "--long", "embedding.precision": "--precision",
     "analysis.intervals": "--intervals", "analysis.socm_sample": "--socm-sample", "analysis.socm_cell_se": "--socm-se",
     "analysis.socm_top_over": "--socm-top-over", "analysis.cosine": "--cosine",
     "analysis.cosine_precision": "--cosine-precision", "analysis.neighbours": "--neighbours",
@@ -80,6 +78,15 @@ class Encoding(Strict):
         [1.0, 0.8], min_length=1, description="Numbers τ or schedules such as {log_length = 64}; the first is the reference."
     )
     max_length: int | None = Field(None, ge=3, description="Tokens a text is cut to; the model's own limit unless given.")
+    long: Literal["truncate", "chunk"] = Field(
+        "truncate",
+        description="What becomes of a text beyond max_length: cut and counted, or run in chunks whose tokens together are "
+        "the text's.",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="What the model computes in; bfloat16 is faster, and how far it is off is measured and reported.",
+    )
     token_budget: int = Field(1024, ge=1, description="Padded tokens of one micro-batch.")
 
     @field_validator("temperatures")
@@ -204,74 +211,6 @@ class AuditConfig(Strict):
     def temperatures(self) -> list[Temperature]:
         """The temperatures in the order given; the first is the reference."""
         return [Temperature.of(value) for value in self.embedding.temperatures]
-
-
-def read_toml(path: str, kind: str = "config") -> dict[str, Any]:
-    """The content of a TOML file; `kind` is what an error calls it.
-
-    Raises:
-        UsageError: it is not there, or not TOML.
-    """
-    try:
-        return tomllib.loads(Path(path).read_text("utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{kind} file '{path}' is not there; give the path of a TOML file") from None
-    except IsADirectoryError:
-        raise UsageError(f"{kind} file '{path}' is a folder; give the path of a TOML file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{kind} file '{path}' cannot be read as TOML: {error}") from None
-
-
-def read_temperature(path: str) -> dict[str, Any]:
-    """A temperature as data from a TOML or JSON file.
-
-    Raises:
-        UsageError: the file cannot be read; what it holds is checked by `resolve`.
-    """
-    if not path.endswith(".json"):
-        return read_toml(path, "temperature")
-    try:
-        data = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"temperature file '{path}' cannot be read as JSON: {error}") from None
-    if not isinstance(data, dict):  # TOML always is one.
-        raise UsageError(f"temperature file '{path}' must hold an object such as {{\"constant\": 0.8}}")
-    return data
-
-
-def temperature_of(value: Any) -> Temperature:
-    """A temperature from a number or plain data.
-
-    Raises:
-        UsageError: it is none.
-    """
-    try:
-        return Temperature.of(value)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def read_edges(text: str) -> list[int]:
-    """Interval edges from their text.
-
-    Raises:
-        UsageError: one is not a whole number.
-    """
-    try:
-        return [int(edge) for edge in text.split(",")]
-    except ValueError:
-        raise UsageError(f"--intervals '{text}' must be whole numbers with commas between them, e.g. 0,100,200") from None
-
-
-def lay_over(data: dict[str, Any], name: str, value: Any) -> None:
-    """Set `name`, such as corpus.sample, in nested data."""
-    *sections, last = name.split(".")
-    for section in sections:
-        inner = data.setdefault(section, {})
-        if not isinstance(inner, dict):
-            raise UsageError(f"'{section}' must be a table of the configuration, not {inner!r}")
-        data = inner
-    data[last] = value
 
 
 def with_quick_start(data: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from jobs import actor, parts, schema
 from jobs.engine import Cluster
+from jobs.marks import DEADLY, Marks, forget
 from jobs.runs import Model, Run
 from jobs.storage import Storage
 
@@ -38,6 +39,7 @@ def embed(
     Returns:
         Texts embedded and texts rejected because an embedding was not finite, over the whole run.
     """
+    forget(run.storage, f"partials/marks/model={model.label}")
     work: dict[int, pa.Table] = {}
     there = 0
     for number, shard in enumerate(index["shards"]):
@@ -47,6 +49,7 @@ def embed(
             work[number] = pa.table({"name": [shard["name"]]})
     on_texts(there)
     arguments = {"storage": run.storage, "folder": model.name, "max_length": model.max_length}
+    arguments |= {"long": run.config.embedding.long}
     for report in actor.pool(run, cluster, model, worker or EmbedActor, work, tokenise, arguments):
         on_texts(report["texts"])
     rejected = sum(
@@ -55,18 +58,18 @@ def embed(
     return {"embedded": index["analysed"] - rejected, "rejected": rejected}
 
 
-def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int) -> pa.Table:
+def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int, long: str) -> pa.Table:
     """Read and tokenise the shards that a batch names."""
     pieces: dict[int, pa.Table] = {}
     for row in batch.to_pylist():
         shard = storage.read_table(actor.unpack(row["payload"]).column("name")[0].as_py())
-        tokens = _tokenizer(folder, max_length)(shard.column("text").to_pylist())
+        tokens = _tokenizer(folder, max_length, long)(shard.column("text").to_pylist())
         truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
         pieces[row["number"]] = pa.table(
             {
                 "text_id": shard.column("text_id"),
                 "content_sha": shard.column("content_sha"),
-                "ids": pa.array(tokens.ids, pa.list_(pa.int32())),
+                "ids": pa.array(tokens.chunks(), pa.list_(pa.list_(pa.int32()))),
                 "truncated": pa.array(truncated),
             }
         )
@@ -82,33 +85,49 @@ class EmbedActor(actor.ModelActor):
         """Write one shard's parts, one a temperature, and its rejected texts."""
         from tempscale.tokens import Tokens
 
-        tokens = Tokens(work.column("ids").to_pylist(), work.column("truncated").to_pylist())
+        tokens = Tokens.of_chunks(work.column("ids").to_pylist(), work.column("truncated").to_pylist())
+        marks = Marks(self.storage, f"partials/marks/model={self.model.label}/shard-{number:05d}.json")
+        batches = marks.begin(self.encoder.batches(tokens))
         encoded = []
         for temperature in self.temperatures:
             self.encoder.set_temperature(temperature)
-            encoded.append(self.encoder.encode_tokens(tokens, role=self.role))
+            out = self.encoder.encode_tokens(tokens, role=self.role, isolate=True, batches=batches, before=marks.before)
+            encoded.append(out)
+        marks.after()
+        reasons = {(tokens.text or range(work.num_rows))[i]: DEADLY for i in marks.deadly}
+        for out in encoded:
+            reasons |= {text: reason for text, reason in out.failed.items() if text not in reasons}
         finite = np.ones(work.num_rows, dtype=bool)
         for out in encoded:
-            assert out.moments is not None
-            finite &= np.isfinite(out.embeddings.numpy()).all(1)
-            for column in out.moments:
-                finite &= np.isfinite(column.numpy())
-        self._reject(number, work, finite)
+            for column in (out.embeddings, *(out.moments or ())):
+                finite &= np.isfinite(column.numpy().reshape(work.num_rows, -1)).all(1)
+        self._reject(number, work, finite, reasons)
+        self._note_exceptions(number, marks.halved, sum(len(out.halved) for out in encoded))
         for temperature, out in zip(self.temperatures, encoded, strict=True):
             self.storage.write_table(self._part(temperature, number), _table(work, out, finite))
+        marks.done()
         return {"number": number, "texts": work.num_rows}
 
     def _part(self, temperature: Any, number: int) -> str:
         return f"texts/model={self.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
 
-    def _reject(self, number: int, work: pa.Table, finite: np.ndarray) -> None:
-        if finite.all():
-            return
-        ids = [text_id for text_id, kept in zip(work.column("text_id").to_pylist(), finite, strict=True) if not kept]
-        reason = f"{self.model.label} gives no finite embedding"
-        rows = [{"text_id": text_id, "place": f"shard {number}", "reason": reason} for text_id in ids]
-        name = f"rejected/model={self.model.label}/part-{number:05d}.parquet"
-        self.storage.write_table(name, schema.REJECTED.build_rows(rows))
+    def _reject(self, number: int, work: pa.Table, finite: np.ndarray, reasons: dict[int, str]) -> None:
+        rows = [
+            {"text_id": text_id, "place": f"shard {number}", "reason": reasons.get(k, "it gives no finite embedding")}
+            for k, (text_id, kept) in enumerate(zip(work.column("text_id").to_pylist(), finite, strict=True))
+            if not kept
+        ]
+        if rows:
+            rows = [row | {"reason": f"{self.model.label}: {row['reason']}"} for row in rows]
+            name = f"rejected/model={self.model.label}/part-{number:05d}.parquet"
+            self.storage.write_table(name, schema.REJECTED.build_rows(rows))
+
+    def _note_exceptions(self, number: int, deadly: bool, memory: int) -> None:
+        """Leave a record of micro-batches that are not those that follow from the corpus."""
+        causes = ["its process died there"] * deadly + [f"{memory} × memory did not hold one"] * bool(memory)
+        if causes:
+            note = f"{self.model.label}, shard {number}: micro-batches in halves, {' and '.join(causes)}"
+            self.storage.write_json(f"partials/exceptions/model={self.model.label}/shard-{number:05d}.json", note)
 
 
 class QueryActor(EmbedActor):
@@ -134,8 +153,8 @@ def _table(work: pa.Table, out: Any, finite: np.ndarray) -> pa.Table:
 
 
 @lru_cache(maxsize=4)
-def _tokenizer(folder: str, max_length: int) -> Any:
+def _tokenizer(folder: str, max_length: int, long: Any) -> Any:
     from tempscale.checkpoint import resolve
     from tempscale.tokens import Tokenizer
 
-    return Tokenizer(Path(resolve(folder)), max_length)
+    return Tokenizer(Path(resolve(folder)), max_length, long)

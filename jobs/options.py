@@ -73,6 +73,20 @@ FoldedFile = Annotated[
     Path | None, _option(_MODEL, "One by layer or head as data, TOML or JSON: by_layer = [1.0, 0.9, …].", "FILE")
 ]
 MaxLength = Annotated[int | None, _option(_MODEL, "Cut texts at N tokens (default: the model's own limit).", "N")]
+Long = Annotated[
+    str | None,
+    _option(
+        _MODEL, "Texts beyond that: cut and counted, or run in chunks of it, all tokens of which count (default: truncate).",
+        "truncate|chunk",
+    ),
+]  # fmt: skip
+Precision = Annotated[
+    str | None,
+    _option(
+        _MODEL, "What the model computes in; bfloat16 is faster, and its error is measured and reported (default: float32).",
+        "float32|bfloat16",
+    ),
+]  # fmt: skip
 Intervals = Annotated[
     str | None,
     _option(_MEASURED, "Lower edges of the length intervals in tokens (default: 0,32,64,100,200,300,400,500).", "EDGES"),

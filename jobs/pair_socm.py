@@ -57,8 +57,6 @@ class PairActor(actor.ModelActor):
 
     def process(self, number: int, work: pa.Table) -> dict[str, Any]:
         """Write one chunk's parts, one a temperature, and its rejected pairs."""
-        from tempscale.tokens import Tokens
-
         mode = work.to_pylist()[0]
         chunk = self.storage.read_table(mode.pop("name"))
         texts, first, second = _distinct(chunk)
@@ -73,7 +71,7 @@ class PairActor(actor.ModelActor):
                 raise
             left, place = np.flatnonzero(usable), np.cumsum(usable) - 1
             kept = usable[first] & usable[second]
-            some = Tokens([tokens.ids[i] for i in left], [tokens.truncated[i] for i in left])
+            some = tokens.take(left.tolist())
             figures = []
             for temperature in self.temperatures:
                 found = np.full((3, len(first)), np.nan)
@@ -103,19 +101,17 @@ class PairActor(actor.ModelActor):
         import torch
 
         from tempscale.socm import socm_pairs
-        from tempscale.tokens import Tokens
 
         if not len(first):
             return np.zeros((3, 0))
         self.encoder.set_temperature(temperature)
-        everything = np.arange(len(tokens.ids))
+        everything = np.arange(len(tokens))
         sides = list(zip(_ROLES, (np.unique(first), np.unique(second)), strict=True))
         means: list[torch.Tensor] = []
         factors: list[torch.Tensor] = []
         places = []
         for role, texts in sides if temperature.roles else [(actor.ROLE, everything)]:
-            some = Tokens([tokens.ids[i] for i in texts], [tokens.truncated[i] for i in texts])
-            out = self.encoder.encode_tokens(some, moments=False, factors=True, role=role)
+            out = self.encoder.encode_tokens(tokens.take(texts.tolist()), moments=False, factors=True, role=role)
             assert out.factors is not None
             place = np.full(len(everything), -1)
             place[texts] = len(means) + np.arange(len(texts))
@@ -127,7 +123,7 @@ class PairActor(actor.ModelActor):
 
     def _usable(self, tokens: Any) -> np.ndarray:
         """The texts whose mean is finite and not zero under every temperature."""
-        usable = np.ones(len(tokens.ids), dtype=bool)
+        usable = np.ones(len(tokens), dtype=bool)
         for temperature in self.temperatures:
             self.encoder.set_temperature(temperature)
             for role in _ROLES if temperature.roles else (actor.ROLE,):

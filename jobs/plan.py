@@ -64,7 +64,13 @@ def plan(config: AuditConfig) -> Plan:
     socm_texts = min(config.analysis.socm_sample, texts)
     pairs, socm_pairs = texts * (texts - 1) // 2, socm_texts * (socm_texts - 1) // 2
     for model in models:
-        encoder = Encoder.load(model.name, max_length=config.embedding.max_length, device="cpu")
+        encoder = Encoder.load(
+            model.name,
+            max_length=config.embedding.max_length,
+            long=config.embedding.long,
+            precision=config.embedding.precision,
+            device="cpu",
+        )
         lengths = np.array(encoder.tokenizer(first).lengths)
         few = first[:: max(1, len(first) // _MEASURED_TEXTS)]
         begun = time.monotonic()

@@ -178,7 +178,7 @@ def find_models(config: RunConfig) -> list[Model]:
 def facts(run: RunOf[Any]) -> dict[str, Any]:
     """What run.json says of every run, whatever its command."""
     begun = started(run)
-    exceptions = []
+    exceptions = [run.storage.read_json(name) for name in run.storage.list("partials/exceptions")]
     if begun["processor"] != processor():
         exceptions.append(f"begun on {begun['processor']}, finished on {processor()}")
     config = run.config.model_dump(mode="json", exclude={"execution": {"address"}})  # An address may hold a secret.

@@ -66,8 +66,13 @@ class Storage:
         """The bytes of a file."""
         return bytes(self._fs[0].cat_file(self.path(name)))
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes, durable: bool = True) -> None:
         """Write a file so that its name shows the whole of it or nothing.
+
+        Args:
+            name: of the file.
+            data: its bytes.
+            durable: whether it must outlive a fall of the machine, not only of this process.
 
         Raises:
             IncompleteRun: the disk is full or the folder cannot be written.
@@ -86,8 +91,9 @@ class Storage:
             try:
                 with open(temporary, "wb") as stream:
                     stream.write(data)
-                    stream.flush()
-                    os.fsync(stream.fileno())
+                    if durable:
+                        stream.flush()
+                        os.fsync(stream.fileno())
                 os.replace(temporary, target)
             finally:
                 if os.path.exists(temporary):
@@ -124,6 +130,6 @@ class Storage:
         """A JSON file."""
         return json.loads(self.read(name))
 
-    def write_json(self, name: str, value: Any) -> None:
+    def write_json(self, name: str, value: Any, durable: bool = True) -> None:
         """Write a JSON file, keys in the order given."""
-        self.write(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+        self.write(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode(), durable)

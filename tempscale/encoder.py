@@ -168,7 +168,7 @@ class Encoder:
                 passes = list(run_batches(batches, run, halved=halved, failed=failed, before=before))
             width = self.head.width(self.model.config.hidden_size)
             finish = lambda pooled: self.head.finish(pooled.to(device)).cpu()  # noqa: E731
-            return gather(tokens, passes, width, failed or {}, halved, finish, factors)
+            return gather(tokens, passes, width, failed or {}, halved, finish, (moments, factors))
 
     def batches(self, tokens: Tokens) -> list[list[int]]:
         """Which sequences run together."""

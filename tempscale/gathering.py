@@ -50,7 +50,7 @@ class Pass(NamedTuple):
 
 def gather(
     tokens: Tokens, passes: Sequence[Pass], width: int, failed: dict[int, str], halved: list[list[int]],
-    finish: Callable[[Tensor], Tensor], wanted: bool,
+    finish: Callable[[Tensor], Tensor], wanted: tuple[bool, bool],
 ) -> Encoded:  # fmt: skip
     """Results by text.
 
@@ -60,7 +60,7 @@ def gather(
         width: dimensions of an embedding.
         failed, halved: by sequence, see `batches.run_batches`.
         finish: from pooled token embeddings to embeddings.
-        wanted: whether factors were asked for.
+        wanted: whether moments and factors were asked for.
     """
     texts = len(tokens.truncated)
     owner = torch.arange(texts) if tokens.text is None else torch.tensor(tokens.text)
@@ -75,7 +75,9 @@ def gather(
             column[text] = torch.nan
     lengths, truncated = (torch.tensor(column) for column in (tokens.lengths, tokens.truncated))
     texts_halved = [sorted({int(owner[i]) for i in batch}) for batch in halved]
-    if wanted and factors is None:
+    if wanted[0] and moments is None:
+        moments = TokenMoments(*torch.full((3, texts), torch.nan))
+    if wanted[1] and factors is None:
         factors = []
     return Encoded(embeddings, lengths.long(), truncated.bool(), moments, factors, lost, texts_halved)
 

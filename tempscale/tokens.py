@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -35,6 +35,14 @@ class Tokens:
         for text, length in zip(self.text, own, strict=True):
             found[text] += length
         return found
+
+    def __len__(self) -> int:
+        return len(self.truncated)
+
+    def take(self, texts: Iterable[int]) -> Tokens:
+        """Some of the texts."""
+        chunks, chosen = self.chunks(), list(texts)
+        return Tokens.of_chunks([chunks[i] for i in chosen], [self.truncated[i] for i in chosen])
 
     def chunks(self) -> list[list[list[int]]]:
         """The sequences of each text."""
@@ -82,7 +90,7 @@ class Tokenizer:
         self._lower = bool(read_json(settings).get("do_lower_case")) if settings.is_file() else False
 
     def __call__(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        """Tokenise, special tokens included, cut or chunked at `max_length` (the tokenizer's own unless given)."""
+        """Tokenise, special tokens included; a text is cut at `max_length` where given, else treated as `long` says."""
         if isinstance(texts, str):
             raise TypeError("texts is one string; give a list of strings")
         limit = self._checked(max_length)
@@ -90,7 +98,7 @@ class Tokenizer:
             return Tokens([], [])
         texts = [text.lower() for text in texts] if self._lower else list(texts)
         encoded = self._tokenizer(texts, truncation=True, max_length=limit, verbose=False)
-        if self.long == "truncate":
+        if self.long == "truncate" or max_length is not None:
             return Tokens(encoded["input_ids"], [bool(encoding.overflowing) for encoding in encoded.encodings])
         chunks = [[encoding.ids, *(more.ids for more in encoding.overflowing)] for encoding in encoded.encodings]
         return Tokens.of_chunks(chunks, [False] * len(texts))

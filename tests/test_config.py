@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs import config
+from jobs import config, inputs
 from jobs.errors import UsageError
 
 
@@ -58,15 +58,15 @@ def test_identity_holds_what_decides_the_tables_and_nothing_else():
 def test_toml_json_and_edges(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text('out = "x"\n[corpus]\nsample = 7\n')
-    assert config.resolve(config.read_toml(str(file))).corpus.sample == 7
+    assert config.resolve(inputs.read_toml(str(file))).corpus.sample == 7
     (tmp_path / "t.json").write_text('{"constant": 0.9}')
     (tmp_path / "t.toml").write_text("constant = 0.9")
     assert (
-        config.read_temperature(str(tmp_path / "t.json"))
-        == config.read_temperature(str(tmp_path / "t.toml"))
+        inputs.read_temperature(str(tmp_path / "t.json"))
+        == inputs.read_temperature(str(tmp_path / "t.toml"))
         == {"constant": 0.9}
     )
-    assert config.read_edges("0,100,200") == [0, 100, 200]
+    assert inputs.read_edges("0,100,200") == [0, 100, 200]
 
 
 def test_unreadable_files_are_sentences(tmp_path):
@@ -74,23 +74,23 @@ def test_unreadable_files_are_sentences(tmp_path):
     (tmp_path / "bad.json").write_text("[1, 2")
     (tmp_path / "list.json").write_text("[1, 2]")
     with pytest.raises(UsageError, match="is not there"):
-        config.read_toml(str(tmp_path / "none.toml"))
+        inputs.read_toml(str(tmp_path / "none.toml"))
     with pytest.raises(UsageError, match="is a folder"):
-        config.read_toml(str(tmp_path))
+        inputs.read_toml(str(tmp_path))
     with pytest.raises(UsageError, match="cannot be read as TOML"):
-        config.read_toml(str(tmp_path / "bad.toml"))
+        inputs.read_toml(str(tmp_path / "bad.toml"))
     with pytest.raises(UsageError, match="cannot be read as JSON"):
-        config.read_temperature(str(tmp_path / "bad.json"))
+        inputs.read_temperature(str(tmp_path / "bad.json"))
     with pytest.raises(UsageError, match="must hold an object"):
-        config.read_temperature(str(tmp_path / "list.json"))
+        inputs.read_temperature(str(tmp_path / "list.json"))
     with pytest.raises(UsageError, match="whole numbers"):
-        config.read_edges("0,x")
+        inputs.read_edges("0,x")
 
 
 def test_options_are_laid_over_the_file_section_by_section():
     data = {"corpus": {"source": "a"}}
-    config.lay_over(data, "corpus.sample", 4)
-    config.lay_over(data, "seed", 2)
+    inputs.lay_over(data, "corpus.sample", 4)
+    inputs.lay_over(data, "seed", 2)
     assert data == {"corpus": {"source": "a", "sample": 4}, "seed": 2}
     with pytest.raises(UsageError, match="must be a table"):
-        config.lay_over({"corpus": 3}, "corpus.sample", 4)
+        inputs.lay_over({"corpus": 3}, "corpus.sample", 4)

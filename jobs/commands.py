@@ -1,0 +1,88 @@
+"""What a command does once its options are read: a configuration from them, then the run with its progress and end.
+
+What takes seconds to import is imported where it is needed: a mistake in the options is told at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs import config, inputs
+from jobs.config import AuditConfig
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jobs.pairs_config import PairsConfig
+
+
+def configured(
+    file: Path | None, given: dict[str, Any], tau: list[float] | None, temperature: Path | None, intervals: str | None
+) -> AuditConfig:
+    """The configuration of the file with the options laid over it."""
+    data = inputs.read_toml(str(file)) if file is not None else {}
+    given["embedding.temperatures"] = temperatures(tau, temperature) or None
+    if intervals is not None:
+        given["analysis.intervals"] = inputs.read_edges(intervals)
+    for name, other in (("corpus.sample", "corpus.limit"), ("corpus.limit", "corpus.sample")):
+        if given[name] is not None and given[other] is None and isinstance(data.get("corpus"), dict):
+            data["corpus"].pop(other.split(".")[1], None)  # An option wins over what it excludes in the file.
+    for name, value in given.items():
+        if value is not None:
+            inputs.lay_over(data, name, value)
+    return config.resolve(config.with_quick_start(data))
+
+
+def temperatures(tau: list[float] | None, file: Path | None) -> list[Any]:
+    """The temperatures that the options name."""
+    named = [] if file is None else [inputs.read_temperature(str(file))]
+    return [*(tau or []), *named]
+
+
+def audit(settings: AuditConfig, console: Console, *, fresh: bool, plan: bool) -> int:
+    """Run an audit, or estimate what it would take, and print how it ended."""
+    from jobs.sources import shown
+
+    if plan:
+        from jobs.plan import print_plan
+
+        print_plan(settings, console)
+        return 0
+    from rich.markup import escape
+
+    title = escape(f"{shown(settings.corpus.source)} → {settings.out}")
+    console.print(f"[bold]tempscale audit[/] {title}", highlight=False, soft_wrap=True)
+    from jobs.closing import close
+    from jobs.progress import Journal
+
+    journal = Journal(console)
+    try:
+        from jobs.audit import audit as run_audit
+
+        run = run_audit(settings, journal, fresh=fresh)
+    finally:
+        journal.close()
+    close(run)
+    return 0
+
+
+def pairs(settings: PairsConfig, console: Console, *, fresh: bool) -> int:
+    """Measure explicit pairs and print how it ended."""
+    from rich.markup import escape
+
+    from jobs.closing import close_pairs
+    from jobs.progress import Journal
+    from jobs.sources import shown
+
+    title = escape(f"{shown(settings.pairs.source)} → {settings.out}")
+    console.print(f"[bold]tempscale pairs[/] {title}", highlight=False, soft_wrap=True)
+    journal = Journal(console)
+    try:
+        from jobs.pairs import pairs as run_pairs
+
+        run = run_pairs(settings, journal, fresh=fresh)
+    finally:
+        journal.close()
+    close_pairs(run)
+    return 0
