@@ -33,7 +33,9 @@ class Marks:
         )
         doing = known["doing"]
         if isinstance(doing, list):
-            if doing != known["last"]:
+            # Of a batch that was halved because it kills, one half is known to: no need to see it do so twice.
+            suspected = len(doing) > 1 and doing not in batches
+            if doing != known["last"] and not suspected:
                 known["last"] = doing
             elif len(doing) > 1:
                 known["batches"] = _halved(known["batches"] or batches, doing)
