@@ -76,7 +76,7 @@ def test_marks_of_an_earlier_session_are_no_deaths(tmp_path):
 
 def test_what_was_learned_outlives_the_session(tmp_path):
     storage, batches = Storage(str(tmp_path)), [[3, 1, 4], [0, 2]]
-    for _ in range(3):
+    for _ in range(4):
         assert attempt(storage, batches, lambda batch: 4 in batch) is None
     forget(storage, "marks")
     known = json.loads((tmp_path / "marks" / "shard.json").read_text())
@@ -112,33 +112,26 @@ class KillingActor(jobs.embed.EmbedActor):
 
 @pytest.fixture(scope="module")
 def survived(tmp_path_factory, small_model):
-    """An audit over texts of which two kill, one fails and one fills the memory."""
+    """An audit over texts of which one kills, one fails and one fills the memory."""
     folder = tmp_path_factory.mktemp("poison")
     random.seed(0)
     words = ["river", "bridge", "winter", "market", "engine", "garden", "paper", "silver"]
     texts = [{"id": f"t{i:03d}", "text": " ".join(random.choices(words, k=random.randint(3, 40)))} for i in range(300)]
-    for place, word in ((17, "killing"), (205, "killing"), (120, "failing"), (44, "filling")):
+    for place, word in ((17, "killing"), (120, "failing"), (244, "filling")):
         texts[place]["text"] += f" {word}"
-    file = folder / "texts.jsonl"
+    file, out = folder / "texts.jsonl", folder / "run"
     file.write_text("".join(json.dumps(text) + "\n" for text in texts))
-    out = folder / "run"
+    data = {
+        "out": str(out), "corpus": {"source": str(file)}, "execution": {"workers": 2},
+        "embedding": {"models": [small_model], "shard_texts": 100, "token_budget": 128},
+        "analysis": {"socm_sample": 40, "probe_sample": 0},
+    }  # fmt: skip
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     journal = Journal(Console(stderr=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jobs.embed, "EmbedActor", KillingActor)
         try:
-            audit(
-                config.resolve(
-                    {
-                        "out": str(out),
-                        "corpus": {"source": str(file)},
-                        "embedding": {"models": [small_model], "shard_texts": 100},
-                        "analysis": {"socm_sample": 40, "probe_sample": 0},
-                        "execution": {"workers": 2},
-                    }  # fmt: skip
-                ),
-                journal,
-            )
+            audit(config.resolve(data), journal)
         finally:
             journal.close()
             cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
@@ -146,33 +139,28 @@ def survived(tmp_path_factory, small_model):
 
 
 def test_texts_that_kill_or_fail_are_recorded_and_all_others_analysed(survived):
-    rejected = [
-        row for file in sorted((survived / "rejected").rglob("*.parquet")) for row in pq.read_table(file).to_pylist()
-    ]
-    reasons = {row["text_id"]: row["reason"] for row in rejected}
-    assert set(reasons) == {"t017", "t205", "t120"}
+    files = sorted((survived / "rejected").rglob("*.parquet"))
+    reasons = {row["text_id"]: row["reason"] for file in files for row in pq.read_table(file).to_pylist()}
+    assert set(reasons) == {"t017", "t120"}
     assert reasons["t017"].endswith(DEADLY)
-    assert reasons["t205"].endswith(DEADLY)
     assert reasons["t120"].endswith("the model fails with IndexError: index out of range in self")
     found = pl.read_parquet(survived / "texts" / "**" / "*.parquet", hive_partitioning=False)
     ids = {f"t{i:03d}" for i in range(300)} - set(reasons)
     assert sorted(found["text_id"]) == sorted([*ids, *ids])
-    record = json.loads((survived / "run.json").read_text())
-    assert record["corpus"]["rejected_by_models"] == 3
-    assert found["embedding"].list.sum().is_finite().all()
+    assert json.loads((survived / "run.json").read_text())["corpus"]["rejected_by_models"] == 2
+    assert np.isfinite(np.stack(found["embedding"].to_list())).all()
 
 
 def test_what_leaves_byte_identity_is_listed(survived):
-    record = json.loads((survived / "run.json").read_text())
-    exceptions = record["byte_identity_exceptions"]
-    assert len(exceptions) == 3
-    assert sum("its process died there" in line for line in exceptions) == 2
+    exceptions = json.loads((survived / "run.json").read_text())["byte_identity_exceptions"]
+    assert len(exceptions) == 2
+    assert sum("its process died there" in line for line in exceptions) == 1
     assert sum("memory did not hold" in line for line in exceptions) == 1
     assert "its process died there" in (survived / "report.html").read_text("utf-8")
 
 
 def test_the_number_of_deaths_is_bounded(survived):
-    assert 4 <= len((survived / "deaths").read_text().splitlines()) <= 2 * 10
+    assert 4 <= len((survived / "deaths").read_text().splitlines()) <= 9
     assert not list((survived / "partials" / "marks").rglob("*.json"))
 
 
@@ -180,7 +168,8 @@ def test_embeddings_beside_a_deadly_text_are_those_of_a_run_without_it(survived,
     from tempscale import Encoder
 
     found = pl.read_parquet(survived / "texts" / "*" / "temperature=1.0" / "*.parquet", hive_partitioning=False)
-    texts = {row["id"]: row["text"] for row in map(json.loads, open(survived.parent / "texts.jsonl"))}
+    lines = (survived.parent / "texts.jsonl").read_text().splitlines()
+    texts = {row["id"]: row["text"] for row in map(json.loads, lines)}
     expected = Encoder.load(small_model, device="cpu").encode([texts[i] for i in found["text_id"]])
     np.testing.assert_allclose(np.stack(found["embedding"].to_list()), expected.embeddings.numpy(), atol=1e-6)
     np.testing.assert_allclose(found["spread"].to_numpy(), expected.moments.spread.numpy(), rtol=1e-4)
