@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 from jobs import (
     actor,
     blocks,
+    cache,
     corpus,
     embed,
     engine,
@@ -64,7 +65,7 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
             rejected += lost
             if queries is not None:
                 with journal.stage(f"embed the queries{_of(run, model)}", asked["analysed"]) as stage:
-                    counts = embed.embed(queries, cluster, model, asked, stage.advance, embed.QueryActor)
+                    counts = embed.embed(queries, cluster, model, asked, stage.advance, worker=embed.QueryActor)
                     stage.note = f"{counts['embedded']:,} queries"
             for temperature in run.temperatures:
                 _paired(run, cluster, model, temperature, layouts[model.label], journal, queries)
@@ -110,8 +111,14 @@ def _embedded(
     """Embed the texts, then the SOCM sample for its factors, then the probe's prefixes."""
     taus = ", ".join(t.canonical for t in run.temperatures)
     of = _of(run, model)
+    plan = {"shards": index["shards"], "found": 0}
+    if run.config.execution.cache is not None:
+        with journal.stage(f"cache{of}") as stage:
+            plan = cache.look_up(run, cluster, model, index)
+            stage.note = f"{plan['found']:,} of {index['analysed']:,} texts are known"
     with journal.stage(f"embed {model.label}", index["analysed"]) as stage:
-        counts = embed.embed(run, cluster, model, index, stage.advance)
+        counts = embed.embed(run, cluster, model, index | {"shards": plan["shards"]}, stage.advance, plan["found"])
+        cache.remember(run, cluster, model, plan["shards"])
         stage.note = f"{counts['embedded']:,} texts under τ {taus}" + (
             f", {counts['rejected']:,} rejected" if counts["rejected"] else ""
         )

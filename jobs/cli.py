@@ -75,6 +75,7 @@ def audit(
     resume: options.Resume = True,
     text: options.KeepText = None,
     workers: options.Workers = None,
+    cache: options.Cache = None,
     address: options.Address = None,
     plan: options.ShowPlan = False,
 ) -> None:
@@ -91,7 +92,7 @@ def audit(
         "analysis.socm_regularization": options.PUBLISHED_REGULARIZATION if paper else None, "analysis.cosine": cosine,
         "analysis.cosine_precision": cosine_precision,
         "analysis.neighbours": neighbours, "seed": seed, "out": out, "execution.workers": workers,
-        "execution.address": address, "keep_text": text,
+        "execution.address": address, "execution.cache": cache, "keep_text": text,
     }  # fmt: skip
 
     def run(console: Console) -> int:

@@ -23,7 +23,7 @@ _OPTIONS = {
     "analysis.socm_top_over": "--socm-top-over", "analysis.cosine": "--cosine",
     "analysis.cosine_precision": "--cosine-precision", "analysis.neighbours": "--neighbours",
     "seed": "--seed", "out": "--out",
-    "execution.workers": "--workers", "execution.address": "--address",
+    "execution.workers": "--workers", "execution.address": "--address", "execution.cache": "--cache",
     "pairs.source": "--pairs", "pairs.column_a": "--column-a", "pairs.column_b": "--column-b", "pairs.limit": "--limit",
     "socm.alpha": "--alpha", "socm.beta": "--beta",
 }  # fmt: skip
@@ -176,12 +176,18 @@ class Analysis(Strict):
 
 
 class Execution(Strict):
-    """Where and how wide it runs. Nothing here changes a byte of the tables."""
+    """Where and how wide it runs. Nothing here changes a byte of the tables, but for the last digits of cached texts."""
 
     workers: int | None = Field(
         None, ge=1, description="Model actors and tile tasks at once; all cores or GPUs unless given."
     )
     address: str | None = Field(None, description="A Ray cluster; an in-process Ray unless given.")
+    cache: str | None = Field(
+        None,
+        min_length=1,
+        description="A folder, local or remote, of embeddings by content: texts that an earlier run embedded are taken from "
+        "it, others added.",
+    )
     shuffle_seed: int | None = Field(
         None, description="Submit work in a seeded random order, to prove that order changes nothing."
     )

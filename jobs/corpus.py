@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -75,11 +76,8 @@ def shard(storage: Storage, config: AuditConfig, on_rows: Callable[[int], None] 
     digest, shards = hashlib.sha256(), []
     for number, texts in enumerate(_shards(usable, config)):
         name = f"shards/part-{number:05d}.parquet"
-        shas = [hashlib.sha256(text.text.encode()).hexdigest() for text in texts]
-        for text, sha in zip(texts, shas, strict=True):
+        for text, sha in zip(texts, _write(storage, name, texts), strict=True):
             digest.update(f"{len(text.text_id)}:{text.text_id}:{sha}\n".encode())
-        columns = {"text_id": [t.text_id for t in texts], "text": [t.text for t in texts], "content_sha": shas}
-        storage.write_table(name, SHARDS.build(columns | {"cut": [t.cut for t in texts]}))
         shards.append({"name": name, "texts": len(texts)})
         counts.analysed += len(texts)
     if counts.analysed == 0:
@@ -113,6 +111,55 @@ def check_unchanged(config: AuditConfig, index: dict[str, Any]) -> None:
         UsageError: it does.
     """
     sources.check_unchanged(config.corpus, config.out, index)
+
+
+def _write(storage: Storage, name: str, texts: list[Text]) -> list[str]:
+    """Write a shard; the digests of its texts."""
+    shas = [hashlib.sha256(text.text.encode()).hexdigest() for text in texts]
+    columns = {"text_id": [t.text_id for t in texts], "text": [t.text for t in texts], "content_sha": shas}
+    storage.write_table(name, SHARDS.build(columns | {"cut": [t.cut for t in texts]}))
+    return shas
+
+
+def regroup(
+    storage: Storage, config: AuditConfig, shards: list[str], places: np.ndarray, folder: str
+) -> list[dict[str, Any]]:
+    """New shards, below `folder`, of some texts of others.
+
+    Args:
+        storage: of the run.
+        config: what closes a shard.
+        shards: names of the shards.
+        places: (shard, row) of each text.
+
+    Returns:
+        Names and numbers of texts, as in an index.
+    """
+
+    def chosen() -> Iterator[Text]:
+        for shard in np.unique(places[:, 0]).tolist():
+            rows = np.sort(places[places[:, 0] == shard, 1])
+            table = storage.read_table(shards[shard], ["text_id", "text", "cut"]).take(rows)
+            yield from (Text(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+    found = []
+    for number, texts in enumerate(_shards(chosen(), config)):
+        name = f"{folder}/part-{number:05d}.parquet"
+        _write(storage, name, texts)
+        found.append({"name": name, "texts": len(texts)})
+    return found
+
+
+def places_of(storage: Storage, index: dict[str, Any], ids: set[str]) -> dict[int, list[str]]:
+    """Which of some ids stand in each shard."""
+    found: dict[int, list[str]] = {}
+    wanted = pa.array(list(ids), pa.string())
+    for number, entry in enumerate(index["shards"]):
+        column = storage.read_table(entry["name"], ["text_id"]).column("text_id")
+        here = column.filter(pc.is_in(column, wanted)).to_pylist()
+        if here:
+            found[number] = here
+    return found
 
 
 def texts_of(storage: Storage, index: dict[str, Any], ids: set[str]) -> dict[str, str]:

@@ -27,12 +27,14 @@ def embed(
     model: Model,
     index: dict[str, Any],
     on_texts: Callable[[int], None],
+    found: int = 0,
     worker: type[EmbedActor] | None = None,
 ) -> dict[str, int]:
     """Embed every shard that has no parts yet, under every temperature.
 
     Args:
-        index: what `corpus.shard` returned.
+        index: what `corpus.shard` returned, or with the shards that `cache.look_up` leaves.
+        found: texts that are there without having been embedded.
         on_texts: told the number of texts of each finished shard, and first, in one call, of those already there.
         worker: `QueryActor` where the texts are queries.
 
@@ -41,7 +43,7 @@ def embed(
     """
     forget(run.storage, f"partials/marks/model={model.label}")
     work: dict[int, pa.Table] = {}
-    there = 0
+    there = found
     for number, shard in enumerate(index["shards"]):
         if all(run.storage.exists(run.part("texts", model, t, number)) for t in run.temperatures):
             there += shard["texts"]

@@ -134,6 +134,10 @@ KeepText = Annotated[
     ),
 ]  # fmt: skip
 Workers = Annotated[int | None, _option(_RUN, "Model actors and tile tasks at once (default: all cores or GPUs).", "N")]
+Cache = Annotated[
+    str | None,
+    _option(_RUN, "A folder of embeddings by content: what earlier runs embedded is taken from it, the rest added.", "DIR"),
+]
 Address = Annotated[
     str | None, _option(_RUN, "A Ray cluster, e.g. auto or ray://host:10001 (default: an in-process Ray).", "RAY")
 ]

@@ -2,7 +2,7 @@
 
 First the texts of largest tr Σ are compared with one another: their best pairs give thresholds that any pair of the ranking
 must reach. Tiles of the cosine grid then keep the pairs that the traces cannot rule out. Their texts' factors are computed
-again, each in the micro-batch that it was first embedded in, and the Frobenius norm of F_1F_2ᵀ rules out more before the
+again, each in the micro-batch of its shard, and the Frobenius norm of F_1F_2ᵀ rules out more before the
 rest is computed exactly. No factor of any other text is ever computed.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from jobs import actor, blocks, factor_parts, parts, schema, socm_tables
+from jobs import actor, blocks, corpus, factor_parts, parts, schema, socm_tables
 from jobs.blocks import Tiling
 from jobs.engine import Cluster, results
 from jobs.errors import IncompleteRun
@@ -98,11 +98,10 @@ def _factors(
     for t in run.temperatures:
         if t.slug not in wanted:
             continue
-        places = wanted[t.slug]
-        for number in np.unique(layout.part[places]).tolist():
+        ids_of = corpus.places_of(run.storage, index, set(layout.ids[wanted[t.slug]].tolist()))
+        for number, ids in ids_of.items():
             if run.storage.exists(run.part(kind, model, t, number)):
                 continue
-            ids = layout.ids[places[layout.part[places] == number]].tolist()
             own = pa.table({"temperature": [t.slug] * len(ids), "text_id": ids})
             work[number] = pa.concat_tables([work[number], own]) if number in work else own
     named = {

@@ -120,6 +120,15 @@ class Storage:
         with self._fs[0].open(self.path(name), "rb") as stream:
             return pq.read_table(stream, columns=None if columns is None else [*columns])
 
+    def rows(self, name: str) -> int:
+        """How many rows a Parquet file has, from its footer."""
+        with self._fs[0].open(self.path(name), "rb") as stream:
+            return int(pq.ParquetFile(stream).metadata.num_rows)
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        return int(self._fs[0].size(self.path(name)))
+
     def write_table(self, name: str, table: pa.Table, compression: str = "zstd") -> None:
         """Write a Parquet file; equal tables give equal bytes."""
         sink = pa.BufferOutputStream()

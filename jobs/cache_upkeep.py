@@ -1,0 +1,102 @@
+"""What a cache holds, and making it smaller: keys that nobody uses, texts that no run holds, many small files."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from jobs.cache import BUCKETS, KEY, write_bucket
+from jobs.errors import UsageError
+from jobs.runs import DONE
+from jobs.storage import Storage
+
+
+class Held(NamedTuple):
+    """What one key of a cache holds."""
+
+    place: str
+    values: dict[str, Any]
+    texts: int
+    files: int
+    bytes: int
+
+
+def listed(root: str) -> list[Held]:
+    """Every key of a cache, the last used first.
+
+    Raises:
+        UsageError: the folder is no cache.
+    """
+    store = Storage(root)
+    keys = [name.removesuffix(f"/{KEY}") for name in store.list("") if name.endswith(f"/{KEY}")]
+    if not keys:
+        raise UsageError(f"'{root}' holds no cache; give the folder that --cache named")
+    held = [_held(store, place) for place in keys]
+    return sorted(held, key=lambda one: (one.values["last_used"], one.place), reverse=True)
+
+
+def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[[str], None] = lambda text: None) -> int:
+    """Remove what is not wanted and merge each bucket into one file.
+
+    Safe beside a run: a file is removed only after the one that replaces it is there.
+
+    Args:
+        root: the cache.
+        unused_days: remove keys that no run has used for so many days.
+        keep: run folders; where given, texts that none of them holds are removed.
+        on_key: told what is under way.
+
+    Returns:
+        Bytes freed.
+
+    Raises:
+        UsageError: the folder is no cache, or one to keep is no finished run.
+    """
+    store, held = Storage(root), listed(root)
+    wanted = _contents(keep) if keep else None
+    today = datetime.datetime.now(datetime.UTC).date()
+    for one in held:
+        on_key(f"{one.values['name']}, τ {one.values['temperature']}")
+        age = (today - datetime.date.fromisoformat(one.values["last_used"])).days
+        if unused_days is not None and age >= unused_days:
+            store.remove(one.place)
+            continue
+        for number in range(BUCKETS):
+            _merge(store, one.place, number, wanted)
+    after = sum(_held(store, one.place).bytes for one in held if store.exists(f"{one.place}/{KEY}"))
+    return sum(one.bytes for one in held) - after
+
+
+def _held(store: Storage, place: str) -> Held:
+    files = [name for name in store.list(place) if name.endswith(".parquet")]
+    rows = sum(store.rows(name) for name in files)
+    return Held(place, store.read_json(f"{place}/{KEY}"), rows, len(files), sum(store.size(name) for name in files))
+
+
+def _contents(runs: list[str]) -> set[str]:
+    """Digests of all texts of some runs."""
+    found: set[str] = set()
+    for folder in runs:
+        storage = Storage(folder)
+        if not storage.exists(DONE):
+            raise UsageError(f"'{folder}' holds no finished run; give run folders whose texts are to be kept")
+        for name in storage.list("texts"):
+            found.update(storage.read_table(name, ["content_sha"]).column("content_sha").to_pylist())
+    return found
+
+
+def _merge(store: Storage, place: str, number: int, wanted: set[str] | None) -> None:
+    """One file of each text once, of those wanted."""
+    files = store.list(f"{place}/bucket-{number:02d}")
+    if not files or (len(files) == 1 and wanted is None):
+        return
+    table = pa.concat_tables([store.read_table(name) for name in files]).combine_chunks()
+    shas = table.column("content_sha").to_pylist()
+    first = {sha: row for row, sha in reversed(list(enumerate(shas))) if wanted is None or sha in wanted}
+    kept = write_bucket(store, place, number, table.take([first[sha] for sha in sorted(first)])) if first else None
+    for name in files:
+        if name != kept:
+            store.remove(name)
