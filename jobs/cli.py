@@ -209,6 +209,26 @@ def export(
     _answer(write)
 
 
+@app.command(epilog="Exit codes: 0 done · 2 the folder is no cache, or the options do not fit.")
+def cache(
+    folder: options.CacheFolder,
+    action: options.CacheAction = "list",
+    unused_for: options.UnusedFor = None,
+    keep: options.KeepRuns = None,
+) -> None:
+    """Say what a cache of embeddings holds, or prune it; pruning also merges its many small files.
+
+    Safe beside a run that uses the cache.
+    """
+
+    def run(console: Console) -> int:
+        from jobs import commands
+
+        return commands.cache(folder, action, unused_for, keep or [], console)
+
+    _answer(run)
+
+
 def main() -> None:
     """The console command."""
     # A polite kill ends as Ctrl-C does: the folder stays resumable and Ray is stopped.

@@ -18,7 +18,7 @@ def close(run: Run) -> None:
     """Print the figures that matter and where the report is, on standard output."""
     console = Console()
     for model, (temperatures, lines) in closing_figures(load_tables(run.storage)).items():
-        _print(console, (model, *temperatures), lines)
+        print_table(console, (model, *temperatures), lines)
     places = f"\nreport  {run.storage.root}/report.html\ntables  {run.storage.root}/tables/"
     console.print(places, highlight=False, soft_wrap=True, markup=False)
 
@@ -37,7 +37,7 @@ def close_pairs(run: RunOf[Any]) -> None:
         for label, name in (("mean d_μ", "d_mu_mean"), ("mean d_Σ", "d_sigma_mean")):
             lines.append([label, *(f"{row[name]:.4f}" for row in each)])
         lines.append(["SOCM > 1", *(share(row["socm_over_1_share"]) for row in each)])
-        _print(console, (str(model[0]), *(names[row["temperature"]] for row in each)), lines)
+        print_table(console, (str(model[0]), *(names[row["temperature"]] for row in each)), lines)
     first = summary.row(0, named=True)
     console.print(
         f"\n{first['pairs']:,} pairs of {first['texts']:,} texts; ± is a 95 % interval that knows which pairs share a text"
@@ -46,7 +46,8 @@ def close_pairs(run: RunOf[Any]) -> None:
     )  # fmt: skip
 
 
-def _print(console: Console, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+def print_table(console: Console, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Print lines under their heads; nothing in them is read as markup."""
     table = Table(box=None, padding=(0, 2))
     for name in heads:
         table.add_column(Text(name))  # As Text: 'a[/b]' would be read as markup.

@@ -86,3 +86,29 @@ def pairs(settings: PairsConfig, console: Console, *, fresh: bool) -> int:
         journal.close()
     close_pairs(run)
     return 0
+
+
+def cache(folder: str, action: str, unused_days: int | None, keep: list[str], console: Console) -> int:
+    """List or prune a cache."""
+    from rich.filesize import decimal
+
+    from jobs import cache_upkeep
+    from jobs.closing import print_table
+    from jobs.errors import UsageError
+
+    if action not in ("list", "prune"):
+        raise UsageError(f"'{action}' is nothing to do with a cache; say list or prune")
+    if action == "list":
+        if unused_days is not None or keep:
+            raise UsageError("--unused-for and --keep belong to prune: tempscale cache DIR prune …")
+        rows = [
+            [h.values["name"], h.values["temperature"], f"{h.values['max_length']}", h.values["precision"],
+             f"{h.texts:,}", f"{h.files:,}", decimal(h.bytes), h.values["last_used"]]
+            for h in cache_upkeep.listed(folder)
+        ]  # fmt: skip
+        print_table(console, ["model", "τ", "window", "precision", "texts", "files", "size", "last used"], rows)
+        return 0
+    with console.status("pruning") as status:
+        freed = cache_upkeep.prune(folder, unused_days, keep, lambda what: status.update(f"pruning {what}"))
+    console.print(f"freed {decimal(max(0, freed))}", highlight=False)
+    return 0

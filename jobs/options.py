@@ -124,6 +124,16 @@ Seed = Annotated[int | None, _option(_MEASURED, "Seed of every sample (default: 
 Out = Annotated[str | None, _option(_RUN, "The run folder (default: runs/audit).", "DIR")]
 PairsOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs/pairs).", "DIR", "--out")]
 NewFolder = Annotated[str, _option(_MODEL, "The new checkpoint's folder; must be new or empty.", "DIR")]
+CacheFolder = Annotated[str, typer.Argument(metavar="DIR", help="The folder that --cache named.")]
+CacheAction = Annotated[str, typer.Argument(metavar="[list|prune]", help="Say what it holds, or make it smaller.")]
+UnusedFor = Annotated[
+    int | None,
+    _option(_RUN, "prune: remove the embeddings of models and temperatures that no run used for so long.", "DAYS", min=0),
+]
+KeepRuns = Annotated[
+    list[str] | None,
+    _option(_RUN, "prune: remove texts that none of these finished runs holds. Repeatable.", "RUN", "--keep"),
+]
 FinishedRun = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
 Resume = Annotated[bool, _option(_RUN, "Go on with the run in --out, or start it over.", None, "--resume/--fresh")]
 KeepText = Annotated[

@@ -1,0 +1,179 @@
+"""A cache of embeddings: what is known is not embedded again, what comes out is the same, and nothing in it is needed."""
+
+import datetime
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from rich.console import Console
+
+import jobs.embed
+from jobs import cache, cache_upkeep, config, sources
+from jobs.audit import audit
+from jobs.errors import UsageError
+from jobs.progress import Journal
+
+TAUS, TEXTS, NEW = [1.0, 0.8], 180, 9
+
+
+def run(out, corpus, small_model, store, **embedding):
+    journal = Journal(Console(stderr=True))
+    try:
+        return audit(
+            config.resolve(
+                {
+                    "out": str(out),
+                    "corpus": {"source": str(corpus)},
+                    "embedding": {"models": [small_model], "temperatures": TAUS, "shard_texts": 64} | embedding,
+                    "analysis": {"socm_sample": 40, "probe_sample": 0, "intervals": [0, 32, 64, 100]},
+                    "execution": {"workers": 2, "cache": store and str(store)},
+                }
+            ),
+            journal,
+        )
+    finally:
+        journal.close()
+
+
+def embedded(out, tau=1.0):
+    parts = pl.read_parquet(out / "texts" / "*" / f"temperature={tau}" / "*.parquet", hive_partitioning=False)
+    return parts.sort("text_id")
+
+
+def known(out):
+    (plan,) = (out / "partials" / "cache").glob("*/plan.json")
+    return json.loads(plan.read_text())["found"]
+
+
+def tables(out):
+    return {file.name: file.read_bytes() for file in sorted((out / "tables").iterdir())}
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory, small_model):
+    """A first night, the same again, a second night with other texts, and that one without a cache."""
+    folder = tmp_path_factory.mktemp("nights")
+    rows = list(sources.rows(config.Corpus.model_validate({"source": "docstrings:pyarrow"})))
+    rows = sorted((row for row in rows if row.text and row.text.strip()), key=lambda row: row.id)[: TEXTS + NEW]
+    texts = [{"id": row.id, "text": row.text} for row in rows]
+    texts[TEXTS - 1] = {"id": "a copy", "text": texts[3]["text"]}  # The same content under two ids.
+    monday, tuesday = folder / "monday.jsonl", folder / "tuesday.jsonl"
+    monday.write_text("".join(json.dumps(text) + "\n" for text in texts[:TEXTS]))
+    tuesday.write_text("".join(json.dumps(text) + "\n" for text in texts[NEW:][::-1]))
+    store = folder / "cache"
+    run(folder / "first", monday, small_model, store)
+    run(folder / "again", monday, small_model, store)
+    run(folder / "second", tuesday, small_model, store)
+    run(folder / "plain", tuesday, small_model, None)
+    return folder
+
+
+def test_only_what_changed_is_embedded(nights):
+    assert known(nights / "first") == 0
+    assert known(nights / "again") == TEXTS
+    assert known(nights / "second") == TEXTS - NEW
+    new = pl.read_parquet(nights / "second" / "texts" / "*" / "temperature=1.0" / "part-0*.parquet", hive_partitioning=False)
+    assert len(new) == NEW
+    assert not (nights / "plain" / "partials" / "cache").exists()
+
+
+def test_a_cached_run_repeated_equals_itself_to_the_byte(nights):
+    first, again = tables(nights / "first"), tables(nights / "again")
+    assert len(first) >= 8
+    assert first == again
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_cached_texts_equal_fresh_ones(nights, tau):
+    cached, fresh = embedded(nights / "second", tau), embedded(nights / "plain", tau)
+    for column in ("text_id", "content_sha", "tokens", "truncated"):
+        assert cached[column].to_list() == fresh[column].to_list()
+    assert cached["text_id"].n_unique() == TEXTS
+    for column in ("embedding", "mean_norm", "spread", "within_cosine"):
+        one, other = (np.stack(table[column].to_list()) for table in (cached, fresh))
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_figures_from_cached_texts_are_those_from_fresh_ones(nights):
+    cached, fresh = (pl.read_parquet(nights / night / "tables" / "length_collapse.parquet") for night in ("second", "plain"))
+    assert cached["pairs"].to_list() == fresh["pairs"].to_list()
+    np.testing.assert_allclose(cached["cosine_mean"], fresh["cosine_mean"], atol=1e-6)
+    for column in ("cosine_p05", "cosine_p50", "cosine_p95"):
+        assert np.abs(cached[column].to_numpy() - fresh[column].to_numpy()).max() <= 1 / 2048
+    one, other = (
+        pl.read_parquet(nights / night / "neighbours" / "**" / "*.parquet", hive_partitioning=False).sort("text_id")
+        for night in ("second", "plain")
+    )
+    cosines = [table["cosines"].list.explode().to_numpy() for table in (one, other)]
+    np.testing.assert_allclose(np.sort(cosines[0]), np.sort(cosines[1]), atol=1e-6)
+
+
+def test_what_may_differ_in_its_last_digits_is_listed(nights):
+    exceptions = json.loads((nights / "second" / "run.json").read_text())["byte_identity_exceptions"]
+    assert len(exceptions) == 1
+    assert f"{TEXTS - NEW} of {TEXTS} texts from the cache" in exceptions[0]
+    assert json.loads((nights / "first" / "run.json").read_text())["byte_identity_exceptions"] == []
+
+
+def test_a_run_folder_is_whole_without_the_cache(nights):
+    assert set(embedded(nights / "again").columns) == set(embedded(nights / "plain").columns)
+    assert len(embedded(nights / "again")) == TEXTS
+
+
+def test_another_window_is_another_key(nights, small_model):
+    run(nights / "short", nights / "monday.jsonl", small_model, nights / "cache", max_length=32)
+    assert known(nights / "short") == 0
+    assert embedded(nights / "short")["tokens"].max() == 32
+    assert len({held.place for held in cache_upkeep.listed(str(nights / "cache"))}) == 2 * len(TAUS)
+
+
+def test_a_run_that_was_stopped_goes_on_with_what_it_had_found(nights, small_model, monkeypatch, tmp_path):
+    def stop(*arguments, **more):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs.embed, "embed", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "run", nights / "tuesday.jsonl", small_model, nights / "cache")
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "_look_up", stop)  # It is not asked twice.
+        run(tmp_path / "run", nights / "tuesday.jsonl", small_model, nights / "cache")
+    assert len(embedded(tmp_path / "run")) == TEXTS
+
+
+# --- upkeep -----------------------------------------------------------------------------------------------------------
+
+
+def test_pruning_keeps_the_texts_of_the_runs_named_and_merges_files(nights, small_model, tmp_path):
+    root = str(nights / "cache")
+    before = cache_upkeep.listed(root)
+    assert {held.texts for held in before if held.values["max_length"] != 32} == {TEXTS + NEW - 1}
+    freed = cache_upkeep.prune(root, None, [str(nights / "second")])
+    after = cache_upkeep.listed(root)
+    assert freed > 0
+    assert {held.texts for held in after if held.values["max_length"] != 32} == {
+        embedded(nights / "second")["content_sha"].n_unique()
+    }
+    assert all(held.files <= cache.BUCKETS for held in after)
+    run(tmp_path / "run", nights / "tuesday.jsonl", small_model, root)
+    assert known(tmp_path / "run") == TEXTS
+
+
+def test_pruning_removes_what_no_run_used_for_long(nights):
+    root = nights / "cache"
+    old = next(held for held in cache_upkeep.listed(str(root)) if held.values["max_length"] == 32)
+    long_ago = (datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=40)).isoformat()
+    (root / old.place / cache.KEY).write_text(json.dumps(old.values | {"last_used": long_ago}))
+    cache_upkeep.prune(str(root), 60, [])
+    assert (root / old.place).exists()
+    cache_upkeep.prune(str(root), 30, [])
+    assert not (root / old.place).exists()
+    assert len(cache_upkeep.listed(str(root))) == 2 * len(TAUS) - 1
+
+
+def test_what_is_no_cache_is_named(tmp_path, nights):
+    with pytest.raises(UsageError, match="holds no cache"):
+        cache_upkeep.listed(str(tmp_path))
+    with pytest.raises(UsageError, match="no finished run"):
+        cache_upkeep.prune(str(nights / "cache"), None, [str(tmp_path)])
