@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
@@ -27,6 +28,7 @@ from jobs import (
     socm_top,
     sources,
     summary,
+    vectors,
 )
 from jobs.config import Analysis, AuditConfig
 from jobs.errors import UsageError
@@ -55,15 +57,18 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
             stage.note = "the run is complete: nothing to do"
             return run
         queries, asked = _queries(run)  # First: a mistake in them then leaves nothing that would have to be gone on with.
-        index = corpus.shard(run.storage, config, stage.advance)
+        index = _read(run, stage.advance)
         stage.note = f"{index['analysed']:,} of {index['usable']:,} texts, {index['rejected']:,} rows rejected"
     # Numbers merged in this process must not depend on how many cores it finds.
     with engine.session(config.execution) as cluster, threadpool_limits(1):
         layouts, rejected = {}, 0
         for model in run.models:
-            layouts[model.label], lost = _embedded(run, cluster, model, index, journal)
-            rejected += lost
-            if queries is not None:
+            if config.corpus.embedding_column is not None:
+                layouts[model.label] = layout(run, model, index["usable"])
+            else:
+                layouts[model.label], lost = _embedded(run, cluster, model, index, journal)
+                rejected += lost
+            if queries is not None and config.corpus.embedding_column is None:
                 with journal.stage(f"embed the queries{_of(run, model)}", asked["analysed"]) as stage:
                     counts = embed.embed(queries, cluster, model, asked, stage.advance, worker=embed.QueryActor)
                     stage.note = f"{counts['embedded']:,} queries"
@@ -91,7 +96,8 @@ def _check_inputs(config: AuditConfig) -> None:
         UsageError: one of them does not.
     """
     sources.state(config.corpus, config.out)
-    if next(iter(sources.rows(config.corpus, config.out)), None) is None:
+    rows = sources.rows if config.corpus.embedding_column is None else vectors.rows
+    if next(iter(rows(config.corpus, config.out)), None) is None:
         raise UsageError(f"corpus '{sources.shown(config.corpus.source)}' has no row")
     engine.check_reachable(config.execution)
 
@@ -102,7 +108,14 @@ def _queries(run: Run) -> tuple[Run | None, dict[str, Any]]:
         return None, {}
     config = run.config.model_copy(update={"corpus": run.config.queries})
     own = dataclasses.replace(run, config=config, storage=Storage(f"{run.storage.root}/queries"))
-    return own, corpus.shard(own.storage, config)
+    return own, _read(own)
+
+
+def _read(run: Run, on_rows: Callable[[int], None] = lambda rows: None) -> dict[str, Any]:
+    """The index of the corpus: its texts as shards to embed, or its embeddings as they are."""
+    if run.config.corpus.embedding_column is not None:
+        return vectors.take(run, on_rows)
+    return corpus.shard(run.storage, run.config, on_rows)
 
 
 def _embedded(
@@ -191,7 +204,7 @@ def _paired(
         with journal.stage(f"exposure{_of(run, model)}, τ {temperature.canonical}") as stage:
             exposure.expose(run, cluster, model, temperature, texts, count, queries)
             stage.note = f"{run.config.analysis.neighbours} nearest of {len(texts):,} texts"
-    if run.config.analysis.socm_sample:
+    if run.config.analysis.socm_sample and run.config.corpus.embedding_column is None:
         size = pairwise_socm.sample_size(run, model, temperature)
         with journal.stage(f"SOCM{_of(run, model)}, τ {temperature.canonical}", size * (size - 1) // 2) as stage:
             done = pairwise_socm.socm(run, cluster, model, temperature, texts, stage.advance)

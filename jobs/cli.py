@@ -51,6 +51,9 @@ def audit(
     corpus: options.Source = None,
     id_column: options.IdColumn = None,
     text_column: options.TextColumn = None,
+    embedding_column: options.EmbeddingColumn = None,
+    length_column: options.LengthColumn = None,
+    dims: options.Dims = None,
     queries: options.Queries = None,
     sample: options.Sample = None,
     limit: options.Limit = None,
@@ -85,6 +88,7 @@ def audit(
     """
     given = {
         "corpus.source": corpus, "corpus.id_column": id_column, "corpus.text_column": text_column, "corpus.sample": sample,
+        "corpus.embedding_column": embedding_column, "corpus.length_column": length_column, "corpus.dims": dims,
         "queries.source": queries, "corpus.limit": limit, "embedding.models": model or None,
         "embedding.max_length": max_length, "embedding.long": long, "embedding.precision": precision,
         "analysis.socm_sample": socm_sample, "analysis.socm_cell_se": socm_se,

@@ -54,7 +54,28 @@ class Corpus(Strict):
     text_column: str = Field("text", min_length=1, description="Column of the texts.")
     sample: int | None = Field(None, ge=1, description="A seeded random sample of this many texts.")
     limit: int | None = Field(None, ge=1, description="The first rows only: these rows then are the corpus.")
+    embedding_column: str | None = Field(
+        None, min_length=1, description="Column of embeddings of your own: lists of numbers. No model is run then."
+    )
+    length_column: str | None = Field(
+        None, min_length=1, description="Column of the lengths beside embedding_column; words of the texts unless given."
+    )
+    dims: int | None = Field(
+        None, ge=2, description="Leading dimensions of embedding_column to keep, for Matryoshka models."
+    )
+    bits: bool = Field(False, description="Whether embedding_column packs eight dimensions of ±1 into each byte.")
+    scale: float | list[float] = Field(
+        1.0, description="What the integers of embedding_column are multiplied by, one number or one a dimension."
+    )
     max_characters: int = Field(50_000, ge=1, description="Longer texts are cut here before they are tokenised.")
+
+    @model_validator(mode="after")
+    def _belongs_to_embeddings(self) -> Corpus:
+        if self.embedding_column is None:
+            given = [name for name in ("length_column", "dims", "bits", "scale") if name in self.model_fields_set]
+            if given:
+                raise ValueError(f"{given[0]} belongs to embedding_column; give both")
+        return self
 
     @model_validator(mode="after")
     def _one_of_sample_and_limit(self) -> Corpus:
@@ -210,12 +231,27 @@ class AuditConfig(Strict):
     analysis: Analysis = Field(default_factory=lambda: Analysis.model_validate({}), description="What is measured.")
     execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
 
+    @model_validator(mode="after")
+    def _own_embeddings_have_no_model(self) -> AuditConfig:
+        own = self.corpus.embedding_column is not None
+        if self.queries is not None and (self.queries.embedding_column is not None) != own:
+            raise ValueError("corpus and queries need embeddings of one kind: give embedding_column for both or neither")
+        if not own:
+            return self
+        if self.embedding.models or "temperatures" in self.embedding.model_fields_set:
+            raise ValueError("embeddings of your own have neither model nor temperature; leave out --model and --tau")
+        if self.analysis.socm_top_over == "corpus" or self.analysis.socm_cell_se is not None:
+            raise ValueError("SOCM needs token embeddings, which embeddings of your own do not tell; leave out its options")
+        return self
+
     def identity(self) -> dict[str, Any]:
         """All that decides the tables, as plain data."""
         return self.model_dump(mode="json", exclude={"out", "execution"})
 
     def temperatures(self) -> list[Temperature]:
         """The temperatures in the order given; the first is the reference."""
+        if self.corpus.embedding_column is not None:
+            return [Temperature.of(1.0)]
         return [Temperature.of(value) for value in self.embedding.temperatures]
 
 

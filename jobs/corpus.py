@@ -80,19 +80,31 @@ def shard(storage: Storage, config: AuditConfig, on_rows: Callable[[int], None] 
             digest.update(f"{len(text.text_id)}:{text.text_id}:{sha}\n".encode())
         shards.append({"name": name, "texts": len(texts)})
         counts.analysed += len(texts)
+    index = index_of(config, state, counts, digest.hexdigest(), shards)
+    storage.write_json(SHARDED, index)
+    return index
+
+
+def index_of(
+    config: AuditConfig, state: dict[str, Any], counts: Counts, fingerprint: str, shards: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """What is known of a corpus once it has been read.
+
+    Raises:
+        UsageError: it has no usable row.
+    """
     if counts.analysed == 0:
         reasons = ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.reasons.items()))
+        what = "text" if config.corpus.embedding_column is None else "embedding"
         raise UsageError(
-            f"{config.corpus.kind} '{sources.shown(config.corpus.source)}' has no usable text: {counts.read} rows read"
+            f"{config.corpus.kind} '{sources.shown(config.corpus.source)}' has no usable {what}: {counts.read} rows read"
             + (f", all rejected ({reasons})" if reasons else "")
         )
-    index = {
-        "source": sources.shown(config.corpus.source), "source_state": state, "fingerprint": digest.hexdigest(),
+    return {
+        "source": sources.shown(config.corpus.source), "source_state": state, "fingerprint": fingerprint,
         "read": counts.read, "rejected": counts.rejected, "usable": counts.usable, "analysed": counts.analysed,
         "rejected_reasons": dict(sorted(counts.reasons.items())), "shards": shards,
     }  # fmt: skip
-    storage.write_json(SHARDED, index)
-    return index
 
 
 def preview(config: AuditConfig, size: int) -> tuple[list[str], int]:
@@ -192,13 +204,32 @@ class Rejects:
 
 
 def _usable(
+    rows: Iterable[Row], config: AuditConfig, counts: Counts, rejects: Rejects | None, on_rows: Callable[[int], None]
+) -> Iterator[Text]:
+    """The usable texts among rows; the others are recorded with a reason and counted."""
+    longest = config.corpus.max_characters
+    for text_id, text in usable(rows, config, counts, rejects, on_rows, usable_text):
+        yield Text(text_id, text[:longest], len(text) > longest)
+
+
+def usable(
     rows: Iterable[Row],
     config: AuditConfig,
     counts: Counts,
     rejects: Rejects | None,
     on_rows: Callable[[int], None],
-) -> Iterator[Text]:
-    """The usable texts among rows; the others are recorded with a reason and counted."""
+    content: Callable[[Any], tuple[Any, str | None]],
+) -> Iterator[tuple[str, Any]]:
+    """Ids and contents of the usable rows; the others are recorded with a reason and counted.
+
+    Args:
+        rows: as read.
+        config: how many to read.
+        counts: counts them.
+        rejects: records those that are not usable.
+        on_rows: told each row.
+        content: (content of what stands in the text's column, None), or (None, the reason why it is not usable).
+    """
     seen: set[bytes] = set()
     for row in rows:
         if config.corpus.limit is not None and counts.read >= config.corpus.limit:
@@ -206,7 +237,7 @@ def _usable(
         counts.read += 1
         on_rows(1)
         text_id, reason = _identifier(row)
-        text, problem = usable_text(row.text)
+        value, problem = content(row.text)
         reason = row.problem or reason or problem
         key = hashlib.blake2b((text_id or "").encode("utf-8", "surrogatepass"), digest_size=12).digest()
         if reason is None and key in seen:
@@ -216,9 +247,10 @@ def _usable(
             if rejects is not None:
                 rejects.add(text_id, row.place, reason)
             continue
+        assert text_id is not None
         seen.add(key)
         counts.usable += 1
-        yield Text(text_id, text[: config.corpus.max_characters], len(text) > config.corpus.max_characters)  # type: ignore[arg-type,index]
+        yield text_id, value
     if rejects is not None:
         rejects.flush()
 

@@ -305,6 +305,8 @@ def _second_order(row: dict[str, Any]) -> str:
 
 
 def _assumptions(row: dict[str, Any]) -> str:
+    if row["spread_over_2_share"] is None:
+        return "Lengths are as given, and no token was seen: nothing is said of second-order collapse."
     over = f", and {share(row['socm_over_1_share'])} of the pairs have SOCM above 1"
     return (
         f"Assumptions: {share(row['spread_over_2_share'])} of the texts have tr Σ > 2, which the papers take never to happen"

@@ -36,6 +36,12 @@ Queries = Annotated[
 ]
 IdColumn = Annotated[str | None, _option(_TEXTS, "Column of the ids (default: id where there is one, else a digest).")]
 TextColumn = Annotated[str | None, _option(_TEXTS, "Column of the texts (default: text).")]
+EmbeddingColumn = Annotated[
+    str | None,
+    _option(_TEXTS, "Embeddings of your own: their column. No model is run, and lengths are words unless --length-column."),
+]
+LengthColumn = Annotated[str | None, _option(_TEXTS, "Column of the lengths beside --embedding-column.")]
+Dims = Annotated[int | None, _option(_TEXTS, "Leading dimensions of --embedding-column to keep (Matryoshka models).", "N")]
 PairsSource = Annotated[
     str,
     _option(

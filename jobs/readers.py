@@ -146,9 +146,17 @@ def _parquet(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Python values; strings as bytes, also inside lists, because Arrow does not check that they are UTF-8."""
+    """Python values; strings as bytes, also inside lists, because Arrow does not check that they are UTF-8.
+
+    Lists of numbers come as arrays: a million embeddings would be a billion Python numbers.
+    """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    kind = column.type
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) and (
+        pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
+    ):
+        return [None if not cell.is_valid else cell.values.to_numpy(zero_copy_only=False) for cell in column]
     return list(column.cast(_unchecked(column.type)).to_pylist())
 
 

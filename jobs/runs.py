@@ -64,6 +64,10 @@ class Model:
     max_length: int
 
 
+GIVEN = Model("given", "given", "", 0)
+"""Stands for the model of embeddings of one's own."""
+
+
 @dataclass(frozen=True)
 class RunOf(Generic[Config]):
     """One run and its folder."""
@@ -103,7 +107,7 @@ def begin(config: Config, *, fresh: bool = False) -> RunOf[Config]:
     Raises:
         UsageError: the folder holds something else; a model cannot be used.
     """
-    models = find_models(config)
+    models = [GIVEN] if _own_embeddings(config) else find_models(config)
     storage = Storage(config.out)
     identity: dict[str, Any] = {
         "config": config.identity(),
@@ -145,6 +149,10 @@ def begin(config: Config, *, fresh: bool = False) -> RunOf[Config]:
     if finished:
         storage.remove("shards")  # Still there where the process was killed between the two steps of `complete`.
     return RunOf(config, storage, models, config.temperatures(), finished)
+
+
+def _own_embeddings(config: RunConfig) -> bool:
+    return isinstance(config, AuditConfig) and config.corpus.embedding_column is not None
 
 
 def find_models(config: RunConfig) -> list[Model]:

@@ -33,7 +33,7 @@ def summarise(run: Run, layouts: dict[str, Layout], index: dict[str, Any]) -> di
         effects += _effects(run, model, figures)
     found["collapse_summary"] = schema.COLLAPSE_SUMMARY.build_rows(summaries)
     found["temperature_effect"] = schema.TEMPERATURE_EFFECT.build_rows(effects)
-    if run.config.keep_text:
+    if run.config.keep_text and run.config.corpus.embedding_column is None:
         found["excerpts"] = _excerpts(run, index, [found["socm_pairs"], found["near_duplicates"]])
     for name, table in found.items():
         run.storage.write_table(f"tables/{name}.parquet", table)
@@ -98,10 +98,16 @@ def _figures(
         "truncated_share": float(texts["truncated"].mean()),
         "cosine_mean": closed["cosine_mean"],
         "effective_rank": closed["effective_rank"],
-        "spread_mean": float(texts["spread"].mean(dtype=np.float64)),
-        "spread_over_2_share": float((texts["spread"] > 2).mean()),
-        "within_cosine_over_third_share": _condition_share(texts["tokens"], texts["within_cosine"]),
+        "spread_mean": None,
+        "spread_over_2_share": None,
+        "within_cosine_over_third_share": None,
     }
+    if run.config.corpus.embedding_column is None:
+        row |= {
+            "spread_mean": float(texts["spread"].mean(dtype=np.float64)),
+            "spread_over_2_share": float((texts["spread"] > 2).mean()),
+            "within_cosine_over_third_share": _condition_share(texts["tokens"], texts["within_cosine"]),
+        }
     ends = gap_intervals(layout.texts().tolist())
     row |= {"collapse_gap": None, "gap_shortest": None, "gap_longest": None}
     if ends is not None:
