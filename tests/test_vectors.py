@@ -77,7 +77,7 @@ def test_length_collapse_and_exposure_are_those_by_hand(tmp_path, vectors, kind)
     assert row["spread_mean"] is None
     report = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert "nan" not in report.split("<script>")[0].lower().replace("nanm", "")
-    assert len(tables["excerpts"] if "excerpts" in tables else []) == 0
+    assert len(tables.get("excerpts", [])) == 0
 
 
 def test_a_text_tells_the_length_in_words_and_a_prefix_of_the_dimensions_is_kept(tmp_path, vectors):
@@ -88,7 +88,7 @@ def test_a_text_tells_the_length_in_words_and_a_prefix_of_the_dimensions_is_kept
     ]
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
     tables = run(tmp_path / "run", file, dims=5)
-    cells, exposures = by_hand(rows[:, :5], lengths)
+    cells, _ = by_hand(rows[:, :5], lengths)
     found = {(r["interval_a"], r["interval_b"]): r["cosine_mean"] for r in tables["length_collapse"].to_dicts()}
     assert found == pytest.approx({cell: mean for cell, (_, mean) in cells.items()}, abs=1e-6)
 
@@ -196,7 +196,8 @@ def test_columns_and_dimensions_that_are_not_there_are_named(tmp_path, vectors):
     rows, lengths = vectors
     pq.write_table(pa.table({"vector": rows.tolist(), "size": lengths}), tmp_path / "texts.parquet")
     for settings, words in (
-        ({}, "--length-column"), ({"length_column": "tokens"}, "'tokens'"), ({"length_column": "size", "dims": 13}, "--dims 13"),
+        ({}, "--length-column"), ({"length_column": "tokens"}, "'tokens'"),
+        ({"length_column": "size", "dims": 13}, "--dims 13"),
         ({"length_column": "size", "scale": [1.0, 2.0]}, "scale has 2 numbers"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=words):
