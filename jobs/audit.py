@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
@@ -24,6 +25,7 @@ from jobs import (
     probe,
     report,
     runs,
+    shared,
     socm_sample,
     socm_top,
     sources,
@@ -61,6 +63,7 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
         stage.note = f"{index['analysed']:,} of {index['usable']:,} texts, {index['rejected']:,} rows rejected"
     # Numbers merged in this process must not depend on how many cores it finds.
     with engine.session(config.execution) as cluster, threadpool_limits(1):
+        shared.check(_folders(run), [model.name for model in run.models if os.path.isabs(model.name)])
         layouts, rejected = {}, 0
         for model in run.models:
             if config.corpus.embedding_column is not None:
@@ -87,6 +90,12 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
         stage.note = "report.html"
     runs.complete(run, record)
     return run
+
+
+def _folders(run: Run) -> list[tuple[str, Storage]]:
+    """What all machines of a run write to."""
+    cached = run.config.execution.cache
+    return [("--out", run.storage), *([("--cache", Storage(cached))] if cached is not None else [])]
 
 
 def _check_inputs(config: AuditConfig) -> None:

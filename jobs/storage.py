@@ -34,7 +34,8 @@ class Storage:
     @cached_property
     def _fs(self) -> tuple[Any, str]:
         try:
-            fs, path = fsspec.core.url_to_fs(self.root)
+            # What another process wrote must be seen: a listing is never remembered.
+            fs, path = fsspec.core.url_to_fs(self.root, **({} if self.is_local else {"use_listings_cache": False}))
         except (ImportError, ValueError) as error:
             raise UsageError(f"'{self.root}' cannot be opened: {error}") from None
         return fs, path.rstrip("/")
@@ -101,6 +102,37 @@ class Storage:
         except OSError as error:
             reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
             raise IncompleteRun(f"cannot write '{target}': {reason}; mend that and start the same command again") from None
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file unless it is there, as one step of which two processes cannot both succeed; whether this one did.
+
+        Raises:
+            UsageError: the storage has no such step.
+        """
+        fs, _ = self._fs
+        target = self.path(name)
+        if self.is_local:
+            folder = os.path.dirname(target)
+            os.makedirs(folder, exist_ok=True)
+            temporary = os.path.join(folder, f"{_TEMPORARY}{uuid.uuid4().hex}")
+            try:
+                with open(temporary, "wb") as stream:
+                    stream.write(data)
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+            finally:
+                os.unlink(temporary)
+            return True
+        try:
+            fs.pipe_file(target, data, mode="create")
+        except FileExistsError:
+            return False
+        except (NotImplementedError, TypeError):
+            raise UsageError(
+                f"'{self.root}' is on a storage that cannot lock; give a folder on s3://, gs:// or a disk"
+            ) from None
+        return True
 
     def remove(self, name: str) -> None:
         """Remove a file or folder; nothing where there is none."""

@@ -1,0 +1,74 @@
+"""Before a run spreads over several machines: each must see the files that another writes, and the models that are named."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+
+from jobs.errors import UsageError
+from jobs.storage import Storage
+
+
+def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> None:
+    """Prove that every node of the Ray cluster reads what this process writes and the other way round.
+
+    Args:
+        folders: local folders that all must share, each with the option that names it.
+        models: folders of models that all must have.
+
+    Raises:
+        UsageError: a node does not; names the node, the folder and what to do.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    local = [(option, storage) for option, storage in folders if storage.is_local]
+    if len(nodes) < 2 or not (local or models):
+        return
+    token = uuid.uuid4().hex
+    for _, storage in local:
+        storage.write(f"{PROOF}/driver", token.encode())
+    roots = [storage.root for _, storage in local]
+    ask = ray.remote(num_cpus=0, max_retries=3)(answer)
+    asked = {
+        node: ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+            roots, list(models), token, node
+        )
+        for node in nodes
+    }
+    try:
+        for node, reference in asked.items():
+            read, present = ray.get(reference)
+            for (option, storage), seen in zip(local, read, strict=True):
+                name = f"{PROOF}/{node}"
+                if not (seen and storage.exists(name) and storage.read(name) == token.encode()):
+                    raise UsageError(
+                        f"{option} '{storage.root}' is a folder of this machine that node {nodes[node]} does not share; "
+                        "give one on a shared disk or object storage, such as s3://bucket/run"
+                    )
+            for model, there in zip(models, present, strict=True):
+                if not there:
+                    raise UsageError(
+                        f"model folder '{model}' is not on node {nodes[node]}; put it on a shared disk or on every node"
+                    )
+    finally:
+        for _, storage in local:
+            storage.remove(PROOF)
+
+
+PROOF = ".proof"
+"""The folder of the files that prove it, which stays for seconds."""
+
+
+def answer(roots: Sequence[str], models: Sequence[str], token: str, node: str) -> tuple[list[bool], list[bool]]:
+    """On a node: whether each folder holds the driver's token, and whether each model is there; leaves tokens of its own."""
+    read = []
+    for root in roots:
+        storage, name = Storage(root), f"{PROOF}/driver"
+        seen = storage.exists(name) and storage.read(name) == token.encode()
+        if seen:
+            storage.write(f"{PROOF}/{node}", token.encode())
+        read.append(seen)
+    return read, [os.path.isdir(model) for model in models]
