@@ -138,10 +138,16 @@ COMPRESSIONS = tuple(_DECOMPRESSED)
 def _parquet(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
     file = pq.ParquetFile(stream)
     wanted = check_columns(file.schema_arrow.names, place, columns)
+    yield from batches_as_records(file.iter_batches(batch_size=4096, columns=wanted), place)
+
+
+def batches_as_records(batches: Iterable[pa.RecordBatch], place: str) -> Iterator[Record]:
+    """The rows of Arrow batches, numbered from 0."""
     number = 0
-    for batch in file.iter_batches(batch_size=4096, columns=wanted):
-        for values in zip(*(_values(batch.column(name)) for name in wanted), strict=True):
-            yield Record(f"{place}:{number}", dict(zip(wanted, values, strict=True)))
+    for batch in batches:
+        names = batch.schema.names
+        for values in zip(*(_values(batch.column(name)) for name in names), strict=True):
+            yield Record(f"{place}:{number}", dict(zip(names, values, strict=True)))
             number += 1
 
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from jobs import lakes
 from jobs.config import Corpus
 from jobs.errors import UsageError
 from jobs.readers import COMPRESSIONS, KINDS, UNREADABLE, Columns, Record, check_columns, read, suffix, utf8_or_bytes
@@ -84,6 +85,8 @@ def records(given: Source, columns: Columns, without: str | None = None) -> Iter
         yield from _docstrings(given, columns)
     elif _is_hub_dataset(source):
         yield from _hub_dataset(given, columns)
+    elif lakes.kind(source) is not None:
+        yield from lakes.records(source, columns)
     else:
         yield from _files(given, columns, without)
 
@@ -103,6 +106,8 @@ def state(given: Source, without: str | None = None) -> dict[str, Any]:
         return {package: _version(package) for package in _packages(source)}
     if _is_hub_dataset(source):
         return {}
+    if lakes.kind(source) is not None:
+        return {"version": lakes.version(source)}
     fs, files = _expand(given, without)
     facts = {shown(file): fs.info(file) for file in files}
     return {f: [i.get("size"), str(i.get("mtime") or i.get("LastModified") or i.get("ETag"))] for f, i in facts.items()}

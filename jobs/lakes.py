@@ -1,0 +1,77 @@
+"""Tables of a lake as rows: Lance and Delta, each at the version that is current when reading begins."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+
+from jobs.errors import UsageError
+from jobs.readers import KINDS, Columns, Record, batches_as_records, check_columns, suffix
+from tempscale.checkpoint import first_line
+
+_PACKAGES = {"lance": "pylance", "delta": "deltalake"}
+
+
+def kind(source: str) -> str | None:
+    """`lance` or `delta` where a source is such a table, by its ending, its content or a prefix lance: or delta:."""
+    for name in _PACKAGES:
+        if source.startswith(f"{name}:"):
+            return name
+    if source.rstrip("/").endswith(".lance"):
+        return "lance"
+    if suffix(source) in KINDS or any(magic in source for magic in "*?[") or source.startswith("docstrings:"):
+        return None
+    try:
+        fs, path = fsspec.core.url_to_fs(source)
+        return "delta" if fs.isdir(f"{path.rstrip('/')}/_delta_log") else None
+    except Exception:  # What is wrong with the source is told where it is opened.
+        return None
+
+
+def version(source: str) -> int:
+    """The number of the current version.
+
+    Raises:
+        UsageError: no such table, or its package is not installed.
+    """
+    table = _open(source)
+    return int(table.version if kind(source) == "lance" else table.version())
+
+
+def records(source: str, columns: Columns) -> Iterator[Record]:
+    """All rows, in the table's own order.
+
+    Raises:
+        UsageError: no such table, a missing column, or its package is not installed.
+    """
+    table = _open(source)
+    name = _path(source)
+    data = table if kind(source) == "lance" else table.to_pyarrow_dataset()
+    wanted = check_columns(list(data.schema.names), name, columns)
+    try:
+        yield from batches_as_records(data.to_batches(columns=wanted), name)
+    except OSError as error:
+        raise UsageError(f"'{name}' cannot be read to its end: {first_line(error)}; mend the table") from None
+
+
+def _path(source: str) -> str:
+    return source.removeprefix("lance:").removeprefix("delta:")
+
+
+def _open(source: str) -> Any:
+    found, path = kind(source), _path(source)
+    assert found is not None
+    try:
+        module = importlib.import_module("lance" if found == "lance" else "deltalake")
+    except ImportError:
+        raise UsageError(
+            f"'{path}' is a {found.capitalize()} table; install its reader: pip install 'tempscale[{found}]' "
+            f"(the package {_PACKAGES[found]})"
+        ) from None
+    try:
+        return module.dataset(path) if found == "lance" else module.DeltaTable(path)
+    except Exception as error:  # Each library has errors of its own.
+        raise UsageError(f"'{path}' cannot be opened as a {found.capitalize()} table: {first_line(error)}") from None
