@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 ROLE = "document"
 """What the texts of a corpus are, for a temperature that depends on the role."""
+TOKEN_BUDGETS = {False: 1024, True: 16_384}
+"""Padded tokens of a micro-batch without and with a GPU, unless the configuration says or a run has measured."""
 _RETRIES = 3
 _ROW = pa.schema([("number", pa.int64()), ("payload", pa.large_binary())])
 
@@ -146,11 +148,12 @@ def pool(
 
 def _arguments(run: RunOf[Any], cluster: Cluster, model: Model) -> dict[str, Any]:
     """What a model actor is made with."""
+    embedding = run.config.embedding
     return {
         "storage": run.storage, "model": model, "temperatures": [t.as_data() for t in run.temperatures],
         "settings": {
-            "max_length": model.max_length, "token_budget": run.config.embedding.token_budget,
-            "long": run.config.embedding.long, "precision": run.config.embedding.precision,
+            "max_length": model.max_length, "long": embedding.long, "precision": embedding.precision,
+            "token_budget": embedding.token_budget or TOKEN_BUDGETS[bool(cluster.gpus)],
         },
         "gpus": cluster.gpus,
     }  # fmt: skip

@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 from jobs import (
     actor,
     blocks,
+    budget,
     cache,
     corpus,
     embed,
@@ -66,20 +67,8 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
         shared.check(_folders(run), [model.name for model in run.models if os.path.isabs(model.name)])
         layouts, rejected = {}, 0
         for model in run.models:
-            if config.corpus.embedding_column is not None:
-                layouts[model.label] = layout(run, model, index["usable"])
-            else:
-                layouts[model.label], lost = _embedded(run, cluster, model, index, journal)
-                rejected += lost
-            if queries is not None and config.corpus.embedding_column is None:
-                with journal.stage(f"embed the queries{_of(run, model)}", asked["analysed"]) as stage:
-                    counts = embed.embed(queries, cluster, model, asked, stage.advance, worker=embed.QueryActor)
-                    stage.note = f"{counts['embedded']:,} queries"
-            for temperature in run.temperatures:
-                _paired(run, cluster, model, temperature, layouts[model.label], journal, queries)
-            if config.analysis.socm_top_over == "corpus":
-                _searched(run, cluster, model, layouts[model.label], index, journal)
-            _drop_blocks(run, model, layouts[model.label])
+            layouts[model.label], lost = _analysed(run, cluster, model, index, queries, asked, journal)
+            rejected += lost
         with journal.stage("tables") as stage:
             stage.note = f"{len(summary.summarise(run, layouts, index))} tables"
     with journal.stage("report") as stage:
@@ -125,6 +114,44 @@ def _read(run: Run, on_rows: Callable[[int], None] = lambda rows: None) -> dict[
     if run.config.corpus.embedding_column is not None:
         return vectors.take(run, on_rows)
     return corpus.shard(run.storage, run.config, on_rows)
+
+
+def _analysed(
+    run: Run, cluster: engine.Cluster, model: runs.Model, index: dict[str, Any], queries: Run | None, asked: dict[str, Any],
+    journal: Journal,
+) -> tuple[Layout, int]:  # fmt: skip
+    """Everything of one model, up to its partial tables."""
+    rejected = 0
+    if run.config.corpus.embedding_column is not None:
+        texts = layout(run, model, index["usable"])
+    else:
+        run = _settled(run, cluster, model, index, journal)
+        texts, rejected = _embedded(run, cluster, model, index, journal)
+        if queries is not None:
+            queries = dataclasses.replace(
+                queries, config=queries.config.model_copy(update={"embedding": run.config.embedding})
+            )
+            with journal.stage(f"embed the queries{_of(run, model)}", asked["analysed"]) as stage:
+                counts = embed.embed(queries, cluster, model, asked, stage.advance, worker=embed.QueryActor)
+                stage.note = f"{counts['embedded']:,} queries"
+    for temperature in run.temperatures:
+        _paired(run, cluster, model, temperature, texts, journal, queries)
+    if run.config.analysis.socm_top_over == "corpus":
+        _searched(run, cluster, model, texts, index, journal)
+    _drop_blocks(run, model, texts)
+    return texts, rejected
+
+
+def _settled(run: Run, cluster: engine.Cluster, model: runs.Model, index: dict[str, Any], journal: Journal) -> Run:
+    """The run with the model's token budget."""
+    if not run.config.embedding.tune_batches:
+        return budget.settle(run, cluster, model, index)
+    with journal.stage(f"micro-batches{_of(run, model)}") as stage:
+
+        def note(text: str) -> None:
+            stage.note = text
+
+        return budget.settle(run, cluster, model, index, note)
 
 
 def _embedded(

@@ -108,7 +108,12 @@ class Encoding(Strict):
         "float32",
         description="What the model computes in; bfloat16 is faster, and how far it is off is measured and reported.",
     )
-    token_budget: int = Field(1024, ge=1, description="Padded tokens of one micro-batch.")
+    token_budget: int | None = Field(
+        None, ge=1, description="Padded tokens of one micro-batch; 1,024 on a CPU and 16,384 on a GPU unless given."
+    )
+    tune_batches: bool = Field(
+        False, description="Measure once, before the pool starts, which token_budget is fastest on this device and model."
+    )
 
     @field_validator("temperatures")
     @classmethod

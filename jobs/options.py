@@ -93,6 +93,13 @@ Precision = Annotated[
         "float32|bfloat16",
     ),
 ]  # fmt: skip
+TuneBatches = Annotated[
+    bool | None,
+    _option(
+        _MODEL, "Measure once which size of micro-batches is fastest here, instead of a constant of the device.", None,
+        "--tune-batches", show_default=False,
+    ),
+]  # fmt: skip
 Intervals = Annotated[
     str | None,
     _option(_MEASURED, "Lower edges of the length intervals in tokens (default: 0,32,64,100,200,300,400,500).", "EDGES"),

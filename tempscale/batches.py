@@ -14,6 +14,8 @@ import torch
 from tempscale.checkpoint import first_line
 
 Result = TypeVar("Result")
+_PADDING, _LEAST_SHARE = 0.04, 0.25
+"""Padding that ends a micro-batch, and the share of the budget from which it does: too small a batch costs more."""
 NO_MEMORY = "it needs more memory than there is"
 """Why a text fails that does not fit alone."""
 
@@ -21,14 +23,21 @@ NO_MEMORY = "it needs more memory than there is"
 def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
     """Indices of sequences that run together: longest first, at most `token_budget` padded tokens each (or one sequence).
 
+    A batch of a quarter of the budget or more also ends where the next sequence would make padding 4 % of its tokens.
     Ties keep their order, so the batches follow from the lengths alone.
     """
     batches: list[list[int]] = []
+    longest = tokens = 0
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= token_budget:
+        size = len(batches[-1]) if batches else 0
+        padded = longest * (size + 1)
+        enough = longest * size >= _LEAST_SHARE * token_budget
+        if size and padded <= token_budget and not (enough and padded > (1 + _PADDING) * (tokens + lengths[index])):
             batches[-1].append(index)
+            tokens += lengths[index]
         else:
             batches.append([index])
+            longest = tokens = lengths[index]
     return batches
 
 

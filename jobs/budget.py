@@ -1,0 +1,77 @@
+"""How many padded tokens run together: a constant of the device, what the user says, or the fastest of some that are tried.
+
+It is settled once, before the pool starts, and kept in the run folder: a run that goes on uses the same micro-batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from jobs import actor
+from jobs.engine import Cluster
+from jobs.runs import Model, Run
+
+_TRIED = {False: (256, 512, 1024, 2048, 4096), True: (4096, 8192, 16_384, 32_768, 65_536, 131_072)}
+_ROUNDS = 3
+_CLOSE = 0.02
+"""A smaller budget within this share of the fastest is taken: it needs less memory."""
+
+
+def settle(
+    run: Run, cluster: Cluster, model: Model, index: dict[str, Any], on_measured: Callable[[str], None] = lambda text: None
+) -> Run:
+    """The run with the token budget of one model.
+
+    Args:
+        index: what `corpus.shard` returned; its first shard is what is measured on.
+        on_measured: told what was measured.
+
+    Raises:
+        IncompleteRun: a worker failed for good.
+    """
+    name, embedding = f"partials/budget/model={model.label}.json", run.config.embedding
+    if run.storage.exists(name):
+        found = run.storage.read_json(name)
+    else:
+        found = {"token_budget": embedding.token_budget or actor.TOKEN_BUDGETS[bool(cluster.gpus)], "tokens_per_second": {}}
+        if embedding.tune_batches:
+            work = {0: pa.table({"name": [index["shards"][0]["name"]], "gpu": [bool(cluster.gpus)]})}
+            with actor.Crew(run, cluster, model) as crew:
+                (rates,) = (report["rates"] for report in crew.work(measure, work))
+            fastest = max(rates.values())
+            best = min(budget for budget, rate in rates.items() if rate >= (1 - _CLOSE) * fastest)
+            found = {"token_budget": best, "tokens_per_second": {str(k): round(rate) for k, rate in rates.items()}}
+        run.storage.write_json(name, found)
+    if found["tokens_per_second"]:
+        rates = ", ".join(f"{int(k):,}: {rate:,}" for k, rate in found["tokens_per_second"].items())
+        on_measured(f"{found['token_budget']:,} padded tokens at once (tokens/s by budget {rates})")
+    settled = embedding.model_copy(update={"token_budget": found["token_budget"]})
+    return dataclasses.replace(run, config=run.config.model_copy(update={"embedding": settled}))
+
+
+def measure(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Tokens a second of a shard under each budget, the fastest of some rounds that take turns."""
+    import torch
+
+    row = work.to_pylist()[0]
+    tokens = worker.encoder.tokenizer(worker.storage.read_table(row["name"], ["text"]).column("text").to_pylist())
+    worker.encoder.set_temperature(worker.temperatures[0])
+    own, best = worker.encoder.token_budget, dict.fromkeys(_TRIED[row["gpu"]], 0.0)
+    try:
+        for _ in range(_ROUNDS):
+            for budget in best:
+                worker.encoder.token_budget = budget
+                begun = time.perf_counter()
+                out = worker.encoder.encode_tokens(tokens, role=actor.ROLE, isolate=True)
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                if not out.halved:  # What memory does not hold is no budget.
+                    best[budget] = max(best[budget], sum(tokens.lengths) / (time.perf_counter() - begun))
+    finally:
+        worker.encoder.token_budget = own
+    return {"number": number, "rates": {budget: rate for budget, rate in best.items() if rate}}
