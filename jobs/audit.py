@@ -128,9 +128,8 @@ def _analysed(
         run = _settled(run, cluster, model, index, journal)
         texts, rejected = _embedded(run, cluster, model, index, journal)
         if queries is not None:
-            queries = dataclasses.replace(
-                queries, config=queries.config.model_copy(update={"embedding": run.config.embedding})
-            )
+            settled = queries.config.model_copy(update={"embedding": run.config.embedding})
+            queries = dataclasses.replace(queries, config=settled)
             with journal.stage(f"embed the queries{_of(run, model)}", asked["analysed"]) as stage:
                 counts = embed.embed(queries, cluster, model, asked, stage.advance, worker=embed.QueryActor)
                 stage.note = f"{counts['embedded']:,} queries"
@@ -294,6 +293,8 @@ def _record(run: Run, index: dict[str, Any], layouts: dict[str, Layout], rejecte
         moved = {t.canonical: pairwise.rounding(run, model, t) for t in run.temperatures}
         if any(moved.values()):
             record["models"][model.label]["cosine_rounding"] = moved
+        if run.storage.exists(budget.name(model)):
+            record["models"][model.label] |= run.storage.read_json(budget.name(model))
         if run.storage.exists(precision.name(model)):
             record["models"][model.label]["precision"] = run.storage.read_json(precision.name(model))
     record["versions"]["altair"] = metadata.version("altair")

@@ -34,9 +34,9 @@ def settle(
     Raises:
         IncompleteRun: a worker failed for good.
     """
-    name, embedding = f"partials/budget/model={model.label}.json", run.config.embedding
-    if run.storage.exists(name):
-        found = run.storage.read_json(name)
+    embedding = run.config.embedding
+    if run.storage.exists(name(model)):
+        found = run.storage.read_json(name(model))
     else:
         found = {"token_budget": embedding.token_budget or actor.TOKEN_BUDGETS[bool(cluster.gpus)], "tokens_per_second": {}}
         if embedding.tune_batches:
@@ -46,12 +46,17 @@ def settle(
             fastest = max(rates.values())
             best = min(budget for budget, rate in rates.items() if rate >= (1 - _CLOSE) * fastest)
             found = {"token_budget": best, "tokens_per_second": {str(k): round(rate) for k, rate in rates.items()}}
-        run.storage.write_json(name, found)
+        run.storage.write_json(name(model), found)
     if found["tokens_per_second"]:
         rates = ", ".join(f"{int(k):,}: {rate:,}" for k, rate in found["tokens_per_second"].items())
         on_measured(f"{found['token_budget']:,} padded tokens at once (tokens/s by budget {rates})")
     settled = embedding.model_copy(update={"token_budget": found["token_budget"]})
     return dataclasses.replace(run, config=run.config.model_copy(update={"embedding": settled}))
+
+
+def name(model: Model) -> str:
+    """Where what was settled is kept."""
+    return f"partials/budget/model={model.label}.json"
 
 
 def measure(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
