@@ -70,7 +70,7 @@ def run_batches(
             result = run(batch)
         except Exception as error:
             memory = out_of_memory(error)
-            if _lost_device(error) or (failed is None and (not memory or len(batch) == 1)):
+            if lost_device(error) or (failed is None and (not memory or len(batch) == 1)):
                 raise
             reason = NO_MEMORY if memory else f"the model fails with {type(error).__name__}: {first_line(error)}"
         else:
@@ -94,10 +94,11 @@ def out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(
-        words in str(error) for words in ("can't allocate memory", "not enough memory")
+        words in str(error)
+        for words in ("can't allocate memory", "not enough memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
     )
 
 
-def _lost_device(error: BaseException) -> bool:
+def lost_device(error: BaseException) -> bool:
     """Whether nothing more can run in this process: a CUDA context does not outlive a failed kernel."""
     return isinstance(error, RuntimeError) and not out_of_memory(error) and "CUDA error" in str(error)

@@ -18,7 +18,7 @@ from tempscale.batches import micro_batches, run_batches
 from tempscale.checkpoint import default_model, resolve
 from tempscale.gathering import Encoded, Factor, Pass, gather
 from tempscale.loading import check_family, load_transformer
-from tempscale.moments import TokenMoments, TokenSums, covariance_factor, token_sums
+from tempscale.moments import Scatter, TokenMoments, TokenSums, covariance_factor, token_sums
 from tempscale.pooling import Head, load_head
 from tempscale.temperature import Temperature
 from tempscale.tokens import Long, Tokenizer, Tokens
@@ -123,7 +123,7 @@ class Encoder:
         tokens: Tokens,
         *,
         moments: bool = True,
-        factors: bool = False,
+        factors: bool | Collection[int] = False,
         role: str | None = None,
         isolate: bool = False,
         batches: Sequence[list[int]] | None = None,
@@ -134,7 +134,7 @@ class Encoder:
         Args:
             tokens: from this encoder's tokenizer.
             moments: also compute ‖μ‖, spread and within-text cosine of each text.
-            factors: also return each text's unit mean and covariance factor (min(tokens, d), d).
+            factors: also return each text's unit mean and covariance factor (min(tokens, d), d), or those of some texts.
             role: «query» or «document», for a temperature that depends on it.
             isolate: find the texts that the model fails on instead of raising; see `Encoded.failed`.
             batches: which sequences of `tokens` run together, each in one of them; `self.batches(tokens)` unless given.
@@ -144,21 +144,28 @@ class Encoder:
             TemperatureError: the temperature depends on the role and none is given.
         """
         batches = self.batches(tokens) if batches is None else batches
+        owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
         lengths, device = [len(ids) for ids in tokens.ids], next(self.model.parameters()).device
-        chunked = tokens.text is not None
+        wanted: Collection[int] = range(len(tokens) if factors is True else 0) if isinstance(factors, bool) else factors
+        chunked: dict[int, Scatter] = {}
 
         def run(batch: list[int]) -> Pass:
             hidden, mask = self._hidden([tokens.ids[i] for i in batch], device)
             with torch.autocast(device.type, enabled=False):
                 hidden = hidden.float()
                 sums = token_sums(hidden, mask) if moments else None
-                texts = [hidden[row, : lengths[i]] for row, i in enumerate(batch)] if factors else []
-                if chunked:
+                texts = {owner[i]: hidden[row, : lengths[i]] for row, i in enumerate(batch) if owner[i] in wanted}
+                if tokens.text is not None:
+                    for row, i in enumerate(batch):
+                        if owner[i] in wanted:
+                            own = Scatter.of(hidden[row, : lengths[i]].cpu())
+                            chunked[owner[i]] = chunked[owner[i]].merged(own) if owner[i] in chunked else own
                     kept = TokenSums(*(column.cpu() for column in sums)) if sums is not None else None
-                    return Pass(batch, self.head.pool(hidden, mask).cpu(), kept, None, [], [text.cpu() for text in texts])
+                    return Pass(batch, self.head.pool(hidden, mask).cpu(), kept, None, {})
                 found = TokenMoments(*(column.cpu() for column in sums.moments())) if sums is not None else None
-                pairs = [(mean.cpu(), factor.cpu()) for mean, factor in map(covariance_factor, texts)]
-                return Pass(batch, self.head(hidden, mask).cpu(), None, found, pairs, [])
+                pairs = {text: covariance_factor(x) for text, x in texts.items()}
+                pairs = {text: (mean.cpu(), factor.cpu()) for text, (mean, factor) in pairs.items()}
+                return Pass(batch, self.head(hidden, mask).cpu(), None, found, pairs)
 
         halved: list[list[int]] = []
         failed: dict[int, str] | None = {} if isolate else None
@@ -168,21 +175,30 @@ class Encoder:
                 passes = list(run_batches(batches, run, halved=halved, failed=failed, before=before))
             width = self.head.width(self.model.config.hidden_size)
             finish = lambda pooled: self.head.finish(pooled.to(device)).cpu()  # noqa: E731
-            return gather(tokens, passes, width, failed or {}, halved, finish, (moments, factors))
+            return gather(tokens, passes, width, failed or {}, halved, finish, (moments, factors is not False), chunked)
 
     def batches(self, tokens: Tokens) -> list[list[int]]:
         """Which sequences run together."""
         return micro_batches([len(ids) for ids in tokens.ids], self.token_budget)
 
-    def factors_of(self, tokens: Tokens, wanted: Collection[int], role: str | None = None) -> dict[int, Factor]:
+    def factors_of(
+        self, tokens: Tokens, wanted: Collection[int], role: str | None = None, without: Collection[int] = ()
+    ) -> dict[int, Factor]:
         """Unit mean and covariance factor of some texts, each in the micro-batches that `encode_tokens` would run it in.
 
         So they are those of `encode_tokens(tokens, factors=True)` to the bit, and micro-batches without a wanted text cost
         nothing.
+
+        Args:
+            tokens: from this encoder's tokenizer.
+            wanted: indices of texts.
+            role: as in `encode_tokens`.
+            without: texts that are left out of their micro-batches, because the model cannot run them.
         """
-        owner: Sequence[int] = tokens.text or range(len(tokens.ids))
-        batches = [batch for batch in self.batches(tokens) if any(owner[i] in wanted for i in batch)]
-        out = self.encode_tokens(tokens, moments=False, factors=True, role=role, batches=batches)
+        owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
+        batches = [[i for i in batch if owner[i] not in without] for batch in self.batches(tokens)]
+        batches = [batch for batch in batches if any(owner[i] in wanted for i in batch)]
+        out = self.encode_tokens(tokens, moments=False, factors=wanted, role=role, batches=batches, isolate=True)
         assert out.factors is not None
         return {i: out.factors[i] for i in wanted}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tempscale.moments import TokenMoments, TokenSums, covariance_factor
+from tempscale.moments import Scatter, TokenMoments, TokenSums
 from tempscale.tokens import Tokens
 
 Factor = tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]
@@ -43,90 +43,82 @@ class Pass(NamedTuple):
     sums: TokenSums | None
     """Of chunks, and of texts unless `moments` are there."""
     moments: TokenMoments | None
-    factors: list[Factor]
-    hidden: list[Tensor]
-    """Token embeddings of chunks, where factors are asked for."""
+    factors: dict[int, Factor]
+    """By text, of texts that are whole."""
 
 
 def gather(
     tokens: Tokens, passes: Sequence[Pass], width: int, failed: dict[int, str], halved: list[list[int]],
-    finish: Callable[[Tensor], Tensor], wanted: tuple[bool, bool],
+    finish: Callable[[Tensor], Tensor], wanted: tuple[bool, bool], chunked: Mapping[int, Scatter],
 ) -> Encoded:  # fmt: skip
     """Results by text.
 
     Args:
         tokens: what ran.
-        passes: what it left; sequences that failed are in none.
+        passes: what it left; sequences that failed, or were left out, are in none, and their texts get NaN.
         width: dimensions of an embedding.
         failed, halved: by sequence, see `batches.run_batches`.
         finish: from pooled token embeddings to embeddings.
         wanted: whether moments and factors were asked for.
+        chunked: of texts in chunks, what their factors follow from.
     """
-    texts = len(tokens.truncated)
-    owner = torch.arange(texts) if tokens.text is None else torch.tensor(tokens.text)
-    lost = {int(owner[i]): reason for i, reason in failed.items()}
-    embeddings, moments, factors = torch.full((texts, width), torch.nan), None, None
+    texts = len(tokens)
+    owner = torch.arange(texts) if tokens.text is None else torch.tensor(tokens.text, dtype=torch.long)
+    embeddings, moments = torch.full((texts, width), torch.nan), None
+    order = torch.tensor([i for out in passes for i in out.sequences], dtype=torch.long)
     if passes:
-        order = torch.tensor([i for out in passes for i in out.sequences])
         together = _whole if tokens.text is None else _merged
-        embeddings, moments, factors = together(tokens, passes, order, owner[order], texts, finish)
-    for text in lost:
-        for column in (embeddings, *(moments or ())):
-            column[text] = torch.nan
-    lengths, truncated = (torch.tensor(column) for column in (tokens.lengths, tokens.truncated))
-    texts_halved = [sorted({int(owner[i]) for i in batch}) for batch in halved]
+        embeddings, moments = together(tokens, passes, order, owner[order], texts, finish)
     if wanted[0] and moments is None:
         moments = TokenMoments(*torch.full((3, texts), torch.nan))
-    if wanted[1] and factors is None:
-        factors = []
+    ran = torch.zeros(len(owner), dtype=torch.bool).index_fill_(0, order, True)
+    absent = set(owner[~ran].tolist())
+    for text in absent:
+        for column in (embeddings, *(moments or ())):
+            column[text] = torch.nan
+    found = {text: factor for out in passes for text, factor in out.factors.items()}
+    found |= {text: scatter.factor() for text, scatter in chunked.items() if text not in absent}
+    lost = {int(owner[i]): reason for i, reason in failed.items()}
+    lengths, truncated = (torch.tensor(column) for column in (tokens.lengths, tokens.truncated))
+    texts_halved = [sorted({int(owner[i]) for i in batch}) for batch in halved]
+    factors = _listed(found, texts) if wanted[1] else None
     return Encoded(embeddings, lengths.long(), truncated.bool(), moments, factors, lost, texts_halved)
-
-
-Columns = tuple[Tensor, TokenMoments | None, list[Factor] | None]
 
 
 def _whole(
     tokens: Tokens, passes: Sequence[Pass], order: Tensor, owner: Tensor, texts: int, finish: Callable[[Tensor], Tensor]
-) -> Columns:
+) -> tuple[Tensor, TokenMoments | None]:
     """Every sequence is a text."""
 
     def placed(values: Sequence[Tensor]) -> Tensor:
         column = torch.cat(list(values))
         return torch.full((texts, *column.shape[1:]), torch.nan, dtype=column.dtype).index_copy_(0, order, column)
 
-    embeddings = placed([out.pooled for out in passes])
     parts = [out.moments for out in passes if out.moments is not None]
     moments = TokenMoments(*(placed(column) for column in zip(*parts, strict=True))) if parts else None
-    found = dict(zip(order.tolist(), (factor for out in passes for factor in out.factors), strict=False))
-    return embeddings, moments, _listed(found, texts)
+    return placed([out.pooled for out in passes]), moments
 
 
 def _merged(
     tokens: Tokens, passes: Sequence[Pass], order: Tensor, owner: Tensor, texts: int, finish: Callable[[Tensor], Tensor]
-) -> Columns:
-    """Every sequence is a chunk: moments and factors are those of all tokens, embeddings the mean of chunks by tokens."""
+) -> tuple[Tensor, TokenMoments | None]:
+    """Every sequence is a chunk: moments are those of all tokens, embeddings the mean of chunks by tokens."""
     count = torch.tensor([len(tokens.ids[i]) for i in order.tolist()], dtype=torch.float64).unsqueeze(-1)
     pooled = torch.cat([out.pooled for out in passes]).double()
     total = torch.zeros(texts, pooled.shape[1], dtype=torch.float64).index_add_(0, owner, count * pooled)
     weight = torch.zeros(texts, 1, dtype=torch.float64).index_add_(0, owner, count)
-    embeddings = finish((total / weight).float())
     parts = [out.sums for out in passes if out.sums is not None]
     moments = None
     if parts:
         sums = TokenSums(*(torch.cat(column) for column in zip(*parts, strict=True))).merged(owner, texts)
         moments = TokenMoments(*(column.float() for column in sums.moments()))
-    hidden = dict(zip(order.tolist(), (chunk for out in passes for chunk in out.hidden), strict=False))
-    chunks: dict[int, list[Tensor]] = {}
-    for i in sorted(hidden):
-        assert tokens.text is not None
-        chunks.setdefault(tokens.text[i], []).append(hidden[i])
-    return embeddings, moments, _listed({text: covariance_factor(torch.cat(own)) for text, own in chunks.items()}, texts)
+    return finish((total / weight).float()), moments
 
 
-def _listed(found: dict[int, Factor], texts: int) -> list[Factor] | None:
-    """Factors by text, NaN where a text has none; None where no text has one."""
+def _listed(found: Mapping[int, Factor], texts: int) -> list[Factor]:
+    """Factors by text, NaN where a text has none."""
     if not found:
-        return None
+        return []
     mean, factor = next(iter(found.values()))
     nothing = (torch.full_like(mean, torch.nan), torch.full_like(factor[:1], torch.nan))
     return [found.get(text, nothing) for text in range(texts)]

@@ -6,6 +6,7 @@ eqs. 2, 3: μ = (1/n)Σx_j and Σ = (1/n)Σ(x_j−μ)(x_j−μ)ᵀ; eq. 8: X is 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -87,6 +88,40 @@ def token_sums(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text
     return TokenSums(count, mean, centred.square().sum((1, 2)), unit.sum(1))
 
 
+@dataclass
+class Scatter:
+    """Mean and scatter matrix MᵀM of a text whose token embeddings come chunk by chunk; M has at most d rows."""
+
+    tokens: int
+    mean: Float[Tensor, " dim"]
+    rows: Float[Tensor, "rank dim"]
+    """M: MᵀM = Σ_j (x_j−μ)(x_j−μ)ᵀ."""
+
+    @classmethod
+    def of(cls, tokens: Float[Tensor, "token dim"]) -> Scatter:
+        """Of one chunk, in float64."""
+        tokens = tokens.double()
+        return cls(len(tokens), tokens.mean(0), _compressed(tokens - tokens.mean(0)))
+
+    def merged(self, other: Scatter) -> Scatter:
+        """Of both chunks (Chan et al. 1979): MᵀM = M_1ᵀM_1 + M_2ᵀM_2 + (n_1n_2/n)(μ_1−μ_2)(μ_1−μ_2)ᵀ."""
+        tokens = self.tokens + other.tokens
+        step = other.mean - self.mean
+        between = (self.tokens * other.tokens / tokens) ** 0.5 * step
+        rows = _compressed(torch.cat([self.rows, other.rows, between.unsqueeze(0)]))
+        return Scatter(tokens, self.mean + step * (other.tokens / tokens), rows)
+
+    def factor(self) -> tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]:
+        """The unit mean and the covariance factor in float32, as `covariance_factor` gives them."""
+        norm = torch.linalg.vector_norm(self.mean)
+        return (self.mean / norm).float(), (self.rows / (norm * self.tokens**0.5)).float()
+
+
+def _compressed(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "rank dim"]:
+    """At most d rows with the same MᵀM."""
+    return torch.linalg.qr(rows).R if rows.shape[0] > rows.shape[1] else rows
+
+
 def covariance_factor(tokens: Float[Tensor, "token dim"]) -> tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]:
     """The mean and a factor of the covariance of one text, both after dividing by ‖μ‖ (S2 eqs. 2, 3, 8).
 
@@ -108,7 +143,4 @@ def covariance_factor(tokens: Float[Tensor, "token dim"]) -> tuple[Float[Tensor,
     norm = torch.linalg.vector_norm(mean)
     if not (norm > 0 and torch.isfinite(norm)):
         raise ValueError("the mean of the token embeddings is zero or not finite, so it has no direction to compare")
-    factor = (tokens - mean) / (norm * tokens.shape[0] ** 0.5)
-    if factor.shape[0] > factor.shape[1]:
-        factor = torch.linalg.qr(factor).R
-    return mean / norm, factor
+    return mean / norm, _compressed((tokens - mean) / (norm * tokens.shape[0] ** 0.5))

@@ -114,7 +114,7 @@ def failing(encoder, monkeypatch, rule):
 
 @pytest.fixture
 def encoder(folder):
-    return Encoder.load(folder, device="cpu", token_budget=64)
+    return Encoder.load(folder, device="cpu", token_budget=600)
 
 
 @pytest.mark.parametrize("error", NO_ROOM)
