@@ -34,7 +34,8 @@ from jobs import (
     vectors,
 )
 from jobs.config import Analysis, AuditConfig
-from jobs.errors import UsageError
+from jobs.errors import IncompleteRun, UsageError
+from jobs.headline import count
 from jobs.layout import Layout, layout
 from jobs.progress import Journal
 from jobs.runs import Run
@@ -130,15 +131,39 @@ def _analysed(
         if queries is not None:
             settled = queries.config.model_copy(update={"embedding": run.config.embedding})
             queries = dataclasses.replace(queries, config=settled)
-            with journal.stage(f"embed the queries{_of(run, model)}", asked["analysed"]) as stage:
-                counts = embed.embed(queries, cluster, model, asked, stage.advance, worker=embed.QueryActor)
-                stage.note = f"{counts['embedded']:,} queries"
+            _embed(queries, cluster, model, asked, journal, f"embed the queries{_of(run, model)}", embed.QueryActor)
     for temperature in run.temperatures:
         _paired(run, cluster, model, temperature, texts, journal, queries)
     if run.config.analysis.socm_top_over == "corpus":
         _searched(run, cluster, model, texts, index, journal)
     _drop_blocks(run, model, texts)
     return texts, rejected
+
+
+def _embed(
+    run: Run, cluster: engine.Cluster, model: runs.Model, index: dict[str, Any], journal: Journal, name: str,
+    worker: type[embed.EmbedActor],
+) -> int:  # fmt: skip
+    """Embed what no cache knows; returns how many texts were rejected."""
+    if run.config.execution.cache is not None:
+        with journal.stage(f"cache{_of(run, model)}") as stage:
+            plan = cache.look_up(run, cluster, model, index, worker.role)
+            stage.note = f"{plan['found']:,} of {count(index['analysed'], 'text')} known"
+    else:
+        plan = cache.look_up(run, cluster, model, index, worker.role)
+    taus = ", ".join(t.canonical for t in run.temperatures)
+    with journal.stage(name, index["analysed"]) as stage:
+        counts = embed.embed(run, cluster, model, index | {"shards": plan["shards"]}, stage.advance, plan["found"], worker)
+        lost = f", {counts['rejected']:,} rejected" if counts["rejected"] else ""
+        stage.note = f"{count(counts['embedded'], 'text')} under τ {taus}{lost}"
+        if not counts["embedded"]:
+            raise UsageError(
+                f"model {model.label} gives no finite embedding for any text under all of τ {taus}; leave out what breaks it"
+                f"{embed.commonest_reason(run, model)}"
+            )
+        if (problem := cache.remember(run, cluster, model, plan["shards"], worker.role)) is not None:
+            stage.note = f"{stage.note}; {problem}"
+    return counts["rejected"]
 
 
 def _settled(run: Run, cluster: engine.Cluster, model: runs.Model, index: dict[str, Any], journal: Journal) -> Run:
@@ -157,24 +182,11 @@ def _embedded(
     run: Run, cluster: engine.Cluster, model: runs.Model, index: dict[str, Any], journal: Journal
 ) -> tuple[Layout, int]:
     """Embed the texts, then the SOCM sample for its factors, then the probe's prefixes."""
-    taus = ", ".join(t.canonical for t in run.temperatures)
     of = _of(run, model)
-    plan = {"shards": index["shards"], "found": 0}
-    if run.config.execution.cache is not None:
-        with journal.stage(f"cache{of}") as stage:
-            plan = cache.look_up(run, cluster, model, index)
-            stage.note = f"{plan['found']:,} of {index['analysed']:,} texts are known"
-    with journal.stage(f"embed {model.label}", index["analysed"]) as stage:
-        counts = embed.embed(run, cluster, model, index | {"shards": plan["shards"]}, stage.advance, plan["found"])
-        cache.remember(run, cluster, model, plan["shards"])
-        stage.note = f"{counts['embedded']:,} texts under τ {taus}" + (
-            f", {counts['rejected']:,} rejected" if counts["rejected"] else ""
-        )
-        if not counts["embedded"]:
-            raise UsageError(
-                f"model {model.label} gives no finite embedding for any text under all of τ {taus}; leave out what breaks it"
-            )
+    rejected = _embed(run, cluster, model, index, journal, f"embed {model.label}", embed.EmbedActor)
     texts = layout(run, model, index["usable"])
+    if len(texts) != index["analysed"] - rejected or not texts.are_distinct():
+        raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
     sample = _socm_sample(run, cluster, model, texts, index, journal) if run.config.analysis.socm_sample else []
     with actor.Crew(run, cluster, model) as crew:
         if run.config.embedding.precision != "float32":
@@ -192,7 +204,7 @@ def _embedded(
                 stage.note = f"{probed['texts']:,} long texts at {', '.join(map(str, probed['prefixes']))} tokens"
                 if not probed["texts"]:
                     stage.note = "left out: too few texts are long enough"
-    return texts, counts["rejected"]
+    return texts, rejected
 
 
 def _socm_sample(

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from jobs import actor
 from jobs.engine import Cluster
+from jobs.errors import IncompleteRun
 from jobs.runs import Model, Run
 
 _TRIED = {False: (256, 512, 1024, 2048, 4096), True: (4096, 8192, 16_384, 32_768, 65_536, 131_072)}
@@ -41,15 +42,19 @@ def settle(
         found = {"token_budget": embedding.token_budget or actor.TOKEN_BUDGETS[bool(cluster.gpus)], "tokens_per_second": {}}
         if embedding.tune_batches:
             work = {0: pa.table({"name": [index["shards"][0]["name"]], "gpu": [bool(cluster.gpus)]})}
-            with actor.Crew(run, cluster, model) as crew:
-                (rates,) = (report["rates"] for report in crew.work(measure, work))
-            fastest = max(rates.values())
-            best = min(budget for budget, rate in rates.items() if rate >= (1 - _CLOSE) * fastest)
-            found = {"token_budget": best, "tokens_per_second": {str(k): round(rate) for k, rate in rates.items()}}
+            rates: dict[int, float] = {}
+            try:
+                with actor.Crew(run, cluster, model) as crew:
+                    (rates,) = (report["rates"] for report in crew.work(measure, work))
+            except IncompleteRun as error:  # A text that kills is found later, where it is looked for.
+                on_measured(f"not measured: {error}")
+            if rates:
+                best = min(k for k, rate in rates.items() if rate >= (1 - _CLOSE) * max(rates.values()))
+                found = {"token_budget": best, "tokens_per_second": {str(k): round(rate) for k, rate in rates.items()}}
         run.storage.write_json(name(model), found)
     if found["tokens_per_second"]:
-        rates = ", ".join(f"{int(k):,}: {rate:,}" for k, rate in found["tokens_per_second"].items())
-        on_measured(f"{found['token_budget']:,} padded tokens at once (tokens/s by budget {rates})")
+        tried = ", ".join(f"{int(k):,}: {rate:,}" for k, rate in found["tokens_per_second"].items())
+        on_measured(f"{found['token_budget']:,} padded tokens at once (tokens/s by budget {tried})")
     settled = embedding.model_copy(update={"token_budget": found["token_budget"]})
     return dataclasses.replace(run, config=run.config.model_copy(update={"embedding": settled}))
 

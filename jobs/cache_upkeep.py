@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -90,13 +91,31 @@ def _contents(runs: list[str]) -> set[str]:
 
 def _merge(store: Storage, place: str, number: int, wanted: set[str] | None) -> None:
     """One file of each text once, of those wanted."""
-    files = store.list(f"{place}/bucket-{number:02d}")
+    files = store.list(f"{place}/bucket-{number:03d}")
     if not files or (len(files) == 1 and wanted is None):
         return
-    table = pa.concat_tables([store.read_table(name) for name in files]).combine_chunks()
+    try:
+        table = pa.concat_tables([store.read_table(name) for name in files]).combine_chunks()
+    except FileNotFoundError:
+        return  # Someone else prunes too.
+    except (OSError, pa.ArrowException):
+        for name in files:
+            _drop_damaged(store, name)
+        return
     shas = table.column("content_sha").to_pylist()
     first = {sha: row for row, sha in reversed(list(enumerate(shas))) if wanted is None or sha in wanted}
     kept = write_bucket(store, place, number, table.take([first[sha] for sha in sorted(first)])) if first else None
     for name in files:
         if name != kept:
-            store.remove(name)
+            with suppress(FileNotFoundError):
+                store.remove(name)
+
+
+def _drop_damaged(store: Storage, name: str) -> None:
+    """Remove a file that cannot be read: what it held is embedded again."""
+    try:
+        store.read_table(name)
+    except FileNotFoundError:
+        pass
+    except (OSError, pa.ArrowException):
+        store.remove(name)

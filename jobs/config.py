@@ -245,8 +245,22 @@ class AuditConfig(Strict):
             return self
         if self.embedding.models or "temperatures" in self.embedding.model_fields_set:
             raise ValueError("embeddings of your own have neither model nor temperature; leave out --model and --tau")
+        for_models = {"max_length", "long", "precision", "token_budget", "tune_batches"} & self.embedding.model_fields_set
+        if for_models or self.execution.cache is not None:
+            name = min(for_models, default="cache")
+            raise ValueError(f"embeddings of your own are not embedded again; leave out {name}")
         if self.analysis.socm_top_over == "corpus" or self.analysis.socm_cell_se is not None:
             raise ValueError("SOCM needs token embeddings, which embeddings of your own do not tell; leave out its options")
+        return self
+
+    @model_validator(mode="after")
+    def _exact_bounds(self) -> AuditConfig:
+        coarse = self.embedding.precision != "float32" and self.execution.cache is not None
+        if coarse and self.analysis.socm_top_over == "corpus":
+            raise ValueError(
+                "socm_top_over = corpus compares texts with what the cache holds of them, which bfloat16 makes too coarse; "
+                "leave out one of cache, precision and socm_top_over"
+            )
         return self
 
     def identity(self) -> dict[str, Any]:

@@ -6,6 +6,8 @@ temperature gives it a finite embedding, so that temperatures are compared on th
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +21,9 @@ from jobs.engine import Cluster
 from jobs.marks import DEADLY, Marks, forget
 from jobs.runs import Model, Run
 from jobs.storage import Storage
+
+_LOST_DEVICE = 70
+"""Exit code of a worker whose GPU does not answer any more."""
 
 
 def embed(
@@ -60,6 +65,14 @@ def embed(
     return {"embedded": index["analysed"] - rejected, "rejected": rejected}
 
 
+def commonest_reason(run: Run, model: Model) -> str:
+    """Why most of the rejected texts were, as the end of a sentence; nothing where no text was."""
+    reasons: Counter[str] = Counter()
+    for name in run.storage.list(f"rejected/model={model.label}"):
+        reasons.update(run.storage.read_table(name, ["reason"]).column("reason").to_pylist())
+    return f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
+
+
 def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int, long: str) -> pa.Table:
     """Read and tokenise the shards that a batch names."""
     pieces: dict[int, pa.Table] = {}
@@ -85,6 +98,7 @@ class EmbedActor(actor.ModelActor):
 
     def process(self, number: int, work: pa.Table) -> dict[str, Any]:
         """Write one shard's parts, one a temperature, and its rejected texts."""
+        from tempscale.batches import lost_device
         from tempscale.tokens import Tokens
 
         tokens = Tokens.of_chunks(work.column("ids").to_pylist(), work.column("truncated").to_pylist())
@@ -93,13 +107,19 @@ class EmbedActor(actor.ModelActor):
         encoded = []
         for temperature in self.temperatures:
             self.encoder.set_temperature(temperature)
-            out = self.encoder.encode_tokens(tokens, role=self.role, isolate=True, batches=batches, before=marks.before)
+            try:
+                out = self.encoder.encode_tokens(tokens, role=self.role, isolate=True, batches=batches, before=marks.before)
+            except RuntimeError as error:
+                if lost_device(error):  # Nothing more can run in this process: a death like any other.
+                    os._exit(_LOST_DEVICE)
+                raise
+            marks.after()
             encoded.append(out)
-        marks.after()
-        reasons = {(tokens.text or range(work.num_rows))[i]: DEADLY for i in marks.deadly}
+        owner = range(work.num_rows) if tokens.text is None else tokens.text
+        reasons = {owner[i]: DEADLY for i in marks.deadly}
         for out in encoded:
-            reasons |= {text: reason for text, reason in out.failed.items() if text not in reasons}
-        finite = np.ones(work.num_rows, dtype=bool)
+            reasons = out.failed | reasons
+        finite = np.array([k not in reasons for k in range(work.num_rows)], dtype=bool)
         for out in encoded:
             for column in (out.embeddings, *(out.moments or ())):
                 finite &= np.isfinite(column.numpy().reshape(work.num_rows, -1)).all(1)
@@ -115,21 +135,24 @@ class EmbedActor(actor.ModelActor):
 
     def _reject(self, number: int, work: pa.Table, finite: np.ndarray, reasons: dict[int, str]) -> None:
         rows = [
-            {"text_id": text_id, "place": f"shard {number}", "reason": reasons.get(k, "it gives no finite embedding")}
+            {"text_id": text_id, "place": f"shard {number}"}
+            | {"reason": f"{self.model.label}: {reasons.get(k, 'it gives no finite embedding')}"}
             for k, (text_id, kept) in enumerate(zip(work.column("text_id").to_pylist(), finite, strict=True))
             if not kept
         ]
+        name = f"rejected/model={self.model.label}/part-{number:05d}.parquet"
+        self.storage.remove(name)  # An attempt that died may have rejected what this one did not.
         if rows:
-            rows = [row | {"reason": f"{self.model.label}: {row['reason']}"} for row in rows]
-            name = f"rejected/model={self.model.label}/part-{number:05d}.parquet"
             self.storage.write_table(name, schema.REJECTED.build_rows(rows))
 
     def _note_exceptions(self, number: int, deadly: bool, memory: int) -> None:
         """Leave a record of micro-batches that are not those that follow from the corpus."""
         causes = ["its process died there"] * deadly + [f"{memory} × memory did not hold one"] * bool(memory)
+        name = f"partials/exceptions/model={self.model.label}/shard-{number:05d}.json"
+        self.storage.remove(name)
         if causes:
             note = f"{self.model.label}, shard {number}: micro-batches in halves, {' and '.join(causes)}"
-            self.storage.write_json(f"partials/exceptions/model={self.model.label}/shard-{number:05d}.json", note)
+            self.storage.write_json(name, note)
 
 
 class QueryActor(EmbedActor):

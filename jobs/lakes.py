@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +26,7 @@ def kind(source: str) -> str | None:
     if suffix(source) in KINDS or any(magic in source for magic in "*?[") or source.startswith("docstrings:"):
         return None
     try:
-        fs, path = fsspec.core.url_to_fs(source)
+        fs, path = fsspec.core.url_to_fs(os.path.expanduser(source))
         return "delta" if fs.isdir(f"{path.rstrip('/')}/_delta_log") else None
     except Exception:  # What is wrong with the source is told where it is opened.
         return None
@@ -42,13 +43,13 @@ def version(source: str) -> int:
 
 
 def records(source: str, columns: Columns) -> Iterator[Record]:
-    """All rows, in the table's own order.
+    """All rows, in the table's own order. Rows are named by the table's own name and their number.
 
     Raises:
         UsageError: no such table, a missing column, or its package is not installed.
     """
     table = _open(source)
-    name = _path(source)
+    name = _path(source).rstrip("/").rpartition("/")[2]
     data = table if kind(source) == "lance" else table.to_pyarrow_dataset()
     wanted = check_columns(list(data.schema.names), name, columns)
     try:
@@ -58,20 +59,22 @@ def records(source: str, columns: Columns) -> Iterator[Record]:
 
 
 def _path(source: str) -> str:
-    return source.removeprefix("lance:").removeprefix("delta:")
+    return os.path.expanduser(source.removeprefix("lance:").removeprefix("delta:"))
 
 
 def _open(source: str) -> Any:
     found, path = kind(source), _path(source)
     assert found is not None
+    name = path.rstrip("/").rpartition("/")[2]
     try:
         module = importlib.import_module("lance" if found == "lance" else "deltalake")
     except ImportError:
         raise UsageError(
-            f"'{path}' is a {found.capitalize()} table; install its reader: pip install 'tempscale[{found}]' "
+            f"'{name}' is a {found.capitalize()} table; install its reader: pip install 'tempscale[{found}]' "
             f"(the package {_PACKAGES[found]})"
         ) from None
     try:
         return module.dataset(path) if found == "lance" else module.DeltaTable(path)
     except Exception as error:  # Each library has errors of its own.
-        raise UsageError(f"'{path}' cannot be opened as a {found.capitalize()} table: {first_line(error)}") from None
+        reason = first_line(error).replace(path, name)
+        raise UsageError(f"'{name}' cannot be opened as a {found.capitalize()} table: {reason}") from None

@@ -27,6 +27,10 @@ class Layout:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def are_distinct(self) -> bool:
+        """Whether no text is there twice: a copy would have the same length and stand beside it."""
+        return not (self.ids[1:] == self.ids[:-1]).any()
+
     def labels(self) -> np.ndarray:
         """Each text's rank by id, int32: what ties between texts are broken by."""
         rank = np.empty(len(self.ids), dtype=np.int32)

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from jobs.errors import IncompleteRun
 from jobs.storage import Storage
 
+_MOST_ELSEWHERE = 6
+"""Deaths outside of micro-batches after which a shard is given up for this session."""
 DEADLY = "its process died each time it was embedded"
 """Why such a text is not analysed."""
 
@@ -27,12 +30,18 @@ class Marks:
 
         Attributes set: `deadly`, sequences that are left out; `halved`, whether some micro-batch is not as it was.
         """
-        found = self._storage.exists(self._name)
-        known = (
-            self._storage.read_json(self._name) if found else {"doing": None, "last": None, "batches": None, "deadly": []}
-        )
+        known = _read(self._storage, self._name)
+        found = known is not None
+        known = known or {"doing": None, "last": None, "batches": None, "deadly": [], "elsewhere": 0}
         doing = known["doing"]
-        if isinstance(doing, list):
+        if found and not isinstance(doing, list):
+            known["elsewhere"] += 1
+            if known["elsewhere"] > _MOST_ELSEWHERE:
+                raise IncompleteRun(
+                    f"the process that works on {self._name} died {known['elsewhere']} times outside of the model; "
+                    "look for what ends it, such as memory, and start the same command again"
+                )
+        elif isinstance(doing, list):
             # Of a batch that was halved because it kills, one half is known to: no need to see it do so twice.
             suspected = len(doing) > 1 and doing not in batches
             if doing != known["last"] and not suspected:
@@ -75,11 +84,22 @@ class Marks:
 def forget(storage: Storage, folder: str) -> None:
     """Take no mark of an earlier session for a death: its workers were ended with it. What was learned is kept."""
     for name in storage.list(folder):
-        known = storage.read_json(name)
-        if known["batches"] is None and not known["deadly"] and known["last"] is None:
+        known = _read(storage, name)
+        if known is None or (known["batches"] is None and not known["deadly"] and known["last"] is None):
             storage.remove(name)
         else:
-            storage.write_json(name, known | {"doing": None})
+            storage.write_json(name, known | {"doing": None, "elsewhere": 0}, durable=False)
+
+
+def _read(storage: Storage, name: str) -> dict[str, Any] | None:
+    """A mark; None where there is none, or none that outlived the fall of the machine."""
+    if not storage.exists(name):
+        return None
+    try:
+        known = storage.read_json(name)
+    except ValueError:
+        return None
+    return dict(known) if isinstance(known, dict) and "deadly" in known else None
 
 
 def _halved(batches: list[list[int]], deadly: list[int]) -> list[list[int]]:

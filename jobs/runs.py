@@ -191,6 +191,8 @@ def facts(run: RunOf[Any]) -> dict[str, Any]:
         exceptions.append(f"begun on {begun['processor']}, finished on {processor()}")
     config = run.config.model_dump(mode="json", exclude={"execution": {"address"}})  # An address may hold a secret.
     _hide_secrets(config, run.config.reads)
+    if config["execution"]["cache"] is not None:
+        config["execution"]["cache"] = shown(config["execution"]["cache"])
     models = {m.label: {"name": m.label, "fingerprint": m.fingerprint, "max_length": m.max_length} for m in run.models}
     return {
         "tempscale": tempscale.__version__,

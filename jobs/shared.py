@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Sequence
 
+from jobs.engine import readable_failures
 from jobs.errors import UsageError
 from jobs.storage import Storage
 
@@ -29,7 +30,7 @@ def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> None
         return
     token = uuid.uuid4().hex
     for _, storage in local:
-        storage.write(f"{PROOF}/driver", token.encode())
+        storage.write(f"{PROOF}/{token}/driver", token.encode())
     roots = [storage.root for _, storage in local]
     ask = ray.remote(num_cpus=0, max_retries=3)(answer)
     asked = {
@@ -40,9 +41,10 @@ def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> None
     }
     try:
         for node, reference in asked.items():
-            read, present = ray.get(reference)
+            with readable_failures():
+                read, present = ray.get(reference)
             for (option, storage), seen in zip(local, read, strict=True):
-                name = f"{PROOF}/{node}"
+                name = f"{PROOF}/{token}/{node}"
                 if not (seen and storage.exists(name) and storage.read(name) == token.encode()):
                     raise UsageError(
                         f"{option} '{storage.root}' is a folder of this machine that node {nodes[node]} does not share; "
@@ -55,20 +57,20 @@ def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> None
                     )
     finally:
         for _, storage in local:
-            storage.remove(PROOF)
+            storage.remove(f"{PROOF}/{token}")
 
 
 PROOF = ".proof"
-"""The folder of the files that prove it, which stays for seconds."""
+"""The folder of the files that prove it, in a folder of each run, which stays for seconds."""
 
 
 def answer(roots: Sequence[str], models: Sequence[str], token: str, node: str) -> tuple[list[bool], list[bool]]:
     """On a node: whether each folder holds the driver's token, and whether each model is there; leaves tokens of its own."""
     read = []
     for root in roots:
-        storage, name = Storage(root), f"{PROOF}/driver"
+        storage, name = Storage(root), f"{PROOF}/{token}/driver"
         seen = storage.exists(name) and storage.read(name) == token.encode()
         if seen:
-            storage.write(f"{PROOF}/{node}", token.encode())
+            storage.write(f"{PROOF}/{token}/{node}", token.encode())
         read.append(seen)
     return read, [os.path.isdir(model) for model in models]

@@ -123,13 +123,16 @@ def leave_survivors(worker: actor.ModelActor, number: int, work: pa.Table) -> di
     shard = worker.storage.read_table(metadata["shard"], ["text_id", "text"])
     tokens = worker.encoder.tokenizer(shard.column("text").to_pylist())
     place = {text_id: k for k, text_id in enumerate(shard.column("text_id").to_pylist())}
+    rejected = worker.storage.list(f"rejected/model={worker.model.label}")
+    lost = {i for name in rejected for i in worker.storage.read_table(name, ["text_id"]).column("text_id").to_pylist()}
+    without = {k for text_id, k in place.items() if text_id in lost}
     asked = list(zip(work.column("temperature").to_pylist(), work.column("text_id").to_pylist(), strict=True))
     for temperature in worker.temperatures:
         ids = [text_id for slug, text_id in asked if slug == temperature.slug]
         if not ids:
             continue
         worker.encoder.set_temperature(temperature)
-        found = worker.encoder.factors_of(tokens, {place[text_id] for text_id in ids}, role=actor.ROLE)
+        found = worker.encoder.factors_of(tokens, {place[text_id] for text_id in ids}, role=actor.ROLE, without=without)
         places = [place[text_id] for text_id in ids]
         table = factor_parts.table(ids, [tokens.lengths[k] for k in places], [found[k] for k in places])
         name = f"{metadata['kind']}/model={worker.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"

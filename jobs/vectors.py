@@ -72,23 +72,27 @@ class Reader:
         row, problem = self._numbers(embedding)
         if row is None:
             return None, problem
-        if self._scale.ndim and len(self._scale) != len(row):
-            raise UsageError(f"corpus.scale has {len(self._scale)} numbers, and the embeddings {len(row)} dimensions")
-        row = row * self._scale
-        if self._width is None:
-            self._width = len(row)
-        if len(row) != self._width:
+        width = len(row)
+        if self._width is not None and len(row) != self._width:
             return None, f"the embedding has {len(row)} dimensions where the first has {self._width}"
-        if self._dims is not None and self._dims > len(row):
-            raise UsageError(f"--dims {self._dims} is more than the {len(row)} dimensions of the embeddings")
-        row = row[: self._dims]
+        if self._width is None:
+            self._check(len(row))
+        row = (row * self._scale)[: self._dims]
         with np.errstate(over="ignore", invalid="ignore"):
             norm = np.linalg.norm(row.astype(np.float64))
         if not np.isfinite(norm):
             return None, "the embedding is not finite"
         if norm == 0:
             return None, "the embedding is zero and has no direction"
+        self._width = width
         return ((row / norm).astype(np.float32), size), None
+
+    def _check(self, width: int) -> None:
+        """Raise where options do not fit the first embedding."""
+        if self._scale.ndim and len(self._scale) != width:
+            raise UsageError(f"corpus.scale has {len(self._scale)} numbers, and the embeddings {width} dimensions")
+        if self._dims is not None and self._dims > width:
+            raise UsageError(f"--dims {self._dims} is more than the {width} dimensions of the embeddings")
 
     def _numbers(self, value: Any) -> tuple[np.ndarray | None, str | None]:
         if value is None:
