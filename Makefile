@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: audit test check bench clean
+.PHONY: audit test soak check bench clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.demo
@@ -13,6 +13,10 @@ audit: $(VENV)/.demo
 # Two at a time, a file's tests together: most of the time goes into whole runs of the job.
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# Twenty-four kills on a cluster of four nodes: tests/chaos.py.
+soak: $(VENV)/.test
+	$(BIN)/python tests/chaos.py 24
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

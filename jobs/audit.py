@@ -20,6 +20,7 @@ from jobs import (
     engine,
     exposure,
     factors,
+    lock,
     pairwise,
     pairwise_socm,
     precision,
@@ -49,6 +50,11 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
         UsageError: the configuration, corpus, models or run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call goes on.
     """
+    with lock.held(Storage(config.out)):
+        return _audit(config, journal, fresh)
+
+
+def _audit(config: AuditConfig, journal: Journal, fresh: bool) -> Run:
     if fresh:
         _check_inputs(config)  # A mistake must not cost the run that is to be replaced.
     run = runs.begin(config, fresh=fresh)

@@ -61,22 +61,7 @@ class PairActor(actor.ModelActor):
         chunk = self.storage.read_table(mode.pop("name"))
         texts, first, second = _distinct(chunk)
         tokens = self.encoder.tokenizer(texts)
-        usable = np.ones(len(texts), dtype=bool)
-        try:
-            figures = [self._figures(t, tokens, first, second, mode) for t in self.temperatures]
-        except ValueError:
-            # A text has no finite mean. Which one costs a second look, taken only where there is one.
-            usable = self._usable(tokens)
-            if usable.all():
-                raise
-            left, place = np.flatnonzero(usable), np.cumsum(usable) - 1
-            kept = usable[first] & usable[second]
-            some = tokens.take(left.tolist())
-            figures = []
-            for temperature in self.temperatures:
-                found = np.full((3, len(first)), np.nan)
-                found[:, kept] = self._figures(temperature, some, place[first[kept]], place[second[kept]], mode)
-                figures.append(found)
+        figures = [self._figures(t, tokens, first, second, mode) for t in self.temperatures]
         finite = np.asarray(np.isfinite(np.stack(figures)).all(axis=(0, 1)))
         self._reject(number, chunk, finite)
         lengths, truncated = np.array(tokens.lengths, dtype=np.int32), np.array(tokens.truncated, dtype=bool)
@@ -93,11 +78,7 @@ class PairActor(actor.ModelActor):
     def _figures(
         self, temperature: Temperature, tokens: Any, first: np.ndarray, second: np.ndarray, mode: dict[str, float]
     ) -> np.ndarray:
-        """d_μ, d_Σ and SOCM of every pair, (3, pairs).
-
-        Raises:
-            ValueError: a text has no finite mean.
-        """
+        """d_μ, d_Σ and SOCM of every pair, (3, pairs); NaN where the model fails on a text or its mean has no direction."""
         import torch
 
         from tempscale.socm import socm_pairs
@@ -111,7 +92,9 @@ class PairActor(actor.ModelActor):
         factors: list[torch.Tensor] = []
         places = []
         for role, texts in sides if temperature.roles else [(actor.ROLE, everything)]:
-            out = self.encoder.encode_tokens(tokens.take(texts.tolist()), moments=False, factors=True, role=role)
+            out = self.encoder.encode_tokens(
+                tokens.take(texts.tolist()), moments=False, factors=True, role=role, isolate=True
+            )
             assert out.factors is not None
             place = np.full(len(everything), -1)
             place[texts] = len(means) + np.arange(len(texts))
@@ -120,18 +103,6 @@ class PairActor(actor.ModelActor):
             factors += [factor for _, factor in out.factors]
         values = socm_pairs(torch.stack(means), factors, places[0][first], places[-1][second], **mode)
         return np.stack([value.numpy() for value in values])
-
-    def _usable(self, tokens: Any) -> np.ndarray:
-        """The texts whose mean is finite and not zero under every temperature."""
-        usable = np.ones(len(tokens), dtype=bool)
-        for temperature in self.temperatures:
-            self.encoder.set_temperature(temperature)
-            for role in _ROLES if temperature.roles else (actor.ROLE,):
-                out = self.encoder.encode_tokens(tokens, role=role)
-                assert out.moments is not None
-                norm = out.moments.mean_norm.numpy()
-                usable &= np.isfinite(norm) & (norm > 0)
-        return usable
 
     def _reject(self, number: int, chunk: pa.Table, finite: np.ndarray) -> None:
         if finite.all():

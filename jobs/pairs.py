@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from jobs import engine, pair_chunks, pair_socm, pairs_summary, runs, sources
+from jobs import engine, lock, pair_chunks, pair_socm, pairs_summary, runs, shared, sources
 from jobs.errors import UsageError
 from jobs.pairs_config import PairsConfig
 from jobs.progress import Journal
 from jobs.runs import RunOf
+from jobs.storage import Storage
 
 
 def pairs(config: PairsConfig, journal: Journal, *, fresh: bool = False) -> RunOf[PairsConfig]:
@@ -20,6 +22,11 @@ def pairs(config: PairsConfig, journal: Journal, *, fresh: bool = False) -> RunO
         UsageError: the configuration, source, models or run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call goes on.
     """
+    with lock.held(Storage(config.out)):
+        return _pairs(config, journal, fresh)
+
+
+def _pairs(config: PairsConfig, journal: Journal, fresh: bool) -> RunOf[PairsConfig]:
     if fresh:
         _check_inputs(config)  # A mistake must not cost the run that is to be replaced.
     run = runs.begin(config, fresh=fresh)
@@ -35,6 +42,7 @@ def pairs(config: PairsConfig, journal: Journal, *, fresh: bool = False) -> RunO
     rejected = 0
     # Numbers merged in this process must not depend on how many cores it finds.
     with engine.session(config.execution) as cluster, threadpool_limits(1):
+        shared.check([("--out", run.storage)], [model.name for model in run.models if os.path.isabs(model.name)])
         for model in run.models:
             rejected += _measured(run, cluster, model, index, journal)
         with journal.stage("tables") as stage:

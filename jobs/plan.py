@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jobs import corpus, runs
+from jobs import corpus, runs, vectors
 from jobs.config import AuditConfig
 from jobs.errors import UsageError
 from jobs.progress import duration
@@ -55,6 +55,8 @@ def plan(config: AuditConfig) -> Plan:
 
     torch.set_num_threads(1)
     logging.disable_progress_bar()
+    if config.corpus.embedding_column is not None:
+        return _plan_of_given(config)
     models = runs.find_models(config)
     first, corpus_texts = corpus.preview(config, _READ_AHEAD)
     if not corpus_texts:
@@ -99,6 +101,23 @@ def plan(config: AuditConfig) -> Plan:
     memory = _BASE_BYTES + workers * (_WORKER_BYTES + weights + blocks) + texts * _ROW_BYTES
     seconds = seconds / min(workers, os.cpu_count() or 1) + _START_SECONDS * len(models)
     return Plan(texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers)
+
+
+def _plan_of_given(config: AuditConfig) -> Plan:
+    """For embeddings of one's own, of which only the pairs take time."""
+    counts, reader, width = corpus.Counts(), vectors.Reader(config.corpus), 0
+    rows = vectors.rows(config.corpus, config.out)
+    for _, (row, _) in corpus.usable(rows, config, counts, None, lambda row: None, reader):
+        width = len(row)
+    if not counts.usable:
+        raise UsageError(f"corpus '{shown(config.corpus.source)}' has no usable embedding")
+    texts = min(counts.usable, config.corpus.sample or counts.usable)
+    pairs, workers = texts * (texts - 1) // 2, config.execution.workers or os.cpu_count() or 1
+    each = _cosine_seconds(width, config.analysis.neighbours) if config.analysis.cosine == "full" else 0.0
+    memory = _BASE_BYTES + workers * (_WORKER_BYTES + 8 * width * min(texts, block_size(texts, width))) + texts * _ROW_BYTES
+    disk = texts * (8 * width + _ROW_BYTES + 40 * config.analysis.neighbours)
+    seconds = pairs * each / min(workers, os.cpu_count() or 1) + _START_SECONDS
+    return Plan(texts, counts.usable, 0, pairs, 0, seconds, memory, disk, workers)
 
 
 def _cosine_seconds(width: int, neighbours: int) -> float:

@@ -10,6 +10,7 @@ from importlib import metadata
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import tempscale
+from jobs import lock
 from jobs.config import AuditConfig, Encoding, Execution
 from jobs.errors import IncompleteRun, UsageError
 from jobs.schema import SCHEMA_VERSION
@@ -249,7 +250,7 @@ def _begun(storage: Storage) -> dict[str, Any] | None:
     if storage.is_local and os.path.exists(folder):
         if not os.path.isdir(folder):
             raise UsageError(f"'{storage.root}' is a file; --out must be a folder")
-        if os.listdir(folder):
+        if set(os.listdir(folder)) - {lock.NAME}:
             raise UsageError(f"'{storage.root}' is not empty and is no tempscale run; choose another --out")
     return None
 

@@ -107,7 +107,7 @@ class Storage:
         """Write a file unless it is there, as one step of which two processes cannot both succeed; whether this one did.
 
         Raises:
-            UsageError: the storage has no such step.
+            NotImplementedError: the storage has no such step.
         """
         fs, _ = self._fs
         target = self.path(name)
@@ -128,10 +128,8 @@ class Storage:
             fs.pipe_file(target, data, mode="create")
         except FileExistsError:
             return False
-        except (NotImplementedError, TypeError):
-            raise UsageError(
-                f"'{self.root}' is on a storage that cannot lock; give a folder on s3://, gs:// or a disk"
-            ) from None
+        except (TypeError, ValueError):
+            raise NotImplementedError(f"'{self.root}' is on a storage without such a step") from None
         return True
 
     def remove(self, name: str) -> None:

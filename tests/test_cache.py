@@ -2,16 +2,21 @@
 
 import datetime
 import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 from rich.console import Console
 
+import jobs.audit
 import jobs.embed
 from jobs import cache, cache_upkeep, config, sources
 from jobs.audit import audit
-from jobs.errors import UsageError
+from jobs.errors import IncompleteRun, UsageError
 from jobs.progress import Journal
 
 TAUS, TEXTS, NEW = [1.0, 0.8], 180, 9
@@ -37,6 +42,7 @@ def run(out, corpus, small_model, store, **embedding):
 
 
 def embedded(out, tau=1.0):
+    out = Path(out)
     parts = pl.read_parquet(out / "texts" / "*" / f"temperature={tau}" / "*.parquet", hive_partitioning=False)
     return parts.sort("text_id")
 
@@ -177,3 +183,79 @@ def test_what_is_no_cache_is_named(tmp_path, nights):
         cache_upkeep.listed(str(tmp_path))
     with pytest.raises(UsageError, match="no finished run"):
         cache_upkeep.prune(str(nights / "cache"), None, [str(tmp_path)])
+
+
+# --- what can go wrong ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_with_its_plan_whatever_became_of_the_option(nights, small_model, monkeypatch, tmp_path):
+    """Begun with a cache and gone on without, or the other way round: every text once."""
+
+    def stop(*arguments, **more):
+        raise KeyboardInterrupt
+
+    for number, (first, then) in enumerate(((nights / "cache", None), (None, nights / "cache"))):
+        out = tmp_path / str(number)
+        with monkeypatch.context() as patch:
+            patch.setattr(jobs.audit, "layout", stop)  # All texts are embedded, and nothing else is done.
+            with pytest.raises(KeyboardInterrupt):
+                run(out, nights / "tuesday.jsonl", small_model, first)
+        run(out, nights / "tuesday.jsonl", small_model, then)
+        assert embedded(out)["text_id"].to_list() == embedded(nights / "plain")["text_id"].to_list()
+
+
+def test_an_interrupted_look_up_leaves_no_text_twice(nights, small_model, monkeypatch, tmp_path):
+    def stop(*arguments, **more):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "regroup", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "run", nights / "tuesday.jsonl", small_model, nights / "cache")
+    assert list((tmp_path / "run" / "texts").rglob("part-cached-*"))
+    run(tmp_path / "run", nights / "tuesday.jsonl", small_model, tmp_path / "another-cache")
+    assert embedded(tmp_path / "run")["text_id"].to_list() == embedded(nights / "plain")["text_id"].to_list()
+    assert known(tmp_path / "run") == 0
+
+
+def test_damaged_files_of_a_cache_are_as_if_they_were_not_there(nights, small_model, tmp_path):
+    store = tmp_path / "cache"
+    shutil.copytree(nights / "cache", store)
+    files = sorted(store.rglob("bucket-*/*.parquet"))
+    for file in files[::3]:
+        file.write_bytes(file.read_bytes()[:-9])
+    run(tmp_path / "run", nights / "tuesday.jsonl", small_model, store)
+    assert 0 < known(tmp_path / "run") < TEXTS
+    assert embedded(tmp_path / "run")["text_id"].to_list() == embedded(nights / "plain")["text_id"].to_list()
+
+
+def test_a_cache_that_cannot_be_added_to_costs_the_run_nothing(nights, small_model, monkeypatch, tmp_path, capsys):
+    def full(*arguments, **more):
+        raise IncompleteRun("cannot write 'cache': the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "_remember", full)
+        run(tmp_path / "run", nights / "monday.jsonl", small_model, tmp_path / "cache")
+    assert "the cache could not be added to" in capsys.readouterr().err
+    assert len(embedded(tmp_path / "run")) == TEXTS
+
+
+def test_two_runs_at_once_leave_what_one_leaves(nights, small_model, tmp_path):
+    code = "import sys; sys.path.insert(0, 'tests'); from test_cache import run; run(*sys.argv[1:])"
+    started = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                code,
+                str(tmp_path / name),
+                str(nights / "monday.jsonl"),
+                small_model,
+                str(tmp_path / "cache"),
+            ]
+        )
+        for name in ("one", "other")
+    ]
+    assert [process.wait(timeout=600) for process in started] == [0, 0]
+    assert tables(tmp_path / "one") == tables(tmp_path / "other") == tables(nights / "first")
+    assert {held.texts for held in cache_upkeep.listed(str(tmp_path / "cache"))} == {TEXTS - 1}
