@@ -242,20 +242,8 @@ def test_a_cache_that_cannot_be_added_to_costs_the_run_nothing(nights, small_mod
 
 def test_two_runs_at_once_leave_what_one_leaves(nights, small_model, tmp_path):
     code = "import sys; sys.path.insert(0, 'tests'); from test_cache import run; run(*sys.argv[1:])"
-    started = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                code,
-                str(tmp_path / name),
-                str(nights / "monday.jsonl"),
-                small_model,
-                str(tmp_path / "cache"),
-            ]
-        )
-        for name in ("one", "other")
-    ]
+    given = [str(nights / "monday.jsonl"), small_model, str(tmp_path / "cache")]
+    started = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / name), *given]) for name in ("one", "other")]
     assert [process.wait(timeout=600) for process in started] == [0, 0]
     assert tables(tmp_path / "one") == tables(tmp_path / "other") == tables(nights / "first")
     assert {held.texts for held in cache_upkeep.listed(str(tmp_path / "cache"))} == {TEXTS - 1}
