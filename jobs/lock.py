@@ -80,7 +80,7 @@ def _written(own: dict[str, Any]) -> bytes:
 def _read(storage: Storage) -> dict[str, Any] | None:
     """What the lock says, a dead run's where it is damaged; None where it has just gone."""
     try:
-        found = json.loads(storage.read(NAME))
+        found = dict[str, Any](json.loads(storage.read(NAME)))
     except FileNotFoundError:
         return None
     except ValueError:
