@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from jobs.engine import Cluster, readable_failures
+from jobs.runs import EXCEPTIONS
 from jobs.storage import Storage
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ ROLE = "document"
 """What the texts of a corpus are, for a temperature that depends on the role."""
 TOKEN_BUDGETS = {False: 1024, True: 16_384}
 """Padded tokens of a micro-batch without and with a GPU, unless the configuration says or a run has measured."""
+LOST_DEVICE = 70
+"""Exit code of a worker whose GPU does not answer any more."""
 _RETRIES = 3
 _ROW = pa.schema([("number", pa.int64()), ("payload", pa.large_binary())])
 
@@ -52,6 +56,24 @@ class ModelActor:
         report = process(self, number, work)
         _return_freed_memory()
         return report
+
+    @contextmanager
+    def noting(self, piece: str, died: bool = False) -> Iterator[None]:
+        """Leave a record where the micro-batches of a piece of work are not those that follow from the corpus.
+
+        Args:
+            piece: what is embedded, such as «shard 7».
+            died: whether some are halved because a process died in them.
+        """
+        before = self.encoder.halved
+        yield
+        memory = self.encoder.halved - before
+        causes = ["its process died there"] * died + [f"{memory} × memory did not hold one"] * bool(memory)
+        name = f"{EXCEPTIONS}/model={self.model.label}/{piece.replace(' ', '-')}.json"
+        self.storage.remove(name)  # Of an attempt that died.
+        if causes:
+            note = f"{self.model.label}, {piece}: micro-batches in halves, {' and '.join(causes)}"
+            self.storage.write_json(name, note)
 
     def process(self, number: int, work: pa.Table) -> dict[str, Any]:
         """Leave the durable parts of one piece of work and report its counts."""

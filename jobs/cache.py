@@ -24,7 +24,7 @@ from jobs import actor, schema
 from jobs.corpus import regroup
 from jobs.engine import Cluster, results
 from jobs.errors import RunError
-from jobs.runs import Model, Run
+from jobs.runs import EXCEPTIONS, Model, Run
 from jobs.storage import Storage
 from tempscale.checkpoint import first_line
 from tempscale.temperature import Temperature
@@ -85,7 +85,7 @@ def look_up(run: Run, cluster: Cluster, model: Model, index: dict[str, Any], rol
             note = (
                 f"{model.label}: {plan['found']} of {index['analysed']} texts from the cache, whose last digits may differ"
             )
-            run.storage.write_json(f"partials/exceptions/model={model.label}/cache.json", note)
+            run.storage.write_json(f"{EXCEPTIONS}/model={model.label}/cache.json", note)
     run.storage.write_json(name, plan)
     return plan
 

@@ -18,12 +18,9 @@ import pyarrow as pa
 
 from jobs import actor, parts, schema
 from jobs.engine import Cluster
-from jobs.marks import DEADLY, Marks, forget
+from jobs.marks import DEADLY, MARKS, Marks, forget
 from jobs.runs import Model, Run
 from jobs.storage import Storage
-
-_LOST_DEVICE = 70
-"""Exit code of a worker whose GPU does not answer any more."""
 
 
 def embed(
@@ -46,7 +43,7 @@ def embed(
     Returns:
         Texts embedded and texts rejected because an embedding was not finite, over the whole run.
     """
-    forget(run.storage, f"partials/marks/model={model.label}")
+    forget(run.storage, f"{MARKS}/model={model.label}")
     work: dict[int, pa.Table] = {}
     there = found
     for number, shard in enumerate(index["shards"]):
@@ -102,19 +99,22 @@ class EmbedActor(actor.ModelActor):
         from tempscale.tokens import Tokens
 
         tokens = Tokens.of_chunks(work.column("ids").to_pylist(), work.column("truncated").to_pylist())
-        marks = Marks(self.storage, f"partials/marks/model={self.model.label}/shard-{number:05d}.json")
+        marks = Marks(self.storage, f"{MARKS}/model={self.model.label}/shard-{number:05d}.json")
         batches = marks.begin(self.encoder.batches(tokens))
         encoded = []
-        for temperature in self.temperatures:
-            self.encoder.set_temperature(temperature)
-            try:
-                out = self.encoder.encode_tokens(tokens, role=self.role, isolate=True, batches=batches, before=marks.before)
-            except RuntimeError as error:
-                if lost_device(error):  # Nothing more can run in this process: a death like any other.
-                    os._exit(_LOST_DEVICE)
-                raise
-            marks.after()
-            encoded.append(out)
+        with self.noting(f"shard {number}", marks.halved):
+            for temperature in self.temperatures:
+                self.encoder.set_temperature(temperature)
+                try:
+                    out = self.encoder.encode_tokens(
+                        tokens, role=self.role, isolate=True, batches=batches, before=marks.before
+                    )
+                except RuntimeError as error:
+                    if lost_device(error):  # Nothing more can run in this process: a death like any other.
+                        os._exit(actor.LOST_DEVICE)
+                    raise
+                marks.after()
+                encoded.append(out)
         owner = range(work.num_rows) if tokens.text is None else tokens.text
         reasons = {owner[i]: DEADLY for i in marks.deadly}
         for out in encoded:
@@ -124,7 +124,6 @@ class EmbedActor(actor.ModelActor):
             for column in (out.embeddings, *(out.moments or ())):
                 finite &= np.isfinite(column.numpy().reshape(work.num_rows, -1)).all(1)
         self._reject(number, work, finite, reasons)
-        self._note_exceptions(number, marks.halved, sum(len(out.halved) for out in encoded))
         for temperature, out in zip(self.temperatures, encoded, strict=True):
             self.storage.write_table(self._part(temperature, number), _table(work, out, finite))
         marks.done()
@@ -144,15 +143,6 @@ class EmbedActor(actor.ModelActor):
         self.storage.remove(name)  # An attempt that died may have rejected what this one did not.
         if rows:
             self.storage.write_table(name, schema.REJECTED.build_rows(rows))
-
-    def _note_exceptions(self, number: int, deadly: bool, memory: int) -> None:
-        """Leave a record of micro-batches that are not those that follow from the corpus."""
-        causes = ["its process died there"] * deadly + [f"{memory} × memory did not hold one"] * bool(memory)
-        name = f"partials/exceptions/model={self.model.label}/shard-{number:05d}.json"
-        self.storage.remove(name)
-        if causes:
-            note = f"{self.model.label}, shard {number}: micro-batches in halves, {' and '.join(causes)}"
-            self.storage.write_json(name, note)
 
 
 class QueryActor(EmbedActor):

@@ -60,7 +60,8 @@ def leave_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
     tokens = worker.encoder.tokenizer(work.column("text").to_pylist())
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
-        out = worker.encoder.encode_tokens(tokens, moments=False, factors=True, role=actor.ROLE)
+        with worker.noting(f"{kind.rpartition('/')[2]} {number} under τ {temperature.slug}"):
+            out = worker.encoder.encode_tokens(tokens, moments=False, factors=True, role=actor.ROLE)
         assert out.factors is not None
         table = factor_parts.table(work.column("text_id"), out.tokens.tolist(), out.factors)
         name = f"{kind}/model={worker.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"

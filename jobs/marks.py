@@ -12,6 +12,8 @@ from typing import Any
 from jobs.errors import IncompleteRun
 from jobs.storage import Storage
 
+MARKS = "partials/marks"
+"""Where the marks of a run are, by model."""
 _MOST_ELSEWHERE = 6
 """Deaths outside of micro-batches after which a shard is given up for this session."""
 DEADLY = "its process died each time it was embedded"

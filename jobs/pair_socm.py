@@ -7,18 +7,24 @@ so that temperatures are compared on the same pairs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from jobs import actor, schema
 from jobs.engine import Cluster
+from jobs.marks import DEADLY, MARKS, Marks, forget
 from jobs.pairs_config import PairsConfig
 from jobs.pairs_schema import PART, PARTIALS
 from jobs.runs import Model, RunOf
 from tempscale.temperature import Temperature
+
+if TYPE_CHECKING:
+    from tempscale.tokens import Tokens
 
 _ROLES = ("query", "document")
 """What the texts of column a and of column b are, for a temperature that depends on the role."""
@@ -36,6 +42,7 @@ def measure(
     Returns:
         Pairs measured, and pairs rejected because a figure was not finite, over the whole run.
     """
+    forget(run.storage, f"{MARKS}/model={model.label}")
     work: dict[int, pa.Table] = {}
     there = 0
     for number, chunk in enumerate(index["shards"]):
@@ -61,9 +68,14 @@ class PairActor(actor.ModelActor):
         chunk = self.storage.read_table(mode.pop("name"))
         texts, first, second = _distinct(chunk)
         tokens = self.encoder.tokenizer(texts)
-        figures = [self._figures(t, tokens, first, second, mode) for t in self.temperatures]
+        marks = Marks(self.storage, f"{MARKS}/model={self.model.label}/chunk-{number:05d}.json")
+        sides = self._sides(tokens, first, second, marks)
+        lost = {text: DEADLY for side in sides for text in side.deadly}
+        with self.noting(f"chunk {number}", marks.halved):
+            figures = [self._figures(t, sides, first, second, mode, marks, lost) for t in self.temperatures]
         finite = np.asarray(np.isfinite(np.stack(figures)).all(axis=(0, 1)))
-        self._reject(number, chunk, finite)
+        reasons = [lost.get(int(a)) or lost.get(int(b)) for a, b in zip(first, second, strict=True)]
+        self._reject(number, chunk, finite, reasons)
         lengths, truncated = np.array(tokens.lengths, dtype=np.int32), np.array(tokens.truncated, dtype=bool)
         columns: dict[str, Any] = {"pair": chunk.column("pair").to_numpy()}
         for letter, side in (("a", first), ("b", second)):
@@ -73,45 +85,103 @@ class PairActor(actor.ModelActor):
             values = columns | dict(zip(("d_mu", "d_sigma", "socm"), found, strict=True))
             name = f"{PARTIALS}/model={self.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
             self.storage.write_table(name, PART.build({key: value[finite] for key, value in values.items()}))
+        marks.done()
         return {"number": number, "pairs": chunk.num_rows}
 
+    def _sides(self, tokens: Tokens, first: np.ndarray, second: np.ndarray, marks: Marks) -> list[_Side]:
+        """What is embedded: all texts once, or those of each column under its role; without what is known to kill."""
+        wanted: list[tuple[str, np.ndarray]] = [(actor.ROLE, np.arange(len(tokens)))]
+        if any(temperature.roles for temperature in self.temperatures):
+            wanted = list(zip(_ROLES, (np.unique(first), np.unique(second)), strict=True))
+        some = [(role, texts, tokens.take(texts.tolist())) for role, texts in wanted]
+        starts = np.cumsum([0, *(len(own.ids) for _, _, own in some)])
+        # One numbering of the sequences of all sides, so that one set of marks tells which of them kills.
+        batches = marks.begin(
+            [
+                [int(start) + i for i in batch]
+                for start, (_, _, own) in zip(starts, some, strict=False)
+                for batch in self.encoder.batches(own)
+            ]
+        )
+        sides = []
+        for k, (role, texts, own) in enumerate(some):
+            start, stop = int(starts[k]), int(starts[k + 1])
+            mine = [[i - start for i in batch] for batch in batches if start <= batch[0] < stop]
+            owner = range(len(own)) if own.text is None else own.text
+            deadly = [int(texts[owner[i - start]]) for i in marks.deadly if start <= i < stop]
+            sides.append(_Side(role, texts, own, mine, start, deadly))
+        return sides
+
     def _figures(
-        self, temperature: Temperature, tokens: Any, first: np.ndarray, second: np.ndarray, mode: dict[str, float]
-    ) -> np.ndarray:
-        """d_μ, d_Σ and SOCM of every pair, (3, pairs); NaN where the model fails on a text or its mean has no direction."""
+        self, temperature: Temperature, sides: list[_Side], first: np.ndarray, second: np.ndarray, mode: dict[str, float],
+        marks: Marks, lost: dict[int, str],
+    ) -> np.ndarray:  # fmt: skip
+        """d_μ, d_Σ and SOCM of every pair, (3, pairs); NaN where the model fails on a text or its mean has no direction.
+
+        `lost` gets the texts that the model fails on and why.
+        """
         import torch
 
+        from tempscale.batches import lost_device
         from tempscale.socm import socm_pairs
 
         if not len(first):
             return np.zeros((3, 0))
         self.encoder.set_temperature(temperature)
-        everything = np.arange(len(tokens))
-        sides = list(zip(_ROLES, (np.unique(first), np.unique(second)), strict=True))
         means: list[torch.Tensor] = []
         factors: list[torch.Tensor] = []
         places = []
-        for role, texts in sides if temperature.roles else [(actor.ROLE, everything)]:
-            out = self.encoder.encode_tokens(
-                tokens.take(texts.tolist()), moments=False, factors=True, role=role, isolate=True
-            )
-            assert out.factors is not None
-            place = np.full(len(everything), -1)
-            place[texts] = len(means) + np.arange(len(texts))
+        for side in sides:
+            try:
+                out = self.encoder.encode_tokens(
+                    side.tokens, moments=False, factors=True, role=side.role, isolate=True, batches=side.batches,
+                    before=partial(_mark, marks, side.start),
+                )  # fmt: skip
+            except RuntimeError as error:
+                if lost_device(error):
+                    os._exit(actor.LOST_DEVICE)
+                raise
+            marks.after()
+            lost |= {int(side.texts[i]): reason for i, reason in out.failed.items()}
+            if not out.factors:  # The model fails on all of them.
+                return np.full((3, len(first)), np.nan)
+            place = np.full(int(max(first.max(), second.max())) + 1, -1)
+            place[side.texts] = len(means) + np.arange(len(side.texts))
             places.append(place)
             means += [mean for mean, _ in out.factors]
             factors += [factor for _, factor in out.factors]
         values = socm_pairs(torch.stack(means), factors, places[0][first], places[-1][second], **mode)
         return np.stack([value.numpy() for value in values])
 
-    def _reject(self, number: int, chunk: pa.Table, finite: np.ndarray) -> None:
-        if finite.all():
-            return
-        lost = chunk.select(["pair_id", "place"]).filter(pa.array(~finite)).to_pylist()
-        reason = f"{self.model.label} gives no finite figures"
-        rows = [{"text_id": row["pair_id"], "place": row["place"], "reason": reason} for row in lost]
+    def _reject(self, number: int, chunk: pa.Table, finite: np.ndarray, reasons: list[str | None]) -> None:
         name = f"rejected/model={self.model.label}/part-{number:05d}.parquet"
-        self.storage.write_table(name, schema.REJECTED.build_rows(rows))
+        self.storage.remove(name)  # An attempt that died may have rejected what this one did not.
+        lost = [
+            {"text_id": row["pair_id"], "place": row["place"]}
+            | {"reason": f"{self.model.label}: {reason or 'it gives no finite figures'}"}
+            for row, kept, reason in zip(chunk.select(["pair_id", "place"]).to_pylist(), finite, reasons, strict=True)
+            if not kept
+        ]
+        if lost:
+            self.storage.write_table(name, schema.REJECTED.build_rows(lost))
+
+
+def _mark(marks: Marks, start: int, batch: list[int]) -> None:
+    marks.before([start + i for i in batch])
+
+
+class _Side(NamedTuple):
+    """Texts that are embedded under one role."""
+
+    role: str
+    texts: np.ndarray
+    """Their places among the texts of the chunk."""
+    tokens: Tokens
+    batches: list[list[int]]
+    start: int
+    """Number of their first sequence among those of all sides."""
+    deadly: list[int]
+    """Places of texts that kill."""
 
 
 def _distinct(chunk: pa.Table) -> tuple[list[str], np.ndarray, np.ndarray]:

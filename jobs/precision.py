@@ -55,7 +55,8 @@ def compare(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, 
     least, total = 1.0, 0.0
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
-        found = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE).embeddings
+        with worker.noting(f"precision {number} under τ {temperature.slug}"):
+            found = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE).embeddings
         own, worker.encoder.precision = worker.encoder.precision, "float32"
         try:
             exact = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE).embeddings

@@ -72,7 +72,9 @@ def leave_prefixes(worker: actor.ModelActor, number: int, work: pa.Table) -> dic
         worker.encoder.set_temperature(temperature)
         tables = []
         for length in lengths:
-            embeddings = worker.encoder.encode(texts, moments=False, max_length=length, role=actor.ROLE).embeddings.numpy()
+            with worker.noting(f"probe {number} at {length} tokens under τ {temperature.slug}"):
+                out = worker.encoder.encode(texts, moments=False, max_length=length, role=actor.ROLE)
+            embeddings = out.embeddings.numpy()
             columns = {"text_id": work.column("text_id"), "prefix_tokens": pa.array([length] * len(texts), pa.int32())}
             tables.append(pa.table(columns | {"embedding": parts.fixed_lists(embeddings)}))
         place = f"partials/probe/model={worker.model.label}/temperature={temperature.slug}/embeddings"

@@ -20,6 +20,8 @@ from tempscale import checkpoint
 from tempscale.temperature import Temperature
 
 BEGUN, SHARDED, DONE = "begun.json", "shards/index.json", "run.json"
+EXCEPTIONS = "partials/exceptions"
+"""One sentence a file: what is not byte-identical to any other run of the same texts."""
 _OURS = (DONE, "report.html", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards", BEGUN)
 _VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "numba", "pyarrow", "ray", "polars")
 
@@ -187,7 +189,7 @@ def find_models(config: RunConfig) -> list[Model]:
 def facts(run: RunOf[Any]) -> dict[str, Any]:
     """What run.json says of every run, whatever its command."""
     begun = started(run)
-    exceptions = [run.storage.read_json(name) for name in run.storage.list("partials/exceptions")]
+    exceptions = [run.storage.read_json(name) for name in run.storage.list(EXCEPTIONS)]
     if begun["processor"] != processor():
         exceptions.append(f"begun on {begun['processor']}, finished on {processor()}")
     config = run.config.model_dump(mode="json", exclude={"execution": {"address"}})  # An address may hold a secret.

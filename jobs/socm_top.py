@@ -132,7 +132,9 @@ def leave_survivors(worker: actor.ModelActor, number: int, work: pa.Table) -> di
         if not ids:
             continue
         worker.encoder.set_temperature(temperature)
-        found = worker.encoder.factors_of(tokens, {place[text_id] for text_id in ids}, role=actor.ROLE, without=without)
+        with worker.noting(f"{metadata['kind'].rpartition('/')[2]} {number} under τ {temperature.slug}"):
+            wanted = {place[text_id] for text_id in ids}
+            found = worker.encoder.factors_of(tokens, wanted, role=actor.ROLE, without=without)
         places = [place[text_id] for text_id in ids]
         table = factor_parts.table(ids, [tokens.lengths[k] for k in places], [found[k] for k in places])
         name = f"{metadata['kind']}/model={worker.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"

@@ -34,6 +34,9 @@ class Encoder:
 
     enc = Encoder.load("path or hub name", temperature=0.8)
     out = enc.encode(texts)        # out.embeddings (texts, d), out.moments.spread (texts,)
+
+    Attributes:
+        halved: micro-batches so far that memory did not hold and that ran in halves.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Encoder:
         if precision not in get_args(Precision):
             raise ValueError(f"precision can be {' or '.join(get_args(Precision))}, not {precision!r}")
         self.precision = precision
+        self.halved = 0
         self.model: Any = model.eval()
         self.tokenizer, self.head, self.token_budget = tokenizer, head.eval(), token_budget
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
@@ -173,6 +177,7 @@ class Encoder:
             # One autocast around all micro-batches: it keeps the weights it has cast until it ends.
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
                 passes = list(run_batches(batches, run, halved=halved, failed=failed, before=before))
+            self.halved += len(halved)
             width = self.head.width(self.model.config.hidden_size)
             finish = lambda pooled: self.head.finish(pooled.to(device)).cpu()  # noqa: E731
             return gather(tokens, passes, width, failed or {}, halved, finish, (moments, factors is not False), chunked)

@@ -464,7 +464,7 @@ def test_a_text_that_breaks_the_model_costs_its_pairs_only(tiny_folder, tmp_path
     assert actor.process(0, work) == {"number": 0, "pairs": 4}
     rejected = storage.read_table("rejected/model=tiny/part-00000.parquet").to_pylist()
     assert [(row["text_id"], row["place"]) for row in rejected] == [("2", "p.csv:1"), ("4", "p.csv:3")]
-    assert {row["reason"] for row in rejected} == {"tiny gives no finite figures"}
+    assert all("has no direction to compare" in row["reason"] for row in rejected)
     for temperature in ("1.0", "0.8"):
         part = storage.read_table(f"partials/pairs/model=tiny/temperature={temperature}/part-00000.parquet").to_pylist()
         assert [row["pair"] for row in part] == [0, 2]
