@@ -36,7 +36,7 @@ from jobs import (
 )
 from jobs.config import Analysis, AuditConfig
 from jobs.errors import IncompleteRun, UsageError
-from jobs.headline import count
+from jobs.headline import count as counted
 from jobs.layout import Layout, layout
 from jobs.progress import Journal
 from jobs.runs import Run
@@ -68,6 +68,8 @@ def _audit(config: AuditConfig, journal: Journal, fresh: bool) -> Run:
             return run
         queries, asked = _queries(run)  # First: a mistake in them then leaves nothing that would have to be gone on with.
         index = _read(run, stage.advance)
+        if queries is not None and run.config.corpus.embedding_column is not None:
+            vectors.check_queries(run, queries)
         stage.note = f"{index['analysed']:,} of {index['usable']:,} texts, {index['rejected']:,} rows rejected"
     # Numbers merged in this process must not depend on how many cores it finds.
     with engine.session(config.execution) as cluster, threadpool_limits(1):
@@ -154,14 +156,14 @@ def _embed(
     if run.config.execution.cache is not None:
         with journal.stage(f"cache{_of(run, model)}") as stage:
             plan = cache.look_up(run, cluster, model, index, worker.role)
-            stage.note = f"{plan['found']:,} of {count(index['analysed'], 'text')} known"
+            stage.note = f"{plan['found']:,} of {counted(index['analysed'], 'text')} known"
     else:
         plan = cache.look_up(run, cluster, model, index, worker.role)
     taus = ", ".join(t.canonical for t in run.temperatures)
     with journal.stage(name, index["analysed"]) as stage:
         counts = embed.embed(run, cluster, model, index | {"shards": plan["shards"]}, stage.advance, plan["found"], worker)
         lost = f", {counts['rejected']:,} rejected" if counts["rejected"] else ""
-        stage.note = f"{count(counts['embedded'], 'text')} under τ {taus}{lost}"
+        stage.note = f"{counted(counts['embedded'], 'text')} under τ {taus}{lost}"
         if not counts["embedded"]:
             raise UsageError(
                 f"model {model.label} gives no finite embedding for any text under all of τ {taus}; leave out what breaks it"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from jobs import corpus, parts, schema, sources
+from jobs import blocks, corpus, parts, schema, sources
 from jobs.config import AuditConfig, Corpus
 from jobs.corpus import Counts, Rejects
 from jobs.errors import UsageError
@@ -53,6 +53,17 @@ def take(run: Run, on_rows: Callable[[int], None]) -> dict[str, Any]:
     index = corpus.index_of(config, state, counts, digest.hexdigest(), [])
     storage.write_json(SHARDED, index)
     return index
+
+
+def check_queries(run: Run, queries: Run) -> None:
+    """Raise unless the embeddings of queries can be compared with those of the corpus.
+
+    Raises:
+        UsageError: they have another number of dimensions.
+    """
+    widths = [blocks.dimensions(one, GIVEN, one.temperatures[0]) for one in (queries, run)]
+    if widths[0] != widths[1]:
+        raise UsageError(f"the queries have {widths[0]} dimensions, and the corpus {widths[1]}")
 
 
 class Reader:

@@ -69,6 +69,16 @@ def small_model(tmp_path_factory, minilm):
     return str(folder)
 
 
+@pytest.fixture(scope="module")
+def ray_session():
+    """One Ray that every run of a file joins: starting it takes most of a small run's time."""
+    from jobs import engine
+    from jobs.config import Execution
+
+    with engine.session(Execution.model_validate({"workers": 2})):
+        yield
+
+
 @pytest.fixture(scope="session")
 def encoder(minilm):
     """The real MiniLM at τ = 1. Tests leave its temperature alone."""

@@ -119,7 +119,7 @@ def run(out, corpus, small_model, store=None):
         journal.close()
 
 
-def test_a_whole_run_on_object_storage_leaves_the_tables_of_a_local_one(bucket, tmp_path, small_model):
+def test_a_whole_run_on_object_storage_leaves_the_tables_of_a_local_one(bucket, ray_session, tmp_path, small_model):
     rows = list(sources.rows(config.Corpus.model_validate({"source": "docstrings:pyarrow"})))
     texts = [{"id": row.id, "text": row.text} for row in sorted(rows, key=lambda row: row.id) if row.text.strip()][:100]
     lines = "".join(json.dumps(text) + "\n" for text in texts)

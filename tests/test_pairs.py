@@ -16,8 +16,8 @@ from plain_audit import PlainBert
 from rich.console import Console
 from test_sampling import slow
 
-from jobs import engine, pair_chunks, pairs_config, runs
-from jobs.config import Execution, checked
+from jobs import pair_chunks, pairs_config, runs
+from jobs.config import checked
 from jobs.errors import UsageError
 from jobs.pairs import pairs as run_pairs
 from jobs.progress import Journal
@@ -243,13 +243,6 @@ def source(tmp_path_factory, texts):
 
 
 EXPECTED = [(0, 1), (0, 2), (0, 3), (4, 1), (4, 5), (0, 6), (7, 7), (6, 0), (8, 5), (8, 3), (2, 5), (2, 3)]
-
-
-@pytest.fixture(scope="module")
-def ray_session(minilm):
-    """One Ray that every run of this file joins: starting it takes most of a run's time."""
-    with engine.session(Execution.model_validate({"workers": 2})):
-        yield
 
 
 def settings(source, out, **execution):

@@ -32,7 +32,7 @@ def run(out, source, analysis=None, **corpus):
 
 
 @pytest.fixture(scope="module")
-def vectors():
+def vectors(ray_session):
     random = np.random.default_rng(0)
     lengths = random.integers(1, 120, TEXTS)
     rows = random.normal(size=(TEXTS, DIM)) + 0.02 * lengths[:, None]  # Longer texts point the same way.
@@ -111,6 +111,9 @@ def test_queries_are_embeddings_too(tmp_path, vectors):
     exposure = pl.read_parquet(tmp_path / "run" / "tables" / "exposure.parquet").filter(pl.col("asked_by") == "queries")
     assert exposure["queries"].unique().to_list() == [20]
     assert exposure.filter(pl.col("k") == 3)["slots_share"].sum() == pytest.approx(1)
+    pq.write_table(pa.table({"vector": rows[:20, 1:].tolist(), "size": lengths[:20]}), tmp_path / "queries.parquet")
+    with pytest.raises(UsageError, match=f"the queries have {DIM - 1} dimensions, and the corpus {DIM}"):
+        audit(config.resolve(data | {"out": str(tmp_path / "narrow")}), Journal(Console(stderr=True)))
 
 
 # --- one value --------------------------------------------------------------------------------------------------------
