@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobs.engine import Cluster, readable_failures
+from jobs.engine import Cluster, readable_failures, started
 from jobs.runs import EXCEPTIONS
 from jobs.storage import Storage
 
@@ -111,7 +111,10 @@ class Crew:
         # A piece that kills its process is tried again, but not for ever.
         actor = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES, **resources)(ModelActor)
         wanted = min(self._cluster.workers, len(pieces)) - len(self._actors)
-        self._actors += [actor.remote(**_arguments(self._run, self._cluster, self._model)) for _ in range(wanted)]
+        if wanted > 0:
+            self._actors += started(
+                [actor.remote(**_arguments(self._run, self._cluster, self._model)) for _ in range(wanted)]
+            )
         team, numbers = ActorPool(self._actors), self._cluster.ordered(sorted(pieces))
         with readable_failures():
             yield from team.map_unordered(lambda worker, k: worker.run.remote(process, k, pieces[k]), numbers)
@@ -152,8 +155,10 @@ def pool(
     rows = [{"number": number, "payload": pack(work[number])} for number in cluster.ordered(sorted(work))]
     data = ray.data.from_items(rows, override_num_blocks=len(rows))
     if prepare is not None:
+        # Without a claim to a CPU: where a cluster has become smaller, its actors could hold all of them for ever.
+        ahead = ray.data.TaskPoolStrategy(size=cluster.workers)
         data = data.map_batches(
-            prepare, batch_size=1, batch_format="pyarrow", num_cpus=0.5, fn_kwargs=prepare_arguments or {}
+            prepare, batch_size=1, batch_format="pyarrow", num_cpus=0, compute=ahead, fn_kwargs=prepare_arguments or {}
         )
     resources: dict[str, Any] = {"num_gpus": 1} if cluster.gpus else {"num_cpus": 1}
     data = data.map_batches(

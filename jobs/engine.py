@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from tempscale.checkpoint import first_line
 _OBJECT_STORE_BYTES = 1 << 30
 _NO_PROGRESS_SECONDS = 600
 _CONNECT_SECONDS = 10
+_LEAST_PATIENCE_SECONDS = 30
 _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -199,8 +201,31 @@ def tile_results(
 
     actor = ray.remote(num_gpus=1, max_restarts=-1, max_task_retries=-1)(TileActor)
     with readable_failures():
-        pool = ActorPool([actor.remote(work, arguments) for _ in range(min(cluster.workers, len(items)))])
+        pool = ActorPool(started([actor.remote(work, arguments) for _ in range(min(cluster.workers, len(items)))]))
         yield from pool.map_unordered(lambda worker, tile: worker.work.remote(*tile), cluster.ordered(items))
+
+
+def started(actors: Sequence[Any]) -> list[Any]:
+    """The actors that have started: at least one, and those that need no more than twice its time.
+
+    A cluster can be smaller than it said, since a dead node is counted until it is missed: what were given to an actor
+    that finds no place would wait for ever.
+
+    Raises:
+        IncompleteRun: an actor failed to start.
+    """
+    import ray
+
+    begun = time.monotonic()
+    pending = {actor.__ray_ready__.remote(): actor for actor in actors}
+    with readable_failures():
+        ray.wait(list(pending), num_returns=1)
+        patience = max(_LEAST_PATIENCE_SECONDS, 2 * (time.monotonic() - begun))
+        done, late = ray.wait(list(pending), num_returns=len(pending), timeout=patience)
+        ray.get(done)
+    for reference in late:
+        ray.kill(pending[reference])
+    return [pending[reference] for reference in done]
 
 
 class TileActor:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 
 from jobs.engine import readable_failures
-from jobs.errors import UsageError
+from jobs.errors import IncompleteRun, UsageError
 from jobs.storage import Storage
 
 
@@ -21,7 +21,7 @@ def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> None
     Raises:
         UsageError: a node does not; names the node, the folder and what to do.
     """
-    import ray
+    import ray.exceptions
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
@@ -41,8 +41,13 @@ def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> None
     }
     try:
         for node, reference in asked.items():
-            with readable_failures():
-                read, present = ray.get(reference)
+            try:
+                with readable_failures():
+                    read, present = ray.get(reference)
+            except IncompleteRun as error:
+                if isinstance(error.__cause__, ray.exceptions.RayTaskError):
+                    raise
+                continue  # The node died while it was asked: it will not work for this run.
             for (option, storage), seen in zip(local, read, strict=True):
                 name = f"{PROOF}/{token}/{node}"
                 if not (seen and storage.exists(name) and storage.read(name) == token.encode()):

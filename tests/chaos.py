@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 KINDS = ("actor", "worker", "raylet", "driver")
-NODES, CPUS, PATIENCE = 3, 2, 900
+NODES, CPUS, PATIENCE = 3, 1, 900
 
 
 class Storm:
