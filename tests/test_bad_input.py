@@ -1,0 +1,136 @@
+"""Corpora that nobody wants and everybody has: each ends in figures that make sense or in one sentence."""
+
+import gzip
+import json
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from jobs import config
+from jobs.audit import audit
+from jobs.errors import UsageError
+from jobs.progress import Journal
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+@pytest.fixture
+def run(tmp_path, small_model):
+    """Audits a file or folder; returns run.json and the tables."""
+
+    def run(source, **corpus):
+        data = {
+            "out": str(tmp_path / "run"), "corpus": {"source": str(source)} | corpus, "execution": {"workers": 1},
+            "embedding": {"models": [small_model]}, "analysis": {"socm_sample": 20, "probe_sample": 10},
+        }  # fmt: skip
+        journal = Journal(Console(stderr=True))
+        try:
+            audit(config.resolve(data), journal)
+        finally:
+            journal.close()
+        tables = {file.stem: pl.read_parquet(file) for file in (tmp_path / "run" / "tables").iterdir()}
+        report = (tmp_path / "run" / "report.html").read_text()
+        assert ">nan<" not in report.lower()
+        return json.loads((tmp_path / "run" / "run.json").read_text()), tables
+
+    return run
+
+
+def lines(file, records):
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return file
+
+
+def rejected(tmp_path):
+    found = pl.read_parquet(tmp_path / "run" / "rejected" / "*.parquet")
+    return dict(zip(found["text_id"].to_list(), found["reason"].to_list(), strict=True))
+
+
+def test_an_empty_corpus_is_a_sentence(run, tmp_path):
+    with pytest.raises(UsageError, match=r"texts\.jsonl"):
+        run(lines(tmp_path / "texts.jsonl", []))
+
+
+def test_one_text_has_no_pairs(run, tmp_path):
+    record, tables = run(lines(tmp_path / "texts.jsonl", [{"id": "only", "text": "the only text"}]))
+    assert record["corpus"]["analysed"] == 1
+    assert len(tables["length_collapse"]) == 0
+    assert tables["collapse_summary"]["texts"].to_list() == [1, 1]
+    assert tables["collapse_summary"]["cosine_mean"].to_list() == [None, None]
+
+
+def test_texts_that_are_all_the_same_have_one_embedding(run, tmp_path):
+    record, tables = run(lines(tmp_path / "t.jsonl", [{"id": f"t{k}", "text": "always the same words"} for k in range(40)]))
+    assert record["corpus"]["analysed"] == 40
+    summary = tables["collapse_summary"]
+    assert summary["cosine_mean"].to_list() == pytest.approx([1, 1], abs=1e-6)
+    assert summary["effective_rank"].to_list() == pytest.approx([1, 1], abs=1e-3)
+    assert summary["socm_mean"].to_list() == pytest.approx([0, 0], abs=1e-5)
+    assert tables["length_collapse"]["near_duplicates"].sum() == 2 * 40 * 39 // 2
+
+
+def test_a_row_of_a_hundred_megabytes_is_cut_and_counted(run, tmp_path):
+    texts = ["a small text", "word " * (20 << 20), "another small text"]
+    pq.write_table(pa.table({"id": ["a", "b", "c"], "text": texts}), tmp_path / "t.parquet")
+    record, _ = run(tmp_path / "t.parquet")
+    assert record["corpus"]["analysed"] == 3
+    embedded = pl.read_parquet(tmp_path / "run" / "texts" / "*" / "temperature=1.0" / "*.parquet", hive_partitioning=False)
+    assert dict(zip(embedded["text_id"], embedded["truncated"], strict=True)) == {"a": False, "b": True, "c": False}
+    assert record["peak_memory_bytes"] < 4 << 30
+
+
+def test_emoji_right_to_left_and_nul_are_texts_like_others(run, tmp_path):
+    texts = {
+        "emoji": "👩‍👩‍👧‍👦 🏳️‍🌈 family", "rtl": "\u202eשלום עולם\u202c مرحبا", "nul": "before\u0000after",
+        "control": "\u0001\u0002 \ufeff text", "combining": "e\u0301\u0301\u0301 a",
+        "<script>alert(1)</script>": "markup as an id",
+    }  # fmt: skip
+    file = lines(tmp_path / "t.jsonl", [{"id": name, "text": text} for name, text in texts.items()])
+    with file.open("a") as more:
+        more.write('{"id": "surrogate", "text": "half a \\ud83d character"}\n')
+    record, tables = run(file)
+    assert record["corpus"]["analysed"] == len(texts)
+    assert list(rejected(tmp_path)) == ["surrogate"]
+    assert set(tables["excerpts"]["text_id"]) <= set(texts)
+    assert "<script>alert(1)" not in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_values_that_are_no_text_are_recorded_one_by_one(run, tmp_path):
+    values = {"number": 3, "list": ["a"], "null": None, "true": True, "object": {"a": 1}, "blank": " \n", "text": "a text"}
+    record, _ = run(lines(tmp_path / "t.jsonl", [{"id": name, "text": value} for name, value in values.items()]))
+    assert (record["corpus"]["read"], record["corpus"]["analysed"]) == (7, 1)
+    assert set(rejected(tmp_path)) == set(values) - {"text"}
+    assert sum(record["corpus"]["rejected_reasons"].values()) == 6
+
+
+@pytest.mark.parametrize("kind", ["parquet", "gz"])
+def test_a_file_that_was_cut_short_is_a_sentence(run, tmp_path, kind):
+    whole = [{"id": f"t{k}", "text": f"text number {k} of many"} for k in range(2000)]
+    if kind == "parquet":
+        file = tmp_path / "t.parquet"
+        pq.write_table(pa.Table.from_pylist(whole), file)
+    else:
+        file = tmp_path / "t.jsonl.gz"
+        file.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in whole).encode()))
+    file.write_bytes(file.read_bytes()[:-200])
+    with pytest.raises(UsageError, match=file.name.replace(".", r"\.")):
+        run(file)
+
+
+def test_an_id_that_comes_again_in_another_file_is_recorded(run, tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    lines(folder / "a.jsonl", [{"id": "x", "text": "one"}, {"id": "y", "text": "two"}])
+    lines(folder / "b.jsonl", [{"id": "z", "text": "three"}, {"id": "x", "text": "four"}])
+    record, _ = run(folder)
+    assert (record["corpus"]["read"], record["corpus"]["analysed"]) == (4, 3)
+    assert list(rejected(tmp_path)) == ["x"]
+
+
+def test_ids_may_be_integers(run, tmp_path):
+    pq.write_table(pa.table({"key": [7, 8, -1], "text": ["one text", "two texts", "three"]}), tmp_path / "t.parquet")
+    _, tables = run(tmp_path / "t.parquet", id_column="key")
+    assert set(tables["socm_pairs"]["text_id_a"]) | set(tables["socm_pairs"]["text_id_b"]) == {"7", "8", "-1"}
