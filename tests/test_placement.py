@@ -1,0 +1,119 @@
+"""Where the work goes on a cluster with GPUs: declared ones, since Ray places by what nodes declare. No kernel runs here."""
+
+import collections
+import os
+import sys
+
+import pyarrow as pa
+import pytest
+import ray
+from ray import cloudpickle
+
+from jobs import actor, config, engine
+from jobs.runs import Model, Run
+from jobs.storage import Storage
+
+NODES, GPUS = 2, 2
+
+
+def here():
+    """The node and the GPUs of this process."""
+    return {
+        "node": ray.get_runtime_context().get_node_id(), "pid": os.getpid(),
+        "gpus": ",".join(map(str, ray.get_gpu_ids())), "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+    }  # fmt: skip
+
+
+class PlacedActor(actor.ModelActor):
+    """Says where it is instead of loading a model."""
+
+    def __init__(self, gpus, settings, **arguments):
+        self.gpus, self.budget = gpus, settings["token_budget"]
+
+    def process(self, number, work):
+        return {"number": number, "budget": self.budget, "asked": self.gpus, **here()}
+
+
+def placed(worker, number, work):
+    return {"number": number, "asked": worker.gpus, **here()}
+
+
+def placed_tile(i, j, device="cpu"):
+    return {"device": device, **here()}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two nodes of two GPUs beside one without."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        nodes = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0, "object_store_memory": 100 << 20}
+        )
+        try:
+            for _ in range(NODES):
+                nodes.add_node(num_cpus=2, num_gpus=GPUS, object_store_memory=100 << 20)
+            nodes.wait_for_nodes()
+            cloudpickle.register_pickle_by_value(sys.modules[__name__])
+            with engine.session(config.Execution.model_validate({"address": nodes.address})) as session:
+                yield session
+        finally:
+            cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+            nodes.shutdown()
+
+
+@pytest.fixture
+def run(tmp_path):
+    settings = config.resolve({"out": str(tmp_path), "embedding": {"temperatures": [1.0]}})
+    return Run(settings, Storage(str(tmp_path)), [Model("m", "m", "", 64)], settings.temperatures(), False)
+
+
+def check(reports, actors):
+    """Each process has one GPU for itself, on a node that has GPUs, and they are spread over all of them."""
+    places = {report["pid"]: (report["node"], report["gpus"]) for report in reports}
+    assert len(places) == len(set(places.values())) == actors
+    for report in reports:
+        assert report["gpus"] in {"0", "1"}
+        assert report["visible"] == report["gpus"]
+    per_node = collections.Counter(node for node, _ in places.values())
+    assert max(per_node.values()) <= GPUS
+    return per_node
+
+
+def test_there_is_a_worker_for_each_gpu(cluster):
+    assert (cluster.workers, cluster.gpus) == (NODES * GPUS, 1)
+
+
+def test_each_model_actor_of_the_pool_has_a_gpu_of_its_own(cluster, run):
+    work = {k: pa.table({"k": [k]}) for k in range(24)}
+    reports = list(actor.pool(run, cluster, run.models[0], PlacedActor, work))
+    assert sorted(report["number"] for report in reports) == list(range(24))
+    assert {report["asked"] for report in reports} == {1}
+    assert {report["budget"] for report in reports} == {actor.TOKEN_BUDGETS[True]}
+    assert {(report["node"], report["gpus"]) for report in reports} <= {
+        (node["NodeID"], str(k)) for node in ray.nodes() if node["Resources"].get("GPU") for k in range(GPUS)
+    }
+    check(reports, len({report["pid"] for report in reports}))
+
+
+def test_a_crew_and_the_tiles_have_gpus_too(cluster, run, monkeypatch):
+    monkeypatch.setattr(actor, "ModelActor", PlacedActor)
+    with actor.Crew(run, cluster, run.models[0]) as crew:
+        reports = list(crew.work(placed, {k: pa.table({"k": [k]}) for k in range(16)}))
+    assert len(check(reports, NODES * GPUS)) == NODES
+    tiles = [(i, j) for i in range(4) for j in range(i, 4)]
+    found = dict(engine.tile_results(cluster, placed_tile, (), tiles))
+    assert set(found) == set(tiles)
+    assert {report["device"] for report in found.values()} == {"cuda"}
+    assert len(check(found.values(), NODES * GPUS)) == NODES
+
+
+def test_an_actor_that_finds_no_place_is_let_go(cluster, run, monkeypatch):
+    """A cluster that is smaller than it said: what an actor without a place was given would wait for ever."""
+    monkeypatch.setattr(engine, "_LEAST_PATIENCE_SECONDS", 1)
+    said = engine.Cluster(NODES * GPUS + 2, 1)
+    found = dict(engine.tile_results(said, placed_tile, (), [(i, i) for i in range(12)]))
+    assert len(found) == 12
+    check(found.values(), len({report["pid"] for report in found.values()}))
