@@ -1,0 +1,129 @@
+"""Embedding 2,000 Wikipedia paragraphs on two threads: sentence-transformers at its best batch size, and what Ray adds.
+
+Needs the Wikipedia paragraphs beside the project; without them docstrings of scipy are measured, and the table says so.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from typing import Any
+
+import torch
+
+from benchmarks.embedding import _operations
+from benchmarks.measuring import fastest, texts
+from benchmarks.socm import WIKIPEDIA
+
+COUNT, THREADS, BATCHES, TRIED = 2000, 2, (16, 32, 64, 128), 400
+"""Texts; threads; batch sizes of sentence-transformers, and how many texts they are tried on."""
+
+
+def measure() -> list[dict[str, Any]]:
+    """Tokens a second in turns; ratios to sentence-transformers; cosines to its embeddings; Ray against the loop alone."""
+    from sentence_transformers import SentenceTransformer
+
+    from tempscale import Encoder
+    from tempscale.checkpoint import default_model
+
+    (corpus, source), folder = _paragraphs(), default_model()
+    peer = SentenceTransformer(folder, device="cpu")
+    peer.max_seq_length = 512
+    exact, half = (Encoder.load(folder, device="cpu", precision=name) for name in ("float32", "bfloat16"))
+    lengths = exact.tokenizer(corpus).lengths
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        tried = fastest(
+            1, *(lambda size=size: peer.encode(corpus[:TRIED], batch_size=size, show_progress_bar=False) for size in BATCHES)
+        )
+        batch = BATCHES[tried.index(min(tried))]
+        with torch.inference_mode():
+            seconds = fastest(
+                2,
+                lambda: peer.encode(corpus, batch_size=batch, normalize_embeddings=True, show_progress_bar=False),
+                lambda: exact.encode(corpus, moments=False),
+                lambda: exact.encode(corpus),
+                lambda: half.encode(corpus, moments=False),
+            )
+            theirs = peer.encode(corpus, batch_size=batch, convert_to_tensor=True, normalize_embeddings=True).double()
+            cosines = [
+                float((theirs * e.encode(corpus, moments=False).embeddings.double()).sum(1).min()) for e in (exact, half)
+            ]
+        limit = _operations(exact.model.config, lengths) / _gemm_rate()
+    finally:
+        torch.set_num_threads(before)
+    names = (
+        f"sentence-transformers, batch size {batch}", "tempscale", "tempscale + token moments", "tempscale, bfloat16",
+    )  # fmt: skip
+    rows = [
+        {
+            "what": f"{name}, {len(corpus):,} texts ({source}), {THREADS} threads",
+            "rate": sum(lengths) / s,
+            "unit": "tokens/s",
+        }
+        | {"ratio": seconds[0] / s, "limit_share": limit / s}
+        for name, s in zip(names, seconds, strict=True)
+    ]
+    rows[1] |= {"least_cosine": cosines[0]}
+    rows[2] |= {"moments_cost": seconds[2] / seconds[1] - 1}
+    rows[3] |= {"least_cosine": cosines[1]}
+    return [*rows, *_on_ray(corpus, source, sum(lengths))]
+
+
+def _paragraphs() -> tuple[list[str], str]:
+    import pyarrow.parquet as pq
+
+    file = WIKIPEDIA / "paragraphs_100k.parquet"
+    if not file.is_file():
+        return texts(COUNT), "docstrings"
+    return pq.read_table(file, columns=["text"]).slice(0, COUNT)["text"].to_pylist(), "Wikipedia paragraphs"
+
+
+def _gemm_rate() -> float:
+    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    return 2 * 2048**3 / fastest(5, lambda: a @ b)[0]
+
+
+def _on_ray(corpus: list[str], source: str, tokens: int) -> list[dict[str, Any]]:
+    """The embedding step of an audit with one worker of one thread, and the same shards through the library's own loop."""
+    import pyarrow as pa
+
+    from jobs import config, embed, engine, runs
+    from jobs import corpus as reading
+    from jobs.runs import Run
+    from jobs.storage import Storage
+    from tempscale import Encoder
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="tempscale-paragraphs-") as folder:
+        import pyarrow.parquet as pq
+
+        file = f"{folder}/texts.parquet"
+        pq.write_table(pa.table({"id": [str(k) for k in range(len(corpus))], "text": corpus}), file)
+        rates = []
+        with engine.session(config.Execution.model_validate({"workers": 1})) as cluster:
+            for attempt in range(2):  # The first starts Ray's processes.
+                settings = config.resolve(
+                    {"out": f"{folder}/run-{attempt}", "corpus": {"source": file}, "embedding": {"temperatures": [1.0]}}
+                )
+                models = runs.begin(settings).models
+                run = Run(settings, Storage(f"{folder}/run-{attempt}"), models, settings.temperatures(), False)
+                index = reading.shard(run.storage, settings)
+                begun = time.perf_counter()
+                embed.embed(run, cluster, models[0], index, lambda count: None)
+                rates.append(tokens / (time.perf_counter() - begun))
+        encoder = Encoder.load(models[0].name, device="cpu")
+        shards = [run.storage.read_table(shard["name"]).column("text").to_pylist() for shard in index["shards"]]
+
+        def loop() -> None:
+            for shard in shards:
+                encoder.encode(shard, role="document")
+
+        alone = tokens / fastest(1, loop)[0]
+    return [
+        {"what": f"the library's loop over shards with moments, 1 thread ({source})", "rate": alone, "unit": "tokens/s"}
+        | {"ratio": 1.0},
+        {"what": "the same on Ray, 1 worker, from its start to its durable parts", "rate": rates[-1], "unit": "tokens/s"}
+        | {"ratio": rates[-1] / alone},
+    ]
