@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobs.engine import Cluster, readable_failures, started
+from jobs.engine import Cluster, failure, readable_failures, started
+from jobs.errors import IncompleteRun
 from jobs.runs import EXCEPTIONS
 from jobs.storage import Storage
 
@@ -46,10 +48,16 @@ class ModelActor:
         self.encoder = Encoder.load(model.name, device="cuda" if gpus else "cpu", **settings)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """Work through a batch of (number, payload) rows; returns what each reports."""
-        reports = [self.process(row["number"], unpack(row["payload"])) for row in batch.to_pylist()]
+        """Work through a batch of (number, payload) rows; returns what each reports, or how it failed."""
+        reports = [self._report(row["number"], unpack(row["payload"])) for row in batch.to_pylist()]
         _return_freed_memory()
         return pa.Table.from_pylist(reports)
+
+    def _report(self, number: int, work: pa.Table) -> dict[str, Any]:
+        try:
+            return self.process(number, work)
+        except Exception as error:  # Ray Data would say no more of it than that user code has failed.
+            return {"number": number, "failure": failure(error), "traceback": traceback.format_exc()}
 
     def run(self, process: Process, number: int, work: pa.Table) -> dict[str, Any]:
         """Hand one piece of work to a step's function."""
@@ -170,7 +178,10 @@ def pool(
         **resources,
     )  # fmt: skip
     with readable_failures():
-        yield from data.iter_rows()
+        for report in data.iter_rows():
+            if report.get("failure"):
+                raise IncompleteRun(report["failure"]) from RuntimeError(report["traceback"])
+            yield report
 
 
 def _arguments(run: RunOf[Any], cluster: Cluster, model: Model) -> dict[str, Any]:

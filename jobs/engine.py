@@ -252,9 +252,14 @@ def readable_failures() -> Iterator[None]:
         cause = _root_cause(error)
         if isinstance(cause, RunError):
             raise type(cause)(str(cause)) from None
-        raise IncompleteRun(
-            f"a worker failed with {type(cause).__name__}: {first_line(cause)}; start the same command again to go on"
-        ) from error
+        raise IncompleteRun(failure(cause)) from error
+
+
+def failure(error: BaseException) -> str:
+    """The sentence about what failed in a worker."""
+    if isinstance(error, RunError):
+        return str(error)
+    return f"a worker failed with {type(error).__name__}: {first_line(error)}; start the same command again to go on"
 
 
 def _root_cause(error: BaseException) -> BaseException:

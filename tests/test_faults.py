@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,6 +104,33 @@ def test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes
     for folder in ("tables", "texts", "factors"):
         assert digests(out, folder) == digests(undisturbed[0], folder)
     assert not list(out.rglob(".writing-*"))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a file system of its own, and a function that changes its size."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=60k", "tmpfs", str(disk)]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this process may not mount a file system")
+    yield disk, lambda size: subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_ends_the_run_as_incomplete_and_it_goes_on_where_there_is_room(undisturbed, base, small_disk):
+    disk, resize = small_disk
+    arguments = [*base, "--out", str(disk / "run"), "--workers", "2"]
+    for size in ("60k", "400k"):  # Full while shards are written, then while a worker writes.
+        resize(size)
+        code, _, stderr = finish(start(arguments))
+        assert code == 3, stderr
+        assert "the disk is full" in stderr
+    resize("100m")
+    code, _, stderr = finish(start(arguments))
+    assert code == 0, stderr
+    for folder in ("tables", "texts", "factors"):
+        assert digests(disk / "run", folder) == digests(undisturbed[0], folder)
 
 
 def test_without_a_terminal_there_are_only_lines(undisturbed):
