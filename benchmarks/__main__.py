@@ -31,7 +31,7 @@ def main(names: list[str]) -> int:
     from transformers.utils import logging
 
     import tempscale
-    from benchmarks import cosine, embedding, gpu, million, overhead, paragraphs, socm, stage
+    from benchmarks import cosine, embedding, gpu, gpu_embedding, million, overhead, paragraphs, socm, stage
 
     every = {
         "embedding": embedding.measure,
@@ -40,7 +40,7 @@ def main(names: list[str]) -> int:
         "socm": socm.measure,
         "cosine": cosine.measure,
         "stage": stage.measure,
-        "gpu": gpu.measure,
+        "gpu": lambda: [*gpu.measure(), *gpu_embedding.measure()],
         "million": million.measure,
     }
     unknown = set(names) - set(every)

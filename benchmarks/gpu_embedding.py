@@ -1,0 +1,78 @@
+"""Embedding on a GPU: the real MiniLM over synthetic sentences, against sentence-transformers in float32 and bfloat16.
+
+`python -m benchmarks.gpu_embedding [DEVICE TEXTS]`; fewer on `cpu`, where it shows no more than that it works.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from typing import Any
+
+import torch
+
+from benchmarks.embedding import _operations
+from benchmarks.gpu import _dense, _seconds
+
+TEXTS, BATCHES, BUDGETS = 20_000, (32, 64, 128, 256), (16_384, 65_536)
+
+
+def measure(device: str = "cuda", count: int = TEXTS) -> list[dict[str, Any]]:
+    """Tokens a second of each way; ratios to sentence-transformers as it comes (float32, batches of 32)."""
+    if device == "cuda" and not torch.cuda.is_available():
+        return []
+    from sentence_transformers import SentenceTransformer
+
+    from tempscale import Encoder
+    from tempscale.checkpoint import default_model
+
+    generator, folder = random.Random(0), default_model()
+    words = [
+        "river",
+        "bridge",
+        "winter",
+        "market",
+        "engine",
+        "garden",
+        "paper",
+        "silver",
+        "theory",
+        "number",
+        "city",
+        "music",
+        "water",
+        "language",
+        "history",
+    ]
+    corpus = [" ".join(generator.choices(words, k=max(3, int(generator.lognormvariate(4, 0.8))))) for _ in range(count)]
+    lengths = Encoder.load(folder, device="cpu").tokenizer(corpus).lengths
+    rates = {name: _dense(device, name) for name in ("float32", "bfloat16")}
+    ways: list[tuple[str, str, Any]] = []
+    for dtype in ("float32", "bfloat16"):
+        peer = SentenceTransformer(folder, device=device, model_kwargs={"dtype": getattr(torch, dtype)})
+        peer.max_seq_length = 512
+        for batch in BATCHES:
+            encode = lambda peer=peer, batch=batch: peer.encode(  # noqa: E731
+                corpus, batch_size=batch, normalize_embeddings=True, show_progress_bar=False
+            )
+            ways.append((f"sentence-transformers, {dtype}, batches of {batch}", dtype, encode))
+    for dtype in ("float32", "bfloat16"):
+        for budget in BUDGETS:
+            encoder = Encoder.load(folder, device=device, precision=dtype, token_budget=budget)  # type: ignore[arg-type]
+            for moments in (False, True):
+                encode = lambda encoder=encoder, moments=moments: encoder.encode(corpus, moments=moments)  # noqa: E731
+                what = f"tempscale, {dtype}, {budget:,} tokens at once" + ", token moments" * moments
+                ways.append((what, dtype, encode))
+    model = Encoder.load(folder, device="cpu").model
+    seconds = [_seconds(device, 2, encode) for _, _, encode in ways]
+    return [
+        {"what": what, "rate": sum(lengths) / s, "unit": "tokens/s", "ratio": seconds[0] / s, "dense_rate": rates[dtype]}
+        | {"limit_share": _operations(model.config, lengths) / s / rates[dtype]}
+        for (what, dtype, _), s in zip(ways, seconds, strict=True)
+    ]
+
+
+if __name__ == "__main__":
+    device, count = (*sys.argv[1:], *("cuda", str(TEXTS))[len(sys.argv) - 1 :])
+    print(json.dumps(measure(device, int(count)), indent=2))
