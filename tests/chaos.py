@@ -123,7 +123,7 @@ class Storm:
 
 def _name(process: psutil.Process) -> str:
     try:
-        return " ".join(process.cmdline())
+        return " ".join(process.cmdline()).strip()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return ""
 
