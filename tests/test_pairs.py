@@ -26,6 +26,7 @@ from tempscale import nuclear
 from tempscale.moments import covariance_factor
 from tempscale.nuclear import paired_nuclear_norms
 from tempscale.socm import socm_pairs
+from tempscale.temperature import Temperature
 
 MAX_LENGTH = 48
 
@@ -467,6 +468,59 @@ def test_a_text_that_breaks_the_model_costs_its_pairs_only(tiny_folder, tmp_path
         expected = socm_pairs(torch.stack(means), factors, [0, 2], [1, 0])
         assert [row["d_sigma"] for row in part] == pytest.approx(expected.d_sigma.tolist(), abs=1e-6)
         assert [row["tokens_b"] for row in part] == [5, 4]
+
+
+class Death(BaseException):
+    """The process is gone: nothing is tidied up."""
+
+
+@pytest.mark.parametrize("temperatures", [[1.0, 0.8], [1.0, {"by_role": {"query": 0.9, "document": 0.8}}]])
+def test_a_text_that_kills_its_process_costs_its_pairs_only(tiny_folder, tmp_path, temperatures):
+    from jobs.marks import DEADLY
+    from jobs.pair_socm import PairActor
+
+    folder = tiny_folder()
+    (tmp_path / "p.csv").write_text("id,text_a,text_b\n1,a b,c d e\n2,z,c d e\n3,f g h,a b\n4,f,k z z\n5,k k,m\n")
+    storage, config = Storage(str(tmp_path / "run")), configured(tmp_path / "p.csv", tmp_path / "run")
+    index = pair_chunks.chunk(storage, config)
+    work = pa.Table.from_pylist([{"name": index["shards"][0]["name"], **config.socm.model_dump()}])
+    model = runs.Model("tiny", str(folder), "", 64)
+    (deadly,) = PairActor(storage, model, temperatures, {"max_length": 64}, 0).encoder.tokenizer(["z"]).ids
+
+    def attempt():
+        actor = PairActor(storage, model, temperatures, {"max_length": 64}, 0)
+        hidden = actor.encoder._hidden
+
+        def guarded(ids, device):
+            if any(deadly[1] in row for row in ids):
+                raise Death
+            return hidden(ids, device)
+
+        actor.encoder._hidden = guarded
+        return actor.process(0, work)
+
+    deaths = 0
+    while deaths < 30:
+        try:
+            assert attempt() == {"number": 0, "pairs": 5}
+            break
+        except Death:
+            deaths += 1
+    assert 0 < deaths < 30
+    rejected = storage.read_table("rejected/model=tiny/part-00000.parquet").to_pylist()
+    assert {row["text_id"]: row["reason"] for row in rejected} == {"2": f"tiny: {DEADLY}", "4": f"tiny: {DEADLY}"}
+    assert not storage.list("partials/marks")
+    clean = tmp_path / "clean.csv"
+    clean.write_text("id,text_a,text_b\n1,a b,c d e\n3,f g h,a b\n5,k k,m\n")
+    other = Storage(str(tmp_path / "other"))
+    pair_chunks.chunk(other, configured(clean, tmp_path / "other"))
+    PairActor(other, model, temperatures, {"max_length": 64}, 0).process(0, work)
+    for temperature in map(Temperature.of, temperatures):
+        name = f"partials/pairs/model=tiny/temperature={temperature.slug}/part-00000.parquet"
+        found, expected = storage.read_table(name), other.read_table(name)
+        assert found.column("pair").to_pylist() == [0, 2, 4]
+        for column in ("d_mu", "d_sigma", "socm"):
+            assert found.column(column).to_pylist() == pytest.approx(expected.column(column).to_pylist(), abs=1e-6)
 
 
 # --- what a user can get wrong ----------------------------------------------------------------------------------------
