@@ -128,14 +128,15 @@ def _look_up(
     """Leave the texts that every key has, a part a temperature; (shard, row) of the others."""
     store, shas = Storage(root), asked.column("content_sha").to_pylist()
     known = set(shas)
+    tables = []
     for place in keys:
-        known &= set(_read(store, place, buckets, known, ["content_sha"]).column("content_sha").to_pylist())
+        tables.append(_read(store, place, buckets, known))
+        known &= set(tables[-1].column("content_sha").to_pylist())
     hit = np.array([sha in known for sha in shas], dtype=bool)
     hits = asked.filter(pa.array(hit))
-    for place, target in zip(keys, places, strict=True):
+    for table, target in zip(tables, places, strict=True):
         if not known:
             break
-        table = _read(store, place, buckets, known, None)
         row_of = {sha: row for row, sha in enumerate(table.column("content_sha").to_pylist())}
         rows = table.take([row_of[sha] for sha in hits.column("content_sha").to_pylist()])
         truncated = pc.or_(rows.column("truncated"), hits.column("cut"))
@@ -147,13 +148,13 @@ def _look_up(
     return np.stack([absent.column(name).to_numpy() for name in ("shard", "row")], axis=1)
 
 
-def _read(store: Storage, place: str, buckets: Sequence[int], wanted: set[str], columns: list[str] | None) -> pa.Table:
+def _read(store: Storage, place: str, buckets: Sequence[int], wanted: set[str]) -> pa.Table:
     """The wanted texts that some buckets of a key hold, each once."""
     tables, seen = [], set[str]()
     for number in buckets:
-        for name in store.list(f"{place}/bucket-{number:03d}"):
+        for name in _listed(store, f"{place}/bucket-{number:03d}"):
             try:
-                table = store.read_table(name, columns)
+                table = store.read_table(name)
             except (OSError, pa.ArrowException):
                 continue  # Merged by another process, or damaged: what it held is embedded again.
             shas = table.column("content_sha").to_pylist()
@@ -162,6 +163,14 @@ def _read(store: Storage, place: str, buckets: Sequence[int], wanted: set[str], 
             if keep:
                 tables.append(table.take(keep))
     return pa.concat_tables(tables) if tables else pa.table({"content_sha": pa.array([], pa.string())})
+
+
+def _listed(store: Storage, place: str) -> list[str]:
+    """The files of a bucket; none where it cannot be looked into."""
+    try:
+        return store.list(place)
+    except OSError:
+        return []
 
 
 def remember(

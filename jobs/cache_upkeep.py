@@ -73,8 +73,16 @@ def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[
 
 def _held(store: Storage, place: str) -> Held:
     files = [name for name in store.list(place) if name.endswith(".parquet")]
-    rows = sum(store.rows(name) for name in files)
+    rows = sum(_rows(store, name) for name in files)
     return Held(place, store.read_json(f"{place}/{KEY}"), rows, len(files), sum(store.size(name) for name in files))
+
+
+def _rows(store: Storage, name: str) -> int:
+    """The texts of a file; none where it is damaged."""
+    try:
+        return store.rows(name)
+    except (OSError, pa.ArrowException):
+        return 0
 
 
 def _contents(runs: list[str]) -> set[str]:

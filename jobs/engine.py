@@ -21,7 +21,8 @@ from jobs.errors import IncompleteRun, RunError, UsageError
 from tempscale.checkpoint import first_line
 
 _OBJECT_STORE_BYTES = 1 << 30
-_NO_PROGRESS_SECONDS = 600
+_NO_PROGRESS_SECONDS = 3600
+"""Longer than a shard takes anywhere. A text that kills its process is found by marks, long before."""
 _CONNECT_SECONDS = 10
 _LEAST_PATIENCE_SECONDS = 30
 _ONE_THREAD = {
@@ -149,7 +150,7 @@ def _configure_data() -> None:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    # A text that kills its process would be retried for ever; without progress the run ends as incomplete.
+    # What hangs ends as incomplete.
     context.execution_no_progress_timeout_s = _NO_PROGRESS_SECONDS
     logging.getLogger("ray.data").setLevel(logging.ERROR)
 

@@ -48,9 +48,13 @@ def records(source: str, columns: Columns) -> Iterator[Record]:
     Raises:
         UsageError: no such table, a missing column, or its package is not installed.
     """
-    table = _open(source)
+    data = _open(source)
     name = _path(source).rstrip("/").rpartition("/")[2]
-    data = table if kind(source) == "lance" else table.to_pyarrow_dataset()
+    if kind(source) == "delta":
+        try:
+            data = data.to_pyarrow_dataset()
+        except Exception as error:  # A table with features that the package cannot read.
+            raise UsageError(f"'{name}' cannot be read as a Delta table: {first_line(error)}") from None
     wanted = check_columns(list(data.schema.names), name, columns)
     try:
         yield from batches_as_records(data.to_batches(columns=wanted), name)

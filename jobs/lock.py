@@ -9,12 +9,12 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
 
-from jobs.errors import UsageError
+from jobs.errors import IncompleteRun, UsageError
 from jobs.storage import Storage
 
 NAME = ".lock"
@@ -70,7 +70,10 @@ def _wait_for_its_death(storage: Storage) -> None:
 
 def _renew(storage: Storage, own: dict[str, Any], ended: threading.Event) -> None:
     while not ended.wait(_RENEWED_SECONDS):
-        storage.write(NAME, _written(own), durable=False)
+        with suppress(IncompleteRun, OSError):  # The next one may succeed, and several may fail before it counts as dead.
+            last = _read(storage)
+            if last is None or last["run"] == own["run"]:  # Of a machine that slept, another may have taken it over.
+                storage.write(NAME, _written(own), durable=False)
 
 
 def _written(own: dict[str, Any]) -> bytes:

@@ -189,11 +189,13 @@ def find_models(config: RunConfig) -> list[Model]:
 def facts(run: RunOf[Any]) -> dict[str, Any]:
     """What run.json says of every run, whatever its command."""
     begun = started(run)
-    exceptions = [run.storage.read_json(name) for name in run.storage.list(EXCEPTIONS)]
+    noted = [*run.storage.list(EXCEPTIONS), *run.storage.list(f"queries/{EXCEPTIONS}")]
+    exceptions = [("queries: " if name.startswith("queries/") else "") + run.storage.read_json(name) for name in noted]
     if begun["processor"] != processor():
         exceptions.append(f"begun on {begun['processor']}, finished on {processor()}")
     config = run.config.model_dump(mode="json", exclude={"execution": {"address"}})  # An address may hold a secret.
     _hide_secrets(config, run.config.reads)
+    config["out"] = shown(config["out"])
     if config["execution"]["cache"] is not None:
         config["execution"]["cache"] = shown(config["execution"]["cache"])
     models = {m.label: {"name": m.label, "fingerprint": m.fingerprint, "max_length": m.max_length} for m in run.models}

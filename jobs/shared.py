@@ -22,12 +22,18 @@ def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> None
         UsageError: a node does not; names the node, the folder and what to do.
     """
     import ray.exceptions
+    import ray.util.client
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     local = [(option, storage) for option, storage in folders if storage.is_local]
-    if len(nodes) < 2 or not (local or models):
+    # Ray's client, on an address ray://, stands on none of the nodes.
+    if (len(nodes) < 2 and not ray.util.client.ray.is_connected()) or not (local or models):
         return
+    died = (
+        ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError,
+        ray.exceptions.LocalRayletDiedError,
+    )  # fmt: skip
     token = uuid.uuid4().hex
     for _, storage in local:
         storage.write(f"{PROOF}/{token}/driver", token.encode())
@@ -41,19 +47,17 @@ def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> None
     }
     try:
         for node, reference in asked.items():
-            try:
-                with readable_failures():
+            with readable_failures():
+                try:
                     read, present = ray.get(reference)
-            except IncompleteRun as error:
-                if isinstance(error.__cause__, ray.exceptions.RayTaskError):
-                    raise
-                continue  # The node died while it was asked: it will not work for this run.
+                except died:
+                    continue  # While it was asked: it will not work for this run.
             for (option, storage), seen in zip(local, read, strict=True):
                 name = f"{PROOF}/{token}/{node}"
                 if not (seen and storage.exists(name) and storage.read(name) == token.encode()):
                     raise UsageError(
-                        f"{option} '{storage.root}' is a folder of this machine that node {nodes[node]} does not share; "
-                        "give one on a shared disk or object storage, such as s3://bucket/run"
+                        f"{option} '{storage.root}' is a folder of this machine that node {nodes[node]} does not share or "
+                        "cannot write; give one on a shared disk or object storage, such as s3://bucket/run"
                     )
             for model, there in zip(models, present, strict=True):
                 if not there:
@@ -74,8 +78,11 @@ def answer(roots: Sequence[str], models: Sequence[str], token: str, node: str) -
     read = []
     for root in roots:
         storage, name = Storage(root), f"{PROOF}/{token}/driver"
-        seen = storage.exists(name) and storage.read(name) == token.encode()
-        if seen:
-            storage.write(f"{PROOF}/{token}/{node}", token.encode())
+        try:
+            seen = storage.exists(name) and storage.read(name) == token.encode()
+            if seen:
+                storage.write(f"{PROOF}/{token}/{node}", token.encode())
+        except (OSError, IncompleteRun):  # Read-only there, say.
+            seen = False
         read.append(seen)
     return read, [os.path.isdir(model) for model in models]

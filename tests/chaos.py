@@ -91,7 +91,9 @@ class Storm:
         name = "MapWorker" if kind == "actor" else ""
         found = [process for node in nodes for process in self._workers(node, name)]
         if kind == "worker":
-            found = [process for process in found if "IDLE" not in _name(process)]
+            found = [
+                process for process in found if not any(word in _name(process) for word in ("IDLE", "Agent", "Tracker"))
+            ]
         if not found:
             return False
         victim = self.random.choice(sorted(found, key=lambda process: process.pid))
@@ -169,9 +171,9 @@ def main(kills: int, seed: int) -> int:
     same = True
     while len(hits) < kills and same:
         out = folder / f"run-{rounds}"
-        storm = Storm([*base, "--out", str(out)], out, seed + rounds)
+        storm = Storm([*base, "--out", str(out), "--cache", str(folder / f"cache-{rounds}")], out, seed + rounds)
         try:
-            code = storm.run(plan(min(8, kills - len(hits)), seed + rounds), (1.0, 12.0))
+            code = storm.run(plan(min(8, kills - len(hits)), seed + rounds), (3.0, 45.0))
         finally:
             storm.close()
         killed = sum(kill["what"] == "driver" and kill["hit"] for kill in storm.kills)

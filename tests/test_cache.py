@@ -226,9 +226,24 @@ def test_damaged_files_of_a_cache_are_as_if_they_were_not_there(nights, small_mo
     files = sorted(store.rglob("bucket-*/*.parquet"))
     for file in files[::3]:
         file.write_bytes(file.read_bytes()[:-9])
+    for file in files[1::3]:  # The footer is whole, what it speaks of is not.
+        whole = file.read_bytes()
+        file.write_bytes(whole[:4] + bytes(len(whole) // 2) + whole[4 + len(whole) // 2 :])
+    assert cache_upkeep.listed(str(store))
     run(tmp_path / "run", nights / "tuesday.jsonl", small_model, store)
     assert 0 < known(tmp_path / "run") < TEXTS
     assert embedded(tmp_path / "run")["text_id"].to_list() == embedded(nights / "plain")["text_id"].to_list()
+
+
+def test_pruning_drops_damaged_files(nights, tmp_path):
+    store = tmp_path / "cache"
+    shutil.copytree(nights / "cache", store)
+    files = sorted(store.rglob("bucket-*/*.parquet"))
+    files[0].write_bytes(files[0].read_bytes()[:-9])
+    (files[0].parent / "another.parquet").write_bytes(b"nothing")
+    cache_upkeep.prune(str(store), None, [])
+    assert not files[0].exists()
+    assert len(list(store.rglob("bucket-*/*.parquet"))) == len(files) - 1
 
 
 def test_a_cache_that_cannot_be_added_to_costs_the_run_nothing(nights, small_model, monkeypatch, tmp_path, capsys):

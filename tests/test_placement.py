@@ -9,8 +9,10 @@ import pytest
 import ray
 from ray import cloudpickle
 
-from jobs import actor, config, engine
+from jobs import actor, config, engine, shared
+from jobs.errors import UsageError
 from jobs.runs import Model, Run
+from jobs.shared import answer
 from jobs.storage import Storage
 
 NODES, GPUS = 2, 2
@@ -108,6 +110,23 @@ def test_a_crew_and_the_tiles_have_gpus_too(cluster, run, monkeypatch):
     assert set(found) == set(tiles)
     assert {report["device"] for report in found.values()} == {"cuda"}
     assert len(check(found.values(), NODES * GPUS)) == NODES
+
+
+def elsewhere(roots, models, token, node):
+    """As a node answers whose folders are its own."""
+    return answer([f"{root}-elsewhere" for root in roots], models, token, node)
+
+
+def test_every_node_proves_that_it_shares_the_folders(cluster, tmp_path, monkeypatch):
+    out = Storage(str(tmp_path / "run"))
+    shared.check([("--out", out)], [str(tmp_path)])
+    assert not out.exists(shared.PROOF)
+    with pytest.raises(UsageError, match="model folder '/nowhere/model' is not on node"):
+        shared.check([("--out", out)], ["/nowhere/model"])
+    monkeypatch.setattr(shared, "answer", elsewhere)
+    with pytest.raises(UsageError, match="--out '.*run' is a folder of this machine that node .* does not share"):
+        shared.check([("--out", out)], [])
+    assert not out.exists(shared.PROOF)
 
 
 def test_an_actor_that_finds_no_place_is_let_go(cluster, run, monkeypatch):
