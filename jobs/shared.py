@@ -36,7 +36,7 @@ def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> None
     )  # fmt: skip
     token = uuid.uuid4().hex
     for _, storage in local:
-        storage.write(f"{PROOF}/{token}/driver", token.encode())
+        storage.write(f"{PROOF}-{token}/driver", token.encode())
     roots = [storage.root for _, storage in local]
     ask = ray.remote(num_cpus=0, max_retries=3)(answer)
     asked = {
@@ -53,7 +53,7 @@ def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> None
                 except died:
                     continue  # While it was asked: it will not work for this run.
             for (option, storage), seen in zip(local, read, strict=True):
-                name = f"{PROOF}/{token}/{node}"
+                name = f"{PROOF}-{token}/{node}"
                 if not (seen and storage.exists(name) and storage.read(name) == token.encode()):
                     raise UsageError(
                         f"{option} '{storage.root}' is a folder of this machine that node {nodes[node]} does not share or "
@@ -66,22 +66,22 @@ def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> None
                     )
     finally:
         for _, storage in local:
-            storage.remove(f"{PROOF}/{token}")
+            storage.remove(f"{PROOF}-{token}")
 
 
 PROOF = ".proof"
-"""The folder of the files that prove it, in a folder of each run, which stays for seconds."""
+"""Begins the name of the folder of the files that prove it, which stays for seconds."""
 
 
 def answer(roots: Sequence[str], models: Sequence[str], token: str, node: str) -> tuple[list[bool], list[bool]]:
     """On a node: whether each folder holds the driver's token, and whether each model is there; leaves tokens of its own."""
     read = []
     for root in roots:
-        storage, name = Storage(root), f"{PROOF}/{token}/driver"
+        storage, name = Storage(root), f"{PROOF}-{token}/driver"
         try:
             seen = storage.exists(name) and storage.read(name) == token.encode()
             if seen:
-                storage.write(f"{PROOF}/{token}/{node}", token.encode())
+                storage.write(f"{PROOF}-{token}/{node}", token.encode())
         except (OSError, IncompleteRun):  # Read-only there, say.
             seen = False
         read.append(seen)
