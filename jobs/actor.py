@@ -164,7 +164,7 @@ def pool(
     data = ray.data.from_items(rows, override_num_blocks=len(rows))
     if prepare is not None:
         # Without a claim to a CPU: where a cluster has become smaller, its actors could hold all of them for ever.
-        ahead = ray.data.TaskPoolStrategy(size=cluster.workers)
+        ahead = ray.data.TaskPoolStrategy(size=min(cluster.workers, len(rows)))
         data = data.map_batches(
             prepare, batch_size=1, batch_format="pyarrow", num_cpus=0, compute=ahead, fn_kwargs=prepare_arguments or {}
         )

@@ -165,11 +165,17 @@ def test_neighbours_and_exposure(finished, tables, tau, asked_by):
     graph = graph.sort("text_id")
     assert graph["text_id"].to_list() == asking["text_id"].to_list()
     expected = nearest(np.array(asking["embedding"].to_list(), dtype=np.float64), ids, vectors, asked_by == "corpus")
-    same = 0
-    for row, best in zip(graph.iter_rows(named=True), expected, strict=True):
+    place, same = {text_id: k for k, text_id in enumerate(ids)}, 0
+    own = np.array(asking["embedding"].to_list(), dtype=np.float64)
+    for vector, row, best in zip(own, graph.iter_rows(named=True), expected, strict=True):
         np.testing.assert_allclose(row["cosines"], [-c for c, _ in best], atol=2e-6)
+        # Another text may stand where one as near to the last digit does, and nowhere else.
+        named = vectors[[place[text_id] for text_id in row["neighbours"]]] @ vector
+        np.testing.assert_allclose(named, [-c for c, _ in best], atol=2e-6)
+        assert len(set(row["neighbours"])) == len(best)
+        assert asked_by == "queries" or row["text_id"] not in row["neighbours"]
         same += row["neighbours"] == [text_id for _, text_id in best]
-    assert same >= 0.97 * len(expected), "only ties in the last digit may differ"
+    assert same >= 0.9 * len(expected)
     interval = dict(zip(ids, (max(e for e in EDGES if e <= n) for n in texts["tokens"]), strict=True))
     slots = [interval[i] for row in graph["neighbours"] for i in row]
     table = tables["exposure"].filter((pl.col("tau") == tau) & (pl.col("asked_by") == asked_by) & (pl.col("k") == K))
