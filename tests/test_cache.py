@@ -224,9 +224,9 @@ def test_damaged_files_of_a_cache_are_as_if_they_were_not_there(nights, small_mo
     store = tmp_path / "cache"
     shutil.copytree(nights / "cache", store)
     files = sorted(store.rglob("bucket-*/*.parquet"))
-    for file in files[::3]:
+    for file in files[::5]:
         file.write_bytes(file.read_bytes()[:-9])
-    for file in files[1::3]:  # The footer is whole, what it speaks of is not.
+    for file in files[1::5]:  # The footer is whole, what it speaks of is not.
         whole = file.read_bytes()
         file.write_bytes(whole[:4] + bytes(len(whole) // 2) + whole[4 + len(whole) // 2 :])
     assert cache_upkeep.listed(str(store))
