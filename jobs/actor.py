@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,16 +14,19 @@ import pyarrow as pa
 from jobs.engine import Cluster, failure, readable_failures, started
 from jobs.errors import IncompleteRun
 from jobs.runs import EXCEPTIONS
+from jobs.schema import REJECTED
 from jobs.storage import Storage
 
 if TYPE_CHECKING:
     from jobs.runs import Model, RunOf
+    from tempscale.gathering import Encoded
+    from tempscale.tokens import Tokens
 
 ROLE = "document"
 """What the texts of a corpus are, for a temperature that depends on the role."""
 TOKEN_BUDGETS = {False: 1024, True: 16_384}
 """Padded tokens of a micro-batch without and with a GPU, unless the configuration says or a run has measured."""
-LOST_DEVICE = 70
+_LOST_DEVICE = 70
 """Exit code of a worker whose GPU does not answer any more."""
 _RETRIES = 3
 _ROW = pa.schema([("number", pa.int64()), ("payload", pa.large_binary())])
@@ -64,6 +68,24 @@ class ModelActor:
         report = process(self, number, work)
         _return_freed_memory()
         return report
+
+    def encode(self, tokens: Tokens, **how: Any) -> Encoded:
+        """`Encoder.encode_tokens`, which finds the texts that the model fails on; a lost GPU ends the process."""
+        from tempscale.batches import lost_device
+
+        try:
+            return self.encoder.encode_tokens(tokens, isolate=True, **how)
+        except RuntimeError as error:
+            if lost_device(error):  # Nothing more can run here: a death like any other.
+                os._exit(_LOST_DEVICE)
+            raise
+
+    def reject(self, number: int, rows: list[dict[str, Any]]) -> None:
+        """Leave what a piece of work has rejected, in place of what an attempt that died may have."""
+        name = f"rejected/model={self.model.label}/part-{number:05d}.parquet"
+        self.storage.remove(name)
+        if rows:
+            self.storage.write_table(name, REJECTED.build_rows(rows))
 
     @contextmanager
     def noting(self, piece: str, died: bool = False) -> Iterator[None]:

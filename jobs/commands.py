@@ -5,6 +5,8 @@ What takes seconds to import is imported where it is needed: a mistake in the op
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from jobs.pairs_config import PairsConfig
+    from jobs.progress import Journal
 
 
 def configured(
@@ -42,50 +45,45 @@ def temperatures(tau: list[float] | None, file: Path | None) -> list[Any]:
 
 def audit(settings: AuditConfig, console: Console, *, fresh: bool, plan: bool) -> int:
     """Run an audit, or estimate what it would take, and print how it ended."""
-    from jobs.sources import shown
-
     if plan:
         from jobs.plan import print_plan
 
         print_plan(settings, console)
         return 0
-    from rich.markup import escape
-
-    title = escape(f"{shown(settings.corpus.source)} → {settings.out}")
-    console.print(f"[bold]tempscale audit[/] {title}", highlight=False, soft_wrap=True)
-    from jobs.closing import close
-    from jobs.progress import Journal
-
-    journal = Journal(console)
-    try:
+    with _begun("audit", settings.corpus.source, settings.out, console) as journal:
         from jobs.audit import audit as run_audit
 
         run = run_audit(settings, journal, fresh=fresh)
-    finally:
-        journal.close()
+    from jobs.closing import close
+
     close(run)
     return 0
 
 
 def pairs(settings: PairsConfig, console: Console, *, fresh: bool) -> int:
     """Measure explicit pairs and print how it ended."""
-    from rich.markup import escape
-
-    from jobs.closing import close_pairs
-    from jobs.progress import Journal
-    from jobs.sources import shown
-
-    title = escape(f"{shown(settings.pairs.source)} → {settings.out}")
-    console.print(f"[bold]tempscale pairs[/] {title}", highlight=False, soft_wrap=True)
-    journal = Journal(console)
-    try:
+    with _begun("pairs", settings.pairs.source, settings.out, console) as journal:
         from jobs.pairs import pairs as run_pairs
 
         run = run_pairs(settings, journal, fresh=fresh)
-    finally:
-        journal.close()
+    from jobs.closing import close_pairs
+
     close_pairs(run)
     return 0
+
+
+@contextmanager
+def _begun(command: str, source: str, out: str, console: Console) -> Iterator[Journal]:
+    """Say at once what begins; the journal of its progress, closed at its end."""
+    from rich.markup import escape
+
+    from jobs.progress import Journal
+    from jobs.sources import shown
+
+    title = escape(f"{shown(source)} → {out}")
+    console.print(f"[bold]tempscale {command}[/] {title}", highlight=False, soft_wrap=True)
+    with closing(Journal(console)) as journal:
+        yield journal
 
 
 def cache(folder: str, action: str, unused_days: int | None, keep: list[str], console: Console) -> int:

@@ -11,7 +11,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from tempscale.tiles import keyed_hash
 
 _REJECTED_ROWS = 10_000
 _SHORTEST_SHARD_SHARE = 16
+Identified = TypeVar("Identified", bound=tuple[Any, ...])
 
 
 class Text(NamedTuple):
@@ -72,7 +73,7 @@ def shard(storage: Storage, config: AuditConfig, on_rows: Callable[[int], None] 
     counts = Counts()
     usable = _usable(sources.rows(config.corpus, config.out), config, counts, Rejects(storage), on_rows)
     if config.corpus.sample is not None:
-        usable = _sampled(usable, config.corpus.sample, config.seed)
+        usable = sampled(usable, config.corpus.sample, config.seed)
     digest, shards = hashlib.sha256(), []
     for number, texts in enumerate(_shards(usable, config)):
         name = f"shards/part-{number:05d}.parquet"
@@ -291,9 +292,15 @@ def usable_id(value: Any) -> tuple[str | None, str | None]:
         return None, "the id is not valid UTF-8"
 
 
-def _sampled(texts: Iterable[Text], size: int, seed: int) -> Iterator[Text]:
-    """The texts of smallest keyed hash, in the corpus's order: a simple random sample, stable from night to night."""
-    keyed = ((keyed_hash(text.text_id, seed), text.text_id, order, text) for order, text in enumerate(texts))
+def sampled(texts: Iterable[Identified], size: int, seed: int) -> Iterator[Identified]:
+    """Those whose ids have the smallest keyed hashes, in the corpus's order: a simple random sample, the same every night.
+
+    Args:
+        texts: tuples that begin with an id.
+        size: how many to draw.
+        seed: of the hash.
+    """
+    keyed = ((keyed_hash(text[0], seed), text[0], order, text) for order, text in enumerate(texts))
     for _, _, _, text in sorted(heapq.nsmallest(size, keyed), key=lambda item: item[2]):
         yield text
 

@@ -6,7 +6,6 @@ temperature gives it a finite embedding, so that temperatures are compared on th
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
@@ -56,9 +55,7 @@ def embed(
     arguments |= {"long": run.config.embedding.long}
     for report in actor.pool(run, cluster, model, worker or EmbedActor, work, tokenise, arguments):
         on_texts(report["texts"])
-    rejected = sum(
-        run.storage.read_table(name, ["reason"]).num_rows for name in run.storage.list(f"rejected/model={model.label}")
-    )
+    rejected = sum(map(run.storage.rows, run.storage.list(f"rejected/model={model.label}")))
     return {"embedded": index["analysed"] - rejected, "rejected": rejected}
 
 
@@ -95,7 +92,6 @@ class EmbedActor(actor.ModelActor):
 
     def process(self, number: int, work: pa.Table) -> dict[str, Any]:
         """Write one shard's parts, one a temperature, and its rejected texts."""
-        from tempscale.batches import lost_device
         from tempscale.tokens import Tokens
 
         tokens = Tokens.of_chunks(work.column("ids").to_pylist(), work.column("truncated").to_pylist())
@@ -105,16 +101,8 @@ class EmbedActor(actor.ModelActor):
         with self.noting(f"shard {number}", marks.halved):
             for temperature in self.temperatures:
                 self.encoder.set_temperature(temperature)
-                try:
-                    out = self.encoder.encode_tokens(
-                        tokens, role=self.role, isolate=True, batches=batches, before=marks.before
-                    )
-                except RuntimeError as error:
-                    if lost_device(error):  # Nothing more can run in this process: a death like any other.
-                        os._exit(actor.LOST_DEVICE)
-                    raise
+                encoded.append(self.encode(tokens, role=self.role, batches=batches, before=marks.before))
                 marks.after()
-                encoded.append(out)
         owner = range(work.num_rows) if tokens.text is None else tokens.text
         reasons = {owner[i]: DEADLY for i in marks.deadly}
         for out in encoded:
@@ -123,7 +111,7 @@ class EmbedActor(actor.ModelActor):
         for out in encoded:
             for column in (out.embeddings, *(out.moments or ())):
                 finite &= np.isfinite(column.numpy().reshape(work.num_rows, -1)).all(1)
-        self._reject(number, work, finite, reasons)
+        self.reject(number, self._lost(number, work, finite, reasons))
         for temperature, out in zip(self.temperatures, encoded, strict=True):
             self.storage.write_table(self._part(temperature, number), _table(work, out, finite))
         marks.done()
@@ -132,17 +120,13 @@ class EmbedActor(actor.ModelActor):
     def _part(self, temperature: Any, number: int) -> str:
         return f"texts/model={self.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
 
-    def _reject(self, number: int, work: pa.Table, finite: np.ndarray, reasons: dict[int, str]) -> None:
-        rows = [
+    def _lost(self, number: int, work: pa.Table, finite: np.ndarray, reasons: dict[int, str]) -> list[dict[str, Any]]:
+        return [
             {"text_id": text_id, "place": f"shard {number}"}
             | {"reason": f"{self.model.label}: {reasons.get(k, 'it gives no finite embedding')}"}
             for k, (text_id, kept) in enumerate(zip(work.column("text_id").to_pylist(), finite, strict=True))
             if not kept
         ]
-        name = f"rejected/model={self.model.label}/part-{number:05d}.parquet"
-        self.storage.remove(name)  # An attempt that died may have rejected what this one did not.
-        if rows:
-            self.storage.write_table(name, schema.REJECTED.build_rows(rows))
 
 
 class QueryActor(EmbedActor):

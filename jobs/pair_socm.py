@@ -7,7 +7,6 @@ so that temperatures are compared on the same pairs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from jobs import actor, schema
+from jobs import actor
 from jobs.engine import Cluster
 from jobs.marks import DEADLY, MARKS, Marks, forget
 from jobs.pairs_config import PairsConfig
@@ -53,9 +52,7 @@ def measure(
     on_pairs(there)
     for report in actor.pool(run, cluster, model, PairActor, work):
         on_pairs(report["pairs"])
-    rejected = sum(
-        run.storage.read_table(name, ["reason"]).num_rows for name in run.storage.list(f"rejected/model={model.label}")
-    )
+    rejected = sum(map(run.storage.rows, run.storage.list(f"rejected/model={model.label}")))
     return {"measured": index["pairs"] - rejected, "rejected": rejected}
 
 
@@ -75,7 +72,7 @@ class PairActor(actor.ModelActor):
             figures = [self._figures(t, sides, first, second, mode, marks, lost) for t in self.temperatures]
         finite = np.asarray(np.isfinite(np.stack(figures)).all(axis=(0, 1)))
         reasons = [lost.get(int(a)) or lost.get(int(b)) for a, b in zip(first, second, strict=True)]
-        self._reject(number, chunk, finite, reasons)
+        self.reject(number, self._lost(chunk, finite, reasons))
         lengths, truncated = np.array(tokens.lengths, dtype=np.int32), np.array(tokens.truncated, dtype=bool)
         columns: dict[str, Any] = {"pair": chunk.column("pair").to_numpy()}
         for letter, side in (("a", first), ("b", second)):
@@ -122,7 +119,6 @@ class PairActor(actor.ModelActor):
         """
         import torch
 
-        from tempscale.batches import lost_device
         from tempscale.socm import socm_pairs
 
         if not len(first):
@@ -132,15 +128,10 @@ class PairActor(actor.ModelActor):
         factors: list[torch.Tensor] = []
         places = []
         for side in sides:
-            try:
-                out = self.encoder.encode_tokens(
-                    side.tokens, moments=False, factors=True, role=side.role, isolate=True, batches=side.batches,
-                    before=partial(_mark, marks, side.start),
-                )  # fmt: skip
-            except RuntimeError as error:
-                if lost_device(error):
-                    os._exit(actor.LOST_DEVICE)
-                raise
+            out = self.encode(
+                side.tokens, moments=False, factors=True, role=side.role, batches=side.batches,
+                before=partial(_mark, marks, side.start),
+            )  # fmt: skip
             marks.after()
             lost |= {int(side.texts[i]): reason for i, reason in out.failed.items()}
             if not out.factors:  # The model fails on all of them.
@@ -153,17 +144,13 @@ class PairActor(actor.ModelActor):
         values = socm_pairs(torch.stack(means), factors, places[0][first], places[-1][second], **mode)
         return np.stack([value.numpy() for value in values])
 
-    def _reject(self, number: int, chunk: pa.Table, finite: np.ndarray, reasons: list[str | None]) -> None:
-        name = f"rejected/model={self.model.label}/part-{number:05d}.parquet"
-        self.storage.remove(name)  # An attempt that died may have rejected what this one did not.
-        lost = [
+    def _lost(self, chunk: pa.Table, finite: np.ndarray, reasons: list[str | None]) -> list[dict[str, Any]]:
+        return [
             {"text_id": row["pair_id"], "place": row["place"]}
             | {"reason": f"{self.model.label}: {reason or 'it gives no finite figures'}"}
             for row, kept, reason in zip(chunk.select(["pair_id", "place"]).to_pylist(), finite, reasons, strict=True)
             if not kept
         ]
-        if lost:
-            self.storage.write_table(name, schema.REJECTED.build_rows(lost))
 
 
 def _mark(marks: Marks, start: int, batch: list[int]) -> None:

@@ -60,7 +60,7 @@ def socm(
 def sample_size(run: Run, model: Model, temperature: Temperature) -> int:
     """Texts whose factors are there."""
     names = run.storage.list(run.place("factors", model, temperature))
-    return sum(run.storage.read_table(name, ["tokens"]).num_rows for name in names)
+    return sum(map(run.storage.rows, names))
 
 
 def measure(

@@ -9,7 +9,8 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -86,19 +87,8 @@ class Storage:
                 if fs.info(target)["size"] != len(data):
                     raise IncompleteRun(f"'{target}' was not written whole; start the same command again")
                 return
-            folder = os.path.dirname(target)
-            os.makedirs(folder, exist_ok=True)
-            temporary = os.path.join(folder, f"{_TEMPORARY}{uuid.uuid4().hex}")
-            try:
-                with open(temporary, "wb") as stream:
-                    stream.write(data)
-                    if durable:
-                        stream.flush()
-                        os.fsync(stream.fileno())
+            with _temporary(target, data, durable) as temporary:
                 os.replace(temporary, target)
-            finally:
-                if os.path.exists(temporary):
-                    os.unlink(temporary)
         except OSError as error:
             reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
             raise IncompleteRun(f"cannot write '{target}': {reason}; mend that and start the same command again") from None
@@ -112,17 +102,11 @@ class Storage:
         fs, _ = self._fs
         target = self.path(name)
         if self.is_local:
-            folder = os.path.dirname(target)
-            os.makedirs(folder, exist_ok=True)
-            temporary = os.path.join(folder, f"{_TEMPORARY}{uuid.uuid4().hex}")
             try:
-                with open(temporary, "wb") as stream:
-                    stream.write(data)
-                os.link(temporary, target)
+                with _temporary(target, data, durable=False) as temporary:
+                    os.link(temporary, target)
             except FileExistsError:
                 return False
-            finally:
-                os.unlink(temporary)
             return True
         try:
             fs.pipe_file(target, data, mode="create")
@@ -176,3 +160,21 @@ class Storage:
     def write_json(self, name: str, value: Any, durable: bool = True) -> None:
         """Write a JSON file, keys in the order given."""
         self.write(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode(), durable)
+
+
+@contextmanager
+def _temporary(target: str, data: bytes, durable: bool) -> Iterator[str]:
+    """The name of a file beside a target that holds the whole of it; gone afterwards, unless it was renamed."""
+    folder = os.path.dirname(target)
+    os.makedirs(folder, exist_ok=True)
+    temporary = os.path.join(folder, f"{_TEMPORARY}{uuid.uuid4().hex}")
+    try:
+        with open(temporary, "wb") as stream:
+            stream.write(data)
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
+        yield temporary
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)

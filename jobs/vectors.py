@@ -6,20 +6,20 @@ Length collapse and exposure need embeddings and lengths alone. What needs token
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from jobs import blocks, corpus, parts, schema, sources
-from jobs.config import AuditConfig, Corpus
+from jobs.config import Corpus
 from jobs.corpus import Counts, Rejects
 from jobs.errors import UsageError
 from jobs.readers import Columns
 from jobs.runs import GIVEN, SHARDED, Run
 from jobs.sources import Row
-from tempscale.tiles import keyed_hash
 
 _PART = 4096
 
@@ -44,7 +44,9 @@ def take(run: Run, on_rows: Callable[[int], None]) -> dict[str, Any]:
     counts, digest, temperature = Counts(), hashlib.sha256(), run.temperatures[0]
     reader = Reader(config.corpus)
     found = corpus.usable(rows(config.corpus, config.out), config, counts, Rejects(storage), on_rows, reader)
-    for number, some in enumerate(_parts(_sampled(found, config))):
+    if config.corpus.sample is not None:
+        found = corpus.sampled(found, config.corpus.sample, config.seed)
+    for number, some in enumerate(iter(lambda: list(islice(found, _PART)), [])):
         table = _table(some)
         for text_id, sha in zip(*(table.column(name).to_pylist() for name in ("text_id", "content_sha")), strict=True):
             digest.update(f"{len(text_id)}:{text_id}:{sha}\n".encode())
@@ -163,26 +165,6 @@ def _id(value: Any, place: str) -> Any:
 
 
 Found = tuple[str, tuple[np.ndarray, int]]
-
-
-def _sampled(found: Iterable[Found], config: AuditConfig) -> Iterable[Found]:
-    if config.corpus.sample is None:
-        return found
-    import heapq
-
-    keyed = ((keyed_hash(one[0], config.seed), one[0], order, one) for order, one in enumerate(found))
-    return (one for *_, one in sorted(heapq.nsmallest(config.corpus.sample, keyed), key=lambda item: item[2]))
-
-
-def _parts(found: Iterable[Found]) -> Iterator[list[Found]]:
-    current: list[Found] = []
-    for one in found:
-        current.append(one)
-        if len(current) == _PART:
-            yield current
-            current = []
-    if current:
-        yield current
 
 
 def _table(some: list[Found]) -> pa.Table:
