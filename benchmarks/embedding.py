@@ -34,7 +34,7 @@ def measure() -> list[dict[str, Any]]:
         away = (
             peer.encode(corpus, convert_to_tensor=True, normalize_embeddings=True) - encoder.encode(corpus).embeddings
         ).abs()
-    operations = _operations(encoder.model.config, lengths)
+    needed = operations(encoder.model.config, lengths)
     names = ("sentence-transformers", "tempscale", "tempscale + token moments", "tempscale + moments, τ 0.8")
     return [
         {
@@ -42,14 +42,14 @@ def measure() -> list[dict[str, Any]]:
             "rate": tokens / s,
             "unit": "tokens/s",
             "ratio": seconds[0] / s,
-            "limit_share": operations / s / gemm_rate(),
+            "limit_share": needed / s / gemm_rate(),
         }
         | ({"largest_difference": float(away.max())} if name == "tempscale" else {})
         for name, s in zip(names, seconds, strict=True)
     ]
 
 
-def _operations(config: Any, lengths: list[int]) -> float:
+def operations(config: Any, lengths: list[int]) -> float:
     """Float operations of the products of a BERT, without padding."""
     d, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     return float(sum(layers * (2 * n * (4 * d * d + 2 * d * inner) + 4 * n * n * d) for n in lengths))

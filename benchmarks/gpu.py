@@ -27,11 +27,11 @@ def measure(device: str = "cuda", texts: int = TEXTS, tile: int = TILE) -> list[
     """Pairs a second of SOCM and of cosines; nothing where there is no GPU."""
     if device == "cuda" and not torch.cuda.is_available():
         return []
-    rates = {name: _dense(device, name) for name in DTYPES}
+    rates = {name: dense(device, name) for name in DTYPES}
     return [_socm(device, texts, rates["float32"]), *_cosines(device, tile, rates)]
 
 
-def _seconds(device: str, rounds: int, work: Callable[[], object]) -> float:
+def seconds_of(device: str, rounds: int, work: Callable[[], object]) -> float:
     """The fastest of some rounds, each to the end of what the device was asked to do."""
 
     def finished() -> None:
@@ -42,14 +42,14 @@ def _seconds(device: str, rounds: int, work: Callable[[], object]) -> float:
     return fastest(rounds, finished)[0]
 
 
-def _dense(device: str, precision: str) -> float:
+def dense(device: str, precision: str) -> float:
     """Operations a second of a large square product."""
     size = 8192 if device.startswith("cuda") else 1024
     a, b = (torch.randn(size, size, device=device).to(DTYPES[precision]) for _ in range(2))
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     try:
-        return 2 * size**3 / _seconds(device, 5, lambda: a @ b)
+        return 2 * size**3 / seconds_of(device, 5, lambda: a @ b)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
 
@@ -68,7 +68,7 @@ def _socm(device: str, texts: int, rate: float) -> dict[str, Any]:
 
     tokens = _tokens(texts)
     there = [x.to(device) for x in tokens]
-    seconds = _seconds(device, 2, lambda: pairwise_socm(there))
+    seconds = seconds_of(device, 2, lambda: pairwise_socm(there))
     found = pairwise_socm(there).d_sigma.cpu()
     chosen = np.random.default_rng(1).integers(0, texts, (CHECKED if texts > 300 else 50, 2))
     error = max(abs(float(found[i, j]) - _exact(tokens[i], tokens[j])) for i, j in chosen.tolist() if i != j)
@@ -103,7 +103,7 @@ def _cosines(device: str, tile: int, rates: dict[str, float]) -> list[dict[str, 
         left = Block(seen[:tile], interval * 0, labels[:tile])
         right = Block(seen[tile:], interval, labels[tile:])
         for neighbours in (0, 10):
-            seconds = _seconds(
+            seconds = seconds_of(
                 device, 2,
                 lambda left=left, right=right, k=neighbours, how=precision: cosine_tile(
                     left, right, 8, diagonal=False, neighbours=k, duplicate=0.95, listed=100, device=device, precision=how

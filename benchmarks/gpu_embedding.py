@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.embedding import _operations
-from benchmarks.gpu import _dense, _seconds
+from benchmarks.embedding import operations
+from benchmarks.gpu import dense, seconds_of
 
 TEXTS, BATCHES, BUDGETS = 20_000, (32, 64, 128, 256), (16_384, 65_536)
 
@@ -47,7 +47,7 @@ def measure(device: str = "cuda", count: int = TEXTS) -> list[dict[str, Any]]:
     ]
     corpus = [" ".join(generator.choices(words, k=max(3, int(generator.lognormvariate(4, 0.8))))) for _ in range(count)]
     lengths = Encoder.load(folder, device="cpu").tokenizer(corpus).lengths
-    rates = {name: _dense(device, name) for name in ("float32", "bfloat16")}
+    rates = {name: dense(device, name) for name in ("float32", "bfloat16")}
     ways: list[tuple[str, str, Any]] = []
     for dtype in ("float32", "bfloat16"):
         peer = SentenceTransformer(folder, device=device, model_kwargs={"dtype": getattr(torch, dtype)})
@@ -65,10 +65,10 @@ def measure(device: str = "cuda", count: int = TEXTS) -> list[dict[str, Any]]:
                 what = f"tempscale, {dtype}, {budget:,} tokens at once" + ", token moments" * moments
                 ways.append((what, dtype, encode))
     model = Encoder.load(folder, device="cpu").model
-    seconds = [_seconds(device, 2, encode) for _, _, encode in ways]
+    seconds = [seconds_of(device, 2, encode) for _, _, encode in ways]
     return [
         {"what": what, "rate": sum(lengths) / s, "unit": "tokens/s", "ratio": seconds[0] / s, "dense_rate": rates[dtype]}
-        | {"limit_share": _operations(model.config, lengths) / s / rates[dtype]}
+        | {"limit_share": operations(model.config, lengths) / s / rates[dtype]}
         for (what, dtype, _), s in zip(ways, seconds, strict=True)
     ]
 

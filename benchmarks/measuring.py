@@ -31,8 +31,13 @@ def fastest(rounds: int, *works: Callable[[], object]) -> list[float]:
     return best
 
 
-@lru_cache(maxsize=1)
-def gemm_rate() -> float:
-    """Float32 operations a second of a large square product on one thread: the limit for what is made of products."""
+@lru_cache(maxsize=2)
+def gemm_rate(threads: int = 1) -> float:
+    """Float32 operations a second of a large square product: the limit for what is made of products."""
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
-    return 2 * 2048**3 / fastest(3, lambda: a @ b)[0]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return 2 * 2048**3 / fastest(3, lambda: a @ b)[0]
+    finally:
+        torch.set_num_threads(before)

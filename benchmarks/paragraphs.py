@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.embedding import _operations
-from benchmarks.measuring import fastest, texts
+from benchmarks.embedding import operations
+from benchmarks.measuring import fastest, gemm_rate, texts
 from benchmarks.socm import WIKIPEDIA
 
 COUNT, THREADS, BATCHES, TRIED = 2000, 2, (16, 32, 64, 128), 400
@@ -50,7 +50,7 @@ def measure() -> list[dict[str, Any]]:
             cosines = [
                 float((theirs * e.encode(corpus, moments=False).embeddings.double()).sum(1).min()) for e in (exact, half)
             ]
-        limit = _operations(exact.model.config, lengths) / _gemm_rate()
+        limit = operations(exact.model.config, lengths) / gemm_rate(THREADS)
     finally:
         torch.set_num_threads(before)
     names = (
@@ -78,11 +78,6 @@ def _paragraphs() -> tuple[list[str], str]:
     if not file.is_file():
         return texts(COUNT), "docstrings"
     return pq.read_table(file, columns=["text"]).slice(0, COUNT)["text"].to_pylist(), "Wikipedia paragraphs"
-
-
-def _gemm_rate() -> float:
-    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
-    return 2 * 2048**3 / fastest(5, lambda: a @ b)[0]
 
 
 def _on_ray(corpus: list[str], source: str, tokens: int) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from jobs.engine import Cluster, failure, readable_failures, started
 from jobs.errors import IncompleteRun
-from jobs.runs import EXCEPTIONS
+from jobs.runs import EXCEPTIONS, note_processor, processor
 from jobs.schema import REJECTED
 from jobs.storage import Storage
 
@@ -50,6 +50,7 @@ class ModelActor:
         self.storage, self.model = storage, model
         self.temperatures = [Temperature.of(value) for value in temperatures]
         self.encoder = Encoder.load(model.name, device="cuda" if gpus else "cpu", **settings)
+        note_processor(storage, torch.cuda.get_device_name() if gpus else processor(), "embedded")
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Work through a batch of (number, payload) rows; returns what each reports, or how it failed."""

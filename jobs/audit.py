@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
@@ -41,6 +40,7 @@ from jobs.layout import Layout, layout
 from jobs.progress import Journal
 from jobs.runs import Run
 from jobs.storage import Storage
+from jobs.urls import shown
 
 
 def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
@@ -50,11 +50,13 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
         UsageError: the configuration, corpus, models or run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call goes on.
     """
-    with lock.held(Storage(config.out)):
+    with lock.held(Storage(config.out), lambda: journal.stage("wait for the end of another run")):
         return _audit(config, journal, fresh)
 
 
 def _audit(config: AuditConfig, journal: Journal, fresh: bool) -> Run:
+    if config.execution.cache is not None:
+        Storage(config.execution.cache).check_reachable()
     if fresh:
         _check_inputs(config)  # A mistake must not cost the run that is to be replaced.
     run = runs.begin(config, fresh=fresh)
@@ -73,7 +75,7 @@ def _audit(config: AuditConfig, journal: Journal, fresh: bool) -> Run:
         stage.note = f"{index['analysed']:,} of {index['usable']:,} texts, {index['rejected']:,} rows rejected"
     # Numbers merged in this process must not depend on how many cores it finds.
     with engine.session(config.execution) as cluster, threadpool_limits(1):
-        shared.check(_folders(run), [model.name for model in run.models if os.path.isabs(model.name)])
+        shared.check_run(run, _folders(run))
         layouts, rejected = {}, 0
         for model in run.models:
             layouts[model.label], lost = _analysed(run, cluster, model, index, queries, asked, journal)
@@ -105,7 +107,7 @@ def _check_inputs(config: AuditConfig) -> None:
     sources.state(config.corpus, config.out)
     rows = sources.rows if config.corpus.embedding_column is None else vectors.rows
     if next(iter(rows(config.corpus, config.out)), None) is None:
-        raise UsageError(f"corpus '{sources.shown(config.corpus.source)}' has no row")
+        raise UsageError(f"corpus '{shown(config.corpus.source)}' has no row")
     engine.check_reachable(config.execution)
 
 

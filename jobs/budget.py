@@ -71,7 +71,8 @@ def measure(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, 
     import torch
 
     row = work.to_pylist()[0]
-    tokens = worker.encoder.tokenizer(worker.storage.read_table(row["name"], ["text"]).column("text").to_pylist())
+    texts = worker.storage.read_table(row["name"], ["text"]).column("text").to_pylist()
+    tokens = worker.encoder.tokenizer(texts, isolate=True)
     if not row["gpu"]:
         tokens = tokens.take(range(min(len(tokens), _CPU_TEXTS)))
     worker.encoder.set_temperature(worker.temperatures[0])

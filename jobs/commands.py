@@ -78,9 +78,9 @@ def _begun(command: str, source: str, out: str, console: Console) -> Iterator[Jo
     from rich.markup import escape
 
     from jobs.progress import Journal
-    from jobs.sources import shown
+    from jobs.urls import shown
 
-    title = escape(f"{shown(source)} → {out}")
+    title = escape(f"{shown(source)} → {shown(out)}")
     console.print(f"[bold]tempscale {command}[/] {title}", highlight=False, soft_wrap=True)
     with closing(Journal(console)) as journal:
         yield journal

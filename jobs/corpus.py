@@ -24,6 +24,7 @@ from jobs.runs import SHARDED
 from jobs.schema import REJECTED, SHARDS
 from jobs.sources import Row
 from jobs.storage import Storage
+from jobs.urls import shown
 from tempscale.tiles import keyed_hash
 
 _REJECTED_ROWS = 10_000
@@ -98,11 +99,11 @@ def index_of(
         reasons = ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.reasons.items()))
         what = "text" if config.corpus.embedding_column is None else "embedding"
         raise UsageError(
-            f"{config.corpus.kind} '{sources.shown(config.corpus.source)}' has no usable {what}: {counts.read} rows read"
+            f"{config.corpus.kind} '{shown(config.corpus.source)}' has no usable {what}: {counts.read} rows read"
             + (f", all rejected ({reasons})" if reasons else "")
         )
     return {
-        "source": sources.shown(config.corpus.source), "source_state": state, "fingerprint": fingerprint,
+        "source": shown(config.corpus.source), "source_state": state, "fingerprint": fingerprint,
         "read": counts.read, "rejected": counts.rejected, "usable": counts.usable, "analysed": counts.analysed,
         "rejected_reasons": dict(sorted(counts.reasons.items())), "shards": shards,
     }  # fmt: skip

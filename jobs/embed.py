@@ -72,7 +72,7 @@ def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int, lo
     pieces: dict[int, pa.Table] = {}
     for row in batch.to_pylist():
         shard = storage.read_table(actor.unpack(row["payload"]).column("name")[0].as_py())
-        tokens = _tokenizer(folder, max_length, long)(shard.column("text").to_pylist())
+        tokens = _tokenizer(folder, max_length, long)(shard.column("text").to_pylist(), isolate=True)
         truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
         pieces[row["number"]] = pa.table(
             {
@@ -80,6 +80,7 @@ def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int, lo
                 "content_sha": shard.column("content_sha"),
                 "ids": pa.array(tokens.chunks(), pa.list_(pa.list_(pa.int32()))),
                 "truncated": pa.array(truncated),
+                "failed": pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string()),
             }
         )
     return actor.rows(pieces)
@@ -94,7 +95,8 @@ class EmbedActor(actor.ModelActor):
         """Write one shard's parts, one a temperature, and its rejected texts."""
         from tempscale.tokens import Tokens
 
-        tokens = Tokens.of_chunks(work.column("ids").to_pylist(), work.column("truncated").to_pylist())
+        failed = {k: reason for k, reason in enumerate(work.column("failed").to_pylist()) if reason is not None}
+        tokens = Tokens.of_chunks(work.column("ids").to_pylist(), work.column("truncated").to_pylist(), failed)
         marks = Marks(self.storage, f"{MARKS}/model={self.model.label}/shard-{number:05d}.json")
         batches = marks.begin(self.encoder.batches(tokens))
         encoded = []

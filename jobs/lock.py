@@ -8,35 +8,46 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from jobs.errors import IncompleteRun, UsageError
 from jobs.storage import Storage
+from jobs.urls import shown
 
 NAME = ".lock"
 _RENEWED_SECONDS, _STALE_SECONDS, _LOOK_SECONDS = 30.0, 150.0, 5.0
+_FORGOTTEN_SECONDS = 600.0
+"""Longer than two machines' clocks differ: a lock that was not renewed for so long need not be watched."""
+_SETTLED_SECONDS = 1.0
+"""In which of several that take over a dead run's lock all but the last have seen that theirs is gone."""
 
 
 @contextmanager
-def held(storage: Storage) -> Iterator[None]:
+def held(storage: Storage, waiting: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Iterator[None]:
     """Hold the folder's lock; one whose owner has died is taken over.
 
     A folder that cannot be written, or a storage that cannot lock, is left to whoever writes first to speak of.
 
+    Args:
+        storage: the folder.
+        waiting: entered while a lock of another machine is watched, which takes minutes.
+
     Raises:
-        UsageError: another run that lives holds it.
+        UsageError: another run that lives holds it, or the storage cannot be reached.
     """
+    storage.check_reachable()
     own = {
-        "run": uuid.uuid4().hex, "host": socket.gethostname(), "pid": os.getpid(),
+        "run": uuid.uuid4().hex, "host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(),
         "since": psutil.Process().create_time(),
     }  # fmt: skip
     try:
-        while not storage.create(NAME, _written(own)):
-            _wait_for_its_death(storage)
+        _take(storage, own, waiting)
     except (OSError, NotImplementedError):
         yield
         return
@@ -53,19 +64,24 @@ def held(storage: Storage) -> Iterator[None]:
             storage.remove(NAME)
 
 
-def _wait_for_its_death(storage: Storage) -> None:
-    """Remove the lock of a run that is dead; of one on another machine the missing renewals tell, after a while."""
-    first = other = _read(storage)
-    while other is not None and not _dead(other):
-        if other["host"] == socket.gethostname() or other != first:
+def _take(storage: Storage, own: dict[str, Any], waiting: Callable[[], AbstractContextManager[Any]]) -> None:
+    """Create the lock, over that of a dead run where there is one."""
+    while not storage.create(NAME, _written(own)):
+        other = _read(storage)
+        if other is None:
+            continue
+        if not _dead(other, waiting, storage):
             raise UsageError(
-                f"'{storage.root}' is in use by another run (process {other['pid']} on {other['host']}); "
+                f"'{shown(storage.root)}' is in use by another run (process {other['pid']} on {other['host']}); "
                 "wait for its end or choose another --out"
             )
-        time.sleep(_LOOK_SECONDS)
-        other = _read(storage)
-    if other is not None and _read(storage) == other:
-        storage.remove(NAME)
+        if _read(storage) == other:
+            storage.remove(NAME)
+        if storage.create(NAME, _written(own)):
+            time.sleep(_SETTLED_SECONDS)  # Someone else may have seen the same death, and removed the wrong lock.
+            last = _read(storage)
+            if last is not None and last["run"] == own["run"]:
+                return
 
 
 def _renew(storage: Storage, own: dict[str, Any], ended: threading.Event) -> None:
@@ -88,14 +104,32 @@ def _read(storage: Storage) -> dict[str, Any] | None:
         return None
     except ValueError:
         found = {}
-    return {"run": "", "host": "", "pid": 0, "since": 0.0, "renewed": 0.0} | found
+    return {"run": "", "host": "", "machine": "", "pid": 0, "since": 0.0, "renewed": 0.0} | found
 
 
-def _dead(other: dict[str, Any]) -> bool:
-    """Whether the owner of a lock is gone: on this machine its process, elsewhere its renewals."""
-    if other["host"] == socket.gethostname():
+def _dead(other: dict[str, Any], waiting: Callable[[], AbstractContextManager[Any]], storage: Storage) -> bool:
+    """Whether the owner of a lock is gone: on this machine its process, elsewhere its renewals, by this machine's clock."""
+    if other["machine"] == _machine():
         try:
             return bool(psutil.Process(other["pid"]).create_time() != other["since"])
         except psutil.NoSuchProcess:
             return True
-    return bool(time.time() - other["renewed"] > _STALE_SECONDS)
+    if time.time() - other["renewed"] > _FORGOTTEN_SECONDS:
+        return True
+    with waiting():
+        begun = time.monotonic()
+        while time.monotonic() - begun < _STALE_SECONDS:
+            time.sleep(_LOOK_SECONDS)
+            if _read(storage) != other:
+                return False
+    return True
+
+
+@lru_cache(maxsize=1)
+def _machine() -> str:
+    """What tells a machine or container from every other, also of the same name: numbers of processes are its own."""
+    found = [socket.gethostname()]
+    with suppress(OSError):
+        found.append(Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip())
+        found.append(os.readlink("/proc/self/ns/pid"))
+    return "/".join(found)

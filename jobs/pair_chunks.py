@@ -21,6 +21,7 @@ from jobs.pairs_schema import CHUNK
 from jobs.readers import Columns, Record, utf8_or_bytes
 from jobs.runs import SHARDED
 from jobs.storage import Storage
+from jobs.urls import shown
 
 _ID_CHARACTERS = 24
 
@@ -84,11 +85,11 @@ def chunk(storage: Storage, config: PairsConfig, on_rows: Callable[[int], None] 
     if counts.pairs == 0:
         told = ", ".join(f"{count} × {reason}" for reason, count in reasons.items())
         raise UsageError(
-            f"pairs '{sources.shown(config.pairs.source)}' has no usable pair: {counts.rows} rows read"
+            f"pairs '{shown(config.pairs.source)}' has no usable pair: {counts.rows} rows read"
             + (f", all rejected ({told})" if told else "")
         )
     index = {
-        "source": sources.shown(config.pairs.source), "source_state": state, "fingerprint": digest.hexdigest(),
+        "source": shown(config.pairs.source), "source_state": state, "fingerprint": digest.hexdigest(),
         "read": counts.rows, "rejected": sum(reasons.values()), "rejected_reasons": reasons, "pairs": counts.pairs,
         "shards": chunks,
     }  # fmt: skip

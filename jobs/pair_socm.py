@@ -64,7 +64,7 @@ class PairActor(actor.ModelActor):
         mode = work.to_pylist()[0]
         chunk = self.storage.read_table(mode.pop("name"))
         texts, first, second = _distinct(chunk)
-        tokens = self.encoder.tokenizer(texts)
+        tokens = self.encoder.tokenizer(texts, isolate=True)
         marks = Marks(self.storage, f"{MARKS}/model={self.model.label}/chunk-{number:05d}.json")
         sides = self._sides(tokens, first, second, marks)
         lost = {text: DEADLY for side in sides for text in side.deadly}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from threadpoolctl import threadpool_limits
@@ -13,6 +12,7 @@ from jobs.pairs_config import PairsConfig
 from jobs.progress import Journal
 from jobs.runs import RunOf
 from jobs.storage import Storage
+from jobs.urls import shown
 
 
 def pairs(config: PairsConfig, journal: Journal, *, fresh: bool = False) -> RunOf[PairsConfig]:
@@ -22,7 +22,7 @@ def pairs(config: PairsConfig, journal: Journal, *, fresh: bool = False) -> RunO
         UsageError: the configuration, source, models or run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call goes on.
     """
-    with lock.held(Storage(config.out)):
+    with lock.held(Storage(config.out), lambda: journal.stage("wait for the end of another run")):
         return _pairs(config, journal, fresh)
 
 
@@ -42,7 +42,7 @@ def _pairs(config: PairsConfig, journal: Journal, fresh: bool) -> RunOf[PairsCon
     rejected = 0
     # Numbers merged in this process must not depend on how many cores it finds.
     with engine.session(config.execution) as cluster, threadpool_limits(1):
-        shared.check([("--out", run.storage)], [model.name for model in run.models if os.path.isabs(model.name)])
+        shared.check_run(run, [("--out", run.storage)])
         for model in run.models:
             rejected += _measured(run, cluster, model, index, journal)
         with journal.stage("tables") as stage:
@@ -65,7 +65,7 @@ def _check_inputs(config: PairsConfig) -> None:
     """
     sources.state(config.pairs, config.out)
     if next(pair_chunks.records(config), None) is None:
-        raise UsageError(f"pairs '{sources.shown(config.pairs.source)}' has no row")
+        raise UsageError(f"pairs '{shown(config.pairs.source)}' has no row")
     engine.check_reachable(config.execution)
 
 

@@ -15,7 +15,7 @@ from jobs import corpus, runs, vectors
 from jobs.config import AuditConfig
 from jobs.errors import UsageError
 from jobs.progress import duration
-from jobs.sources import shown
+from jobs.urls import shown
 from tempscale.cosine import Block, cosine_tile
 from tempscale.tiles import block_size
 

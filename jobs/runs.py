@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import os
 import platform
 from dataclasses import dataclass
@@ -14,14 +15,16 @@ from jobs import lock
 from jobs.config import AuditConfig, Encoding, Execution
 from jobs.errors import IncompleteRun, UsageError
 from jobs.schema import SCHEMA_VERSION
-from jobs.sources import shown
 from jobs.storage import Storage
+from jobs.urls import shown
 from tempscale import checkpoint
 from tempscale.temperature import Temperature
 
 BEGUN, SHARDED, DONE = "begun.json", "shards/index.json", "run.json"
 EXCEPTIONS = "partials/exceptions"
 """One sentence a file: what is not byte-identical to any other run of the same texts."""
+PROCESSORS = "partials/processors"
+"""What kinds worked on a run, by step: each has last digits of its own."""
 _OURS = (DONE, "report.html", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards", BEGUN)
 _VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "numba", "pyarrow", "ray", "polars")
 
@@ -138,13 +141,13 @@ def begin(config: Config, *, fresh: bool = False) -> RunOf[Config]:
         command = found["identity"].get("command", "audit")
         if command != config.command:
             raise UsageError(
-                f"'{config.out}' holds a run of tempscale {command}, and this is tempscale {config.command}. "
+                f"'{shown(config.out)}' holds a run of tempscale {command}, and this is tempscale {config.command}. "
                 "Choose another --out, or start over in this folder with --fresh"
             )
         differences = _differences(found["identity"], identity)
         if differences:
             raise UsageError(
-                f"'{config.out}' holds a different run: {'; '.join(differences)}. "
+                f"'{shown(config.out)}' holds a different run: {'; '.join(differences)}. "
                 "Choose another --out, or start over in this folder with --fresh"
             )
     storage.sweep()
@@ -191,8 +194,7 @@ def facts(run: RunOf[Any]) -> dict[str, Any]:
     begun = started(run)
     noted = [*run.storage.list(EXCEPTIONS), *run.storage.list(f"queries/{EXCEPTIONS}")]
     exceptions = [("queries: " if name.startswith("queries/") else "") + run.storage.read_json(name) for name in noted]
-    if begun["processor"] != processor():
-        exceptions.append(f"begun on {begun['processor']}, finished on {processor()}")
+    exceptions += _processors(run.storage, {begun["processor"], processor()})
     config = run.config.model_dump(mode="json", exclude={"execution": {"address"}})  # An address may hold a secret.
     _hide_secrets(config, run.config.reads)
     config["out"] = shown(config["out"])
@@ -244,6 +246,24 @@ def processor() -> str:
     except OSError:
         names = []
     return f"{platform.machine()} {names[0] if names else platform.processor()}".strip()
+
+
+def note_processor(storage: Storage, name: str, step: str) -> None:
+    """Leave a record of what kind of processor works on a step of the run."""
+    file = f"{PROCESSORS}/{step}/{hashlib.sha256(name.encode()).hexdigest()[:12]}.json"
+    if not storage.exists(file):
+        storage.write_json(file, name, durable=False)
+
+
+def _processors(storage: Storage, of_driver: set[str]) -> list[str]:
+    """A sentence for each step that several kinds of processor worked on."""
+    found = []
+    for step, own in (("embedded", set[str]()), ("computed", of_driver)):
+        noted = [*storage.list(f"{PROCESSORS}/{step}"), *storage.list(f"queries/{PROCESSORS}/{step}")]
+        names = own | {storage.read_json(name) for name in noted}
+        if len(names) > 1:
+            found.append(f"{step} on {len(names)} kinds of processor: {'; '.join(sorted(names))}")
+    return found
 
 
 def _begun(storage: Storage) -> dict[str, Any] | None:

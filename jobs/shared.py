@@ -5,18 +5,33 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 from jobs.engine import readable_failures
 from jobs.errors import IncompleteRun, UsageError
+from jobs.runs import RunOf, note_processor, processor
 from jobs.storage import Storage
 
 
-def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> None:
+def check_run(run: RunOf[Any], folders: Sequence[tuple[str, Storage]]) -> None:
+    """`check` for a run whose workers write to some folders; the kinds of processor are left in its record.
+
+    Raises:
+        UsageError: as `check`.
+    """
+    for kind in check(folders, [model.name for model in run.models if os.path.isabs(model.name)]):
+        note_processor(run.storage, kind, "computed")
+
+
+def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> set[str]:
     """Prove that every node of the Ray cluster reads what this process writes and the other way round.
 
     Args:
         folders: local folders that all must share, each with the option that names it.
         models: folders of models that all must have.
+
+    Returns:
+        The kinds of processor of the nodes; none where there is only this machine.
 
     Raises:
         UsageError: a node does not; names the node, the folder and what to do.
@@ -28,8 +43,9 @@ def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> None
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     local = [(option, storage) for option, storage in folders if storage.is_local]
     # Ray's client, on an address ray://, stands on none of the nodes.
-    if (len(nodes) < 2 and not ray.util.client.ray.is_connected()) or not (local or models):
-        return
+    if len(nodes) < 2 and not ray.util.client.ray.is_connected():
+        return set()
+    processors = set()
     died = (
         ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError,
         ray.exceptions.LocalRayletDiedError,
@@ -49,9 +65,10 @@ def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> None
         for node, reference in asked.items():
             with readable_failures():
                 try:
-                    read, present = ray.get(reference)
+                    read, present, kind = ray.get(reference)
                 except died:
                     continue  # While it was asked: it will not work for this run.
+            processors.add(kind)
             for (option, storage), seen in zip(local, read, strict=True):
                 name = f"{PROOF}-{token}/{node}"
                 if not (seen and storage.exists(name) and storage.read(name) == token.encode()):
@@ -67,14 +84,18 @@ def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> None
     finally:
         for _, storage in local:
             storage.remove(f"{PROOF}-{token}")
+    return processors
 
 
 PROOF = ".proof"
 """Begins the name of the folder of the files that prove it, which stays for seconds."""
 
 
-def answer(roots: Sequence[str], models: Sequence[str], token: str, node: str) -> tuple[list[bool], list[bool]]:
-    """On a node: whether each folder holds the driver's token, and whether each model is there; leaves tokens of its own."""
+def answer(roots: Sequence[str], models: Sequence[str], token: str, node: str) -> tuple[list[bool], list[bool], str]:
+    """On a node: whether each folder holds the driver's token, whether each model is there, and the kind of processor.
+
+    Leaves tokens of its own.
+    """
     read = []
     for root in roots:
         storage, name = Storage(root), f"{PROOF}-{token}/driver"
@@ -85,4 +106,4 @@ def answer(roots: Sequence[str], models: Sequence[str], token: str, node: str) -
         except (OSError, IncompleteRun):  # Read-only there, say.
             seen = False
         read.append(seen)
-    return read, [os.path.isdir(model) for model in models]
+    return read, [os.path.isdir(model) for model in models], processor()

@@ -121,7 +121,7 @@ def leave_survivors(worker: actor.ModelActor, number: int, work: pa.Table) -> di
     """
     metadata = {key.decode(): value.decode() for key, value in work.schema.metadata.items()}
     shard = worker.storage.read_table(metadata["shard"], ["text_id", "text"])
-    tokens = worker.encoder.tokenizer(shard.column("text").to_pylist())
+    tokens = worker.encoder.tokenizer(shard.column("text").to_pylist(), isolate=True)
     place = {text_id: k for k, text_id in enumerate(shard.column("text_id").to_pylist())}
     rejected = worker.storage.list(f"rejected/model={worker.model.label}")
     lost = {i for name in rejected for i in worker.storage.read_table(name, ["text_id"]).column("text_id").to_pylist()}

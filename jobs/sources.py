@@ -19,15 +19,10 @@ from jobs import lakes
 from jobs.config import Corpus
 from jobs.errors import UsageError
 from jobs.readers import COMPRESSIONS, KINDS, UNREADABLE, Columns, Record, check_columns, read, suffix, utf8_or_bytes
-from tempscale.checkpoint import first_line
+from jobs.urls import reason, shown
 
 _NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _DOCUMENTED = (ast.Module, *_NAMED)
-_USER = re.compile(r"\b(?!(?:hf|git|github|abfss?)://)([a-z][a-z0-9+.-]*://)[^/?#]*@", re.IGNORECASE)
-"""What may be a name and a password. In the schemes left out, what stands before the @ names a repository or container."""
-_WEB_QUERY = re.compile(r"(https?://[^?#]*[?#]).*", re.IGNORECASE | re.DOTALL)
-_QUERY = re.compile(r"(://[^?]*\?)[\w.%~-]+=.*", re.DOTALL)
-"""A query where `?` may also be part of a glob."""
 
 
 class Source(Protocol):
@@ -47,12 +42,6 @@ class Row(NamedTuple):
     id: Any
     text: Any
     problem: str | None = None
-
-
-def shown(source: str) -> str:
-    """A source as it may be written down: a URL without its user, password, query and fragment; all else as it is."""
-    without_user = _USER.sub(r"\1***@", source)
-    return _QUERY.sub(r"\1***", _WEB_QUERY.sub(r"\1***", without_user))
 
 
 def rows(corpus: Corpus, without: str | None = None) -> Iterator[Row]:
@@ -110,7 +99,12 @@ def state(given: Source, without: str | None = None) -> dict[str, Any]:
         return {"version": lakes.version(source)}
     fs, files = _expand(given, without)
     facts = {shown(file): fs.info(file) for file in files}
-    return {f: [i.get("size"), str(i.get("mtime") or i.get("LastModified") or i.get("ETag"))] for f, i in facts.items()}
+    return {file: [found.get("size"), str(_when(found))] for file, found in facts.items()}
+
+
+def _when(found: dict[str, Any]) -> Any:
+    """When a file was last changed, or what stands for its content, by the file system's own name for it."""
+    return next((found[name] for name in ("mtime", "LastModified", "ETag", "blob_id") if found.get(name)), None)
 
 
 def _is_hub_dataset(source: str) -> bool:
@@ -125,7 +119,7 @@ def check_unchanged(given: Source, out: str, index: dict[str, Any]) -> None:
     """
     if index["source_state"] != state(given, out):
         raise UsageError(
-            f"{given.kind} '{shown(given.source)}' changed since the run in '{out}' read it; "
+            f"{given.kind} '{shown(given.source)}' changed since the run in '{shown(out)}' read it; "
             "start over with --fresh or choose another --out"
         )
 
@@ -145,7 +139,7 @@ def _files(given: Source, columns: Columns, without: str | None) -> Iterator[Rec
                 yield from read(stream, file, os.path.relpath(name, common), columns)
         except UNREADABLE as error:
             raise UsageError(
-                f"'{name}' cannot be read to its end as {KINDS[suffix(file)]}: {_reason(error, file)}; "
+                f"'{name}' cannot be read to its end as {KINDS[suffix(file)]}: {reason(error, file)}; "
                 "replace or leave out the file"
             ) from None
 
@@ -169,7 +163,7 @@ def _expand(given: Source, without: str | None) -> tuple[Any, list[str]]:
         else:
             found, files = "nothing", []
     except Exception as error:  # Every file system has exceptions of its own.
-        raise UsageError(f"{kind} '{shown(source)}' cannot be opened: {_reason(error, source)}") from None
+        raise UsageError(f"{kind} '{shown(source)}' cannot be opened: {reason(error, source)}") from None
     if files:
         return fs, sorted(files)
     if found == "folder":
@@ -219,7 +213,7 @@ def _hub_dataset(given: Source, columns: Columns) -> Iterator[Record]:
                 check_columns(list(record), f"hf:{name}", columns)
             yield Record(f"{name}:{number}", record)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        raise UsageError(f"dataset 'hf:{name}' cannot be loaded: {_reason(error, name)}") from None
+        raise UsageError(f"dataset 'hf:{name}' cannot be loaded: {reason(error, name)}") from None
 
 
 def _docstrings(given: Source, columns: Columns) -> Iterator[Record]:
@@ -286,9 +280,3 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return str(_package_folder(package))
-
-
-def _reason(error: BaseException, source: str) -> str:
-    """The first line of an error, without the secrets of URLs in it."""
-    line = first_line(error).replace(source, shown(source))
-    return re.sub(r"[\w.+:-]+://[^\s'\"<>]+", lambda url: shown(url[0]), line)

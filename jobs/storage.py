@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.errors import IncompleteRun, UsageError
+from jobs.urls import reason, shown
 
 _TEMPORARY = ".writing-"
 
@@ -38,8 +39,22 @@ class Storage:
             # What another process wrote must be seen: a listing is never remembered.
             fs, path = fsspec.core.url_to_fs(self.root, **({} if self.is_local else {"use_listings_cache": False}))
         except (ImportError, ValueError) as error:
-            raise UsageError(f"'{self.root}' cannot be opened: {error}") from None
+            raise UsageError(f"'{shown(self.root)}' cannot be opened: {reason(error, self.root)}") from None
         return fs, path.rstrip("/")
+
+    def check_reachable(self) -> None:
+        """Raise where a remote storage cannot be asked at all.
+
+        Raises:
+            UsageError: no such storage, no credentials, or no way there.
+        """
+        try:
+            if not self.is_local:
+                self.exists("")
+        except UsageError:
+            raise
+        except Exception as error:  # Every storage has exceptions of its own.
+            raise UsageError(f"'{shown(self.root)}' cannot be opened: {reason(error, self.root)}") from None
 
     @property
     def is_local(self) -> bool:
@@ -117,7 +132,7 @@ class Storage:
                 return False  # What some stores answer where a file is there.
             raise
         except (TypeError, ValueError):
-            raise NotImplementedError(f"'{self.root}' is on a storage without such a step") from None
+            raise NotImplementedError(f"'{shown(self.root)}' is on a storage without such a step") from None
         return True
 
     def remove(self, name: str) -> None:

@@ -140,7 +140,8 @@ class Encoder:
             moments: also compute ‖μ‖, spread and within-text cosine of each text.
             factors: also return each text's unit mean and covariance factor (min(tokens, d), d), or those of some texts.
             role: «query» or «document», for a temperature that depends on it.
-            isolate: find the texts that the model fails on instead of raising; see `Encoded.failed`.
+            isolate: find the texts that the model fails on instead of raising; see `Encoded.failed`, which also has those
+                that the tokenizer failed on.
             batches: which sequences of `tokens` run together, each in one of them; `self.batches(tokens)` unless given.
             before: told the sequences of each micro-batch before it runs.
 
@@ -183,8 +184,10 @@ class Encoder:
             return gather(tokens, passes, width, failed or {}, halved, finish, (moments, factors is not False), chunked)
 
     def batches(self, tokens: Tokens) -> list[list[int]]:
-        """Which sequences run together."""
-        return micro_batches([len(ids) for ids in tokens.ids], self.token_budget)
+        """Which sequences run together; those of texts that the tokenizer failed on in none."""
+        batches = micro_batches([len(ids) for ids in tokens.ids], self.token_budget)
+        owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
+        return _without(batches, lambda i: owner[i] in tokens.failed)
 
     def factors_of(
         self, tokens: Tokens, wanted: Collection[int], role: str | None = None, without: Collection[int] = ()
@@ -201,7 +204,7 @@ class Encoder:
             without: texts that are left out of their micro-batches, because the model cannot run them.
         """
         owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
-        batches = [[i for i in batch if owner[i] not in without] for batch in self.batches(tokens)]
+        batches = _without(self.batches(tokens), lambda i: owner[i] in without)
         batches = [batch for batch in batches if any(owner[i] in wanted for i in batch)]
         out = self.encode_tokens(tokens, moments=False, factors=wanted, role=role, batches=batches, isolate=True)
         assert out.factors is not None
@@ -218,3 +221,9 @@ class Encoder:
         padded, mask = padded.to(device), mask.to(device)
         output = base_model(self.model)(input_ids=padded, attention_mask=mask.long(), **self._arguments)
         return output.last_hidden_state, mask
+
+
+def _without(batches: list[list[int]], left_out: Callable[[int], bool]) -> list[list[int]]:
+    """Micro-batches without some sequences."""
+    found = [[i for i in batch if not left_out(i)] for batch in batches]
+    return [batch for batch in found if batch]

@@ -29,7 +29,7 @@ class Encoded:
     factors: list[Factor] | None
     """Of each text, where asked for."""
     failed: dict[int, str] = field(default_factory=dict)
-    """Texts that the model failed on and why, where that was asked for; all their numbers are NaN."""
+    """Texts that the tokenizer or the model failed on and why, where that was asked for; all their numbers are NaN."""
     halved: list[list[int]] = field(default_factory=list)
     """Texts of the micro-batches that memory did not hold and that ran in halves."""
 
@@ -78,7 +78,7 @@ def gather(
             column[text] = torch.nan
     found = {text: factor for out in passes for text, factor in out.factors.items()}
     found |= {text: scatter.factor() for text, scatter in chunked.items() if text not in absent}
-    lost = {int(owner[i]): reason for i, reason in failed.items()}
+    lost = tokens.failed | {int(owner[i]): reason for i, reason in failed.items()}
     lengths, truncated = (torch.tensor(column) for column in (tokens.lengths, tokens.truncated))
     texts_halved = [sorted({int(owner[i]) for i in batch}) for batch in halved]
     factors = _listed(found, texts) if wanted[1] else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -24,6 +24,8 @@ class Tokens:
     """Of each text."""
     text: list[int] | None = None
     """The text of each sequence, ascending; None where each is a text."""
+    failed: dict[int, str] = field(default_factory=dict)
+    """Texts that the tokenizer failed on and why, where that was asked for; what stands for them is not to be run."""
 
     @property
     def lengths(self) -> list[int]:
@@ -42,7 +44,8 @@ class Tokens:
     def take(self, texts: Iterable[int]) -> Tokens:
         """Some of the texts."""
         chunks, chosen = self.chunks(), list(texts)
-        return Tokens.of_chunks([chunks[i] for i in chosen], [self.truncated[i] for i in chosen])
+        failed = {k: self.failed[i] for k, i in enumerate(chosen) if i in self.failed}
+        return Tokens.of_chunks([chunks[i] for i in chosen], [self.truncated[i] for i in chosen], failed)
 
     def chunks(self) -> list[list[list[int]]]:
         """The sequences of each text."""
@@ -54,11 +57,14 @@ class Tokens:
         return found
 
     @classmethod
-    def of_chunks(cls, chunks: Sequence[Sequence[list[int]]], truncated: list[bool]) -> Tokens:
+    def of_chunks(
+        cls, chunks: Sequence[Sequence[list[int]]], truncated: list[bool], failed: dict[int, str] | None = None
+    ) -> Tokens:
         """The same from what `chunks` gives."""
         if all(len(own) == 1 for own in chunks):
-            return cls([own[0] for own in chunks], truncated)
-        return cls([ids for own in chunks for ids in own], truncated, [k for k, own in enumerate(chunks) for _ in own])
+            return cls([own[0] for own in chunks], truncated, None, failed or {})
+        text = [k for k, own in enumerate(chunks) for _ in own]
+        return cls([ids for own in chunks for ids in own], truncated, text, failed or {})
 
 
 class Tokenizer:
@@ -89,16 +95,36 @@ class Tokenizer:
         settings = inner / "sentence_bert_config.json"
         self._lower = bool(read_json(settings).get("do_lower_case")) if settings.is_file() else False
 
-    def __call__(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        """Tokenise, special tokens included; a text is cut at `max_length` where given, else treated as `long` says."""
+    def __call__(self, texts: Sequence[str], max_length: int | None = None, *, isolate: bool = False) -> Tokens:
+        """Tokenise, special tokens included.
+
+        Args:
+            texts: strings.
+            max_length: where a text is cut; what becomes of a longer one is what `long` says unless this is given.
+            isolate: find the texts that the tokenizer fails on instead of raising; see `Tokens.failed`.
+        """
         if isinstance(texts, str):
             raise TypeError("texts is one string; give a list of strings")
         limit = self._checked(max_length)
+        cut = self.long == "truncate" or max_length is not None
+        try:
+            return self._tokens(texts, limit, cut)
+        except BaseException as error:  # A panic of the library's compiled part is no Exception.
+            if not isolate or isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            if len(texts) == 1:
+                reason = f"the tokenizer fails with {type(error).__name__}: {first_line(error)}"
+                return Tokens([[0]], [False], None, {0: reason})
+        alone = [self([text], max_length, isolate=True) for text in texts]
+        failed = {k: own.failed[0] for k, own in enumerate(alone) if own.failed}
+        return Tokens.of_chunks([own.ids for own in alone], [own.truncated[0] for own in alone], failed)
+
+    def _tokens(self, texts: Sequence[str], limit: int, cut: bool) -> Tokens:
         if not texts:
             return Tokens([], [])
         texts = [text.lower() for text in texts] if self._lower else list(texts)
         encoded = self._tokenizer(texts, truncation=True, max_length=limit, verbose=False)
-        if self.long == "truncate" or max_length is not None:
+        if cut:
             return Tokens(encoded["input_ids"], [bool(encoding.overflowing) for encoding in encoded.encodings])
         chunks = [[encoding.ids, *(more.ids for more in encoding.overflowing)] for encoding in encoded.encodings]
         return Tokens.of_chunks(chunks, [False] * len(texts))

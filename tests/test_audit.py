@@ -7,25 +7,16 @@ import numpy as np
 import polars as pl
 import pytest
 from plain_audit import PlainBert, effective_rank, pair_means, socm_figures, standard_error, text_figures
-from rich.console import Console
+from whole_run import audited
 
 from jobs import config
-from jobs.audit import audit, render_again
+from jobs.audit import render_again
 from jobs.errors import UsageError
-from jobs.progress import Journal
 from tempscale.checkpoint import default_model
 
 EDGES = [0, 32, 64, 100, 200, 300, 400, 500]
 TAUS = [1.0, 0.8]
 TEXTS, SOCM_TEXTS, PROBE_TEXTS = 400, 28, 30
-
-
-def run(data):
-    journal = Journal(Console(stderr=True))
-    try:
-        return audit(config.resolve(data), journal)
-    finally:
-        journal.close()
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +29,7 @@ def corpus_source(request):
 def finished(tmp_path_factory, minilm, corpus_source):
     out = tmp_path_factory.mktemp("audit") / "run"
     settings = {"probe_sample": PROBE_TEXTS, "socm_sample": SOCM_TEXTS, "intervals": EDGES}
-    run({"out": str(out), "corpus": {"source": corpus_source, "sample": TEXTS}, "analysis": settings})
+    audited({"out": str(out), "corpus": {"source": corpus_source, "sample": TEXTS}, "analysis": settings})
     return out
 
 
@@ -296,7 +287,7 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(finished, corpus
     before = (finished / "run.json").stat().st_mtime_ns
     settings = {"probe_sample": PROBE_TEXTS, "socm_sample": SOCM_TEXTS, "intervals": EDGES}
     data = {"out": str(finished), "corpus": {"source": corpus_source, "sample": TEXTS}, "analysis": settings}
-    assert run(data).complete
+    assert audited(data).complete
     assert (finished / "run.json").stat().st_mtime_ns == before
     with pytest.raises(UsageError, match=r"holds a different run: seed was 0, now 5\. Choose another --out"):
-        run(data | {"seed": 5})
+        audited(data | {"seed": 5})

@@ -7,12 +7,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
+from whole_run import as_lines, audited
 
-from jobs import config
-from jobs.audit import audit
 from jobs.errors import UsageError
-from jobs.progress import Journal
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -26,11 +23,7 @@ def run(tmp_path, small_model):
             "out": str(tmp_path / "run"), "corpus": {"source": str(source)} | corpus, "execution": {"workers": 1},
             "embedding": {"models": [small_model]}, "analysis": {"socm_sample": 20, "probe_sample": 10},
         }  # fmt: skip
-        journal = Journal(Console(stderr=True))
-        try:
-            audit(config.resolve(data), journal)
-        finally:
-            journal.close()
+        audited(data)
         tables = {file.stem: pl.read_parquet(file) for file in (tmp_path / "run" / "tables").iterdir()}
         report = (tmp_path / "run" / "report.html").read_text()
         assert ">nan<" not in report.lower()
@@ -40,7 +33,7 @@ def run(tmp_path, small_model):
 
 
 def lines(file, records):
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    file.write_text(as_lines(records))
     return file
 
 

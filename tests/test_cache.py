@@ -11,35 +11,26 @@ import numpy as np
 import polars as pl
 import pytest
 import ray
-from rich.console import Console
+from whole_run import as_lines, audited, documented
 
 import jobs.audit
 import jobs.embed
-from jobs import cache, cache_upkeep, config, sources
-from jobs.audit import audit
+from jobs import cache, cache_upkeep
 from jobs.errors import IncompleteRun, UsageError
-from jobs.progress import Journal
 
 TAUS, TEXTS, NEW = [1.0, 0.8], 180, 9
 
 
 def run(out, corpus, small_model, store, address=None, **embedding):
-    journal = Journal(Console(stderr=True))
-    try:
-        return audit(
-            config.resolve(
-                {
-                    "out": str(out),
-                    "corpus": {"source": str(corpus)},
-                    "embedding": {"models": [small_model], "temperatures": TAUS, "shard_texts": 64} | embedding,
-                    "analysis": {"socm_sample": 0, "probe_sample": 0, "intervals": [0, 32, 64, 100]},
-                    "execution": {"workers": 1 if address else 2, "cache": store and str(store), "address": address},
-                }
-            ),
-            journal,
-        )
-    finally:
-        journal.close()
+    return audited(
+        {
+            "out": str(out),
+            "corpus": {"source": str(corpus)},
+            "embedding": {"models": [small_model], "temperatures": TAUS, "shard_texts": 64} | embedding,
+            "analysis": {"socm_sample": 0, "probe_sample": 0, "intervals": [0, 32, 64, 100]},
+            "execution": {"workers": 1 if address else 2, "cache": store and str(store), "address": address},
+        }
+    )
 
 
 def embedded(out, tau=1.0):
@@ -61,13 +52,11 @@ def tables(out):
 def nights(tmp_path_factory, ray_session, small_model):
     """A first night, the same again twice, a second night with other texts, and that one without a cache."""
     folder = tmp_path_factory.mktemp("nights")
-    rows = list(sources.rows(config.Corpus.model_validate({"source": "docstrings:pyarrow"})))
-    rows = sorted((row for row in rows if row.text and row.text.strip()), key=lambda row: row.id)[: TEXTS + NEW]
-    texts = [{"id": row.id, "text": row.text} for row in rows]
+    texts = documented("pyarrow")[: TEXTS + NEW]
     texts[TEXTS - 1] = {"id": "a copy", "text": texts[3]["text"]}  # The same content under two ids.
     monday, tuesday = folder / "monday.jsonl", folder / "tuesday.jsonl"
-    monday.write_text("".join(json.dumps(text) + "\n" for text in texts[:TEXTS]))
-    tuesday.write_text("".join(json.dumps(text) + "\n" for text in texts[NEW:][::-1]))
+    monday.write_text(as_lines(texts[:TEXTS]))
+    tuesday.write_text(as_lines(texts[NEW:][::-1]))
     store = folder / "cache"
     run(folder / "first", monday, small_model, store)
     run(folder / "again", monday, small_model, store)

@@ -1,7 +1,6 @@
 """Whatever happens to the workers, the order or the process: the same bytes."""
 
 import hashlib
-import json
 import os
 import shutil
 import signal
@@ -10,8 +9,7 @@ import sys
 import time
 
 import pytest
-
-from jobs import config, sources
+from whole_run import as_lines, documented
 
 SETTINGS = ["--sample", "160", "--socm-sample", "100", "--max-length", "128"]
 
@@ -19,9 +17,8 @@ SETTINGS = ["--sample", "160", "--socm-sample", "100", "--max-length", "128"]
 @pytest.fixture(scope="module")
 def base(tmp_path_factory, small_model):
     """The command that every run here is started with, but for its --out."""
-    rows = sources.rows(config.Corpus.model_validate({"source": "docstrings:pyarrow"}))
     corpus = tmp_path_factory.mktemp("corpus") / "texts.jsonl"
-    corpus.write_text("".join(json.dumps({"id": row.id, "text": row.text}) + "\n" for row in rows), "utf-8")
+    corpus.write_text(as_lines(documented("pyarrow")))
     return [sys.executable, "-m", "jobs", "audit", "--model", small_model, "--corpus", str(corpus), *SETTINGS]
 
 

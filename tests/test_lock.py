@@ -16,8 +16,14 @@ from jobs.storage import Storage
 
 
 def written(storage, **changes):
-    own = {"run": "x", "host": socket.gethostname(), "pid": os.getpid(), "since": psutil.Process().create_time()}
-    storage.write(lock.NAME, json.dumps(own | {"renewed": time.time()} | changes).encode())
+    own = {"run": "x", "host": socket.gethostname(), "machine": lock._machine(), "pid": os.getpid()}
+    own |= {"since": psutil.Process().create_time(), "renewed": time.time()}
+    storage.write(lock.NAME, json.dumps(own | changes).encode())
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(lock, "_SETTLED_SECONDS", 0.0)
 
 
 def test_a_second_run_is_kept_out_and_the_next_let_in(tmp_path):
@@ -50,21 +56,46 @@ def test_another_process_with_the_number_of_a_dead_one_does_not_hold_its_lock(tm
 
 
 def test_on_another_machine_renewals_tell(tmp_path, monkeypatch):
-    storage = Storage(str(tmp_path))
-    written(storage, host="elsewhere", renewed=time.time() - 1000)
+    storage, waited = Storage(str(tmp_path)), []
+    elsewhere = {"host": "elsewhere", "machine": "elsewhere"}
+    written(storage, **elsewhere, renewed=time.time() - 1000)
     with lock.held(storage):
         pass
-    written(storage, host="elsewhere")
-    monkeypatch.setattr(lock.time, "sleep", lambda seconds: written(storage, host="elsewhere"))
+    written(storage, **elsewhere)
+    monkeypatch.setattr(lock.time, "sleep", lambda seconds: written(storage, **elsewhere))
     with pytest.raises(UsageError, match="on elsewhere"), lock.held(storage):
         pass
-    now = time.time()
-    clock = iter(range(0, 10_000, 60))
-    written(storage, host="elsewhere", renewed=now)
-    monkeypatch.setattr(lock.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(lock.time, "time", lambda: now + next(clock))
+    clock = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(lock.time, "sleep", waited.append)
+    monkeypatch.setattr(lock.time, "monotonic", lambda: next(clock))
+    written(storage, **elsewhere, renewed=time.time() + 300)  # Its clock is not this one's.
     with lock.held(storage):
+        assert json.loads(storage.read(lock.NAME))["pid"] == os.getpid()
+    assert sum(seconds > 0 for seconds in waited) >= 10
+
+
+def test_a_container_of_the_same_name_is_another_machine(tmp_path, monkeypatch):
+    """The number of its process may be that of one which lives here."""
+    storage = Storage(str(tmp_path))
+    written(storage, machine="a container", since=1.0)
+    monkeypatch.setattr(lock.time, "sleep", lambda seconds: written(storage, machine="a container", since=1.0))
+    with pytest.raises(UsageError, match="is in use"), lock.held(storage):
         pass
+
+
+def test_of_several_that_take_over_a_dead_lock_one_holds_it(tmp_path, monkeypatch):
+    """Both have seen the death; the second removes what the first has just created."""
+    storage = Storage(str(tmp_path))
+    written(storage, since=1.0)
+
+    def overtaken(seconds):
+        if seconds == 0.0:
+            written(storage, run="the second")
+
+    monkeypatch.setattr(lock.time, "sleep", overtaken)
+    with pytest.raises(UsageError, match="is in use"), lock.held(storage):
+        pass
+    assert json.loads(storage.read(lock.NAME))["run"] == "the second"
 
 
 def test_a_lock_is_renewed_and_a_damaged_one_no_obstacle(tmp_path, monkeypatch):

@@ -12,13 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray import cloudpickle
-from rich.console import Console
+from whole_run import audited
 
 import jobs.embed
-from jobs import config
-from jobs.audit import audit
 from jobs.marks import DEADLY, Marks, forget
-from jobs.progress import Journal
 from jobs.storage import Storage
 
 
@@ -127,13 +124,11 @@ def survived(tmp_path_factory, small_model):
         "analysis": {"socm_sample": 40, "probe_sample": 0},
     }  # fmt: skip
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    journal = Journal(Console(stderr=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jobs.embed, "EmbedActor", KillingActor)
         try:
-            audit(config.resolve(data), journal)
+            audited(data)
         finally:
-            journal.close()
             cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     return out
 

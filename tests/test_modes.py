@@ -6,23 +6,13 @@ import json
 import numpy as np
 import polars as pl
 import pytest
-from rich.console import Console
+from whole_run import as_lines, audited, documented
 
-from jobs import config, socm_top, sources
-from jobs.audit import audit
-from jobs.progress import Journal
+from jobs import socm_top
 from tempscale.cosine import rounding_error
 
 EDGES, TAUS, TEXTS, QUERIES, K = [0, 32, 64, 100], [1.0, 0.8], 230, 20, 4
 CELL_ERROR, MOST_TEXTS, RANKED, DUPLICATE = 0.02, 150, 12, 0.9
-
-
-def run(data):
-    journal = Journal(Console(stderr=True))
-    try:
-        audit(config.resolve(data), journal)
-    finally:
-        journal.close()
 
 
 def settings(out, corpus, small_model, **analysis):
@@ -36,14 +26,12 @@ def settings(out, corpus, small_model, **analysis):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """Docstrings, every tenth of them twice under two ids, and some of others as queries."""
-    rows = list(sources.rows(config.Corpus.model_validate({"source": "docstrings:pyarrow"})))
-    rows = sorted((row for row in rows if row.text and row.text.strip()), key=lambda row: row.id)
-    texts = [{"id": row.id, "text": row.text} for row in rows[: 2 * TEXTS : 2]]
+    found = documented("pyarrow")
+    texts = found[: 2 * TEXTS : 2]
     texts += [{"id": f"copy of {text['id']}", "text": text["text"]} for text in texts[::10]]
     file = tmp_path_factory.mktemp("corpus") / "texts.jsonl"
-    file.write_text("".join(json.dumps(text) + "\n" for text in texts), "utf-8")
-    asked = [{"id": row.id, "text": row.text} for row in rows[1 : 2 * QUERIES : 2]]
-    file.with_name("queries.jsonl").write_text("".join(json.dumps(text) + "\n" for text in asked), "utf-8")
+    file.write_text(as_lines(texts))
+    file.with_name("queries.jsonl").write_text(as_lines(found[1 : 2 * QUERIES : 2]))
     return file
 
 
@@ -53,7 +41,7 @@ def finished(tmp_path_factory, corpus, small_model):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socm_top, "_SEEDS", 40)  # Fewer than there are texts: the bounds must do their part.
         own = {"socm_cell_se": CELL_ERROR, "socm_sample": MOST_TEXTS, "socm_top_over": "corpus", "worst_pairs": RANKED}
-        run(settings(out, corpus, small_model, **own))
+        audited(settings(out, corpus, small_model, **own))
     return out
 
 
@@ -235,7 +223,7 @@ def test_a_sample_by_length_interval_is_weighted_back(finished, tables, brute, t
 
 def test_moments_alone_give_the_same_means_at_once(finished, tables, tmp_path, corpus, small_model):
     data = settings(tmp_path / "run", corpus, small_model, cosine="moments", socm_sample=0)
-    run(data)
+    audited(data)
     found = pl.read_parquet(tmp_path / "run" / "tables" / "length_collapse.parquet")
     full = tables["length_collapse"]
     for column in ("pairs", "texts_a", "cosine_mean", "cosine_se", "cosine_std"):
@@ -250,7 +238,7 @@ def test_moments_alone_give_the_same_means_at_once(finished, tables, tmp_path, c
 
 def test_bfloat16_moves_no_mean_and_other_cosines_within_their_bound(finished, tables, tmp_path, corpus, small_model):
     out = tmp_path / "run"
-    run(settings(out, corpus, small_model, cosine_precision="bfloat16", socm_sample=0))
+    audited(settings(out, corpus, small_model, cosine_precision="bfloat16", socm_sample=0))
     found = pl.read_parquet(out / "tables" / "length_collapse.parquet")
     full, bound = tables["length_collapse"], rounding_error("bfloat16")
     for column in ("pairs", "cosine_mean", "cosine_se", "cosine_std"):

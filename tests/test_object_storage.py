@@ -1,18 +1,14 @@
 """Object storage: every operation against an S3 server on loopback, a whole run on it, and locks of which one wins."""
 
-import json
 import os
 import threading
 
 import polars as pl
 import pyarrow as pa
 import pytest
-from rich.console import Console
+from whole_run import as_lines, audited, documented
 
-from jobs import config, sources
-from jobs.audit import audit
-from jobs.errors import IncompleteRun
-from jobs.progress import Journal
+from jobs.errors import IncompleteRun, UsageError
 from jobs.storage import Storage
 
 s3fs = pytest.importorskip("s3fs")
@@ -112,17 +108,11 @@ def run(out, corpus, small_model, store=None):
         "out": out, "corpus": {"source": corpus}, "embedding": {"models": [small_model], "shard_texts": 40},
         "analysis": {"socm_sample": 30, "probe_sample": 0}, "execution": {"workers": 2, "cache": store},
     }  # fmt: skip
-    journal = Journal(Console(stderr=True))
-    try:
-        audit(config.resolve(data), journal)
-    finally:
-        journal.close()
+    audited(data)
 
 
 def test_a_whole_run_on_object_storage_leaves_the_tables_of_a_local_one(bucket, ray_session, tmp_path, small_model):
-    rows = list(sources.rows(config.Corpus.model_validate({"source": "docstrings:pyarrow"})))
-    texts = [{"id": row.id, "text": row.text} for row in sorted(rows, key=lambda row: row.id) if row.text.strip()][:100]
-    lines = "".join(json.dumps(text) + "\n" for text in texts)
+    lines = as_lines(documented("pyarrow")[:100])
     Storage(bucket).write("corpus/texts.jsonl", lines.encode())
     (tmp_path / "texts.jsonl").write_text(lines)
     run(f"{bucket}/run", f"{bucket}/corpus/texts.jsonl", small_model, f"{bucket}/cache")
@@ -138,5 +128,24 @@ def test_a_whole_run_on_object_storage_leaves_the_tables_of_a_local_one(bucket, 
     again = Storage(f"{bucket}/again")
     assert [again.read(name) for name in names] == [local.read(name) for name in names]
     (plan,) = [name for name in again.list("partials/cache") if name.endswith("plan.json")]
-    assert again.read_json(plan)["found"] == len(texts)
+    assert again.read_json(plan)["found"] == 100
     assert pl.from_arrow(again.read_table("tables/collapse_summary.parquet"))["texts"].to_list() == [100, 100]
+
+
+@pytest.mark.parametrize("place", ["out", "cache", "corpus"])
+def test_a_storage_without_credentials_is_a_sentence(bucket, tmp_path, monkeypatch, small_model, place):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    s3fs.S3FileSystem.clear_instance_cache()
+    (tmp_path / "texts.txt").write_text("one\ntwo\n")
+    remote = f"{bucket}/{place}.txt"
+    data = {
+        "out": remote if place == "out" else str(tmp_path / "run"), "embedding": {"models": [small_model]},
+        "corpus": {"source": remote if place == "corpus" else str(tmp_path / "texts.txt")},
+        "execution": {"cache": remote if place == "cache" else None},
+    }  # fmt: skip
+    with pytest.raises(UsageError, match=f"'{remote}' cannot be opened: Unable to locate credentials"):
+        audited(data)
+    s3fs.S3FileSystem.clear_instance_cache()

@@ -95,3 +95,17 @@ def test_a_password_in_the_source_is_not_kept(tmp_path, minilm):
     runs.begin(resolved(out, "http://bob:SECRETPW@127.0.0.1:1/x.jsonl?token=SECRETPW"))
     assert "SECRETPW" not in (out / "begun.json").read_text()
     assert "127.0.0.1" in json.loads((out / "begun.json").read_text())["identity"]["config"]["corpus"]["source"]
+
+
+def test_several_kinds_of_processor_are_listed(tmp_path, minilm):
+    run = runs.begin(resolved(tmp_path / "run"))
+    for name in (runs.processor(), runs.processor()):
+        runs.note_processor(run.storage, name, "embedded")
+    assert runs.facts(run)["byte_identity_exceptions"] == []
+    runs.note_processor(run.storage, "another GPU", "embedded")
+    runs.note_processor(run.storage, "another CPU", "computed")
+    first, second = runs.facts(run)["byte_identity_exceptions"]
+    assert first.startswith("embedded on 2 kinds of processor: ")
+    assert "another GPU" in first
+    assert second.startswith("computed on 2 kinds of processor: ")
+    assert "another CPU" in second

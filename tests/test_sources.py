@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs import config, corpus, readers, sources
+from jobs import config, corpus, readers, sources, urls
 from jobs.errors import UsageError
 from jobs.storage import Storage
 
@@ -280,8 +280,8 @@ def test_only_a_folder_inside_the_corpus_is_left_out(tmp_path):
     ],
 )  # fmt: skip
 def test_what_is_shown_of_a_source_holds_no_secret_and_all_else(source, expected):
-    assert sources.shown(source) == expected
-    assert sources.shown(expected) == expected
+    assert urls.shown(source) == expected
+    assert urls.shown(expected) == expected
 
 
 @pytest.fixture
@@ -337,7 +337,7 @@ def test_sentences_about_web_sources_hold_no_secret(web, name, data, sentence):
 def test_errors_of_others_are_told_without_secrets():
     source = "http://bob:SE'CRET@127.0.0.1:9/x.jsonl?token=SEC RET"
     error = OSError(f"cannot reach '{source}' nor https://bob:SECRET@host/?SECRET\nmore")
-    reason = sources._reason(error, source)
+    reason = urls.reason(error, source)
     assert reason == "cannot reach 'http://***@127.0.0.1:9/x.jsonl?***' nor https://***@host/?***"
     with pytest.raises(UsageError, match=r"cannot be opened|is not there") as caught:
         rows(source)

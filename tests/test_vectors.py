@@ -7,12 +7,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
+from whole_run import audited
 
 from jobs import config
-from jobs.audit import audit
 from jobs.errors import UsageError
-from jobs.progress import Journal
 from jobs.vectors import Reader
 
 TEXTS, DIM, EDGES = 300, 12, [0, 20, 60]
@@ -23,11 +21,7 @@ def run(out, source, analysis=None, **corpus):
         "out": str(out), "corpus": {"source": str(source), "embedding_column": "vector"} | corpus,
         "analysis": {"intervals": EDGES, "neighbours": 3} | (analysis or {}), "execution": {"workers": 2},
     }  # fmt: skip
-    journal = Journal(Console(stderr=True))
-    try:
-        audit(config.resolve(data), journal)
-    finally:
-        journal.close()
+    audited(data)
     return {file.stem: pl.read_parquet(file) for file in (out / "tables").iterdir()}
 
 
@@ -103,17 +97,13 @@ def test_queries_are_embeddings_too(tmp_path, vectors):
         **{name: {"source": str(tmp_path / f"{file}.parquet"), "embedding_column": "vector", "length_column": "size"}
            for name, file in (("corpus", "texts"), ("queries", "queries"))},
     }  # fmt: skip
-    journal = Journal(Console(stderr=True))
-    try:
-        audit(config.resolve(data), journal)
-    finally:
-        journal.close()
+    audited(data)
     exposure = pl.read_parquet(tmp_path / "run" / "tables" / "exposure.parquet").filter(pl.col("asked_by") == "queries")
     assert exposure["queries"].unique().to_list() == [20]
     assert exposure.filter(pl.col("k") == 3)["slots_share"].sum() == pytest.approx(1)
     pq.write_table(pa.table({"vector": rows[:20, 1:].tolist(), "size": lengths[:20]}), tmp_path / "queries.parquet")
     with pytest.raises(UsageError, match=f"the queries have {DIM - 1} dimensions, and the corpus {DIM}"):
-        audit(config.resolve(data | {"out": str(tmp_path / "narrow")}), Journal(Console(stderr=True)))
+        audited(data | {"out": str(tmp_path / "narrow")})
 
 
 # --- one value --------------------------------------------------------------------------------------------------------
