@@ -144,8 +144,8 @@ def pairs(
 
     def run(console: Console) -> int:
         from jobs import commands, inputs
-        from jobs import config as configuration
         from jobs.pairs_config import PairsConfig
+        from jobs.strict import checked
 
         given = {
             "pairs.source": pairs, "pairs.column_a": column_a, "pairs.column_b": column_b, "pairs.limit": limit,
@@ -159,7 +159,7 @@ def pairs(
         for name, value in given.items():
             if value is not None:
                 inputs.lay_over(data, name, value)
-        return commands.pairs(configuration.checked(PairsConfig, data), console, fresh=not resume)
+        return commands.pairs(checked(PairsConfig, data), console, fresh=not resume)
 
     _answer(run)
 

@@ -6,39 +6,17 @@ What decides the tables (`identity`) is apart from how they are computed (`Execu
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from jobs.errors import UsageError
+from jobs.strict import Strict, checked
 from tempscale.temperature import Temperature
 
-_LONGEST_ECHO = 80
-_OPTIONS = {
-    "corpus.source": "--corpus", "corpus.id_column": "--id-column", "corpus.text_column": "--text-column",
-    "corpus.sample": "--sample", "corpus.limit": "--limit", "embedding.models": "--model",
-    "embedding.temperatures": "--tau or --temperature", "embedding.max_length": "--max-length",
-    "embedding.long": "--long", "embedding.precision": "--precision",
-    "analysis.intervals": "--intervals", "analysis.socm_sample": "--socm-sample", "analysis.socm_cell_se": "--socm-se",
-    "analysis.socm_top_over": "--socm-top-over", "analysis.cosine": "--cosine",
-    "analysis.cosine_precision": "--cosine-precision", "analysis.neighbours": "--neighbours",
-    "seed": "--seed", "out": "--out",
-    "execution.workers": "--workers", "execution.address": "--address", "execution.cache": "--cache",
-    "pairs.source": "--pairs", "pairs.column_a": "--column-a", "pairs.column_b": "--column-b", "pairs.limit": "--limit",
-    "socm.alpha": "--alpha", "socm.beta": "--beta",
-}  # fmt: skip
 QUICK_START_CORPUS = "docstrings:scipy,torch"
 QUICK_START_SAMPLE = 2000
 QUICK_START_SOCM_SAMPLE = 400
 QUICK_START_PROBE_SAMPLE = 60
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-class Strict(BaseModel):
-    """Unknown keys and wrong types are errors; nothing the user wrote is changed."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Corpus(Strict):
@@ -207,7 +185,9 @@ class Execution(Strict):
     workers: int | None = Field(
         None, ge=1, description="Model actors and tile tasks at once; all cores or GPUs unless given."
     )
-    address: str | None = Field(None, description="A Ray cluster; an in-process Ray unless given.")
+    address: str | None = Field(
+        None, description="A Ray cluster, auto or HOST:PORT, from one of its machines; an in-process Ray unless given."
+    )
     cache: str | None = Field(
         None,
         min_length=1,
@@ -217,6 +197,16 @@ class Execution(Strict):
     shuffle_seed: int | None = Field(
         None, description="Submit work in a seeded random order, to prove that order changes nothing."
     )
+
+    @field_validator("address")
+    @classmethod
+    def _no_client(cls, address: str | None) -> str | None:
+        if address is not None and address.startswith("ray://"):
+            raise ValueError(
+                "Ray Data does not run through Ray's client, ray://; start the command on a machine of the cluster with "
+                "--address auto, such as by: ray job submit --address http://HEAD:8265 -- tempscale audit … --address auto"
+            )
+        return address
 
 
 class AuditConfig(Strict):
@@ -289,34 +279,6 @@ def resolve(data: dict[str, Any]) -> AuditConfig:
     """A checked configuration from plain data.
 
     Raises:
-        UsageError: one sentence for each thing that is wrong, naming the field and the value.
+        UsageError: as `checked`.
     """
     return checked(AuditConfig, data)
-
-
-def checked(kind: type[Model], data: dict[str, Any]) -> Model:
-    """A configuration of this kind from plain data.
-
-    Raises:
-        UsageError: as `resolve`.
-    """
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        raise UsageError("; ".join(_sentence(problem) for problem in error.errors())) from None
-
-
-def _sentence(problem: Any) -> str:
-    # A value that may have several types is named with each type that it is not.
-    parts = [str(part) for part in problem["loc"] if part not in ("float", "dict[str,any]")]
-    field = ".".join(parts) or "the configuration"
-    if (option := _OPTIONS.get(".".join(parts[:2]))) is not None:
-        field += f" ({option})"
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        return f"'{field}' is not an option of the configuration; see docs/configuration.md"
-    if problem["type"] == "value_error":
-        return f"{field}: {message}"
-    given = repr(problem["input"])
-    given = given if len(given) <= _LONGEST_ECHO else f"{given[:_LONGEST_ECHO]}…"
-    return f"{field} = {given}: {message[0].lower()}{message[1:]}"

@@ -112,7 +112,7 @@ def check_reachable(execution: Execution) -> None:
     address = execution.address
     if address is None:
         return
-    host, _, port = address.removeprefix("ray://").partition("?")[0].rpartition(":")
+    host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return
     try:

@@ -162,7 +162,8 @@ Cache = Annotated[
     _option(_RUN, "A folder of embeddings by content: what earlier runs embedded is taken from it, the rest added.", "DIR"),
 ]
 Address = Annotated[
-    str | None, _option(_RUN, "A Ray cluster, e.g. auto or ray://host:10001 (default: an in-process Ray).", "RAY")
+    str | None,
+    _option(_RUN, "A Ray cluster of which this machine is one: auto or HOST:PORT (default: an in-process Ray).", "RAY"),
 ]
 ShowPlan = Annotated[
     bool,

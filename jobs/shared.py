@@ -37,13 +37,11 @@ def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> set[
         UsageError: a node does not; names the node, the folder and what to do.
     """
     import ray.exceptions
-    import ray.util.client
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     local = [(option, storage) for option, storage in folders if storage.is_local]
-    # Ray's client, on an address ray://, stands on none of the nodes.
-    if len(nodes) < 2 and not ray.util.client.ray.is_connected():
+    if len(nodes) < 2:
         return set()
     processors = set()
     died = (

@@ -96,6 +96,7 @@ def test_wrong_input_is_a_sentence_and_exit_code_2(tmp_path, minilm):
         (["--corpus", str(good), "--out", str(tmp_path / "full")], "is not empty and is no tempscale run"),
         (["--corpus", str(good), "--out", str(good)], "is a file"),
         (["--corpus", str(good), "--address", "127.0.0.1:1"], "cannot be reached"),
+        (["--corpus", str(good), "--address", "ray://127.0.0.1:1"], "does not run through Ray's client"),
     ]  # fmt: skip
     for number, (arguments, words) in enumerate(cases):
         out = [] if "--out" in arguments else ["--out", str(tmp_path / f"run{number}")]

@@ -23,6 +23,8 @@ BELOW_STEPS = {
     "marks",
     "lock",
     "shared",
+    "strict",
+    "urls",
     "pairs_config",
     "pairs_schema",
     "errors",
@@ -96,7 +98,7 @@ def loaded_after(code):
     [
         "import tempscale",
         "import jobs.config as c; c.resolve({})",
-        "import jobs.config as c\ntry: c.resolve({'corpus': {'sample': -1}})\nexcept c.UsageError: pass",
+        "import jobs.config as c, jobs.errors as e\ntry: c.resolve({'corpus': {'sample': -1}})\nexcept e.UsageError: pass",
         "import jobs.cli as c\ntry: c.app(['audit', '--help'])\nexcept SystemExit: pass",
         "import jobs.cli as c\ntry: c.app(['audit', '--smaple', '3'])\nexcept SystemExit: pass",
         "import jobs.cli as c\ntry: c.app(['audit', '--tau', '0'])\nexcept SystemExit: pass",

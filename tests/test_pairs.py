@@ -17,11 +17,11 @@ from rich.console import Console
 from test_sampling import slow
 
 from jobs import pair_chunks, pairs_config, runs
-from jobs.config import checked
 from jobs.errors import UsageError
 from jobs.pairs import pairs as run_pairs
 from jobs.progress import Journal
 from jobs.storage import Storage
+from jobs.strict import checked
 from tempscale import nuclear
 from tempscale.moments import covariance_factor
 from tempscale.nuclear import paired_nuclear_norms
