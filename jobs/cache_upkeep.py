@@ -14,6 +14,9 @@ from jobs.errors import UsageError
 from jobs.runs import DONE
 from jobs.storage import Storage
 
+_ABANDONED_SECONDS = 86_400
+"""Since when an unfinished file has not changed that no living run can be writing."""
+
 
 class Held(NamedTuple):
     """What one key of a cache holds."""
@@ -58,6 +61,7 @@ def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[
     """
     store, held = Storage(root), listed(root)
     wanted = _contents(keep) if keep else None
+    store.sweep(_ABANDONED_SECONDS)
     today = datetime.datetime.now(datetime.UTC).date()
     for one in held:
         on_key(f"{one.values['name']}, τ {one.values['temperature']}")

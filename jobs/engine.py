@@ -220,7 +220,11 @@ def started(actors: Sequence[Any]) -> list[Any]:
     begun = time.monotonic()
     pending = {actor.__ray_ready__.remote(): actor for actor in actors}
     with readable_failures():
-        ray.wait(list(pending), num_returns=1)
+        if not ray.wait(list(pending), num_returns=1, timeout=_NO_PROGRESS_SECONDS)[0]:
+            raise IncompleteRun(
+                "no worker found a place in the Ray cluster within an hour; see what holds its processors or GPUs "
+                "(ray status), and start the same command again"
+            )
         patience = max(_LEAST_PATIENCE_SECONDS, 2 * (time.monotonic() - begun))
         done, late = ray.wait(list(pending), num_returns=len(pending), timeout=patience)
         ray.get(done)

@@ -16,6 +16,8 @@ MARKS = "partials/marks"
 """Where the marks of a run are, by model."""
 _MOST_ELSEWHERE = 6
 """Deaths outside of micro-batches after which a shard is given up for this session."""
+_MOST = 100
+"""All deaths after which it is. A text that kills among a hundred takes eight, each as long as a model takes to load."""
 DEADLY = "its process died each time it was embedded"
 """Why such a text is not analysed."""
 
@@ -34,8 +36,14 @@ class Marks:
         """
         known = _read(self._storage, self._name)
         found = known is not None
-        known = known or {"doing": None, "last": None, "batches": None, "deadly": [], "elsewhere": 0}
+        known = known or {"doing": None, "last": None, "batches": None, "deadly": [], "elsewhere": 0, "deaths": 0}
         doing = known["doing"]
+        known["deaths"] += found
+        if known["deaths"] > _MOST:
+            raise IncompleteRun(
+                f"the processes that work on {self._name} died {_MOST} times in ever other texts; look for what ends them, "
+                "such as memory, and start the same command again"
+            )
         if found and not isinstance(doing, list):
             known["elsewhere"] += 1
             if known["elsewhere"] > _MOST_ELSEWHERE:
@@ -90,7 +98,7 @@ def forget(storage: Storage, folder: str) -> None:
         if known is None or (known["batches"] is None and not known["deadly"] and known["last"] is None):
             storage.remove(name)
         else:
-            storage.write_json(name, known | {"doing": None, "elsewhere": 0}, durable=False)
+            storage.write_json(name, known | {"doing": None, "elsewhere": 0, "deaths": 0}, durable=False)
 
 
 def _read(storage: Storage, name: str) -> dict[str, Any] | None:
@@ -101,7 +109,7 @@ def _read(storage: Storage, name: str) -> dict[str, Any] | None:
         known = storage.read_json(name)
     except ValueError:
         return None
-    return dict(known) if isinstance(known, dict) and "deadly" in known else None
+    return dict(known) if isinstance(known, dict) and "deaths" in known else None
 
 
 def _halved(batches: list[list[int]], deadly: list[int]) -> list[list[int]]:

@@ -12,6 +12,8 @@ from jobs.errors import IncompleteRun, UsageError
 from jobs.runs import RunOf, note_processor, processor
 from jobs.storage import Storage
 
+_ANSWER_SECONDS = 60
+
 
 def check_run(run: RunOf[Any], folders: Sequence[tuple[str, Storage]]) -> None:
     """`check` for a run whose workers write to some folders; the kinds of processor are left in its record.
@@ -80,6 +82,8 @@ def check(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> set[
                         f"model folder '{model}' is not on node {nodes[node]}; put it on a shared disk or on every node"
                     )
     finally:
+        # Where one node has failed the others may still be writing theirs.
+        ray.wait(list(asked.values()), num_returns=len(asked), timeout=_ANSWER_SECONDS)
         for _, storage in local:
             storage.remove(f"{PROOF}-{token}")
     return processors

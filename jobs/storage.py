@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -140,12 +141,12 @@ class Storage:
         if self.exists(name):
             self._fs[0].rm(self.path(name), recursive=True)
 
-    def sweep(self) -> None:
-        """Remove what a killed writer left unfinished."""
+    def sweep(self, seconds: float = 0.0) -> None:
+        """Remove what a killed writer left unfinished, where that has not changed for so long."""
         fs, _ = self._fs
         if self.is_local and fs.exists(self.path("")):
             for file in fs.find(self.path("")):
-                if os.path.basename(file).startswith(_TEMPORARY):
+                if os.path.basename(file).startswith(_TEMPORARY) and time.time() - os.path.getmtime(file) >= seconds:
                     fs.rm(file)
 
     def read_table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:

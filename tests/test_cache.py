@@ -2,9 +2,11 @@
 
 import datetime
 import json
+import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -254,3 +256,31 @@ def test_two_runs_at_once_leave_what_one_leaves(nights, small_model, tmp_path):
     assert [process.wait(timeout=600) for process in started] == [0, 0]
     assert tables(tmp_path / "one") == tables(tmp_path / "other") == tables(nights / "first")
     assert {held.texts for held in cache_upkeep.listed(str(tmp_path / "cache"))} == {TEXTS - 1}
+
+
+def test_pruning_beside_a_run_costs_neither_anything(nights, small_model, tmp_path):
+    """Again and again while a run looks up and adds: what it finds is whole, and what it adds is there afterwards."""
+    root = str(shutil.copytree(nights / "cache", tmp_path / "cache"))
+    keep, ended, freed = [str(nights / "first"), str(nights / "second")], threading.Event(), []
+    abandoned, fresh = (tmp_path / "cache" / f".writing-{name}" for name in ("abandoned", "fresh"))
+    for file in (abandoned, fresh):
+        file.write_bytes(b"half")
+    os.utime(abandoned, (0, 0))
+
+    def again_and_again():
+        while not ended.is_set():
+            freed.append(cache_upkeep.prune(root, None, keep))
+
+    pruning = threading.Thread(target=again_and_again)
+    pruning.start()
+    try:
+        run(tmp_path / "run", nights / "tuesday.jsonl", small_model, root)
+    finally:
+        ended.set()
+        pruning.join()
+    assert len(freed) >= 2
+    assert tables(tmp_path / "run").keys() == tables(nights / "second").keys()
+    assert embedded(tmp_path / "run")["text_id"].to_list() == embedded(nights / "second")["text_id"].to_list()
+    run(tmp_path / "after", nights / "tuesday.jsonl", small_model, root)
+    assert known(tmp_path / "after") == TEXTS
+    assert [abandoned.exists(), fresh.exists()] == [False, True]

@@ -15,6 +15,7 @@ from ray import cloudpickle
 from whole_run import audited
 
 import jobs.embed
+from jobs.errors import IncompleteRun
 from jobs.marks import DEADLY, Marks, forget
 from jobs.storage import Storage
 
@@ -78,6 +79,17 @@ def test_what_was_learned_outlives_the_session(tmp_path):
     forget(storage, "marks")
     known = json.loads((tmp_path / "marks" / "shard.json").read_text())
     assert known["batches"] == [[3, 1], [4], [0, 2]]
+
+
+def test_processes_that_die_in_ever_other_texts_end_the_session(tmp_path):
+    storage, batches = Storage(str(tmp_path)), [[k] for k in range(1000)]
+    for struck in range(101):
+        assert attempt(storage, batches, lambda batch, struck=struck: batch == [struck]) is None
+    with pytest.raises(IncompleteRun, match="died 100 times in ever other texts"):
+        attempt(storage, batches, lambda batch: False)
+    # The next session begins anew.
+    forget(storage, "marks")
+    assert attempt(storage, batches, lambda batch: False) is not None
 
 
 # --- on Ray -----------------------------------------------------------------------------------------------------------

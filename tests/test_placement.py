@@ -10,7 +10,7 @@ import ray
 from ray import cloudpickle
 
 from jobs import actor, config, engine, shared
-from jobs.errors import UsageError
+from jobs.errors import IncompleteRun, UsageError
 from jobs.runs import Model, Run
 from jobs.shared import answer
 from jobs.storage import Storage
@@ -136,3 +136,10 @@ def test_an_actor_that_finds_no_place_is_let_go(cluster, run, monkeypatch):
     found = dict(engine.tile_results(said, placed_tile, (), [(i, i) for i in range(12)]))
     assert len(found) == 12
     check(found.values(), len({report["pid"] for report in found.values()}))
+
+
+def test_workers_that_never_find_a_place_end_the_run(cluster, monkeypatch):
+    monkeypatch.setattr(engine, "_NO_PROGRESS_SECONDS", 2)
+    greedy = ray.remote(num_gpus=GPUS + 1)(engine.TileActor)
+    with pytest.raises(IncompleteRun, match="no worker found a place in the Ray cluster"):
+        engine.started([greedy.remote(placed_tile, ())])
