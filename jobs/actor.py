@@ -29,7 +29,9 @@ TOKEN_BUDGETS = {False: 1024, True: 16_384}
 _LOST_DEVICE = 70
 """Exit code of a worker whose GPU does not answer any more."""
 _RETRIES = 3
-_ROW = pa.schema([("number", pa.int64()), ("payload", pa.large_binary())])
+_ROW = pa.schema(
+    [("number", pa.int64()), ("payload", pa.large_binary()), ("failure", pa.string()), ("traceback", pa.string())]
+)
 
 Process = Callable[["ModelActor", int, pa.Table], dict[str, Any]]
 """What a step does with one piece of work, on an actor: leaves durable parts and reports its counts."""
@@ -54,15 +56,17 @@ class ModelActor:
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Work through a batch of (number, payload) rows; returns what each reports, or how it failed."""
-        reports = [self._report(row["number"], unpack(row["payload"])) for row in batch.to_pylist()]
+        reports = [self._report(row) for row in batch.to_pylist()]
         _return_freed_memory()
         return pa.Table.from_pylist(reports)
 
-    def _report(self, number: int, work: pa.Table) -> dict[str, Any]:
+    def _report(self, row: dict[str, Any]) -> dict[str, Any]:
+        if row["failure"] is not None:
+            return {name: row[name] for name in ("number", "failure", "traceback")}
         try:
-            return self.process(number, work)
-        except Exception as error:  # Ray Data would say no more of it than that user code has failed.
-            return {"number": number, "failure": failure(error), "traceback": traceback.format_exc()}
+            return self.process(row["number"], unpack(row["payload"]))
+        except Exception as error:
+            return {"number": row["number"]} | _told(error)
 
     def run(self, process: Process, number: int, work: pa.Table) -> dict[str, Any]:
         """Hand one piece of work to a step's function."""
@@ -183,14 +187,16 @@ def pool(
         return
     import ray.data
 
-    rows = [{"number": number, "payload": pack(work[number])} for number in cluster.ordered(sorted(work))]
+    blank = {"failure": None, "traceback": None}
+    rows = [{"number": number, "payload": pack(work[number])} | blank for number in cluster.ordered(sorted(work))]
     data = ray.data.from_items(rows, override_num_blocks=len(rows))
     if prepare is not None:
         # Without a claim to a CPU: where a cluster has become smaller, its actors could hold all of them for ever.
         ahead = ray.data.TaskPoolStrategy(size=min(cluster.workers, len(rows)))
         data = data.map_batches(
-            prepare, batch_size=1, batch_format="pyarrow", num_cpus=0, compute=ahead, fn_kwargs=prepare_arguments or {}
-        )
+            _prepared, batch_size=1, batch_format="pyarrow", num_cpus=0, compute=ahead,
+            fn_kwargs={"prepare": prepare, "arguments": prepare_arguments or {}},
+        )  # fmt: skip
     resources: dict[str, Any] = {"num_gpus": 1} if cluster.gpus else {"num_cpus": 1}
     data = data.map_batches(
         actor,
@@ -205,6 +211,20 @@ def pool(
             if report.get("failure"):
                 raise IncompleteRun(report["failure"]) from RuntimeError(report["traceback"])
             yield report
+
+
+def _prepared(batch: pa.Table, prepare: Callable[..., pa.Table], arguments: dict[str, Any]) -> pa.Table:
+    """What `prepare` makes of a batch of one row, or how it failed."""
+    try:
+        return prepare(batch, **arguments)
+    except Exception as error:
+        row = {"number": batch.column("number")[0].as_py(), "payload": b""} | _told(error)
+        return pa.Table.from_pylist([row], schema=_ROW)
+
+
+def _told(error: Exception) -> dict[str, str]:
+    """How a step failed, as a part of its report: Ray Data would say no more of it than that user code has failed."""
+    return {"failure": failure(error), "traceback": traceback.format_exc()}
 
 
 def _arguments(run: RunOf[Any], cluster: Cluster, model: Model) -> dict[str, Any]:
@@ -242,5 +262,5 @@ def unpack(payload: bytes) -> pa.Table:
 
 def rows(pieces: dict[int, pa.Table]) -> pa.Table:
     """(number, payload) rows, as a pool's `prepare` returns them."""
-    payload = [pack(table) for table in pieces.values()]
-    return pa.Table.from_pydict({"number": list(pieces), "payload": payload}, schema=_ROW)
+    found = [{"number": number, "payload": pack(table)} for number, table in pieces.items()]
+    return pa.Table.from_pylist(found, schema=_ROW)

@@ -100,6 +100,23 @@ def test_each_model_actor_of_the_pool_has_a_gpu_of_its_own(cluster, run):
     check(reports, len({report["pid"] for report in reports}))
 
 
+def failing(batch):
+    raise OSError("the disk is gone")
+
+
+class FailingActor(PlacedActor):
+    def process(self, number, work):
+        raise ValueError("the model is gone")
+
+
+def test_what_fails_ahead_of_the_actors_or_in_them_is_told_by_its_own_words(cluster, run):
+    work = {k: pa.table({"k": [k]}) for k in range(3)}
+    with pytest.raises(IncompleteRun, match="a worker failed with OSError: the disk is gone; start the same command again"):
+        list(actor.pool(run, cluster, run.models[0], PlacedActor, work, failing))
+    with pytest.raises(IncompleteRun, match="a worker failed with ValueError: the model is gone; start"):
+        list(actor.pool(run, cluster, run.models[0], FailingActor, work))
+
+
 def test_a_crew_and_the_tiles_have_gpus_too(cluster, run, monkeypatch):
     monkeypatch.setattr(actor, "ModelActor", PlacedActor)
     with actor.Crew(run, cluster, run.models[0]) as crew:
