@@ -52,7 +52,6 @@ class ModelActor:
         self.storage, self.model = storage, model
         self.temperatures = [Temperature.of(value) for value in temperatures]
         self.encoder = Encoder.load(model.name, device="cuda" if gpus else "cpu", **settings)
-        note_processor(storage, torch.cuda.get_device_name() if gpus else processor(), "embedded")
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Work through a batch of (number, payload) rows; returns what each reports, or how it failed."""
@@ -73,6 +72,13 @@ class ModelActor:
         report = process(self, number, work)
         _return_freed_memory()
         return report
+
+    def note_processor(self) -> None:
+        """Leave a record of what embeds here: every kind of processor has last digits of its own."""
+        import torch
+
+        device = next(self.encoder.model.parameters()).device
+        note_processor(self.storage, processor() if device.type == "cpu" else torch.cuda.get_device_name(device), "embedded")
 
     def encode(self, tokens: Tokens, **how: Any) -> Encoded:
         """`Encoder.encode_tokens`, which finds the texts that the model fails on; a lost GPU ends the process."""

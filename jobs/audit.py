@@ -50,7 +50,7 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
         UsageError: the configuration, corpus, models or run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call goes on.
     """
-    with lock.held(Storage(config.out), lambda: journal.stage("wait for the end of another run")):
+    with lock.held(Storage(config.out), lambda: journal.stage("look whether another run lives")):
         return _audit(config, journal, fresh)
 
 
@@ -169,7 +169,7 @@ def _embed(
         if not counts["embedded"]:
             raise UsageError(
                 f"model {model.label} gives no finite embedding for any text under all of τ {taus}; leave out what breaks it"
-                f"{embed.commonest_reason(run, model)}"
+                f"{runs.commonest_reason(run, model)}"
             )
         if (problem := cache.remember(run, cluster, model, plan["shards"], worker.role)) is not None:
             stage.note = f"{stage.note}; {problem}"
@@ -298,12 +298,12 @@ def render_again(folder: str) -> str:
     """
     storage = Storage(folder)
     if not storage.exists(runs.DONE):
-        raise UsageError(f"'{folder}' holds no finished run: there is no {runs.DONE} in it")
+        raise UsageError(f"'{shown(folder)}' holds no finished run: there is no {runs.DONE} in it")
     record = storage.read_json(runs.DONE)
     if (command := record.get("command", "audit")) != "audit":
-        raise UsageError(f"'{folder}' holds a run of tempscale {command}, which has tables and no report")
+        raise UsageError(f"'{shown(folder)}' holds a run of tempscale {command}, which has tables and no report")
     storage.write("report.html", report.render(summary.load_tables(storage), record).encode())
-    return f"{storage.root}/report.html"
+    return f"{shown(storage.root)}/report.html"
 
 
 def _record(run: Run, index: dict[str, Any], layouts: dict[str, Layout], rejected: int, journal: Journal) -> dict[str, Any]:

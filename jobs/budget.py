@@ -75,6 +75,9 @@ def measure(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, 
     tokens = worker.encoder.tokenizer(texts, isolate=True)
     if not row["gpu"]:
         tokens = tokens.take(range(min(len(tokens), _CPU_TEXTS)))
+    tokens = tokens.take([k for k in range(len(tokens)) if k not in tokens.failed])
+    if not len(tokens):
+        return {"number": number, "rates": {}}
     worker.encoder.set_temperature(worker.temperatures[0])
     own, best = worker.encoder.token_budget, dict.fromkeys(_TRIED[row["gpu"]], 0.0)
     try:

@@ -13,6 +13,7 @@ from jobs.cache import BUCKETS, KEY, write_bucket
 from jobs.errors import UsageError
 from jobs.runs import DONE
 from jobs.storage import Storage
+from jobs.urls import shown
 
 _ABANDONED_SECONDS = 86_400
 """Since when an unfinished file has not changed that no living run can be writing."""
@@ -37,7 +38,7 @@ def listed(root: str) -> list[Held]:
     store = Storage(root)
     keys = [name.removesuffix(f"/{KEY}") for name in store.list("") if name.endswith(f"/{KEY}")]
     if not keys:
-        raise UsageError(f"'{root}' holds no cache; give the folder that --cache named")
+        raise UsageError(f"'{shown(root)}' holds no cache; give the folder that --cache named")
     held = [_held(store, place) for place in keys]
     return sorted(held, key=lambda one: (one.values["last_used"], one.place), reverse=True)
 
@@ -95,7 +96,7 @@ def _contents(runs: list[str]) -> set[str]:
     for folder in runs:
         storage = Storage(folder)
         if not storage.exists(DONE):
-            raise UsageError(f"'{folder}' holds no finished run; give run folders whose texts are to be kept")
+            raise UsageError(f"'{shown(folder)}' holds no finished run; give run folders whose texts are to be kept")
         for name in storage.list("texts"):
             found.update(storage.read_table(name, ["content_sha"]).column("content_sha").to_pylist())
     return found

@@ -12,6 +12,7 @@ from rich.text import Text
 from jobs.headline import closing_figures, labels, share, with_error
 from jobs.runs import Run, RunOf
 from jobs.summary import load_tables
+from jobs.urls import shown
 
 
 def close(run: Run) -> None:
@@ -19,7 +20,8 @@ def close(run: Run) -> None:
     console = Console()
     for model, (temperatures, lines) in closing_figures(load_tables(run.storage)).items():
         print_table(console, (model, *temperatures), lines)
-    places = f"\nreport  {run.storage.root}/report.html\ntables  {run.storage.root}/tables/"
+    root = shown(run.storage.root)
+    places = f"\nreport  {root}/report.html\ntables  {root}/tables/"
     console.print(places, highlight=False, soft_wrap=True, markup=False)
 
 
@@ -41,7 +43,7 @@ def close_pairs(run: RunOf[Any]) -> None:
     first = summary.row(0, named=True)
     console.print(
         f"\n{first['pairs']:,} pairs of {first['texts']:,} texts; ± is a 95 % interval that knows which pairs share a text"
-        f"\ntables  {run.storage.root}/tables/",
+        f"\ntables  {shown(run.storage.root)}/tables/",
         highlight=False, soft_wrap=True, markup=False,
     )  # fmt: skip
 

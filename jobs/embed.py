@@ -6,7 +6,6 @@ temperature gives it a finite embedding, so that temperatures are compared on th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -59,14 +58,6 @@ def embed(
     return {"embedded": index["analysed"] - rejected, "rejected": rejected}
 
 
-def commonest_reason(run: Run, model: Model) -> str:
-    """Why most of the rejected texts were, as the end of a sentence; nothing where no text was."""
-    reasons: Counter[str] = Counter()
-    for name in run.storage.list(f"rejected/model={model.label}"):
-        reasons.update(run.storage.read_table(name, ["reason"]).column("reason").to_pylist())
-    return f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
-
-
 def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int, long: str) -> pa.Table:
     """Read and tokenise the shards that a batch names."""
     pieces: dict[int, pa.Table] = {}
@@ -95,6 +86,7 @@ class EmbedActor(actor.ModelActor):
         """Write one shard's parts, one a temperature, and its rejected texts."""
         from tempscale.tokens import Tokens
 
+        self.note_processor()
         failed = {k: reason for k, reason in enumerate(work.column("failed").to_pylist()) if reason is not None}
         tokens = Tokens.of_chunks(work.column("ids").to_pylist(), work.column("truncated").to_pylist(), failed)
         marks = Marks(self.storage, f"{MARKS}/model={self.model.label}/shard-{number:05d}.json")

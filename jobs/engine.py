@@ -84,6 +84,8 @@ def _start(execution: Execution) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     environment = {"env_vars": _ONE_THREAD}
     if execution.address is not None:
+        if execution.address == "auto" and "://" in os.environ.get("RAY_ADDRESS", ""):  # Ray would go there, as a client.
+            raise UsageError("RAY_ADDRESS names no machine of a cluster but a client's or dashboard's address; unset it")
         check_reachable(execution)
         try:
             with _signals_kept():

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from jobs.errors import IncompleteRun, UsageError
+from jobs.errors import UsageError
 from jobs.storage import Storage
 from jobs.urls import shown
 
@@ -24,8 +24,10 @@ NAME = ".lock"
 _RENEWED_SECONDS, _STALE_SECONDS, _LOOK_SECONDS = 30.0, 150.0, 5.0
 _FORGOTTEN_SECONDS = 600.0
 """Longer than two machines' clocks differ: a lock that was not renewed for so long need not be watched."""
-_SETTLED_SECONDS = 1.0
-"""In which of several that take over a dead run's lock all but the last have seen that theirs is gone."""
+_SETTLED_SECONDS = {True: 0.2, False: 1.0}
+"""In which, locally and remotely, of several that take over a dead run's lock all but the last see that theirs is gone."""
+_CLOCK_SECONDS = 2.0
+"""A process's start is told by the clock of today, which may have been set since."""
 
 
 @contextmanager
@@ -46,9 +48,7 @@ def held(storage: Storage, waiting: Callable[[], AbstractContextManager[Any]] = 
         "run": uuid.uuid4().hex, "host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(),
         "since": psutil.Process().create_time(),
     }  # fmt: skip
-    try:
-        _take(storage, own, waiting)
-    except (OSError, NotImplementedError):
+    if not _taken(storage, own, waiting):
         yield
         return
     ended = threading.Event()
@@ -59,34 +59,45 @@ def held(storage: Storage, waiting: Callable[[], AbstractContextManager[Any]] = 
     finally:
         ended.set()
         thread.join()
-        last = _read(storage)
-        if last is not None and last["run"] == own["run"]:
-            storage.remove(NAME)
+        with suppress(Exception):  # A lock that stays is found to be a dead run's; what the run has done stands.
+            if _holds(storage, own):
+                storage.remove(NAME)
 
 
-def _take(storage: Storage, own: dict[str, Any], waiting: Callable[[], AbstractContextManager[Any]]) -> None:
-    """Create the lock, over that of a dead run where there is one."""
-    while not storage.create(NAME, _written(own)):
+def _taken(storage: Storage, own: dict[str, Any], waiting: Callable[[], AbstractContextManager[Any]]) -> bool:
+    """Create the lock, over that of a dead run where there is one; whether the storage has such a thing as a lock."""
+    try:
+        created = storage.create(NAME, _written(own))
+    except (OSError, NotImplementedError):
+        return False
+    while True:
+        if created:
+            # Someone else may have seen the same death a moment ago, and be about to remove the wrong lock.
+            time.sleep(_SETTLED_SECONDS[storage.is_local])
+            if _holds(storage, own):
+                return True
         other = _read(storage)
-        if other is None:
-            continue
-        if not _dead(other, waiting, storage):
-            raise UsageError(
-                f"'{shown(storage.root)}' is in use by another run (process {other['pid']} on {other['host']}); "
-                "wait for its end or choose another --out"
-            )
-        if _read(storage) == other:
-            storage.remove(NAME)
-        if storage.create(NAME, _written(own)):
-            time.sleep(_SETTLED_SECONDS)  # Someone else may have seen the same death, and removed the wrong lock.
-            last = _read(storage)
-            if last is not None and last["run"] == own["run"]:
-                return
+        if other is not None:
+            if not _dead(other, waiting, storage):
+                raise UsageError(
+                    f"'{shown(storage.root)}' is in use by another run (process {other['pid']} on {other['host']}); "
+                    "wait for its end or choose another --out"
+                )
+            if _read(storage) == other:
+                with suppress(FileNotFoundError):
+                    storage.remove(NAME)
+        created = storage.create(NAME, _written(own))
+
+
+def _holds(storage: Storage, own: dict[str, Any]) -> bool:
+    last = _read(storage)
+    return last is not None and last["run"] == own["run"]
 
 
 def _renew(storage: Storage, own: dict[str, Any], ended: threading.Event) -> None:
     while not ended.wait(_RENEWED_SECONDS):
-        with suppress(IncompleteRun, OSError):  # The next one may succeed, and several may fail before it counts as dead.
+        # Every storage has exceptions of its own. The next one may succeed, and several may fail before it counts as dead.
+        with suppress(Exception):
             last = _read(storage)
             if last is None or last["run"] == own["run"]:  # Of a machine that slept, another may have taken it over.
                 storage.write(NAME, _written(own), durable=False)
@@ -111,7 +122,10 @@ def _dead(other: dict[str, Any], waiting: Callable[[], AbstractContextManager[An
     """Whether the owner of a lock is gone: on this machine its process, elsewhere its renewals, by this machine's clock."""
     if other["machine"] == _machine():
         try:
-            return bool(psutil.Process(other["pid"]).create_time() != other["since"])
+            process = psutil.Process(other["pid"])
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return True
+            return bool(abs(process.create_time() - other["since"]) > _CLOCK_SECONDS)
         except psutil.NoSuchProcess:
             return True
     if time.time() - other["renewed"] > _FORGOTTEN_SECONDS:
@@ -120,8 +134,10 @@ def _dead(other: dict[str, Any], waiting: Callable[[], AbstractContextManager[An
         begun = time.monotonic()
         while time.monotonic() - begun < _STALE_SECONDS:
             time.sleep(_LOOK_SECONDS)
-            if _read(storage) != other:
-                return False
+            with suppress(Exception):  # On a shared disk a file that is being replaced cannot always be read.
+                now = _read(storage)
+                if now != other:
+                    return now is None
     return True
 
 

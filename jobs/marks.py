@@ -41,8 +41,8 @@ class Marks:
         known["deaths"] += found
         if known["deaths"] > _MOST:
             raise IncompleteRun(
-                f"the processes that work on {self._name} died {_MOST} times in ever other texts; look for what ends them, "
-                "such as memory, and start the same command again"
+                f"the processes that work on {self._name} died {_MOST} times, for ever other texts; look for what ends "
+                "them, such as memory, and start the same command again to go on"
             )
         if found and not isinstance(doing, list):
             known["elsewhere"] += 1

@@ -61,6 +61,7 @@ class PairActor(actor.ModelActor):
 
     def process(self, number: int, work: pa.Table) -> dict[str, Any]:
         """Write one chunk's parts, one a temperature, and its rejected pairs."""
+        self.note_processor()
         mode = work.to_pylist()[0]
         chunk = self.storage.read_table(mode.pop("name"))
         texts, first, second = _distinct(chunk)

@@ -22,7 +22,7 @@ def pairs(config: PairsConfig, journal: Journal, *, fresh: bool = False) -> RunO
         UsageError: the configuration, source, models or run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call goes on.
     """
-    with lock.held(Storage(config.out), lambda: journal.stage("wait for the end of another run")):
+    with lock.held(Storage(config.out), lambda: journal.stage("look whether another run lives")):
         return _pairs(config, journal, fresh)
 
 
@@ -82,5 +82,6 @@ def _measured(
         if not counts["measured"]:
             raise UsageError(
                 f"model {model.label} gives no finite figures for any pair under all of τ {taus}; leave out what breaks it"
+                f"{runs.commonest_reason(run, model)}"
             )
     return counts["rejected"]

@@ -73,10 +73,16 @@ def plan(config: AuditConfig) -> Plan:
             precision=config.embedding.precision,
             device="cpu",
         )
-        lengths = np.array(encoder.tokenizer(first).lengths)
-        few = first[:: max(1, len(first) // _MEASURED_TEXTS)]
+        tokens_of_first = encoder.tokenizer(first, isolate=True)
+        good = [k for k in range(len(first)) if k not in tokens_of_first.failed]
+        if not good:
+            raise UsageError(
+                f"model {model.label}: {tokens_of_first.failed[0]}, and so on each of the first {len(first):,} texts"
+            )
+        lengths = np.array(tokens_of_first.lengths)[good]
+        few = tokens_of_first.take(good[:: max(1, len(good) // _MEASURED_TEXTS)])
         begun = time.monotonic()
-        measured = encoder.encode(few, factors=True)
+        measured = encoder.encode_tokens(few, factors=True)
         token_seconds = (time.monotonic() - begun) / int(measured.tokens.sum())
         assert measured.factors is not None
         means, factors = torch.stack([m for m, _ in measured.factors]), [f for _, f in measured.factors]
@@ -144,5 +150,5 @@ def print_plan(config: AuditConfig, console: Console) -> None:
     table.add_row("pairs", f"{found.pairs:,} cosines and {found.socm_pairs:,} SOCM for each temperature")
     table.add_row("time", f"about {duration(found.seconds)} with {found.workers} workers on processors like this one's")
     table.add_row("memory", f"about {found.memory_bytes / 2**30:.1f} GiB")
-    table.add_row("disk", f"about {max(found.disk_bytes / 2**30, 0.01):.2f} GiB in {escape(config.out)}")
+    table.add_row("disk", f"about {max(found.disk_bytes / 2**30, 0.01):.2f} GiB in {escape(shown(config.out))}")
     Console().print(table)

@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import os
 import platform
+from collections import Counter
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -189,6 +190,14 @@ def find_models(config: RunConfig) -> list[Model]:
     return models
 
 
+def commonest_reason(run: RunOf[Any], model: Model) -> str:
+    """Why most of what a model rejected was, as the end of a sentence; nothing where nothing was."""
+    reasons: Counter[str] = Counter()
+    for name in run.storage.list(f"rejected/model={model.label}"):
+        reasons.update(run.storage.read_table(name, ["reason"]).column("reason").to_pylist())
+    return f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
+
+
 def facts(run: RunOf[Any]) -> dict[str, Any]:
     """What run.json says of every run, whatever its command."""
     begun = started(run)
@@ -252,7 +261,7 @@ def note_processor(storage: Storage, name: str, step: str) -> None:
     """Leave a record of what kind of processor works on a step of the run."""
     file = f"{PROCESSORS}/{step}/{hashlib.sha256(name.encode()).hexdigest()[:12]}.json"
     if not storage.exists(file):
-        storage.write_json(file, name, durable=False)
+        storage.write_json(file, name)
 
 
 def _processors(storage: Storage, of_driver: set[str]) -> list[str]:

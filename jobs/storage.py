@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -146,8 +146,10 @@ class Storage:
         fs, _ = self._fs
         if self.is_local and fs.exists(self.path("")):
             for file in fs.find(self.path("")):
-                if os.path.basename(file).startswith(_TEMPORARY) and time.time() - os.path.getmtime(file) >= seconds:
-                    fs.rm(file)
+                if os.path.basename(file).startswith(_TEMPORARY):
+                    with suppress(FileNotFoundError):  # A living writer has renamed it.
+                        if time.time() - os.path.getmtime(file) >= seconds:
+                            os.unlink(file)
 
     def read_table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A Parquet file, or some of its columns."""

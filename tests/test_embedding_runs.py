@@ -3,16 +3,22 @@
 import json
 import random
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 from whole_run import as_lines, audited
 
 from jobs.errors import UsageError
+from jobs.pairs import pairs
+from jobs.pairs_config import PairsConfig
+from jobs.progress import Journal
+from jobs.strict import checked
 from tempscale import Encoder
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -93,6 +99,22 @@ def test_texts_that_the_tokenizer_fails_on_are_recorded_and_change_no_other(run,
         pairs = [pl.read_parquet(tmp_path / name / "tables" / "socm_pairs.parquet") for name in ("with", "without")]
         assert len(pairs[0]) >= 10
         assert pairs[0].equals(pairs[1])
+
+
+def test_pairs_with_a_text_that_the_tokenizer_fails_on_are_rejected(texts, strict_model, tmp_path):
+    rows = [{"id": f"p{k}", "text_a": texts[k]["text"], "text_b": texts[k + 1]["text"]} for k in range(8)]
+    rows[3]["text_b"] = "\U0001f4a5"
+    (tmp_path / "pairs.jsonl").write_text(as_lines(rows))
+    settings = {"out": str(tmp_path / "run"), "pairs": {"source": str(tmp_path / "pairs.jsonl")}}
+    settings |= {"embedding": {"models": [str(strict_model)]}, "execution": {"workers": 2}}
+    with closing(Journal(Console(stderr=True))) as journal:
+        pairs(checked(PairsConfig, settings), journal)
+        found = pl.read_parquet(tmp_path / "run" / "tables" / "pairs.parquet")
+        assert set(found["pair_id"]) == {f"p{k}" for k in range(8)} - {"p3"}
+        assert "the tokenizer fails with Exception" in rejected(tmp_path / "run")["p3"]
+        (tmp_path / "pairs.jsonl").write_text(as_lines(rows[3:4]))
+        with pytest.raises(UsageError, match=r"\(most often: strict: the tokenizer fails with Exception"):
+            pairs(checked(PairsConfig, settings | {"out": str(tmp_path / "none")}), journal)
 
 
 def test_a_text_with_a_number_that_is_none_is_rejected(run, texts, small_model, tmp_path):

@@ -125,8 +125,8 @@ def test_another_content_of_the_same_size_is_another_state(hub, tmp_path):
 
 def test_what_is_not_on_the_hub_is_a_sentence(hub):
     _, read = hub
-    for source, words in ((f"hf://datasets/{DATASET}/none.parquet", "is not there"), ("hf://datasets/team/none/x", "hf://")):
-        done = read(source)
+    for name, words in ((f"{DATASET}/none.parquet", "is not there"), ("team/none/x.parquet", "is not there")):
+        done = read(f"hf://datasets/{name}")
         assert done.returncode != 0
         assert "UsageError" in done.stderr.splitlines()[-1]
         assert words in done.stderr.splitlines()[-1]

@@ -23,7 +23,7 @@ def written(storage, **changes):
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(lock, "_SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(lock, "_SETTLED_SECONDS", {True: 0.0})
 
 
 def test_a_second_run_is_kept_out_and_the_next_let_in(tmp_path):
@@ -72,6 +72,46 @@ def test_on_another_machine_renewals_tell(tmp_path, monkeypatch):
     with lock.held(storage):
         assert json.loads(storage.read(lock.NAME))["pid"] == os.getpid()
     assert sum(seconds > 0 for seconds in waited) >= 10
+
+
+def test_a_run_that_ends_while_it_is_watched_lets_in(tmp_path, monkeypatch):
+    storage = Storage(str(tmp_path))
+    written(storage, machine="elsewhere")
+    monkeypatch.setattr(lock.time, "sleep", lambda seconds: storage.remove(lock.NAME) if seconds else None)
+    with lock.held(storage):
+        assert json.loads(storage.read(lock.NAME))["pid"] == os.getpid()
+
+
+def test_a_lock_that_cannot_be_read_for_a_moment_is_read_again(tmp_path, monkeypatch):
+    """As on a shared disk, where the other machine is just replacing it."""
+    storage, read, seen = Storage(str(tmp_path)), Storage.read, []
+    written(storage, machine="elsewhere")
+
+    def stale(self, name):
+        seen.append(name)
+        if len(seen) == 2:
+            raise OSError(116, "Stale file handle")
+        return read(self, name)
+
+    monkeypatch.setattr(Storage, "read", stale)
+    monkeypatch.setattr(lock.time, "sleep", lambda seconds: written(storage, machine="elsewhere") if len(seen) > 2 else None)
+    with pytest.raises(UsageError, match="is in use"), lock.held(storage):
+        pass
+    assert len(seen) >= 3
+
+
+def test_a_zombie_holds_nothing_and_a_clock_that_was_set_changes_nothing(tmp_path):
+    storage = Storage(str(tmp_path))
+    zombie = subprocess.Popen([sys.executable, "-c", "pass"])
+    while psutil.Process(zombie.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    written(storage, pid=zombie.pid, since=psutil.Process(zombie.pid).create_time())
+    with lock.held(storage):
+        pass
+    zombie.wait()
+    written(storage, since=psutil.Process().create_time() + 1)
+    with pytest.raises(UsageError, match="is in use"), lock.held(storage):
+        pass
 
 
 def test_a_container_of_the_same_name_is_another_machine(tmp_path, monkeypatch):

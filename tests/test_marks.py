@@ -85,7 +85,7 @@ def test_processes_that_die_in_ever_other_texts_end_the_session(tmp_path):
     storage, batches = Storage(str(tmp_path)), [[k] for k in range(1000)]
     for struck in range(101):
         assert attempt(storage, batches, lambda batch, struck=struck: batch == [struck]) is None
-    with pytest.raises(IncompleteRun, match="died 100 times in ever other texts"):
+    with pytest.raises(IncompleteRun, match="died 100 times, for ever other texts"):
         attempt(storage, batches, lambda batch: False)
     # The next session begins anew.
     forget(storage, "marks")
