@@ -118,11 +118,11 @@ class Storage:
         fs, _ = self._fs
         target = self.path(name)
         if self.is_local:
-            try:
-                with _temporary(target, data, durable=False) as temporary:
+            with _temporary(target, data, durable=False) as temporary:
+                try:
                     os.link(temporary, target)
-            except FileExistsError:
-                return False
+                except FileExistsError:
+                    return False
             return True
         try:
             fs.pipe_file(target, data, mode="create")
