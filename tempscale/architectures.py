@@ -7,7 +7,7 @@ only after `verify` passes on it: dividing its query and its position bias by τ
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torch import nn
@@ -15,6 +15,42 @@ from torch import nn
 
 class UnsupportedArchitecture(ValueError):
     """A model whose attention temperature cannot be set, said in one sentence."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a layer does around its attention, as paths from the layer; `layers.py` reads it.
+
+    H -> (norm) -> attention -> `output` -> (`branch_norm`) -> Z; Y = H + Z; then the same with the feed-forward. Where
+    `post_norm`, the norms stand behind the two residual sums instead of before attention and feed-forward.
+    """
+
+    value: str
+    """The projection W_V; of a fused one, its last third. What it reads is what the attention reads."""
+    output: str
+    """The projection W_O, whose output is the attention's."""
+    feed_forward: tuple[str, str]
+    """The modules at which the feed-forward begins and ends."""
+    post_norm: bool
+    branch_norm: str = ""
+    """A norm between W_O and the residual sum, if there is one."""
+    feed_forward_norm: str = ""
+    """The same behind the feed-forward."""
+
+
+_BERT_BLOCK = Block("attention.self.value", "attention.output.dense", ("intermediate", "output.dense"), True)
+_ALBERT_BLOCK = Block("attention.value", "attention.dense", ("ffn", "ffn_output"), True)
+_DISTILBERT_BLOCK = Block("attention.v_lin", "attention.out_lin", ("ffn", "ffn"), True)
+_MPNET_BLOCK = Block("attention.attn.v", "attention.attn.o", ("intermediate", "output.dense"), True)
+_T5_BLOCK = Block(
+    "layer.0.SelfAttention.v", "layer.0.SelfAttention.o", ("layer.1.DenseReluDense", "layer.1.DenseReluDense"), False
+)
+_ROTARY_BLOCK = Block("self_attn.v_proj", "self_attn.o_proj", ("mlp", "mlp"), True)
+_DECODER_BLOCK = replace(_ROTARY_BLOCK, post_norm=False)
+_MODERNBERT_BLOCK = Block("attn.Wqkv", "attn.Wo", ("mlp", "mlp"), False)
+_GEMMA_BLOCK = replace(
+    _DECODER_BLOCK, branch_norm="post_attention_layernorm", feed_forward_norm="post_feedforward_layernorm"
+)
 
 
 @dataclass(frozen=True)
@@ -54,14 +90,15 @@ class Architecture:
     """Whether its checkpoints also hold a decoder, which no embedding passes through."""
     asks: bool = False
     """Whether it returns the probabilities only when asked to with `output_attentions`."""
+    block: Block = _BERT_BLOCK
 
 
 _BERT = Architecture("encoder.layer", "attention.self", "attention.self.query")
-_ROTARY = Architecture("layers", "self_attn", "self_attn.q_proj")
-_DECODER = Architecture("layers", "self_attn", "self_attn.q_proj", decoder=True)
+_ROTARY = Architecture("layers", "self_attn", "self_attn.q_proj", block=_ROTARY_BLOCK)
+_DECODER = Architecture("layers", "self_attn", "self_attn.q_proj", decoder=True, block=_DECODER_BLOCK)
 _T5 = Architecture(
     "encoder.block", "layer.0.SelfAttention", "layer.0.SelfAttention.q",
-    bias="returned", bias_table="relative_attention_bias", probabilities=2, encoder_decoder=True,
+    bias="returned", bias_table="relative_attention_bias", probabilities=2, encoder_decoder=True, block=_T5_BLOCK,
 )  # fmt: skip
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -70,8 +107,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "xlm-roberta": _BERT,
     "camembert": _BERT,
     "electra": _BERT,
-    "albert": Architecture("encoder.albert_layer_groups", "attention", "attention.query"),
-    "distilbert": Architecture("transformer.layer", "attention", "attention.q_lin"),
+    "albert": Architecture("encoder.albert_layer_groups", "attention", "attention.query", block=_ALBERT_BLOCK),
+    "distilbert": Architecture("transformer.layer", "attention", "attention.q_lin", block=_DISTILBERT_BLOCK),
     "mpnet": Architecture(
         "encoder.layer",
         "attention.attn",
@@ -79,29 +116,21 @@ ARCHITECTURES: dict[str, Architecture] = {
         bias="argument",
         bias_table="encoder.relative_attention_bias",
         asks=True,
+        block=_MPNET_BLOCK,
     ),
     "t5": _T5,
     "mt5": _T5,
-    "umt5": Architecture(
-        "encoder.block",
-        "layer.0.SelfAttention",
-        "layer.0.SelfAttention.q",
-        bias="own",
-        bias_table="relative_attention_bias",
-        encoder_decoder=True,
-    ),
+    "umt5": replace(_T5, bias="own", probabilities=1),
     "nomic_bert": _ROTARY,
     "gte": _ROTARY,
     "jina_embeddings_v3": _ROTARY,
-    "eurobert": _ROTARY,
-    "modernbert": Architecture("layers", "attn", "attn.Wqkv", layout="fused"),
+    "eurobert": replace(_ROTARY, block=_DECODER_BLOCK),
+    "modernbert": Architecture("layers", "attn", "attn.Wqkv", layout="fused", block=_MODERNBERT_BLOCK),
     "llama": _DECODER,
     "mistral": _DECODER,
     "qwen2": _DECODER,
-    "qwen3": Architecture("layers", "self_attn", "self_attn.q_norm", layout="token_head", decoder=True),
-    "gemma3_text": Architecture(
-        "layers", "self_attn", "self_attn.q_norm", layout="head_token", norm_offset=1.0, decoder=True
-    ),
+    "qwen3": replace(_DECODER, query="self_attn.q_norm", layout="token_head"),
+    "gemma3_text": replace(_DECODER, query="self_attn.q_norm", layout="head_token", norm_offset=1.0, block=_GEMMA_BLOCK),
 }
 
 _DEBERTA = (
@@ -126,6 +155,7 @@ _NEEDED = {
 class Places:
     """The modules of one layer that matter to temperature. Layers that share weights share modules."""
 
+    layer: nn.Module
     attention: nn.Module
     query: nn.Module
     bias_table: nn.Embedding | None
@@ -240,7 +270,7 @@ def _places(base: nn.Module, layer: nn.Module, architecture: Architecture) -> Pl
     config: Any = base.config
     heads = int(getattr(config, "num_attention_heads", None) or config.num_heads)
     assert table is None or isinstance(table, nn.Embedding)
-    return Places(attention, query, table, heads)
+    return Places(layer, attention, query, table, heads)
 
 
 def _has(owner: nn.Module, path: str) -> bool:

@@ -5,9 +5,13 @@ S1 (arXiv 2410.24200) §2: DC[Z] = (1/n)11ᵀZ, HC[Z] = (I − (1/n)11ᵀ)Z, σ_
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from tempscale.layers import Layer
 
 _BLOCK = 4
 _MOST_ITERATIONS = 300
@@ -48,3 +52,101 @@ def sigma_a(attention: Float[Tensor, "*batch token token"], tolerance: float = 1
         basis = torch.linalg.qr(a.mT @ image).Q
     sigma: Tensor = found
     return sigma
+
+
+class HeadSpectrum(NamedTuple):
+    """The heads of one layer of one text, each (head,)."""
+
+    sigma_a: Tensor
+    """‖(I − (1/n)11ᵀ)A‖₂."""
+    sigma_s: Tensor
+    """Standard deviation of the logits of the tokens that are seen (S1 (4): τ_s = 1/σ_s)."""
+    sigma_a_bound: Tensor
+    """Theorem 3's, from the measured σ_s and n."""
+    theorem_2_ratio: Tensor
+    """‖HC[SA(X)]‖_F / (σ_a‖W_V‖₂‖HC[X]‖_F): at most 1 (Theorem 2)."""
+
+
+def head_spectrum(layer: Layer, value_norms: Float[Tensor, " head"], tolerance: float = 1e-6) -> HeadSpectrum:
+    """σ_a, σ_s and both theorems for each head of one layer's pass (S1 §2), in float64 but for σ_a's own precision.
+
+    SA(X) = A·X·W_V is taken from the layer's values, whose bias every row of A adds alike and HC removes.
+
+    Args:
+        layer: one layer's pass.
+        value_norms: ‖W_V‖₂ of each head: `torch.linalg.matrix_norm(layer.value_weights, 2)`.
+        tolerance: of σ_a.
+    """
+    found = sigma_a(layer.attention, tolerance).double()
+    mixed = layer.attention.double() @ layer.values.double()
+    left = high_frequency(mixed).square().sum((-2, -1)).sqrt()
+    given = high_frequency(layer.attended.double()).norm()
+    deviation = sigma_s(layer.logits)
+    n = layer.attention.shape[-1]
+    return HeadSpectrum(found, deviation, sigma_a_bound(deviation, n), left / (found * value_norms.double() * given))
+
+
+def sigma_s(logits: Float[Tensor, "*head token token"]) -> Float[Tensor, "*head"]:
+    """σ_s: the standard deviation of a head's attention logits, of those tokens that a row sees; float64, ≥ 0.
+
+    What a causal or window mask has put far below every other logit is left out.
+    """
+    values = logits.double()
+    seen = logits > torch.finfo(logits.dtype).min / 4
+    count = seen.sum((-2, -1))
+    values = torch.where(seen, values, 0)
+    mean = (values.sum((-2, -1)) / count)[..., None, None]
+    found: Tensor = (torch.where(seen, values - mean, 0).square().sum((-2, -1)) / count).sqrt()
+    return found
+
+
+def sigma_a_bound(sigma_s: Float[Tensor, "*head"], tokens: int) -> Float[Tensor, "*head"]:
+    """Theorem 3 (S1): σ_a ≤ √(n / (2·√(1+e^{−2σ_s²})·(n−1)^{3/2} + 1)), for Gaussian logits.
+
+    An approximation: logits with σ_s ≥ 1 exceed it. 1 for one token.
+    """
+    spread = (1 + torch.exp(-2 * sigma_s.square())).sqrt()
+    bound: Tensor = (tokens / (2 * spread * (tokens - 1) ** 1.5 + 1)) ** 0.5
+    return bound
+
+
+def high_frequency(tokens: Float[Tensor, "*batch token dim"]) -> Float[Tensor, "*batch token dim"]:
+    """HC[Z] = (I − (1/n)11ᵀ)Z: what is left of the tokens without their mean (S1 §2)."""
+    left: Tensor = tokens - tokens.mean(-2, keepdim=True)
+    return left
+
+
+class HighFrequency(NamedTuple):
+    """What one layer, and each of its parts in turn, leaves of ‖HC‖_F; float64 scalars. The parts multiply to the whole."""
+
+    whole: Tensor
+    """‖HC[X^{l+1}]‖_F / ‖HC[X^l]‖_F: Fig 2's."""
+    attention: Tensor
+    """From what the attention reads to the output of W_O."""
+    residual: Tensor
+    """Of both residual sums: from the branch to the sum."""
+    norms: Tensor
+    """Of all norms of the layer."""
+    feed_forward: Tensor
+    """From what the feed-forward reads to its output."""
+
+
+def high_frequency_ratios(layer: Layer) -> HighFrequency:
+    """How much of the difference between tokens one layer keeps, and where it goes (S1 Fig 2), in float64.
+
+    A text passes through the parts in turn: norms, attention, residual sum, norms, feed-forward, residual sum, norms, each
+    of which is given what the one before has left; where a family has no norm, its ratio there is 1.
+    """
+    names = ("h", "attended", "attention_output", "z", "y", "fed", "feed_forward_output", "feed_forward_branch")
+    norms = {name: high_frequency(getattr(layer, name).double()).norm() for name in (*names, "second_sum", "x")}
+
+    def ratio(after: str, before: str) -> Tensor:
+        kept: Tensor = norms[after] / norms[before]
+        return kept
+
+    around = ratio("attended", "h") * ratio("z", "attention_output") * ratio("fed", "y")
+    around = around * ratio("feed_forward_branch", "feed_forward_output") * ratio("x", "second_sum")
+    return HighFrequency(
+        ratio("x", "h"), ratio("attention_output", "attended"), ratio("y", "z") * ratio("second_sum", "feed_forward_branch"),
+        around, ratio("feed_forward_output", "fed"),
+    )  # fmt: skip

@@ -13,12 +13,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 
 @contextmanager
-def by_hand(model, tau):
+def by_hand(model, tau, seen=None):
     """Within it, every attention of `model` is computed by hand.
 
     Args:
         model: a base model.
         tau: a number, or a function of the layer's number that gives what divides logits (text, head, query, key).
+        seen: gets each layer's logits, those that a mask hides below −1e30, and weights.
     """
     of_layer = tau if callable(tau) else lambda layer: tau
     layer = 0
@@ -38,15 +39,19 @@ def by_hand(model, tau):
         layer += 1
         weights = torch.exp(logits - logits.amax(-1, keepdim=True))
         weights = weights / weights.sum(-1, keepdim=True)
+        if seen is not None:
+            seen.append((logits[0].numpy(), weights[0].numpy()))
         out = torch.einsum("bhqk,bhkd->bhqd", weights, value).to(query.dtype).transpose(1, 2).contiguous()
         return out, weights.to(query.dtype)
 
     def softmax(scores, dim):
         """MPNet computes its own scores, mask and bias included; the mask is as good as −∞ before and after."""
         nonlocal layer
-        weights = torch.softmax(scores.double() / of_layer(layer), dim).to(scores.dtype)
+        weights = torch.softmax(scores.double() / of_layer(layer), dim)
+        if seen is not None:
+            seen.append(((scores.double() / of_layer(layer))[0].numpy(), weights[0].numpy()))
         layer += 1
-        return weights
+        return weights.to(scores.dtype)
 
     if model.config.model_type == "mpnet":
         with mock.patch("transformers.models.mpnet.modeling_mpnet.nn.functional.softmax", softmax):

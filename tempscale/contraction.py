@@ -1,0 +1,80 @@
+"""Why token embeddings of one text draw together, layer by layer: λ, ρ, r, C and the spread they bound.
+
+S2 (arXiv 2604.27398) §6. With S(M) = (1/n)Σ‖m_j − μ(M)‖² (12), the spread behind the first residual sum is at most
+(1+√ρ)²·S(H), so the spread of a layer's output, relative to its mean, is at most C·(1+√ρ)²·r (47).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tempscale.layers import Layer
+
+
+class Contraction(NamedTuple):
+    """One layer of one text; float64 scalars."""
+
+    rho: Tensor
+    """ρ = S(Z)/S(H): what attention leaves of the spread it is given. ≥ 0."""
+    r: Tensor
+    """r = S(H)/‖μ(Y)‖² (14): how large that spread is beside the mean behind the residual sum. ≥ 0."""
+    c: Tensor
+    """C = [S(X)/‖μ(X)‖²] / [S(Y)/‖μ(Y)‖²] (Definition 3): what the rest of the layer does to it. ≥ 0."""
+    spread: Tensor
+    """S(X)/‖μ(X)‖² of the layer's output."""
+    bound: Tensor
+    """C(1+√ρ)²r, never below `spread` (47)."""
+    within_cosine: Tensor
+    """Mean cosine between tokens of the layer's output, themselves included: ‖mean of unit tokens‖² (H.2). In [0, 1]."""
+
+
+def contraction(layer: Layer) -> Contraction:
+    """ρ, r, C, S(X)/‖μ(X)‖², its bound and the within-text cosine of one layer's pass (S2 §6), in float64."""
+    h, z, y, x = (tokens.double() for tokens in (layer.h, layer.z, layer.y, layer.x))
+    rho, r = scatter(z) / scatter(h), scatter(h) / _square(y.mean(0))
+    spread = scatter(x) / _square(x.mean(0))
+    c = spread / (scatter(y) / _square(y.mean(0)))
+    unit = x / x.norm(dim=-1, keepdim=True)
+    return Contraction(rho, r, c, spread, c * (1 + rho.sqrt()).square() * r, _square(unit.mean(0)))
+
+
+def head_contraction(layer: Layer, gains: Float[Tensor, " head"]) -> Float[Tensor, " head"]:
+    """λ_h = ‖W^o_hW^v_h‖²_op·‖PA_h‖²_F/(n−1), P = I − (1/n)11ᵀ (S2 13), of each head; float64, NaN for one token.
+
+    The layer's λ is the mean over heads, as published. λ bounds what one head leaves of the spread, on average over
+    directions; it is no contraction factor of the whole layer, whose heads add up.
+
+    Args:
+        layer: one layer's pass.
+        gains: what `gain` returns for this layer.
+    """
+    attention = layer.attention.double()
+    left = attention - attention.mean(-2, keepdim=True)
+    n = attention.shape[-1]
+    found: Tensor = gains.double().square() * left.square().sum((-2, -1)) / (n - 1 if n > 1 else torch.nan)
+    return found
+
+
+def gain(layer: Layer) -> Float[Tensor, " head"]:
+    """‖W^o_hW^v_h‖_op of each head: it follows from the weights alone.
+
+    From two QR decompositions and the singular values of a width×width product: no d×d matrix is formed.
+    """
+    out, value = layer.output_weights.double(), layer.value_weights.double()
+    right = torch.linalg.qr(value.mT, mode="r").R
+    left = torch.linalg.qr(out, mode="r").R
+    found: Tensor = torch.linalg.matrix_norm(left @ right.mT, 2)
+    return found
+
+
+def scatter(tokens: Float[Tensor, "token dim"]) -> Tensor:
+    """S(M) = (1/n)Σ‖m_j − μ(M)‖² (S2 12)."""
+    return (tokens - tokens.mean(0)).square().sum() / len(tokens)
+
+
+def _square(vector: Tensor) -> Tensor:
+    return vector.square().sum()
