@@ -69,7 +69,7 @@ class Queries(Corpus):
     source: str = Field(min_length=1, description="As corpus.source.")
 
 
-class Encoding(Strict):
+class Models(Strict):
     """Which models under which temperatures."""
 
     models: list[str] = Field([], description="Folders or hub names; the installed demo MiniLM unless given.")
@@ -77,21 +77,6 @@ class Encoding(Strict):
         [1.0, 0.8], min_length=1, description="Numbers τ or schedules such as {log_length = 64}; the first is the reference."
     )
     max_length: int | None = Field(None, ge=3, description="Tokens a text is cut to; the model's own limit unless given.")
-    long: Literal["truncate", "chunk"] = Field(
-        "truncate",
-        description="What becomes of a text beyond max_length: cut and counted, or run in chunks whose tokens together are "
-        "the text's.",
-    )
-    precision: Literal["float32", "bfloat16"] = Field(
-        "float32",
-        description="What the model computes in; bfloat16 is faster, and how far it is off is measured and reported.",
-    )
-    token_budget: int | None = Field(
-        None, ge=1, description="Padded tokens of one micro-batch; 1,024 on a CPU and 16,384 on a GPU unless given."
-    )
-    tune_batches: bool = Field(
-        False, description="Measure once, before the pool starts, which token_budget is fastest on this device and model."
-    )
 
     @field_validator("temperatures")
     @classmethod
@@ -109,6 +94,26 @@ class Encoding(Strict):
         return values
 
 
+class Encoding(Models):
+    """Which models under which temperatures, and how they run."""
+
+    long: Literal["truncate", "chunk"] = Field(
+        "truncate",
+        description="What becomes of a text beyond max_length: cut and counted, or run in chunks whose tokens together are "
+        "the text's.",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="What the model computes in; bfloat16 is faster, and how far it is off is measured and reported.",
+    )
+    token_budget: int | None = Field(
+        None, ge=1, description="Padded tokens of one micro-batch; 1,024 on a CPU and 16,384 on a GPU unless given."
+    )
+    tune_batches: bool = Field(
+        False, description="Measure once, before the pool starts, which token_budget is fastest on this device and model."
+    )
+
+
 class Embedding(Encoding):
     """Which models under which temperatures, and how texts are grouped."""
 
@@ -116,14 +121,26 @@ class Embedding(Encoding):
     shard_characters: int = Field(131_072, ge=1, description="A shard ends when it holds this many characters.")
 
 
-class Analysis(Strict):
-    """What is measured on the embeddings."""
+class Intervals(Strict):
+    """By which lengths texts are told apart."""
 
     intervals: list[int] = Field(
         [0, 32, 64, 100, 200, 300, 400, 500],
         min_length=1,
         description="Lower edges of the length intervals in tokens, from 0, ascending; the last is open.",
     )
+
+    @field_validator("intervals")
+    @classmethod
+    def _ascending(cls, edges: list[int]) -> list[int]:
+        if edges[0] != 0 or any(later <= earlier for earlier, later in pairwise(edges)):
+            raise ValueError(f"intervals {edges} must start at 0 and ascend, e.g. 0,100,200")
+        return edges
+
+
+class Analysis(Intervals):
+    """What is measured on the embeddings."""
+
     socm_sample: int = Field(
         1000, ge=0, le=5000, description="Texts of the SOCM sample; all their pairs are computed. 0 leaves SOCM out."
     )
@@ -170,13 +187,6 @@ class Analysis(Strict):
         if self.socm_tolerance and self.socm_regularization:
             raise ValueError("socm_tolerance and socm_regularization exclude each other; give one of them")
         return self
-
-    @field_validator("intervals")
-    @classmethod
-    def _ascending(cls, edges: list[int]) -> list[int]:
-        if edges[0] != 0 or any(later <= earlier for earlier, later in pairwise(edges)):
-            raise ValueError(f"intervals {edges} must start at 0 and ascend, e.g. 0,100,200")
-        return edges
 
 
 class Execution(Strict):

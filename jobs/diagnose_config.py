@@ -1,0 +1,62 @@
+"""What `tempscale diagnose` is asked to do: strict. Imports neither torch nor ray."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from jobs.config import AuditConfig, Corpus, Execution, Intervals, Models
+from jobs.strict import Strict
+from tempscale.temperature import Temperature
+
+CANDIDATES = 20_000
+"""Texts whose lengths are taken, a seeded sample of the corpus, unless it is told how many."""
+
+
+class Looking(Models):
+    """Which models under which temperatures; every text runs alone, in float32, cut at the window."""
+
+    long: ClassVar[str] = "truncate"
+    precision: ClassVar[str] = "float32"
+    token_budget: ClassVar[int | None] = None
+
+
+class Diagnosis(Intervals):
+    """What is looked at."""
+
+    texts: int = Field(200, ge=2, description="Texts that are looked into, as many from each length interval as there are.")
+    piece_texts: int = Field(4, ge=1, description="Texts of one piece of work, the unit of resuming.")
+    repeated_pairs: int = Field(
+        8, ge=0, description="Pairs of tokens whose repetition is embedded at growing length (S1 App. E.4); 0 leaves it out."
+    )
+
+
+class DiagnoseConfig(Strict):
+    """A look inside a model's layers."""
+
+    command: ClassVar[str] = "diagnose"
+    reads: ClassVar[str] = "corpus"
+    """The section that names the source."""
+    out: str = Field("runs/diagnose", min_length=1, description="The run folder.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of every sample.")
+    corpus: Corpus = Field(default_factory=lambda: Corpus.model_validate({}), description="Which texts.")
+    embedding: Looking = Field(default_factory=lambda: Looking.model_validate({}), description="Models and temperatures.")
+    diagnosis: Diagnosis = Field(default_factory=lambda: Diagnosis.model_validate({}), description="What is looked at.")
+    execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
+
+    def reading(self) -> AuditConfig:
+        """How an audit would read the same corpus."""
+        corpus = self.corpus
+        if corpus.sample is None and corpus.limit is None:
+            corpus = corpus.model_copy(update={"sample": CANDIDATES})
+        given = {"out": self.out, "seed": self.seed, "corpus": corpus.model_dump(exclude_unset=True)}
+        return AuditConfig.model_validate(given)
+
+    def identity(self) -> dict[str, Any]:
+        """All that decides the tables, as plain data."""
+        return self.model_dump(mode="json", exclude={"out", "execution"})
+
+    def temperatures(self) -> list[Temperature]:
+        """The temperatures in the order given; the first is the reference."""
+        return [Temperature.of(value) for value in self.embedding.temperatures]

@@ -1,0 +1,202 @@
+"""A sample of texts, as many from each length interval as there are, looked into layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from jobs import actor, corpus, parts
+from jobs.diagnose_config import DiagnoseConfig
+from jobs.diagnose_schema import HEAD_PART, LAYER_PART, seen
+from jobs.engine import Cluster, results
+from jobs.runs import Model, RunOf
+from jobs.storage import Storage
+from tempscale.length import interval_of
+from tempscale.tiles import seeded_sample
+
+if TYPE_CHECKING:
+    from tempscale.layers import Layer
+
+KINDS = ("partials/layers", "partials/heads", "partials/seen")
+_LENGTHS = "partials/lengths"
+
+Look = RunOf[DiagnoseConfig]
+
+
+def lengths(
+    run: Look, cluster: Cluster, model: Model, index: dict[str, Any], on_texts: Callable[[int], None]
+) -> dict[str, int]:
+    """Tokens of every text that was read, by id, as the model would see it; texts that do not tokenise are left out.
+
+    Raises:
+        IncompleteRun: a task failed for good.
+    """
+    import ray
+
+    def name(number: int) -> str:
+        return f"{_LENGTHS}/model={model.label}/part-{number:05d}.parquet"
+
+    task, shards = ray.remote(num_cpus=1)(_leave_lengths), index["shards"]
+    missing = [k for k in range(len(shards)) if not run.storage.exists(name(k))]
+    on_texts(sum(shard["texts"] for k, shard in enumerate(shards) if k not in set(missing)))
+    for k, _ in results(
+        cluster, lambda k: task.remote(run.storage, shards[k]["name"], model.name, model.max_length, name(k)), missing
+    ):
+        on_texts(shards[k]["texts"])
+    found: dict[str, int] = {}
+    for k in range(len(shards)):
+        found.update(zip(*(column.to_pylist() for column in run.storage.read_table(name(k)).columns), strict=True))
+    return found
+
+
+def _leave_lengths(storage: Storage, shard: str, folder: str, max_length: int, name: str) -> None:
+    table = storage.read_table(shard, ["text_id", "text"])
+    tokens = _tokenizer(folder, max_length)(table.column("text").to_pylist(), isolate=True)
+    good = [k for k in range(len(tokens)) if k not in tokens.failed]
+    ids = table.column("text_id").to_pylist()
+    storage.write_table(name, pa.table({"text_id": [ids[k] for k in good], "tokens": [tokens.lengths[k] for k in good]}))
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(folder: str, max_length: int) -> Any:
+    from tempscale.checkpoint import resolve
+    from tempscale.tokens import Tokenizer
+
+    return Tokenizer(Path(resolve(folder)), max_length)
+
+
+def sample(run: Look, found: dict[str, int]) -> list[str]:
+    """Ids of the texts to look into: of each length interval the smallest keyed hashes, as evenly as there are texts."""
+    asked, edges = run.config.diagnosis, run.config.diagnosis.intervals
+    ids = np.array(sorted(found), dtype=object)
+    interval = interval_of(np.array([found[i] for i in ids], dtype=np.int64), edges)
+    members = [ids[interval == a].tolist() for a in range(len(edges))]
+    sizes = even_sizes([len(own) for own in members], asked.texts)
+    return sorted(i for own, size in zip(members, sizes, strict=True) for i in seeded_sample(own, size, run.config.seed))
+
+
+def even_sizes(available: list[int], wanted: int) -> list[int]:
+    """How many of each group, so that they are `wanted` together and the smallest share is as large as it can be."""
+    sizes, left = [0] * len(available), min(wanted, sum(available))
+    for place, k in enumerate(sorted(range(len(available)), key=lambda k: (available[k], k))):
+        sizes[k] = min(available[k], left // (len(available) - place))
+        left -= sizes[k]
+    # What division leaves over goes to the longest intervals that have more.
+    for k in reversed(range(len(available))):
+        more = min(left, available[k] - sizes[k])
+        sizes[k], left = sizes[k] + more, left - more
+    return sizes
+
+
+def look(
+    run: Look, crew: actor.Crew, model: Model, index: dict[str, Any], chosen: list[str], on_texts: Callable[[int], None]
+) -> int:
+    """Look into every chosen text under every temperature, but for the pieces that are there; returns the pieces.
+
+    Raises:
+        IncompleteRun: a worker failed for good.
+    """
+    size = run.config.diagnosis.piece_texts
+    pieces = [chosen[k : k + size] for k in range(0, len(chosen), size)]
+    missing = {
+        number: piece
+        for number, piece in enumerate(pieces)
+        if not all(run.storage.exists(run.part(kind, model, t, number)) for kind in KINDS for t in run.temperatures)
+    }
+    on_texts(len(chosen) - sum(map(len, missing.values())))
+    texts = corpus.texts_of(run.storage, index, {i for piece in missing.values() for i in piece}) if missing else {}
+    work = {k: pa.table({"text_id": piece, "text": [texts[i] for i in piece]}) for k, piece in missing.items()}
+    for report in crew.work(leave_looks, work):
+        on_texts(report["texts"])
+    return len(pieces)
+
+
+def leave_looks(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Look into some texts and write their layers, heads and embeddings, one part of each a temperature."""
+    tokens = worker.encoder.tokenizer(work.column("text").to_pylist())
+    words = worker.encoder.model.get_input_embeddings().weight.detach()
+    glance = Glance()
+    for temperature in worker.temperatures:
+        worker.encoder.set_temperature(temperature)
+        rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+        for text_id, ids in zip(work.column("text_id").to_pylist(), tokens.ids, strict=True):
+            layers, heads, embedding = glance.of(worker.encoder.model, ids)
+            own = {"text_id": text_id, "tokens": len(ids)}
+            rows[KINDS[0]] += [own | row for row in layers]
+            rows[KINDS[1]] += [own | row for row in heads]
+            rows[KINDS[2]].append(own | {"embedding": embedding, "words": _unit(words[ids].float().mean(0))})
+        place = f"model={worker.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
+        last = rows[KINDS[2]]
+        tables = (
+            LAYER_PART.build_rows(rows[KINDS[0]]), HEAD_PART.build_rows(rows[KINDS[1]]),
+            seen(len(last[0]["embedding"]), len(last[0]["words"])).build(
+                {name: [row[name] for row in last] for name in ("text_id", "tokens")}
+                | {name: parts.fixed_lists(np.stack([row[name] for row in last])) for name in ("embedding", "words")}
+            ),
+        )  # fmt: skip
+        for kind, table in zip(KINDS, tables, strict=True):
+            worker.storage.write_table(f"{kind}/{place}", table)
+    return {"number": number, "texts": work.num_rows}
+
+
+class Glance:
+    """Figures of each layer and head of one text; norms of weights are taken once a layer."""
+
+    def __init__(self) -> None:
+        self._norms: dict[int, tuple[Any, Any]] = {}
+
+    def of(self, model: Any, ids: list[int]) -> tuple[list[dict[str, Any]], list[dict[str, Any]], np.ndarray]:
+        """Rows of `layers` and of `heads`, without the text's own columns, and the unit mean of the last layer's tokens."""
+        from tempscale.layers import observe
+
+        last: list[np.ndarray] = []
+
+        def visit(layer: Layer) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+            last[:] = [_unit(layer.x.double().mean(0))]
+            return self._rows(layer)
+
+        found = observe(model, ids, visit, role=actor.ROLE)
+        return [layer for layer, _ in found], [head for _, heads in found for head in heads], last[0]
+
+    def _rows(self, layer: Layer) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        import torch
+
+        from tempscale.contraction import contraction, gain, head_contraction
+        from tempscale.spectrum import head_spectrum, high_frequency_ratios
+
+        if layer.number not in self._norms:
+            norms = torch.linalg.matrix_norm(layer.value_weights.double(), 2)
+            self._norms[layer.number] = (norms, gain(layer))
+        norms, gains = self._norms[layer.number]
+        spectrum, lambdas = head_spectrum(layer, norms), head_contraction(layer, gains)
+        kept, own = high_frequency_ratios(layer), contraction(layer)
+        row = {
+            "hc_ratio": kept.whole, "hc_attention": kept.attention, "hc_residual": kept.residual, "hc_norms": kept.norms,
+            "hc_feed_forward": kept.feed_forward, "sigma_a_mean": spectrum.sigma_a.mean(), "rho": own.rho, "r": own.r,
+            "C": own.c, "spread": own.spread, "spread_bound": own.bound, "within_cosine": own.within_cosine,
+            "lambda": lambdas.mean(),
+        }  # fmt: skip
+        columns = {
+            "sigma_a": spectrum.sigma_a, "sigma_s": spectrum.sigma_s, "tau_s": 1 / spectrum.sigma_s,
+            "sigma_a_bound": spectrum.sigma_a_bound, "lambda": lambdas, "thm2_ratio": spectrum.theorem_2_ratio,
+        }  # fmt: skip
+        heads = [
+            {"layer": layer.number, "head": head} | {name: _number(values[head]) for name, values in columns.items()}
+            for head in range(len(lambdas))
+        ]
+        return {"layer": layer.number} | {name: _number(value) for name, value in row.items()}, heads
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, or null: a text of one token has no difference between tokens to speak of."""
+    found = float(value)
+    return found if np.isfinite(found) else None
+
+
+def _unit(vector: Any) -> np.ndarray:
+    return np.asarray((vector / vector.norm()).float().cpu().numpy())
