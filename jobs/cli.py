@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -155,11 +155,54 @@ def pairs(
             "embedding.temperatures": commands.temperatures(tau, temperature) or None,
             "execution.workers": workers, "execution.address": address,
         }  # fmt: skip
-        data: dict[str, Any] = {}
-        for name, value in given.items():
-            if value is not None:
-                inputs.lay_over(data, name, value)
-        return commands.pairs(checked(PairsConfig, data), console, fresh=not resume)
+        return commands.pairs(checked(PairsConfig, inputs.nested(given)), console, fresh=not resume)
+
+    _answer(run)
+
+
+@app.command(
+    epilog=_EXIT_CODES.replace(" · 1 done and the gate failed", "")
+    + "\n\nExamples:\n\n"
+    + "  tempscale diagnose                                200 docstrings by length, all-MiniLM, τ 1.0 and 0.8\n\n"
+    + "  tempscale diagnose --corpus docs.parquet --model ./tuned --model ./backbone --texts 400 --out runs/why"
+)
+def diagnose(
+    corpus: options.Source = None,
+    id_column: options.IdColumn = None,
+    text_column: options.TextColumn = None,
+    sample: options.Sample = None,
+    limit: options.Limit = None,
+    model: options.Models = None,
+    tau: options.Taus = None,
+    temperature: options.TemperatureFile = None,
+    max_length: options.MaxLength = None,
+    texts: options.LookedTexts = None,
+    intervals: options.Intervals = None,
+    seed: options.Seed = None,
+    out: options.DiagnoseOut = None,
+    resume: options.Resume = True,
+    workers: options.Workers = None,
+    address: options.Address = None,
+) -> None:
+    """Look inside: attention as a filter (σ_a, σ_s), and what each layer does to the tokens of a text (HC, λ, ρ, r, C).
+
+    A sample of texts, as many from each length interval as there are, runs through each model under each temperature.
+    """
+
+    def run(console: Console) -> int:
+        from jobs import commands, inputs
+        from jobs.diagnose_config import DiagnoseConfig
+        from jobs.strict import checked
+
+        given = {
+            "corpus.source": corpus, "corpus.id_column": id_column, "corpus.text_column": text_column,
+            "corpus.sample": sample, "corpus.limit": limit, "embedding.models": model or None,
+            "embedding.temperatures": commands.temperatures(tau, temperature) or None,
+            "embedding.max_length": max_length, "diagnosis.texts": texts,
+            "diagnosis.intervals": None if intervals is None else inputs.read_edges(intervals), "seed": seed, "out": out,
+            "execution.workers": workers, "execution.address": address,
+        }  # fmt: skip
+        return commands.diagnose(checked(DiagnoseConfig, inputs.nested(given)), console, fresh=not resume)
 
     _answer(run)
 

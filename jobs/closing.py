@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import polars as pl
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -46,6 +47,33 @@ def close_pairs(run: RunOf[Any]) -> None:
         f"\ntables  {shown(run.storage.root)}/tables/",
         highlight=False, soft_wrap=True, markup=False,
     )  # fmt: skip
+
+
+def close_diagnose(run: RunOf[Any]) -> None:
+    """Print what `tempscale diagnose` measured of S1's two claims and where its tables are, on standard output."""
+    console = Console()
+    tables = load_tables(run.storage)
+    found = tables["findings"]
+    names = labels(found["temperature"].unique(maintain_order=True))
+    for model in found["model"].unique(maintain_order=True):
+        mine = found.filter(pl.col("model") == model)
+        mean = tables["layer_summary"].filter((pl.col("model") == model) & pl.col("interval").is_null())
+        taus = mine["temperature"].unique(maintain_order=True).to_list()
+        lines = [
+            [what, *(_mean_of(mean.filter(pl.col("temperature") == tau), column) for tau in taus)]
+            for what, column in (("mean σ_a", "sigma_a_mean_mean"), ("mean HC ratio of a layer", "hc_ratio_mean"))
+        ]
+        for finding, what in (("length", "σ_a, long − short texts"), ("temperature", "σ_a, against the first τ")):
+            own = {row["temperature"]: row for row in mine.filter(pl.col("finding") == finding).to_dicts()}
+            if own:
+                lines.append([what, *(with_error(own[t]["change"], own[t]["change_se"]) if t in own else "–" for t in taus)])
+        print_table(console, (str(model), *(names[tau] for tau in taus)), lines)
+    console.print(f"\ntables  {shown(run.storage.root)}/tables/", highlight=False, soft_wrap=True, markup=False)
+
+
+def _mean_of(rows: pl.DataFrame, column: str) -> str:
+    values = rows[column].drop_nulls().to_numpy()
+    return f"{values.mean():.4f}" if len(values) else "–"
 
 
 def print_table(console: Console, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:

@@ -16,6 +16,7 @@ from jobs.config import AuditConfig
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from jobs.diagnose_config import DiagnoseConfig
     from jobs.pairs_config import PairsConfig
     from jobs.progress import Journal
 
@@ -69,6 +70,18 @@ def pairs(settings: PairsConfig, console: Console, *, fresh: bool) -> int:
     from jobs.closing import close_pairs
 
     close_pairs(run)
+    return 0
+
+
+def diagnose(settings: DiagnoseConfig, console: Console, *, fresh: bool) -> int:
+    """Look into a model's layers and print how it ended."""
+    with _begun("diagnose", settings.corpus.source, settings.out, console) as journal:
+        from jobs.diagnose import diagnose as run_diagnose
+
+        run = run_diagnose(settings, journal, fresh=fresh)
+    from jobs.closing import close_diagnose
+
+    close_diagnose(run)
     return 0
 
 

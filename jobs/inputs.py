@@ -77,3 +77,12 @@ def lay_over(data: dict[str, Any], name: str, value: Any) -> None:
             raise UsageError(f"'{section}' must be a table of the configuration, not {inner!r}")
         data = inner
     data[last] = value
+
+
+def nested(given: dict[str, Any]) -> dict[str, Any]:
+    """Options by dotted name as nested data; those that were not given are left out."""
+    data: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is not None:
+            lay_over(data, name, value)
+    return data

@@ -135,6 +135,10 @@ Neighbours = Annotated[
 ]
 Seed = Annotated[int | None, _option(_MEASURED, "Seed of every sample (default: 0).")]
 Out = Annotated[str | None, _option(_RUN, "The run folder (default: runs/audit).", "DIR")]
+DiagnoseOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs/diagnose).", "DIR", "--out")]
+LookedTexts = Annotated[
+    int | None, _option(_MEASURED, "Texts to look into, spread over the length intervals (default: 200).", "N", "--texts")
+]
 PairsOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs/pairs).", "DIR", "--out")]
 NewFolder = Annotated[str, _option(_MODEL, "The new checkpoint's folder; must be new or empty.", "DIR")]
 CacheFolder = Annotated[str, typer.Argument(metavar="DIR", help="The folder that --cache named.")]

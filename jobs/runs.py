@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import tempscale
 from jobs import lock
-from jobs.config import AuditConfig, Encoding, Execution
+from jobs.config import AuditConfig, Execution, Models
 from jobs.errors import IncompleteRun, UsageError
 from jobs.schema import SCHEMA_VERSION
 from jobs.storage import Storage
@@ -41,7 +41,7 @@ class RunConfig(Protocol):
         """The run folder."""
 
     @property
-    def embedding(self) -> Encoding:
+    def embedding(self) -> Models:
         """Models and temperatures."""
 
     @property

@@ -119,6 +119,11 @@ class Tokenizer:
         failed = {k: own.failed[0] for k, own in enumerate(alone) if own.failed}
         return Tokens.of_chunks([own.ids for own in alone], [own.truncated[0] for own in alone], failed)
 
+    def vocabulary(self) -> dict[str, int]:
+        """Ids of the ordinary tokens by their text: special ones are left out."""
+        special = set(self._tokenizer.all_special_ids)
+        return {token: number for token, number in self._tokenizer.get_vocab().items() if number not in special}
+
     def _tokens(self, texts: Sequence[str], limit: int, cut: bool) -> Tokens:
         if not texts:
             return Tokens([], [])

@@ -1,0 +1,84 @@
+"""`tempscale diagnose`, top to bottom: why a model's embeddings collapse, layer by layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from jobs import actor, corpus, diagnose_summary, engine, lock, looks, repeated, runs, shared, sources
+from jobs.diagnose_config import DiagnoseConfig
+from jobs.errors import UsageError
+from jobs.headline import count as counted
+from jobs.looks import Look
+from jobs.progress import Journal
+from jobs.storage import Storage
+from jobs.urls import shown
+
+
+def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -> Look:
+    """Look into a sample of texts, or what is missing of it, and leave tables and run.json.
+
+    Raises:
+        UsageError: the configuration, corpus, models or run folder cannot be used.
+        IncompleteRun: it stopped before its end; the same call goes on.
+    """
+    with lock.held(Storage(config.out), lambda: journal.stage("look whether another run lives")):
+        return _diagnose(config, journal, fresh)
+
+
+def _diagnose(config: DiagnoseConfig, journal: Journal, fresh: bool) -> Look:
+    if fresh:
+        _check_inputs(config)  # A mistake must not cost the run that is to be replaced.
+    run = runs.begin(config, fresh=fresh)
+    with journal.stage("read the corpus") as stage:
+        if run.complete:
+            corpus.check_unchanged(config.reading(), run.storage.read_json(runs.DONE)["corpus"])
+            stage.note = "the run is complete: nothing to do"
+            return run
+        index = corpus.shard(run.storage, config.reading(), stage.advance)
+        stage.note = f"{index['analysed']:,} of {index['usable']:,} texts, {index['rejected']:,} rows rejected"
+    # Numbers merged in this process must not depend on how many cores it finds.
+    with engine.session(config.execution) as cluster, threadpool_limits(1):
+        shared.check_run(run, [("--out", run.storage)])
+        for model in run.models:
+            _looked(run, cluster, model, index, journal)
+        with journal.stage("tables") as stage:
+            stage.note = f"{len(diagnose_summary.summarise(run))} tables"
+    facts = {key: value for key, value in index.items() if key != "shards"}
+    runs.complete(
+        run,
+        runs.facts(run)
+        | {"command": config.command, "seed": config.seed, "corpus": facts}
+        | {"steps": dict(journal.steps), "peak_memory_bytes": journal.peak_memory_bytes},
+    )
+    return run
+
+
+def _check_inputs(config: DiagnoseConfig) -> None:
+    """Raise unless the corpus gives a first row and the Ray cluster answers.
+
+    Raises:
+        UsageError: one of them does not.
+    """
+    sources.state(config.corpus, config.out)
+    if next(iter(sources.rows(config.corpus, config.out)), None) is None:
+        raise UsageError(f"corpus '{shown(config.corpus.source)}' has no row")
+    engine.check_reachable(config.execution)
+
+
+def _looked(run: Look, cluster: engine.Cluster, model: runs.Model, index: dict[str, Any], journal: Journal) -> None:
+    """Everything of one model, up to its partial tables."""
+    of = f" of {model.label}" if len(run.models) > 1 else ""
+    with journal.stage(f"lengths{of}", index["analysed"]) as stage:
+        found = looks.lengths(run, cluster, model, index, stage.advance)
+        chosen = looks.sample(run, found)
+        stage.note = f"{len(chosen):,} texts by length interval, of {len(found):,}"
+        if not chosen:
+            raise UsageError(f"model {model.label}: its tokenizer fails on every text")
+    with actor.Crew(run, cluster, model) as crew:
+        with journal.stage(f"look into {model.label}", len(chosen)) as stage:
+            looks.look(run, crew, model, index, chosen, stage.advance)
+            stage.note = f"{counted(len(chosen), 'text')} under τ {', '.join(t.canonical for t in run.temperatures)}"
+        with journal.stage(f"repeated tokens{of}") as stage:
+            stage.note = f"{run.config.diagnosis.repeated_pairs} pairs at {repeated.measure(run, crew, model)} lengths"

@@ -1,0 +1,71 @@
+"""Texts of one token repeated: two that share no token but the special ones draw together as they grow (S1 App. E.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from jobs import actor
+from jobs.looks import Look
+from jobs.runs import Model
+from tempscale.tiles import keyed_hash
+
+PARTIALS = "partials/repeated"
+SHORTEST = 8
+
+
+def measure(run: Look, crew: actor.Crew, model: Model) -> int:
+    """Embed pairs of repeated tokens at 8, 16, … tokens under every temperature; returns the number of lengths.
+
+    Raises:
+        IncompleteRun: a worker failed for good.
+    """
+    pairs, lengths = run.config.diagnosis.repeated_pairs, [SHORTEST]
+    while 2 * lengths[-1] <= model.max_length:
+        lengths.append(2 * lengths[-1])
+    if not pairs:
+        return 0
+    missing = [
+        k
+        for k in range(len(lengths))
+        if not all(run.storage.exists(run.part(PARTIALS, model, t, k)) for t in run.temperatures)
+    ]
+    asked = {"pairs": [pairs], "seed": [run.config.seed]}
+    for _ in crew.work(leave_cosines, {k: pa.table(asked | {"tokens": [lengths[k]]}) for k in missing}):
+        pass
+    return len(lengths)
+
+
+def leave_cosines(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """The cosine of each pair at one length, one part a temperature."""
+    from tempscale.tokens import Tokens
+
+    row = work.to_pylist()[0]
+    first, last = ends(worker.encoder.tokenizer)
+    words = ordinary(worker.encoder.tokenizer, 2 * row["pairs"], row["seed"])
+    inside = row["tokens"] - len(first) - len(last)
+    texts = Tokens([[*first, *[word] * inside, *last] for word in words], [False] * len(words))
+    for temperature in worker.temperatures:
+        worker.encoder.set_temperature(temperature)
+        found = worker.encoder.encode_tokens(texts, moments=False, role=actor.ROLE).embeddings.double().numpy()
+        cosine = (found[0::2] * found[1::2]).sum(1)
+        name = f"{PARTIALS}/model={worker.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
+        worker.storage.write_table(name, pa.table({"tokens": np.full(len(cosine), row["tokens"]), "cosine": cosine}))
+    return {"number": number, "texts": len(words)}
+
+
+def ends(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special tokens before and behind every text."""
+    one, other = (tokenizer([word]).ids[0] for word in ("0", "a"))
+    before = next(k for k in range(len(one)) if one[k] != other[k])
+    after = next(k for k in range(len(one)) if one[-1 - k] != other[-1 - k])
+    return one[:before], one[len(one) - after :]
+
+
+def ordinary(tokenizer: Any, count: int, seed: int) -> list[int]:
+    """Ids of so many ordinary tokens, those of the smallest keyed hash among whole words of the vocabulary."""
+    found = tokenizer.vocabulary()
+    words = {token: k for token, k in found.items() if (word := token.lstrip("▁Ġ")).isalpha() and word.isascii()}
+    return [words[token] for token in sorted(words, key=lambda token: (keyed_hash(token, seed), token))[:count]]
