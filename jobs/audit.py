@@ -290,22 +290,6 @@ def _way(analysis: Analysis) -> str:
     return f"within {analysis.socm_tolerance:g}, certified" if analysis.socm_tolerance else "exact"
 
 
-def render_again(folder: str) -> str:
-    """Write the report of a finished run again from its tables; returns where it is.
-
-    Raises:
-        UsageError: the folder holds no finished audit.
-    """
-    storage = Storage(folder)
-    if not storage.exists(runs.DONE):
-        raise UsageError(f"'{shown(folder)}' holds no finished run: there is no {runs.DONE} in it")
-    record = storage.read_json(runs.DONE)
-    if (command := record.get("command", "audit")) != "audit":
-        raise UsageError(f"'{shown(folder)}' holds a run of tempscale {command}, which has tables and no report")
-    storage.write("report.html", report.render(summary.load_tables(storage), record).encode())
-    return f"{shown(storage.root)}/report.html"
-
-
 def _record(run: Run, index: dict[str, Any], layouts: dict[str, Layout], rejected: int, journal: Journal) -> dict[str, Any]:
     """What run.json says of the run."""
     record = runs.facts(run)

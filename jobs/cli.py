@@ -212,7 +212,7 @@ def report(run: options.FinishedRun) -> None:
     """Write report.html again from the tables of a finished run."""
 
     def render(console: Console) -> int:
-        from jobs.audit import render_again
+        from jobs.commands import render_again
 
         console.print(f"report: {render_again(run)}", highlight=False, soft_wrap=True, markup=False)
         return 0

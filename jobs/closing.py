@@ -68,7 +68,8 @@ def close_diagnose(run: RunOf[Any]) -> None:
             if own:
                 lines.append([what, *(with_error(own[t]["change"], own[t]["change_se"]) if t in own else "–" for t in taus)])
         print_table(console, (str(model), *(names[tau] for tau in taus)), lines)
-    console.print(f"\ntables  {shown(run.storage.root)}/tables/", highlight=False, soft_wrap=True, markup=False)
+    root = shown(run.storage.root)
+    console.print(f"\nreport  {root}/report.html\ntables  {root}/tables/", highlight=False, soft_wrap=True, markup=False)
 
 
 def _mean_of(rows: pl.DataFrame, column: str) -> str:

@@ -85,6 +85,28 @@ def diagnose(settings: DiagnoseConfig, console: Console, *, fresh: bool) -> int:
     return 0
 
 
+def render_again(folder: str) -> str:
+    """Write the report of a finished run again from its tables; returns where it is.
+
+    Raises:
+        UsageError: the folder holds no finished run that has a report.
+    """
+    from jobs import diagnose_report, report, runs
+    from jobs.errors import UsageError
+    from jobs.storage import Storage
+    from jobs.summary import load_tables
+    from jobs.urls import shown
+
+    storage, pages = Storage(folder), {"audit": report.render, "diagnose": diagnose_report.render}
+    if not storage.exists(runs.DONE):
+        raise UsageError(f"'{shown(folder)}' holds no finished run: there is no {runs.DONE} in it")
+    record = storage.read_json(runs.DONE)
+    if (command := record.get("command", "audit")) not in pages:
+        raise UsageError(f"'{shown(folder)}' holds a run of tempscale {command}, which has tables and no report")
+    storage.write("report.html", pages[command](load_tables(storage), record).encode())
+    return f"{shown(storage.root)}/report.html"
+
+
 @contextmanager
 def _begun(command: str, source: str, out: str, console: Console) -> Iterator[Journal]:
     """Say at once what begins; the journal of its progress, closed at its end."""

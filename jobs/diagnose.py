@@ -6,7 +6,20 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from jobs import actor, corpus, diagnose_summary, engine, lock, looks, repeated, runs, shared, sources
+from jobs import (
+    actor,
+    corpus,
+    diagnose_report,
+    diagnose_summary,
+    engine,
+    lock,
+    looks,
+    repeated,
+    runs,
+    shared,
+    sources,
+    summary,
+)
 from jobs.diagnose_config import DiagnoseConfig
 from jobs.errors import UsageError
 from jobs.headline import count as counted
@@ -45,13 +58,13 @@ def _diagnose(config: DiagnoseConfig, journal: Journal, fresh: bool) -> Look:
             _looked(run, cluster, model, index, journal)
         with journal.stage("tables") as stage:
             stage.note = f"{len(diagnose_summary.summarise(run))} tables"
-    facts = {key: value for key, value in index.items() if key != "shards"}
-    runs.complete(
-        run,
-        runs.facts(run)
-        | {"command": config.command, "seed": config.seed, "corpus": facts}
-        | {"steps": dict(journal.steps), "peak_memory_bytes": journal.peak_memory_bytes},
-    )
+    with journal.stage("report") as stage:
+        facts = {key: value for key, value in index.items() if key != "shards"}
+        record = runs.facts(run) | {"command": config.command, "seed": config.seed, "corpus": facts}
+        record |= {"steps": dict(journal.steps), "peak_memory_bytes": journal.peak_memory_bytes}
+        run.storage.write("report.html", diagnose_report.render(summary.load_tables(run.storage), record).encode())
+        stage.note = "report.html"
+    runs.complete(run, record)
     return run
 
 

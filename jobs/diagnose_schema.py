@@ -16,6 +16,7 @@ _SEEN = (
 _LAYER = (
     Column("hc_ratio", _FLOAT, "", "‖HC[X]‖/‖HC[H]‖: what the layer leaves of the difference between tokens (S1 Fig 2)"),
     Column("hc_attention", _FLOAT, "", "the attention's part of it; the four parts multiply to hc_ratio"),
+    Column("hc_attention_bound", _FLOAT, "", "Σ_h σ_a‖W^o_hW^v_h‖, never below hc_attention (S1 Theorem 2, all heads)"),
     Column("hc_residual", _FLOAT, "", "that of the two residual sums, from the branch to the sum"),
     Column("hc_norms", _FLOAT, "", "that of all norms"),
     Column("hc_feed_forward", _FLOAT, "", "that of the feed-forward"),

@@ -181,6 +181,7 @@ class Glance:
             "C": own.c, "spread": own.spread, "spread_bound": own.bound, "within_cosine": own.within_cosine,
             "lambda": lambdas.mean(),
         }  # fmt: skip
+        row["hc_attention_bound"] = (spectrum.sigma_a * gains).sum()
         columns = {
             "sigma_a": spectrum.sigma_a, "sigma_s": spectrum.sigma_s, "tau_s": 1 / spectrum.sigma_s,
             "sigma_a_bound": spectrum.sigma_a_bound, "lambda": lambdas, "thm2_ratio": spectrum.theorem_2_ratio,

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-import jinja2
 import polars as pl
-import vl_convert
 
 from jobs import figures
-from jobs.headline import NOTE, count, headline, labelled, labels, number, share, with_error
+from jobs.headline import NOTE, count, headline, labelled, labels, with_error
+from jobs.page import page
 
-_TEMPLATES = Path(__file__).parent / "templates"
 _SHOWN_PAIRS = 10
 
 
@@ -28,30 +23,21 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> str:
     Returns:
         One page that asks for nothing from outside; all text in it is escaped. Equal input gives equal text.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": number, "share": share, "count": count}
     names = labels(tables["collapse_summary"]["temperature"].unique(maintain_order=True))
     tables, edges = labelled(tables), run["config"]["analysis"]["intervals"]
     told = headline(tables, edges)
     models = [_model(place, name, tables, edges) for place, name in enumerate(told)]
     charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
-    return environment.get_template("report.html.j2").render(
+    return page(
+        "report.html.j2",
+        run,
+        charts,
+        {_relabelled(step, names): done["seconds"] for step, done in run.get("steps", {}).items()},
         sentences={m: [sentence.replace(" ± ", "\u00a0±\u00a0") for sentence in each] for m, each in told.items()},
         note=NOTE,
         models=models,
         analysed=_analysed(run, models),
         temperatures=names,
-        steps={_relabelled(step, names): done["seconds"] for step, done in run.get("steps", {}).items()},
-        run=run,
-        config=json.dumps(run.get("config", {}), indent=2, ensure_ascii=False),
-        specs=_safe_json({key: chart.to_dict(validate=False) for key, chart in charts.items()}),
-        bundle=_bundle(),
     )
 
 
@@ -109,15 +95,3 @@ def _strip(row: dict[str, Any]) -> dict[str, Any]:
         for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean", "exposure_short", "exposure_long")
     }
     return row | named
-
-
-def _safe_json(value: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-@lru_cache(maxsize=1)
-def _bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script."""
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")

@@ -10,7 +10,7 @@ from plain_audit import PlainBert, effective_rank, pair_means, socm_figures, sta
 from whole_run import audited
 
 from jobs import config
-from jobs.audit import render_again
+from jobs.commands import render_again
 from jobs.errors import UsageError
 from tempscale.checkpoint import default_model
 

@@ -1,0 +1,154 @@
+"""Tables of `tempscale diagnose` -> charts. The tables come with the temperatures' labels in place of their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+from jobs.headline import interval_name
+
+_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
+_DASHES = {True: [1, 0], False: [5, 4]}
+_Z = 1.96
+PARTS = (
+    ("hc_ratio", "whole layer"), ("hc_attention", "attention"), ("hc_residual", "residual sums"), ("hc_norms", "norms"),
+    ("hc_feed_forward", "feed-forward"),
+)  # fmt: skip
+_CONTRACTION = (
+    ("rho", "ρ = S(Z)/S(H)"), ("lambda", "λ, mean over heads"), ("r", "r = S(H)/‖μ(Y)‖²"), ("C", "C"),
+)  # fmt: skip
+
+
+def filter_by_length(spectrum: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
+    """σ_a against length for each τ with 95 % bands, and Theorem 3's curve from the measured σ_s, dashed (S1 Fig 5)."""
+    names = [interval_name(edge, edges) for edge in sorted(spectrum["interval"].unique())]
+    rows = [
+        _point(row, interval_name(row["interval"], edges), row[name], row["sigma_a_se"] if measured else None, measured)
+        for row in spectrum.to_dicts()
+        for name, measured in (("sigma_a_mean", True), ("sigma_a_bound_mean", False))
+    ]
+    return _lines(rows, names, "length in tokens", "σ_a", "measured", "Theorem 3's curve")
+
+
+def resemblance(spectrum: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
+    """Mean cosine inside each length interval, of embeddings and, dashed, of mean word embeddings (S1 Fig 3)."""
+    names = [interval_name(edge, edges) for edge in sorted(spectrum["interval"].unique())]
+    rows = [
+        _point(row, interval_name(row["interval"], edges), row[f"{name}_mean"], row[f"{name}_se"], own)
+        for row in spectrum.to_dicts()
+        for name, own in (("cosine", True), ("words_cosine", False))
+    ]
+    return _lines(rows, names, "length in tokens", "mean cosine", "embeddings", "word embeddings")
+
+
+def repeated(table: pl.DataFrame) -> alt.Chart | None:
+    """Cosine of two texts of one repeated token each, against their length (S1 App. E.4)."""
+    names = [str(n) for n in sorted(table["tokens"].unique())]
+    rows = [_point(row, str(row["tokens"]), row["cosine_mean"], row["cosine_se"], True) for row in table.to_dicts()]
+    return _lines(rows, names, "tokens", "cosine of the two texts", "", "")
+
+
+def parts(summary: pl.DataFrame) -> alt.Chart | None:
+    """‖HC‖ behind over ‖HC‖ before, of each layer and of its parts, a panel a temperature (S1 Fig 2)."""
+    mine = summary.filter(pl.col("interval").is_null())
+    if mine.is_empty():
+        return None
+    shown = (*PARTS, ("hc_attention_bound", "Theorem 2's bound on attention"))
+    panels = []
+    for label in mine["temperature"].unique(maintain_order=True):
+        rows = [
+            {"layer": row["layer"], "part": what, "ratio": row[f"{name}_mean"]}
+            for row in mine.filter(pl.col("temperature") == label).to_dicts()
+            for name, what in shown
+        ]
+        colour = alt.Color(
+            "part:N",
+            scale=alt.Scale(domain=[what for _, what in shown], range=_COLOURS),
+            legend=alt.Legend(orient="top", title=None, columns=2, labelLimit=200),
+        )
+        one = alt.Chart(alt.Data(values=[{"y": 1}])).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(y="y:Q")
+        lines = (
+            alt.Chart(alt.Data(values=rows))
+            .mark_line(point=True, strokeWidth=2)
+            .encode(
+                x=alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0)),
+                y=alt.Y("ratio:Q", title="‖HC‖ behind / before", scale=alt.Scale(type="log")),
+                color=colour,
+                tooltip=["layer:O", "part:N", alt.Tooltip("ratio:Q", format=".4f")],
+            )
+        )
+        panels.append(alt.layer(one, lines).properties(width=330, height=260, title=label))
+    return alt.concat(*panels, columns=2, spacing=28)
+
+
+def contraction(summary: pl.DataFrame) -> alt.Chart | None:
+    """ρ, λ, r and C by layer for each temperature (S2 Fig 6–16)."""
+    return _by_layer(summary, _CONTRACTION)
+
+
+def concentration(summary: pl.DataFrame) -> alt.Chart | None:
+    """Spread, its bound and the within-text cosine by layer for each temperature (S2 Fig 4)."""
+    return _by_layer(
+        summary,
+        (("spread", "S(X)/‖μ(X)‖²"), ("spread_bound", "its bound C(1+√ρ)²r"), ("within_cosine", "within-text cosine")),
+    )
+
+
+def _by_layer(summary: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> alt.Chart | None:
+    """A small panel a column."""
+    mine = summary.filter(pl.col("interval").is_null())
+    if mine.is_empty():
+        return None
+    names = [str(layer) for layer in sorted(mine["layer"].unique())]
+    panels = []
+    for name, title in columns:
+        rows = [_point(row, str(row["layer"]), row[f"{name}_mean"], row[f"{name}_se"], True) for row in mine.to_dicts()]
+        chart = _lines(rows, names, "layer", "", "", "")
+        if chart is not None:
+            panels.append(chart.properties(width=260, height=170, title=title))
+    return alt.concat(*panels, columns=2, spacing=24) if panels else None
+
+
+def _point(row: dict[str, Any], x: str, value: float | None, error: float | None, measured: bool) -> dict[str, Any]:
+    known = value is not None and error is not None
+    return {
+        "temperature": row["temperature"], "x": x, "value": value, "measured": measured,
+        "low": value - _Z * error if known and value is not None and error is not None else None,
+        "high": value + _Z * error if known and value is not None and error is not None else None,
+    }  # fmt: skip
+
+
+def _lines(
+    rows: list[dict[str, Any]], names: list[str], x_title: str, y_title: str, full: str, dashed: str
+) -> alt.Chart | None:
+    """A line a temperature over named places, full where measured and dashed where not."""
+    rows = [row | {"line": full if row["measured"] else dashed} for row in rows if row["value"] is not None]
+    if not rows:
+        return None
+    domain = list(dict.fromkeys(row["temperature"] for row in rows))
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=alt.X("x:O", sort=names, title=x_title, axis=alt.Axis(labelAngle=0, labelOverlap="greedy")),
+        color=alt.Color(
+            "temperature:N",
+            scale=alt.Scale(domain=domain, range=_COLOURS[: len(domain)]),
+            legend=alt.Legend(orient="top", title=None, symbolOpacity=1, labelLimit=310),
+        ),
+        detail="line:N",
+    )
+    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=y_title or None), y2="high:Q")
+    dash: Any = alt.value([1, 0])
+    if dashed:
+        dash = alt.StrokeDash(
+            "line:N",
+            scale=alt.Scale(domain=[full, dashed], range=[_DASHES[True], _DASHES[False]]),
+            legend=alt.Legend(orient="top", title=None, labelLimit=310),
+        )
+    line = base.mark_line(point=alt.OverlayMarkDef(size=40), strokeWidth=2).encode(
+        y=alt.Y("value:Q", scale=alt.Scale(zero=False)),
+        strokeDash=dash,
+        tooltip=["x:O", "temperature:N", "line:N", *(alt.Tooltip(f"{k}:Q", format=".4f") for k in ("value", "low", "high"))],
+    )
+    return alt.layer(band, line).properties(width="container", height=280)
