@@ -7,7 +7,7 @@ from typing import get_origin
 
 from pydantic import BaseModel
 
-from jobs import pairs_schema, schema
+from jobs import diagnose_schema, pairs_schema, schema
 from jobs.config import AuditConfig
 
 HERE = Path(__file__).parent
@@ -18,14 +18,15 @@ def tables() -> str:
     lines = [
         "# Tables",
         "",
-        "Generated from `jobs/schema.py` and `jobs/pairs_schema.py` by `python docs/generate.py`. Each file is Parquet;",
-        "units and meanings are also in its column metadata. Read one with",
+        "Generated from `jobs/schema.py`, `jobs/pairs_schema.py` and `jobs/diagnose_schema.py` by `python docs/generate.py`.",
+        "Each file is Parquet; units and meanings are also in its column metadata. Read one with",
         "`polars.read_parquet('RUN/tables/collapse_summary.parquet')`.",
     ]
     parts = [schema.texts(384), schema.factors(384), schema.REJECTED, schema.SHARDS]
     sections = (
         ("Tables of a run: `tables/`", schema.TABLES),
         ("Tables of `tempscale pairs`: `tables/`", pairs_schema.TABLES),
+        ("Tables of `tempscale diagnose`: `tables/`", diagnose_schema.EVERY),
         ("Parts of a run", parts),
     )
     for heading, found in sections:

@@ -6,6 +6,9 @@ import pyarrow as pa
 
 from jobs.schema import KEY, Column, Table
 
+KINDS = ("partials/layers", "partials/heads", "partials/seen")
+"""Where the parts of the texts that were looked into lie."""
+REPEATED_PARTS = "partials/repeated"
 _TEXT, _INT, _FLOAT = pa.string(), pa.int32(), pa.float64()
 _SEEN = (
     Column("text_id", _TEXT, "", "the corpus's id, as a string"),

@@ -9,10 +9,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from jobs import repeated
-from jobs.diagnose_schema import FINDINGS, HEADS, LAYER_SUMMARY, LAYERS, REPEATED, SPECTRUM
-from jobs.looks import KINDS, Look
-from jobs.runs import Model
+from jobs.diagnose_config import DiagnoseConfig
+from jobs.diagnose_schema import FINDINGS, HEADS, KINDS, LAYER_SUMMARY, LAYERS, REPEATED, REPEATED_PARTS, SPECTRUM
+from jobs.runs import Model, RunOf
 from jobs.schema import Table
 from tempscale.length import interval_of, within_error
 from tempscale.temperature import Temperature
@@ -21,7 +20,7 @@ FEWEST = 5
 """Texts that an interval needs to stand for the short or for the long ones."""
 
 
-def summarise(run: Look) -> dict[str, pa.Table]:
+def summarise(run: RunOf[DiagnoseConfig]) -> dict[str, pa.Table]:
     """Write the tables of the run; returns them by name."""
     found: dict[str, list[pa.Table]] = {}
     for model in run.models:
@@ -45,7 +44,7 @@ def summarise(run: Look) -> dict[str, pa.Table]:
     return tables
 
 
-def _parts(run: Look, kind: str, model: Model, temperature: Temperature) -> pl.DataFrame:
+def _parts(run: RunOf[DiagnoseConfig], kind: str, model: Model, temperature: Temperature) -> pl.DataFrame:
     """All parts of a kind, with each text's length interval, by text, layer and head."""
     names = run.storage.list(run.place(kind, model, temperature))
     table = pl.DataFrame(pl.from_arrow(pa.concat_tables([run.storage.read_table(name) for name in names])))
@@ -130,8 +129,8 @@ def _findings(by_text: pl.DataFrame, before: pl.DataFrame, seen: pl.DataFrame) -
     return [*rows, changed]
 
 
-def _repeated(run: Look, model: Model, temperature: Temperature) -> list[dict[str, Any]]:
-    names = run.storage.list(run.place(repeated.PARTIALS, model, temperature))
+def _repeated(run: RunOf[DiagnoseConfig], model: Model, temperature: Temperature) -> list[dict[str, Any]]:
+    names = run.storage.list(run.place(REPEATED_PARTS, model, temperature))
     tables = [pl.DataFrame(pl.from_arrow(run.storage.read_table(name))) for name in names]
     return [
         {

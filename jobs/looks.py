@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from jobs import actor, corpus, parts
 from jobs.diagnose_config import DiagnoseConfig
-from jobs.diagnose_schema import HEAD_PART, LAYER_PART, seen
+from jobs.diagnose_schema import HEAD_PART, KINDS, LAYER_PART, seen
 from jobs.engine import Cluster, results
 from jobs.runs import Model, RunOf
 from jobs.storage import Storage
@@ -22,7 +22,6 @@ from tempscale.tiles import seeded_sample
 if TYPE_CHECKING:
     from tempscale.layers import Layer
 
-KINDS = ("partials/layers", "partials/heads", "partials/seen")
 _LENGTHS = "partials/lengths"
 
 Look = RunOf[DiagnoseConfig]

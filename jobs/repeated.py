@@ -8,15 +8,15 @@ import numpy as np
 import pyarrow as pa
 
 from jobs import actor
-from jobs.looks import Look
-from jobs.runs import Model
+from jobs.diagnose_config import DiagnoseConfig
+from jobs.diagnose_schema import REPEATED_PARTS
+from jobs.runs import Model, RunOf
 from tempscale.tiles import keyed_hash
 
-PARTIALS = "partials/repeated"
 SHORTEST = 8
 
 
-def measure(run: Look, crew: actor.Crew, model: Model) -> int:
+def measure(run: RunOf[DiagnoseConfig], crew: actor.Crew, model: Model) -> int:
     """Embed pairs of repeated tokens at 8, 16, … tokens under every temperature; returns the number of lengths.
 
     Raises:
@@ -30,7 +30,7 @@ def measure(run: Look, crew: actor.Crew, model: Model) -> int:
     missing = [
         k
         for k in range(len(lengths))
-        if not all(run.storage.exists(run.part(PARTIALS, model, t, k)) for t in run.temperatures)
+        if not all(run.storage.exists(run.part(REPEATED_PARTS, model, t, k)) for t in run.temperatures)
     ]
     asked = {"pairs": [pairs], "seed": [run.config.seed]}
     for _ in crew.work(leave_cosines, {k: pa.table(asked | {"tokens": [lengths[k]]}) for k in missing}):
@@ -51,7 +51,7 @@ def leave_cosines(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
         worker.encoder.set_temperature(temperature)
         found = worker.encoder.encode_tokens(texts, moments=False, role=actor.ROLE).embeddings.double().numpy()
         cosine = (found[0::2] * found[1::2]).sum(1)
-        name = f"{PARTIALS}/model={worker.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
+        name = f"{REPEATED_PARTS}/model={worker.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
         worker.storage.write_table(name, pa.table({"tokens": np.full(len(cosine), row["tokens"]), "cosine": cosine}))
     return {"number": number, "texts": len(words)}
 

@@ -10,8 +10,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = {
     "embed", "factors", "pairwise", "exposure", "pairwise_socm", "socm_top", "probe", "report", "pair_chunks", "pair_socm",
-    "cache", "vectors", "budget", "precision",
+    "cache", "vectors", "budget", "precision", "looks", "repeated", "diagnose_report",
 }  # fmt: skip
+KNOW_STEPS = {"audit.py", "pairs.py", "diagnose.py", "cli.py", "commands.py", "plan.py", "cache_upkeep.py"}
 BELOW_STEPS = {
     "runs",
     "storage",
@@ -24,6 +25,10 @@ BELOW_STEPS = {
     "lock",
     "shared",
     "strict",
+    "page",
+    "diagnose_config",
+    "diagnose_schema",
+    "diagnose_figures",
     "urls",
     "pairs_config",
     "pairs_schema",
@@ -71,16 +76,24 @@ def test_steps_and_what_they_stand_on_import_neither_a_step_nor_what_stands_abov
     ours = {name.split(".")[1] for name in imported(ROOT / "jobs" / f"{step}.py") if name.startswith("jobs.")}
     assert ours <= BELOW_STEPS
     assert not ours & (
-        STEPS | {"audit", "pairs", "cli", "commands", "plan", "closing", "summary", "pairs_summary", "cache_upkeep"}
+        STEPS
+        | {"audit", "pairs", "diagnose", "cli", "commands", "plan", "closing"}
+        | {"summary", "pairs_summary", "diagnose_summary", "cache_upkeep"}
     )
 
 
 def test_only_the_command_line_and_the_runs_know_the_steps():
     for file in sources("jobs"):
         known = {name.split(".")[1] for name in imported(file) if name.startswith("jobs.")} & STEPS
-        assert not known or file.name in {"audit.py", "pairs.py", "cli.py", "commands.py", "plan.py", "cache_upkeep.py"}, (
-            f"{file.name} imports {known}"
-        )
+        assert not known or file.name in {
+            "audit.py",
+            "pairs.py",
+            "diagnose.py",
+            "cli.py",
+            "commands.py",
+            "plan.py",
+            "cache_upkeep.py",
+        }, f"{file.name} imports {known}"
 
 
 def loaded_after(code):
@@ -102,6 +115,8 @@ def loaded_after(code):
         "import jobs.cli as c\ntry: c.app(['audit', '--help'])\nexcept SystemExit: pass",
         "import jobs.cli as c\ntry: c.app(['audit', '--smaple', '3'])\nexcept SystemExit: pass",
         "import jobs.cli as c\ntry: c.app(['audit', '--tau', '0'])\nexcept SystemExit: pass",
+        "import jobs.cli as c\ntry: c.app(['diagnose', '--help'])\nexcept SystemExit: pass",
+        "import jobs.cli as c\ntry: c.app(['diagnose', '--texts', '0'])\nexcept SystemExit: pass",
         "import jobs.cli as c\ntry: c.app(['pairs', '--help'])\nexcept SystemExit: pass",
         "import jobs.cli as c\ntry: c.app(['pairs', '--column-a', 'x'])\nexcept SystemExit: pass",
         "import jobs.cli as c\ntry: c.app(['pairs', '--pairs', 'x', '--alpha', '-1'])\nexcept SystemExit: pass",
