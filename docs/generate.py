@@ -18,7 +18,7 @@ def tables() -> str:
     lines = [
         "# Tables",
         "",
-        "Generated from `jobs/schema.py`, `jobs/pairs_schema.py` and `jobs/diagnose_schema.py` by `python docs/generate.py`.",
+        "Generated from `schema.py`, `pairs_schema.py` and `diagnose_schema.py` of `jobs/` by `python docs/generate.py`.",
         "Each file is Parquet; units and meanings are also in its column metadata. Read one with",
         "`polars.read_parquet('RUN/tables/collapse_summary.parquet')`.",
     ]

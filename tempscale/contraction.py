@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tempscale.layers import Layer
+from tempscale.spectrum import high_frequency
 
 
 class Contraction(NamedTuple):
@@ -52,10 +53,9 @@ def head_contraction(layer: Layer, gains: Float[Tensor, " head"]) -> Float[Tenso
         layer: one layer's pass.
         gains: what `gain` returns for this layer.
     """
-    attention = layer.attention.double()
-    left = attention - attention.mean(-2, keepdim=True)
-    n = attention.shape[-1]
-    found: Tensor = gains.double().square() * left.square().sum((-2, -1)) / (n - 1 if n > 1 else torch.nan)
+    n = layer.attention.shape[-1]
+    left = torch.stack([high_frequency(own.double()).square().sum() for own in layer.attention])
+    found: Tensor = gains.double().square() * left / (n - 1 if n > 1 else torch.nan)
     return found
 
 

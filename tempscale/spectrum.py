@@ -78,8 +78,8 @@ def head_spectrum(layer: Layer, value_norms: Float[Tensor, " head"], tolerance: 
         tolerance: of σ_a.
     """
     found = sigma_a(layer.attention, tolerance).double()
-    mixed = layer.attention.double() @ layer.values.double()
-    left = high_frequency(mixed).square().sum((-2, -1)).sqrt()
+    pairs = zip(layer.attention, layer.values, strict=True)
+    left = torch.stack([high_frequency(own.double() @ values.double()).norm() for own, values in pairs])
     given = high_frequency(layer.attended.double()).norm()
     deviation = sigma_s(layer.logits)
     n = layer.attention.shape[-1]
@@ -91,13 +91,10 @@ def sigma_s(logits: Float[Tensor, "*head token token"]) -> Float[Tensor, "*head"
 
     What a causal or window mask has put far below every other logit is left out.
     """
-    values = logits.double()
-    seen = logits > torch.finfo(logits.dtype).min / 4
-    count = seen.sum((-2, -1))
-    values = torch.where(seen, values, 0)
-    mean = (values.sum((-2, -1)) / count)[..., None, None]
-    found: Tensor = (torch.where(seen, values - mean, 0).square().sum((-2, -1)) / count).sqrt()
-    return found
+    lowest = torch.finfo(logits.dtype).min / 4
+    # One head at a time: float64 copies of all would be the largest thing in memory.
+    found = [own[own > lowest].double().std(correction=0) for own in logits.flatten(0, -3)]
+    return torch.stack(found).reshape(logits.shape[:-2])
 
 
 def sigma_a_bound(sigma_s: Float[Tensor, "*head"], tokens: int) -> Float[Tensor, "*head"]:

@@ -29,7 +29,8 @@ def test_every_function_and_test_that_the_equations_name_exists():
     text = (ROOT / "docs" / "equations.md").read_text("utf-8")
     for path in re.findall(r"`((?:tests|jobs)/\w+\.py)`", text):
         assert (ROOT / path).is_file(), path
-    for module, name in re.findall(r"`(moments|socm|length|sampling|aggregates|spectrum|temperature)\.(\w+)", text):
+    modules = "moments|socm|length|sampling|aggregates|spectrum|contraction|layers|temperature"
+    for module, name in re.findall(rf"`({modules})\.(\w+)", text):
         found = importlib.import_module(f"tempscale.{module}")
         assert hasattr(found, name), f"tempscale.{module}.{name}"
     for name in re.findall(r"`tempscale\.(\w+)`", text):

@@ -167,7 +167,7 @@ def test_the_bound_of_theorem_3_by_hand_and_at_its_ends():
 
 
 def test_logits_that_a_mask_hides_do_not_count():
-    logits = torch.tensor([[1.0, torch.finfo(torch.float32).min], [3.0, 2.0]])
+    logits = torch.tensor([[[1.0, torch.finfo(torch.float32).min], [3.0, 2.0]]])
     assert float(sigma_s(logits)) == pytest.approx(float(torch.tensor([1.0, 3.0, 2.0]).std(correction=0)))
 
 
