@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME …]`: a table, and a file in results/.
 
-Names: embedding, paragraphs, overhead, socm, cosine, stage, gpu; and million, which takes half an hour and is left out where
-no name is given.
+Names: embedding, paragraphs, overhead, socm, cosine, stage, layers, gpu; and million, which takes half an hour and is left
+out where no name is given.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(names: list[str]) -> int:
     from transformers.utils import logging
 
     import tempscale
-    from benchmarks import cosine, embedding, gpu, gpu_embedding, million, overhead, paragraphs, socm, stage
+    from benchmarks import cosine, embedding, gpu, gpu_embedding, layers, million, overhead, paragraphs, socm, stage
 
     every = {
         "embedding": embedding.measure,
@@ -40,6 +40,7 @@ def main(names: list[str]) -> int:
         "socm": socm.measure,
         "cosine": cosine.measure,
         "stage": stage.measure,
+        "layers": layers.measure,
         "gpu": lambda: [*gpu.measure(), *gpu_embedding.measure()],
         "million": million.measure,
     }

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from tempscale import apply
 from tempscale.architectures import Block, Places, base_model, family_of, places, supported, use_kernel
+from tempscale.spectrum import sigma_s
 
 Seen = TypeVar("Seen")
 _SOFTMAX = (nn.functional.softmax, torch.softmax, Tensor.softmax)
@@ -35,8 +36,8 @@ class Layer:
     """What the layer is given."""
     attended: Float[Tensor, "token dim"]
     """What its attention reads: H, or the norm of it."""
-    logits: Float[Tensor, "head token token"]
-    """Scores with their position bias, under the temperature; very negative where a token is not seen."""
+    sigma_s: Float[Tensor, " head"]
+    """Standard deviation of each head's logits, position bias and temperature included; the logits are gone by now."""
     attention: Float[Tensor, "head token token"]
     values: Float[Tensor, "head token width"]
     """What each head takes means of: `attended` through W_V, with its bias."""
@@ -104,7 +105,7 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if self._attending and func in _SOFTMAX:
-            self._seen |= {"logits": args[0], "attention": out}
+            self._seen |= {"sigma_s": sigma_s(args[0]), "attention": out}
         return out
 
     @contextmanager

@@ -5,13 +5,14 @@ S1 (arXiv 2410.24200) §2: DC[Z] = (1/n)11ᵀZ, HC[Z] = (I − (1/n)11ᵀ)Z, σ_
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tempscale.layers import Layer
+if TYPE_CHECKING:
+    from tempscale.layers import Layer
 
 _BLOCK = 4
 _MOST_ITERATIONS = 300
@@ -81,9 +82,8 @@ def head_spectrum(layer: Layer, value_norms: Float[Tensor, " head"], tolerance: 
     pairs = zip(layer.attention, layer.values, strict=True)
     left = torch.stack([high_frequency(own.double() @ values.double()).norm() for own, values in pairs])
     given = high_frequency(layer.attended.double()).norm()
-    deviation = sigma_s(layer.logits)
     n = layer.attention.shape[-1]
-    return HeadSpectrum(found, deviation, sigma_a_bound(deviation, n), left / (found * value_norms.double() * given))
+    return HeadSpectrum(found, layer.sigma_s, sigma_a_bound(layer.sigma_s, n), left / (found * value_norms.double() * given))
 
 
 def sigma_s(logits: Float[Tensor, "*head token token"]) -> Float[Tensor, "*head"]:

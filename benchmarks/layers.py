@@ -1,0 +1,83 @@
+"""Looking into the layers of texts of 512 tokens: peak memory and time beside a plain `output_attentions=True` pass.
+
+Both compute σ_a of every head, the ratio of ‖HC‖ and the spread of every layer; each in a process of its own, whose peak
+over what it held before is what counts. `python -m benchmarks layers`.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torch
+
+TEXTS, TOKENS = 8, 512
+
+
+def measure() -> list[dict[str, Any]]:
+    """Texts a second and bytes of each way, alternating, the best of three rounds."""
+    found: dict[str, list[dict[str, float]]] = {"plain": [], "tempscale": []}
+    for _ in range(3):
+        for way, rounds in found.items():
+            command = [sys.executable, "-m", "benchmarks.layers", way]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            rounds.append(json.loads(done.stdout.splitlines()[-1]))
+    names = {"plain": "output_attentions=True, float32", "tempscale": "tempscale's looks, all figures of both tables"}
+    best = {way: min(round_["seconds"] for round_ in rounds) for way, rounds in found.items()}
+    peak = {way: min(round_["bytes"] for round_ in rounds) for way, rounds in found.items()}
+    return [
+        {
+            "what": f"{names[way]}, {TEXTS} texts of {TOKENS} tokens, MiniLM, one thread", "rate": TEXTS / best[way],
+            "unit": "texts/s", "ratio": best["plain"] / best[way], "peak_bytes": peak[way],
+            "peak_over_plain": peak[way] / peak["plain"],
+        }
+        for way in found
+    ]  # fmt: skip
+
+
+def _texts(encoder: Any) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(0)
+    words = torch.randint(2000, 20_000, (TEXTS, TOKENS - 2), generator=generator).tolist()
+    return [[101, *own, 102] for own in words]
+
+
+def _plain(encoder: Any, ids: list[int]) -> None:
+    """As one would write it: every layer's attention and hidden states at once, full decompositions."""
+    out = encoder.model(input_ids=torch.tensor([ids]), output_attentions=True, output_hidden_states=True)
+    for attention in out.attentions:
+        torch.linalg.matrix_norm(attention[0] - attention[0].mean(-2, keepdim=True), 2)
+    for before, after in zip(out.hidden_states, out.hidden_states[1:], strict=False):
+        h, x = before[0], after[0]
+        (x - x.mean(0)).norm() / (h - h.mean(0)).norm()
+        (x - x.mean(0)).square().sum() / len(x) / x.mean(0).square().sum()
+
+
+def _main(way: str) -> None:
+    from jobs.looks import Glance
+    from tempscale import Encoder
+
+    torch.set_num_threads(1)
+    encoder = Encoder.load(device="cpu")
+    if way == "plain":
+        encoder.model.set_attn_implementation("eager")
+    texts, glance = _texts(encoder), Glance()
+
+    def look(ids: list[int]) -> None:
+        with torch.inference_mode():
+            _plain(encoder, ids) if way == "plain" else glance.of(encoder.model, ids)
+
+    look(texts[0][:16])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begun = time.perf_counter()
+    for ids in texts:
+        look(ids)
+    seconds = time.perf_counter() - begun
+    print(json.dumps({"seconds": seconds, "bytes": 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)}))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])
