@@ -1,6 +1,7 @@
 """`tempscale diagnose` on a small model: its tables against plain float64 passes through transformers, and their bytes."""
 
 import json
+import re
 from contextlib import closing
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from rich.console import Console
 from whole_run import as_lines, documented
 
 from jobs import looks, repeated
+from jobs.commands import render_again
 from jobs.diagnose import diagnose
 from jobs.diagnose_config import DiagnoseConfig
 from jobs.diagnose_schema import EVERY
 from jobs.errors import UsageError
+from jobs.headline import with_error
 from jobs.progress import Journal
 from jobs.strict import checked
 from tempscale import Encoder, attach
@@ -249,3 +252,18 @@ def test_a_folder_of_another_command_and_a_wrong_value_are_sentences(finished, c
         audited({"out": str(finished), "corpus": {"source": str(corpus)}, "embedding": {"models": [small_model]}})
     with pytest.raises(UsageError, match=r"diagnosis\.texts"):
         checked(DiagnoseConfig, {"diagnosis": {"texts": 0}})
+
+
+def test_the_report_stands_alone_says_what_was_found_and_is_rendered_again_alike(finished, tables):
+    page = (finished / "report.html").read_text("utf-8")
+    assert len(page) < 3_000_000
+    assert not re.search(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)\s*=\s*["']?(?:https?:)?//""", page)
+    (row,) = tables["findings"].filter((pl.col("finding") == "temperature") & (pl.col("tau") == 0.7)).to_dicts()
+    assert f"σ_a rises by {with_error(row['change'], row['change_se'])} against the first temperature" in page
+    specs = json.loads(re.search(r'<script type="application/json" id="specs">(.*?)</script>', page, re.DOTALL)[1])
+    assert {f"m0-{key}" for key in ("filter", "parts", "resemblance", "repeated", "contraction", "concentration")} == set(
+        specs
+    )
+    assert all(f'id="{key}"' in page for key in specs)
+    assert render_again(str(finished)).endswith("report.html")
+    assert (finished / "report.html").read_text("utf-8") == page
