@@ -177,6 +177,7 @@ def diagnose(
     temperature: options.TemperatureFile = None,
     max_length: options.MaxLength = None,
     texts: options.LookedTexts = None,
+    pair: options.NamedPair = None,
     intervals: options.Intervals = None,
     seed: options.Seed = None,
     out: options.DiagnoseOut = None,
@@ -198,7 +199,7 @@ def diagnose(
             "corpus.source": corpus, "corpus.id_column": id_column, "corpus.text_column": text_column,
             "corpus.sample": sample, "corpus.limit": limit, "embedding.models": model or None,
             "embedding.temperatures": commands.temperatures(tau, temperature) or None,
-            "embedding.max_length": max_length, "diagnosis.texts": texts,
+            "embedding.max_length": max_length, "diagnosis.texts": texts, "diagnosis.pair": pair,
             "diagnosis.intervals": None if intervals is None else inputs.read_edges(intervals), "seed": seed, "out": out,
             "execution.workers": workers, "execution.address": address,
         }  # fmt: skip

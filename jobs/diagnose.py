@@ -19,6 +19,7 @@ from jobs import (
     shared,
     sources,
     summary,
+    two_texts,
 )
 from jobs.diagnose_config import DiagnoseConfig
 from jobs.errors import UsageError
@@ -93,5 +94,8 @@ def _looked(run: Look, cluster: engine.Cluster, model: runs.Model, index: dict[s
         with journal.stage(f"look into {model.label}", len(chosen)) as stage:
             looks.look(run, crew, model, index, chosen, stage.advance)
             stage.note = f"{counted(len(chosen), 'text')} under τ {', '.join(t.canonical for t in run.temperatures)}"
+        with journal.stage(f"two texts{of}") as stage:
+            pair = two_texts.look(run, crew, model, index)
+            stage.note = "left out: there is one text only" if pair is None else f"{pair[0]} and {pair[1]}"
         with journal.stage(f"repeated tokens{of}") as stage:
             stage.note = f"{run.config.diagnosis.repeated_pairs} pairs at {repeated.measure(run, crew, model)} lengths"

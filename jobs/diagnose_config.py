@@ -27,6 +27,9 @@ class Diagnosis(Intervals):
 
     texts: int = Field(200, ge=2, description="Texts that are looked into, as many from each length interval as there are.")
     piece_texts: int = Field(4, ge=1, description="Texts of one piece of work, the unit of resuming.")
+    pair: tuple[str, str] | None = Field(
+        None, description="Ids of two texts to be drawn token by token; the most collapsed of the most alike unless given."
+    )
     repeated_pairs: int = Field(
         8, ge=0, description="Pairs of tokens whose repetition is embedded at growing length (S1 App. E.4); 0 leaves it out."
     )

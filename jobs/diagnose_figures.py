@@ -97,6 +97,37 @@ def concentration(summary: pl.DataFrame) -> alt.Chart | None:
     )
 
 
+def two_texts(table: pl.DataFrame) -> alt.Chart | None:
+    """The tokens of two texts and their means in the plane, a panel a temperature (S2 Fig 1, bottom)."""
+    if table.is_empty():
+        return None
+    panels = []
+    for label in table["temperature"].unique(maintain_order=True):
+        rows = table.filter(pl.col("temperature") == label)
+        ids = {side: rows.filter(pl.col("side") == side)["text_id"][0] for side in "ab"}
+        domain = [f"{side}: {text_id}" for side, text_id in ids.items()]
+        points = [
+            {"x": row["x"], "y": row["y"], "token": row["token"] or "mean", "mean": row["token"] is None}
+            | {"text": f"{row['side']}: {row['text_id']}"}
+            for row in rows.to_dicts()
+        ]
+        colour = alt.Color(
+            "text:N",
+            scale=alt.Scale(domain=domain, range=_COLOURS[:2]),
+            legend=alt.Legend(orient="top", title=None, columns=1, labelLimit=310),
+        )
+        base = alt.Chart(alt.Data(values=points)).encode(
+            x=alt.X("x:Q", title=None, scale=alt.Scale(zero=True)), y=alt.Y("y:Q", title=None, scale=alt.Scale(zero=True)),
+            color=colour, tooltip=["token:N", "text:N"],
+        )  # fmt: skip
+        tokens = base.transform_filter("!datum.mean").mark_circle(size=26, opacity=0.55)
+        means = base.transform_filter("datum.mean").mark_point(shape="cross", size=260, strokeWidth=3, filled=False)
+        row = rows.row(0, named=True)
+        title = f"{label}: SOCM {row['socm']:.3f}, d_μ {row['d_mu']:.3f}, d_Σ {row['d_sigma']:.3f}"
+        panels.append(alt.layer(tokens, means).properties(width=330, height=300, title=alt.TitleParams(title, fontSize=12)))
+    return alt.concat(*panels, columns=2, spacing=28)
+
+
 def _by_layer(summary: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> alt.Chart | None:
     """A small panel a column."""
     mine = summary.filter(pl.col("interval").is_null())

@@ -51,6 +51,7 @@ def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[i
             "repeated": figures.repeated(mine["repeated_tokens"]),
             "contraction": figures.contraction(summary),
             "concentration": figures.concentration(summary),
+            "pair": figures.two_texts(mine["two_texts"]) if "two_texts" in mine else None,
         },
         "bounds": bounds,
     }

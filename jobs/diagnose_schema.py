@@ -8,7 +8,7 @@ from jobs.schema import KEY, Column, Table
 
 KINDS = ("partials/layers", "partials/heads", "partials/seen")
 """Where the parts of the texts that were looked into lie."""
-REPEATED_PARTS = "partials/repeated"
+REPEATED_PARTS, PAIR_PARTS = "partials/repeated", "partials/two_texts"
 _TEXT, _INT, _FLOAT = pa.string(), pa.int32(), pa.float64()
 _SEEN = (
     Column("text_id", _TEXT, "", "the corpus's id, as a string"),
@@ -55,7 +55,7 @@ def seen(dim: int, words: int) -> Table:
         "the texts that were looked into; below partials/",
         (
             *_SEEN[:2],
-            Column("embedding", pa.list_(pa.float32(), dim), "", "unit mean of the last layer's tokens"),
+            Column("embedding", pa.list_(pa.float32(), dim), "", "unit-norm text embedding"),
             Column("words", pa.list_(pa.float32(), words), "", "unit mean of the tokens' word embeddings"),
         ),
     )
@@ -118,4 +118,21 @@ REPEATED = Table(
         Column("cosine_se", _FLOAT, "", "its standard error over pairs"),
     ),
 )
-EVERY = (LAYERS, HEADS, SPECTRUM, LAYER_SUMMARY, FINDINGS, REPEATED)
+_TOKEN = (
+    Column("side", _TEXT, "", "`a` or `b`"),
+    Column("text_id", _TEXT, "", "the corpus's id, as a string"),
+    Column("place", _INT, "", "place of the token in the text, from 0; null for the text's mean"),
+    Column("token", _TEXT, "", "the token, as the vocabulary writes it; null for the mean"),
+    Column("x", _FLOAT, "", "first axis of the uncentred PCA of both texts' tokens, each text scaled to ‖μ‖ = 1"),
+    Column("y", _FLOAT, "", "second axis"),
+    Column("d_mu", _FLOAT, "", "d_μ of the two texts"),
+    Column("d_sigma", _FLOAT, "", "their d_Σ"),
+    Column("socm", _FLOAT, "", "their SOCM"),
+)
+PAIR_PART = Table("two_texts", "the tokens of a pair; below partials/", _TOKEN)
+TWO_TEXTS = Table(
+    "two_texts",
+    "two texts token by token (S2 Fig 1): the pair that is named, else the most collapsed among those of highest cosine",
+    (*KEY, *_TOKEN),
+)
+EVERY = (LAYERS, HEADS, SPECTRUM, LAYER_SUMMARY, FINDINGS, REPEATED, TWO_TEXTS)

@@ -10,7 +10,18 @@ import polars as pl
 import pyarrow as pa
 
 from jobs.diagnose_config import DiagnoseConfig
-from jobs.diagnose_schema import FINDINGS, HEADS, KINDS, LAYER_SUMMARY, LAYERS, REPEATED, REPEATED_PARTS, SPECTRUM
+from jobs.diagnose_schema import (
+    FINDINGS,
+    HEADS,
+    KINDS,
+    LAYER_SUMMARY,
+    LAYERS,
+    PAIR_PARTS,
+    REPEATED,
+    REPEATED_PARTS,
+    SPECTRUM,
+    TWO_TEXTS,
+)
 from jobs.runs import Model, RunOf
 from jobs.schema import Table
 from tempscale.length import interval_of, within_error
@@ -36,6 +47,9 @@ def summarise(run: RunOf[DiagnoseConfig]) -> dict[str, pa.Table]:
             ]  # fmt: skip
             for table, own in ((LAYERS, layers.drop("interval")), (HEADS, heads.drop("interval"))):
                 found.setdefault(table.name, []).append(_keyed(table, own, key))
+            pair = run.part(PAIR_PARTS, model, temperature, 0)
+            if run.storage.exists(pair):
+                rows.append((TWO_TEXTS, run.storage.read_table(pair).to_pylist()))
             for table, each in rows:
                 found.setdefault(table.name, []).append(table.build_rows([key | row for row in each]))
     tables = {name: pa.concat_tables(parts) for name, parts in found.items()}

@@ -123,8 +123,9 @@ def leave_looks(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[s
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
         rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
-        for text_id, ids in zip(work.column("text_id").to_pylist(), tokens.ids, strict=True):
-            layers, heads, embedding = glance.of(worker.encoder.model, ids)
+        embeddings = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE).embeddings.numpy()
+        for text_id, ids, embedding in zip(work.column("text_id").to_pylist(), tokens.ids, embeddings, strict=True):
+            layers, heads = glance.of(worker.encoder.model, ids)
             own = {"text_id": text_id, "tokens": len(ids)}
             rows[KINDS[0]] += [own | row for row in layers]
             rows[KINDS[1]] += [own | row for row in heads]
@@ -149,18 +150,12 @@ class Glance:
     def __init__(self) -> None:
         self._norms: dict[int, tuple[Any, Any]] = {}
 
-    def of(self, model: Any, ids: list[int]) -> tuple[list[dict[str, Any]], list[dict[str, Any]], np.ndarray]:
-        """Rows of `layers` and of `heads`, without the text's own columns, and the unit mean of the last layer's tokens."""
+    def of(self, model: Any, ids: list[int]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Rows of `layers` and of `heads`, without the text's own columns."""
         from tempscale.layers import observe
 
-        last: list[np.ndarray] = []
-
-        def visit(layer: Layer) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-            last[:] = [_unit(layer.x.double().mean(0))]
-            return self._rows(layer)
-
-        found = observe(model, ids, visit, role=actor.ROLE)
-        return [layer for layer, _ in found], [head for _, heads in found for head in heads], last[0]
+        found = observe(model, ids, self._rows, role=actor.ROLE)
+        return [layer for layer, _ in found], [head for _, heads in found for head in heads]
 
     def _rows(self, layer: Layer) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         import torch

@@ -139,6 +139,10 @@ DiagnoseOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs
 LookedTexts = Annotated[
     int | None, _option(_MEASURED, "Texts to look into, spread over the length intervals (default: 200).", "N", "--texts")
 ]
+NamedPair = Annotated[
+    tuple[str, str] | None,
+    _option(_MEASURED, "Ids of two texts to draw token by token (default: the most collapsed of the most alike).", "ID ID"),
+]
 PairsOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs/pairs).", "DIR", "--out")]
 NewFolder = Annotated[str, _option(_MODEL, "The new checkpoint's folder; must be new or empty.", "DIR")]
 CacheFolder = Annotated[str, typer.Argument(metavar="DIR", help="The folder that --cache named.")]

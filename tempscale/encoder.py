@@ -183,6 +183,18 @@ class Encoder:
             finish = lambda pooled: self.head.finish(pooled.to(device)).cpu()  # noqa: E731
             return gather(tokens, passes, width, failed or {}, halved, finish, (moments, factors is not False), chunked)
 
+    def token_embeddings(self, ids: Sequence[int], role: str | None = None) -> Tensor:
+        """Last-layer token embeddings (tokens, d) of one text, run alone; float32, on the CPU.
+
+        Args:
+            ids: its tokens, special tokens included.
+            role: as in `encode_tokens`.
+        """
+        device = next(self.model.parameters()).device
+        with apply.role(self.model, role), torch.inference_mode():
+            hidden, _ = self._hidden([list(ids)], device)
+        return hidden[0].float().cpu()
+
     def batches(self, tokens: Tokens) -> list[list[int]]:
         """Which sequences run together; those of texts that the tokenizer failed on in none."""
         batches = micro_batches([len(ids) for ids in tokens.ids], self.token_budget)

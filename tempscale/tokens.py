@@ -124,6 +124,10 @@ class Tokenizer:
         special = set(self._tokenizer.all_special_ids)
         return {token: number for token, number in self._tokenizer.get_vocab().items() if number not in special}
 
+    def words(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token, as the vocabulary writes it."""
+        return [str(token) for token in self._tokenizer.convert_ids_to_tokens(list(ids))]
+
     def _tokens(self, texts: Sequence[str], limit: int, cut: bool) -> Tokens:
         if not texts:
             return Tokens([], [])

@@ -261,9 +261,60 @@ def test_the_report_stands_alone_says_what_was_found_and_is_rendered_again_alike
     (row,) = tables["findings"].filter((pl.col("finding") == "temperature") & (pl.col("tau") == 0.7)).to_dicts()
     assert f"σ_a rises by {with_error(row['change'], row['change_se'])} against the first temperature" in page
     specs = json.loads(re.search(r'<script type="application/json" id="specs">(.*?)</script>', page, re.DOTALL)[1])
-    assert {f"m0-{key}" for key in ("filter", "parts", "resemblance", "repeated", "contraction", "concentration")} == set(
-        specs
-    )
+    assert {
+        f"m0-{key}" for key in ("filter", "parts", "resemblance", "repeated", "contraction", "concentration", "pair")
+    } == set(specs)
     assert all(f'id="{key}"' in page for key in specs)
     assert render_again(str(finished)).endswith("report.html")
     assert (finished / "report.html").read_text("utf-8") == page
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_the_two_texts_are_the_worst_pair_and_lie_where_a_plain_decomposition_puts_them(tables, texts, small_model, tau):
+    rows = tables["two_texts"].filter(pl.col("tau") == tau)
+    encoder = Encoder.load(small_model, temperature=tau, device="cpu", max_length=96)
+    clouds = []
+    for side in "ab":
+        own = rows.filter(pl.col("side") == side)
+        (ids,) = encoder.tokenizer([texts[own["text_id"][0]]]).ids
+        assert own["token"].to_list() == [*encoder.tokenizer.words(ids), None]
+        with torch.inference_mode():
+            cloud = encoder.model(input_ids=torch.tensor([ids])).last_hidden_state[0].double().numpy()
+        clouds.append(cloud / np.linalg.norm(cloud.mean(0)))
+    for name, value in (("d_mu", oracles.d_mu), ("d_sigma", oracles.d_sigma), ("socm", oracles.socm)):
+        assert rows[name].unique().to_list() == [pytest.approx(value(*clouds), abs=1e-5)]
+    together = np.concatenate(clouds)
+    axes = np.linalg.svd(together, full_matrices=False)[2][:2]
+    found = rows.filter(pl.col("token").is_not_null()).select("x", "y").to_numpy()
+    np.testing.assert_allclose(np.abs(found), np.abs(together @ axes.T), atol=1e-4)
+    assert (found[np.abs(found).argmax(0), [0, 1]] > 0).all()
+    means = rows.filter(pl.col("token").is_null()).select("x", "y").to_numpy()
+    split = [found[: len(clouds[0])], found[len(clouds[0]) :]]
+    np.testing.assert_allclose(means, [own.mean(0) for own in split], atol=1e-6)
+
+
+def test_the_worst_pair_is_that_of_largest_socm_among_the_most_alike(tables, texts, small_model):
+    """With 19 texts there are 171 pairs, of which the hundred of highest cosine count."""
+    encoder = Encoder.load(small_model, device="cpu", max_length=96)
+    ids = tables["layers"]["text_id"].unique().sort().to_list()
+    clouds = []
+    with torch.inference_mode():
+        for text_id in ids:
+            own = torch.tensor(encoder.tokenizer([texts[text_id]]).ids)
+            clouds.append(encoder.model(input_ids=own).last_hidden_state[0].double().numpy())
+    means = np.stack([cloud.mean(0) / np.linalg.norm(cloud.mean(0)) for cloud in clouds])
+    pairs = sorted(zip(*np.triu_indices(len(ids), 1), strict=True), key=lambda pair: -means[pair[0]] @ means[pair[1]])[:100]
+    worst = max(pairs, key=lambda pair: oracles.socm(clouds[pair[0]], clouds[pair[1]]))
+    assert set(tables["two_texts"]["text_id"]) == {ids[worst[0]], ids[worst[1]]}
+
+
+def test_a_pair_may_be_named_and_a_wrong_one_is_a_sentence(tmp_path, ray_session, corpus, small_model):
+    data = settings(tmp_path / "run", corpus, small_model)
+    data["diagnosis"] = {"texts": 2, "repeated_pairs": 0, "pair": ("pyarrow", "pyarrow.acero")}
+    run(data)
+    found = pl.read_parquet(tmp_path / "run" / "tables" / "two_texts.parquet")
+    assert found["text_id"].unique(maintain_order=True).to_list() == ["pyarrow", "pyarrow.acero"]
+    assert len(pl.read_parquet(tmp_path / "run" / "tables" / "repeated_tokens.parquet")) == 0
+    data["diagnosis"]["pair"] = ("pyarrow", "nobody")
+    with pytest.raises(UsageError, match="there is no text 'nobody'"):
+        run(data | {"out": str(tmp_path / "other")})

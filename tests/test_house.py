@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = {
     "embed", "factors", "pairwise", "exposure", "pairwise_socm", "socm_top", "probe", "report", "pair_chunks", "pair_socm",
-    "cache", "vectors", "budget", "precision", "looks", "repeated", "diagnose_report",
+    "cache", "vectors", "budget", "precision", "looks", "repeated", "two_texts", "diagnose_report",
 }  # fmt: skip
 KNOW_STEPS = {"audit.py", "pairs.py", "diagnose.py", "cli.py", "commands.py", "plan.py", "cache_upkeep.py"}
 BELOW_STEPS = {

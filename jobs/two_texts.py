@@ -1,0 +1,112 @@
+"""Two texts token by token (S2 Fig 1, bottom): the pair that is named, or the most collapsed among the most alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from jobs import actor, corpus
+from jobs.diagnose_config import DiagnoseConfig
+from jobs.diagnose_schema import KINDS, PAIR_PART, PAIR_PARTS
+from jobs.errors import UsageError
+from jobs.runs import Model, RunOf
+
+CANDIDATES = 100
+"""Pairs of highest cosine whose SOCM is computed to find the worst."""
+
+
+def look(run: RunOf[DiagnoseConfig], crew: actor.Crew, model: Model, index: dict[str, Any]) -> tuple[str, str] | None:
+    """Leave the tokens of one pair in the plane, under every temperature; returns the pair's ids, None without a pair.
+
+    Raises:
+        UsageError: a text that is named is not in the corpus.
+        IncompleteRun: a worker failed for good.
+    """
+    parts = [run.part(PAIR_PARTS, model, t, 0) for t in run.temperatures]
+    if not all(map(run.storage.exists, parts)):
+        pairs = _candidates(run, model)
+        if not pairs:
+            return None
+        texts = corpus.texts_of(run.storage, index, {i for pair in pairs for i in pair})
+        absent = [i for i in dict.fromkeys(i for pair in pairs for i in pair) if i not in texts]
+        if absent:
+            raise UsageError(f"there is no text '{absent[0]}' among those read; name two ids of the corpus with --pair")
+        rows = [{"a": a, "b": b, "text_a": texts[a], "text_b": texts[b]} for a, b in pairs]
+        for _ in crew.work(leave_pair, {0: pa.Table.from_pylist(rows)}):
+            pass
+    found = run.storage.read_table(parts[0], ["text_id", "side"]).to_pylist()
+    return tuple(next(row["text_id"] for row in found if row["side"] == side) for side in "ab")
+
+
+def _candidates(run: RunOf[DiagnoseConfig], model: Model) -> list[tuple[str, str]]:
+    """The pair that is named, or those of highest cosine under the first temperature."""
+    if run.config.diagnosis.pair is not None:
+        first, second = run.config.diagnosis.pair
+        return [(first, second)]
+    names = run.storage.list(run.place(KINDS[2], model, run.temperatures[0]))
+    seen = pa.concat_tables([run.storage.read_table(name, ["text_id", "embedding"]) for name in names])
+    ids, vectors = seen.column("text_id").to_pylist(), np.stack(seen.column("embedding").to_numpy()).astype(np.float64)
+    cosine = vectors @ vectors.T
+    rows, columns = np.triu_indices(len(ids), 1)
+    best = np.lexsort((columns, rows, -cosine[rows, columns]))[:CANDIDATES]
+    return [tuple(sorted((ids[rows[k]], ids[columns[k]]))) for k in best]
+
+
+def leave_pair(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Choose the pair of largest SOCM under the first temperature and write its tokens' places, one part a temperature."""
+    import torch
+
+    from tempscale.socm import socm, socm_pairs
+
+    texts = {row[f"{side}"]: row[f"text_{side}"] for row in work.to_pylist() for side in "ab"}
+    ids = list(texts)
+    tokens = worker.encoder.tokenizer([texts[i] for i in ids])
+    worker.encoder.set_temperature(worker.temperatures[0])
+    out = worker.encoder.encode_tokens(tokens, moments=False, factors=True, role=actor.ROLE)
+    assert out.factors is not None
+    place = {text_id: k for k, text_id in enumerate(ids)}
+    first, second = ([place[i] for i in work.column(side).to_pylist()] for side in "ab")
+    value = socm_pairs(torch.stack([mean for mean, _ in out.factors]), [f for _, f in out.factors], first, second).socm
+    worst = int(value.nan_to_num(-1).argmax())
+    pair = [first[worst], second[worst]]
+    for temperature in worker.temperatures:
+        worker.encoder.set_temperature(temperature)
+        clouds = []
+        for k in pair:
+            cloud = worker.encoder.token_embeddings(tokens.ids[k], role=actor.ROLE).double()
+            clouds.append(cloud / cloud.mean(0).norm())
+        figures = socm(clouds[0], clouds[1])
+        rows = []
+        for side, k, placed in zip("ab", pair, plane(*clouds), strict=True):
+            words = worker.encoder.tokenizer.words(tokens.ids[k])
+            named = [*zip(range(len(words)), words, strict=True), (None, None)]
+            rows += [
+                {"side": side, "text_id": ids[k], "place": at, "token": word, "x": float(x), "y": float(y)}
+                for (at, word), (x, y) in zip(named, placed, strict=True)
+            ]
+        own = {"d_mu": float(figures.d_mu), "d_sigma": float(figures.d_sigma), "socm": float(figures.socm)}
+        name = f"{PAIR_PARTS}/model={worker.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
+        worker.storage.write_table(name, PAIR_PART.build_rows([row | own for row in rows]))
+    return {"number": number, "texts": 2}
+
+
+def plane(first: Any, second: Any) -> list[np.ndarray]:
+    """Both texts' tokens, each text's mean behind them, on the two first axes of their uncentred PCA together.
+
+    Uncentred, because the means are what pooling keeps: they lie where the tokens say, not at the origin. Each axis points
+    to where most of the first mean, or of its largest coordinate, is positive.
+
+    Args:
+        first: (tokens, d), with ‖μ‖ = 1 as S2 (8) has it.
+        second: the same of the other text.
+    """
+    import torch
+
+    together = torch.cat([first, second])
+    axes = torch.linalg.svd(together, full_matrices=False).Vh[:2]
+    coordinates = together @ axes.T
+    largest = coordinates.abs().argmax(0)
+    axes = axes * torch.sign(coordinates[largest, torch.arange(len(axes))])[:, None]
+    return [(torch.cat([cloud, cloud.mean(0, keepdim=True)]) @ axes.T).numpy() for cloud in (first, second)]
