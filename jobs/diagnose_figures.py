@@ -97,6 +97,29 @@ def concentration(summary: pl.DataFrame) -> alt.Chart | None:
     )
 
 
+def text_map(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
+    """The texts in the plane, coloured by length, the origin marked, a panel a temperature (S1 Fig 1b)."""
+    if table.is_empty():
+        return None
+    names = [interval_name(edge, edges) for edge in sorted(table["interval"].unique())]
+    panels = []
+    for label in table["temperature"].unique(maintain_order=True):
+        points = [
+            {"x": row["x"], "y": row["y"], "text": row["text_id"], "tokens": interval_name(row["interval"], edges)}
+            for row in table.filter(pl.col("temperature") == label).to_dicts()
+        ]
+        colour = alt.Color(
+            "tokens:O", sort=names, scale=alt.Scale(scheme="viridis"),
+            legend=alt.Legend(orient="top", title="tokens", columns=4),
+        )  # fmt: skip
+        place = {axis: getattr(alt, axis.upper())(f"{axis}:Q", title=None, axis=None) for axis in "xy"}
+        dots = alt.Chart(alt.Data(values=points)).mark_circle(size=32, opacity=0.75)
+        dots = dots.encode(**place, color=colour, tooltip=["text:N", "tokens:O"])
+        origin = alt.Chart(alt.Data(values=[{"x": 0, "y": 0}])).mark_point(shape="cross", size=140, strokeWidth=2)
+        panels.append(alt.layer(dots, origin.encode(**place)).properties(width=330, height=300, title=label))
+    return alt.concat(*panels, columns=2, spacing=28)
+
+
 def two_texts(table: pl.DataFrame) -> alt.Chart | None:
     """The tokens of two texts and their means in the plane, a panel a temperature (S2 Fig 1, bottom)."""
     if table.is_empty():

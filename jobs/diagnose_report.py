@@ -51,9 +51,11 @@ def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[i
             "repeated": figures.repeated(mine["repeated_tokens"]),
             "contraction": figures.contraction(summary),
             "concentration": figures.concentration(summary),
+            "map": figures.text_map(mine["map"], edges),
             "pair": figures.two_texts(mine["two_texts"]) if "two_texts" in mine else None,
         },
         "bounds": bounds,
+        "distances": _distances(mine["map"], edges),
     }
 
 
@@ -85,3 +87,14 @@ def _sentences(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edge
             over = f"{share(row['over'])} of all heads, layers and texts"
             told.append(f"{row['temperature']}: in {over} σ_a exceeds Theorem 3's curve, which is for Gaussian logits.")
     return told
+
+
+def _distances(table: pl.DataFrame, edges: list[int]) -> list[dict[str, Any]]:
+    """Mean distance to the map's origin by temperature and length interval."""
+    means = table.group_by("temperature", "interval").agg(pl.col("origin_distance").mean())
+    found = {(row["temperature"], row["interval"]): row["origin_distance"] for row in means.to_dicts()}
+    intervals = sorted(table["interval"].unique())
+    return [
+        {"temperature": label, "means": [(interval_name(edge, edges), found.get((label, edge))) for edge in intervals]}
+        for label in table["temperature"].unique(maintain_order=True)
+    ]

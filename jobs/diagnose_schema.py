@@ -129,10 +129,23 @@ _TOKEN = (
     Column("d_sigma", _FLOAT, "", "their d_Σ"),
     Column("socm", _FLOAT, "", "their SOCM"),
 )
+MAP = Table(
+    "map",
+    "the embeddings in the plane by t-SNE (S1 Fig 1b), one map a temperature",
+    (
+        *KEY,
+        Column("text_id", _TEXT, "", "the corpus's id, as a string"),
+        Column("tokens", _INT, "tokens", "what the model saw: special tokens included, after truncation"),
+        Column("interval", _INT, "tokens", "lower edge of its length interval"),
+        Column("x", _FLOAT, "", "first coordinate"),
+        Column("y", _FLOAT, "", "second"),
+        Column("origin_distance", _FLOAT, "", "distance to the map's origin, the mean of all texts"),
+    ),
+)
 PAIR_PART = Table("two_texts", "the tokens of a pair; below partials/", _TOKEN)
 TWO_TEXTS = Table(
     "two_texts",
     "two texts token by token (S2 Fig 1): the pair that is named, else the most collapsed among those of highest cosine",
     (*KEY, *_TOKEN),
 )
-EVERY = (LAYERS, HEADS, SPECTRUM, LAYER_SUMMARY, FINDINGS, REPEATED, TWO_TEXTS)
+EVERY = (LAYERS, HEADS, SPECTRUM, LAYER_SUMMARY, FINDINGS, REPEATED, TWO_TEXTS, MAP)

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from jobs import text_map
 from jobs.diagnose_config import DiagnoseConfig
 from jobs.diagnose_schema import (
     FINDINGS,
@@ -16,6 +17,7 @@ from jobs.diagnose_schema import (
     KINDS,
     LAYER_SUMMARY,
     LAYERS,
+    MAP,
     PAIR_PARTS,
     REPEATED,
     REPEATED_PARTS,
@@ -44,6 +46,7 @@ def summarise(run: RunOf[DiagnoseConfig]) -> dict[str, pa.Table]:
             rows: list[tuple[Table, list[dict[str, Any]]]] = [
                 (SPECTRUM, _spectrum(heads, seen)), (LAYER_SUMMARY, _layer_summary(layers)),
                 (FINDINGS, _findings(by_text, before, seen)), (REPEATED, _repeated(run, model, temperature)),
+                (MAP, text_map.rows(seen, run.config.seed)),
             ]  # fmt: skip
             for table, own in ((LAYERS, layers.drop("interval")), (HEADS, heads.drop("interval"))):
                 found.setdefault(table.name, []).append(_keyed(table, own, key))

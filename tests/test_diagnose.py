@@ -262,7 +262,7 @@ def test_the_report_stands_alone_says_what_was_found_and_is_rendered_again_alike
     assert f"σ_a rises by {with_error(row['change'], row['change_se'])} against the first temperature" in page
     specs = json.loads(re.search(r'<script type="application/json" id="specs">(.*?)</script>', page, re.DOTALL)[1])
     assert {
-        f"m0-{key}" for key in ("filter", "parts", "resemblance", "repeated", "contraction", "concentration", "pair")
+        f"m0-{key}" for key in ("filter", "parts", "resemblance", "repeated", "contraction", "concentration", "pair", "map")
     } == set(specs)
     assert all(f'id="{key}"' in page for key in specs)
     assert render_again(str(finished)).endswith("report.html")
@@ -318,3 +318,21 @@ def test_a_pair_may_be_named_and_a_wrong_one_is_a_sentence(tmp_path, ray_session
     data["diagnosis"]["pair"] = ("pyarrow", "nobody")
     with pytest.raises(UsageError, match="there is no text 'nobody'"):
         run(data | {"out": str(tmp_path / "other")})
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_the_map_keeps_neighbours_and_its_origin_is_the_mean(tables, texts, small_model, tau):
+    found = tables["map"].filter(pl.col("tau") == tau).sort("text_id")
+    assert found["text_id"].to_list() == tables["layers"]["text_id"].unique().sort().to_list()
+    places = found.select("x", "y").to_numpy()
+    np.testing.assert_allclose(places.mean(0), 0, atol=1e-9)
+    np.testing.assert_allclose(found["origin_distance"], np.linalg.norm(places, axis=1))
+    encoder = Encoder.load(small_model, temperature=tau, device="cpu", max_length=96)
+    vectors = encoder.encode([texts[i] for i in found["text_id"]]).embeddings.double().numpy()
+    far, near = (np.linalg.norm(x[:, None] - x[None], axis=-1) for x in (vectors, places))
+    # The nearest of a text in the map is among its nearest half by embedding, more often than chance has it.
+    for matrix in (far, near):
+        np.fill_diagonal(matrix, np.inf)
+    closest = near.argmin(1)
+    rank = (far < far[np.arange(len(far)), closest][:, None]).sum(1)
+    assert rank.mean() < 0.35 * len(far)

@@ -29,6 +29,7 @@ BELOW_STEPS = {
     "diagnose_config",
     "diagnose_schema",
     "diagnose_figures",
+    "text_map",
     "urls",
     "pairs_config",
     "pairs_schema",
