@@ -71,8 +71,8 @@ def _sentences(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edge
             there = there.filter(pl.col("texts") >= 5)
             ends = [interval_name(int(there["interval"][k]), edges) for k in (0, -1)]
             says = (
-                f"σ_a {'rises' if up else 'falls'} with length here: it is {change} from texts of {ends[0]} to texts of "
-                f"{ends[1]} tokens"
+                f"σ_a {'rises' if up else 'falls'} with length here, by {change.lstrip('−')} from texts of {ends[0]} to "
+                f"texts of {ends[1]} tokens"
                 if known
                 else f"whether σ_a changes with length is not to be told: {change} from {ends[0]} to {ends[1]} tokens"
             )
