@@ -39,7 +39,7 @@ def measure() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _texts(encoder: Any) -> list[list[int]]:
+def _texts() -> list[list[int]]:
     generator = torch.Generator().manual_seed(0)
     words = torch.randint(2000, 20_000, (TEXTS, TOKENS - 2), generator=generator).tolist()
     return [[101, *own, 102] for own in words]
@@ -64,7 +64,7 @@ def _main(way: str) -> None:
     encoder = Encoder.load(device="cpu")
     if way == "plain":
         encoder.model.set_attn_implementation("eager")
-    texts, glance = _texts(encoder), Glance()
+    texts, glance = _texts(), Glance()
 
     def look(ids: list[int]) -> None:
         with torch.inference_mode():

@@ -7,6 +7,8 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -244,6 +246,15 @@ def _arguments(run: RunOf[Any], cluster: Cluster, model: Model) -> dict[str, Any
         },
         "gpus": cluster.gpus,
     }  # fmt: skip
+
+
+@lru_cache(maxsize=4)
+def tokenizer(folder: str, max_length: int, long: Any) -> Any:
+    """A model's tokenizer, loaded once in a process, for the tasks that need no model."""
+    from tempscale.checkpoint import resolve
+    from tempscale.tokens import Tokenizer
+
+    return Tokenizer(Path(resolve(folder)), max_length, long)
 
 
 def _return_freed_memory() -> None:

@@ -8,11 +8,10 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from jobs.figures import COLOURS, Z
 from jobs.headline import interval_name
 
-_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
 _DASHES = {True: [1, 0], False: [5, 4]}
-_Z = 1.96
 PARTS = (
     ("hc_ratio", "whole layer"), ("hc_attention", "attention"), ("hc_residual", "residual sums"), ("hc_norms", "norms"),
     ("hc_feed_forward", "feed-forward"),
@@ -66,7 +65,7 @@ def parts(summary: pl.DataFrame) -> alt.Chart | None:
         ]
         colour = alt.Color(
             "part:N",
-            scale=alt.Scale(domain=[what for _, what in shown], range=_COLOURS),
+            scale=alt.Scale(domain=[what for _, what in shown], range=COLOURS),
             legend=alt.Legend(orient="top", title=None, columns=2, labelLimit=200),
         )
         one = alt.Chart(alt.Data(values=[{"y": 1}])).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(y="y:Q")
@@ -136,7 +135,7 @@ def two_texts(table: pl.DataFrame) -> alt.Chart | None:
         ]
         colour = alt.Color(
             "text:N",
-            scale=alt.Scale(domain=domain, range=_COLOURS[:2]),
+            scale=alt.Scale(domain=domain, range=COLOURS[:2]),
             legend=alt.Legend(orient="top", title=None, columns=1, labelLimit=310),
         )
         base = alt.Chart(alt.Data(values=points)).encode(
@@ -167,11 +166,9 @@ def _by_layer(summary: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> alt.
 
 
 def _point(row: dict[str, Any], x: str, value: float | None, error: float | None, measured: bool) -> dict[str, Any]:
-    known = value is not None and error is not None
+    ends = (None, None) if value is None or error is None else (value - Z * error, value + Z * error)
     return {
-        "temperature": row["temperature"], "x": x, "value": value, "measured": measured,
-        "low": value - _Z * error if known and value is not None and error is not None else None,
-        "high": value + _Z * error if known and value is not None and error is not None else None,
+        "temperature": row["temperature"], "x": x, "value": value, "measured": measured, "low": ends[0], "high": ends[1],
     }  # fmt: skip
 
 
@@ -187,7 +184,7 @@ def _lines(
         x=alt.X("x:O", sort=names, title=x_title, axis=alt.Axis(labelAngle=0, labelOverlap="greedy")),
         color=alt.Color(
             "temperature:N",
-            scale=alt.Scale(domain=domain, range=_COLOURS[: len(domain)]),
+            scale=alt.Scale(domain=domain, range=COLOURS[: len(domain)]),
             legend=alt.Legend(orient="top", title=None, symbolOpacity=1, labelLimit=310),
         ),
         detail="line:N",

@@ -7,8 +7,6 @@ temperature gives it a finite embedding, so that temperatures are compared on th
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,7 +61,7 @@ def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int, lo
     pieces: dict[int, pa.Table] = {}
     for row in batch.to_pylist():
         shard = storage.read_table(actor.unpack(row["payload"]).column("name")[0].as_py())
-        tokens = _tokenizer(folder, max_length, long)(shard.column("text").to_pylist(), isolate=True)
+        tokens = actor.tokenizer(folder, max_length, long)(shard.column("text").to_pylist(), isolate=True)
         truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
         pieces[row["number"]] = pa.table(
             {
@@ -143,11 +141,3 @@ def _table(work: pa.Table, out: Any, finite: np.ndarray) -> pa.Table:
             **{name: column.numpy()[kept].astype(np.float32) for name, column in moments.items()},
         }
     )
-
-
-@lru_cache(maxsize=4)
-def _tokenizer(folder: str, max_length: int, long: Any) -> Any:
-    from tempscale.checkpoint import resolve
-    from tempscale.tokens import Tokenizer
-
-    return Tokenizer(Path(resolve(folder)), max_length, long)

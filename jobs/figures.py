@@ -13,9 +13,9 @@ import polars as pl
 
 from jobs.headline import interval_name
 
-_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
 _SCATTER_POINTS = 1500
-_Z = 1.96
+Z = 1.96
 
 
 def cosine_by_length(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
@@ -132,7 +132,7 @@ def _plane(table: pl.DataFrame, label: str) -> alt.Chart:
         alt.Chart(
             alt.Data(values=[{"d_mu": round(r["d_mu"], 4), "d_sigma": round(r["d_sigma"], 4)} for r in pairs.to_dicts()])
         )
-        .mark_circle(size=8, opacity=0.35, color=_COLOURS[0])
+        .mark_circle(size=8, opacity=0.35, color=COLOURS[0])
         .encode(x=x, y=y, tooltip=[alt.Tooltip("d_mu:Q", format=".3f"), alt.Tooltip("d_sigma:Q", format=".3f")])
         .properties(width=size, height=size)
     )
@@ -153,12 +153,12 @@ def _marginal(bins: pl.DataFrame, column: str) -> alt.Chart:
     width = bins[f"{column}_width"][0]
     counts = bins.group_by(column).agg(pl.col("pairs").sum()).sort(column).to_dicts()
     rows = [{"low": r[column], "high": r[column] + width, "pairs": r["pairs"]} for r in counts]
-    return alt.Chart(alt.Data(values=rows)).mark_rect(color=_COLOURS[0], opacity=0.5)
+    return alt.Chart(alt.Data(values=rows)).mark_rect(color=COLOURS[0], opacity=0.5)
 
 
 def _interval(value: float, error: float | None) -> dict[str, float | None]:
     """The ends of a 95 % interval; none are drawn where the error is not known, as if it were 0."""
-    return {"low": None if error is None else value - _Z * error, "high": None if error is None else value + _Z * error}
+    return {"low": None if error is None else value - Z * error, "high": None if error is None else value + Z * error}
 
 
 def _title(label: str) -> alt.TitleParams:
@@ -178,7 +178,7 @@ def _colour(table: pl.DataFrame) -> Any:
     columns = max(1, 340 // (30 + 7 * max(map(len, domain))))
     return alt.Color(
         "temperature:N",
-        scale=alt.Scale(domain=domain, range=_COLOURS[: len(domain)]),
+        scale=alt.Scale(domain=domain, range=COLOURS[: len(domain)]),
         legend=alt.Legend(orient="top", title=None, symbolOpacity=1, labelLimit=310, columns=columns),
     )
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,7 +40,7 @@ def lengths(
 
     task, shards = ray.remote(num_cpus=1)(_leave_lengths), index["shards"]
     missing = [k for k in range(len(shards)) if not run.storage.exists(name(k))]
-    on_texts(sum(shard["texts"] for k, shard in enumerate(shards) if k not in set(missing)))
+    on_texts(index["analysed"] - sum(shards[k]["texts"] for k in missing))
     for k, _ in results(
         cluster, lambda k: task.remote(run.storage, shards[k]["name"], model.name, model.max_length, name(k)), missing
     ):
@@ -55,18 +53,10 @@ def lengths(
 
 def _leave_lengths(storage: Storage, shard: str, folder: str, max_length: int, name: str) -> None:
     table = storage.read_table(shard, ["text_id", "text"])
-    tokens = _tokenizer(folder, max_length)(table.column("text").to_pylist(), isolate=True)
+    tokens = actor.tokenizer(folder, max_length, "truncate")(table.column("text").to_pylist(), isolate=True)
     good = [k for k in range(len(tokens)) if k not in tokens.failed]
     ids = table.column("text_id").to_pylist()
     storage.write_table(name, pa.table({"text_id": [ids[k] for k in good], "tokens": [tokens.lengths[k] for k in good]}))
-
-
-@lru_cache(maxsize=4)
-def _tokenizer(folder: str, max_length: int) -> Any:
-    from tempscale.checkpoint import resolve
-    from tempscale.tokens import Tokenizer
-
-    return Tokenizer(Path(resolve(folder)), max_length)
 
 
 def sample(run: Look, found: dict[str, int]) -> list[str]:
@@ -94,8 +84,8 @@ def even_sizes(available: list[int], wanted: int) -> list[int]:
 
 def look(
     run: Look, crew: actor.Crew, model: Model, index: dict[str, Any], chosen: list[str], on_texts: Callable[[int], None]
-) -> int:
-    """Look into every chosen text under every temperature, but for the pieces that are there; returns the pieces.
+) -> None:
+    """Look into every chosen text under every temperature, but for the pieces that are there.
 
     Raises:
         IncompleteRun: a worker failed for good.
@@ -112,7 +102,6 @@ def look(
     work = {k: pa.table({"text_id": piece, "text": [texts[i] for i in piece]}) for k, piece in missing.items()}
     for report in crew.work(leave_looks, work):
         on_texts(report["texts"])
-    return len(pieces)
 
 
 def leave_looks(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:

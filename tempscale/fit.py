@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from scipy.optimize import brentq
 
-from tempscale.architectures import base_model, family_of, places, supported, use_kernel
 from tempscale.encoder import Encoder
+from tempscale.layers import observe
 from tempscale.spectrum import sigma_a
 from tempscale.temperature import LARGEST_TAU, Temperature, TemperatureError
 
@@ -88,28 +88,10 @@ def fit_by_length(
 
 def mean_sigma_a(encoder: Encoder, ids: Sequence[Sequence[int]], tau: float) -> float:
     """Mean σ_a over texts, layers and heads, under one τ; one layer's attention is held at a time."""
-    model: Any = base_model(encoder.model)
-    architecture = supported(family_of(model))
     values: list[torch.Tensor] = []
-
-    def measure(module: Any, inputs: Any, output: Any) -> None:
-        values.append(sigma_a(output[architecture.probabilities][0], 1e-4).mean())
-
-    arguments: dict[str, Any] = {"use_cache": False} if architecture.decoder else {}
-    arguments |= {"output_attentions": True} if architecture.asks else {}
-    found = places(model)
-    modules = {id(place.attention): place.attention for place in found}
-    handles = [module.register_forward_hook(measure) for module in modules.values()]
-    kernel = model.config._attn_implementation
-    use_kernel(model, found, "eager")
-    try:
-        with _instead(encoder, tau), torch.inference_mode():
-            for text in ids:
-                model(input_ids=torch.tensor([list(text)], device=next(model.parameters()).device), **arguments)
-    finally:
-        use_kernel(model, found, kernel)
-        for handle in handles:
-            handle.remove()
+    with _instead(encoder, tau):
+        for text in ids:
+            values += observe(encoder.model, text, lambda layer: sigma_a(layer.attention, 1e-4).mean())
     return float(torch.stack(values).double().mean())
 
 
