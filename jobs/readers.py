@@ -136,9 +136,10 @@ COMPRESSIONS = tuple(_DECOMPRESSED)
 
 
 def _parquet(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
-    file = pq.ParquetFile(stream)
+    # Arrow's own threads would call into this Python stream, and a process that ends while one still does is aborted.
+    file = pq.ParquetFile(stream, pre_buffer=False)
     wanted = check_columns(file.schema_arrow.names, place, columns)
-    yield from batches_as_records(file.iter_batches(batch_size=4096, columns=wanted), place)
+    yield from batches_as_records(file.iter_batches(batch_size=4096, columns=wanted, use_threads=False), place)
 
 
 def batches_as_records(batches: Iterable[pa.RecordBatch], place: str) -> Iterator[Record]:
