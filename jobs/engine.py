@@ -12,10 +12,11 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from jobs import raylet
 from jobs.config import Execution
 from jobs.errors import IncompleteRun, RunError, UsageError
 from tempscale.checkpoint import first_line
@@ -72,7 +73,8 @@ def session(execution: Execution) -> Iterator[Cluster]:
         gpus = int(resources.get("GPU", 0))
         # One logical CPU stays free for tokenising beside the model actors.
         workers = execution.workers or gpus or max(1, int(resources.get("CPU", 1)) - 1)
-        yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed)
+        with raylet.watched() if started else nullcontext():
+            yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed)
     finally:
         if started:
             ray.shutdown()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from whole_run import as_lines, documented
 
@@ -101,6 +102,18 @@ def test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes
     for folder in ("tables", "texts", "factors"):
         assert digests(out, folder) == digests(undisturbed[0], folder)
     assert not list(out.rglob(".writing-*"))
+
+
+def test_the_end_of_rays_own_process_is_told_and_leaves_an_incomplete_run(tmp_path, base):
+    out = tmp_path / "run"
+    process = start([*base, "--out", str(out), "--workers", "1"])
+    wait_for(process, lambda: list(out.glob("texts/*/*/part-*.parquet")))
+    (raylet,) = [child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == "raylet"]
+    raylet.kill()
+    code, _, stderr = finish(process)
+    assert code == 3
+    assert "Ray's own process on this machine ended" in stderr
+    assert not (out / "run.json").exists()
 
 
 @pytest.fixture
