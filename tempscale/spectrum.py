@@ -92,9 +92,13 @@ def sigma_s(logits: Float[Tensor, "*head token token"]) -> Float[Tensor, "*head"
     What a causal or window mask has put far below every other logit is left out.
     """
     lowest = torch.finfo(logits.dtype).min / 4
-    # One head at a time: float64 copies of all would be the largest thing in memory.
-    found = [own[own > lowest].double().std(correction=0) for own in logits.flatten(0, -3)]
-    return torch.stack(found).reshape(logits.shape[:-2])
+    return torch.stack([_deviation(own, own > lowest) for own in logits.flatten(0, -3)]).reshape(logits.shape[:-2])
+
+
+def _deviation(logits: Tensor, seen: Tensor) -> Tensor:
+    """Of one head at a time: float64 copies of all, or places of what is seen, would be the largest thing in memory."""
+    own = logits if bool(seen.all()) else logits[seen]
+    return own.double().std(correction=0)
 
 
 def sigma_a_bound(sigma_s: Float[Tensor, "*head"], tokens: int) -> Float[Tensor, "*head"]:

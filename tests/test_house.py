@@ -15,6 +15,7 @@ STEPS = {
 KNOW_STEPS = {"audit.py", "pairs.py", "diagnose.py", "cli.py", "commands.py", "plan.py", "cache_upkeep.py"}
 BELOW_STEPS = {
     "runs",
+    "raylet",
     "storage",
     "schema",
     "config",

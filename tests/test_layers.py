@@ -7,9 +7,10 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from by_hand_attention import by_hand
+from places_by_hand import BEHIND_THE_SECOND_SUM, seen
 
-from tempscale import attach
+from jobs.looks import Glance
+from tempscale import Encoder, attach
 from tempscale.architectures import base_model, places
 from tempscale.contraction import contraction, gain, head_contraction
 from tempscale.layers import observe
@@ -32,13 +33,6 @@ REST = {
     "gemma3_text": lambda m, y: y + m.post_feedforward_layernorm(m.mlp(m.pre_feedforward_layernorm(y))),
 }
 """A layer's output from its first residual sum, through its own modules."""
-SECOND_NORM = {
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra", "mpnet"), lambda m: m.output.LayerNorm),
-    "albert": lambda m: m.full_layer_layer_norm,
-    "distilbert": lambda m: m.output_layer_norm,
-    **dict.fromkeys(("nomic_bert", "gte", "jina_embeddings_v3"), lambda m: m.post_mlp_layernorm),
-}
-"""What stands behind the second residual sum where a family is post-norm."""
 
 
 @pytest.fixture
@@ -59,7 +53,10 @@ def test_places_are_proved_by_the_layers_own_output(model, family):
         module = modules[layer.number]
         assert torch.equal(layer.y, layer.h + layer.z)
         close(REST[family](module, layer.y.unsqueeze(0))[0], layer.x)
-        close(SECOND_NORM.get(family, lambda m: torch.nn.Identity())(module)(layer.second_sum.unsqueeze(0))[0], layer.x)
+        close(
+            BEHIND_THE_SECOND_SUM.get(family, lambda m: torch.nn.Identity())(module)(layer.second_sum.unsqueeze(0))[0],
+            layer.x,
+        )
         # What the heads leave is what W_O makes of them: their weights, values and probabilities belong together.
         mixed = layer.attention @ layer.values
         out = torch.einsum("htw,hdw->td", mixed, layer.output_weights)
@@ -93,14 +90,24 @@ def _output(module):
 
 @pytest.mark.parametrize("tau", [1.0, 0.7])
 def test_every_figure_agrees_with_float64_and_attention_by_hand(tiny_model, family, tau):
-    model, exact, seen = tiny_model(family), tiny_model(family).double(), []
-    base = base_model(exact)
-    arguments = {"use_cache": False} if family in ("llama", "mistral", "qwen2", "qwen3", "gemma3_text") else {}
-    with torch.no_grad(), by_hand(base, tau, seen):
-        states = base(input_ids=torch.tensor([IDS]), output_hidden_states=True, **arguments).hidden_states
+    agrees(tiny_model(family), tiny_model(family).double(), family, IDS, tau)
+
+
+@pytest.mark.parametrize(("which", "tau"), [(16, 1.0), (-1, 0.7)])
+def test_every_figure_agrees_on_the_real_model_too(minilm, real_texts, which, tau):
+    """On a text of some sentences and on one that is cut at the window."""
+    encoder = Encoder.load(minilm, device="cpu")
+    exact = Encoder.load(minilm, device="cpu").model.double()
+    (ids,) = encoder.tokenizer([real_texts[which]]).ids
+    agrees(encoder.model, exact, "bert", ids, tau)
+
+
+def agrees(model, exact, family, ids, tau):
+    """Every figure of every layer and head within 1e-4 (relative) of what the oracle makes of the same places."""
+    by_hand = seen(base_model(exact), [place.layer for place in places(exact)], family, ids, tau)
     if tau != 1.0:
         attach(model, tau)
-    n = len(IDS)
+    n = len(ids)
     eye = np.eye(n) - np.ones((n, n)) / n
 
     def figures(layer):
@@ -108,29 +115,50 @@ def test_every_figure_agrees_with_float64_and_attention_by_hand(tiny_model, fami
         products = (layer.output_weights.double() @ layer.value_weights.double()).numpy()
         gains = gain(layer)
         np.testing.assert_allclose(gains, [np.linalg.svd(p, compute_uv=False)[0] for p in products], rtol=1e-6)
-        heads = head_spectrum(layer, norms)
-        assert bool((heads.theorem_2_ratio <= 1 + 1e-6).all())
-        assert bool((heads.theorem_2_ratio > 0).all())
-        every = contraction(layer)
-        assert float(every.spread) <= float(every.bound) * (1 + 1e-6)
-        return heads, head_contraction(layer, gains), gains, every, high_frequency_ratios(layer)
+        weights = layer.value_weights.double().numpy()
+        return (
+            head_spectrum(layer, norms),
+            head_contraction(layer, gains),
+            gains.numpy(),
+            weights,
+            contraction(layer),
+            (high_frequency_ratios(layer)),
+        )
 
-    found = observe(model, IDS, figures)
-    assert len(found) == len(seen)
-    for number, ((heads, lambdas, gains, every, ratios), (logits, weights)) in enumerate(zip(found, seen, strict=True)):
-        visible = logits > -1e30
-        np.testing.assert_allclose(heads.sigma_s, [own[v].std() for own, v in zip(logits, visible, strict=True)], rtol=1e-4)
-        np.testing.assert_allclose(heads.sigma_a, [oracles.sigma_a(a) for a in weights], rtol=1e-4)
-        expected = [g**2 * np.square(eye @ a).sum() / (n - 1) for g, a in zip(gains.numpy(), weights, strict=True)]
-        np.testing.assert_allclose(lambdas, expected, rtol=1e-4)
-        h, x = states[number][0].numpy(), states[number + 1][0].numpy()
-        scatter = [np.square(m - m.mean(0)).sum() / n for m in (h, x)]
-        if number + 1 < len(found):  # Behind the last layer some families put a norm that belongs to no layer.
-            assert float(ratios.whole) == pytest.approx(math.sqrt(scatter[1] / scatter[0]), rel=1e-4)
-            assert float(every.spread) == pytest.approx(scatter[1] / np.square(x.mean(0)).sum(), rel=1e-4)
-            assert float(every.within_cosine) == pytest.approx(oracles.within_cosine(x), rel=1e-4)
-        parts = ratios.attention * ratios.residual * ratios.norms * ratios.feed_forward
-        assert float(parts) == pytest.approx(float(ratios.whole), rel=1e-9)
+    found = observe(model, ids, figures)
+    assert len(found) == len(by_hand)
+    for (heads, lambdas, gains, value_weights, every, ratios), own in zip(found, by_hand, strict=True):
+        attention, visible = own["attention"], own["logits"] > -1e30
+        sigma_a = [oracles.sigma_a(a) for a in attention]
+        near(heads.sigma_s, [logits[v].std() for logits, v in zip(own["logits"], visible, strict=True)])
+        near(heads.sigma_a, sigma_a)
+        near(lambdas, [g**2 * np.square(eye @ a).sum() / (n - 1) for g, a in zip(gains, attention, strict=True)])
+        theorem_2 = [
+            np.linalg.norm(eye @ a @ own["attended"] @ w.T)
+            / (sigma * np.linalg.norm(w, 2) * np.linalg.norm(eye @ own["attended"]))
+            for a, w, sigma in zip(attention, value_weights, sigma_a, strict=True)
+        ]
+        near(heads.theorem_2_ratio, theorem_2)
+        assert 0 < min(theorem_2) <= max(theorem_2) <= 1 + 1e-9
+        left = {name: np.linalg.norm(eye @ m) for name, m in own.items() if name not in ("logits", "attention")}
+        mean = {name: np.linalg.norm(own[name].mean(0)) for name in ("x", "y")}
+        rho, r = (left["z"] / left["h"]) ** 2, left["h"] ** 2 / n / mean["y"] ** 2
+        spread = left["x"] ** 2 / n / mean["x"] ** 2
+        c = spread / (left["y"] ** 2 / n / mean["y"] ** 2)
+        near([every.rho, every.r, every.c, every.spread], [rho, r, c, spread])
+        near(every.bound, c * (1 + math.sqrt(rho)) ** 2 * r)
+        assert float(every.spread) <= float(every.bound) * (1 + 1e-6)
+        near(every.within_cosine, oracles.within_cosine(own["x"]))
+        attended = left["attention_output"] / left["attended"]
+        fed = left["feed_forward_output"] / left["fed"]
+        residual = left["y"] / left["z"] * left["second_sum"] / left["branch"]
+        whole = left["x"] / left["h"]
+        near([ratios.whole, ratios.attention, ratios.residual], [whole, attended, residual])
+        near([ratios.feed_forward, ratios.norms], [fed, whole / attended / residual / fed])
+
+
+def near(found, expected):
+    np.testing.assert_allclose(np.asarray(found, dtype=float), expected, rtol=1e-4)
 
 
 def test_contraction_by_hand():
@@ -182,3 +210,62 @@ def test_a_model_is_left_as_it_was(tiny_model):
         observe(model, IDS, lambda layer: 1 / 0)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_padding_other_texts_and_the_cut_change_no_figure(minilm, real_texts):
+    """A plain batched pass, padded and masked, shows the same attention and states; and a text is its own first tokens."""
+    encoder = Encoder.load(minilm, device="cpu", max_length=128)
+    glance = Glance()
+    tokens = encoder.tokenizer([real_texts[9], real_texts[16], real_texts[-1]])
+    (uncut,) = Encoder.load(minilm, device="cpu").tokenizer([real_texts[-1]]).ids
+    assert len(uncut) > 128 == len(tokens.ids[-1])
+    assert tokens.ids[-1] == [*uncut[:127], uncut[-1]]
+    alone = [glance.of(encoder.model, ids) for ids in tokens.ids]
+    width = max(map(len, tokens.ids)) + 7
+    ids = torch.tensor([[*own, *[0] * (width - len(own))] for own in tokens.ids])
+    mask = torch.tensor([[1] * len(own) + [0] * (width - len(own)) for own in tokens.ids])
+    encoder.model.set_attn_implementation("eager")
+    with torch.no_grad():
+        out = encoder.model(input_ids=ids, attention_mask=mask, output_attentions=True, output_hidden_states=True)
+    for text, (layers, heads) in enumerate(alone):
+        n = len(tokens.ids[text])
+        for row in layers:
+            h, x = (out.hidden_states[row["layer"] + k][text, :n].double().numpy() for k in (0, 1))
+            centred = [np.linalg.norm(m - m.mean(0)) for m in (h, x)]
+            assert row["hc_ratio"] == pytest.approx(centred[1] / centred[0], rel=1e-5)
+            assert row["spread"] == pytest.approx(centred[1] ** 2 / n / np.square(x.mean(0)).sum(), rel=1e-5)
+            assert row["within_cosine"] == pytest.approx(oracles.within_cosine(x), rel=1e-5)
+        for row in heads[::5]:
+            attention = out.attentions[row["layer"]][text, row["head"], :n, :n].double().numpy()
+            assert row["sigma_a"] == pytest.approx(oracles.sigma_a(attention), rel=1e-5)
+
+
+def test_no_more_than_half_the_memory_of_all_attentions_at_once(minilm):
+    """What tensors hold at their peak, at 512 tokens, beside a plain pass that computes σ_a of the same heads."""
+    from benchmarks.layers import plain
+
+    encoder = Encoder.load(minilm, device="cpu")
+    ids = [101, *torch.randint(2000, 20_000, (510,), generator=torch.Generator().manual_seed(0)).tolist(), 102]
+    glance = Glance()
+    glance.of(encoder.model, ids[:16])
+    own = peak_bytes(lambda: glance.of(encoder.model, ids))
+    encoder.model.set_attn_implementation("eager")
+    with torch.inference_mode():
+        all_at_once = peak_bytes(lambda: plain(encoder, ids))
+    assert all_at_once > 6 * 12 * 512**2 * 4  # It held every layer's attention.
+    assert 12 * 512**2 * 4 < own < all_at_once / 2
+
+
+def peak_bytes(work):
+    """The most that tensors made by `work` held together."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        work()
+    sizes, open_nodes = [], list(profiled.profiler.kineto_results.experimental_event_tree())
+    while open_nodes:
+        node = open_nodes.pop()
+        open_nodes += node.children
+        if str(node.typed[0]) == "_EventType.Allocation":
+            sizes.append((node.start_time_ns, node.typed[1].alloc_size))
+    return max(itertools.accumulate(size for _, size in sorted(sizes)))
