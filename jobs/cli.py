@@ -178,6 +178,7 @@ def diagnose(
     max_length: options.MaxLength = None,
     texts: options.LookedTexts = None,
     pair: options.NamedPair = None,
+    versions_of: options.VersionsOf = None,
     intervals: options.Intervals = None,
     seed: options.Seed = None,
     out: options.DiagnoseOut = None,
@@ -200,6 +201,7 @@ def diagnose(
             "corpus.sample": sample, "corpus.limit": limit, "embedding.models": model or None,
             "embedding.temperatures": commands.temperatures(tau, temperature) or None,
             "embedding.max_length": max_length, "diagnosis.texts": texts, "diagnosis.pair": pair,
+            "diagnosis.versions_of": versions_of,
             "diagnosis.intervals": None if intervals is None else inputs.read_edges(intervals), "seed": seed, "out": out,
             "execution.workers": workers, "execution.address": address,
         }  # fmt: skip

@@ -49,8 +49,17 @@ def close_pairs(run: RunOf[Any]) -> None:
     )  # fmt: skip
 
 
+_FINDINGS = {
+    "length": "σ_a, long − short texts",
+    "temperature": "σ_a, against the first τ",
+    "versions": "σ_a, long − short version",
+    "versions_cosine": "cosine between documents, long − short version",
+    "model": "within-text cosine, against the first model",
+}
+
+
 def close_diagnose(run: RunOf[Any]) -> None:
-    """Print what `tempscale diagnose` measured of S1's two claims and where its tables are, on standard output."""
+    """Print what `tempscale diagnose` found and where its tables are, on standard output."""
     console = Console()
     tables = load_tables(run.storage)
     found = tables["findings"]
@@ -63,7 +72,7 @@ def close_diagnose(run: RunOf[Any]) -> None:
             [what, *(_mean_of(mean.filter(pl.col("temperature") == tau), column) for tau in taus)]
             for what, column in (("mean σ_a", "sigma_a_mean_mean"), ("mean HC ratio of a layer", "hc_ratio_mean"))
         ]
-        for finding, what in (("length", "σ_a, long − short texts"), ("temperature", "σ_a, against the first τ")):
+        for finding, what in _FINDINGS.items():
             own = {row["temperature"]: row for row in mine.filter(pl.col("finding") == finding).to_dicts()}
             if own:
                 lines.append([what, *(with_error(own[t]["change"], own[t]["change_se"]) if t in own else "–" for t in taus)])

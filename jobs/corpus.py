@@ -238,7 +238,7 @@ def usable(
             break
         counts.read += 1
         on_rows(1)
-        text_id, reason = _identifier(row)
+        text_id, reason = identifier(row)
         value, problem = content(row.text)
         reason = row.problem or reason or problem
         key = hashlib.blake2b((text_id or "").encode("utf-8", "surrogatepass"), digest_size=12).digest()
@@ -273,7 +273,7 @@ def usable_text(text: Any) -> tuple[str | None, str | None]:
     return (text, None) if text.strip() else (None, "the text is empty")
 
 
-def _identifier(row: Row) -> tuple[str | None, str | None]:
+def identifier(row: Row) -> tuple[str | None, str | None]:
     """(id as a string, None), or (None, the reason); without an id, a digest of the text and its place."""
     if row.id is None:
         if isinstance(row.text, (str, bytes)):

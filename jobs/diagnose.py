@@ -20,6 +20,7 @@ from jobs import (
     sources,
     summary,
     two_texts,
+    versions,
 )
 from jobs.diagnose_config import DiagnoseConfig
 from jobs.errors import UsageError
@@ -50,15 +51,17 @@ def _diagnose(config: DiagnoseConfig, journal: Journal, fresh: bool) -> Look:
             corpus.check_unchanged(config.reading(), run.storage.read_json(runs.DONE)["corpus"])
             stage.note = "the run is complete: nothing to do"
             return run
+        versions.check(config)  # A mistyped column must not cost the reading.
         index = corpus.shard(run.storage, config.reading(), stage.advance)
         stage.note = f"{index['analysed']:,} of {index['usable']:,} texts, {index['rejected']:,} rows rejected"
     # Numbers merged in this process must not depend on how many cores it finds.
     with engine.session(config.execution) as cluster, threadpool_limits(1):
         shared.check_run(run, [("--out", run.storage)])
+        chosen = _chosen(run, cluster, index, journal)
         for model in run.models:
-            _looked(run, cluster, model, index, journal)
+            _looked(run, cluster, model, index, chosen, journal)
         with journal.stage("tables") as stage:
-            stage.note = f"{len(diagnose_summary.summarise(run))} tables"
+            stage.note = f"{len(diagnose_summary.summarise(run, index))} tables"
     with journal.stage("report") as stage:
         facts = {key: value for key, value in index.items() if key != "shards"}
         record = runs.facts(run) | {"command": config.command, "seed": config.seed, "corpus": facts}
@@ -76,20 +79,43 @@ def _check_inputs(config: DiagnoseConfig) -> None:
         UsageError: one of them does not.
     """
     sources.state(config.corpus, config.out)
+    versions.check(config)
     if next(iter(sources.rows(config.corpus, config.out)), None) is None:
         raise UsageError(f"corpus '{shown(config.corpus.source)}' has no row")
     engine.check_reachable(config.execution)
 
 
-def _looked(run: Look, cluster: engine.Cluster, model: runs.Model, index: dict[str, Any], journal: Journal) -> None:
+def _chosen(run: Look, cluster: engine.Cluster, index: dict[str, Any], journal: Journal) -> list[str]:
+    """Ids of the texts that every model is to look into.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found: list[dict[str, int]] = []
+    for model in run.models:
+        with journal.stage(f"lengths{_of(run, model)}", index["analysed"]) as stage:
+            found.append(looks.lengths(run, cluster, model, index, stage.advance))
+            stage.note = counted(len(found[-1]), "text")
+            if not found[-1]:
+                raise UsageError(f"model {model.label}: its tokenizer fails on every text")
+    with journal.stage("choose texts") as stage:
+        chosen = looks.sample(run, found, versions.documents(run, index))
+        by = "document" if run.config.diagnosis.versions_of else "length interval"
+        stage.note = f"{counted(len(chosen), 'text')} by {by}"
+    if not chosen:
+        raise UsageError("there is no text on which the tokenizers of all models work")
+    return chosen
+
+
+def _of(run: Look, model: runs.Model) -> str:
+    return f" of {model.label}" if len(run.models) > 1 else ""
+
+
+def _looked(
+    run: Look, cluster: engine.Cluster, model: runs.Model, index: dict[str, Any], chosen: list[str], journal: Journal
+) -> None:
     """Everything of one model, up to its partial tables."""
-    of = f" of {model.label}" if len(run.models) > 1 else ""
-    with journal.stage(f"lengths{of}", index["analysed"]) as stage:
-        found = looks.lengths(run, cluster, model, index, stage.advance)
-        chosen = looks.sample(run, found)
-        stage.note = f"{len(chosen):,} texts by length interval, of {len(found):,}"
-        if not chosen:
-            raise UsageError(f"model {model.label}: its tokenizer fails on every text")
+    of = _of(run, model)
     with actor.Crew(run, cluster, model) as crew:
         with journal.stage(f"look into {model.label}", len(chosen)) as stage:
             looks.look(run, crew, model, index, chosen, stage.advance)

@@ -30,6 +30,11 @@ class Diagnosis(Intervals):
     pair: tuple[str, str] | None = Field(
         None, description="Ids of two texts to be drawn token by token; the most collapsed of the most alike unless given."
     )
+    versions_of: str | None = Field(
+        None,
+        min_length=1,
+        description="Column that names the document of which a text is a version; whole documents are looked into then.",
+    )
     repeated_pairs: int = Field(
         8, ge=0, description="Pairs of tokens whose repetition is embedded at growing length (S1 App. E.4); 0 leaves it out."
     )
@@ -51,7 +56,8 @@ class DiagnoseConfig(Strict):
     def reading(self) -> AuditConfig:
         """How an audit would read the same corpus."""
         corpus = self.corpus
-        if corpus.sample is None and corpus.limit is None:
+        # A sample would tear documents from their versions.
+        if corpus.sample is None and corpus.limit is None and self.diagnosis.versions_of is None:
             corpus = corpus.model_copy(update={"sample": CANDIDATES})
         given = {"out": self.out, "seed": self.seed, "corpus": corpus.model_dump(exclude_unset=True)}
         return AuditConfig.model_validate(given)

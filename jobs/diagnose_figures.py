@@ -11,7 +11,7 @@ import polars as pl
 from jobs.figures import COLOURS, Z
 from jobs.headline import interval_name
 
-_DASHES = {True: [1, 0], False: [5, 4]}
+_DASHES = ([1, 0], [5, 4], [2, 3], [8, 3, 2, 3])
 PARTS = (
     ("hc_ratio", "whole layer"), ("hc_attention", "attention"), ("hc_residual", "residual sums"), ("hc_norms", "norms"),
     ("hc_feed_forward", "feed-forward"),
@@ -19,35 +19,40 @@ PARTS = (
 _CONTRACTION = (
     ("rho", "ρ = S(Z)/S(H)"), ("lambda", "λ, mean over heads"), ("r", "r = S(H)/‖μ(Y)‖²"), ("C", "C"),
 )  # fmt: skip
+_CONCENTRATION = (
+    ("spread", "S(X)/‖μ(X)‖²"), ("spread_bound", "its bound C(1+√ρ)²r"), ("within_cosine", "within-text cosine"),
+)  # fmt: skip
 
 
 def filter_by_length(spectrum: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
     """σ_a against length for each τ with 95 % bands, and Theorem 3's curve from the measured σ_s, dashed (S1 Fig 5)."""
     names = [interval_name(edge, edges) for edge in sorted(spectrum["interval"].unique())]
     rows = [
-        _point(row, interval_name(row["interval"], edges), row[name], row["sigma_a_se"] if measured else None, measured)
+        _point(row["temperature"], line, interval_name(row["interval"], edges), row[f"{name}_mean"], row.get(f"{name}_se"))
         for row in spectrum.to_dicts()
-        for name, measured in (("sigma_a_mean", True), ("sigma_a_bound_mean", False))
+        for name, line in (("sigma_a", "measured"), ("sigma_a_bound", "Theorem 3's curve"))
     ]
-    return _lines(rows, names, "length in tokens", "σ_a", "measured", "Theorem 3's curve")
+    return _lines(rows, names, "length in tokens", "σ_a", ["measured", "Theorem 3's curve"])
 
 
 def resemblance(spectrum: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
     """Mean cosine inside each length interval, of embeddings and, dashed, of mean word embeddings (S1 Fig 3)."""
     names = [interval_name(edge, edges) for edge in sorted(spectrum["interval"].unique())]
     rows = [
-        _point(row, interval_name(row["interval"], edges), row[f"{name}_mean"], row[f"{name}_se"], own)
+        _point(row["temperature"], line, interval_name(row["interval"], edges), row[f"{name}_mean"], row[f"{name}_se"])
         for row in spectrum.to_dicts()
-        for name, own in (("cosine", True), ("words_cosine", False))
+        for name, line in (("cosine", "embeddings"), ("words_cosine", "word embeddings"))
     ]
-    return _lines(rows, names, "length in tokens", "mean cosine", "embeddings", "word embeddings")
+    return _lines(rows, names, "length in tokens", "mean cosine", ["embeddings", "word embeddings"])
 
 
 def repeated(table: pl.DataFrame) -> alt.Chart | None:
     """Cosine of two texts of one repeated token each, against their length (S1 App. E.4)."""
     names = [str(n) for n in sorted(table["tokens"].unique())]
-    rows = [_point(row, str(row["tokens"]), row["cosine_mean"], row["cosine_se"], True) for row in table.to_dicts()]
-    return _lines(rows, names, "tokens", "cosine of the two texts", "", "")
+    rows = [
+        _point(row["temperature"], "", str(row["tokens"]), row["cosine_mean"], row["cosine_se"]) for row in table.to_dicts()
+    ]
+    return _lines(rows, names, "tokens", "cosine of the two texts")
 
 
 def parts(summary: pl.DataFrame) -> alt.Chart | None:
@@ -90,10 +95,7 @@ def contraction(summary: pl.DataFrame) -> alt.Chart | None:
 
 def concentration(summary: pl.DataFrame) -> alt.Chart | None:
     """Spread, its bound and the within-text cosine by layer for each temperature (S2 Fig 4)."""
-    return _by_layer(
-        summary,
-        (("spread", "S(X)/‖μ(X)‖²"), ("spread_bound", "its bound C(1+√ρ)²r"), ("within_cosine", "within-text cosine")),
-    )
+    return _by_layer(summary, _CONCENTRATION)
 
 
 def text_map(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
@@ -104,7 +106,14 @@ def text_map(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
     panels = []
     for label in table["temperature"].unique(maintain_order=True):
         points = [
-            {"x": row["x"], "y": row["y"], "text": row["text_id"], "tokens": interval_name(row["interval"], edges)}
+            {
+                "x": row["x"],
+                "y": row["y"],
+                "text": row["text_id"],
+                "tokens": interval_name(row["interval"], edges),
+                "document": row["document"],
+                "length": row["tokens"],
+            }
             for row in table.filter(pl.col("temperature") == label).to_dicts()
         ]
         colour = alt.Color(
@@ -115,7 +124,11 @@ def text_map(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
         dots = alt.Chart(alt.Data(values=points)).mark_circle(size=32, opacity=0.75)
         dots = dots.encode(**place, color=colour, tooltip=["text:N", "tokens:O"])
         origin = alt.Chart(alt.Data(values=[{"x": 0, "y": 0}])).mark_point(shape="cross", size=140, strokeWidth=2)
-        panels.append(alt.layer(dots, origin.encode(**place)).properties(width=330, height=300, title=label))
+        layers = [dots, origin.encode(**place)]
+        if any(point["document"] is not None for point in points):  # A thin line joins the versions of a document.
+            joined = alt.Chart(alt.Data(values=points)).mark_line(strokeWidth=0.7, opacity=0.35, color="#888")
+            layers.insert(0, joined.encode(**place, detail="document:N", order="length:Q"))
+        panels.append(alt.layer(*layers).properties(width=330, height=300, title=label))
     return alt.concat(*panels, columns=2, spacing=28)
 
 
@@ -150,6 +163,28 @@ def two_texts(table: pl.DataFrame) -> alt.Chart | None:
     return alt.concat(*panels, columns=2, spacing=28)
 
 
+def together(summary: pl.DataFrame) -> alt.Chart | None:
+    """Several models in one chart a figure: a colour a model, a dash a temperature (S2 Fig 4, 6–16).
+
+    Models of as many layers are drawn by layer, others by the share of their layers that a text has passed.
+    """
+    mine = summary.filter(pl.col("interval").is_null())
+    layers = {name: int(own["layer"].max()) + 1 for (name,), own in mine.group_by("model")}
+    by_layer = len(set(layers.values())) == 1
+    lines = mine["temperature"].unique(maintain_order=True).to_list()
+    panels = []
+    for name, title in (*_CONCENTRATION, *_CONTRACTION, ("sigma_a_mean", "σ_a, mean over heads")):
+        rows = [
+            _point(row["model"], row["temperature"], x, row[f"{name}_mean"], row[f"{name}_se"])
+            for row in mine.to_dicts()
+            for x in [row["layer"] if by_layer else (row["layer"] + 1) / layers[row["model"]]]
+        ]
+        chart = _lines(rows, None, "layer" if by_layer else "share of layers passed", "", lines)
+        if chart is not None:
+            panels.append(chart.properties(width=260, height=170, title=title))
+    return alt.concat(*panels, columns=2, spacing=24) if panels else None
+
+
 def _by_layer(summary: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> alt.Chart | None:
     """A small panel a column."""
     mine = summary.filter(pl.col("interval").is_null())
@@ -158,48 +193,51 @@ def _by_layer(summary: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> alt.
     names = [str(layer) for layer in sorted(mine["layer"].unique())]
     panels = []
     for name, title in columns:
-        rows = [_point(row, str(row["layer"]), row[f"{name}_mean"], row[f"{name}_se"], True) for row in mine.to_dicts()]
-        chart = _lines(rows, names, "layer", "", "", "")
+        rows = [
+            _point(row["temperature"], "", str(row["layer"]), row[f"{name}_mean"], row[f"{name}_se"])
+            for row in mine.to_dicts()
+        ]
+        chart = _lines(rows, names, "layer", "")
         if chart is not None:
             panels.append(chart.properties(width=260, height=170, title=title))
     return alt.concat(*panels, columns=2, spacing=24) if panels else None
 
 
-def _point(row: dict[str, Any], x: str, value: float | None, error: float | None, measured: bool) -> dict[str, Any]:
+def _point(series: str, line: str, x: str | float, value: float | None, error: float | None = None) -> dict[str, Any]:
     ends = (None, None) if value is None or error is None else (value - Z * error, value + Z * error)
-    return {
-        "temperature": row["temperature"], "x": x, "value": value, "measured": measured, "low": ends[0], "high": ends[1],
-    }  # fmt: skip
+    return {"series": series, "line": line, "x": x, "value": value, "low": ends[0], "high": ends[1]}
 
 
 def _lines(
-    rows: list[dict[str, Any]], names: list[str], x_title: str, y_title: str, full: str, dashed: str
+    rows: list[dict[str, Any]], names: list[str] | None, x_title: str, y_title: str, lines: Sequence[str] = ()
 ) -> alt.Chart | None:
-    """A line a temperature over named places, full where measured and dashed where not."""
-    rows = [row | {"line": full if row["measured"] else dashed} for row in rows if row["value"] is not None]
+    """A colour a series, a dash for each of `lines`, over named places or, where there are no names, over numbers."""
+    rows = [row for row in rows if row["value"] is not None]
     if not rows:
         return None
-    domain = list(dict.fromkeys(row["temperature"] for row in rows))
+    domain = list(dict.fromkeys(row["series"] for row in rows))
+    places: dict[str, Any] = {"title": x_title, "axis": alt.Axis(labelAngle=0, labelOverlap="greedy")}
+    x = alt.X("x:Q", **places) if names is None else alt.X("x:O", sort=names, **places)
     base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("x:O", sort=names, title=x_title, axis=alt.Axis(labelAngle=0, labelOverlap="greedy")),
+        x=x,
         color=alt.Color(
-            "temperature:N",
-            scale=alt.Scale(domain=domain, range=COLOURS[: len(domain)]),
-            legend=alt.Legend(orient="top", title=None, symbolOpacity=1, labelLimit=310),
+            "series:N",
+            scale=alt.Scale(domain=domain, range=[COLOURS[k % len(COLOURS)] for k in range(len(domain))]),
+            legend=alt.Legend(orient="top", title=None, symbolOpacity=1, labelLimit=310, columns=1 if names is None else 0),
         ),
         detail="line:N",
     )
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=y_title or None), y2="high:Q")
     dash: Any = alt.value([1, 0])
-    if dashed:
+    if len(lines) > 1:
         dash = alt.StrokeDash(
             "line:N",
-            scale=alt.Scale(domain=[full, dashed], range=[_DASHES[True], _DASHES[False]]),
+            scale=alt.Scale(domain=list(lines), range=[_DASHES[k % len(_DASHES)] for k in range(len(lines))]),
             legend=alt.Legend(orient="top", title=None, labelLimit=310),
         )
     line = base.mark_line(point=alt.OverlayMarkDef(size=40), strokeWidth=2).encode(
         y=alt.Y("value:Q", scale=alt.Scale(zero=False)),
         strokeDash=dash,
-        tooltip=["x:O", "temperature:N", "line:N", *(alt.Tooltip(f"{k}:Q", format=".4f") for k in ("value", "low", "high"))],
+        tooltip=[x, "series:N", "line:N", *(alt.Tooltip(f"{k}:Q", format=".4f") for k in ("value", "low", "high"))],
     )
     return alt.layer(band, line).properties(width="container", height=280)

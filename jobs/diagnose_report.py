@@ -7,8 +7,20 @@ from typing import Any
 import polars as pl
 
 from jobs import diagnose_figures as figures
+from jobs import versions
 from jobs.headline import beyond_noise, count, interval_name, labels, share, with_error
 from jobs.page import page
+
+_VERSIONS = {
+    "versions": (
+        "σ_a", "with the content held, length makes a weaker filter",
+        "with the content held, length makes a stronger filter",
+    ),
+    "versions_cosine": (
+        "mean cosine between documents", "with the content held, longer texts draw together",
+        "with the content held, longer texts draw apart",
+    ),
+}  # fmt: skip
 
 
 def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> str:
@@ -27,7 +39,41 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> str:
     ]
     charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
     steps = {step: done["seconds"] for step, done in run.get("steps", {}).items()}
-    return page("diagnose.html.j2", run, charts, steps, models=models, temperatures=names)
+    side_by_side = _side_by_side(tables) if len(models) > 1 else None
+    if side_by_side is not None:
+        charts["all-together"] = side_by_side["charts"]["together"]
+    return page("diagnose.html.j2", run, charts, steps, models=models, temperatures=names, together=side_by_side)
+
+
+def _side_by_side(tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
+    """What the page shows of all models together."""
+    summary, models = tables["layer_summary"], tables["layer_summary"]["model"].unique(maintain_order=True).to_list()
+    last = summary.filter(pl.col("interval").is_null())
+    last = last.filter(pl.col("layer") == pl.col("layer").max().over("model"))
+    told = []
+    for row in tables["findings"].filter(pl.col("finding") == "model").to_dicts():
+        change, model, label = with_error(row["change"], row["change_se"]), row["model"], row["temperature"]
+        known = row["change"] is not None and beyond_noise(row["change"], row["change_se"])
+        if known:
+            more = "more" if row["change"] > 0 else "less"
+            says = f"behind its last layer the tokens of a text are {more} alike in {model} than in {models[0]}"
+            told.append(f"{label}: {says}: within-text cosine {'+' if row['change'] > 0 else ''}{change}.")
+        else:
+            told.append(
+                f"{label}: within-text cosine of {model} and {models[0]} behind the last layer: no difference beyond noise."
+            )
+    columns = ("within_cosine", "spread", "rho", "lambda", "sigma_a_mean")
+    return {
+        "id": "all",
+        "charts": {"together": figures.together(summary)},
+        "sentences": told,
+        "texts": int(last["texts"][0]),
+        "rows": [
+            {"model": row["model"], "temperature": row["temperature"]}
+            | {"values": [with_error(row[f"{name}_mean"], row[f"{name}_se"]) for name in columns]}
+            for row in last.to_dicts()
+        ],
+    }
 
 
 def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[int]) -> dict[str, Any]:
@@ -78,7 +124,12 @@ def _sentences(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edge
             )
             claim = "against what S1 expects" if up else "as S1 expects" if known else "more texts would tell"
             told.append(f"{label}: {says}; {claim}.")
-        elif row["change"]:
+        elif row["finding"] in _VERSIONS:
+            name, more, less = _VERSIONS[row["finding"]]
+            documents = f"from the shortest to the longest version of the same {count(row['texts'], 'document')}"
+            says = f"{name} {'rises' if up else 'falls'} by {change.lstrip('−')}" if known else f"{name} moves by {change}"
+            told.append(f"{label}: {says} {documents}: {more if up else less if known else 'no more than noise'}.")
+        elif row["finding"] == "temperature" and row["change"]:
             says = f"σ_a {'rises' if up else 'falls'} by {change.lstrip('−')}" if known else f"σ_a moves by {change}"
             what = "a weaker filter" if up else "a stronger filter" if known else "no more than noise"
             told.append(f"{label}: {says} against the first temperature on the same {count(row['texts'], 'text')}: {what}.")
@@ -90,11 +141,18 @@ def _sentences(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edge
 
 
 def _distances(table: pl.DataFrame, edges: list[int]) -> list[dict[str, Any]]:
-    """Mean distance to the map's origin by temperature and length interval."""
-    means = table.group_by("temperature", "interval").agg(pl.col("origin_distance").mean())
-    found = {(row["temperature"], row["interval"]): row["origin_distance"] for row in means.to_dicts()}
+    """Mean distance to the map's origin by temperature and length interval, of all and of both ends of documents."""
     intervals = sorted(table["interval"].unique())
-    return [
-        {"temperature": label, "means": [(interval_name(edge, edges), found.get((label, edge))) for edge in intervals]}
-        for label in table["temperature"].unique(maintain_order=True)
-    ]
+    found = []
+    for (label,), mine in table.group_by("temperature", maintain_order=True):
+        means = dict(mine.group_by("interval").agg(pl.col("origin_distance").mean()).iter_rows())
+        own = [(interval_name(edge, edges), means.get(edge)) for edge in intervals]
+        lengths = dict(mine.select("text_id", "tokens").iter_rows())
+        documents = dict(mine.filter(pl.col("document").is_not_null()).select("text_id", "document").iter_rows())
+        pairs = versions.ends(documents, lengths)
+        if pairs:
+            distance = dict(mine.select("text_id", "origin_distance").iter_rows())
+            for place, name in enumerate(("shortest versions", "longest versions")):
+                own.append((name, sum(distance[pair[place]] for pair in pairs) / len(pairs)))
+        found.append({"temperature": label, "means": own})
+    return found

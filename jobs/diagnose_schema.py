@@ -100,9 +100,12 @@ FINDINGS = Table(
     (
         *KEY,
         Column("finding", _TEXT, "", "`length`: σ_a of the longest interval minus that of the shortest; `temperature`: σ_a "
-               "under this temperature minus that under the first, on the same texts"),
-        Column("texts", _INT, "", "texts it stands on"),
-        Column("change", _FLOAT, "", "the difference of mean σ_a"),
+               "under this temperature minus that under the first, on the same texts; `versions`: σ_a of each document's "
+               "longest version minus that of its shortest; `versions_cosine`: mean cosine between documents by their "
+               "longest versions minus that by their shortest; `model`: within-text cosine behind the last layer, this "
+               "model's minus the first's, on the same texts"),
+        Column("texts", _INT, "", "texts it stands on; documents for `versions` and `versions_cosine`"),
+        Column("change", _FLOAT, "", "the difference of means"),
         Column("change_se", _FLOAT, "", "its standard error"),
     ),
 )  # fmt: skip
@@ -137,6 +140,7 @@ MAP = Table(
         Column("text_id", _TEXT, "", "the corpus's id, as a string"),
         Column("tokens", _INT, "tokens", "what the model saw: special tokens included, after truncation"),
         Column("interval", _INT, "tokens", "lower edge of its length interval"),
+        Column("document", _TEXT, "", "of which it is a version; null where versions are not asked for"),
         Column("x", _FLOAT, "", "first coordinate"),
         Column("y", _FLOAT, "", "second"),
         Column("origin_distance", _FLOAT, "", "distance to the map's origin, the mean of all texts"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from jobs import text_map
+from jobs import findings, text_map, versions
 from jobs.diagnose_config import DiagnoseConfig
 from jobs.diagnose_schema import (
     FINDINGS,
@@ -24,32 +23,36 @@ from jobs.diagnose_schema import (
     SPECTRUM,
     TWO_TEXTS,
 )
+from jobs.findings import Looked, error, mean, resemblance
 from jobs.runs import Model, RunOf
 from jobs.schema import Table
-from tempscale.length import interval_of, within_error
+from tempscale.length import interval_of
 from tempscale.temperature import Temperature
 
-FEWEST = 5
-"""Texts that an interval needs to stand for the short or for the long ones."""
 
-
-def summarise(run: RunOf[DiagnoseConfig]) -> dict[str, pa.Table]:
+def summarise(run: RunOf[DiagnoseConfig], index: dict[str, Any]) -> dict[str, pa.Table]:
     """Write the tables of the run; returns them by name."""
     found: dict[str, list[pa.Table]] = {}
+    document_of = versions.documents(run, index)
+    base: dict[Temperature, Looked] = {}
     for model in run.models:
-        before: pl.DataFrame | None = None
+        first: Looked | None = None
         for temperature in run.temperatures:
             layers, heads, seen = (_parts(run, kind, model, temperature) for kind in KINDS)
+            last = layers.filter(pl.col("layer") == layers["layer"].max())
             by_text = heads.group_by("text_id", maintain_order=True).agg(pl.col("sigma_a").mean())
-            before = by_text if before is None else before
-            key = run.key(model, temperature)
+            own = Looked(by_text, last.select("text_id", "within_cosine"), seen)
+            first = own if first is None else first
+            told = findings.rows(own, first, base.setdefault(temperature, own), document_of)
+            documents = [document_of.get(text_id) for text_id in seen["text_id"]]
+            placed = text_map.rows(seen.with_columns(pl.Series("document", documents, pl.String)), run.config.seed)
             rows: list[tuple[Table, list[dict[str, Any]]]] = [
-                (SPECTRUM, _spectrum(heads, seen)), (LAYER_SUMMARY, _layer_summary(layers)),
-                (FINDINGS, _findings(by_text, before, seen)), (REPEATED, _repeated(run, model, temperature)),
-                (MAP, text_map.rows(seen, run.config.seed)),
+                (SPECTRUM, _spectrum(heads, seen)), (LAYER_SUMMARY, _layer_summary(layers)), (FINDINGS, told),
+                (REPEATED, _repeated(run, model, temperature)), (MAP, placed),
             ]  # fmt: skip
-            for table, own in ((LAYERS, layers.drop("interval")), (HEADS, heads.drop("interval"))):
-                found.setdefault(table.name, []).append(_keyed(table, own, key))
+            key = run.key(model, temperature)
+            for table, each_row in ((LAYERS, layers.drop("interval")), (HEADS, heads.drop("interval"))):
+                found.setdefault(table.name, []).append(_keyed(table, each_row, key))
             pair = run.part(PAIR_PARTS, model, temperature, 0)
             if run.storage.exists(pair):
                 rows.append((TWO_TEXTS, run.storage.read_table(pair).to_pylist()))
@@ -84,27 +87,17 @@ def _spectrum(heads: pl.DataFrame, seen: pl.DataFrame) -> list[dict[str, Any]]:
     for (interval,), texts in seen.group_by("interval", maintain_order=True):
         mine = heads.filter(pl.col("interval") == interval)
         each = mine.group_by("text_id", maintain_order=True).agg(pl.col("sigma_a", "sigma_s", "sigma_a_bound").mean())
-        own, words = (_resemblance(np.stack(texts[name].to_list())) for name in ("embedding", "words"))
+        own, words = (resemblance(np.stack(texts[name].to_list())) for name in ("embedding", "words"))
         rows.append(
             {
-                "interval": interval, "texts": len(texts), "tokens_mean": _mean(texts["tokens"]),
-                "sigma_a_mean": _mean(each["sigma_a"]), "sigma_a_se": _error(each["sigma_a"]),
-                "sigma_s_mean": _mean(each["sigma_s"]), "sigma_a_bound_mean": _mean(each["sigma_a_bound"]),
+                "interval": interval, "texts": len(texts), "tokens_mean": mean(texts["tokens"]),
+                "sigma_a_mean": mean(each["sigma_a"]), "sigma_a_se": error(each["sigma_a"]),
+                "sigma_s_mean": mean(each["sigma_s"]), "sigma_a_bound_mean": mean(each["sigma_a_bound"]),
                 "over_bound_share": float((mine["sigma_a"] > mine["sigma_a_bound"]).to_numpy().mean()),
                 "cosine_mean": own[0], "cosine_se": own[1], "words_cosine_mean": words[0], "words_cosine_se": words[1],
             }
         )  # fmt: skip
     return sorted(rows, key=lambda row: row["interval"])
-
-
-def _resemblance(vectors: np.ndarray) -> tuple[float | None, float | None]:
-    """Mean cosine between unit vectors over all pairs, and its standard error; None where there are too few."""
-    n = len(vectors)
-    if n < 2:
-        return None, None
-    vectors = vectors.astype(np.float64)
-    means = (vectors @ vectors.sum(0) - (vectors * vectors).sum(1)) / (n - 1)
-    return float(means.mean()), _finite(within_error(float(means.var(ddof=1)), n)) if n > 2 else None
 
 
 def _layer_summary(layers: pl.DataFrame) -> list[dict[str, Any]]:
@@ -115,35 +108,9 @@ def _layer_summary(layers: pl.DataFrame) -> list[dict[str, Any]]:
     rows = []
     for (layer, interval), own in pl.concat([over_all, layers]).group_by("layer", "interval", maintain_order=True):
         row: dict[str, Any] = {"layer": layer, "interval": interval, "texts": len(own)}
-        row |= {f"{name}_mean": _mean(own[name]) for name in names}
-        rows.append(row | {f"{name}_se": _error(own[name]) for name in names})
+        row |= {f"{name}_mean": mean(own[name]) for name in names}
+        rows.append(row | {f"{name}_se": error(own[name]) for name in names})
     return sorted(rows, key=lambda row: (row["interval"] is not None, row["interval"] or 0, row["layer"]))
-
-
-def _findings(by_text: pl.DataFrame, before: pl.DataFrame, seen: pl.DataFrame) -> list[dict[str, Any]]:
-    """What the measurement says: whether σ_a falls with length, and what this temperature changes in it."""
-    rows = []
-    mine = seen.select("text_id", "interval").join(by_text, on="text_id", maintain_order="left")
-    counts = mine.group_by("interval").len().filter(pl.col("len") >= FEWEST)["interval"].sort().to_list()
-    if len(counts) >= 2:
-        short, long = (mine.filter(pl.col("interval") == edge)["sigma_a"].to_numpy() for edge in (counts[0], counts[-1]))
-        error = math.sqrt(short.var(ddof=1) / len(short) + long.var(ddof=1) / len(long))
-        rows.append(
-            {
-                "finding": "length",
-                "texts": len(short) + len(long),
-                "change": float(long.mean() - short.mean()),
-                "change_se": error,
-            }
-        )
-    difference = by_text["sigma_a"] - before["sigma_a"]
-    changed = {
-        "finding": "temperature",
-        "texts": len(difference),
-        "change": _mean(difference),
-        "change_se": _error(difference),
-    }
-    return [*rows, changed]
 
 
 def _repeated(run: RunOf[DiagnoseConfig], model: Model, temperature: Temperature) -> list[dict[str, Any]]:
@@ -151,22 +118,8 @@ def _repeated(run: RunOf[DiagnoseConfig], model: Model, temperature: Temperature
     tables = [pl.DataFrame(pl.from_arrow(run.storage.read_table(name))) for name in names]
     return [
         {
-            "tokens": int(table["tokens"][0]), "pairs": len(table), "cosine_mean": _mean(table["cosine"]),
-            "cosine_se": _error(table["cosine"]),
+            "tokens": int(table["tokens"][0]), "pairs": len(table), "cosine_mean": mean(table["cosine"]),
+            "cosine_se": error(table["cosine"]),
         }
         for table in tables
     ]  # fmt: skip
-
-
-def _mean(values: pl.Series) -> float | None:
-    return _finite(values.to_numpy().astype(np.float64).mean()) if len(values.drop_nulls()) == len(values) > 0 else None
-
-
-def _error(values: pl.Series) -> float | None:
-    """The standard error of the mean over texts; None for one of them."""
-    known = values.drop_nulls().to_numpy()
-    return _finite(known.std(ddof=1) / math.sqrt(len(known))) if len(known) > 1 else None
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

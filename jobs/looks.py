@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from jobs import actor, corpus, parts
+from jobs import actor, corpus, parts, versions
 from jobs.diagnose_config import DiagnoseConfig
 from jobs.diagnose_schema import HEAD_PART, KINDS, LAYER_PART, seen
 from jobs.engine import Cluster, results
@@ -59,11 +59,26 @@ def _leave_lengths(storage: Storage, shard: str, folder: str, max_length: int, n
     storage.write_table(name, pa.table({"text_id": [ids[k] for k in good], "tokens": [tokens.lengths[k] for k in good]}))
 
 
-def sample(run: Look, found: dict[str, int]) -> list[str]:
-    """Ids of the texts to look into: of each length interval the smallest keyed hashes, as evenly as there are texts."""
+def sample(run: Look, found: Sequence[Mapping[str, int]], document_of: Mapping[str, str]) -> list[str]:
+    """Ids of the texts to look into, the same for every model, so that models are compared on the same texts.
+
+    Of each length interval the smallest keyed hashes, as evenly as there are texts; whole documents where texts are
+    versions of such.
+
+    Args:
+        run: what is asked for.
+        found: tokens of each text, by model; the first model's count.
+        document_of: the document of each text that is a version of one.
+
+    Raises:
+        UsageError: versions are asked for and there are none.
+    """
     asked, edges = run.config.diagnosis, run.config.diagnosis.intervals
-    ids = np.array(sorted(found), dtype=object)
-    interval = interval_of(np.array([found[i] for i in ids], dtype=np.int64), edges)
+    lengths = {i: tokens for i, tokens in found[0].items() if all(i in own for own in found)}
+    if asked.versions_of is not None:
+        return versions.sample(document_of, lengths, asked.texts, run.config.seed, asked.versions_of)
+    ids = np.array(sorted(lengths), dtype=object)
+    interval = interval_of(np.array([lengths[i] for i in ids], dtype=np.int64), edges)
     members = [ids[interval == a].tolist() for a in range(len(edges))]
     sizes = even_sizes([len(own) for own in members], asked.texts)
     return sorted(i for own, size in zip(members, sizes, strict=True) for i in seeded_sample(own, size, run.config.seed))

@@ -143,6 +143,13 @@ NamedPair = Annotated[
     tuple[str, str] | None,
     _option(_MEASURED, "Ids of two texts to draw token by token (default: the most collapsed of the most alike).", "ID ID"),
 ]
+VersionsOf = Annotated[
+    str | None,
+    _option(
+        _MEASURED, "Column that names the document of which a text is a version, as its summaries are: whole documents are "
+        "looked into, and what length changes is told with the content held.", "COLUMN",
+    ),
+]  # fmt: skip
 PairsOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs/pairs).", "DIR", "--out")]
 NewFolder = Annotated[str, _option(_MODEL, "The new checkpoint's folder; must be new or empty.", "DIR")]
 CacheFolder = Annotated[str, typer.Argument(metavar="DIR", help="The folder that --cache named.")]

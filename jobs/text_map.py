@@ -14,14 +14,14 @@ def rows(seen: pl.DataFrame, seed: int) -> list[dict[str, Any]]:
     """Rows of the table `map`, without its key; none for fewer than five texts.
 
     Args:
-        seen: text_id, tokens, interval and embedding of each text.
+        seen: text_id, tokens, interval, document and embedding of each text.
         seed: of t-SNE.
     """
     if len(seen) < FEWEST:
         return []
     places = placed(np.stack(seen["embedding"].to_list()), seed)
     distances = np.linalg.norm(places, axis=1)
-    columns = seen.select("text_id", "tokens", "interval").to_dicts()
+    columns = seen.select("text_id", "tokens", "interval", "document").to_dicts()
     return [
         row | {"x": float(x), "y": float(y), "origin_distance": float(distance)}
         for row, (x, y), distance in zip(columns, places, distances, strict=True)

@@ -31,6 +31,8 @@ BELOW_STEPS = {
     "diagnose_schema",
     "diagnose_figures",
     "text_map",
+    "findings",
+    "versions",
     "urls",
     "pairs_config",
     "pairs_schema",

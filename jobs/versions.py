@@ -1,0 +1,123 @@
+"""Texts that come in versions of different length, such as a document and its summaries: which text is of which document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from jobs import corpus, sources
+from jobs.diagnose_config import DiagnoseConfig
+from jobs.errors import UsageError
+from jobs.readers import Columns, Record, utf8_or_bytes
+from jobs.runs import RunOf
+from jobs.sources import Row
+from tempscale.tiles import keyed_hash
+
+_OPTION = "--versions-of"
+_FOUND = "partials/versions.parquet"
+
+
+def documents(run: RunOf[DiagnoseConfig], index: dict[str, Any]) -> dict[str, str]:
+    """The document of every text that was read and names one, by the text's id; empty where versions are not asked for.
+
+    The source is read once more for it, unless that was done before.
+
+    Raises:
+        UsageError: the column is not there, or the source changed meanwhile.
+    """
+    asked = run.config.diagnosis.versions_of
+    if asked is None:
+        return {}
+    if not run.storage.exists(_FOUND):
+        corpus.check_unchanged(run.config.reading(), index)
+        read = {i for shard in index["shards"] for i in run.storage.read_table(shard["name"], ["text_id"])[0].to_pylist()}
+        found = _documents(run.config, asked, read)
+        run.storage.write_table(_FOUND, pa.table({"text_id": list(found), "document": list(found.values())}))
+        return found
+    return dict(zip(*(column.to_pylist() for column in run.storage.read_table(_FOUND).columns), strict=True))
+
+
+def check(config: DiagnoseConfig) -> None:
+    """Raise where versions are asked for and the source has no such column; reads its first row.
+
+    Raises:
+        UsageError: it has not.
+    """
+    if config.diagnosis.versions_of is not None:
+        next(iter(_records(config, config.diagnosis.versions_of)), None)
+
+
+def _records(config: DiagnoseConfig, column: str) -> Iterator[Record]:
+    given = config.corpus
+    ids: dict[str, str | None] = {_id_column(config): "--id-column"}
+    named, optional = (ids, {}) if given.id_column else ({}, ids)
+    return sources.records(
+        given, Columns({given.text_column: "--text-column", column: _OPTION}, named, optional), config.out
+    )
+
+
+def _id_column(config: DiagnoseConfig) -> str:
+    return config.corpus.id_column or "id"
+
+
+def _documents(config: DiagnoseConfig, column: str, read: set[str]) -> dict[str, str]:
+    given, id_column = config.corpus, _id_column(config)
+    found: dict[str, str] = {}
+    for record in _records(config, column):
+        text = record.values.get(given.text_column)
+        row = Row(record.place, utf8_or_bytes(record.values.get(id_column)), text, record.problem)
+        if record.problem is not None or corpus.usable_text(text)[1] is not None:
+            continue
+        text_id, problem = corpus.identifier(row)
+        if problem is not None or text_id not in read or text_id in found:
+            continue
+        document = corpus.usable_id(utf8_or_bytes(record.values.get(column)))[0]
+        found[text_id] = "" if document is None or record.values.get(column) is None else document
+    return {text_id: document for text_id, document in found.items() if document}
+
+
+def sample(document_of: Mapping[str, str], lengths: Mapping[str, int], wanted: int, seed: int, column: str) -> list[str]:
+    """Ids of whole documents' versions, `wanted` at most, the documents in the order of their keyed hashes.
+
+    Args:
+        document_of: the document of each text.
+        lengths: tokens of each text that can be looked into.
+        wanted: how many texts.
+        seed: of the hash.
+        column: what names the documents, for sentences.
+
+    Raises:
+        UsageError: no document has two versions of different length, or none fits into `wanted`.
+    """
+    groups: dict[str, list[str]] = {}
+    for text_id in sorted(lengths):
+        if text_id in document_of:
+            groups.setdefault(document_of[text_id], []).append(text_id)
+    versions = {name: own for name, own in groups.items() if len({lengths[i] for i in own}) > 1}
+    if not versions:
+        raise UsageError(
+            f"no two texts of different length share a value of column '{column}': give versions of one document the same "
+            f"value, or leave out {_OPTION}"
+        )
+    chosen: list[str] = []
+    for name in sorted(versions, key=lambda name: (keyed_hash(name, seed), name)):
+        if len(chosen) + len(versions[name]) <= wanted:
+            chosen += versions[name]
+    if not chosen:
+        least = min(map(len, versions.values()))
+        raise UsageError(f"the document of fewest versions has {least} of them: look into at least as many with --texts")
+    return sorted(chosen)
+
+
+def ends(document_of: Mapping[str, str], lengths: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The shortest and the longest version of each document, by document; those of one length only are left out."""
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for text_id, tokens in lengths.items():
+        if text_id in document_of:
+            groups.setdefault(document_of[text_id], []).append((tokens, text_id))
+    found: Sequence[tuple[tuple[int, str], tuple[int, str]]] = [
+        (min(own), max(own)) for _, own in sorted(groups.items()) if min(own)[0] < max(own)[0]
+    ]
+    return [(short[1], long[1]) for short, long in found]
