@@ -41,7 +41,7 @@ def main(names: list[str]) -> int:
         "cosine": cosine.measure,
         "stage": stage.measure,
         "layers": layers.measure,
-        "gpu": lambda: [*gpu.measure(), *gpu_embedding.measure()],
+        "gpu": lambda: [*gpu.measure(), *gpu_embedding.measure(), *layers.measure_gpu()],
         "million": million.measure,
     }
     unknown = set(names) - set(every)

@@ -40,6 +40,29 @@ def measure() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def measure_gpu() -> list[dict[str, Any]]:
+    """Texts a second on a GPU, of 12 layers of 768 (BERT base, random); none where there is no GPU."""
+    return [on_device("cuda", 60)] if torch.cuda.is_available() else []
+
+
+def on_device(device: str, texts: int) -> dict[str, Any]:
+    """Looks into texts of 512 tokens on one device, beyond the first, which warms it up."""
+    from transformers import BertConfig, BertModel
+
+    from jobs.looks import Glance
+
+    torch.manual_seed(0)
+    model, glance = BertModel(BertConfig()).eval().to(device), Glance()
+    each = [_texts()[k % TEXTS] for k in range(texts + 1)]
+    glance.of(model, each[0])
+    begun = time.perf_counter()
+    for ids in each[1:]:
+        glance.of(model, ids)
+    seconds = time.perf_counter() - begun
+    what = f"tempscale's looks, texts of {TOKENS} tokens, BERT base of 12 layers, float32, on {device}"
+    return {"what": what, "rate": texts / seconds, "unit": "texts/s", "ratio": 1.0}
+
+
 def _texts() -> list[list[int]]:
     generator = torch.Generator().manual_seed(0)
     words = torch.randint(2000, 20_000, (TEXTS, TOKENS - 2), generator=generator).tolist()

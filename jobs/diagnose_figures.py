@@ -181,7 +181,7 @@ def together(summary: pl.DataFrame) -> alt.Chart | None:
         ]
         chart = _lines(rows, None, "layer" if by_layer else "share of layers passed", "", lines)
         if chart is not None:
-            panels.append(chart.properties(width=260, height=170, title=title))
+            panels.append(chart.properties(width=330, height=190, title=title))
     return alt.concat(*panels, columns=2, spacing=24) if panels else None
 
 
@@ -199,7 +199,7 @@ def _by_layer(summary: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> alt.
         ]
         chart = _lines(rows, names, "layer", "")
         if chart is not None:
-            panels.append(chart.properties(width=260, height=170, title=title))
+            panels.append(chart.properties(width=330, height=190, title=title))
     return alt.concat(*panels, columns=2, spacing=24) if panels else None
 
 
@@ -233,11 +233,12 @@ def _lines(
         dash = alt.StrokeDash(
             "line:N",
             scale=alt.Scale(domain=list(lines), range=[_DASHES[k % len(_DASHES)] for k in range(len(lines))]),
-            legend=alt.Legend(orient="top", title=None, labelLimit=310),
+            legend=alt.Legend(orient="top", title=None, labelLimit=310, symbolSize=600),
         )
-    line = base.mark_line(point=alt.OverlayMarkDef(size=40), strokeWidth=2).encode(
-        y=alt.Y("value:Q", scale=alt.Scale(zero=False)),
-        strokeDash=dash,
-        tooltip=[x, "series:N", "line:N", *(alt.Tooltip(f"{k}:Q", format=".4f") for k in ("value", "low", "high"))],
+    y = alt.Y("value:Q", scale=alt.Scale(zero=False))
+    line = base.mark_line(strokeWidth=2).encode(y=y, strokeDash=dash)
+    # Points of their own: as an overlay of the line they would hide its dashes in the legend.
+    points = base.mark_circle(size=40, opacity=1).encode(
+        y=y, tooltip=[x, "series:N", "line:N", *(alt.Tooltip(f"{k}:Q", format=".4f") for k in ("value", "low", "high"))]
     )
-    return alt.layer(band, line).properties(width="container", height=280)
+    return alt.layer(band, line, points).properties(width="container", height=280)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -184,17 +185,19 @@ class Glance:
             "sigma_a": spectrum.sigma_a, "sigma_s": spectrum.sigma_s, "tau_s": 1 / spectrum.sigma_s,
             "sigma_a_bound": spectrum.sigma_a_bound, "lambda": lambdas, "thm2_ratio": spectrum.theorem_2_ratio,
         }  # fmt: skip
+        # A GPU is asked once for all of them: each answer would wait for its work.
+        by_head = torch.stack([values.double() for values in columns.values()], 1).tolist()
+        own_row = torch.stack([value.double() for value in row.values()]).tolist()
         heads = [
-            {"layer": layer.number, "head": head} | {name: _number(values[head]) for name, values in columns.items()}
-            for head in range(len(lambdas))
+            {"layer": layer.number, "head": head} | dict(zip(columns, map(_number, values), strict=True))
+            for head, values in enumerate(by_head)
         ]
-        return {"layer": layer.number} | {name: _number(value) for name, value in row.items()}, heads
+        return {"layer": layer.number} | dict(zip(row, map(_number, own_row), strict=True)), heads
 
 
-def _number(value: Any) -> float | None:
+def _number(value: float) -> float | None:
     """A finite number, or null: a text of one token has no difference between tokens to speak of."""
-    found = float(value)
-    return found if np.isfinite(found) else None
+    return value if math.isfinite(value) else None
 
 
 def _unit(vector: Any) -> np.ndarray:

@@ -11,6 +11,7 @@ from test_apply import batch, random_ids, run
 from test_schedules import LENGTHS, LOG, STEPS, head_taus, layer_taus
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from jobs.looks import Glance
 from tempscale import polar
 from tempscale.apply import attach, detach
 from tempscale.cosine import Block, cosine_tile, rounded, rounding_error
@@ -43,6 +44,13 @@ def expectation(tiny_model, family, dtype, tau, text):
     half = tiny_model(family).to("cuda", dtype)
     with by_hand(half, tau):
         return exact, distance(run(half, on_gpu(ids))[0], exact)
+
+
+def test_looks_into_layers_are_those_of_the_cpu(tiny_model, family):
+    ids = list(range(7, 40))
+    own, other = Glance().of(tiny_model(family), ids), Glance().of(tiny_model(family).to("cuda"), ids)
+    for found, expected in zip([*other[0], *other[1]], [*own[0], *own[1]], strict=True):
+        assert found == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

@@ -9,7 +9,7 @@ import torch
 
 from tempscale import Encoder, TemperatureError, attach, fit_by_length
 from tempscale.fit import mean_sigma_a
-from tempscale.spectrum import sigma_a
+from tempscale.spectrum import sigma_a, sigma_a_by_squaring
 from tempscale.temperature import Temperature
 
 
@@ -30,6 +30,8 @@ def test_on_real_attention_it_equals_a_full_decomposition(encoder, real_texts, t
         found = sigma_a(every)
         expected = [oracles.sigma_a(matrix) for matrix in every[::7].numpy()]
         np.testing.assert_allclose(found[::7], expected, rtol=1e-4)
+        # As a GPU computes it.
+        np.testing.assert_allclose(sigma_a_by_squaring(every[::7]), expected, rtol=1e-5)
         assert max(expected) > 1.2 * min(expected)
 
 
@@ -46,6 +48,28 @@ def test_cases_by_hand():
     assert float(sigma_a(matrix)) == pytest.approx(oracles.sigma_a(matrix.numpy()), rel=1e-9)
     assert 1.0 < float(sigma_a(matrix)) < math.sqrt(n)
     assert float(sigma_a(torch.ones(1, 1))) == 0.0
+
+
+@pytest.mark.parametrize("gap", [0.3, 1e-2, 1e-3, 2e-4, 1e-4, 3e-5, 0.0])
+def test_squaring_finds_it_however_near_the_next_singular_value_is(gap):
+    """All others as near to it as `gap`: the worst there is."""
+    n = 64
+    generator = torch.Generator().manual_seed(0)
+    centred = torch.eye(n, dtype=torch.float64) - 1 / n
+    left, right = (torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64)).Q for _ in range(2))
+    left = torch.linalg.qr(centred @ left[:, : n - 1]).Q
+    values = torch.full((n - 1,), 1.0 - gap, dtype=torch.float64)
+    values[0] = 1.0
+    matrix = left @ torch.diag(values) @ right[: n - 1]
+    for dtype in (torch.float64, torch.float32):
+        assert float(sigma_a_by_squaring(matrix.to(dtype))) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_squaring_of_cases_by_hand():
+    assert float(sigma_a_by_squaring(torch.eye(7, dtype=torch.float64))) == pytest.approx(1.0, abs=1e-12)
+    assert float(sigma_a_by_squaring(torch.full((7, 7), 1 / 7))) < 1e-6
+    both = torch.stack([torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([[0.3, 0.7], [0.2, 0.8]])])
+    np.testing.assert_allclose(sigma_a_by_squaring(both), [0.7, 0.1], rtol=1e-6)
 
 
 def test_the_order_of_the_tokens_does_not_matter():
