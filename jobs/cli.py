@@ -179,6 +179,8 @@ def diagnose(
     texts: options.LookedTexts = None,
     pair: options.NamedPair = None,
     versions_of: options.VersionsOf = None,
+    repeated_pairs: options.RepeatedPairs = None,
+    text: options.KeepText = None,
     intervals: options.Intervals = None,
     seed: options.Seed = None,
     out: options.DiagnoseOut = None,
@@ -201,7 +203,7 @@ def diagnose(
             "corpus.sample": sample, "corpus.limit": limit, "embedding.models": model or None,
             "embedding.temperatures": commands.temperatures(tau, temperature) or None,
             "embedding.max_length": max_length, "diagnosis.texts": texts, "diagnosis.pair": pair,
-            "diagnosis.versions_of": versions_of,
+            "diagnosis.versions_of": versions_of, "diagnosis.repeated_pairs": repeated_pairs, "keep_text": text,
             "diagnosis.intervals": None if intervals is None else inputs.read_edges(intervals), "seed": seed, "out": out,
             "execution.workers": workers, "execution.address": address,
         }  # fmt: skip

@@ -54,18 +54,26 @@ def _diagnose(config: DiagnoseConfig, journal: Journal, fresh: bool) -> Look:
         versions.check(config)  # A mistyped column must not cost the reading.
         index = corpus.shard(run.storage, config.reading(), stage.advance)
         stage.note = f"{index['analysed']:,} of {index['usable']:,} texts, {index['rejected']:,} rows rejected"
+    import sklearn.manifold  # noqa: F401 - what is not loaded yet, the limit of threads would not reach
+
     # Numbers merged in this process must not depend on how many cores it finds.
     with engine.session(config.execution) as cluster, threadpool_limits(1):
         shared.check_run(run, [("--out", run.storage)])
-        chosen = _chosen(run, cluster, index, journal)
+        try:
+            two_texts.check(run, index)
+            chosen = _chosen(run, cluster, index, journal)
+        except UsageError:
+            run.storage.remove(runs.SHARDED)  # Nothing is worth going on with: a mistake blocks no folder.
+            raise
         for model in run.models:
             _looked(run, cluster, model, index, chosen, journal)
+        looked = {"texts": len(chosen), "rejected": {m.label: looks.rejected(run, m) for m in run.models}}
         with journal.stage("tables") as stage:
             stage.note = f"{len(diagnose_summary.summarise(run, index))} tables"
     with journal.stage("report") as stage:
         facts = {key: value for key, value in index.items() if key != "shards"}
         record = runs.facts(run) | {"command": config.command, "seed": config.seed, "corpus": facts}
-        record |= {"steps": dict(journal.steps), "peak_memory_bytes": journal.peak_memory_bytes}
+        record |= {"looked_into": looked, "steps": dict(journal.steps), "peak_memory_bytes": journal.peak_memory_bytes}
         run.storage.write("report.html", diagnose_report.render(summary.load_tables(run.storage), record).encode())
         stage.note = "report.html"
     runs.complete(run, record)
@@ -103,7 +111,9 @@ def _chosen(run: Look, cluster: engine.Cluster, index: dict[str, Any], journal: 
         by = "document" if run.config.diagnosis.versions_of else "length interval"
         stage.note = f"{counted(len(chosen), 'text')} by {by}"
     if not chosen:
-        raise UsageError("there is no text on which the tokenizers of all models work")
+        raise UsageError("there is no text of at least two tokens on which the tokenizers of all models work")
+    for model, lengths in zip(run.models, found, strict=True):
+        looks.check_memory(run, model, max(lengths[i] for i in chosen))
     return chosen
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from jobs.config import AuditConfig, Corpus, Execution, Intervals, Models
 from jobs.strict import Strict
@@ -25,7 +25,9 @@ class Looking(Models):
 class Diagnosis(Intervals):
     """What is looked at."""
 
-    texts: int = Field(200, ge=2, description="Texts that are looked into, as many from each length interval as there are.")
+    texts: int = Field(
+        200, ge=2, le=5000, description="Texts that are looked into, as many from each length interval as there are."
+    )
     piece_texts: int = Field(4, ge=1, description="Texts of one piece of work, the unit of resuming.")
     pair: tuple[str, str] | None = Field(
         None, description="Ids of two texts to be drawn token by token; the most collapsed of the most alike unless given."
@@ -36,8 +38,18 @@ class Diagnosis(Intervals):
         description="Column that names the document of which a text is a version; whole documents are looked into then.",
     )
     repeated_pairs: int = Field(
-        8, ge=0, description="Pairs of tokens whose repetition is embedded at growing length (S1 App. E.4); 0 leaves it out."
+        8,
+        ge=0,
+        le=1000,
+        description="Pairs of tokens whose repetition is embedded at 8, 16, … 512 tokens (S1 App. E.4); 0 leaves it out.",
     )
+
+    @field_validator("pair")
+    @classmethod
+    def _two(cls, pair: tuple[str, str] | None) -> tuple[str, str] | None:
+        if pair is not None and pair[0] == pair[1]:
+            raise ValueError(f"pair names '{pair[0]}' twice; give two texts")
+        return pair
 
 
 class DiagnoseConfig(Strict):
@@ -48,10 +60,19 @@ class DiagnoseConfig(Strict):
     """The section that names the source."""
     out: str = Field("runs/diagnose", min_length=1, description="The run folder.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of every sample.")
+    keep_text: bool = Field(True, description="Whether the tokens of the two texts may stand in tables and report.")
     corpus: Corpus = Field(default_factory=lambda: Corpus.model_validate({}), description="Which texts.")
     embedding: Looking = Field(default_factory=lambda: Looking.model_validate({}), description="Models and temperatures.")
     diagnosis: Diagnosis = Field(default_factory=lambda: Diagnosis.model_validate({}), description="What is looked at.")
     execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
+
+    @model_validator(mode="after")
+    def _fitting(self) -> DiagnoseConfig:
+        if self.corpus.embedding_column is not None:
+            raise ValueError("embeddings of your own have no layers to look into; leave out embedding_column")
+        if self.diagnosis.versions_of is not None and (self.corpus.sample is not None or self.corpus.limit is not None):
+            raise ValueError("a sample would tear documents from their versions; leave out sample and limit, or versions_of")
+        return self
 
     def reading(self) -> AuditConfig:
         """How an audit would read the same corpus."""

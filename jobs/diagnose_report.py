@@ -7,20 +7,13 @@ from typing import Any
 import polars as pl
 
 from jobs import diagnose_figures as figures
+from jobs import diagnose_sentences as sentences
 from jobs import versions
-from jobs.headline import beyond_noise, count, interval_name, labels, share, with_error
+from jobs.headline import interval_name, labels, with_error
 from jobs.page import page
 
-_VERSIONS = {
-    "versions": (
-        "σ_a", "with the content held, length makes a weaker filter",
-        "with the content held, length makes a stronger filter",
-    ),
-    "versions_cosine": (
-        "mean cosine between documents", "with the content held, longer texts draw together",
-        "with the content held, longer texts draw apart",
-    ),
-}  # fmt: skip
+_ROUNDING = 1 + 1e-4
+"""A ratio to Theorem 2's bound above this is not one of float32."""
 
 
 def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> str:
@@ -50,23 +43,11 @@ def _side_by_side(tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
     summary, models = tables["layer_summary"], tables["layer_summary"]["model"].unique(maintain_order=True).to_list()
     last = summary.filter(pl.col("interval").is_null())
     last = last.filter(pl.col("layer") == pl.col("layer").max().over("model"))
-    told = []
-    for row in tables["findings"].filter(pl.col("finding") == "model").to_dicts():
-        change, model, label = with_error(row["change"], row["change_se"]), row["model"], row["temperature"]
-        known = row["change"] is not None and beyond_noise(row["change"], row["change_se"])
-        if known:
-            more = "more" if row["change"] > 0 else "less"
-            says = f"behind its last layer the tokens of a text are {more} alike in {model} than in {models[0]}"
-            told.append(f"{label}: {says}: within-text cosine {'+' if row['change'] > 0 else ''}{change}.")
-        else:
-            told.append(
-                f"{label}: within-text cosine of {model} and {models[0]} behind the last layer: no difference beyond noise."
-            )
     columns = ("within_cosine", "spread", "rho", "lambda", "sigma_a_mean")
     return {
         "id": "all",
         "charts": {"together": figures.together(summary)},
-        "sentences": told,
+        "sentences": sentences.of_models(tables["findings"], models[0]),
         "texts": int(last["texts"][0]),
         "rows": [
             {"model": row["model"], "temperature": row["temperature"]}
@@ -83,11 +64,12 @@ def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[i
     over_all = summary.filter(pl.col("interval").is_null())
     exceeded = (pl.col("sigma_a") > pl.col("sigma_a_bound")).mean().alias("over")
     heads = mine["heads"].group_by("temperature", maintain_order=True)
-    bounds = heads.agg(pl.col("thm2_ratio").max().alias("worst"), exceeded, pl.len().alias("rows")).to_dicts()
+    broken = (pl.col("thm2_ratio") > _ROUNDING).sum().alias("broken")
+    bounds = heads.agg(pl.col("thm2_ratio").max().alias("worst"), broken, exceeded, pl.len().alias("rows")).to_dicts()
     return {
         "id": f"m{place}",
         "name": name,
-        "sentences": _sentences(mine, bounds, edges),
+        "sentences": sentences.of_model(mine, bounds, edges),
         "texts": int(over_all["texts"][0]),
         "layers": int(over_all["layer"].n_unique()),
         "charts": {
@@ -103,41 +85,6 @@ def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[i
         "bounds": bounds,
         "distances": _distances(mine["map"], edges),
     }
-
-
-def _sentences(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edges: list[int]) -> list[str]:
-    """What the measurement says of S1's two claims, each with its error."""
-    told = []
-    for row in mine["findings"].to_dicts():
-        change, label = with_error(row["change"], row["change_se"]), row["temperature"]
-        known = row["change"] is not None and beyond_noise(row["change"], row["change_se"])
-        up = known and row["change"] > 0
-        if row["finding"] == "length":
-            there = mine["spectrum_by_length"].filter(pl.col("temperature") == label).sort("interval")
-            there = there.filter(pl.col("texts") >= 5)
-            ends = [interval_name(int(there["interval"][k]), edges) for k in (0, -1)]
-            says = (
-                f"σ_a {'rises' if up else 'falls'} with length here, by {change.lstrip('−')} from texts of {ends[0]} to "
-                f"texts of {ends[1]} tokens"
-                if known
-                else f"whether σ_a changes with length is not to be told: {change} from {ends[0]} to {ends[1]} tokens"
-            )
-            claim = "against what S1 expects" if up else "as S1 expects" if known else "more texts would tell"
-            told.append(f"{label}: {says}; {claim}.")
-        elif row["finding"] in _VERSIONS:
-            name, more, less = _VERSIONS[row["finding"]]
-            documents = f"from the shortest to the longest version of the same {count(row['texts'], 'document')}"
-            says = f"{name} {'rises' if up else 'falls'} by {change.lstrip('−')}" if known else f"{name} moves by {change}"
-            told.append(f"{label}: {says} {documents}: {more if up else less if known else 'no more than noise'}.")
-        elif row["finding"] == "temperature" and row["change"]:
-            says = f"σ_a {'rises' if up else 'falls'} by {change.lstrip('−')}" if known else f"σ_a moves by {change}"
-            what = "a weaker filter" if up else "a stronger filter" if known else "no more than noise"
-            told.append(f"{label}: {says} against the first temperature on the same {count(row['texts'], 'text')}: {what}.")
-    for row in bounds:
-        if row["over"]:
-            over = f"{share(row['over'])} of all heads, layers and texts"
-            told.append(f"{row['temperature']}: in {over} σ_a exceeds Theorem 3's curve, which is for Gaussian logits.")
-    return told
 
 
 def _distances(table: pl.DataFrame, edges: list[int]) -> list[dict[str, Any]]:

@@ -39,7 +39,12 @@ _HEAD = (
     Column("tau_s", _FLOAT, "", "1/σ_s (S1 4)"),
     Column("sigma_a_bound", _FLOAT, "", "Theorem 3's, from σ_s and n; Gaussian logits with σ_s ≥ 1 exceed it"),
     Column("lambda", _FLOAT, "", "λ_h = ‖W^o_hW^v_h‖²·‖PA_h‖²_F/(n−1) (S2 13)"),
-    Column("thm2_ratio", _FLOAT, "", "‖HC[SA(X)]‖ / (σ_a‖W_V‖‖HC[X]‖), at most 1 (S1 Theorem 2)"),
+    Column(
+        "thm2_ratio",
+        _FLOAT,
+        "",
+        "‖HC[SA(X)]‖ / (σ_a‖W_V‖‖HC[X]‖), at most 1 (S1 Theorem 2); null where the tokens differ by rounding alone",
+    ),
 )
 
 LAYERS = Table("layers", "one row a text and layer: what the layer does to the text", (*KEY, *_SEEN, *_LAYER))
@@ -74,7 +79,7 @@ SPECTRUM = Table(
         Column("sigma_s_mean", _FLOAT, "", "mean σ_s"),
         Column("sigma_a_bound_mean", _FLOAT, "", "mean of Theorem 3's bound"),
         Column("over_bound_share", _FLOAT, "", "share of heads, layers and texts whose σ_a exceeds Theorem 3's bound"),
-        Column("cosine_mean", _FLOAT, "", "mean cosine between the texts' embeddings, mean pooled"),
+        Column("cosine_mean", _FLOAT, "", "mean cosine between the texts' embeddings, pooled as the model pools"),
         Column("cosine_se", _FLOAT, "", "its standard error: 2·sd of the texts' means/√n"),
         Column("words_cosine_mean", _FLOAT, "", "the same of their mean word embeddings, which no layer has touched"),
         Column("words_cosine_se", _FLOAT, "", "its standard error"),
@@ -117,7 +122,7 @@ REPEATED = Table(
         *KEY,
         Column("tokens", _INT, "tokens", "length, special tokens included"),
         Column("pairs", _INT, "", "pairs of tokens"),
-        Column("cosine_mean", _FLOAT, "", "mean cosine between the two texts' embeddings, mean pooled"),
+        Column("cosine_mean", _FLOAT, "", "mean cosine between the two texts' embeddings, pooled as the model pools"),
         Column("cosine_se", _FLOAT, "", "its standard error over pairs"),
     ),
 )

@@ -23,6 +23,7 @@ from jobs.diagnose_schema import (
     SPECTRUM,
     TWO_TEXTS,
 )
+from jobs.errors import UsageError
 from jobs.findings import Looked, error, mean, resemblance
 from jobs.runs import Model, RunOf
 from jobs.schema import Table
@@ -39,6 +40,8 @@ def summarise(run: RunOf[DiagnoseConfig], index: dict[str, Any]) -> dict[str, pa
         first: Looked | None = None
         for temperature in run.temperatures:
             layers, heads, seen = (_parts(run, kind, model, temperature) for kind in KINDS)
+            if seen.is_empty():
+                raise UsageError(f"model {model.label} gives no finite embedding for any text that was looked into")
             last = layers.filter(pl.col("layer") == layers["layer"].max())
             by_text = heads.group_by("text_id", maintain_order=True).agg(pl.col("sigma_a").mean())
             own = Looked(by_text, last.select("text_id", "within_cosine"), seen)
@@ -122,4 +125,5 @@ def _repeated(run: RunOf[DiagnoseConfig], model: Model, temperature: Temperature
             "cosine_se": error(table["cosine"]),
         }
         for table in tables
+        if len(table)
     ]  # fmt: skip

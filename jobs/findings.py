@@ -41,17 +41,17 @@ def rows(own: Looked, first: Looked, base: Looked, document_of: Mapping[str, str
     if pairs:
         found += _versions(own, pairs)
     if base is not own:
-        both = own.within_cosine.join(base.within_cosine, on="text_id", suffix="_base", maintain_order="left")
+        both = own.within_cosine.join(base.within_cosine, on="text_id", suffix="_base").sort("text_id")
         found.append(_difference("model", both["within_cosine"] - both["within_cosine_base"]))
     return found
 
 
 def _length(own: Looked) -> list[dict[str, Any]]:
-    """σ_a of the longest interval of enough texts minus that of the shortest; none where there is but one."""
+    """σ_a of the longest interval of enough texts minus that of the shortest; unknown where there is but one."""
     mine = own.seen.select("text_id", "interval").join(own.sigma_a, on="text_id", maintain_order="left")
     edges = mine.group_by("interval").len().filter(pl.col("len") >= FEWEST)["interval"].sort().to_list()
     if len(edges) < 2:
-        return []
+        return [{"finding": "length", "texts": len(mine), "change": None, "change_se": None}]
     short, long = (mine.filter(pl.col("interval") == edge)["sigma_a"].to_numpy() for edge in (edges[0], edges[-1]))
     error = math.sqrt(short.var(ddof=1) / len(short) + long.var(ddof=1) / len(long))
     change = float(long.mean() - short.mean())
@@ -83,8 +83,9 @@ def _difference(finding: str, values: pl.Series) -> dict[str, Any]:
 
 
 def mean(values: pl.Series) -> float | None:
-    """The mean; None where a value is missing."""
-    return finite(values.to_numpy().astype(np.float64).mean()) if len(values.drop_nulls()) == len(values) > 0 else None
+    """The mean of what is known; None where nothing is."""
+    known = values.drop_nulls().to_numpy().astype(np.float64)
+    return finite(known.mean()) if len(known) else None
 
 
 def error(values: pl.Series) -> float | None:

@@ -13,23 +13,31 @@ from jobs import actor, corpus, parts, versions
 from jobs.diagnose_config import DiagnoseConfig
 from jobs.diagnose_schema import HEAD_PART, KINDS, LAYER_PART, seen
 from jobs.engine import Cluster, results
+from jobs.errors import UsageError
 from jobs.runs import Model, RunOf
+from jobs.schema import REJECTED
 from jobs.storage import Storage
+from tempscale import checkpoint
+from tempscale.checkpoint import first_line
 from tempscale.length import interval_of
+from tempscale.pooling import transformer_folder
 from tempscale.tiles import seeded_sample
 
 if TYPE_CHECKING:
     from tempscale.layers import Layer
 
 _LENGTHS = "partials/lengths"
+_COPIES = 4
+"""Of one layer's attention: logits before and behind the mask, weights, and what is made of them."""
 
 Look = RunOf[DiagnoseConfig]
+Rows = list[dict[str, Any]]
 
 
 def lengths(
     run: Look, cluster: Cluster, model: Model, index: dict[str, Any], on_texts: Callable[[int], None]
 ) -> dict[str, int]:
-    """Tokens of every text that was read, by id, as the model would see it; texts that do not tokenise are left out.
+    """Tokens of every text that was read, by id, as the model would see it; texts that do not tokenise are rejected.
 
     Raises:
         IncompleteRun: a task failed for good.
@@ -42,9 +50,7 @@ def lengths(
     task, shards = ray.remote(num_cpus=1)(_leave_lengths), index["shards"]
     missing = [k for k in range(len(shards)) if not run.storage.exists(name(k))]
     on_texts(index["analysed"] - sum(shards[k]["texts"] for k in missing))
-    for k, _ in results(
-        cluster, lambda k: task.remote(run.storage, shards[k]["name"], model.name, model.max_length, name(k)), missing
-    ):
+    for k, _ in results(cluster, lambda k: task.remote(run.storage, shards[k]["name"], model, name(k)), missing):
         on_texts(shards[k]["texts"])
     found: dict[str, int] = {}
     for k in range(len(shards)):
@@ -52,11 +58,15 @@ def lengths(
     return found
 
 
-def _leave_lengths(storage: Storage, shard: str, folder: str, max_length: int, name: str) -> None:
+def _leave_lengths(storage: Storage, shard: str, model: Model, name: str) -> None:
     table = storage.read_table(shard, ["text_id", "text"])
-    tokens = actor.tokenizer(folder, max_length, "truncate")(table.column("text").to_pylist(), isolate=True)
+    tokens = actor.tokenizer(model.name, model.max_length, "truncate")(table.column("text").to_pylist(), isolate=True)
     good = [k for k in range(len(tokens)) if k not in tokens.failed]
     ids = table.column("text_id").to_pylist()
+    failed = [{"text_id": ids[k], "place": shard, "reason": reason} for k, reason in sorted(tokens.failed.items())]
+    if failed:
+        place = f"rejected/model={model.label}/lengths-{name.rpartition('part-')[2]}"
+        storage.write_table(place, REJECTED.build_rows(failed))
     storage.write_table(name, pa.table({"text_id": [ids[k] for k in good], "tokens": [tokens.lengths[k] for k in good]}))
 
 
@@ -75,7 +85,8 @@ def sample(run: Look, found: Sequence[Mapping[str, int]], document_of: Mapping[s
         UsageError: versions are asked for and there are none.
     """
     asked, edges = run.config.diagnosis, run.config.diagnosis.intervals
-    lengths = {i: tokens for i, tokens in found[0].items() if all(i in own for own in found)}
+    # A single token differs from nothing: neither HC nor σ_a says anything of it.
+    lengths = {i: tokens for i, tokens in found[0].items() if all(own.get(i, 0) > 1 for own in found)}
     if asked.versions_of is not None:
         return versions.sample(document_of, lengths, asked.texts, run.config.seed, asked.versions_of)
     ids = np.array(sorted(lengths), dtype=object)
@@ -96,6 +107,25 @@ def even_sizes(available: list[int], wanted: int) -> list[int]:
         more = min(left, available[k] - sizes[k])
         sizes[k], left = sizes[k] + more, left - more
     return sizes
+
+
+def check_memory(run: Look, model: Model, longest: int) -> None:
+    """Raise where the attention of the longest text would not fit into this machine's memory.
+
+    Raises:
+        UsageError: it would not.
+    """
+    import psutil
+
+    config = checkpoint.read_json(transformer_folder(checkpoint.resolve(model.name)) / "config.json")
+    heads = next((config[name] for name in ("num_attention_heads", "n_heads", "num_heads") if name in config), 0)
+    needed = _COPIES * 4 * int(heads) * longest**2 * (run.config.execution.workers or 1)
+    memory = psutil.virtual_memory().total
+    if needed > memory:
+        raise UsageError(
+            f"model {model.label}: the attention of a text of {longest:,} tokens takes about {needed / 1e9:,.0f} GB and "
+            f"this machine has {memory / 1e9:,.0f}; look at shorter ones with --max-length"
+        )
 
 
 def look(
@@ -120,33 +150,62 @@ def look(
         on_texts(report["texts"])
 
 
+def rejected(run: Look, model: Model) -> int:
+    """Texts that the model's tokenizer or the model failed on."""
+    names = run.storage.list(f"rejected/model={model.label}")
+    return sum(run.storage.read_table(name, ["text_id"]).num_rows for name in names)
+
+
 def leave_looks(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
-    """Look into some texts and write their layers, heads and embeddings, one part of each a temperature."""
-    tokens = worker.encoder.tokenizer(work.column("text").to_pylist())
+    """Look into some texts and write their layers, heads and embeddings, one part of each a temperature.
+
+    A text that the model fails on, or gives nothing finite for, under one of them is left out of all and rejected.
+    """
+    worker.note_processor()
+    names = work.column("text_id").to_pylist()
+    tokens = worker.encoder.tokenizer(work.column("text").to_pylist(), isolate=True)
     words = worker.encoder.model.get_input_embeddings().weight.detach()
-    glance = Glance()
+    glance, problems = Glance(), dict(tokens.failed)
+    found: list[tuple[Any, dict[int, tuple[Rows, Rows]]]] = []
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
-        rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
-        embeddings = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE).embeddings.numpy()
-        for text_id, ids, embedding in zip(work.column("text_id").to_pylist(), tokens.ids, embeddings, strict=True):
-            layers, heads = glance.of(worker.encoder.model, ids)
-            own = {"text_id": text_id, "tokens": len(ids)}
-            rows[KINDS[0]] += [own | row for row in layers]
-            rows[KINDS[1]] += [own | row for row in heads]
-            rows[KINDS[2]].append(own | {"embedding": embedding, "words": _unit(words[ids].float().mean(0))})
+        with worker.noting(f"look {number} at τ {temperature.slug}"):
+            out = worker.encode(tokens, moments=False, role=actor.ROLE)
+        finite = np.isfinite(out.embeddings.numpy()).all(1)
+        problems = dict.fromkeys(np.flatnonzero(~finite).tolist(), "it gives no finite embedding") | out.failed | problems
+        looked = {}
+        for k in (k for k in range(len(names)) if k not in problems):
+            try:
+                looked[k] = glance.of(worker.encoder.model, tokens.ids[k])
+            except (RuntimeError, IndexError, ValueError) as error:
+                problems[k] = f"the model fails on it: {first_line(error)}"
+        found.append((out.embeddings.numpy(), looked))
+    good = [k for k in range(len(names)) if k not in problems]
+    for temperature, (embeddings, looked) in zip(worker.temperatures, found, strict=True):
         place = f"model={worker.model.label}/temperature={temperature.slug}/part-{number:05d}.parquet"
-        last = rows[KINDS[2]]
+        own = {k: {"text_id": names[k], "tokens": len(tokens.ids[k])} for k in good}
+        layers, heads = ([own[k] | row for k in good for row in looked[k][side]] for side in (0, 1))
+        columns = {"embedding": embeddings[good], "words": _mean_words(words, [tokens.ids[k] for k in good])}
+        columns = {name: parts.fixed_lists(matrix) for name, matrix in columns.items()}
+        lengths = {"text_id": [names[k] for k in good], "tokens": [len(tokens.ids[k]) for k in good]}
         tables = (
-            LAYER_PART.build_rows(rows[KINDS[0]]), HEAD_PART.build_rows(rows[KINDS[1]]),
-            seen(len(last[0]["embedding"]), len(last[0]["words"])).build(
-                {name: [row[name] for row in last] for name in ("text_id", "tokens")}
-                | {name: parts.fixed_lists(np.stack([row[name] for row in last])) for name in ("embedding", "words")}
-            ),
+            LAYER_PART.build_rows(layers), HEAD_PART.build_rows(heads),
+            seen(embeddings.shape[1], words.shape[1]).build(lengths | columns),
         )  # fmt: skip
         for kind, table in zip(KINDS, tables, strict=True):
             worker.storage.write_table(f"{kind}/{place}", table)
+    rejected = [(names[k], f"{worker.model.label}: {why}") for k, why in sorted(problems.items())]
+    worker.reject(number, [{"text_id": i, "place": f"piece {number}", "reason": why} for i, why in rejected])
     return {"number": number, "texts": work.num_rows}
+
+
+def _mean_words(table: Any, ids: list[list[int]]) -> np.ndarray:
+    """The unit mean of each text's word embeddings (texts, d), which no layer has touched."""
+    means = np.empty((len(ids), table.shape[1]), dtype=np.float32)
+    for k, own in enumerate(ids):
+        mean = table[own].float().mean(0)
+        means[k] = (mean / mean.norm()).cpu().numpy()
+    return means
 
 
 class Glance:
@@ -155,7 +214,7 @@ class Glance:
     def __init__(self) -> None:
         self._norms: dict[int, tuple[Any, Any]] = {}
 
-    def of(self, model: Any, ids: list[int]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def of(self, model: Any, ids: list[int]) -> tuple[Rows, Rows]:
         """Rows of `layers` and of `heads`, without the text's own columns."""
         from tempscale.layers import observe
 
@@ -198,7 +257,3 @@ class Glance:
 def _number(value: float) -> float | None:
     """A finite number, or null: a text of one token has no difference between tokens to speak of."""
     return value if math.isfinite(value) else None
-
-
-def _unit(vector: Any) -> np.ndarray:
-    return np.asarray((vector / vector.norm()).float().cpu().numpy())

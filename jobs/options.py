@@ -143,6 +143,10 @@ NamedPair = Annotated[
     tuple[str, str] | None,
     _option(_MEASURED, "Ids of two texts to draw token by token (default: the most collapsed of the most alike).", "ID ID"),
 ]
+RepeatedPairs = Annotated[
+    int | None,
+    _option(_MEASURED, "Pairs of tokens whose repetition is embedded at growing length; 0 leaves it out (default: 8).", "N"),
+]
 VersionsOf = Annotated[
     str | None,
     _option(
@@ -167,7 +171,7 @@ Resume = Annotated[bool, _option(_RUN, "Go on with the run in --out, or start it
 KeepText = Annotated[
     bool | None,
     _option(
-        _RUN, "Whether excerpts of the worst pairs may stand in tables and report (default: --text).", None,
+        _RUN, "Whether words of the worst pairs may stand in tables and report (default: --text).", None,
         "--text/--no-text", show_default=False,
     ),
 ]  # fmt: skip

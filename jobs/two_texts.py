@@ -17,11 +17,28 @@ CANDIDATES = 100
 """Pairs of highest cosine whose SOCM is computed to find the worst."""
 
 
+def check(run: RunOf[DiagnoseConfig], index: dict[str, Any]) -> None:
+    """Raise where a pair is named that is not among the texts that were read.
+
+    Raises:
+        UsageError: one of them is not.
+    """
+    pair = run.config.diagnosis.pair
+    if pair is not None:
+        there = {i for ids in corpus.places_of(run.storage, index, set(pair)).values() for i in ids}
+        absent = [i for i in pair if i not in there]
+        if absent:
+            raise UsageError(
+                f"there is no text '{absent[0]}' among the {index['analysed']:,} that were read; name two ids with --pair"
+                + (", or read all texts with a larger --sample" if index["analysed"] < index["usable"] else "")
+            )
+
+
 def look(run: RunOf[DiagnoseConfig], crew: actor.Crew, model: Model, index: dict[str, Any]) -> tuple[str, str] | None:
     """Leave the tokens of one pair in the plane, under every temperature; returns the pair's ids, None without a pair.
 
     Raises:
-        UsageError: a text that is named is not in the corpus.
+        UsageError: the model fails on a text that is named.
         IncompleteRun: a worker failed for good.
     """
     parts = [run.part(PAIR_PARTS, model, t, 0) for t in run.temperatures]
@@ -30,11 +47,11 @@ def look(run: RunOf[DiagnoseConfig], crew: actor.Crew, model: Model, index: dict
         if not pairs:
             return None
         texts = corpus.texts_of(run.storage, index, {i for pair in pairs for i in pair})
-        absent = [i for i in dict.fromkeys(i for pair in pairs for i in pair) if i not in texts]
-        if absent:
-            raise UsageError(f"there is no text '{absent[0]}' among those read; name two ids of the corpus with --pair")
         rows = [{"a": a, "b": b, "text_a": texts[a], "text_b": texts[b]} for a, b in pairs]
-        for _ in crew.work(leave_pair, {0: pa.Table.from_pylist(rows)}):
+        # Copies of one text are no finding, unless there is nothing else.
+        rows = [row for row in rows if row["text_a"] != row["text_b"]] or rows
+        keep = pa.array([run.config.keep_text] * len(rows))
+        for _ in crew.work(leave_pair, {0: pa.Table.from_pylist(rows).append_column("keep", keep)}):
             pass
     found = run.storage.read_table(parts[0], ["text_id", "side"]).to_pylist()
     return tuple(next(row["text_id"] for row in found if row["side"] == side) for side in "ab")
@@ -47,6 +64,8 @@ def _candidates(run: RunOf[DiagnoseConfig], model: Model) -> list[tuple[str, str
         return [(first, second)]
     names = run.storage.list(run.place(KINDS[2], model, run.temperatures[0]))
     seen = pa.concat_tables([run.storage.read_table(name, ["text_id", "embedding"]) for name in names])
+    if seen.num_rows < 2:
+        return []
     ids, vectors = seen.column("text_id").to_pylist(), np.stack(seen.column("embedding").to_numpy()).astype(np.float64)
     cosine = vectors @ vectors.T
     rows, columns = np.triu_indices(len(ids), 1)
@@ -62,10 +81,14 @@ def leave_pair(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[st
 
     texts = {row[f"{side}"]: row[f"text_{side}"] for row in work.to_pylist() for side in "ab"}
     ids = list(texts)
-    tokens = worker.encoder.tokenizer([texts[i] for i in ids])
+    worker.note_processor()
+    tokens = worker.encoder.tokenizer([texts[i] for i in ids], isolate=True)
     worker.encoder.set_temperature(worker.temperatures[0])
-    out = worker.encoder.encode_tokens(tokens, moments=False, factors=True, role=actor.ROLE)
+    out = worker.encode(tokens, moments=False, factors=True, role=actor.ROLE)
     assert out.factors is not None
+    for k, reason in sorted(out.failed.items()):
+        raise UsageError(f"model {worker.model.label} cannot embed text '{ids[k]}' ({reason}); name other texts with --pair")
+    keep = work.column("keep")[0].as_py()
     place = {text_id: k for k, text_id in enumerate(ids)}
     first, second = ([place[i] for i in work.column(side).to_pylist()] for side in "ab")
     value = socm_pairs(torch.stack([mean for mean, _ in out.factors]), [f for _, f in out.factors], first, second).socm
@@ -80,7 +103,7 @@ def leave_pair(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[st
         figures = socm(clouds[0], clouds[1])
         rows = []
         for side, k, placed in zip("ab", pair, plane(*clouds), strict=True):
-            words = worker.encoder.tokenizer.words(tokens.ids[k])
+            words = worker.encoder.tokenizer.words(tokens.ids[k]) if keep else ["·"] * len(tokens.ids[k])
             named = [*zip(range(len(words)), words, strict=True), (None, None)]
             rows += [
                 {"side": side, "text_id": ids[k], "place": at, "token": word, "x": float(x), "y": float(y)}

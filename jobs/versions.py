@@ -25,7 +25,7 @@ def documents(run: RunOf[DiagnoseConfig], index: dict[str, Any]) -> dict[str, st
     The source is read once more for it, unless that was done before.
 
     Raises:
-        UsageError: the column is not there, or the source changed meanwhile.
+        UsageError: the column is not there or holds no names, or the source changed meanwhile.
     """
     asked = run.config.diagnosis.versions_of
     if asked is None:
@@ -73,9 +73,24 @@ def _documents(config: DiagnoseConfig, column: str, read: set[str]) -> dict[str,
         text_id, problem = corpus.identifier(row)
         if problem is not None or text_id not in read or text_id in found:
             continue
-        document = corpus.usable_id(utf8_or_bytes(record.values.get(column)))[0]
-        found[text_id] = "" if document is None or record.values.get(column) is None else document
+        found[text_id] = _document(record.values.get(column), column)
     return {text_id: document for text_id, document in found.items() if document}
+
+
+def _document(value: Any, column: str) -> str:
+    """The document that a value names; nothing where it names none.
+
+    Raises:
+        UsageError: it is neither a string nor a whole number.
+    """
+    if value is None or value != value:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # As pandas writes whole numbers of a column with gaps.
+    document, problem = corpus.usable_id(utf8_or_bytes(value))
+    if document is None:
+        raise UsageError(f"column '{column}' ({_OPTION}): {str(problem).replace('the id', 'a value')}")
+    return document
 
 
 def sample(document_of: Mapping[str, str], lengths: Mapping[str, int], wanted: int, seed: int, column: str) -> list[str]:
@@ -102,12 +117,14 @@ def sample(document_of: Mapping[str, str], lengths: Mapping[str, int], wanted: i
             f"value, or leave out {_OPTION}"
         )
     chosen: list[str] = []
-    for name in sorted(versions, key=lambda name: (keyed_hash(name, seed), name)):
-        if len(chosen) + len(versions[name]) <= wanted:
-            chosen += versions[name]
-    if not chosen:
+    fitting = {name: own for name, own in versions.items() if len(own) <= wanted}
+    if not fitting:
         least = min(map(len, versions.values()))
         raise UsageError(f"the document of fewest versions has {least} of them: look into at least as many with --texts")
+    for name in sorted(fitting, key=lambda name: (keyed_hash(name, seed), name)):
+        if len(chosen) + len(fitting[name]) > wanted:
+            break  # A smaller one further on would be favoured.
+        chosen += fitting[name]
     return sorted(chosen)
 
 

@@ -259,7 +259,8 @@ def test_the_report_stands_alone_says_what_was_found_and_is_rendered_again_alike
     assert len(page) < 3_000_000
     assert not re.search(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)\s*=\s*["']?(?:https?:)?//""", page)
     (row,) = tables["findings"].filter((pl.col("finding") == "temperature") & (pl.col("tau") == 0.7)).to_dicts()
-    assert f"σ_a rises by {with_error(row['change'], row['change_se'])} against the first temperature" in page
+    says = f"σ_a rises by {with_error(row['change'], row['change_se'])} against τ 1.0 on the same 19 texts: a weaker filter"
+    assert f"{says}; it rises as τ falls, as S1 expects" in page
     specs = json.loads(re.search(r'<script type="application/json" id="specs">(.*?)</script>', page, re.DOTALL)[1])
     assert {
         f"m0-{key}" for key in ("filter", "parts", "resemblance", "repeated", "contraction", "concentration", "pair", "map")
@@ -317,8 +318,16 @@ def test_a_pair_may_be_named_and_a_wrong_one_is_a_sentence(tmp_path, ray_session
     assert found["text_id"].unique(maintain_order=True).to_list() == list(named)
     assert len(pl.read_parquet(tmp_path / "run" / "tables" / "repeated_tokens.parquet")) == 0
     data["diagnosis"]["pair"] = (named[0], "nobody")
-    with pytest.raises(UsageError, match="there is no text 'nobody'"):
+    with pytest.raises(UsageError, match="there is no text 'nobody' among the 120 that were read"):
         run(data | {"out": str(tmp_path / "other")})
+    # The mistake blocks no folder; and tokens may be kept out of tables and report.
+    data["diagnosis"]["pair"] = named
+    run(data | {"out": str(tmp_path / "other"), "keep_text": False})
+    kept_out = pl.read_parquet(tmp_path / "other" / "tables" / "two_texts.parquet")
+    assert kept_out["token"].drop_nulls().unique().to_list() == ["·"]
+    assert kept_out.drop("token").equals(found.drop("token"))
+    with pytest.raises(UsageError, match=r"names .* twice"):
+        checked(DiagnoseConfig, {"diagnosis": {"pair": ("a", "a")}})
 
 
 @pytest.mark.parametrize("tau", TAUS)

@@ -32,6 +32,7 @@ BELOW_STEPS = {
     "diagnose_figures",
     "text_map",
     "findings",
+    "diagnose_sentences",
     "versions",
     "urls",
     "pairs_config",

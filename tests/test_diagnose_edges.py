@@ -1,0 +1,228 @@
+"""`tempscale diagnose` where something is missing or odd: what it says, and what it leaves out."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file, save_file
+from whole_run import documented
+
+from jobs import looks, repeated
+from jobs.diagnose import diagnose
+from jobs.diagnose_config import DiagnoseConfig
+from jobs.diagnose_sentences import of_model, of_models, told
+from jobs.errors import UsageError
+from jobs.progress import Journal
+from jobs.strict import checked
+from tempscale.tokens import Tokenizer
+
+EDGES = [0, 32, 64]
+
+
+def run(out, rows, model, temperatures=(1.0, 0.7), max_length=96, **diagnosis):
+    file = out.parent / f"{out.name}.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = {
+        "out": str(out), "corpus": {"source": str(file)}, "execution": {"workers": 1},
+        "embedding": {"models": [model], "temperatures": list(temperatures), "max_length": max_length},
+        "diagnosis": {"texts": 12, "intervals": EDGES, "repeated_pairs": 0} | diagnosis,
+    }  # fmt: skip
+    with closing(Journal(Console(stderr=True))) as journal:
+        diagnose(checked(DiagnoseConfig, asked), journal)
+    return {f.stem: pl.read_parquet(f) for f in (out / "tables").iterdir()}, (out / "report.html").read_text("utf-8")
+
+
+def texts(count, size=200):
+    chosen = [row["text"] for row in documented("pyarrow") if len(row["text"]) > size][:count]
+    return [{"id": f"t{k}", "text": text[:size]} for k, text in enumerate(chosen)]
+
+
+@pytest.fixture
+def broken_model(small_model, tmp_path):
+    """The small model, whose word embedding of «pipe» is no number and which knows no token from 30,000 on."""
+    import shutil
+
+    folder = tmp_path / "broken"
+    shutil.copytree(small_model, folder)
+    weights = load_file(folder / "model.safetensors")
+    (token,) = Tokenizer(Path(small_model))(["pipe"]).ids[0][1:-1]
+    weights["embeddings.word_embeddings.weight"][token] = torch.nan
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return str(folder)
+
+
+def test_texts_that_the_model_fails_on_are_rejected_and_the_others_looked_into(tmp_path, ray_session, broken_model):
+    rows = [*texts(6), {"id": "bad", "text": "a pipe is no number here"}]
+    tables, _ = run(tmp_path / "run", rows, broken_model)
+    for name in ("layers", "heads", "map"):
+        assert set(tables[name]["text_id"]) == {f"t{k}" for k in range(6)}
+    assert tables["layer_summary"]["spread_mean"].null_count() == 0
+    rejected = pl.concat([pl.read_parquet(f) for f in (tmp_path / "run" / "rejected").rglob("*.parquet")])
+    assert rejected["text_id"].to_list() == ["bad"]
+    assert "gives no finite embedding" in rejected["reason"][0]
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["looked_into"] == {"texts": 7, "rejected": {"broken": 1}}
+    with pytest.raises(UsageError, match="model broken gives no finite embedding for any text"):
+        run(tmp_path / "none", [{"id": f"p{k}", "text": "pipe " * (k + 2)} for k in range(3)], broken_model)
+
+
+def test_a_text_of_one_token_is_left_out(tmp_path, ray_session, tiny_folder):
+    """Decoders without special tokens have such texts."""
+    folder = tiny_folder("qwen2")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}))
+    assert Tokenizer(folder)(["a", "ab"]).lengths == [1, 2]
+    rows = [{"id": f"t{k}", "text": "abcdefgh"[k] + "hgfedcba"[: k + 1]} for k in range(6)] + [{"id": "one", "text": "a"}]
+    tables, _ = run(tmp_path / "run", rows, str(folder), max_length=32)
+    assert set(tables["layers"]["text_id"]) == {f"t{k}" for k in range(6)}
+    assert tables["layer_summary"]["rho_mean"].null_count() == 0
+    assert tables["heads"]["sigma_a"].null_count() == 0
+
+
+def test_one_text_and_a_schedule_are_looked_into(tmp_path, ray_session, small_model):
+    schedule = {"by_length": {"0": 1.0, "64": 0.8}}
+    tables, page = run(tmp_path / "run", texts(1), small_model, [1.0, schedule, {"by_layer": [0.9, 0.8]}])
+    assert "two_texts" not in tables
+    assert len(tables["map"]) == 0
+    assert set(tables["findings"]["finding"]) == {"length", "temperature"}
+    assert "whether σ_a changes with length is not to be told: fewer than two length intervals hold 5 texts" in page
+    assert "± ? against τ 1.0 on the same 1 text: there are too few to tell" in page
+
+
+def test_what_cannot_be_asked_is_a_sentence(tmp_path):
+    for data, words in (
+        ({"corpus": {"source": "x", "embedding_column": "v"}}, "no layers to look into"),
+        ({"corpus": {"source": "x", "sample": 5}, "diagnosis": {"versions_of": "d"}}, "a sample would tear documents"),
+        ({"diagnosis": {"texts": 5001}}, "diagnosis.texts"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            checked(DiagnoseConfig, data)
+
+
+def test_attention_that_does_not_fit_into_memory_is_refused(small_model, monkeypatch):
+    class Run:
+        config = checked(DiagnoseConfig, {"execution": {"workers": 2}})
+
+    from jobs.runs import Model
+
+    model = Model("tiny", small_model, "", 10**6)
+    looks.check_memory(Run(), model, 512)
+    with pytest.raises(UsageError, match=r"a text of 200,000 tokens takes about .* look at shorter ones with --max-length"):
+        looks.check_memory(Run(), model, 200_000)
+
+
+def test_repeated_tokens_stay_inside_the_window_and_need_words(small_model):
+    assert repeated.lengths_up_to(5) == []
+    assert repeated.lengths_up_to(100) == [8, 16, 32, 64]
+    assert repeated.lengths_up_to(131_072) == [8, 16, 32, 64, 128, 256, 512]
+
+    class Marked:
+        def vocabulary(self):
+            return {"▁the": 5, "ing": 6, "▁of": 7, "▁12": 8, "<s>": 9}
+
+    assert sorted(repeated.ordinary(Marked(), 4, 0)) == [5, 7]
+
+
+def finding(name, change, error, texts=40, tau=1.0, model="m"):
+    own = {"finding": name, "change": change, "change_se": error, "texts": texts}
+    return own | {"tau": tau, "temperature": f"τ {tau}", "model": model}
+
+
+SPECTRUM = [
+    {"temperature": f"τ {tau}", "interval": edge, "texts": 20, "over_bound_share": share}
+    for tau in (1.0, 0.8)
+    for edge, share in ((0, 0.0), (32, 0.5), (64, 0.25))
+]
+BOUNDS = [{"temperature": "τ 1.0", "worst": 0.4, "broken": 0, "over": 0.0}]
+
+
+@pytest.mark.parametrize(
+    ("row", "ending"),
+    [
+        (
+            finding("length", -0.5, 0.1),
+            "falls with length here, by 0.50 ± 0.20 from texts of 0–31 to texts of 64+ tokens; as S1 expects.",
+        ),
+        (
+            finding("length", 0.5, 0.1),
+            "rises with length here, by 0.50 ± 0.20 from texts of 0–31 to texts of 64+ tokens; against what S1 expects.",
+        ),
+        (
+            finding("length", 0.1, 0.1),
+            "changes with length is not to be told: 0.10 ± 0.20 from 0–31 to 64+ tokens; more texts would tell.",
+        ),
+        (
+            finding("versions", -0.5, 0.1),
+            "same 40 documents: with the content held, length makes a stronger filter.",
+        ),
+        (
+            finding("versions", 0.5, 0.1),
+            "same 40 documents: with the content held, length makes a weaker filter.",
+        ),
+        (
+            finding("versions", 0.5, 0.1, 4),
+            "from the shortest to the longest version of the same 4 documents: there are too few to tell.",
+        ),
+        (
+            finding("versions_cosine", 0.5, 0.1),
+            "with the content held, longer texts draw together.",
+        ),
+        (
+            finding("versions_cosine", -0.5, 0.1),
+            "with the content held, longer texts draw apart.",
+        ),
+        (
+            finding("temperature", 0.3, 0.01, tau=0.8),
+            "0.300 ± 0.020 against τ 1.0 on the same 40 texts: a weaker filter; it rises as τ falls, as S1 expects.",
+        ),
+        (
+            finding("temperature", -0.3, 0.01, tau=0.8),
+            "a stronger filter; it falls as τ falls, against what S1 expects.",
+        ),
+        (
+            finding("temperature", -0.3, 0.01, tau=1.2),
+            "a stronger filter; it rises as τ falls, as S1 expects.",
+        ),
+        (
+            finding("temperature", 0.01, 0.01, tau=0.8),
+            "moves by 0.010 ± 0.020 against τ 1.0 on the same 40 texts: no more than noise.",
+        ),
+    ],
+)
+def test_sentences_say_which_way(row, ending):
+    found = pl.DataFrame([finding("temperature", 0.0, 0.0), row], infer_schema_length=None)
+    mine = {"findings": found, "spectrum_by_length": pl.DataFrame(SPECTRUM)}
+    (sentence,) = of_model(mine, BOUNDS, EDGES)
+    assert sentence.startswith(f"{row['temperature']}: ")
+    assert sentence.endswith(ending)
+
+
+def test_theorems_that_do_not_hold_are_told():
+    mine = {"findings": pl.DataFrame([finding("temperature", 0.0, 0.0)]), "spectrum_by_length": pl.DataFrame(SPECTRUM)}
+    bounds = [{"temperature": "τ 0.8", "worst": 1.2, "broken": 3, "over": 0.25}]
+    assert of_model(mine, bounds, EDGES) == [
+        "τ 0.8: S1's Theorem 2 does not hold in 3 heads: ‖HC[SA(X)]‖ is up to 1.2000 of its bound, which rounding does not "
+        "explain.",
+        "τ 0.8: σ_a exceeds Theorem 3's curve in 25.0 % of all heads, layers and texts, at 32–63, 64+ tokens: logits of "
+        "σ_s ≥ 1 do, Gaussian ones too.",
+    ]
+
+
+def test_models_are_told_apart_which_way():
+    rows = [finding("model", change, 0.1, model=name) for name, change in (("b", 0.5), ("c", -0.5), ("d", 0.1))]
+    assert of_models(pl.DataFrame([*rows, finding("model", 0.5, None, 1, model="e")]), "a") == [
+        "τ 1.0: behind its last layer the tokens of a text are more alike in b than in a: within-text cosine +0.50 ± 0.20.",
+        "τ 1.0: behind its last layer the tokens of a text are less alike in c than in a: within-text cosine −0.50 ± 0.20.",
+        "τ 1.0: within-text cosine of d and a behind the last layer: no difference beyond noise.",
+        "τ 1.0: within-text cosine of e and a behind the last layer: 0.5 ± ?, there are too few to tell.",
+    ]
+
+
+def test_few_texts_need_more_than_a_normal_quantile():
+    assert told(finding("versions", 2.2, 1.0, 200)) == "rises"
+    assert told(finding("versions", 2.2, 1.0, 6)) == "noise"
+    assert told(finding("versions", 9.0, 1.0, 3)) == "unknown"
