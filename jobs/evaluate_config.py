@@ -37,12 +37,6 @@ class OwnTask(Strict):
     )
     samples_per_label: int = Field(8, ge=1, description="Texts of each label that one experiment learns from, as in MTEB.")
     experiments: int = Field(10, ge=1, le=100, description="Experiments whose scores are averaged, as in MTEB.")
-    texts_per_interval: int | None = Field(
-        None, ge=1, description="Test texts of each length interval, where there are as many; all of them unless given."
-    )
-    windows: bool = Field(
-        False, description="Whether intervals with too few test texts are filled with seeded windows of longer ones."
-    )
 
     @model_validator(mode="after")
     def _files_fit(self) -> OwnTask:
@@ -51,14 +45,6 @@ class OwnTask(Strict):
             if (getattr(self, name) is None) == (name in wanted):
                 verb = "needs" if name in wanted else "has no"
                 raise ValueError(f"task '{self.name}': {self.type} {verb} {name}")
-        return self
-
-    @model_validator(mode="after")
-    def _windows_fit(self) -> OwnTask:
-        if self.type != "classification" and self.texts_per_interval is not None:
-            raise ValueError(f"task '{self.name}': texts_per_interval is for classification")
-        if self.windows and self.texts_per_interval is None:
-            raise ValueError(f"task '{self.name}': windows fill intervals; give texts_per_interval")
         return self
 
 

@@ -137,7 +137,9 @@ def _score(own: OwnTask, place: str, value: Any) -> int:
 def _reranking(own: OwnTask, seed: int) -> Any:
     assert own.source is not None
     corpus: dict[str, str] = {}
-    queries, relevant, ranked = [], {}, {}
+    queries: list[dict[str, str]] = []
+    relevant: dict[str, dict[str, int]] = {}
+    ranked: dict[str, list[str]] = {}
     columns = dict.fromkeys(("query", "positives", "negatives", *own.where))
     for number, (place, values) in enumerate(_rows(own, own.source, columns)):
         if not _wanted(own, values):
@@ -166,7 +168,8 @@ def _reranking(own: OwnTask, seed: int) -> Any:
 
 def _classification(own: OwnTask, seed: int) -> Any:
     rows = _labelled(own)
-    test, train = [], []
+    test: list[dict[str, Any]] = []
+    train: list[dict[str, Any]] = []
     for text_id, text, label in rows:
         share = keyed_hash(text_id, seed) / 2**64
         (test if share < own.test_share else train).append({"id": text_id, "text": text, "label": label})
@@ -215,7 +218,7 @@ def _labelled(own: OwnTask) -> list[tuple[str, str, int]]:
 
 def _sts(own: OwnTask, seed: int) -> Any:
     assert own.source is not None
-    pairs = []
+    pairs: list[dict[str, Any]] = []
     for place, values in _rows(own, own.source, dict.fromkeys(("sentence1", "sentence2", "score", *own.where))):
         if _wanted(own, values):
             score = values["score"]
@@ -229,7 +232,7 @@ def _sts(own: OwnTask, seed: int) -> Any:
             pairs.append({"sentence1": first, "sentence2": second, "score": score})
     if len({pair["score"] for pair in pairs}) < 2:
         raise UsageError(f"task '{own.name}': '{shown(own.source)}' has no two pairs of different score")
-    scores = [pair["score"] for pair in pairs]
+    scores = [float(pair["score"]) for pair in pairs]
     task = _task(own, AbsTaskSTS, min_score=min(scores), max_score=max(scores))
     task.dataset = DatasetDict({"test": Dataset.from_list(pairs)})
     return task
