@@ -50,6 +50,7 @@ def leave_cosines(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
     """The cosine of each pair at one length, one part a temperature."""
     from tempscale.tokens import Tokens
 
+    worker.note_processor()
     row = work.to_pylist()[0]
     first, last = ends(worker.encoder.tokenizer)
     words = ordinary(worker.encoder.tokenizer, 2 * row["pairs"], row["seed"])
