@@ -61,10 +61,13 @@ def _diagnose(config: DiagnoseConfig, journal: Journal, fresh: bool) -> Look:
         shared.check_run(run, [("--out", run.storage)])
         try:
             two_texts.check(run, index)
-            chosen = _chosen(run, cluster, index, journal)
+            chosen, longest = _chosen(run, cluster, index, journal)
         except UsageError:
             run.storage.remove(runs.SHARDED)  # Nothing is worth going on with: a mistake blocks no folder.
             raise
+        # Not among those mistakes: a smaller machine must not cost what a larger one has looked into.
+        for model, tokens in zip(run.models, longest, strict=True):
+            looks.check_memory(run, model, tokens)
         for model in run.models:
             _looked(run, cluster, model, index, chosen, journal)
         looked = {"texts": len(chosen), "rejected": {m.label: looks.rejected(run, m) for m in run.models}}
@@ -93,8 +96,8 @@ def _check_inputs(config: DiagnoseConfig) -> None:
     engine.check_reachable(config.execution)
 
 
-def _chosen(run: Look, cluster: engine.Cluster, index: dict[str, Any], journal: Journal) -> list[str]:
-    """Ids of the texts that every model is to look into.
+def _chosen(run: Look, cluster: engine.Cluster, index: dict[str, Any], journal: Journal) -> tuple[list[str], list[int]]:
+    """Ids of the texts that every model is to look into, and tokens of the longest for each model.
 
     Raises:
         UsageError: there is none.
@@ -112,9 +115,7 @@ def _chosen(run: Look, cluster: engine.Cluster, index: dict[str, Any], journal: 
         stage.note = f"{counted(len(chosen), 'text')} by {by}"
     if not chosen:
         raise UsageError("there is no text of at least two tokens on which the tokenizers of all models work")
-    for model, lengths in zip(run.models, found, strict=True):
-        looks.check_memory(run, model, max(lengths[i] for i in chosen))
-    return chosen
+    return chosen, [max(lengths[i] for i in chosen) for lengths in found]
 
 
 def _of(run: Look, model: runs.Model) -> str:

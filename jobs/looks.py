@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from jobs.diagnose_config import DiagnoseConfig
 from jobs.diagnose_schema import HEAD_PART, KINDS, LAYER_PART, seen
 from jobs.engine import Cluster, results
 from jobs.errors import UsageError
+from jobs.findings import finite
 from jobs.runs import Model, RunOf
 from jobs.schema import REJECTED
 from jobs.storage import Storage
@@ -248,12 +248,7 @@ class Glance:
         by_head = torch.stack([values.double() for values in columns.values()], 1).tolist()
         own_row = torch.stack([value.double() for value in row.values()]).tolist()
         heads = [
-            {"layer": layer.number, "head": head} | dict(zip(columns, map(_number, values), strict=True))
+            {"layer": layer.number, "head": head} | dict(zip(columns, map(finite, values), strict=True))
             for head, values in enumerate(by_head)
         ]
-        return {"layer": layer.number} | dict(zip(row, map(_number, own_row), strict=True)), heads
-
-
-def _number(value: float) -> float | None:
-    """A finite number, or null: a text of one token has no difference between tokens to speak of."""
-    return value if math.isfinite(value) else None
+        return {"layer": layer.number} | dict(zip(row, map(finite, own_row), strict=True)), heads

@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -50,12 +50,30 @@ def rows(corpus: Corpus, without: str | None = None) -> Iterator[Row]:
     Raises:
         UsageError: as `records`.
     """
+    for row, _ in rows_with(corpus, {}, without):
+        yield row
+
+
+def rows_with(
+    corpus: Corpus, further: dict[str, str | None], without: str | None = None
+) -> Iterator[tuple[Row, Mapping[str, Any]]]:
+    """Each row of the corpus beside all its values, those of further columns among them.
+
+    Args:
+        corpus: as in `rows`.
+        further: columns that every row must have, each with the option that names it.
+        without: as in `records`.
+
+    Raises:
+        UsageError: as `records`.
+    """
     id_column = "id" if corpus.id_column is None else corpus.id_column
     ids: dict[str, str | None] = {id_column: "--id-column"}
     named, optional = ({}, ids) if corpus.id_column is None else (ids, {})
-    for record in records(corpus, Columns({corpus.text_column: "--text-column"}, named, optional), without):
+    columns = Columns({corpus.text_column: "--text-column", **further}, named, optional)
+    for record in records(corpus, columns, without):
         text_id = utf8_or_bytes(record.values.get(id_column))
-        yield Row(record.place, text_id, record.values.get(corpus.text_column), record.problem)
+        yield Row(record.place, text_id, record.values.get(corpus.text_column), record.problem), record.values
 
 
 def records(given: Source, columns: Columns, without: str | None = None) -> Iterator[Record]:

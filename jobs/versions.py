@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +10,8 @@ import pyarrow as pa
 from jobs import corpus, sources
 from jobs.diagnose_config import DiagnoseConfig
 from jobs.errors import UsageError
-from jobs.readers import Columns, Record, utf8_or_bytes
+from jobs.readers import utf8_or_bytes
 from jobs.runs import RunOf
-from jobs.sources import Row
 from tempscale.tiles import keyed_hash
 
 _OPTION = "--versions-of"
@@ -46,35 +45,28 @@ def check(config: DiagnoseConfig) -> None:
         UsageError: it has not.
     """
     if config.diagnosis.versions_of is not None:
-        next(iter(_records(config, config.diagnosis.versions_of)), None)
-
-
-def _records(config: DiagnoseConfig, column: str) -> Iterator[Record]:
-    given = config.corpus
-    ids: dict[str, str | None] = {_id_column(config): "--id-column"}
-    named, optional = (ids, {}) if given.id_column else ({}, ids)
-    return sources.records(
-        given, Columns({given.text_column: "--text-column", column: _OPTION}, named, optional), config.out
-    )
-
-
-def _id_column(config: DiagnoseConfig) -> str:
-    return config.corpus.id_column or "id"
+        next(sources.rows_with(config.corpus, {config.diagnosis.versions_of: _OPTION}, config.out), None)
 
 
 def _documents(config: DiagnoseConfig, column: str, read: set[str]) -> dict[str, str]:
-    given, id_column = config.corpus, _id_column(config)
     found: dict[str, str] = {}
-    for record in _records(config, column):
-        text = record.values.get(given.text_column)
-        row = Row(record.place, utf8_or_bytes(record.values.get(id_column)), text, record.problem)
-        if record.problem is not None or corpus.usable_text(text)[1] is not None:
+    for row, values in sources.rows_with(config.corpus, {column: _OPTION}, config.out):
+        if row.problem is not None or corpus.usable_text(row.text)[1] is not None:
             continue
         text_id, problem = corpus.identifier(row)
-        if problem is not None or text_id not in read or text_id in found:
-            continue
-        found[text_id] = _document(record.values.get(column), column)
+        if problem is None and text_id is not None and text_id in read and text_id not in found:
+            found[text_id] = _document(values.get(column), column)
     return {text_id: document for text_id, document in found.items() if document}
+
+
+def _versions(document_of: Mapping[str, str], lengths: Mapping[str, int]) -> dict[str, list[tuple[int, str]]]:
+    """(tokens, id) of each document's versions, ascending, by document; documents of one length only are left out."""
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for text_id, tokens in lengths.items():
+        if text_id in document_of:
+            groups.setdefault(document_of[text_id], []).append((tokens, text_id))
+    found = {name: sorted(own) for name, own in sorted(groups.items())}
+    return {name: own for name, own in found.items() if own[0][0] < own[-1][0]}
 
 
 def _document(value: Any, column: str) -> str:
@@ -106,11 +98,7 @@ def sample(document_of: Mapping[str, str], lengths: Mapping[str, int], wanted: i
     Raises:
         UsageError: no document has two versions of different length, or none fits into `wanted`.
     """
-    groups: dict[str, list[str]] = {}
-    for text_id in sorted(lengths):
-        if text_id in document_of:
-            groups.setdefault(document_of[text_id], []).append(text_id)
-    versions = {name: own for name, own in groups.items() if len({lengths[i] for i in own}) > 1}
+    versions = {name: [text_id for _, text_id in own] for name, own in _versions(document_of, lengths).items()}
     if not versions:
         raise UsageError(
             f"no two texts of different length share a value of column '{column}': give versions of one document the same "
@@ -130,11 +118,4 @@ def sample(document_of: Mapping[str, str], lengths: Mapping[str, int], wanted: i
 
 def ends(document_of: Mapping[str, str], lengths: Mapping[str, int]) -> list[tuple[str, str]]:
     """The shortest and the longest version of each document, by document; those of one length only are left out."""
-    groups: dict[str, list[tuple[int, str]]] = {}
-    for text_id, tokens in lengths.items():
-        if text_id in document_of:
-            groups.setdefault(document_of[text_id], []).append((tokens, text_id))
-    found: Sequence[tuple[tuple[int, str], tuple[int, str]]] = [
-        (min(own), max(own)) for _, own in sorted(groups.items()) if min(own)[0] < max(own)[0]
-    ]
-    return [(short[1], long[1]) for short, long in found]
+    return [(own[0][1], own[-1][1]) for own in _versions(document_of, lengths).values()]
