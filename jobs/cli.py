@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-import traceback
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import typer
 
-from jobs import options
+from jobs import cli_temperature, options
+from jobs.answering import EXIT_CODES, NO_GATE, answer
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,11 +25,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_EXIT_CODES = (
-    "Exit codes: 0 done · 1 done and the gate failed · 2 wrong usage, configuration or input · "
-    "3 incomplete: the same command goes on where it stopped."
-)
-
 
 @app.callback(invoke_without_command=False)
 def _tempscale() -> None:
@@ -39,7 +32,7 @@ def _tempscale() -> None:
 
 
 @app.command(
-    epilog=_EXIT_CODES
+    epilog=EXIT_CODES
     + "\n\nExamples:\n\n"
     + "  tempscale audit                                   the quick start: docstrings of installed packages\n\n"
     + "  tempscale audit --corpus texts.parquet --sample 20000 --out runs/mine\n\n"
@@ -106,11 +99,11 @@ def audit(
         settings = commands.configured(config, given, tau, temperature, intervals)
         return commands.audit(settings, console, fresh=not resume, plan=plan)
 
-    _answer(run)
+    answer(run)
 
 
 @app.command(
-    epilog=_EXIT_CODES.replace(" · 1 done and the gate failed", "")
+    epilog=NO_GATE
     + "\n\nExamples:\n\n"
     + "  tempscale pairs --pairs pairs.csv                 columns text_a and text_b, all-MiniLM, τ 1.0 and 0.8\n\n"
     + "  tempscale pairs --pairs mined.jsonl.gz --column-a query --column-b negatives --out runs/negatives\n\n"
@@ -157,11 +150,11 @@ def pairs(
         }  # fmt: skip
         return commands.pairs(checked(PairsConfig, inputs.nested(given)), console, fresh=not resume)
 
-    _answer(run)
+    answer(run)
 
 
 @app.command(
-    epilog=_EXIT_CODES.replace(" · 1 done and the gate failed", "")
+    epilog=NO_GATE
     + "\n\nExamples:\n\n"
     + "  tempscale diagnose                                200 docstrings by length, all-MiniLM, τ 1.0 and 0.8\n\n"
     + "  tempscale diagnose --corpus docs.parquet --model ./tuned --model ./backbone --texts 400 --out runs/why"
@@ -209,7 +202,7 @@ def diagnose(
         }  # fmt: skip
         return commands.diagnose(checked(DiagnoseConfig, inputs.nested(given)), console, fresh=not resume)
 
-    _answer(run)
+    answer(run)
 
 
 @app.command(epilog="Exit codes: 0 written · 2 the folder holds no finished run.")
@@ -222,44 +215,7 @@ def report(run: options.FinishedRun) -> None:
         console.print(f"report: {render_again(run)}", highlight=False, soft_wrap=True, markup=False)
         return 0
 
-    _answer(render)
-
-
-@app.command(
-    epilog="Exit codes: 0 written · 2 the model, temperature or folder cannot be used.\n\n"
-    "Embed queries and the whole index again, together: vectors of the two models do not mix."
-)
-def export(
-    out: options.NewFolder,
-    model: options.Model = None,
-    tau: options.Tau = None,
-    temperature: options.FoldedFile = None,
-) -> None:
-    """Fold a temperature into a plain safetensors checkpoint, with tokenizer, further stages and a model card.
-
-    Any server that runs the base model runs it. Schedules by length or role cannot be folded: attach them at run time.
-    """
-
-    def write(console: Console) -> int:
-        from jobs import inputs
-        from jobs.errors import UsageError
-
-        if (tau is None) == (temperature is None):
-            raise UsageError("give either --tau T or --temperature FILE")
-        value = inputs.temperature_of(tau if temperature is None else inputs.read_temperature(str(temperature)))
-        from jobs.export import export as fold_and_write
-        from tempscale.checkpoint import default_model
-
-        done = fold_and_write(model or default_model(), value, out)
-        console.print(
-            f"checkpoint: {done.folder}\n"
-            f"  temperature {value.canonical}, {done.dtype}; largest difference from attaching it: {done.difference:.1g}\n"
-            "  embed queries and the whole index again, together: vectors of the two models do not mix",
-            highlight=False, markup=False, soft_wrap=True,
-        )  # fmt: skip
-        return 0
-
-    _answer(write)
+    answer(render)
 
 
 @app.command(epilog="Exit codes: 0 done · 2 the folder is no cache, or the options do not fit.")
@@ -279,7 +235,10 @@ def cache(
 
         return commands.cache(folder, action, unused_for, keep or [], console)
 
-    _answer(run)
+    answer(run)
+
+
+app.add_typer(cli_temperature.app)
 
 
 def main() -> None:
@@ -290,39 +249,3 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         sys.exit(3)
-
-
-def _answer(command: Callable[[Console], int]) -> None:
-    """Run a command; what ends it early becomes one sentence and its exit code."""
-    from rich.console import Console
-
-    from jobs.errors import RunError
-
-    console = Console(stderr=True)
-    try:
-        code = command(console)
-    except RunError as error:
-        console.print(f"[bold red]error:[/] {_plain(error)}", highlight=False, soft_wrap=True)
-        code = error.exit_code
-    except KeyboardInterrupt:
-        console.print(
-            "[bold red]interrupted:[/] the same command goes on where this one stopped", highlight=False, soft_wrap=True
-        )
-        code = 3
-    except Exception as error:
-        console.print(
-            f"[bold red]error:[/] unexpected {type(error).__name__}: {_plain(error)}", highlight=False, soft_wrap=True
-        )
-        if os.environ.get("TEMPSCALE_DEBUG"):
-            traceback.print_exc()
-        else:
-            console.print("The run is incomplete; set TEMPSCALE_DEBUG=1 to see where it stopped.", soft_wrap=True)
-        code = 3
-    raise typer.Exit(code)
-
-
-def _plain(error: BaseException) -> str:
-    """The message with rich's markup characters kept as they are."""
-    from rich.markup import escape
-
-    return escape(str(error))

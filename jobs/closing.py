@@ -81,6 +81,24 @@ def close_diagnose(run: RunOf[Any]) -> None:
     console.print(f"\nreport  {root}/report.html\ntables  {root}/tables/", highlight=False, soft_wrap=True, markup=False)
 
 
+def close_evaluate(run: RunOf[Any]) -> None:
+    """Print each task's score under each temperature, and where the report is, on standard output."""
+    console = Console()
+    table = load_tables(run.storage)["evaluation"]
+    names = labels(table["temperature"].unique(maintain_order=True))
+    for (model,), own in table.group_by("model", maintain_order=True):
+        lines = []
+        for (task, _, subset), rows in own.group_by("task", "split", "subset", maintain_order=True):
+            first, *rest = rows.to_dicts()
+            called = task if subset in (None, "default") else f"{task} ({subset})"
+            changes = [f"{row['score']:.4f} ({with_error(row['change'], row['change_se'])})" for row in rest]
+            lines.append([f"{called}, {first['metric']}", f"{first['score']:.4f}", *changes])
+        print_table(console, (str(model), *(names[tau] for tau in own["temperature"].unique(maintain_order=True))), lines)
+    root = shown(run.storage.root)
+    told = f"\nin brackets the change, with a 95 % interval\nreport  {root}/report.html\ntables  {root}/tables/"
+    console.print(told, highlight=False, soft_wrap=True, markup=False)
+
+
 def _mean_of(rows: pl.DataFrame, column: str) -> str:
     values = rows[column].drop_nulls().to_numpy()
     return f"{values.mean():.4f}" if len(values) else "–"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from jobs.diagnose_config import DiagnoseConfig
+    from jobs.evaluate_config import EvaluateConfig
     from jobs.pairs_config import PairsConfig
     from jobs.progress import Journal
 
@@ -85,19 +86,33 @@ def diagnose(settings: DiagnoseConfig, console: Console, *, fresh: bool) -> int:
     return 0
 
 
+def evaluate(settings: EvaluateConfig, console: Console, *, fresh: bool) -> int:
+    """Score tasks under each temperature and print how it ended."""
+    names = [task if isinstance(task, str) else task.name for task in settings.tasks]
+    with _begun("evaluate", ", ".join(names), settings.out, console) as journal:
+        from jobs.evaluate import evaluate as run_evaluate
+
+        run = run_evaluate(settings, journal, fresh=fresh)
+    from jobs.closing import close_evaluate
+
+    close_evaluate(run)
+    return 0
+
+
 def render_again(folder: str) -> str:
     """Write the report of a finished run again from its tables; returns where it is.
 
     Raises:
         UsageError: the folder holds no finished run that has a report.
     """
-    from jobs import diagnose_report, report, runs
+    from jobs import diagnose_report, evaluate_report, report, runs
     from jobs.errors import UsageError
     from jobs.storage import Storage
     from jobs.summary import load_tables
     from jobs.urls import shown
 
     storage, pages = Storage(folder), {"audit": report.render, "diagnose": diagnose_report.render}
+    pages["evaluate"] = evaluate_report.render
     if not storage.exists(runs.DONE):
         raise UsageError(f"'{shown(folder)}' holds no finished run: there is no {runs.DONE} in it")
     record = storage.read_json(runs.DONE)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import altair as alt
 import polars as pl
 
-from jobs.figures import COLOURS, Z
+from jobs.figures import COLOURS
 from jobs.headline import interval_name
+from jobs.series import lines, point
 
-_DASHES = ([1, 0], [5, 4], [2, 3], [8, 3, 2, 3])
 PARTS = (
     ("hc_ratio", "whole layer"), ("hc_attention", "attention"), ("hc_residual", "residual sums"), ("hc_norms", "norms"),
     ("hc_feed_forward", "feed-forward"),
@@ -28,31 +27,31 @@ def filter_by_length(spectrum: pl.DataFrame, edges: Sequence[int]) -> alt.Chart 
     """σ_a against length for each τ with 95 % bands, and Theorem 3's curve from the measured σ_s, dashed (S1 Fig 5)."""
     names = [interval_name(edge, edges) for edge in sorted(spectrum["interval"].unique())]
     rows = [
-        _point(row["temperature"], line, interval_name(row["interval"], edges), row[f"{name}_mean"], row.get(f"{name}_se"))
+        point(row["temperature"], line, interval_name(row["interval"], edges), row[f"{name}_mean"], row.get(f"{name}_se"))
         for row in spectrum.to_dicts()
         for name, line in (("sigma_a", "measured"), ("sigma_a_bound", "Theorem 3's curve"))
     ]
-    return _lines(rows, names, "length in tokens", "σ_a", ["measured", "Theorem 3's curve"])
+    return lines(rows, names, "length in tokens", "σ_a", ["measured", "Theorem 3's curve"])
 
 
 def resemblance(spectrum: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
     """Mean cosine inside each length interval, of embeddings and, dashed, of mean word embeddings (S1 Fig 3)."""
     names = [interval_name(edge, edges) for edge in sorted(spectrum["interval"].unique())]
     rows = [
-        _point(row["temperature"], line, interval_name(row["interval"], edges), row[f"{name}_mean"], row[f"{name}_se"])
+        point(row["temperature"], line, interval_name(row["interval"], edges), row[f"{name}_mean"], row[f"{name}_se"])
         for row in spectrum.to_dicts()
         for name, line in (("cosine", "embeddings"), ("words_cosine", "word embeddings"))
     ]
-    return _lines(rows, names, "length in tokens", "mean cosine", ["embeddings", "word embeddings"])
+    return lines(rows, names, "length in tokens", "mean cosine", ["embeddings", "word embeddings"])
 
 
 def repeated(table: pl.DataFrame) -> alt.Chart | None:
     """Cosine of two texts of one repeated token each, against their length (S1 App. E.4)."""
     names = [str(n) for n in sorted(table["tokens"].unique())]
     rows = [
-        _point(row["temperature"], "", str(row["tokens"]), row["cosine_mean"], row["cosine_se"]) for row in table.to_dicts()
+        point(row["temperature"], "", str(row["tokens"]), row["cosine_mean"], row["cosine_se"]) for row in table.to_dicts()
     ]
-    return _lines(rows, names, "tokens", "cosine of the two texts")
+    return lines(rows, names, "tokens", "cosine of the two texts")
 
 
 def parts(summary: pl.DataFrame) -> alt.Chart | None:
@@ -74,7 +73,7 @@ def parts(summary: pl.DataFrame) -> alt.Chart | None:
             legend=alt.Legend(orient="top", title=None, columns=2, labelLimit=200),
         )
         one = alt.Chart(alt.Data(values=[{"y": 1}])).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(y="y:Q")
-        lines = (
+        drawn = (
             alt.Chart(alt.Data(values=rows))
             .mark_line(point=True, strokeWidth=2)
             .encode(
@@ -84,7 +83,7 @@ def parts(summary: pl.DataFrame) -> alt.Chart | None:
                 tooltip=["layer:O", "part:N", alt.Tooltip("ratio:Q", format=".4f")],
             )
         )
-        panels.append(alt.layer(one, lines).properties(width=330, height=260, title=label))
+        panels.append(alt.layer(one, drawn).properties(width=330, height=260, title=label))
     return alt.concat(*panels, columns=2, spacing=28)
 
 
@@ -171,15 +170,15 @@ def together(summary: pl.DataFrame) -> alt.Chart | None:
     mine = summary.filter(pl.col("interval").is_null())
     layers = {name: int(own["layer"].max()) + 1 for (name,), own in mine.group_by("model")}
     by_layer = len(set(layers.values())) == 1
-    lines = mine["temperature"].unique(maintain_order=True).to_list()
+    kinds = mine["temperature"].unique(maintain_order=True).to_list()
     panels = []
     for name, title in (*_CONCENTRATION, *_CONTRACTION, ("sigma_a_mean", "σ_a, mean over heads")):
         rows = [
-            _point(row["model"], row["temperature"], x, row[f"{name}_mean"], row[f"{name}_se"])
+            point(row["model"], row["temperature"], x, row[f"{name}_mean"], row[f"{name}_se"])
             for row in mine.to_dicts()
             for x in [row["layer"] if by_layer else (row["layer"] + 1) / layers[row["model"]]]
         ]
-        chart = _lines(rows, None, "layer" if by_layer else "share of layers passed", "", lines)
+        chart = lines(rows, None, "layer" if by_layer else "share of layers passed", "", kinds)
         if chart is not None:
             panels.append(chart.properties(width=330, height=190, title=title))
     return alt.concat(*panels, columns=2, spacing=24) if panels else None
@@ -194,51 +193,10 @@ def _by_layer(summary: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> alt.
     panels = []
     for name, title in columns:
         rows = [
-            _point(row["temperature"], "", str(row["layer"]), row[f"{name}_mean"], row[f"{name}_se"])
+            point(row["temperature"], "", str(row["layer"]), row[f"{name}_mean"], row[f"{name}_se"])
             for row in mine.to_dicts()
         ]
-        chart = _lines(rows, names, "layer", "")
+        chart = lines(rows, names, "layer", "")
         if chart is not None:
             panels.append(chart.properties(width=330, height=190, title=title))
     return alt.concat(*panels, columns=2, spacing=24) if panels else None
-
-
-def _point(series: str, line: str, x: str | float, value: float | None, error: float | None = None) -> dict[str, Any]:
-    ends = (None, None) if value is None or error is None else (value - Z * error, value + Z * error)
-    return {"series": series, "line": line, "x": x, "value": value, "low": ends[0], "high": ends[1]}
-
-
-def _lines(
-    rows: list[dict[str, Any]], names: list[str] | None, x_title: str, y_title: str, lines: Sequence[str] = ()
-) -> alt.Chart | None:
-    """A colour a series, a dash for each of `lines`, over named places or, where there are no names, over numbers."""
-    rows = [row for row in rows if row["value"] is not None]
-    if not rows:
-        return None
-    domain = list(dict.fromkeys(row["series"] for row in rows))
-    places: dict[str, Any] = {"title": x_title, "axis": alt.Axis(labelAngle=0, labelOverlap="greedy")}
-    x = alt.X("x:Q", **places) if names is None else alt.X("x:O", sort=names, **places)
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        x=x,
-        color=alt.Color(
-            "series:N",
-            scale=alt.Scale(domain=domain, range=[COLOURS[k % len(COLOURS)] for k in range(len(domain))]),
-            legend=alt.Legend(orient="top", title=None, symbolOpacity=1, labelLimit=310, columns=1 if names is None else 0),
-        ),
-        detail="line:N",
-    )
-    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=y_title or None), y2="high:Q")
-    dash: Any = alt.value([1, 0])
-    if len(lines) > 1:
-        dash = alt.StrokeDash(
-            "line:N",
-            scale=alt.Scale(domain=list(lines), range=[_DASHES[k % len(_DASHES)] for k in range(len(lines))]),
-            legend=alt.Legend(orient="top", title=None, labelLimit=310, symbolSize=600),
-        )
-    y = alt.Y("value:Q", scale=alt.Scale(zero=False))
-    line = base.mark_line(strokeWidth=2).encode(y=y, strokeDash=dash)
-    # Points of their own: as an overlay of the line they would hide its dashes in the legend.
-    points = base.mark_circle(size=40, opacity=1).encode(
-        y=y, tooltip=[x, "series:N", "line:N", *(alt.Tooltip(f"{k}:Q", format=".4f") for k in ("value", "low", "high"))]
-    )
-    return alt.layer(band, line, points).properties(width="container", height=280)

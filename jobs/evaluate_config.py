@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -12,6 +13,14 @@ from tempscale.temperature import ROLES, Temperature
 
 OWN_KINDS = ("retrieval", "reranking", "classification", "clustering", "sts")
 _FILES = {"retrieval": ("corpus", "queries", "qrels")} | dict.fromkeys(OWN_KINDS[1:], ("source",))
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """A file of a task, as `sources` reads it."""
+
+    source: str
+    kind: ClassVar[str] = "task file"
 
 
 class OwnTask(Strict):
@@ -37,6 +46,15 @@ class OwnTask(Strict):
     )
     samples_per_label: int = Field(8, ge=1, description="Texts of each label that one experiment learns from, as in MTEB.")
     experiments: int = Field(10, ge=1, le=100, description="Experiments whose scores are averaged, as in MTEB.")
+    texts_per_interval: int | None = Field(
+        None,
+        ge=1,
+        description="Test a classification on so many texts of each length interval (500 in S1), if there are so "
+        "many; on all test rows unless given.",
+    )
+    windows: bool = Field(
+        False, description="Fill length intervals that hold fewer with seeded windows of longer texts, marked as such."
+    )
 
     @model_validator(mode="after")
     def _files_fit(self) -> OwnTask:
@@ -45,6 +63,11 @@ class OwnTask(Strict):
             if (getattr(self, name) is None) == (name in wanted):
                 verb = "needs" if name in wanted else "has no"
                 raise ValueError(f"task '{self.name}': {self.type} {verb} {name}")
+        for name in ("texts_per_interval", "windows"):
+            if getattr(self, name) and self.type != "classification":
+                raise ValueError(f"task '{self.name}': {name} is for classification, not for {self.type}")
+        if self.windows and self.texts_per_interval is None:
+            raise ValueError(f"task '{self.name}': windows fill length intervals; give texts_per_interval too")
         return self
 
 
@@ -78,6 +101,11 @@ class EvaluateConfig(Strict):
         min_length=1, description="MTEB tasks and benchmarks by name, such as MTEB(eng, v2), and tasks of your own."
     )
     embedding: Scoring = Field(default_factory=lambda: Scoring.model_validate({}), description="Models and temperatures.")
+    audits: list[str] = Field(
+        [],
+        description="Finished audits of the same models, whose SOCM is set beside the scores (S2 Fig 5, Table 1).",
+    )
+    backbones: dict[str, str] = Field({}, description="Which model each was made from, by label, for differences to it.")
     analysis: Intervals = Field(default_factory=lambda: Intervals.model_validate({}), description="Length intervals.")
     execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
 

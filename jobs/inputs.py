@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from jobs.errors import UsageError
+from jobs.evaluate_config import OWN_KINDS
+from jobs.urls import reason, shown
 from tempscale.temperature import Temperature
 
 
@@ -66,6 +70,69 @@ def read_edges(text: str) -> list[int]:
         return [int(edge) for edge in text.split(",")]
     except ValueError:
         raise UsageError(f"--intervals '{text}' must be whole numbers with commas between them, e.g. 0,100,200") from None
+
+
+def read_tasks(texts: list[str], texts_per_interval: int | None, windows: bool | None) -> list[Any]:
+    """The tasks that --task names: MTEB's by name, one's own as data.
+
+    Raises:
+        UsageError: a folder does not hold what a retrieval needs.
+    """
+    tasks: list[Any] = []
+    for text in texts:
+        kind, _, path = text.partition(":")
+        if kind not in OWN_KINDS or not path:
+            tasks.append(text)
+            continue
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", path.rstrip("/").rsplit("/", 1)[-1].split(".")[0]).strip("-._") or kind
+        task: dict[str, Any] = {"name": stem, "type": kind}
+        if kind == "retrieval":
+            task |= {name: _only(path, name) for name in ("corpus", "queries", "qrels")}
+        else:
+            task["source"] = path
+        if kind == "classification":
+            by_length = {"texts_per_interval": texts_per_interval, "windows": windows}
+            task |= {name: value for name, value in by_length.items() if value is not None}
+        tasks.append(task)
+    if (texts_per_interval is not None or windows) and not any(
+        isinstance(t, dict) and t["type"] == "classification" for t in tasks
+    ):
+        raise UsageError("--texts-per-interval and --windows belong to --task classification:FILE; give both")
+    return tasks
+
+
+def _only(folder: str, name: str) -> str:
+    """The one file of a folder that is called so, whatever its kind."""
+    import fsspec
+
+    pattern = f"{folder.rstrip('/')}/{name}.*"
+    try:
+        fs, path = fsspec.core.url_to_fs(os.path.expanduser(pattern))
+        found = [str(fs.unstrip_protocol(file)) if "://" in folder else str(file) for file in fs.glob(path)]
+    except (ImportError, ValueError, OSError) as error:
+        raise UsageError(f"--task retrieval:{shown(folder)} cannot be opened: {reason(error, folder)}") from None
+    if len(found) != 1:
+        told = "no such file" if not found else f"{len(found)} of them"
+        raise UsageError(
+            f"--task retrieval:{shown(folder)}: the folder must hold one file {name}.* (Parquet, JSONL, CSV or TSV), and "
+            f"there is {told}"
+        )
+    return found[0]
+
+
+def read_pairs(texts: list[str]) -> dict[str, str]:
+    """MODEL=BACKBONE as data.
+
+    Raises:
+        UsageError: a text is not of that form.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        model, _, backbone = text.partition("=")
+        if not model or not backbone:
+            raise UsageError(f"--backbone '{text}' is not of the form MODEL=BACKBONE")
+        found[model] = backbone
+    return found
 
 
 def lay_over(data: dict[str, Any], name: str, value: Any) -> None:

@@ -13,7 +13,7 @@ def _option(panel: str, text: str, metavar: str | None = None, *names: str, **mo
 
 
 _TEXTS, _MODEL, _MEASURED, _RUN = "Texts", "Model and temperature", "What is measured", "The run"
-_PAIRS = "Pairs"
+_PAIRS, _TASKS = "Pairs", "Tasks"
 
 PUBLISHED_REGULARIZATION = 1e-9
 """ε of S2's published code: what --paper stands for."""
@@ -136,6 +136,51 @@ Neighbours = Annotated[
 Seed = Annotated[int | None, _option(_MEASURED, "Seed of every sample (default: 0).")]
 Out = Annotated[str | None, _option(_RUN, "The run folder (default: runs/audit).", "DIR")]
 DiagnoseOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs/diagnose).", "DIR", "--out")]
+EvaluateOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs/evaluate).", "DIR", "--out")]
+Tasks = Annotated[
+    list[str] | None,
+    _option(
+        _TASKS, "A task or benchmark of MTEB by name, or your own as TYPE:PATH: retrieval, reranking, classification, "
+        "clustering, sts; a file, for retrieval a folder with corpus, queries and qrels. Repeatable.", "TASK", "--task",
+        "--tasks",
+    ),
+]  # fmt: skip
+TextsPerInterval = Annotated[
+    int | None,
+    _option(
+        _TASKS, "Test classifications of your own on so many texts of each length interval, as S1 with 500.", "N",
+        "--texts-per-interval",
+    ),
+]  # fmt: skip
+Windows = Annotated[
+    bool | None,
+    _option(
+        _TASKS, "Fill intervals that hold fewer with windows of longer texts, drawn by seed and marked.", None, "--windows",
+        show_default=False,
+    ),
+]  # fmt: skip
+RoleGrid = Annotated[
+    bool | None,
+    _option(_MODEL, "Also every query τ with every document τ, for retrieval.", None, "--role-grid", show_default=False),
+]
+Prompts = Annotated[
+    str | None, _option(_MODEL, "Put the model's own prompts before queries and documents (default: none).", "none|model")
+]
+Audits = Annotated[
+    list[str] | None,
+    _option(
+        _MEASURED,
+        "A finished audit of the same models, whose SOCM is set beside their scores. Repeatable.",
+        "RUN",
+        "--audit",
+    ),
+]
+Backbones = Annotated[
+    list[str] | None,
+    _option(
+        _MEASURED, "Which model one was made from, for the difference to it. Repeatable.", "MODEL=BACKBONE", "--backbone"
+    ),
+]
 LookedTexts = Annotated[
     int | None, _option(_MEASURED, "Texts to look into, spread over the length intervals (default: 200).", "N", "--texts")
 ]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from datasets import Dataset, DatasetDict
 from mteb.abstasks.classification import AbsTaskClassification
@@ -17,10 +16,12 @@ from mteb.abstasks.task_metadata import TaskMetadata
 from jobs import sources
 from jobs.corpus import usable_id, usable_text
 from jobs.errors import UsageError
-from jobs.evaluate_config import OwnTask
+from jobs.evaluate_config import OwnTask, TaskFile
 from jobs.readers import Columns, utf8_or_bytes
 from jobs.urls import shown
+from jobs.windows import Chosen, Labelled, by_interval
 from tempscale.tiles import keyed_hash
+from tempscale.tokens import Tokenizer
 
 _SCORES = {
     "retrieval": "ndcg_at_10", "reranking": "map_at_1000", "classification": "accuracy", "clustering": "v_measure",
@@ -33,24 +34,23 @@ _QUERY, _DOCUMENT, _RELEVANCE = ("query_id", "query-id", "qid"), ("doc_id", "cor
 _BATCH = 512
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A file of a task, as `sources.records` reads it."""
-
-    source: str
-    kind: ClassVar[str] = "task file"
-
-
-def build(own: OwnTask, seed: int) -> Any:
+def build(own: OwnTask, seed: int, tokenizer: Tokenizer | None = None, edges: Sequence[int] = ()) -> Any:
     """The task with its data.
+
+    Args:
+        own: what it is.
+        seed: of what is drawn.
+        tokenizer: tells lengths, where `texts_per_interval` asks for so many texts of each.
+        edges: lower edges of the length intervals, for the same.
 
     Raises:
         UsageError: a file cannot be read or does not hold what the type needs; one sentence.
     """
-    made = {
-        "retrieval": _retrieval, "reranking": _reranking, "classification": _classification, "clustering": _clustering,
-        "sts": _sts,
-    }[own.type](own, seed)  # fmt: skip
+    if own.type == "classification":
+        made = _classification(own, seed, tokenizer, edges)
+    else:
+        makers = {"retrieval": _retrieval, "reranking": _reranking, "clustering": _clustering, "sts": _sts}
+        made = makers[own.type](own)
     made.data_loaded = True
     return made
 
@@ -67,7 +67,7 @@ def _task(own: OwnTask, base: type, **attributes: Any) -> Any:
     return type(own.name, (base,), loaded | attributes)()
 
 
-def _retrieval(own: OwnTask, seed: int) -> Any:
+def _retrieval(own: OwnTask) -> Any:
     assert own.corpus is not None
     assert own.queries is not None
     assert own.qrels is not None
@@ -134,7 +134,7 @@ def _score(own: OwnTask, place: str, value: Any) -> int:
         raise _wrong(own, place, f"the relevance {value!r} is no number") from None
 
 
-def _reranking(own: OwnTask, seed: int) -> Any:
+def _reranking(own: OwnTask) -> Any:
     assert own.source is not None
     corpus: dict[str, str] = {}
     queries: list[dict[str, str]] = []
@@ -166,13 +166,18 @@ def _reranking(own: OwnTask, seed: int) -> Any:
     return task
 
 
-def _classification(own: OwnTask, seed: int) -> Any:
-    rows = _labelled(own)
-    test: list[dict[str, Any]] = []
+def _classification(own: OwnTask, seed: int, tokenizer: Tokenizer | None, edges: Sequence[int]) -> Any:
+    held: list[Labelled] = []
     train: list[dict[str, Any]] = []
-    for text_id, text, label in rows:
-        share = keyed_hash(text_id, seed) / 2**64
-        (test if share < own.test_share else train).append({"id": text_id, "text": text, "label": label})
+    for row in _labelled(own):
+        if keyed_hash(row.id, seed) / 2**64 < own.test_share:
+            held.append(row)
+        else:
+            train.append(row._asdict())
+    chosen = [Chosen(*row, window=False) for row in held]
+    if own.texts_per_interval is not None and tokenizer is not None:
+        chosen = by_interval(held, tokenizer, edges, own.texts_per_interval, own.windows, seed)
+    test = [row._asdict() for row in chosen]
     for name, part in (("learn from", train), ("test on", test)):
         if len({row["label"] for row in part}) < 2:
             raise UsageError(
@@ -185,19 +190,19 @@ def _classification(own: OwnTask, seed: int) -> Any:
     return task
 
 
-def _clustering(own: OwnTask, seed: int) -> Any:
+def _clustering(own: OwnTask) -> Any:
     rows = _labelled(own)
     task = _task(
         own, AbsTaskClustering, max_fraction_of_documents_to_embed=None, max_document_to_embed=len(rows),
         input_column_name="text", label_column_name="labels",
     )  # fmt: skip
-    data = [{"id": text_id, "text": text, "labels": label} for text_id, text, label in rows]
+    data = [{"id": row.id, "text": row.text, "labels": row.label} for row in rows]
     task.dataset = DatasetDict({"test": Dataset.from_list(data)})
     return task
 
 
-def _labelled(own: OwnTask) -> list[tuple[str, str, int]]:
-    """(id, text, label's number), labels numbered in alphabetical order."""
+def _labelled(own: OwnTask) -> list[Labelled]:
+    """Texts with their labels' numbers, labels numbered in alphabetical order."""
     assert own.source is not None
     found: list[tuple[str, str, str]] = []
     required = {own.text_column: "text_column", own.label_column: "label_column"} | dict.fromkeys(own.where)
@@ -213,10 +218,10 @@ def _labelled(own: OwnTask) -> list[tuple[str, str, int]]:
     if len(labels) < 2:
         told = f"the one label {next(iter(labels))!r}" if labels else "no row"
         raise UsageError(f"task '{own.name}': '{shown(own.source)}' has {told}; {own.type} needs at least two labels")
-    return [(text_id, text, labels[label]) for text_id, text, label in found]
+    return [Labelled(text_id, text, labels[label]) for text_id, text, label in found]
 
 
-def _sts(own: OwnTask, seed: int) -> Any:
+def _sts(own: OwnTask) -> Any:
     assert own.source is not None
     pairs: list[dict[str, Any]] = []
     for place, values in _rows(own, own.source, dict.fromkeys(("sentence1", "sentence2", "score", *own.where))):
@@ -248,7 +253,7 @@ def _rows(
     """
     columns = Columns(dict(required), {}, dict(optional or {}))
     try:
-        for record in sources.records(_Source(source), columns):
+        for record in sources.records(TaskFile(source), columns):
             if record.problem is not None:
                 raise _wrong(own, record.place, record.problem)
             yield record.place, record.values

@@ -26,8 +26,14 @@ EXCEPTIONS = "partials/exceptions"
 """One sentence a file: what is not byte-identical to any other run of the same texts."""
 PROCESSORS = "partials/processors"
 """What kinds worked on a run, by step: each has last digits of its own."""
-_OURS = (DONE, "report.html", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards", BEGUN)
+_OURS = (
+    DONE, "report.html", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards", "cells",
+    "mteb", BEGUN,
+)  # fmt: skip
 _VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "numba", "pyarrow", "ray", "polars")
+
+_FURTHER_VERSIONS = {"evaluate": ("mteb", "scikit-learn")}
+"""What decides the scores of a command besides."""
 
 
 class RunConfig(Protocol):
@@ -119,7 +125,8 @@ def begin(config: Config, *, fresh: bool = False) -> RunOf[Config]:
     identity: dict[str, Any] = {
         "config": config.identity(),
         "models": {m.label: {"fingerprint": m.fingerprint, "max_length": m.max_length} for m in models},
-        "versions": {"tempscale": tempscale.__version__} | {name: metadata.version(name) for name in _VERSIONS},
+        "versions": {"tempscale": tempscale.__version__}
+        | {name: metadata.version(name) for name in (*_VERSIONS, *_FURTHER_VERSIONS.get(config.command, ()))},
     }
     identity["config"]["embedding"]["models"] = [m.label for m in models]
     _hide_secrets(identity["config"], config.reads)
@@ -127,7 +134,7 @@ def begin(config: Config, *, fresh: bool = False) -> RunOf[Config]:
         identity["command"] = config.command
     found = _begun(storage)
     # Before its corpus was read to the end a run holds nothing worth going on with: a mistyped --corpus blocks no folder.
-    if found is not None and (fresh or not (storage.exists(SHARDED) or storage.exists(DONE))):
+    if found is not None and (fresh or not any(map(storage.exists, (SHARDED, "cells", DONE)))):
         for name in _OURS:
             storage.remove(name)
         found = None
@@ -224,9 +231,11 @@ def facts(run: RunOf[Any]) -> dict[str, Any]:
 
 def _hide_secrets(config: dict[str, Any], reads: str) -> None:
     """Leave out what a source's URL may hold that is nobody else's business."""
-    for section in (config[reads], config.get("queries")):
-        if section is not None:
-            section["source"] = shown(section["source"])
+    named = config[reads]
+    for section in [*(named if isinstance(named, list) else [named]), config.get("queries")]:
+        for name in ("source", "corpus", "queries", "qrels"):
+            if isinstance(section, dict) and isinstance(section.get(name), str):
+                section[name] = shown(section[name])
 
 
 def complete(run: RunOf[Any], record: dict[str, Any]) -> None:

@@ -21,6 +21,9 @@ from tempscale.temperature import Temperature
 _RANKED = {"ndcg_at_": "ndcg_cut_", "map_at_": "map_cut_", "recall_at_": "recall_", "precision_at_": "P_"}
 """mteb's names of scores of a query, and trec_eval's."""
 
+_EMPTY = dict.fromkeys(("window", "value", "ndcg_at_10", "ndcg_at_100", "entropy", "predicted", "gold"))
+"""What an item of another type of task would have."""
+
 
 class Cell(NamedTuple):
     """What one cell gives."""
@@ -92,6 +95,9 @@ class _Record:
                     return labels
 
             task.evaluator = Recording
+            scores_of = type(task)._calculate_scores
+            # As arrays: over a column of the data set scikit-learn would go row by row, for seconds each time.
+            task._calculate_scores = lambda labels, found: scores_of(task, np.asarray(labels), np.asarray(found))
 
 
 def _entropy(classifier: Any, embeddings: Any) -> np.ndarray:
@@ -112,7 +118,7 @@ def _items(
         return _queries(here, own, task.metadata.main_score, *record.queries[split, subset])
     if isinstance(task, AbsTaskClassification) and record.experiments and not task.is_cross_validation:
         mine, record.labels = record.labels[: record.experiments], record.labels[record.experiments :]
-        return _texts(here, own[-1], _ids(task, split, subset), mine), []
+        return _texts(here, own[-1], _dataset(task, split, subset), mine), []
     if isinstance(task, AbsTaskSTS):
         return _pairs(here, own, _dataset(task, split, subset), predicted[subset][split]), []
     return [], []
@@ -129,7 +135,7 @@ def _queries(
     items, relevant = [], []
     for query in sorted(scores):
         got = scores[query]
-        row = here | {"item": query, "tokens": lengths["query"].get(query), "value": got.get(name)}
+        row = _EMPTY | here | {"item": query, "tokens": lengths["query"].get(query), "value": got.get(name)}
         items.append(row | {"ndcg_at_10": got.get("ndcg_cut_10"), "ndcg_at_100": got.get("ndcg_cut_100")})
         # As trec_eval ranks: by score, equal ones by id, both descending.
         ranked = sorted(results[query].items(), key=lambda pair: (pair[1], pair[0]), reverse=True)
@@ -142,27 +148,27 @@ def _queries(
 
 
 def _texts(
-    here: dict[str, str], own: Texts, ids: list[str], experiments: list[tuple[np.ndarray, np.ndarray]]
+    here: dict[str, str], own: Texts, data: Any, experiments: list[tuple[np.ndarray, np.ndarray]]
 ) -> list[dict[str, Any]]:
+    ids, windows = (data[name] if name in data.column_names else None for name in ("id", "window"))
+    names = [str(k) for k in range(len(data))] if ids is None else [str(key) for key in ids]
     right = np.mean([row[0] for row in experiments], axis=0)
     entropy = np.mean([row[1] for row in experiments], axis=0)
-    columns = zip(ids, own.lengths, right.tolist(), entropy.tolist(), strict=True)
-    return [here | {"item": i, "tokens": n, "value": v, "entropy": e if e == e else None} for i, n, v, e in columns]
+    columns = zip(names, own.lengths, right.tolist(), entropy.tolist(), windows or [False] * len(names), strict=True)
+    return [
+        _EMPTY | here | {"item": i, "tokens": n, "window": w, "value": v, "entropy": e if e == e else None}
+        for i, n, v, e, w in columns
+    ]
 
 
 def _pairs(here: dict[str, str], own: list[Texts], dataset: Any, scores: dict[str, Any]) -> list[dict[str, Any]]:
     tokens = np.sum([texts.lengths for texts in own[:2]], axis=0).tolist()
     columns = zip(tokens, scores["cosine_scores"], dataset["score"], strict=True)
     return [
-        here | {"item": str(k), "tokens": n, "predicted": float(cosine), "gold": float(gold)}
+        _EMPTY | here | {"item": str(k), "tokens": n, "predicted": float(cosine), "gold": float(gold)}
         for k, (n, cosine, gold) in enumerate(columns)
     ]
 
 
 def _dataset(task: Any, split: str, subset: str) -> Any:
     return task.dataset[subset][split] if subset in task.dataset else task.dataset[split]
-
-
-def _ids(task: Any, split: str, subset: str) -> list[str]:
-    data = _dataset(task, split, subset)
-    return [str(key) for key in (data["id"] if "id" in data.column_names else range(len(data)))]

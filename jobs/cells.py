@@ -1,0 +1,103 @@
+"""Cells of an evaluation on Ray: one worker scores a task under several temperatures, loading and tokenising it once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from jobs import actor, tasks
+from jobs.errors import UsageError
+from jobs.evaluate_config import EvaluateConfig
+from jobs.evaluate_schema import CELLS, ITEM_PART, RELEVANT_PART
+from jobs.runs import Model, RunOf
+from jobs.tasks import Unit
+from tempscale.checkpoint import first_line
+from tempscale.temperature import Temperature
+
+Evaluation = RunOf[EvaluateConfig]
+
+
+def folder(run: Evaluation, model: Model, temperature: Temperature, unit: Unit) -> str:
+    """Where a cell's parts lie; `result.json` is written last."""
+    return f"{run.place(CELLS, model, temperature)}/task={unit.slug}"
+
+
+def done(run: Evaluation, model: Model, temperature: Temperature, unit: Unit, state: Any) -> bool:
+    """Whether a cell is there, made from the files as they are."""
+    name = f"{folder(run, model, temperature, unit)}/result.json"
+    return run.storage.exists(name) and run.storage.read_json(name)["state"] == state
+
+
+def work(
+    run: Evaluation, crew: actor.Crew, workers: int, model: Model, units: Sequence[Unit], advance: Callable[[int], None]
+) -> dict[tuple[str, str], str]:
+    """Score every task under every temperature, but for the cells that are there.
+
+    Returns:
+        What went wrong, by (task, canonical temperature) of each cell that is missing.
+
+    Raises:
+        IncompleteRun: a worker failed for good.
+    """
+    pieces: list[dict[str, Any]] = []
+    for unit in units:
+        state = tasks.state(unit)
+        missing = [t.canonical for t in run.temperatures if not done(run, model, t, unit, state)]
+        advance(len(run.temperatures) - len(missing))
+        # Few tasks on many workers: each takes some of the temperatures. More pieces would load the task more often.
+        for own in np.array_split(missing, min(len(missing), -(-workers // len(units)))) if missing else ():
+            pieces.append({"unit": unit._asdict(), "temperatures": own.tolist(), "state": state})
+    config = run.config
+    shared = {
+        "seed": config.seed, "prompts": config.embedding.prompts, "edges": config.analysis.intervals,
+        "keep": config.embedding.role_grid, "lengths_by": run.models[0].name, "max_length": run.models[0].max_length,
+    }  # fmt: skip
+    work = {k: pa.table({"spec": [json.dumps(piece | shared)]}) for k, piece in enumerate(pieces)}
+    wrong: dict[tuple[str, str], str] = {}
+    for report in crew.work(leave_cells, work):
+        advance(report["cells"])
+        wrong |= {(report["task"], temperature): sentence for temperature, sentence in report["wrong"].items()}
+    return wrong
+
+
+def leave_cells(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Score one task and write its cells; what fails is told, and the other temperatures go on."""
+    from jobs.mteb_model import MtebModel
+    from jobs.scored import score
+
+    spec = json.loads(work.column("spec")[0].as_py())
+    unit, temperatures = Unit(**spec["unit"]), [Temperature.of(text) for text in spec["temperatures"]]
+    report: dict[str, Any] = {"task": unit.name, "cells": len(temperatures), "wrong": {}}
+    try:
+        # Lengths by the first model's tokenizer: every model is asked about the same texts.
+        tokenizer = actor.tokenizer(spec["lengths_by"], spec["max_length"], "truncate")
+        task = tasks.load(unit, spec["seed"], tokenizer, spec["edges"])
+    except Exception as error:
+        return report | {"wrong": {t.canonical: _sentence(unit.name, error) for t in temperatures}}
+    prompts = tasks.prompts(worker.model.name) if spec["prompts"] == "model" else None
+    model = MtebModel(worker.encoder, worker.model.label, worker.model.fingerprint, prompts)
+    for temperature in temperatures:
+        try:
+            cell = score(task, model, temperature, spec["keep"])
+        except Exception as error:
+            report["wrong"][temperature.canonical] = _sentence(unit.name, error)
+            continue
+        at = f"{CELLS}/model={worker.model.label}/temperature={temperature.slug}/task={unit.slug}"
+        worker.storage.write_table(f"{at}/items.parquet", ITEM_PART.build_rows(cell.items))
+        worker.storage.write_table(f"{at}/relevant.parquet", RELEVANT_PART.build_rows(cell.relevant))
+        texts = sum(len(own.ids) for own in model.seen)
+        cut = sum(own.truncated for own in model.seen) / texts if texts else None
+        facts = {"type": str(task.metadata.type), "metric": task.metadata.main_score, "truncated_share": cut}
+        worker.storage.write_json(f"{at}/result.json", {"mteb": cell.result, "state": spec["state"]} | facts)
+    worker.note_processor()
+    return report
+
+
+def _sentence(name: str, error: Exception) -> str:
+    if isinstance(error, UsageError):
+        return str(error)
+    return f"task '{name}' failed with {type(error).__name__}: {first_line(error)}"

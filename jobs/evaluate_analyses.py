@@ -1,0 +1,122 @@
+"""The papers' analyses of one cell's items: by length, at both ends of the lengths, by role."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from jobs import paired
+from tempscale.length import interval_of
+
+_END = 0.2
+"""S1's longest and shortest share, of queries and of relevant documents."""
+_FEWEST = 5
+
+
+def by_length(own: pl.DataFrame, base: pl.DataFrame | None, edges: Sequence[int]) -> list[dict[str, Any]]:
+    """A row a length interval that holds an item; none where items have no value of their own, as the pairs of STS.
+
+    Args:
+        own: the cell's items of one split and subset.
+        base: those of the first temperature.
+        edges: lower edges of the intervals.
+    """
+    if own.is_empty() or own["value"].null_count() or own["tokens"].null_count():
+        return []
+    interval = np.asarray(edges)[interval_of(own["tokens"].to_numpy().astype(np.int64), edges)]
+    table = own.with_columns(pl.Series("interval", interval, dtype=pl.Int32))
+    if base is not None:
+        table = table.join(base.select("item", "value", "entropy"), on="item", suffix="_first", maintain_order="left")
+    rows = []
+    for (edge,), mine in table.group_by("interval", maintain_order=True):
+        row: dict[str, Any] = {"interval": edge, "items": len(mine), "best": None}
+        row["windows"] = None if mine["window"].null_count() else int(mine["window"].sum())
+        for name, change in (("value", "change"), ("entropy", "entropy_change")):
+            known = mine[name].null_count() == 0
+            row[name], row[f"{name}_se"] = paired.mean(mine[name].to_numpy()) if known else (None, None)
+            row[change] = row[f"{change}_se"] = None
+            if known and base is not None and mine[f"{name}_first"].null_count() == 0:
+                row[change], row[f"{change}_se"] = paired.mean((mine[name] - mine[f"{name}_first"]).to_numpy())
+        rows.append(row)
+    return sorted(rows, key=lambda row: row["interval"])
+
+
+def mark_best(rows: list[dict[str, Any]]) -> None:
+    """Set `best` in the rows of all temperatures: where no other has a higher value in the same interval."""
+    best: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("model", "task", "split", "subset", "interval"))
+        row["best"] = False
+        if key not in best or row["value"] > best[key]["value"]:
+            best[key] = row
+    for row in best.values():
+        row["best"] = True
+
+
+def ends(
+    own: pl.DataFrame, base: pl.DataFrame | None, relevant: pl.DataFrame, base_relevant: pl.DataFrame | None
+) -> list[dict[str, Any]]:
+    """NDCG@100 of the shortest and the longest fifth of queries, and the rank of such relevant documents.
+
+    Args:
+        own: the cell's items of one split and subset.
+        base: those of the first temperature.
+        relevant: the cell's relevant documents.
+        base_relevant: those of the first temperature.
+    """
+    rows = []
+    if not own.is_empty() and own["ndcg_at_100"].null_count() == 0:
+        values = own.select("item", "tokens", pl.col("ndcg_at_100").alias("value"), pl.col("item").alias("cluster"))
+        if base is not None:
+            first = base.select("item", pl.col("ndcg_at_100").alias("first"))
+            values = values.join(first, on="item", maintain_order="left")
+        rows += _ends("ndcg_at_100", values, ["item"])
+    if not relevant.is_empty():
+        keys = ["document", "query"]
+        values = _ranks(relevant).with_columns(pl.col("document").alias("cluster"))
+        if base_relevant is not None:
+            first = _ranks(base_relevant).select(*keys, pl.col("value").alias("first"))
+            values = values.join(first, on=keys, maintain_order="left")
+        rows += _ends("rank", values, keys)
+    return rows
+
+
+def _ranks(relevant: pl.DataFrame) -> pl.DataFrame:
+    """The rank of each relevant document; one that was not found stands behind the last that was."""
+    lost = pl.col("rank").is_null()
+    value = pl.when(lost).then(pl.col("found") + 1).otherwise(pl.col("rank")).cast(pl.Float64)
+    return relevant.select("document", "query", "tokens", value.alias("value"), lost.alias("lost"))
+
+
+def _ends(figure: str, values: pl.DataFrame, keys: list[str]) -> list[dict[str, Any]]:
+    """Rows of both ends. Documents are counted, not their queries: a fifth of them is the same for every temperature."""
+    lengths = values.select("tokens", pl.col(keys[0])).unique().sort("tokens", keys[0])
+    if lengths["tokens"].null_count() or (count := math.ceil(_END * len(lengths))) < _FEWEST:
+        return []
+    rows = []
+    for end, chosen in (("shortest", lengths[keys[0]][:count]), ("longest", lengths[keys[0]][-count:])):
+        mine = values.filter(pl.col(keys[0]).is_in(chosen.implode()))
+        clusters = mine["cluster"].to_numpy()
+        value, error = paired.mean(mine["value"].to_numpy(), clusters)
+        change = paired.Error(None, None)
+        if "first" in mine.columns and mine["first"].null_count() == 0:
+            change = paired.mean((mine["value"] - mine["first"]).to_numpy(), clusters)
+        lost = int(mine["lost"].sum()) if "lost" in mine.columns else None
+        rows.append(
+            {"figure": figure, "end": end, "items": len(mine), "tokens_mean": float(mine["tokens"].to_numpy().mean())}
+            | {"value": value, "value_se": error, "change": change.value, "change_se": change.se, "not_found": lost}
+        )
+    return rows
+
+
+def case(query: float | None, document: float | None, reference: float | None) -> str:
+    """Which sides a pair of temperatures changes (S1 Table 2)."""
+    if query == document:
+        return "neither" if query == reference else "both"
+    if document == reference:
+        return "query only"
+    return "document only" if query == reference else "each its own"

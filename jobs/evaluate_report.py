@@ -1,0 +1,146 @@
+"""Tables of `tempscale evaluate` -> one self-contained HTML page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from jobs import evaluate_figures as figures
+from jobs import evaluate_sentences as sentences
+from jobs.headline import interval_name, labels, number, with_error
+from jobs.page import page
+
+_CASES = ("neither", "both", "query only", "document only")
+
+
+def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> str:
+    """The report as HTML.
+
+    Args:
+        tables: the run's tables by name.
+        run: the content of run.json.
+    """
+    names = labels(tables["evaluation"]["temperature"].unique(maintain_order=True))
+    shown = {key: table for key, table in tables.items() if key not in ("evaluation_items", "evaluation_relevant")}
+    shown = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in shown.items()}
+    edges = run["config"]["analysis"]["intervals"]
+    models = [
+        _model(place, name, shown, edges)
+        for place, name in enumerate(shown["evaluation"]["model"].unique(maintain_order=True))
+    ]
+    charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
+    together = _together(shown)
+    if together is not None and together["charts"]["correlation"] is not None:
+        charts["all-correlation"] = together["charts"]["correlation"]
+    steps = {step: done["seconds"] for step, done in run.get("steps", {}).items()}
+    return page("evaluate.html.j2", run, charts, steps, models=models, temperatures=names, together=together)
+
+
+def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[int]) -> dict[str, Any]:
+    """What the page shows of one model."""
+    mine = {key: table.filter(pl.col("model") == name) for key, table in tables.items() if "model" in table.columns}
+    empty = pl.DataFrame()
+    lengths, ends, roles = (mine.get(f"evaluation_{key}", empty) for key in ("lengths", "ends", "roles"))
+    types = mine.get("evaluation_types", empty)
+    charts = {
+        "types": None if types.is_empty() else figures.by_type(types),
+        "changes": figures.changes(mine["evaluation"]),
+        "best": None if lengths.is_empty() or lengths["interval"].n_unique() < 2 else figures.best(lengths, edges),
+        "ndcg": None if ends.is_empty() else figures.ends(ends, "ndcg_at_100", "NDCG@100"),
+        "rank": None if ends.is_empty() else figures.ends(ends, "rank", "mean rank"),
+        "roles": None if roles.is_empty() else figures.roles(roles),
+    }
+    tasks = []
+    if not lengths.is_empty():
+        for number_, ((task,), own) in enumerate(lengths.group_by("task", maintain_order=True)):
+            if own["interval"].n_unique() > 1:
+                metric = mine["evaluation"].filter(pl.col("task") == task)["metric"].drop_nulls().first()
+                charts[f"value{number_}"] = figures.by_length(own, edges, "value", str(metric))
+                charts[f"entropy{number_}"] = figures.by_length(own, edges, "entropy", "mean entropy of the output, nats")
+                tasks.append({"name": task, "keys": (f"value{number_}", f"entropy{number_}"), "texts": _texts(own, edges)})
+    return {
+        "id": f"m{place}", "name": name, "charts": charts, "tasks": tasks, "sentences": sentences.of_model(mine, edges),
+        "rows": _scores(mine["evaluation"]), "types": _types(types), "roles": _roles(roles),
+    }  # fmt: skip
+
+
+def _scores(evaluation: pl.DataFrame) -> dict[str, Any]:
+    """A line a task with the score under each temperature, and what is missing."""
+    every = evaluation["temperature"].unique(maintain_order=True).to_list()
+    there = evaluation.filter(pl.col("score").is_not_null())
+    lines = []
+    for _, own in there.group_by("task", "split", "subset", maintain_order=True):
+        by = {row["temperature"]: row for row in own.to_dicts()}
+        first = next(iter(by.values()))
+        cells = [
+            "–" if (row := by.get(label)) is None
+            else with_error(row["score"], row["score_se"]) if label == every[0] or row["change"] is None
+            else f"{number(row['score'])} ({with_error(row['change'], row['change_se'])})"
+            for label in every
+        ]  # fmt: skip
+        lines.append({"name": figures.task_name(first), "metric": first["metric"], "items": first["items"], "cells": cells})
+    missing = evaluation.filter(pl.col("problem").is_not_null()).select("task", "temperature", "problem").to_dicts()
+    return {"heads": every, "lines": lines, "missing": missing}
+
+
+def _types(types: pl.DataFrame) -> dict[str, Any] | None:
+    if types.is_empty():
+        return None
+    every = types["temperature"].unique(maintain_order=True).to_list()
+    lines = []
+    for _, own in types.group_by("over", "type", maintain_order=True):
+        first, *rest = own.to_dicts()
+        cells = [number(first["score"])]
+        for row in rest:
+            percent = "" if row["relative"] is None else f" ({'+' * (row['relative'] > 0)}{number(100 * row['relative'])} %)"
+            cells.append(f"{number(row['score'])}{percent}")
+        lines.append({"name": first["type"] or f"mean over {first['over']}", "tasks": first["tasks"], "cells": cells})
+    return {"heads": every, "lines": lines}
+
+
+def _roles(roles: pl.DataFrame) -> list[dict[str, Any]]:
+    """S1 Table 2: the temperature on both sides, on one, on none."""
+    rows = [row for row in roles.to_dicts() if row["case"] in _CASES] if not roles.is_empty() else []
+    found: dict[tuple[str, float], dict[str, Any]] = {}
+    reference = {row["task"]: row for row in rows if row["case"] == "neither"}
+    for row in rows:
+        if row["case"] != "neither" and row["task"] in reference:
+            tau = row["query_tau"] if row["case"] != "document only" else row["document_tau"]
+            line = found.setdefault((row["task"], tau), {"task": row["task"], "tau": tau, "cells": {}})
+            line["cells"][row["case"]] = with_error(row["change"], row["change_se"])
+            line["score"] = number(reference[row["task"]]["score"])
+    return [line | {"cells": [line["cells"].get(case, "–") for case in _CASES[1:]]} for line in found.values()]
+
+
+def _texts(own: pl.DataFrame, edges: list[int]) -> str:
+    """How many texts each interval holds, and how many of them are windows."""
+    first = own.filter(pl.col("temperature") == own["temperature"].first())
+    return "; ".join(
+        f"{interval_name(row['interval'], edges)}: {row['items']:,}"
+        + (f", {row['windows']:,} windows" if row["windows"] else "")
+        for row in first.sort("interval").to_dicts()
+    )
+
+
+def _together(tables: dict[str, pl.DataFrame]) -> dict[str, Any] | None:
+    """Models beside their backbones, and correlations over them."""
+    models, found = tables.get("evaluation_models"), tables.get("evaluation_correlations")
+    if models is None:
+        return None
+    rows = [
+        {"model": row["model"], "temperature": row["temperature"], "backbone": row["backbone"] or "–"}
+        | {
+            "cells": [
+                number(row["socm_mean"]),
+                with_error(row["socm_change"], row["socm_change_se"]),
+                number(row["spread_mean"]),
+            ]
+        }
+        | {"scores": [number(row["score"]), number(row["score_change"])]}
+        for row in models.to_dicts()
+    ]
+    correlations = [] if found is None else [
+        row | {name: number(row[name]) for name in ("rho", "p_exact", "p_t")} for row in found.to_dicts()
+    ]  # fmt: skip
+    return {"id": "all", "charts": {"correlation": figures.correlation(models)}, "rows": rows, "correlations": correlations}

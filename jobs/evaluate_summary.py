@@ -1,0 +1,273 @@
+"""What the cells left, put together: the tables of `tempscale evaluate`."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from jobs import evaluate_analyses as analyses
+from jobs import paired
+from jobs.cells import Evaluation, folder
+from jobs.evaluate_schema import CORRELATIONS, ENDS, EVALUATION, EVERY, ITEMS, LENGTHS, MODELS, RELEVANT, ROLES, TYPES
+from jobs.runs import Model
+from jobs.schema import SCHEMA_VERSION, Table
+from jobs.tasks import Unit
+from tempscale.temperature import Temperature
+
+_NONE = dict.fromkeys(("change", "change_se", "relative", "items", "truncated_share", "problem", "score", "score_se"))
+
+
+class Part(NamedTuple):
+    """One split and subset of a cell."""
+
+    score: float
+    items: pl.DataFrame
+    relevant: pl.DataFrame
+    drawn: np.ndarray | None
+    """The score of each experiment, where each learns from another draw of texts."""
+
+
+class Cell(NamedTuple):
+    """A cell as it lies in the run folder."""
+
+    result: dict[str, Any]
+    items: pl.DataFrame
+    relevant: pl.DataFrame
+
+    def parts(self) -> dict[tuple[str, str], Part]:
+        """Each split and subset."""
+        found: dict[tuple[str, str], Part] = {}
+        for split, scores in self.result["mteb"]["scores"].items():
+            for row in scores:
+                here = (pl.col("split") == split) & (pl.col("subset") == row["hf_subset"])
+                each = [scores.get(self.result["metric"]) for scores in row.get("scores_per_experiment") or []]
+                drawn = np.array(each, dtype=np.float64) if len(each) > 1 and None not in each else None
+                tables = (self.items.filter(here), self.relevant.filter(here))
+                found[split, row["hf_subset"]] = Part(float(row["main_score"]), *tables, drawn)
+        return found
+
+    def score(self) -> float:
+        """The task's main score: the mean over splits and subsets."""
+        return statistics.fmean(part.score for part in self.parts().values())
+
+
+Cells = dict[tuple[str, str, str], Cell]
+"""By model label, canonical temperature and task."""
+
+
+def load(run: Evaluation, units: Sequence[Unit], missing: Mapping[tuple[str, str, str], str]) -> Cells:
+    """All cells that are there."""
+    found: Cells = {}
+    for model in run.models:
+        for temperature in run.temperatures:
+            for unit in units:
+                key = (model.label, temperature.canonical, unit.name)
+                if key not in missing:
+                    at = folder(run, model, temperature, unit)
+                    tables = (pl.DataFrame(pl.from_arrow(run.storage.read_table(f"{at}/{n}.parquet"))) for n in _PARTS)
+                    found[key] = Cell(run.storage.read_json(f"{at}/result.json"), *tables)
+    return found
+
+
+_PARTS = ("items", "relevant")
+
+
+def summarise(run: Evaluation, units: Sequence[Unit], missing: Mapping[tuple[str, str, str], str]) -> dict[str, pa.Table]:
+    """Write the tables of the run; returns them by name.
+
+    Args:
+        run: the run.
+        units: its tasks.
+        missing: why, of each cell that is not there.
+    """
+    cells = load(run, units, missing)
+    rows: dict[Table, list[dict[str, Any]]] = {table: [] for table in EVERY}
+    for model in run.models:
+        for temperature in run.temperatures:
+            key = run.key(model, temperature)
+            for unit in units:
+                cell = cells.get((model.label, temperature.canonical, unit.name))
+                first = cells.get((model.label, run.temperatures[0].canonical, unit.name))
+                if cell is None:
+                    why = missing[model.label, temperature.canonical, unit.name]
+                    where = {"task": unit.name, "split": None, "subset": None, "type": None, "metric": None}
+                    rows[EVALUATION].append(key | where | _NONE | _taus(temperature) | {"problem": why})
+                    continue
+                for table, found in _of_cell(run, temperature, unit.name, cell, first).items():
+                    rows[table] += [key | row for row in found]
+            rows[TYPES] += [key | row for row in _types(run, units, cells, model, temperature)]
+    analyses.mark_best(rows[LENGTHS])
+    correlations, models = _compared(run, units, cells)
+    rows[CORRELATIONS] += correlations
+    rows[MODELS] += models
+    tables = {table.name: table.build_rows(rows[table]) for table in EVERY if table not in (ITEMS, RELEVANT)}
+    tables |= {table.name: _joined(run, table, cells) for table in (ITEMS, RELEVANT)}
+    tables = {name: table for name, table in tables.items() if len(table) or name == EVALUATION.name}
+    for table in EVERY:  # Of an earlier, incomplete attempt.
+        if table.name not in tables:
+            run.storage.remove(f"tables/{table.name}.parquet")
+    for name, table in tables.items():
+        run.storage.write_table(f"tables/{name}.parquet", table)
+    return tables
+
+
+def _of_cell(
+    run: Evaluation, temperature: Temperature, task: str, cell: Cell, first: Cell | None
+) -> dict[Table, list[dict[str, Any]]]:
+    """The rows of one cell, without their key."""
+    edges = run.config.analysis.intervals
+    rows: dict[Table, list[dict[str, Any]]] = {EVALUATION: [], LENGTHS: [], ENDS: [], ROLES: []}
+    before = {} if first is None else first.parts()
+    for (split, subset), own in cell.parts().items():
+        where, base = {"task": task, "split": split, "subset": subset}, before.get((split, subset))
+        error, change = score_errors(own, base, run.config.seed)
+        old = None if base is None else base.score
+        changed = {"change": None if old is None else own.score - old, "change_se": change}
+        facts = {
+            "type": cell.result["type"], "metric": cell.result["metric"], "score": own.score, "score_se": error,
+            "items": len(own.items) or None, "truncated_share": cell.result["truncated_share"], "problem": None,
+            "relative": None if not old else (own.score - old) / abs(old),
+        }  # fmt: skip
+        rows[EVALUATION].append(where | facts | changed | _taus(temperature))
+        items, relevant = (None, None) if base is None else (base.items, base.relevant)
+        rows[LENGTHS] += [where | row for row in analyses.by_length(own.items, items, edges)]
+        rows[ENDS] += [where | row for row in analyses.ends(own.items, items, own.relevant, relevant)]
+        if run.config.embedding.role_grid and cell.result["type"] in ("Retrieval", "Reranking"):
+            taus = _taus(temperature) if temperature.roles else dict.fromkeys(_taus(temperature), temperature.tau)
+            if None not in taus.values():
+                case = analyses.case(taus["query_tau"], taus["document_tau"], run.temperatures[0].tau)
+                rows[ROLES].append(where | taus | {"case": case, "score": own.score} | changed)
+    return rows
+
+
+def score_errors(own: Part, base: Part | None, seed: int) -> tuple[float | None, float | None]:
+    """The standard errors of a part's score and of its change against the first temperature; None where not known.
+
+    Items are drawn anew in thought, and so is what a classifier learns from: both variances add.
+    """
+    items = own.items
+    if items.is_empty():
+        return None, None
+    both = None if base is None else items.join(base.items, on="item", suffix="_first", maintain_order="left")
+    if items["value"].null_count() == 0:
+        errors = [paired.mean(items["value"].to_numpy()).se, None]
+        if both is not None:
+            errors[1] = paired.mean((both["value"] - both["value_first"]).to_numpy()).se
+    elif items["predicted"].null_count() == 0:
+        predicted, gold = items["predicted"].to_numpy(), items["gold"].to_numpy()
+        errors = [paired.spearman(predicted, gold, None, seed).se, None]
+        if both is not None:
+            first = both["predicted_first"].to_numpy()
+            errors[1] = 0.0 if np.array_equal(predicted, first) else paired.spearman(predicted, gold, first, seed).se
+    else:
+        return None, None
+    if own.drawn is not None:
+        errors[0] = _with(errors[0], own.drawn)
+        if base is not None and base.drawn is not None:
+            errors[1] = _with(errors[1], own.drawn - base.drawn)
+    return errors[0], errors[1]
+
+
+def _with(error: float | None, drawn: np.ndarray) -> float | None:
+    more = paired.mean(drawn).se
+    return None if error is None or more is None else math.hypot(error, more)
+
+
+def _taus(temperature: Temperature) -> dict[str, float | None]:
+    roles = dict(temperature.roles)
+    return {f"{role}_tau": roles[role].tau if role in roles else None for role in ("query", "document")}
+
+
+def _types(
+    run: Evaluation, units: Sequence[Unit], cells: Cells, model: Model, temperature: Temperature
+) -> list[dict[str, Any]]:
+    """Mean scores over the tasks that this model has a score of under every temperature."""
+    labels = [t.canonical for t in run.temperatures]
+    whole = [u.name for u in units if all((model.label, t, u.name) in cells for t in labels)]
+    types: dict[str, list[str]] = {}
+    for name in whole:
+        types.setdefault(cells[model.label, labels[0], name].result["type"], []).append(name)
+    groups: list[tuple[str, str | None, list[str]]] = [("type", kind, names) for kind, names in types.items()]
+    if whole:
+        groups += [("types", None, whole), ("tasks", None, whole)]
+    rows = []
+    for over, kind, names in groups:
+        own, old = (
+            _mean_score([cells[model.label, t, name] for name in names], over == "types")
+            for t in (temperature.canonical, labels[0])
+        )
+        error = _mean_error(run, cells, model, temperature, list(types.values()) if over == "types" else [names])
+        rows.append(
+            {"over": over, "type": kind, "tasks": len(names), "score": own, "change": own - old, "change_se": error}
+            | {"relative": (own - old) / abs(old) if old else None}
+        )
+    return rows
+
+
+def _mean_score(cells: Sequence[Cell], by_type: bool) -> float:
+    if not by_type:
+        return statistics.fmean(cell.score() for cell in cells)
+    kinds = {cell.result["type"] for cell in cells}
+    return statistics.fmean(statistics.fmean(c.score() for c in cells if c.result["type"] == kind) for kind in kinds)
+
+
+def _mean_error(
+    run: Evaluation, cells: Cells, model: Model, temperature: Temperature, groups: list[list[str]]
+) -> float | None:
+    """Of the mean of the groups' mean changes: tasks are independent; None where one has no error."""
+    squares = []
+    for names in groups:
+        for name in names:
+            own, base = (cells[model.label, t.canonical, name] for t in (temperature, run.temperatures[0]))
+            before = base.parts()
+            for place, part in own.parts().items():
+                _, error = score_errors(part, before.get(place), run.config.seed)
+                if error is None:
+                    return None
+                squares.append((error / len(before) / len(names) / len(groups)) ** 2)
+    return float(np.sqrt(sum(squares))) if squares else None
+
+
+def _joined(run: Evaluation, table: Table, cells: Cells) -> pa.Table:
+    """All items, or all relevant documents, with the keys of their cells."""
+    parts = []
+    for (label, canonical, _), cell in cells.items():
+        rows = cell.items if table is ITEMS else cell.relevant
+        key = {
+            "model": label,
+            "temperature": canonical,
+            "tau": Temperature.of(canonical).tau,
+            "schema_version": SCHEMA_VERSION,
+        }
+        whole = rows.with_columns(pl.lit(value).alias(name) for name, value in key.items())
+        parts.append(whole.select(table.schema().names).to_arrow().cast(table.schema()))
+    return pa.concat_tables(parts) if parts else table.schema().empty_table()
+
+
+def _compared(run: Evaluation, units: Sequence[Unit], cells: Cells) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Scores beside what audits measured: correlations over models, and models beside their backbones."""
+    if not run.config.audits and not run.config.backbones:
+        return [], []
+    from jobs import comparison
+
+    scores: list[dict[str, Any]] = []
+    for model in run.models:
+        for temperature in run.temperatures:
+            own = {u.name: cells.get((model.label, temperature.canonical, u.name)) for u in units}
+            known = {name: cell.score() for name, cell in own.items() if cell is not None}
+            whole = statistics.fmean(known.values()) if len(known) == len(units) else None
+            at: dict[str, Any] = {"model": model.label, "fingerprint": model.fingerprint}
+            at["temperature"] = temperature.canonical
+            scores += [at | {"task": name, "score": score} for name, score in [*known.items(), (None, whole)]]
+    measured = comparison.measures(run.config.audits)
+    rows = []
+    for row in comparison.against_backbones(measured, scores, run.config.backbones):
+        key = {"tau": Temperature.of(row["temperature"]).tau, "schema_version": SCHEMA_VERSION}
+        rows.append({name: (row | key)[name] for name in MODELS.schema().names})
+    return comparison.correlations(measured, scores), rows

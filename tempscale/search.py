@@ -1,0 +1,291 @@
+"""One temperature for each layer, found by gradient on texts without labels.
+
+Source: the attention is S1's (arXiv 2410.24200) eq. 6, A_l = softmax(Q_lK_lᵀ / (τ_l√d)); S1 chooses one τ by downstream
+scores. The objective here is this project's own: it stands on the prefix probe, the same texts cut short and long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tempscale.apply import attach, attached, detach
+from tempscale.architectures import places
+from tempscale.batches import micro_batches, run_batches
+from tempscale.encoder import Encoder
+from tempscale.temperature import LARGEST_TAU, Temperature, TemperatureError
+
+FEWEST_TEXTS = 3
+BOUNDS = (0.5, 1.0)
+KEEP = 10.0
+
+
+class Cosines(NamedTuple):
+    """What one choice of temperatures makes of the texts."""
+
+    objective: float
+    long: float
+    """Mean pairwise cosine of the long prefixes."""
+    short: float
+    """The same of the short ones."""
+    change: float
+    """Root mean square over pairs of what their cosine at the short prefix moved from τ = 1."""
+
+    @property
+    def gap(self) -> float:
+        """The prefix gap: the mean cosine at the long prefix minus that at the short one."""
+        return self.long - self.short
+
+
+class Found(NamedTuple):
+    """What `layer_temperatures` found."""
+
+    temperatures: list[float]
+    """τ of each layer, first layer first, to two decimals."""
+    before: Cosines
+    """Of all texts at τ = 1."""
+    after: Cosines
+    """Of all texts at `temperatures`. An objective that is not below that of `before` says that nothing was gained."""
+    history: list[Cosines]
+    """Before each step, of that step's texts."""
+
+    @property
+    def temperature(self) -> Temperature:
+        """The schedule."""
+        return Temperature.by_layer(self.temperatures)
+
+
+@torch.inference_mode(False)  # Also lets gradients be, where the caller has switched them off.
+def layer_temperatures(
+    encoder: Encoder,
+    short: Sequence[Sequence[int]],
+    long: Sequence[Sequence[int]],
+    *,
+    bounds: tuple[float, float] = BOUNDS,
+    steps: int = 20,
+    learning_rate: float = 0.05,
+    keep: float = KEEP,
+    texts_per_step: int = 64,
+    seed: int = 0,
+    advance: Callable[[int], None] | None = None,
+) -> Found:
+    """The τ_l that lower the mean cosine of long texts and leave short texts where they are, by projected Adam.
+
+    With c_ij the cosine of texts i and j and ⟨·⟩ the mean over pairs i < j, τ within the bounds minimises
+
+        ⟨c_ij(long; τ)⟩ + max(0, ⟨c_ij(short; τ)⟩ − ⟨c_ij(short; 1)⟩) + keep·⟨(c_ij(short; τ) − c_ij(short; 1))²⟩.
+
+    The gap of both means alone would also close by raising the short texts, which the second term charges at full price;
+    the third keeps their neighbours. The weights stay as they are and so does the encoder: its own temperature is set
+    aside meanwhile. Memory is that of one micro-batch, whatever the number of texts: embeddings are made without a graph,
+    the objective's gradient with respect to them is found, and each micro-batch runs again to hand its part on to τ.
+    The transformer runs in the precision of its weights, without autocast; the objective is in float64.
+
+    Nothing here knows what the embeddings are for: a lower cosine is no better search. Judge the schedule by a task.
+
+    Args:
+        encoder: any `Encoder`.
+        short: token ids of each text's short prefix, from `encoder.tokenizer(texts, 32).ids`.
+        long: the same texts' long prefixes, in the same order.
+        bounds: the lowest and the highest τ, in (0, 2]. The search begins at τ = 1, or at the nearer bound.
+        steps: of Adam. Its step falls evenly to a tenth, so that the end is a rest.
+        learning_rate: about how far τ moves in the first steps.
+        keep: the weight of the third term. At 10, moving short pairs by 0.05 (root mean square) costs as much as the long
+            ones' mean gains by falling 0.025.
+        texts_per_step: each step sees a seeded sample of so many texts; all of them where there are no more.
+        seed: of those samples.
+        advance: told 1 after every step.
+
+    Raises:
+        TemperatureError: fewer than 3 texts, prefixes that do not belong together, a setting out of range, or embeddings
+            that are not finite.
+        UnsupportedArchitecture: the model's family is not supported.
+    """
+    _check_prefixes(encoder, short, long)
+    _check_settings(bounds, steps, learning_rate, keep, texts_per_step)
+    generator = torch.Generator().manual_seed(seed)
+    # On the CPU whatever the model's device: a single number there divides any tensor.
+    taus = torch.ones(len(places(encoder)), dtype=torch.float64, requires_grad=True)
+    history: list[Cosines] = []
+    with _searching(encoder, taus):
+        untouched = _embeddings(encoder, short)
+        everything = _Objective(untouched, keep)
+        before = everything(torch.cat([untouched, _embeddings(encoder, long)]))[1]
+        _project(taus, bounds)
+        optimizer = torch.optim.Adam([taus], lr=learning_rate)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
+        for _ in range(steps):
+            chosen = list(range(len(short)))
+            if texts_per_step < len(short):
+                chosen = sorted(torch.randperm(len(short), generator=generator)[:texts_per_step].tolist())
+            objective = _Objective(untouched[chosen], keep)
+            ids = [side[i] for side in (short, long) for i in chosen]
+            taus.grad, cosines = _gradient(encoder, ids, taus, objective)
+            history.append(cosines)
+            optimizer.step()
+            schedule.step()
+            _project(taus, bounds)
+            if advance is not None:
+                advance(1)
+        with torch.no_grad():
+            taus.copy_(taus.mul(100).round().div(100))
+        _project(taus, bounds)
+        after = everything(_embeddings(encoder, [*short, *long]))[1]
+    return Found(taus.tolist(), before, after, history)
+
+
+# --- the objective ------------------------------------------------------------------------------------------------------
+
+
+class _Objective:
+    """What is minimised, of embeddings of short prefixes followed by those of long ones."""
+
+    def __init__(self, untouched: Float[Tensor, "text dim"], keep: float) -> None:
+        self.untouched, self.keep = _pair_cosines(untouched), keep
+
+    def __call__(self, embeddings: Float[Tensor, "prefix dim"]) -> tuple[Float[Tensor, ""], Cosines]:
+        """The objective, differentiable, and what it is made of.
+
+        Raises:
+            TemperatureError: it is not finite.
+        """
+        short, long = map(_pair_cosines, embeddings.chunk(2))
+        raised = (short.mean() - self.untouched.mean()).relu()
+        change = (short - self.untouched).square().mean()
+        value = long.mean() + raised + self.keep * change
+        if not torch.isfinite(value):
+            raise TemperatureError(
+                "the model gives these texts embeddings that are not finite, so no temperature can be found"
+            )
+        parts = (value, long.mean(), short.mean(), change.detach().sqrt())
+        return value, Cosines(*(float(part.detach()) for part in parts))
+
+
+def _pair_cosines(embeddings: Float[Tensor, "text dim"]) -> Float[Tensor, " pair"]:
+    """Cosine of every unordered pair of unit vectors."""
+    rows, columns = torch.triu_indices(len(embeddings), len(embeddings), 1)
+    return (embeddings @ embeddings.T)[rows, columns]
+
+
+def _gradient(
+    encoder: Encoder, ids: Sequence[Sequence[int]], taus: Tensor, objective: _Objective
+) -> tuple[Float[Tensor, " layer"], Cosines]:
+    """The objective's gradient with respect to τ, exact, with the graph of one micro-batch at a time.
+
+    dL/dτ = Σ_b (∂U_b/∂τ)ᵀ ∂L/∂U_b over micro-batches b, for the embeddings U meet one another in L alone.
+    """
+    leaf = _embeddings(encoder, ids).requires_grad_()
+    value, cosines = objective(leaf)
+    (slope,) = torch.autograd.grad(value, leaf)
+
+    def part(batch: list[int]) -> Tensor:
+        found: Tensor = torch.autograd.grad(_embedded(encoder, [ids[i] for i in batch]), taus, slope[batch])[0]
+        return found
+
+    total = torch.zeros_like(taus)
+    for found in run_batches(micro_batches([len(row) for row in ids], encoder.token_budget), part, halved=[]):
+        total += found
+    return total, cosines
+
+
+def _embeddings(encoder: Encoder, ids: Sequence[Sequence[int]]) -> Float[Tensor, "prefix dim"]:
+    """Embeddings in float64 on the CPU, without a graph."""
+    with torch.no_grad():
+        batches = micro_batches([len(row) for row in ids], encoder.token_budget)
+        run = lambda batch: (batch, _embedded(encoder, [ids[i] for i in batch]))  # noqa: E731
+        passes = list(run_batches(batches, run, halved=[]))
+        order = torch.tensor([i for batch, _ in passes for i in batch])
+        together = torch.cat([embeddings for _, embeddings in passes])
+        return torch.empty_like(together).index_copy_(0, order, together)
+
+
+def _embedded(encoder: Encoder, ids: list[Sequence[int]]) -> Float[Tensor, "prefix dim"]:
+    """Embeddings of one micro-batch, as `Encoder.encode_tokens` makes them but for inference mode."""
+    hidden, mask = encoder._hidden([list(row) for row in ids], next(encoder.model.parameters()).device)
+    embeddings: Tensor = encoder.head(hidden.to(torch.promote_types(hidden.dtype, torch.float32)), mask)
+    return embeddings.cpu().double()
+
+
+# --- the model meanwhile ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Differentiable(Temperature):
+    """A temperature by layer whose numbers are a tensor, so that gradients reach them through what `attach` hooks."""
+
+    taus: Any = field(default=None, compare=False, repr=False)
+
+    def of_layer(self, layer: int) -> Any:
+        """τ of one layer, as a tensor."""
+        return self.taus[layer]
+
+
+@contextmanager
+def _searching(encoder: Encoder, taus: Tensor) -> Iterator[None]:
+    """Within it, the encoder has `taus`, frozen weights and no dropout; afterwards it is what it was."""
+    modules = [*encoder.model.modules(), *encoder.head.modules()]
+    parameters = [*encoder.model.parameters(), *encoder.head.parameters()]
+    training, wanted = [module.training for module in modules], [parameter.requires_grad for parameter in parameters]
+    before = attached(encoder.model)
+    if before is not None:
+        detach(encoder.model)
+    try:
+        attach(encoder.model, _Differentiable(layers=(1.0,) * len(taus), taus=taus))
+        for module in modules:
+            module.training = False
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for module, mode in zip(modules, training, strict=True):
+            module.training = mode
+        for parameter, flag in zip(parameters, wanted, strict=True):
+            parameter.requires_grad_(flag)
+        if attached(encoder.model) is not None:
+            detach(encoder.model)
+        if before is not None:
+            attach(encoder.model, before)
+
+
+def _project(taus: Tensor, bounds: tuple[float, float]) -> None:
+    """Bring every τ back within the bounds."""
+    with torch.no_grad():
+        taus.clamp_(*bounds)
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------------
+
+
+def _check_prefixes(encoder: Encoder, short: Sequence[Sequence[int]], long: Sequence[Sequence[int]]) -> None:
+    if len(short) != len(long):
+        raise TemperatureError(f"{len(short)} short prefixes and {len(long)} long ones; give one of each for every text")
+    if len(short) < FEWEST_TEXTS:
+        raise TemperatureError(f"{len(short)} texts are too few to compare; give at least {FEWEST_TEXTS}")
+    for number, (head, whole) in enumerate(zip(short, long, strict=True)):
+        if not 0 < len(head) < len(whole):
+            raise TemperatureError(
+                f"text {number} has {len(head)} tokens short and {len(whole)} long; the long prefix must be the longer one"
+            )
+        if len(whole) > encoder.tokenizer.max_length:
+            raise TemperatureError(f"text {number} has {len(whole)} tokens; this model takes {encoder.tokenizer.max_length}")
+
+
+def _check_settings(bounds: tuple[float, float], steps: int, learning_rate: float, keep: float, texts_per_step: int) -> None:
+    lower, upper = bounds
+    if not 0 < lower < upper <= LARGEST_TAU:
+        raise TemperatureError(f"bounds {bounds!r} must be 0 < lowest τ < highest τ ≤ {LARGEST_TAU:g}, e.g. {BOUNDS}")
+    if steps < 1:
+        raise TemperatureError(f"steps {steps!r} must be at least 1")
+    if not 0 < learning_rate < math.inf:
+        raise TemperatureError(f"learning_rate {learning_rate!r} must be above 0, e.g. 0.05")
+    if not 0 <= keep < math.inf:
+        raise TemperatureError(f"keep {keep!r} must be at least 0, e.g. {KEEP:g}")
+    if texts_per_step < FEWEST_TEXTS:
+        raise TemperatureError(f"texts_per_step {texts_per_step!r} must be at least {FEWEST_TEXTS}")
