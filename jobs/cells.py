@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from jobs import actor, tasks
@@ -33,7 +32,7 @@ def done(run: Evaluation, model: Model, temperature: Temperature, unit: Unit, st
 
 
 def work(
-    run: Evaluation, crew: actor.Crew, workers: int, model: Model, units: Sequence[Unit], advance: Callable[[int], None]
+    run: Evaluation, crew: actor.Crew, model: Model, units: Sequence[Unit], advance: Callable[[int], None]
 ) -> dict[tuple[str, str], str]:
     """Score every task under every temperature, but for the cells that are there.
 
@@ -48,9 +47,9 @@ def work(
         state = tasks.state(unit)
         missing = [t.canonical for t in run.temperatures if not done(run, model, t, unit, state)]
         advance(len(run.temperatures) - len(missing))
-        # Few tasks on many workers: each takes some of the temperatures. More pieces would load the task more often.
-        for own in np.array_split(missing, min(len(missing), -(-workers // len(units)))) if missing else ():
-            pieces.append({"unit": unit._asdict(), "temperatures": own.tolist(), "state": state})
+        # Pairs of roles share their embeddings, so one worker takes them all; else a cell is a piece of work.
+        together = [missing] if run.config.embedding.role_grid else [[canonical] for canonical in missing]
+        pieces += [{"unit": unit._asdict(), "temperatures": own, "state": state} for own in together if own]
     config = run.config
     shared = {
         "seed": config.seed, "prompts": config.embedding.prompts, "edges": config.analysis.intervals,
@@ -66,20 +65,15 @@ def work(
 
 def leave_cells(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
     """Score one task and write its cells; what fails is told, and the other temperatures go on."""
-    from jobs.mteb_model import MtebModel
     from jobs.scored import score
 
     spec = json.loads(work.column("spec")[0].as_py())
     unit, temperatures = Unit(**spec["unit"]), [Temperature.of(text) for text in spec["temperatures"]]
     report: dict[str, Any] = {"task": unit.name, "cells": len(temperatures), "wrong": {}}
-    try:
-        # Lengths by the first model's tokenizer: every model is asked about the same texts.
-        tokenizer = actor.tokenizer(spec["lengths_by"], spec["max_length"], "truncate")
-        task = tasks.load(unit, spec["seed"], tokenizer, spec["edges"])
-    except Exception as error:
-        return report | {"wrong": {t.canonical: _sentence(unit.name, error) for t in temperatures}}
-    prompts = tasks.prompts(worker.model.name) if spec["prompts"] == "model" else None
-    model = MtebModel(worker.encoder, worker.model.label, worker.model.fingerprint, prompts)
+    held = _held(worker, unit, spec)
+    if isinstance(held, str):
+        return report | {"wrong": {t.canonical: held for t in temperatures}}
+    task, model = held
     for temperature in temperatures:
         try:
             cell = score(task, model, temperature, spec["keep"])
@@ -95,6 +89,29 @@ def leave_cells(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[s
         worker.storage.write_json(f"{at}/result.json", {"mteb": cell.result, "state": spec["state"]} | facts)
     worker.note_processor()
     return report
+
+
+_holding: dict[str, tuple[Any, Any] | str] = {}
+"""In a worker: the task that it scored last, with the tokens of its texts, or why it cannot be had."""
+
+
+def _held(worker: actor.ModelActor, unit: Unit, spec: dict[str, Any]) -> tuple[Any, Any] | str:
+    """The task with its data and the model that remembers its tokens, or a sentence."""
+    from jobs.mteb_model import MtebModel
+
+    key = json.dumps([worker.storage.root, worker.model.fingerprint, {**spec, "temperatures": None}])
+    if key not in _holding:
+        _holding.clear()
+        try:
+            # Lengths by the first model's tokenizer: every model is asked about the same texts.
+            tokenizer = actor.tokenizer(spec["lengths_by"], spec["max_length"], "truncate")
+            task = tasks.load(unit, spec["seed"], tokenizer, spec["edges"])
+            prompts = tasks.prompts(worker.model.name) if spec["prompts"] == "model" else None
+            model = MtebModel(worker.encoder, worker.model.label, worker.model.fingerprint, prompts)
+            _holding[key] = task, model
+        except Exception as error:
+            _holding[key] = _sentence(unit.name, error)
+    return _holding[key]
 
 
 def _sentence(name: str, error: Exception) -> str:

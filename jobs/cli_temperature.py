@@ -78,6 +78,64 @@ def evaluate(
 
 
 @app.command(
+    epilog=NO_GATE
+    + "\n\nExamples:\n\n"
+    + "  tempscale tune --corpus docs.parquet              without labels: by what collapses in the corpus\n\n"
+    + "  tempscale tune --task retrieval:mine/ --model ./tuned\n\n"
+    + "  tempscale tune --task SciFact --tau 1.0 --tau 0.9 --tau 0.8 --no-layers"
+)
+def tune(
+    config: options.Config = None,
+    task: options.TuneTasks = None,
+    corpus: options.Source = None,
+    id_column: options.IdColumn = None,
+    text_column: options.TextColumn = None,
+    sample: options.Sample = None,
+    limit: options.Limit = None,
+    texts_per_interval: options.TextsPerInterval = None,
+    windows: options.Windows = None,
+    model: options.Model = None,
+    tau: options.Candidates = None,
+    temperature: options.Schedules = None,
+    layers: options.Layers = None,
+    max_length: options.MaxLength = None,
+    precision: options.Precision = None,
+    intervals: options.Intervals = None,
+    seed: options.Seed = None,
+    out: options.TuneOut = None,
+    resume: options.Resume = True,
+    workers: options.Workers = None,
+    address: options.Address = None,
+) -> None:
+    """Choose a temperature for a model and say why, or to leave it at 1: nothing is chosen that does not beat noise.
+
+    With tasks: by their scores on one half of the items, told on the other. Without: by prefix gap and exposure.
+    """
+
+    def run(console: Console) -> int:
+        from jobs import commands, inputs
+        from jobs.strict import checked
+        from jobs.tune_config import TuneConfig
+
+        data = inputs.read_toml(str(config)) if config is not None else {}
+        candidates = [*(tau or []), *(inputs.read_temperature(str(file)) for file in temperature or [])]
+        given = {
+            "tasks": inputs.read_tasks(task or [], texts_per_interval, windows) or None, "corpus.source": corpus,
+            "corpus.id_column": id_column, "corpus.text_column": text_column, "corpus.sample": sample, "corpus.limit": limit,
+            "embedding.models": [model] if model else None, "embedding.temperatures": candidates or None,
+            "embedding.max_length": max_length, "embedding.precision": precision, "choosing.layers": layers,
+            "choosing.intervals": None if intervals is None else inputs.read_edges(intervals), "seed": seed, "out": out,
+            "execution.workers": workers, "execution.address": address,
+        }  # fmt: skip
+        for name, value in given.items():
+            if value is not None:
+                inputs.lay_over(data, name, value)
+        return commands.tune(checked(TuneConfig, data), console, fresh=not resume)
+
+    answer(run)
+
+
+@app.command(
     epilog="Exit codes: 0 written · 2 the model, temperature or folder cannot be used.\n\n"
     "Embed queries and the whole index again, together: vectors of the two models do not mix."
 )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jobs.evaluate_config import EvaluateConfig
     from jobs.pairs_config import PairsConfig
     from jobs.progress import Journal
+    from jobs.tune_config import TuneConfig
 
 
 def configured(
@@ -99,20 +100,34 @@ def evaluate(settings: EvaluateConfig, console: Console, *, fresh: bool) -> int:
     return 0
 
 
+def tune(settings: TuneConfig, console: Console, *, fresh: bool) -> int:
+    """Choose a temperature and print it."""
+    names = [task if isinstance(task, str) else task.name for task in settings.tasks]
+    source = ", ".join(names) if names else settings.texts().source
+    with _begun("tune", source, settings.out, console) as journal:
+        from jobs.tune import tune as run_tune
+
+        run = run_tune(settings, journal, fresh=fresh)
+    from jobs.closing_tune import close_tune
+
+    close_tune(run)
+    return 0
+
+
 def render_again(folder: str) -> str:
     """Write the report of a finished run again from its tables; returns where it is.
 
     Raises:
         UsageError: the folder holds no finished run that has a report.
     """
-    from jobs import diagnose_report, evaluate_report, report, runs
+    from jobs import diagnose_report, evaluate_report, report, runs, tune_report
     from jobs.errors import UsageError
     from jobs.storage import Storage
     from jobs.summary import load_tables
     from jobs.urls import shown
 
     storage, pages = Storage(folder), {"audit": report.render, "diagnose": diagnose_report.render}
-    pages["evaluate"] = evaluate_report.render
+    pages |= {"evaluate": evaluate_report.render, "tune": tune_report.render}
     if not storage.exists(runs.DONE):
         raise UsageError(f"'{shown(folder)}' holds no finished run: there is no {runs.DONE} in it")
     record = storage.read_json(runs.DONE)

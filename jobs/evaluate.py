@@ -63,7 +63,7 @@ def _evaluate(config: EvaluateConfig, journal: Journal, fresh: bool) -> Evaluati
         for model in run.models:
             total = len(units) * len(run.temperatures)
             with actor.Crew(run, cluster, model) as crew, journal.stage(f"score {model.label}", total) as stage:
-                wrong = cells.work(run, crew, cluster.workers, model, units, stage.advance)
+                wrong = cells.work(run, crew, model, units, stage.advance)
                 missing |= {(model.label, temperature, task): why for (task, temperature), why in wrong.items()}
                 stage.note = f"{total - len(wrong)} of {count(total, 'cell')}"
     with journal.stage("tables") as stage:

@@ -181,6 +181,32 @@ Backbones = Annotated[
         _MEASURED, "Which model one was made from, for the difference to it. Repeatable.", "MODEL=BACKBONE", "--backbone"
     ),
 ]
+TuneOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs/tune).", "DIR", "--out")]
+TuneTasks = Annotated[
+    list[str] | None,
+    _option(
+        _TASKS, "Choose by scores: a task of MTEB, or your own as TYPE:PATH, as for tempscale evaluate. Repeatable. Without "
+        "one the choice is made by what collapses in --corpus.", "TASK", "--task", "--tasks",
+    ),
+]  # fmt: skip
+Candidates = Annotated[
+    list[float] | None,
+    _option(
+        _MODEL, "A constant to try; repeat it. The first is what it may be left at (default: 1.0, five others and five "
+        "schedules by length).", "T", "--tau",
+    ),
+]  # fmt: skip
+Schedules = Annotated[
+    list[Path] | None,
+    _option(_MODEL, "A schedule to try as data, TOML or JSON; added after --tau. Repeatable.", "FILE", "--temperature"),
+]
+Layers = Annotated[
+    bool | None,
+    _option(
+        _MODEL, "Whether to search one τ for each layer, by gradient, as a candidate (default: --layers).", None,
+        "--layers/--no-layers", show_default=False,
+    ),
+]  # fmt: skip
 LookedTexts = Annotated[
     int | None, _option(_MEASURED, "Texts to look into, spread over the length intervals (default: 200).", "N", "--texts")
 ]

@@ -26,9 +26,10 @@ EXCEPTIONS = "partials/exceptions"
 """One sentence a file: what is not byte-identical to any other run of the same texts."""
 PROCESSORS = "partials/processors"
 """What kinds worked on a run, by step: each has last digits of its own."""
+_CHOSEN = ("audit", "evaluate", "layers.json", "temperature.json")
 _OURS = (
     DONE, "report.html", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards", "cells",
-    "mteb", BEGUN,
+    "mteb", *_CHOSEN, BEGUN,
 )  # fmt: skip
 _VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "numba", "pyarrow", "ray", "polars")
 
@@ -134,7 +135,7 @@ def begin(config: Config, *, fresh: bool = False) -> RunOf[Config]:
         identity["command"] = config.command
     found = _begun(storage)
     # Before its corpus was read to the end a run holds nothing worth going on with: a mistyped --corpus blocks no folder.
-    if found is not None and (fresh or not any(map(storage.exists, (SHARDED, "cells", DONE)))):
+    if found is not None and (fresh or not any(map(storage.exists, (SHARDED, "cells", *_CHOSEN, DONE)))):
         for name in _OURS:
             storage.remove(name)
         found = None
@@ -231,8 +232,10 @@ def facts(run: RunOf[Any]) -> dict[str, Any]:
 
 def _hide_secrets(config: dict[str, Any], reads: str) -> None:
     """Leave out what a source's URL may hold that is nobody else's business."""
-    named = config[reads]
-    for section in [*(named if isinstance(named, list) else [named]), config.get("queries")]:
+    sections: list[Any] = []
+    for key in dict.fromkeys((reads, "corpus", "queries")):
+        sections += config[key] if isinstance(config.get(key), list) else [config.get(key)]
+    for section in sections:
         for name in ("source", "corpus", "queries", "qrels"):
             if isinstance(section, dict) and isinstance(section.get(name), str):
                 section[name] = shown(section[name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,3 +126,17 @@ def prompts(model: str) -> dict[str, str]:
     file = Path(resolve(model)) / "config_sentence_transformers.json"
     found = read_json(file) if file.is_file() else {}
     return {name: text for name, text in (found.get("prompts") or {}).items() if isinstance(text, str)}
+
+
+def texts(task: Any) -> Iterator[str]:
+    """The texts of a loaded task, documents before queries."""
+    parts = task.dataset.values() if task.dataset is not None else ()
+    for part in parts:
+        splits = part.values() if hasattr(part, "values") else [part]
+        for split in splits:
+            # Retrieval has a data set for each side; the other types one a split.
+            sides = [split[name] for name in ("corpus", "queries") if name in split] if isinstance(split, dict) else [split]
+            for rows in sides:
+                for name in ("text", "sentences", "sentence1", "sentence2"):
+                    if name in getattr(rows, "column_names", ()):
+                        yield from (text for text in rows[name] if isinstance(text, str) and text.strip())
