@@ -1,6 +1,6 @@
 """`python -m benchmarks [NAME …]`: a table, and a file in results/.
 
-Names: embedding, paragraphs, overhead, socm, cosine, stage, layers, gpu; and million, which takes half an hour and is left
+Names: embedding, paragraphs, overhead, socm, cosine, stage, layers, grid, gpu; and million, which takes half an hour and is left
 out where no name is given.
 """
 
@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
     "torch", "transformers", "sentence-transformers", "scikit-learn", "numpy", "numba", "scipy", "tokenizers", "ray", "POT",
-    "faiss-cpu",
+    "faiss-cpu", "mteb",
 )  # fmt: skip
 
 
@@ -31,7 +31,7 @@ def main(names: list[str]) -> int:
     from transformers.utils import logging
 
     import tempscale
-    from benchmarks import cosine, embedding, gpu, gpu_embedding, layers, million, overhead, paragraphs, socm, stage
+    from benchmarks import cosine, embedding, gpu, gpu_embedding, grid, layers, million, overhead, paragraphs, socm, stage
 
     every = {
         "embedding": embedding.measure,
@@ -41,6 +41,7 @@ def main(names: list[str]) -> int:
         "cosine": cosine.measure,
         "stage": stage.measure,
         "layers": layers.measure,
+        "grid": grid.measure,
         "gpu": lambda: [*gpu.measure(), *gpu_embedding.measure(), *layers.measure_gpu()],
         "million": million.measure,
     }

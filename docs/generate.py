@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_origin
+from typing import get_args, get_origin
 
 from pydantic import BaseModel
 
-from jobs import diagnose_schema, pairs_schema, schema
+from jobs import diagnose_schema, evaluate_schema, pairs_schema, schema, tune_schema
 from jobs.config import AuditConfig
+from jobs.evaluate_config import EvaluateConfig, OwnTask
+from jobs.tune_config import TuneConfig
 
 HERE = Path(__file__).parent
 
@@ -18,7 +20,7 @@ def tables() -> str:
     lines = [
         "# Tables",
         "",
-        "Generated from `schema.py`, `pairs_schema.py` and `diagnose_schema.py` of `jobs/` by `python docs/generate.py`.",
+        "Generated from the `…schema.py` files of `jobs/` by `python docs/generate.py`.",
         "Each file is Parquet; units and meanings are also in its column metadata. Read one with",
         "`polars.read_parquet('RUN/tables/collapse_summary.parquet')`.",
     ]
@@ -27,6 +29,8 @@ def tables() -> str:
         ("Tables of a run: `tables/`", schema.TABLES),
         ("Tables of `tempscale pairs`: `tables/`", pairs_schema.TABLES),
         ("Tables of `tempscale diagnose`: `tables/`", diagnose_schema.EVERY),
+        ("Tables of `tempscale evaluate`: `tables/`", evaluate_schema.EVERY),
+        ("Tables of `tempscale tune`: `tables/`", tune_schema.EVERY),
         ("Parts of a run", parts),
     )
     for heading, found in sections:
@@ -41,37 +45,46 @@ def tables() -> str:
 
 
 def configuration() -> str:
-    """Every field of the configuration."""
+    """Every field of the configurations."""
     lines = [
         "# Configuration",
         "",
-        "Generated from `jobs/config.py` by `python docs/generate.py`. `tempscale audit CONFIG.toml` reads this; options",
-        "on the command line win over the file. Unknown keys and wrong types are errors.",
+        "Generated from the `…config.py` files of `jobs/` by `python docs/generate.py`. `tempscale audit`, `evaluate` and",
+        "`tune` each read one as `CONFIG.toml`; options on the command line win over the file. Unknown keys and wrong types",
+        "are errors.",
     ]
-    sections = [("", AuditConfig)] + [
-        (name, field.annotation) for name, field in AuditConfig.model_fields.items() if _is_section(field.annotation)
-    ]
-    for name, model in sections:
-        lines += [
-            "",
-            f"## `[{name}]`" if name else "## Top level",
-            "",
-            f"{(model.__doc__ or '').strip().splitlines()[0]}",
-            "",
-        ]
-        lines += ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
-        for key, field in model.model_fields.items():
-            if not _is_section(field.annotation):
-                kind = (
-                    field.annotation
-                    if get_origin(field.annotation)
-                    else getattr(field.annotation, "__name__", field.annotation)
-                )
-                text = str(kind).replace("typing.", "").replace("|", "or")
-                lines.append(
-                    f"| {key} | {text} | {'' if field.default is None else repr(field.default)} | {field.description} |"
-                )
+    for config in (AuditConfig, EvaluateConfig, TuneConfig):
+        lines += ["", f"# `tempscale {config.command} CONFIG.toml`", *_top_and_sections(config)]
+        if config is EvaluateConfig:
+            lines += _section("## `[[tasks]]`: data of your own", OwnTask)
     return "\n".join(lines) + "\n"
+
+
+def _top_and_sections(config: type[BaseModel]) -> list[str]:
+    lines = _section("## Top level", config)
+    for name, field in config.model_fields.items():
+        if (section := _section_of(field.annotation)) is not None:
+            lines += _section(f"## `[{name}]`", section)
+    return lines
+
+
+def _section(heading: str, model: type[BaseModel]) -> list[str]:
+    lines = ["", heading, "", f"{(model.__doc__ or '').strip().splitlines()[0]}", ""]
+    lines += ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
+    for key, field in model.model_fields.items():
+        if _section_of(field.annotation) is None:
+            plain = getattr(field.annotation, "__name__", field.annotation)
+            kind = str(field.annotation if get_origin(field.annotation) else plain).replace("typing.", "").replace("|", "or")
+            kind = kind.replace("jobs.evaluate_config.", "")
+            default = "" if field.default is None or field.is_required() else repr(field.default)
+            lines.append(f"| {key} | {kind} | {default} | {field.description} |")
+    return lines
+
+
+def _section_of(annotation: object) -> type[BaseModel] | None:
+    """The model of a section, also of one that may be left out."""
+    found = [kind for kind in (annotation, *get_args(annotation)) if _is_section(kind)]
+    return found[0] if found and get_origin(annotation) is not list else None
 
 
 def _is_section(annotation: object) -> bool:

@@ -29,7 +29,7 @@ def test_every_function_and_test_that_the_equations_name_exists():
     text = (ROOT / "docs" / "equations.md").read_text("utf-8")
     for path in re.findall(r"`((?:tests|jobs)/\w+\.py)`", text):
         assert (ROOT / path).is_file(), path
-    modules = "moments|socm|length|sampling|aggregates|spectrum|contraction|layers|temperature"
+    modules = "moments|socm|length|sampling|aggregates|spectrum|contraction|layers|temperature|correlation|search"
     for module, name in re.findall(rf"`({modules})\.(\w+)", text):
         found = importlib.import_module(f"tempscale.{module}")
         assert hasattr(found, name), f"tempscale.{module}.{name}"
@@ -71,10 +71,10 @@ def test_the_families_and_schedules_that_the_readme_names_are_all_there():
 
 
 def test_the_tables_and_columns_that_the_readme_names_exist():
-    from jobs import pairs_schema, schema
+    from jobs import evaluate_schema, pairs_schema, schema
 
     text = (ROOT / "README.md").read_text("utf-8")
-    tables = (*schema.TABLES, *pairs_schema.TABLES)
+    tables = (*schema.TABLES, *pairs_schema.TABLES, *evaluate_schema.EVERY)
     names = {table.name: {column.name for column in table.columns} for table in tables}
     read = re.findall(r"tables/(\w+)\.parquet", text)
     assert len(read) >= 4
