@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME …]`: a table, and a file in results/.
 
-Names: embedding, paragraphs, overhead, socm, cosine, stage, layers, grid, gpu; and million, which takes half an hour and is left
-out where no name is given.
+Names: embedding, paragraphs, overhead, socm, cosine, stage, layers, grid, gpu; and million, which takes half an hour and is
+left out where no name is given.
 """
 
 from __future__ import annotations

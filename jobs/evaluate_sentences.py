@@ -46,7 +46,7 @@ def of_model(mine: dict[str, pl.DataFrame], edges: Sequence[int]) -> list[str]:
         if rows:
             named = "; ".join(f"{task_name(r)} at {r['temperature']} by {_size(r)}" for r in _largest(rows))
             found.append(f"Scores that {kind} by more than their error: {named}.")
-    if len(moved) > 1 and not known:
+    if len(moved) > 1 and not known and all(row["change_se"] is not None for row in moved):
         found.append("No task's score changes by more than its error under any temperature.")
     return found + _lengths(mine, edges) + _ends(mine)
 
@@ -72,12 +72,10 @@ def _lengths(mine: dict[str, pl.DataFrame], edges: Sequence[int]) -> list[str]:
     reference = table["temperature"].first()
     found = []
     for (task,), own in table.group_by("task", maintain_order=True):
-        moved = [
-            row for row in own.filter(pl.col("temperature") != reference).to_dicts()
-            if row["change"] is not None and beyond_noise(row["change"], row["change_se"])
-        ]  # fmt: skip
-        if own["interval"].n_unique() < 2 or own["temperature"].n_unique() < 2:
+        compared = own.filter((pl.col("temperature") != reference) & pl.col("change_se").is_not_null()).to_dicts()
+        if own["interval"].n_unique() < 2 or not compared:
             continue
+        moved = [row for row in compared if beyond_noise(row["change"], row["change_se"])]
         if moved:
             named = "; ".join(
                 f"{row['temperature']} at {interval_name(row['interval'], edges)} tokens by "

@@ -101,7 +101,11 @@ def summarise(run: Evaluation, units: Sequence[Unit], missing: Mapping[tuple[str
                     continue
                 for table, found in _of_cell(run, temperature, unit.name, cell, first).items():
                     rows[table] += [key | row for row in found]
-            rows[TYPES] += [key | row for row in _types(run, units, cells, model, temperature)]
+            errors: dict[str, list[float | None]] = {}
+            for row in rows[EVALUATION]:
+                if (row["model"], row["temperature"]) == (model.label, temperature.canonical):
+                    errors.setdefault(row["task"], []).append(row["change_se"])
+            rows[TYPES] += [key | row for row in _types(run, units, cells, model, temperature, errors)]
     analyses.mark_best(rows[LENGTHS])
     correlations, models = _compared(run, units, cells)
     rows[CORRELATIONS] += correlations
@@ -185,9 +189,13 @@ def _taus(temperature: Temperature) -> dict[str, float | None]:
 
 
 def _types(
-    run: Evaluation, units: Sequence[Unit], cells: Cells, model: Model, temperature: Temperature
-) -> list[dict[str, Any]]:
-    """Mean scores over the tasks that this model has a score of under every temperature."""
+    run: Evaluation, units: Sequence[Unit], cells: Cells, model: Model, temperature: Temperature,
+    errors: Mapping[str, Sequence[float | None]],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Mean scores over the tasks that this model has a score of under every temperature.
+
+    `errors` are those of the changes of each task's parts.
+    """
     labels = [t.canonical for t in run.temperatures]
     whole = [u.name for u in units if all((model.label, t, u.name) in cells for t in labels)]
     types: dict[str, list[str]] = {}
@@ -202,7 +210,7 @@ def _types(
             _mean_score([cells[model.label, t, name] for name in names], over == "types")
             for t in (temperature.canonical, labels[0])
         )
-        error = _mean_error(run, cells, model, temperature, list(types.values()) if over == "types" else [names])
+        error = _mean_error(errors, list(types.values()) if over == "types" else [names])
         rows.append(
             {"over": over, "type": kind, "tasks": len(names), "score": own, "change": own - old, "change_se": error}
             | {"relative": (own - old) / abs(old) if old else None}
@@ -217,20 +225,15 @@ def _mean_score(cells: Sequence[Cell], by_type: bool) -> float:
     return statistics.fmean(statistics.fmean(c.score() for c in cells if c.result["type"] == kind) for kind in kinds)
 
 
-def _mean_error(
-    run: Evaluation, cells: Cells, model: Model, temperature: Temperature, groups: list[list[str]]
-) -> float | None:
+def _mean_error(errors: Mapping[str, Sequence[float | None]], groups: list[list[str]]) -> float | None:
     """Of the mean of the groups' mean changes: tasks are independent; None where one has no error."""
     squares = []
     for names in groups:
         for name in names:
-            own, base = (cells[model.label, t.canonical, name] for t in (temperature, run.temperatures[0]))
-            before = base.parts()
-            for place, part in own.parts().items():
-                _, error = score_errors(part, before.get(place), run.config.seed)
+            for error in errors[name]:
                 if error is None:
                     return None
-                squares.append((error / len(before) / len(names) / len(groups)) ** 2)
+                squares.append((error / len(errors[name]) / len(names) / len(groups)) ** 2)
     return float(np.sqrt(sum(squares))) if squares else None
 
 

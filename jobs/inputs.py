@@ -84,7 +84,7 @@ def read_tasks(texts: list[str], texts_per_interval: int | None, windows: bool |
         if kind not in OWN_KINDS or not path:
             tasks.append(text)
             continue
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", path.rstrip("/").rsplit("/", 1)[-1].split(".")[0]).strip("-._") or kind
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", shown(path).rstrip("/").rsplit("/", 1)[-1].split(".")[0]).strip("-._") or kind
         task: dict[str, Any] = {"name": stem, "type": kind}
         if kind == "retrieval":
             task |= {name: _only(path, name) for name in ("corpus", "queries", "qrels")}

@@ -25,7 +25,10 @@ def write(run: Evaluation, units: Sequence[Unit], missing: Mapping[tuple[str, st
             name = f"tempscale/{model.label}_tau-{temperature.slug}"
             at = f"{FOLDER}/{name.replace('/', '__')}/{model.fingerprint}"
             found = [u for u in units if (model.label, temperature.canonical, u.name) not in missing]
-            for unit in found:
+            for unit in units:
+                if unit not in found:  # What an earlier, incomplete attempt left.
+                    run.storage.remove(f"{at}/{unit.slug}.json")
+                    continue
                 result = run.storage.read_json(f"{folder(run, model, temperature, unit)}/result.json")["mteb"]
                 run.storage.write_json(f"{at}/{unit.slug}.json", result, durable=False)
             if found:

@@ -232,6 +232,8 @@ def facts(run: RunOf[Any]) -> dict[str, Any]:
 
 def _hide_secrets(config: dict[str, Any], reads: str) -> None:
     """Leave out what a source's URL may hold that is nobody else's business."""
+    if isinstance(config.get("audits"), list):
+        config["audits"] = [shown(folder) for folder in config["audits"]]
     sections: list[Any] = []
     for key in dict.fromkeys((reads, "corpus", "queries")):
         sections += config[key] if isinstance(config.get(key), list) else [config.get(key)]

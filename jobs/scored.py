@@ -151,7 +151,9 @@ def _texts(
     here: dict[str, str], own: Texts, data: Any, experiments: list[tuple[np.ndarray, np.ndarray]]
 ) -> list[dict[str, Any]]:
     ids, windows = (data[name] if name in data.column_names else None for name in ("id", "window"))
-    names = [str(k) for k in range(len(data))] if ids is None else [str(key) for key in ids]
+    # Ids that come again would not tell which text is which under another temperature.
+    named = ids is not None and len(set(map(str, ids))) == len(data)
+    names = [str(key) for key in ids] if named else [str(k) for k in range(len(data))]
     right = np.mean([row[0] for row in experiments], axis=0)
     entropy = np.mean([row[1] for row in experiments], axis=0)
     columns = zip(names, own.lengths, right.tolist(), entropy.tolist(), windows or [False] * len(names), strict=True)

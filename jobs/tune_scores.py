@@ -46,12 +46,12 @@ class Half(NamedTuple):
             return Error(0.0, 0.0)
         return paired.mean(own - first) if self.gold is None else paired.spearman(own, self.gold, first, seed)
 
-    def resampled(self, candidate: str, reference: str, seed: int) -> np.ndarray:
-        """The change over resamples of the items, (resamples,)."""
+    def resampled(self, candidate: str, reference: str, generator: np.random.Generator) -> np.ndarray:
+        """The change over resamples of the items, (resamples,); NaN where a resample has one gold score only."""
         own, first = self.values[candidate], self.values[reference]
-        how: dict[str, Any] = {"n_resamples": _RESAMPLES, "method": "percentile", "rng": np.random.default_rng(seed)}
+        how: dict[str, Any] = {"n_resamples": _RESAMPLES, "batch": _BATCH, "method": "percentile", "rng": generator}
         if self.gold is None:
-            found = stats.bootstrap((own - first,), np.mean, batch=_BATCH, **how)
+            found = stats.bootstrap((own - first,), np.mean, **how)
         else:
             found = stats.bootstrap(
                 (own, first, self.gold), lambda a, b, gold: paired.rho(a, gold) - paired.rho(b, gold), paired=True,
@@ -89,7 +89,8 @@ def split(items: pl.DataFrame, tasks: Sequence[str], held_out: float, seed: int)
                 continue
             first = own.filter(pl.col("temperature") == own["temperature"].first())
             source = [row["item"].rpartition("[")[0] if row["window"] else row["item"] for row in first.to_dicts()]
-            held = np.array([keyed_hash(name, seed) / 2**64 < held_out for name in source])
+            # Not of the bare id: a classification of one's own was already drawn by that under the same seed.
+            held = np.array([keyed_hash(f"held out {name}", seed) / 2**64 < held_out for name in source])
             for half, chosen in zip(halves, (~held, held), strict=True):
                 names = first["item"].filter(pl.Series(chosen))
                 order = pl.DataFrame({"item": names})
@@ -160,9 +161,9 @@ def _over(tasks: dict[str, list[Half]], figure: Any) -> float:
 
 def _interval(tasks: dict[str, list[Half]], candidate: str, reference: str, seed: int) -> tuple[float, float]:
     """The percentile interval of the change of the mean over tasks, each task's items resampled by themselves."""
-    total = np.zeros(_RESAMPLES)
+    total, generator = np.zeros(_RESAMPLES), np.random.default_rng(seed)
     for halves in tasks.values():
         for half in halves:
-            total += half.resampled(candidate, reference, seed) / len(halves) / len(tasks)
-    low, high = np.quantile(total, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])
+            total += half.resampled(candidate, reference, generator) / len(halves) / len(tasks)
+    low, high = np.nanquantile(total, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])
     return float(low), float(high)
