@@ -84,13 +84,10 @@ class ModelActor:
 
     def encode(self, tokens: Tokens, **how: Any) -> Encoded:
         """`Encoder.encode_tokens`, which finds the texts that the model fails on; a lost GPU ends the process."""
-        from tempscale.batches import lost_device
-
         try:
             return self.encoder.encode_tokens(tokens, isolate=True, **how)
         except RuntimeError as error:
-            if lost_device(error):  # Nothing more can run here: a death like any other.
-                os._exit(_LOST_DEVICE)
+            end_if_lost(error)
             raise
 
     def reject(self, number: int, rows: list[dict[str, Any]]) -> None:
@@ -147,20 +144,69 @@ class Crew:
         """
         if not pieces:
             return
-        import ray
         from ray.util import ActorPool
+
+        self._hire(min(self._cluster.workers, len(pieces)))
+        team, numbers = ActorPool(self._actors), self._cluster.ordered(sorted(pieces))
+        with readable_failures():
+            yield from team.map_unordered(lambda worker, k: worker.run.remote(process, k, pieces[k]), numbers)
+
+    def attempt(
+        self, process: Process, pieces: dict[int, pa.Table]
+    ) -> Iterator[tuple[int, dict[str, Any] | None, str | None]]:
+        """The same, but a piece that ends its process each time it is tried is given up and the others go on.
+
+        Yields:
+            The piece's number with what it reports, or with why it was given up.
+
+        Raises:
+            IncompleteRun: no worker can be started any more.
+        """
+        if not pieces:
+            return
+        import ray
+        import ray.exceptions
+
+        self._hire(min(self._cluster.workers, len(pieces)))
+        idle, waiting = list(self._actors), self._cluster.ordered(sorted(pieces))[::-1]
+        flying: dict[Any, tuple[Any, int]] = {}
+        while waiting or flying:
+            while waiting and idle:
+                worker, number = idle.pop(), waiting.pop()
+                flying[worker.run.remote(process, number, pieces[number])] = worker, number
+            (done,), _ = ray.wait(list(flying), num_returns=1)
+            worker, number = flying.pop(done)
+            try:
+                report = ray.get(done)
+            except ray.exceptions.RayError as error:
+                yield number, None, failure(error)
+                ray.kill(worker)  # Whatever is left of it: its restarts are used up.
+                self._actors.remove(worker)
+                self._hire(len(self._actors) + 1)
+                idle.append(self._actors[-1])
+            else:
+                idle.append(worker)
+                yield number, report, None
+
+    def _hire(self, wanted: int) -> None:
+        """Start actors until there are so many."""
+        import ray
 
         resources: dict[str, Any] = {"num_gpus": 1} if self._cluster.gpus else {"num_cpus": 1}
         # A piece that kills its process is tried again, but not for ever.
         actor = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES, **resources)(ModelActor)
-        wanted = min(self._cluster.workers, len(pieces)) - len(self._actors)
-        if wanted > 0:
-            self._actors += started(
-                [actor.remote(**_arguments(self._run, self._cluster, self._model)) for _ in range(wanted)]
-            )
-        team, numbers = ActorPool(self._actors), self._cluster.ordered(sorted(pieces))
-        with readable_failures():
-            yield from team.map_unordered(lambda worker, k: worker.run.remote(process, k, pieces[k]), numbers)
+        missing = wanted - len(self._actors)
+        if missing > 0:
+            arguments = _arguments(self._run, self._cluster, self._model)
+            self._actors += started([actor.remote(**arguments) for _ in range(missing)])
+
+
+def end_if_lost(error: BaseException) -> None:
+    """End this process where its GPU does not answer any more: a death like any other, for nothing more can run here."""
+    from tempscale.batches import lost_device
+
+    if lost_device(error):
+        os._exit(_LOST_DEVICE)
 
 
 def pool(

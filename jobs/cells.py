@@ -1,4 +1,4 @@
-"""Cells of an evaluation on Ray: one worker scores a task under several temperatures, loading and tokenising it once."""
+"""Cells of an evaluation on Ray: a worker keeps a task and its tokens from one temperature to the next."""
 
 from __future__ import annotations
 
@@ -45,21 +45,30 @@ def work(
     pieces: list[dict[str, Any]] = []
     for unit in units:
         state = tasks.state(unit)
-        missing = [t.canonical for t in run.temperatures if not done(run, model, t, unit, state)]
-        advance(len(run.temperatures) - len(missing))
+        every = unit.temperatures(run)
+        missing = [t.canonical for t in every if not done(run, model, t, unit, state)]
+        advance(len(every) - len(missing))
         # Pairs of roles share their embeddings, so one worker takes them all; else a cell is a piece of work.
-        together = [missing] if run.config.embedding.role_grid else [[canonical] for canonical in missing]
+        together = (
+            [missing] if len(every) > len(run.config.embedding.temperatures) else [[canonical] for canonical in missing]
+        )
         pieces += [{"unit": unit._asdict(), "temperatures": own, "state": state} for own in together if own]
     config = run.config
     shared = {
         "seed": config.seed, "prompts": config.embedding.prompts, "edges": config.analysis.intervals,
-        "keep": config.embedding.role_grid, "lengths_by": run.models[0].name, "max_length": run.models[0].max_length,
+         "lengths_by": run.models[0].name, "max_length": run.models[0].max_length,
     }  # fmt: skip
     work = {k: pa.table({"spec": [json.dumps(piece | shared)]}) for k, piece in enumerate(pieces)}
     wrong: dict[tuple[str, str], str] = {}
-    for report in crew.work(leave_cells, work):
-        advance(report["cells"])
-        wrong |= {(report["task"], temperature): sentence for temperature, sentence in report["wrong"].items()}
+    for number, report, lost in crew.attempt(leave_cells, work):
+        own = pieces[number]
+        advance(len(own["temperatures"]))
+        told = dict.fromkeys(own["temperatures"], f"task '{own['unit']['name']}': {lost}")
+        for canonical, sentence in (told if report is None else report["wrong"]).items():
+            unit = Unit(**own["unit"])
+            # What died behind its last step is there.
+            if report is not None or not done(run, model, Temperature.of(canonical), unit, own["state"]):
+                wrong[unit.name, canonical] = sentence
     return wrong
 
 
@@ -69,18 +78,21 @@ def leave_cells(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[s
 
     spec = json.loads(work.column("spec")[0].as_py())
     unit, temperatures = Unit(**spec["unit"]), [Temperature.of(text) for text in spec["temperatures"]]
-    report: dict[str, Any] = {"task": unit.name, "cells": len(temperatures), "wrong": {}}
+    report: dict[str, Any] = {"wrong": {}}
     held = _held(worker, unit, spec)
     if isinstance(held, str):
         return report | {"wrong": {t.canonical: held for t in temperatures}}
     task, model = held
     for temperature in temperatures:
         try:
-            cell = score(task, model, temperature, spec["keep"])
+            with worker.noting(f"{unit.slug} τ {temperature.slug}"):
+                cell = score(task, model, temperature, len(temperatures) > 1 and any(t.roles for t in temperatures))
         except Exception as error:
+            actor.end_if_lost(error)
             report["wrong"][temperature.canonical] = _sentence(unit.name, error)
             continue
         at = f"{CELLS}/model={worker.model.label}/temperature={temperature.slug}/task={unit.slug}"
+        worker.storage.remove(f"{at}/result.json")  # Of the same task before its files changed.
         worker.storage.write_table(f"{at}/items.parquet", ITEM_PART.build_rows(cell.items))
         worker.storage.write_table(f"{at}/relevant.parquet", RELEVANT_PART.build_rows(cell.relevant))
         texts = sum(len(own.ids) for own in model.seen)
@@ -110,6 +122,7 @@ def _held(worker: actor.ModelActor, unit: Unit, spec: dict[str, Any]) -> tuple[A
             model = MtebModel(worker.encoder, worker.model.label, worker.model.fingerprint, prompts)
             _holding[key] = task, model
         except Exception as error:
+            actor.end_if_lost(error)
             _holding[key] = _sentence(unit.name, error)
     return _holding[key]
 

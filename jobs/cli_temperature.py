@@ -118,7 +118,11 @@ def tune(
         from jobs.tune_config import TuneConfig
 
         data = inputs.read_toml(str(config)) if config is not None else {}
-        candidates = [*(tau or []), *(inputs.read_temperature(str(file)) for file in temperature or [])]
+        schedules = [inputs.read_temperature(str(file)) for file in temperature or []]
+        candidates = [*(tau or ([1.0] if schedules else [])), *schedules]
+        if limit is not None or sample is not None:
+            for name in ("sample", "limit"):  # An option wins over what it excludes in the file.
+                (data.get("corpus") or {}).pop(name, None)
         given = {
             "tasks": inputs.read_tasks(task or [], texts_per_interval, windows) or None, "corpus.source": corpus,
             "corpus.id_column": id_column, "corpus.text_column": text_column, "corpus.sample": sample, "corpus.limit": limit,

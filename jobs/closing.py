@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from jobs.evaluate_figures import named
 from jobs.headline import closing_figures, labels, share, with_error
 from jobs.runs import Run, RunOf
 from jobs.summary import load_tables
@@ -84,16 +85,20 @@ def close_diagnose(run: RunOf[Any]) -> None:
 def close_evaluate(run: RunOf[Any]) -> None:
     """Print each task's score under each temperature, and where the report is, on standard output."""
     console = Console()
-    table = load_tables(run.storage)["evaluation"]
+    table = named(load_tables(run.storage)["evaluation"])
     names = labels(table["temperature"].unique(maintain_order=True))
     for (model,), own in table.group_by("model", maintain_order=True):
+        heads = own["temperature"].unique(maintain_order=True).to_list()
         lines = []
-        for (task, _, subset), rows in own.group_by("task", "split", "subset", maintain_order=True):
-            first, *rest = rows.to_dicts()
-            called = task if subset in (None, "default") else f"{task} ({subset})"
-            changes = [f"{row['score']:.4f} ({with_error(row['change'], row['change_se'])})" for row in rest]
-            lines.append([f"{called}, {first['metric']}", f"{first['score']:.4f}", *changes])
-        print_table(console, (str(model), *(names[tau] for tau in own["temperature"].unique(maintain_order=True))), lines)
+        for (name,), rows in own.group_by("name", maintain_order=True):
+            by = {row["temperature"]: row for row in rows.to_dicts()}
+            first = next(iter(by.values()))
+            cells = [f"{first['score']:.4f}"]
+            for tau in heads[1:]:  # A grid's pairs of roles are for some tasks only.
+                change = with_error(by[tau]["change"], by[tau]["change_se"]) if tau in by else ""
+                cells.append(f"{by[tau]['score']:.4f} ({change})" if tau in by else "–")
+            lines.append([f"{name}, {first['metric']}", *cells])
+        print_table(console, (str(model), *(names[tau] for tau in heads)), lines)
     root = shown(run.storage.root)
     told = f"\nin brackets the change, with a 95 % interval\nreport  {root}/report.html\ntables  {root}/tables/"
     console.print(told, highlight=False, soft_wrap=True, markup=False)

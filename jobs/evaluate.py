@@ -46,7 +46,8 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
 def _evaluate(config: EvaluateConfig, journal: Journal, fresh: bool) -> Evaluation:
     with journal.stage("tasks") as stage:
         units = tasks.expand(config.tasks)
-        comparison.measures(config.audits)  # A mistyped folder must not cost the scores.
+        # A mistyped folder or label must not cost the scores.
+        comparison.against_backbones(comparison.measures(config.audits), [], config.backbones)
         engine.check_reachable(config.execution)
         run = runs.begin(config, fresh=fresh)
         states = {unit.name: tasks.state(unit) for unit in units}
@@ -54,8 +55,9 @@ def _evaluate(config: EvaluateConfig, journal: Journal, fresh: bool) -> Evaluati
         stage.note = f"{count(len(units), 'task')}: {', '.join(names)}"
         if run.complete:
             _check_unchanged(run, states)
-            stage.note = "the run is complete: nothing to do"
-            return run
+            if _beside(run) == run.storage.read_json(runs.DONE)["beside"]:
+                stage.note = "the run is complete: nothing to do"
+                return run
     missing: dict[tuple[str, str, str], str] = {}
     # Numbers merged in this process must not depend on how many cores it finds.
     with engine.session(config.execution) as cluster, threadpool_limits(1):
@@ -72,13 +74,23 @@ def _evaluate(config: EvaluateConfig, journal: Journal, fresh: bool) -> Evaluati
         stage.note = f"{len(tables)} tables"
     with journal.stage("report") as stage:
         record = runs.facts(run) | {"command": config.command, "seed": config.seed, "missing": len(missing)}
-        record |= {"tasks": states, "steps": dict(journal.steps), "peak_memory_bytes": journal.peak_memory_bytes}
+        record |= {
+            "beside": _beside(run),
+            "tasks": states,
+            "steps": dict(journal.steps),
+            "peak_memory_bytes": journal.peak_memory_bytes,
+        }
         run.storage.write("report.html", evaluate_report.render(summary.load_tables(run.storage), record).encode())
         stage.note = "report.html"
     if missing:
         raise IncompleteRun(_told(run, missing, len(units)))
     runs.complete(run, record)
     return run
+
+
+def _beside(run: Evaluation) -> dict[str, Any]:
+    """What stands beside the scores: tables and report are made again where it is another."""
+    return {"audits": [shown(folder) for folder in run.config.audits], "backbones": run.config.backbones}
 
 
 def _check_unchanged(run: Evaluation, states: dict[str, Any]) -> None:
@@ -94,7 +106,9 @@ def _check_unchanged(run: Evaluation, states: dict[str, Any]) -> None:
 def _told(run: Evaluation, missing: dict[tuple[str, str, str], str], units: int) -> str:
     reasons = list(dict.fromkeys(missing.values()))
     more = f" (and {count(len(reasons) - _TOLD, 'further reason')}, see evaluation.parquet)" if len(reasons) > _TOLD else ""
+    total = units * len(run.temperatures) * len(run.models)
     return (
-        f"{len(missing)} of {count(units * len(run.temperatures) * len(run.models), 'cell')} are missing: "
-        f"{'; '.join(reasons[:_TOLD])}{more}; tables and report hold the others, and the same command goes on"
+        f"{len(missing)} of {count(total, 'cell')} {'is' if len(missing) == 1 else 'are'} missing: "
+        f"{'; '.join(reasons[:_TOLD])}{more}; tables and report in '{shown(run.config.out)}' "
+        "hold the others, and the same command goes on"
     )

@@ -30,7 +30,8 @@ def by_length(own: pl.DataFrame, base: pl.DataFrame | None, edges: Sequence[int]
     interval = np.asarray(edges)[interval_of(own["tokens"].to_numpy().astype(np.int64), edges)]
     table = own.with_columns(pl.Series("interval", interval, dtype=pl.Int32))
     if base is not None:
-        table = table.join(base.select("item", "value", "entropy"), on="item", suffix="_first", maintain_order="left")
+        first = base.select("item", "value", "entropy", "right")
+        table = table.join(first, on="item", suffix="_first", maintain_order="left", validate="1:1")
     rows = []
     for (edge,), mine in table.group_by("interval", maintain_order=True):
         row: dict[str, Any] = {"interval": edge, "items": len(mine), "best": None}
@@ -41,8 +42,31 @@ def by_length(own: pl.DataFrame, base: pl.DataFrame | None, edges: Sequence[int]
             row[change] = row[f"{change}_se"] = None
             if known and base is not None and mine[f"{name}_first"].null_count() == 0:
                 row[change], row[f"{change}_se"] = paired.mean((mine[name] - mine[f"{name}_first"]).to_numpy())
+        if mine["right"].null_count() == 0:  # What a classifier learns from is drawn anew in thought, too.
+            drawn = experiments(mine["right"])
+            row["value_se"] = together(row["value_se"], drawn)
+            if base is not None and mine["right_first"].null_count() == 0:
+                row["change_se"] = together(row["change_se"], drawn - experiments(mine["right_first"]))
         rows.append(row)
     return sorted(rows, key=lambda row: row["interval"])
+
+
+def experiments(right: pl.Series) -> np.ndarray:
+    """The accuracy of each experiment over some texts, (experiments,)."""
+    accuracies: np.ndarray = np.array(right.to_list(), dtype=np.float64).mean(0)
+    return accuracies
+
+
+def together(error: float | None, drawn: np.ndarray) -> float | None:
+    """An error over items with that over experiments, each of which learns from another draw: √(se² + se²)."""
+    more = paired.mean(drawn).se
+    return None if error is None or more is None else math.hypot(error, more)
+
+
+def sources(items: pl.DataFrame) -> np.ndarray:
+    """The text that each item is, or is a window of."""
+    names = [row["item"].rpartition("[")[0] if row["window"] else row["item"] for row in items.to_dicts()]
+    return np.array(names)
 
 
 def mark_best(rows: list[dict[str, Any]]) -> None:

@@ -109,18 +109,25 @@ class EvaluateConfig(Strict):
     analysis: Intervals = Field(default_factory=lambda: Intervals.model_validate({}), description="Length intervals.")
     execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
 
+    @model_validator(mode="after")
+    def _backbones_have_audits(self) -> EvaluateConfig:
+        if self.backbones and not self.audits:
+            raise ValueError("backbones are compared by what audits measured of them; give audits (--audit RUN) too")
+        return self
+
     @field_validator("tasks")
     @classmethod
     def _distinct(cls, tasks: list[str | OwnTask]) -> list[str | OwnTask]:
         names = [task if isinstance(task, str) else task.name for task in tasks]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"task '{twice[0]}' is named twice; give each once")
+            raise ValueError(f"task '{twice[0]}' is named twice; give each once, or names of its own: NAME=TYPE:PATH")
         return tasks
 
     def identity(self) -> dict[str, Any]:
         """All that decides the tables, as plain data."""
-        return self.model_dump(mode="json", exclude={"out", "execution"})
+        # Audits and backbones decide what stands beside the scores: they may be given later.
+        return self.model_dump(mode="json", exclude={"out", "execution", "audits", "backbones"})
 
     def temperatures(self) -> list[Temperature]:
         """The temperatures in the order given, the first the reference, then the grid's pairs of roles."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import altair as alt
 import polars as pl
@@ -43,7 +42,7 @@ def changes(evaluation: pl.DataFrame) -> alt.Chart | None:
     """Change of each task's score against the first temperature with 95 % intervals."""
     every = evaluation["temperature"].unique(maintain_order=True).to_list()
     rows = [
-        point(row["temperature"], "", task_name(row), row["change"], row["change_se"])
+        point(row["temperature"], "", row["name"], row["change"], row["change_se"])
         for row in evaluation.to_dicts()
         if row["temperature"] != every[0] and row["change"] is not None
     ]
@@ -79,7 +78,7 @@ def best(lengths: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
     every = lengths["temperature"].unique(maintain_order=True).to_list()
     names = [interval_name(edge, edges) for edge in mine["interval"].unique(maintain_order=True)]
     rows = [
-        {"x": interval_name(row["interval"], edges), "y": row["temperature"], "task": task_name(row), "value": row["value"]}
+        {"x": interval_name(row["interval"], edges), "y": row["temperature"], "task": row["name"], "value": row["value"]}
         for row in mine.to_dicts()
     ]
     if not rows or len(every) < 2:
@@ -98,9 +97,9 @@ def ends(table: pl.DataFrame, figure: str, title: str) -> alt.Chart | None:
     """A figure of the shortest and the longest fifth against temperature (S1 Fig 7, Table 3)."""
     mine = table.filter(pl.col("figure") == figure)
     names = mine["temperature"].unique(maintain_order=True).to_list()
-    several = mine["task"].n_unique() > 1
+    several = mine["name"].n_unique() > 1
     rows = [
-        point(f"{task_name(row)}: " * several + f"{row['end']} fifth", "", row["temperature"], row["value"], row["value_se"])
+        point(f"{row['name']}: " * several + f"{row['end']} fifth", "", row["temperature"], row["value"], row["value_se"])
         for row in mine.to_dicts()
     ]
     return lines(rows, names, "", title)
@@ -111,7 +110,7 @@ def roles(table: pl.DataFrame) -> alt.Chart | None:
     if table.is_empty():
         return None
     panels = []
-    for (task,), mine in table.group_by("task", maintain_order=True):
+    for (task,), mine in table.group_by("name", maintain_order=True):
         rows = [
             {"query τ": row["query_tau"], "document τ": row["document_tau"], "score": row["score"], "change": row["change"]}
             for row in mine.to_dicts()
@@ -154,9 +153,17 @@ def correlation(models: pl.DataFrame) -> alt.Chart | None:
     return alt.concat(*panels, columns=2, spacing=28) if panels else None
 
 
-def task_name(row: dict[str, Any]) -> str:
-    """The task, with its subset where there are several."""
-    return row["task"] if row["subset"] in (None, "default") else f"{row['task']} ({row['subset']})"
+def named(table: pl.DataFrame) -> pl.DataFrame:
+    """The table with `name`: the task, with its subset and split where it has several."""
+    keys = ("task", "split", "subset")
+    parts = table.filter(pl.col("split").is_not_null()).select(keys).unique()
+    own = {name: parts.filter(pl.col("task") == name) for name in table["task"].unique()}
+    several = {name: [key for key in ("subset", "split") if rows[key].n_unique() > 1] for name, rows in own.items()}
+    names = []
+    for row in table.select(keys).to_dicts():  # A missing cell has neither split nor subset.
+        told = [str(row[key]) for key in several[row["task"]] if row["split"] is not None]
+        names.append(f"{row['task']} ({', '.join(told)})" if told else row["task"])
+    return table.with_columns(pl.Series("name", names, pl.String))
 
 
 def _colour(domain: list[str], field: str = "temperature") -> alt.Color:

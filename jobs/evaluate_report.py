@@ -24,6 +24,7 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> str:
     names = labels(tables["evaluation"]["temperature"].unique(maintain_order=True))
     shown = {key: table for key, table in tables.items() if key not in ("evaluation_items", "evaluation_relevant")}
     shown = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in shown.items()}
+    shown = {key: figures.named(table) if "split" in table.columns else table for key, table in shown.items()}
     edges = run["config"]["analysis"]["intervals"]
     models = [
         _model(place, name, shown, edges)
@@ -53,9 +54,9 @@ def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[i
     }
     tasks = []
     if not lengths.is_empty():
-        for number_, ((task,), own) in enumerate(lengths.group_by("task", maintain_order=True)):
+        for number_, ((task,), own) in enumerate(lengths.group_by("name", maintain_order=True)):
             if own["interval"].n_unique() > 1:
-                metric = mine["evaluation"].filter(pl.col("task") == task)["metric"].drop_nulls().first()
+                metric = mine["evaluation"].filter(pl.col("name") == task)["metric"].drop_nulls().first()
                 charts[f"value{number_}"] = figures.by_length(own, edges, "value", str(metric))
                 charts[f"entropy{number_}"] = figures.by_length(own, edges, "entropy", "mean entropy of the output, nats")
                 tasks.append({"name": task, "keys": (f"value{number_}", f"entropy{number_}"), "texts": _texts(own, edges)})
@@ -70,7 +71,7 @@ def _scores(evaluation: pl.DataFrame) -> dict[str, Any]:
     every = evaluation["temperature"].unique(maintain_order=True).to_list()
     there = evaluation.filter(pl.col("score").is_not_null())
     lines = []
-    for _, own in there.group_by("task", "split", "subset", maintain_order=True):
+    for (name,), own in there.group_by("name", maintain_order=True):
         by = {row["temperature"]: row for row in own.to_dicts()}
         first = next(iter(by.values()))
         cells = [
@@ -79,7 +80,7 @@ def _scores(evaluation: pl.DataFrame) -> dict[str, Any]:
             else f"{number(row['score'])} ({with_error(row['change'], row['change_se'])})"
             for label in every
         ]  # fmt: skip
-        lines.append({"name": figures.task_name(first), "metric": first["metric"], "items": first["items"], "cells": cells})
+        lines.append({"name": name, "metric": first["metric"], "items": first["items"], "cells": cells})
     missing = evaluation.filter(pl.col("problem").is_not_null()).select("task", "temperature", "problem").to_dicts()
     return {"heads": every, "lines": lines, "missing": missing}
 
@@ -103,13 +104,13 @@ def _roles(roles: pl.DataFrame) -> list[dict[str, Any]]:
     """S1 Table 2: the temperature on both sides, on one, on none."""
     rows = [row for row in roles.to_dicts() if row["case"] in _CASES] if not roles.is_empty() else []
     found: dict[tuple[str, float], dict[str, Any]] = {}
-    reference = {row["task"]: row for row in rows if row["case"] == "neither"}
+    reference = {row["name"]: row for row in rows if row["case"] == "neither"}
     for row in rows:
-        if row["case"] != "neither" and row["task"] in reference:
+        if row["case"] != "neither" and row["name"] in reference:
             tau = row["query_tau"] if row["case"] != "document only" else row["document_tau"]
-            line = found.setdefault((row["task"], tau), {"task": row["task"], "tau": tau, "cells": {}})
+            line = found.setdefault((row["name"], tau), {"task": row["name"], "tau": tau, "cells": {}})
             line["cells"][row["case"]] = with_error(row["change"], row["change_se"])
-            line["score"] = number(reference[row["task"]]["score"])
+            line["score"] = number(reference[row["name"]]["score"])
     return [line | {"cells": [line["cells"].get(case, "–") for case in _CASES[1:]]} for line in found.values()]
 
 

@@ -23,7 +23,8 @@ _ITEM = (
     Column("item", _TEXT, "", "the query's or text's id, or the pair's place; a window's names its words: id[first:last]"),
     Column("tokens", _INT, "tokens", "of the query or text, or of both texts of a pair together, as the model saw them"),
     Column("window", _BOOL, "", "whether the text is a window of a longer one; null but for classification"),
-    Column("value", _FLOAT, "", "this item's part of the score, whose mean over items it is; null for STS"),
+    Column("right", pa.list_(_BOOL), "", "whether the text was classified rightly, in each experiment in turn"),
+    Column("value", _FLOAT, "", "this item's part of the score, whose mean over items it is; null where it is no mean"),
     Column("ndcg_at_10", _FLOAT, "", "of a query"),
     Column("ndcg_at_100", _FLOAT, "", "of a query"),
     Column("entropy", _FLOAT, "nats", "of the classifier's output, the mean over experiments"),
@@ -77,6 +78,12 @@ TYPES = Table(
         Column("tasks", _INT, "", "how many"),
         Column("score", _FLOAT, "", "the mean of their main scores"),
         *_CHANGE,
+        Column(
+            "change_spread_se",
+            _FLOAT,
+            "",
+            "sd of the tasks' changes/√tasks; null for one task, and over types",
+        ),
         Column("relative", _FLOAT, "", "the change over the first temperature's mean"),
     ),
 )

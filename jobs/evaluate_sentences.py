@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from jobs.evaluate_figures import task_name
 from jobs.headline import beyond_noise, count, interval_name, number, with_error
 
 
@@ -24,7 +23,7 @@ def of_model(mine: dict[str, pl.DataFrame], edges: Sequence[int]) -> list[str]:
     """What the temperatures did to one model's scores.
 
     Args:
-        mine: the model's tables, with the temperatures' labels in place of their texts.
+        mine: the model's tables, with the temperatures' labels in place of their texts, and `name`s.
         edges: of the length intervals.
     """
     found = []
@@ -44,7 +43,7 @@ def of_model(mine: dict[str, pl.DataFrame], edges: Sequence[int]) -> list[str]:
     known = [row for row in moved if row["change_se"] is not None and beyond_noise(row["change"], row["change_se"])]
     for kind, rows in (("rise", [r for r in known if r["change"] > 0]), ("fall", [r for r in known if r["change"] < 0])):
         if rows:
-            named = "; ".join(f"{task_name(r)} at {r['temperature']} by {_size(r)}" for r in _largest(rows))
+            named = "; ".join(f"{r['name']} at {r['temperature']} by {_size(r)}" for r in _largest(rows))
             found.append(f"Scores that {kind} by more than their error: {named}.")
     if len(moved) > 1 and not known and all(row["change_se"] is not None for row in moved):
         found.append("No task's score changes by more than its error under any temperature.")
@@ -71,7 +70,7 @@ def _lengths(mine: dict[str, pl.DataFrame], edges: Sequence[int]) -> list[str]:
         return []
     reference = table["temperature"].first()
     found = []
-    for (task,), own in table.group_by("task", maintain_order=True):
+    for (task,), own in table.group_by("name", maintain_order=True):
         compared = own.filter((pl.col("temperature") != reference) & pl.col("change_se").is_not_null()).to_dicts()
         if own["interval"].n_unique() < 2 or not compared:
             continue
@@ -102,7 +101,7 @@ def _ends(mine: dict[str, pl.DataFrame]) -> list[str]:
                 else "mean rank of its longest relevant documents"
             )
             found.append(
-                f"{row['task']}, {row['temperature']}: the {what} changes by {with_error(row['change'], row['change_se'])}, "
+                f"{row['name']}, {row['temperature']}: the {what} changes by {with_error(row['change'], row['change_se'])}, "
                 f"to {number(row['value'])}."
             )
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -68,7 +67,7 @@ def load(run: Evaluation, units: Sequence[Unit], missing: Mapping[tuple[str, str
         for temperature in run.temperatures:
             for unit in units:
                 key = (model.label, temperature.canonical, unit.name)
-                if key not in missing:
+                if key not in missing and temperature in unit.temperatures(run):
                     at = folder(run, model, temperature, unit)
                     tables = (pl.DataFrame(pl.from_arrow(run.storage.read_table(f"{at}/{n}.parquet"))) for n in _PARTS)
                     found[key] = Cell(run.storage.read_json(f"{at}/result.json"), *tables)
@@ -92,6 +91,8 @@ def summarise(run: Evaluation, units: Sequence[Unit], missing: Mapping[tuple[str
         for temperature in run.temperatures:
             key = run.key(model, temperature)
             for unit in units:
+                if temperature not in unit.temperatures(run):
+                    continue
                 cell = cells.get((model.label, temperature.canonical, unit.name))
                 first = cells.get((model.label, run.temperatures[0].canonical, unit.name))
                 if cell is None:
@@ -153,16 +154,19 @@ def _of_cell(
 def score_errors(own: Part, base: Part | None, seed: int) -> tuple[float | None, float | None]:
     """The standard errors of a part's score and of its change against the first temperature; None where not known.
 
-    Items are drawn anew in thought, and so is what a classifier learns from: both variances add.
+    Items are drawn anew in thought, windows with their texts, and so is what a classifier learns from: both variances add.
     """
     items = own.items
     if items.is_empty():
         return None, None
-    both = None if base is None else items.join(base.items, on="item", suffix="_first", maintain_order="left")
+    both = (
+        None if base is None else items.join(base.items, on="item", suffix="_first", maintain_order="left", validate="1:1")
+    )
     if items["value"].null_count() == 0:
-        errors = [paired.mean(items["value"].to_numpy()).se, None]
+        clusters = analyses.sources(items)
+        errors = [paired.mean(items["value"].to_numpy(), clusters).se, None]
         if both is not None:
-            errors[1] = paired.mean((both["value"] - both["value_first"]).to_numpy()).se
+            errors[1] = paired.mean((both["value"] - both["value_first"]).to_numpy(), clusters).se
     elif items["predicted"].null_count() == 0:
         predicted, gold = items["predicted"].to_numpy(), items["gold"].to_numpy()
         errors = [paired.spearman(predicted, gold, None, seed).se, None]
@@ -172,15 +176,10 @@ def score_errors(own: Part, base: Part | None, seed: int) -> tuple[float | None,
     else:
         return None, None
     if own.drawn is not None:
-        errors[0] = _with(errors[0], own.drawn)
+        errors[0] = analyses.together(errors[0], own.drawn)
         if base is not None and base.drawn is not None:
-            errors[1] = _with(errors[1], own.drawn - base.drawn)
+            errors[1] = analyses.together(errors[1], own.drawn - base.drawn)
     return errors[0], errors[1]
-
-
-def _with(error: float | None, drawn: np.ndarray) -> float | None:
-    more = paired.mean(drawn).se
-    return None if error is None or more is None else math.hypot(error, more)
 
 
 def _taus(temperature: Temperature) -> dict[str, float | None]:
@@ -196,7 +195,7 @@ def _types(
 
     `errors` are those of the changes of each task's parts.
     """
-    labels = [t.canonical for t in run.temperatures]
+    labels = [t.canonical for t in run.temperatures[: len(run.config.embedding.temperatures)]]
     whole = [u.name for u in units if all((model.label, t, u.name) in cells for t in labels)]
     types: dict[str, list[str]] = {}
     for name in whole:
@@ -213,9 +212,17 @@ def _types(
         error = _mean_error(errors, list(types.values()) if over == "types" else [names])
         rows.append(
             {"over": over, "type": kind, "tasks": len(names), "score": own, "change": own - old, "change_se": error}
+            | {"change_spread_se": None if over == "types" else _spread(cells, model, temperature, labels[0], names)}
             | {"relative": (own - old) / abs(old) if old else None}
         )
     return rows
+
+
+def _spread(cells: Cells, model: Model, temperature: Temperature, first: str, names: Sequence[str]) -> float | None:
+    """The error of a mean change for tasks drawn like these, whatever the error within each."""
+    labels = (temperature.canonical, first)
+    own, old = ([cells[model.label, label, name].score() for name in names] for label in labels)
+    return paired.mean(np.array(own) - np.array(old)).se
 
 
 def _mean_score(cells: Sequence[Cell], by_type: bool) -> float:

@@ -81,11 +81,12 @@ def read_tasks(texts: list[str], texts_per_interval: int | None, windows: bool |
     tasks: list[Any] = []
     for text in texts:
         kind, _, path = text.partition(":")
+        given, _, kind = kind.rpartition("=")
         if kind not in OWN_KINDS or not path:
             tasks.append(text)
             continue
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", shown(path).rstrip("/").rsplit("/", 1)[-1].split(".")[0]).strip("-._") or kind
-        task: dict[str, Any] = {"name": stem, "type": kind}
+        last = shown(path).rstrip("/").rsplit("/", 1)[-1].split(".")[0]  # Names are told everywhere.
+        task: dict[str, Any] = {"name": given or re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-._") or kind, "type": kind}
         if kind == "retrieval":
             task |= {name: _only(path, name) for name in ("corpus", "queries", "qrels")}
         else:

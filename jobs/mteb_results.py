@@ -20,6 +20,7 @@ def write(run: Evaluation, units: Sequence[Unit], missing: Mapping[tuple[str, st
     """
     from mteb.models.model_meta import ModelMeta
 
+    run.storage.remove(FOLDER)  # Of an earlier attempt, whose files may have changed.
     for model in run.models:
         for temperature in run.temperatures:
             name = f"tempscale/{model.label}_tau-{temperature.slug}"

@@ -140,7 +140,7 @@ EvaluateOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs
 Tasks = Annotated[
     list[str] | None,
     _option(
-        _TASKS, "A task or benchmark of MTEB by name, or your own as TYPE:PATH: retrieval, reranking, classification, "
+        _TASKS, "A task or benchmark of MTEB, or your own as [NAME=]TYPE:PATH: retrieval, reranking, classification, "
         "clustering, sts; a file, for retrieval a folder with corpus, queries and qrels. Repeatable.", "TASK", "--task",
         "--tasks",
     ),

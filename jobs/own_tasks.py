@@ -71,15 +71,17 @@ def _retrieval(own: OwnTask) -> Any:
     assert own.corpus is not None
     assert own.queries is not None
     assert own.qrels is not None
-    documents = {}
+    documents: dict[str, dict[str, str]] = {}
     for place, values in _rows(own, own.corpus, {"id": None, "text": None}, {"title": None}):
         key, text = _id(own, place, values["id"]), values["text"]
         title = values.get("title") or ""
+        _new(own, place, key, documents)
         documents[key] = {"id": key, "title": str(title), "text": _text(own, place, text if not title or text else title)}
-    queries = {}
+    queries: dict[str, dict[str, str]] = {}
     for place, values in _rows(own, own.queries, {"id": None, "text": None} | dict.fromkeys(own.where)):
         if _wanted(own, values):
             key = _id(own, place, values["id"])
+            _new(own, place, key, queries)
             queries[key] = {"id": key, "text": _text(own, place, values["text"], "query")}
     relevant = _relevant(own, documents, queries)
     task = _task(own, AbsTaskRetrieval)
@@ -114,7 +116,9 @@ def _relevant(own: OwnTask, documents: Mapping[str, Any], queries: Mapping[str, 
                 example.setdefault(kind, key)
                 break
         else:
-            relevant.setdefault(query, {})[document] = _score(own, place, 1 if score is None else score)
+            value = _score(own, place, 1 if score is None else score)
+            if relevant.setdefault(query, {}).setdefault(document, value) != value:
+                raise _wrong(own, place, f"query '{query}' and document '{document}' were there with another relevance")
     if missing:
         told = " and ".join(
             f"{count} × a {kind} that is not there, such as '{example[kind]}'" for kind, count in missing.items()
@@ -129,9 +133,12 @@ def _relevant(own: OwnTask, documents: Mapping[str, Any], queries: Mapping[str, 
 
 def _score(own: OwnTask, place: str, value: Any) -> int:
     try:
-        return int(float(value))
+        whole = int(float(value))
     except (TypeError, ValueError, OverflowError):
         raise _wrong(own, place, f"the relevance {value!r} is no number") from None
+    if whole != float(value):
+        raise _wrong(own, place, f"the relevance {value!r} is no whole number, which trec_eval's measures are made of")
+    return whole
 
 
 def _reranking(own: OwnTask) -> Any:
@@ -205,6 +212,7 @@ def _labelled(own: OwnTask) -> list[Labelled]:
     """Texts with their labels' numbers, labels numbered in alphabetical order."""
     assert own.source is not None
     found: list[tuple[str, str, str]] = []
+    seen: set[str] = set()
     required = {own.text_column: "text_column", own.label_column: "label_column"} | dict.fromkeys(own.where)
     for number, (place, values) in enumerate(_rows(own, own.source, required, {"id": None})):
         if not _wanted(own, values):
@@ -213,6 +221,9 @@ def _labelled(own: OwnTask) -> list[Labelled]:
         if label is None or isinstance(label, (list, dict, float)):
             raise _wrong(own, place, f"the label {label!r} is neither a string nor a whole number")
         text_id = str(number) if values.get("id") is None else _id(own, place, values["id"])
+        if text_id in seen:
+            raise _wrong(own, place, f"the id '{text_id}' was there before")
+        seen.add(text_id)
         found.append((text_id, _text(own, place, values[own.text_column]), str(label)))
     labels = {label: number for number, label in enumerate(sorted({label for _, _, label in found}))}
     if len(labels) < 2:
@@ -260,6 +271,11 @@ def _rows(
     except UsageError as error:
         message = str(error)
         raise UsageError(message if message.startswith("task ") else f"task '{own.name}': {message}") from None
+
+
+def _new(own: OwnTask, place: str, key: str, there: Mapping[str, Any]) -> None:
+    if key in there:
+        raise _wrong(own, place, f"the id '{key}' was there before")
 
 
 def _wanted(own: OwnTask, values: Mapping[str, Any]) -> bool:

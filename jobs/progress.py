@@ -61,7 +61,8 @@ class Stage:
             return ""
         rate = done / seconds
         left = f", about {duration((self._total - self._done) / rate)} left" if self._total else ""
-        return f", {rate:,.0f}/s{left}"
+        pace = f"{rate:,.0f}/s" if rate >= 1 else f"{60 * rate:,.1f}/min"
+        return f", {pace}{left}"
 
     def tell(self, what: str) -> None:
         """Say what is under way inside the stage."""

@@ -26,11 +26,9 @@ EXCEPTIONS = "partials/exceptions"
 """One sentence a file: what is not byte-identical to any other run of the same texts."""
 PROCESSORS = "partials/processors"
 """What kinds worked on a run, by step: each has last digits of its own."""
-_CHOSEN = ("audit", "evaluate", "layers.json", "temperature.json")
-_OURS = (
-    DONE, "report.html", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards", "cells",
-    "mteb", *_CHOSEN, BEGUN,
-)  # fmt: skip
+_OURS = (DONE, "report.html", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards")
+_OURS_OF = {"evaluate": ("cells", "mteb"), "tune": ("layers.json", "measured", "temperature.json")}
+"""What only the runs of a command leave: in another's folder such a name is somebody else's."""
 _VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "numba", "pyarrow", "ray", "polars")
 
 _FURTHER_VERSIONS = {"evaluate": ("mteb", "scikit-learn")}
@@ -134,11 +132,13 @@ def begin(config: Config, *, fresh: bool = False) -> RunOf[Config]:
     if config.command != "audit":  # Audits came first, and their folders do not say so.
         identity["command"] = config.command
     found = _begun(storage)
-    # Before its corpus was read to the end a run holds nothing worth going on with: a mistyped --corpus blocks no folder.
-    if found is not None and (fresh or not any(map(storage.exists, (SHARDED, "cells", *_CHOSEN, DONE)))):
-        for name in _OURS:
-            storage.remove(name)
-        found = None
+    if found is not None:
+        own = _OURS_OF.get(found["identity"].get("command", "audit"), ())
+        # Before its corpus was read to the end a run holds nothing worth keeping: a mistyped --corpus blocks no folder.
+        if fresh or not any(map(storage.exists, (SHARDED, DONE, *own))):
+            for name in (*_OURS, *own, BEGUN):
+                storage.remove(name)
+            found = None
     if found is None:
         try:
             storage.write_json(BEGUN, {"identity": identity, "started": now(), "processor": processor()})
@@ -293,12 +293,10 @@ def _begun(storage: Storage) -> dict[str, Any] | None:
     if storage.exists(BEGUN):
         begun: dict[str, Any] = storage.read_json(BEGUN)
         return begun
-    folder = storage.path("")
-    if storage.is_local and os.path.exists(folder):
-        if not os.path.isdir(folder):
-            raise UsageError(f"'{storage.root}' is a file; --out must be a folder")
-        if set(os.listdir(folder)) - {lock.NAME}:
-            raise UsageError(f"'{storage.root}' is not empty and is no tempscale run; choose another --out")
+    if storage.is_local and os.path.isfile(storage.path("")):
+        raise UsageError(f"'{storage.root}' is a file; --out must be a folder")
+    if set(storage.names()) - {lock.NAME}:
+        raise UsageError(f"'{shown(storage.root)}' is not empty and is no tempscale run; choose another --out")
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from tempscale.temperature import Temperature
 _RANKED = {"ndcg_at_": "ndcg_cut_", "map_at_": "map_cut_", "recall_at_": "recall_", "precision_at_": "P_"}
 """mteb's names of scores of a query, and trec_eval's."""
 
-_EMPTY = dict.fromkeys(("window", "value", "ndcg_at_10", "ndcg_at_100", "entropy", "predicted", "gold"))
+_EMPTY = dict.fromkeys(("window", "right", "value", "ndcg_at_10", "ndcg_at_100", "entropy", "predicted", "gold"))
 """What an item of another type of task would have."""
 
 
@@ -47,6 +48,7 @@ def score(task: Any, model: MtebModel, temperature: Temperature, keep: bool) -> 
         Exception: whatever mteb or the model raises.
     """
     record = _Record(task)
+    _reseed(task)
     model.begin(temperature, keep)
     with tempfile.TemporaryDirectory() as folder:
         found = mteb.evaluate(
@@ -59,6 +61,12 @@ def score(task: Any, model: MtebModel, temperature: Temperature, keep: bool) -> 
     own = json.loads(result.model_dump_json())
     rows = [_items(task, split, subset, model.seen, record, predicted) for split, subset in _parts(own)]
     return Cell(own, [item for items, _ in rows for item in items], [row for _, relevant in rows for row in relevant])
+
+
+def _reseed(task: Any) -> None:
+    """Draw what a task draws as if it were new: what it was scored under before must not move a score."""
+    for own in [task, *getattr(task, "tasks", [])]:
+        own.rng_state, own.np_rng = random.Random(own.seed), np.random.default_rng(own.seed)  # noqa: S311 - as mteb's
 
 
 def _parts(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -118,7 +126,7 @@ def _items(
         return _queries(here, own, task.metadata.main_score, *record.queries[split, subset])
     if isinstance(task, AbsTaskClassification) and record.experiments and not task.is_cross_validation:
         mine, record.labels = record.labels[: record.experiments], record.labels[record.experiments :]
-        return _texts(here, own[-1], _dataset(task, split, subset), mine), []
+        return _texts(here, own[-1], _dataset(task, split, subset), mine, task.metadata.main_score), []
     if isinstance(task, AbsTaskSTS):
         return _pairs(here, own, _dataset(task, split, subset), predicted[subset][split]), []
     return [], []
@@ -148,18 +156,20 @@ def _queries(
 
 
 def _texts(
-    here: dict[str, str], own: Texts, data: Any, experiments: list[tuple[np.ndarray, np.ndarray]]
+    here: dict[str, str], own: Texts, data: Any, experiments: list[tuple[np.ndarray, np.ndarray]], metric: str
 ) -> list[dict[str, Any]]:
     ids, windows = (data[name] if name in data.column_names else None for name in ("id", "window"))
-    # Ids that come again would not tell which text is which under another temperature.
-    named = ids is not None and len(set(map(str, ids))) == len(data)
-    names = [str(key) for key in ids] if named else [str(k) for k in range(len(data))]
-    right = np.mean([row[0] for row in experiments], axis=0)
+    names = [str(key) for key in (range(len(data)) if ids is None else ids)]
+    if len(set(names)) < len(names):  # They would not tell which text is which under another temperature.
+        names = [str(k) for k in range(len(data))]
+    right = np.array([row[0] for row in experiments]).T
+    # Only an accuracy is a mean over texts: of another score no text has a part.
+    values = right.mean(1).tolist() if metric == "accuracy" else [None] * len(names)
     entropy = np.mean([row[1] for row in experiments], axis=0)
-    columns = zip(names, own.lengths, right.tolist(), entropy.tolist(), windows or [False] * len(names), strict=True)
+    columns = zip(names, own.lengths, right.tolist(), values, entropy.tolist(), windows or [False] * len(names), strict=True)
     return [
-        _EMPTY | here | {"item": i, "tokens": n, "window": w, "value": v, "entropy": e if e == e else None}
-        for i, n, v, e, w in columns
+        _EMPTY | here | {"item": i, "tokens": n, "window": w, "right": r, "value": v, "entropy": e if e == e else None}
+        for i, n, r, v, e, w in columns
     ]
 
 

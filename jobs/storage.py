@@ -70,6 +70,14 @@ class Storage:
         """Whether the file or folder is there."""
         return bool(self._fs[0].exists(self.path(name)))
 
+    def names(self) -> list[str]:
+        """Names of the files and folders right below the folder; none where it is not there."""
+        fs, root = self._fs
+        if not fs.exists(root):
+            return []
+        found = (file.rstrip("/").rsplit("/", 1)[-1] for file in fs.ls(root, detail=False) if file.rstrip("/") != root)
+        return sorted(name for name in found if not name.startswith(_TEMPORARY))
+
     def list(self, folder: str, suffix: str = "") -> list[str]:
         """Names of the finished files below a folder, recursively, sorted."""
         fs, root = self._fs

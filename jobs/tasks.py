@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from jobs import sources
 from jobs.errors import UsageError
 from jobs.evaluate_config import OwnTask, TaskFile
+from jobs.runs import RunOf
 from tempscale.checkpoint import first_line, read_json, resolve
+from tempscale.temperature import Temperature
 
 _ALIKE = 5
 
@@ -23,6 +25,12 @@ class Unit(NamedTuple):
     """Whose choice of subsets it has; None where the task is named itself."""
     own: dict[str, Any] | None
     """An `OwnTask` as plain data."""
+    sides: bool
+    """Whether it has queries and documents."""
+
+    def temperatures(self, run: RunOf[Any]) -> list[Temperature]:
+        """Those of the run; the grid's pairs of roles for tasks with two sides only."""
+        return run.temperatures if self.sides else run.temperatures[: len(run.config.embedding.temperatures)]
 
     @property
     def slug(self) -> str:
@@ -38,7 +46,10 @@ def expand(tasks: Sequence[str | OwnTask]) -> list[Unit]:
     """
     found: dict[str, Unit] = {}
     for task in tasks:
-        own = Unit(task.name, None, task.model_dump(mode="json")) if isinstance(task, OwnTask) else None
+        own = None
+        if isinstance(task, OwnTask):
+            library()  # Without it a task of one's own cannot be scored either.
+            own = Unit(task.name, None, task.model_dump(mode="json"), task.type in ("retrieval", "reranking"))
         for unit in [own] if own is not None else _named(str(task)):
             earlier = found.setdefault(unit.name, unit)
             if (earlier.own is None) != (unit.own is None):
@@ -49,17 +60,22 @@ def expand(tasks: Sequence[str | OwnTask]) -> list[Unit]:
 def _named(name: str) -> list[Unit]:
     mteb = library()
     try:
-        return [Unit(task.metadata.name, name, None) for task in mteb.get_benchmark(name).tasks]
+        return [Unit(task.metadata.name, name, None, _sides(task)) for task in mteb.get_benchmark(name).tasks]
     except (KeyError, ValueError):
         pass
     try:
-        return [Unit(mteb.get_task(name).metadata.name, None, None)]
+        task = mteb.get_task(name)
+        return [Unit(task.metadata.name, None, None, _sides(task))]
     except (KeyError, ValueError):
         known = [*(b.name for b in mteb.get_benchmarks()), *(t.metadata.name for t in mteb.get_tasks())]
         lower = {other.lower(): other for other in known}
         alike = [lower[other] for other in difflib.get_close_matches(name.lower(), lower, _ALIKE, 0.6)]
         hint = f"; did you mean {' or '.join(alike)}?" if alike else "; mteb.get_tasks() lists its names"
         raise UsageError(f"MTEB has no task or benchmark '{name}'{hint} (data of your own: --task TYPE:FOLDER)") from None
+
+
+def _sides(task: Any) -> bool:
+    return str(task.metadata.type) in ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking")
 
 
 def library() -> Any:
@@ -101,7 +117,7 @@ def load(unit: Unit, seed: int, tokenizer: Any, edges: Sequence[int]) -> Any:
     try:
         task.load_data()
     except Exception as error:  # The hub's client has exceptions of its own, and so has each data set's script.
-        if isinstance(error, (ConnectionError, TimeoutError)) or "Hub" in str(error) or "offline" in str(error).lower():
+        if isinstance(error, (ConnectionError, TimeoutError)) or "offline" in str(error).lower():
             raise UsageError(
                 f"task '{unit.name}' needs the network, which does not answer ({first_line(error)}); start the same command "
                 "again where it does, or give the data as a task of your own"

@@ -7,7 +7,21 @@ from typing import Any
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from jobs import actor, audit, engine, evaluate, lock, runs, sources, summary, tasks, tune_collapse, tune_layers, tune_report
+from jobs import (
+    actor,
+    audit,
+    engine,
+    evaluate,
+    lock,
+    runs,
+    shared,
+    sources,
+    summary,
+    tasks,
+    tune_collapse,
+    tune_layers,
+    tune_report,
+)
 from jobs import tune_scores as scores
 from jobs.errors import UsageError
 from jobs.headline import count, labels
@@ -48,10 +62,11 @@ def _tune(config: TuneConfig, journal: Journal, fresh: bool) -> Tuned:
             stage.note = "the run is complete: nothing to do"
         return run
     with engine.session(config.execution) as cluster, threadpool_limits(1):
+        shared.check_run(run, [("--out", run.storage)])
         candidates = run.temperatures
         if config.choosing.layers:
             with actor.Crew(run, cluster, model) as crew, journal.stage("search one τ a layer") as stage:
-                found = tune_layers.search(run, crew, model)
+                found = tune_layers.search(run, crew, model, states)
                 stage.note = found["note"]
             candidates = candidates + [t for t in tune_layers.candidate(found) if t not in candidates]
         if config.tasks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -137,12 +138,13 @@ def choose(
         }  # fmt: skip
         rows.append(row | _judged(row, rows[0] if rows else row, worst, keep_neighbours, z, edges))
     better = [row for row in rows[1:] if row["better"]]
-    chosen = min(better, key=lambda row: row["prefix_gap"] if row["prefix_gap"] is not None else 0.0) if better else rows[0]
+    probed = rows[0]["prefix_gap"] is not None
+    chosen = min(better, key=lambda row: row["prefix_gap"] if probed else -_fairer(row, rows[0])) if better else rows[0]
     chosen["chosen"] = True
     if chosen is rows[0]:
         chosen["reason"] = "no eligible candidate betters it by more than noise"
     else:
-        chosen["reason"] += "; of such candidates the smallest prefix gap"
+        chosen["reason"] += f"; of such candidates the {'smallest prefix gap' if probed else 'fairest exposure'}"
     return [{name: value for name, value in row.items() if name != "better"} for row in rows], found
 
 
@@ -157,8 +159,7 @@ def _judged(
         told = f"short texts keep {100 * row['short_kept']:.0f} % of their nearest texts; {100 * keep:.0f} % are asked"
         return {"eligible": False, "better": False, "reason": told}
     gap = -_size(row["prefix_gap_change"], row["prefix_gap_change_se"])
-    towards_fair = 1.0 if first["exposure_long"] < 1 else -1.0
-    exposed = towards_fair * _size(row["exposure_long_change"], row["exposure_long_change_se"])
+    exposed = _fairer(row, first)
     if min(gap, exposed) < -_Z:
         what = "prefix gap" if gap < -_Z else "exposure of long texts"
         return {"eligible": True, "better": False, "reason": f"worsens the {what} beyond its error"}
@@ -166,6 +167,15 @@ def _judged(
     if not good:
         return {"eligible": True, "better": False, "reason": "betters neither prefix gap nor exposure by more than noise"}
     return {"eligible": True, "better": True, "reason": f"betters the {' and the '.join(good)} beyond noise"}
+
+
+def _fairer(row: dict[str, Any], first: dict[str, Any]) -> float:
+    """How much nearer to 1 the exposure of long texts is, on a scale of ratios, in standard errors of its change."""
+    own, before = row["exposure_long"], first["exposure_long"]
+    if own <= 0 or before <= 0:
+        return _size(own - before, row["exposure_long_change_se"])
+    error = row["exposure_long_change_se"]
+    return _size(abs(math.log(before)) - abs(math.log(own)), None if error is None else error / own)
 
 
 def _size(change: float | None, error: float | None) -> float:

@@ -103,7 +103,7 @@ class TuneConfig(Strict):
 
     def evaluation(self, candidates: list[Temperature]) -> EvaluateConfig:
         """How the candidates are scored."""
-        return EvaluateConfig.model_validate(self._shared(candidates, "evaluate") | {
+        return EvaluateConfig.model_validate(self._shared(candidates) | {
             "tasks": [task if isinstance(task, str) else task.model_dump(exclude_unset=True) for task in self.tasks],
             "analysis": {"intervals": self.choosing.intervals},
         })  # fmt: skip
@@ -111,7 +111,7 @@ class TuneConfig(Strict):
     def audit(self, candidates: list[Temperature]) -> AuditConfig:
         """How the collapse under the candidates is measured."""
         choosing = self.choosing
-        return AuditConfig.model_validate(self._shared(candidates, "audit") | {
+        return AuditConfig.model_validate(self._shared(candidates) | {
             "corpus": self.texts().model_dump(exclude_unset=True),
             "keep_text": False,
             "analysis": {
@@ -120,10 +120,10 @@ class TuneConfig(Strict):
             },
         })  # fmt: skip
 
-    def _shared(self, candidates: list[Temperature], folder: str) -> dict[str, Any]:
+    def _shared(self, candidates: list[Temperature]) -> dict[str, Any]:
         own = self.embedding
         return {
-            "out": f"{self.out.rstrip('/')}/{folder}", "seed": self.seed, "execution": self.execution.model_dump(),
+            "out": f"{self.out.rstrip('/')}/measured", "seed": self.seed, "execution": self.execution.model_dump(),
             "embedding": {
                 "models": own.models, "temperatures": [t.tau if t.tau is not None else t.as_data() for t in candidates],
                 "max_length": own.max_length, "precision": own.precision,

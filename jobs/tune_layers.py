@@ -26,22 +26,31 @@ _BATCH = 256
 Tuned = RunOf[TuneConfig]
 
 
-def search(run: Tuned, crew: actor.Crew, model: Model) -> dict[str, Any]:
+def search(run: Tuned, crew: actor.Crew, model: Model, states: dict[str, Any]) -> dict[str, Any]:
     """What `layers.json` holds: `temperatures`, or None where the search found nothing, and `note`.
 
+    Args:
+        run: the run.
+        crew: one worker of it searches.
+        model: the model.
+        states: what shows whether the texts changed since an earlier search.
+
     Raises:
+        UsageError: a task's data cannot be had.
         IncompleteRun: a worker failed for good.
     """
-    if not run.storage.exists(FOUND):
+    if not run.storage.exists(FOUND) or run.storage.read_json(FOUND)["states"] != states:
+        run.storage.remove(FOUND)
         texts = _long_texts(run, model)
         if len(texts) < _FEWEST or _prefix(run, model) <= _SHORT:
-            run.storage.write_json(FOUND, {"temperatures": None, "note": "left out: too few texts are long enough"})
+            note = "left out: too few texts are long enough"
+            run.storage.write_json(FOUND, {"temperatures": None, "note": note, "states": states})
         else:
             choosing = run.config.choosing
             settings = {"tokens": _prefix(run, model), "steps": choosing.layer_steps, "seed": run.config.seed}
             work = pa.table({"text": texts}).replace_schema_metadata({name: str(value) for name, value in settings.items()})
-            for _ in crew.work(leave_layers, {0: work}):
-                pass
+            for report in crew.work(leave_layers, {0: work}):
+                run.storage.write_json(FOUND, report["found"] | {"states": states})
     found: dict[str, Any] = run.storage.read_json(FOUND)
     return found
 
@@ -52,7 +61,7 @@ def candidate(found: dict[str, Any]) -> list[Temperature]:
 
 
 def leave_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
-    """Search, and leave what was found."""
+    """Search; what was found is the report."""
     from tempscale.search import layer_temperatures
 
     settings = {name.decode(): int(value) for name, value in work.schema.metadata.items()}
@@ -67,8 +76,7 @@ def leave_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[
     # The same schedule as another candidate, or no better than none: nothing to try.
     if found.after.objective >= found.before.objective or len(set(found.temperatures)) == 1:
         told |= {"temperatures": None, "note": "the search found nothing better than τ 1 in every layer"}
-    worker.storage.write_json(FOUND, told)
-    return {"number": number}
+    return {"number": number, "found": told}
 
 
 def _prefix(run: Tuned, model: Model) -> int:
@@ -101,8 +109,4 @@ def _texts(run: Tuned, tokenizer: Any) -> Iterator[str]:
                 yield text[: config.texts().max_characters]
         return
     for unit in tasks.expand(config.tasks):
-        try:
-            task = tasks.load(unit, config.seed, tokenizer, config.choosing.intervals)
-        except Exception:  # noqa: S112 - it is told where it is scored
-            continue
-        yield from tasks.texts(task)
+        yield from tasks.texts(tasks.load(unit, config.seed, tokenizer, config.choosing.intervals))

@@ -13,11 +13,14 @@ from scipy import stats
 
 from jobs import paired
 from jobs.errors import UsageError
+from jobs.evaluate_analyses import sources, together
 from jobs.paired import Error
 from tempscale.tiles import keyed_hash
 
 _FEWEST = 10
 """Items that each part of a task needs."""
+_FEWEST_DRAWS = 2
+"""Experiments that each part of a classification needs."""
 _RESAMPLES = 9_999
 _BATCH = 250
 _CONFIDENCE = 0.95
@@ -30,6 +33,10 @@ class Half(NamedTuple):
     """By candidate: each item's part of the score, or the cosine of each pair."""
     gold: np.ndarray | None
     """Scores of pairs, which a rank correlation is taken with."""
+    clusters: np.ndarray | None = None
+    """The text that each item is, or is a window of; None where each is its own."""
+    drawn: dict[str, np.ndarray] | None = None
+    """By candidate: the accuracy of each experiment of a classification, which learns from texts drawn for it."""
 
     def __len__(self) -> int:
         return len(next(iter(self.values.values())))
@@ -44,20 +51,35 @@ class Half(NamedTuple):
         own, first = self.values[candidate], self.values[reference]
         if np.array_equal(own, first):
             return Error(0.0, 0.0)
-        return paired.mean(own - first) if self.gold is None else paired.spearman(own, self.gold, first, seed)
+        if self.gold is not None:
+            return paired.spearman(own, self.gold, first, seed)
+        found = paired.mean(own - first, self.clusters)
+        if self.drawn is None:
+            return found
+        return Error(found.value, together(found.se, self.drawn[candidate] - self.drawn[reference]))
 
     def resampled(self, candidate: str, reference: str, generator: np.random.Generator) -> np.ndarray:
         """The change over resamples of the items, (resamples,); NaN where a resample has one gold score only."""
         own, first = self.values[candidate], self.values[reference]
         how: dict[str, Any] = {"n_resamples": _RESAMPLES, "batch": _BATCH, "method": "percentile", "rng": generator}
         if self.gold is None:
-            found = stats.bootstrap((own - first,), np.mean, **how)
-        else:
-            found = stats.bootstrap(
-                (own, first, self.gold), lambda a, b, gold: paired.rho(a, gold) - paired.rho(b, gold), paired=True,
-                vectorized=False, **how,
-            )  # fmt: skip
+            _, groups = np.unique(np.arange(len(own)) if self.clusters is None else self.clusters, return_inverse=True)
+            sums, sizes = np.bincount(groups, own - first), np.bincount(groups)
+            found = stats.bootstrap((sums, sizes), lambda a, b, axis: a.sum(axis) / b.sum(axis), paired=True, **how)
+            return np.asarray(found.bootstrap_distribution) + self._redrawn(candidate, reference, generator)
+        found = stats.bootstrap(
+            (own, first, self.gold), lambda a, b, gold: paired.rho(a, gold) - paired.rho(b, gold), paired=True,
+            vectorized=False, **how,
+        )  # fmt: skip
         return np.asarray(found.bootstrap_distribution)
+
+    def _redrawn(self, candidate: str, reference: str, generator: np.random.Generator) -> np.ndarray | float:
+        """How far other draws to learn from would move the change: Student's t, for the draws are too few to resample."""
+        if self.drawn is None:
+            return 0.0
+        moved = self.drawn[candidate] - self.drawn[reference]
+        error = paired.mean(moved).se
+        return 0.0 if not error else np.asarray(error * generator.standard_t(len(moved) - 1, _RESAMPLES))
 
 
 class Parts(NamedTuple):
@@ -73,6 +95,8 @@ class Parts(NamedTuple):
 def split(items: pl.DataFrame, tasks: Sequence[str], held_out: float, seed: int) -> Parts:
     """Both parts of every task: an item's part follows from its id alone, and a window goes with its text.
 
+    A classification's experiments are parted too: draws to learn from that favoured a candidate must not confirm it.
+
     Args:
         items: the table evaluation_items of one model.
         tasks: all tasks of the run.
@@ -81,23 +105,34 @@ def split(items: pl.DataFrame, tasks: Sequence[str], held_out: float, seed: int)
     """
     parts = Parts({}, {}, [])
     for task in tasks:
-        mine = items.filter(pl.col("task") == task)
+        rows = items.filter(pl.col("task") == task)
         halves: tuple[list[Half], list[Half]] = ([], [])
-        for _, own in mine.group_by("split", "subset", maintain_order=True):
+        # Of a run whose tasks have no items there is no table, and these rows have no further columns.
+        for _, own in rows.group_by("split", "subset", maintain_order=True) if len(rows) else ():
             column = "predicted" if own["value"].null_count() else "value"
             if own[column].null_count():
                 continue
             first = own.filter(pl.col("temperature") == own["temperature"].first())
-            source = [row["item"].rpartition("[")[0] if row["window"] else row["item"] for row in first.to_dicts()]
+            source = sources(first)
+            learned = first["right"].null_count() == 0
+            if learned and len(first["right"][0]) < 2 * _FEWEST_DRAWS:
+                continue
             # Not of the bare id: a classification of one's own was already drawn by that under the same seed.
             held = np.array([keyed_hash(f"held out {name}", seed) / 2**64 < held_out for name in source])
-            for half, chosen in zip(halves, (~held, held), strict=True):
+            for place, (half, chosen) in enumerate(zip(halves, (~held, held), strict=True)):
                 names = first["item"].filter(pl.Series(chosen))
                 order = pl.DataFrame({"item": names})
-                values = {
-                    label: order.join(one, on="item", how="left", maintain_order="left")[column].to_numpy()
+                mine = {
+                    label: order.join(one, on="item", how="left", maintain_order="left", validate="1:1")
                     for (label,), one in own.group_by("temperature", maintain_order=True)
                 }
+                if learned:
+                    every = ((label, table["right"].to_list()) for label, table in mine.items())
+                    right = {label: np.array(rows, dtype=np.float64)[:, place::2] for label, rows in every}
+                    values = {label: each.mean(1) for label, each in right.items()}
+                    half.append(Half(values, None, source[chosen], {label: each.mean(0) for label, each in right.items()}))
+                    continue
+                values = {label: table[column].to_numpy() for label, table in mine.items()}
                 gold = None if column == "value" else first["gold"].filter(pl.Series(chosen)).to_numpy()
                 half.append(Half(values, gold))
         if not halves[0] or min(len(half) for both in halves for half in both) < _FEWEST:

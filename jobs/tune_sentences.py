@@ -28,7 +28,7 @@ def verdict(run: dict[str, Any]) -> str:
 
 def _none(choice: dict[str, Any]) -> str:
     if choice["by"] == "scores":
-        return "none scores better on held-out data by more than noise"
+        return "none is best on the development part and better on the held-out part by more than noise"
     return "none lessens the collapse by more than noise without raising it elsewhere"
 
 
