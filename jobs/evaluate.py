@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from threadpoolctl import threadpool_limits
@@ -26,6 +27,7 @@ from jobs.evaluate_config import EvaluateConfig
 from jobs.headline import count
 from jobs.progress import Journal
 from jobs.storage import Storage
+from jobs.tasks import Unit
 from jobs.urls import shown
 
 _TOLD = 3
@@ -63,7 +65,7 @@ def _evaluate(config: EvaluateConfig, journal: Journal, fresh: bool) -> Evaluati
     with engine.session(config.execution) as cluster, threadpool_limits(1):
         shared.check_run(run, [("--out", run.storage)])
         for model in run.models:
-            total = len(units) * len(run.temperatures)
+            total = sum(len(unit.temperatures(run)) for unit in units)
             with actor.Crew(run, cluster, model) as crew, journal.stage(f"score {model.label}", total) as stage:
                 wrong = cells.work(run, crew, model, units, stage.advance)
                 missing |= {(model.label, temperature, task): why for (task, temperature), why in wrong.items()}
@@ -83,7 +85,7 @@ def _evaluate(config: EvaluateConfig, journal: Journal, fresh: bool) -> Evaluati
         run.storage.write("report.html", evaluate_report.render(summary.load_tables(run.storage), record).encode())
         stage.note = "report.html"
     if missing:
-        raise IncompleteRun(_told(run, missing, len(units)))
+        raise IncompleteRun(_told(run, missing, units))
     runs.complete(run, record)
     return run
 
@@ -103,10 +105,10 @@ def _check_unchanged(run: Evaluation, states: dict[str, Any]) -> None:
         )
 
 
-def _told(run: Evaluation, missing: dict[tuple[str, str, str], str], units: int) -> str:
+def _told(run: Evaluation, missing: dict[tuple[str, str, str], str], units: Sequence[Unit]) -> str:
     reasons = list(dict.fromkeys(missing.values()))
     more = f" (and {count(len(reasons) - _TOLD, 'further reason')}, see evaluation.parquet)" if len(reasons) > _TOLD else ""
-    total = units * len(run.temperatures) * len(run.models)
+    total = sum(len(unit.temperatures(run)) for unit in units) * len(run.models)
     return (
         f"{len(missing)} of {count(total, 'cell')} {'is' if len(missing) == 1 else 'are'} missing: "
         f"{'; '.join(reasons[:_TOLD])}{more}; tables and report in '{shown(run.config.out)}' "

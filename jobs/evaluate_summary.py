@@ -106,7 +106,8 @@ def summarise(run: Evaluation, units: Sequence[Unit], missing: Mapping[tuple[str
             for row in rows[EVALUATION]:
                 if (row["model"], row["temperature"]) == (model.label, temperature.canonical):
                     errors.setdefault(row["task"], []).append(row["change_se"])
-            rows[TYPES] += [key | row for row in _types(run, units, cells, model, temperature, errors)]
+            if temperature in run.temperatures[: len(run.config.embedding.temperatures)]:  # Not those of a grid of roles.
+                rows[TYPES] += [key | row for row in _types(run, units, cells, model, temperature, errors)]
     analyses.mark_best(rows[LENGTHS])
     correlations, models = _compared(run, units, cells)
     rows[CORRELATIONS] += correlations

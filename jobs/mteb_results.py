@@ -25,7 +25,8 @@ def write(run: Evaluation, units: Sequence[Unit], missing: Mapping[tuple[str, st
         for temperature in run.temperatures:
             name = f"tempscale/{model.label}_tau-{temperature.slug}"
             at = f"{FOLDER}/{name.replace('/', '__')}/{model.fingerprint}"
-            found = [u for u in units if (model.label, temperature.canonical, u.name) not in missing]
+            here = [u for u in units if temperature in u.temperatures(run)]
+            found = [u for u in here if (model.label, temperature.canonical, u.name) not in missing]
             for unit in units:
                 if unit not in found:  # What an earlier, incomplete attempt left.
                     run.storage.remove(f"{at}/{unit.slug}.json")

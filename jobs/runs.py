@@ -29,6 +29,8 @@ PROCESSORS = "partials/processors"
 _OURS = (DONE, "report.html", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards")
 _OURS_OF = {"evaluate": ("cells", "mteb"), "tune": ("layers.json", "measured", "temperature.json")}
 """What only the runs of a command leave: in another's folder such a name is somebody else's."""
+_WORTH = ("cells", "layers.json", "measured/cells", f"measured/{SHARDED}", f"measured/{DONE}")
+"""Of these, what is worth going on with."""
 _VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "numba", "pyarrow", "ray", "polars")
 
 _FURTHER_VERSIONS = {"evaluate": ("mteb", "scikit-learn")}
@@ -135,7 +137,8 @@ def begin(config: Config, *, fresh: bool = False) -> RunOf[Config]:
     if found is not None:
         own = _OURS_OF.get(found["identity"].get("command", "audit"), ())
         # Before its corpus was read to the end a run holds nothing worth keeping: a mistyped --corpus blocks no folder.
-        if fresh or not any(map(storage.exists, (SHARDED, DONE, *own))):
+        worth = [name for name in _WORTH if name.split("/")[0] in own]
+        if fresh or not any(map(storage.exists, (SHARDED, DONE, *worth))):
             for name in (*_OURS, *own, BEGUN):
                 storage.remove(name)
             found = None

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from jobs import paired
 from jobs.errors import UsageError
-from jobs.headline import interval_name
+from jobs.headline import interval_name, share
 from jobs.layout import folder
 from jobs.paired import Error
 from jobs.runs import Model, Run
@@ -156,7 +156,7 @@ def _judged(
         where = f"texts of {interval_name(worst['interval'], edges)} tokens"
         return {"eligible": False, "better": False, "reason": f"raises the mean cosine of {where} beyond its error"}
     if row["short_kept"] < keep:
-        told = f"short texts keep {100 * row['short_kept']:.0f} % of their nearest texts; {100 * keep:.0f} % are asked"
+        told = f"short texts keep {share(row['short_kept'])} of their nearest texts; {share(keep)} are asked"
         return {"eligible": False, "better": False, "reason": told}
     gap = -_size(row["prefix_gap_change"], row["prefix_gap_change_se"])
     exposed = _fairer(row, first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -67,10 +68,12 @@ class Half(NamedTuple):
             sums, sizes = np.bincount(groups, own - first), np.bincount(groups)
             found = stats.bootstrap((sums, sizes), lambda a, b, axis: a.sum(axis) / b.sum(axis), paired=True, **how)
             return np.asarray(found.bootstrap_distribution) + self._redrawn(candidate, reference, generator)
-        found = stats.bootstrap(
-            (own, first, self.gold), lambda a, b, gold: paired.rho(a, gold) - paired.rho(b, gold), paired=True,
-            vectorized=False, **how,
-        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # Such resamples are left out.
+            found = stats.bootstrap(
+                (own, first, self.gold), lambda a, b, gold: paired.rho(a, gold) - paired.rho(b, gold), paired=True,
+                vectorized=False, **how,
+            )  # fmt: skip
         return np.asarray(found.bootstrap_distribution)
 
     def _redrawn(self, candidate: str, reference: str, generator: np.random.Generator) -> np.ndarray | float:

@@ -87,7 +87,7 @@ def _collapse(choice: dict[str, Any], table: pl.DataFrame, edges: list[int]) -> 
             f"{names[chosen['temperature']]} changes the prefix gap by "
             f"{with_error(chosen['prefix_gap_change'], chosen['prefix_gap_change_se'])} and the longest texts' exposure by "
             f"{with_error(chosen['exposure_long_change'], chosen['exposure_long_change_se'])}; short texts keep "
-            f"{share(chosen['short_kept'])} of their nearest, and from {_names(edges)} no interval's mean cosine rises."
+            f"{share(chosen['short_kept'])} of their nearest, and from {_names(edges)} no mean cosine rises beyond error."
         )
     found.append("Without labels nothing is known of scores: try the choice with tempscale evaluate where there are some.")
     return found
