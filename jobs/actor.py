@@ -1,4 +1,4 @@
-"""The model in a worker: loaded once, every temperature in turn; and the Ray Data pool of such workers."""
+"""The model in a worker: loaded once, every temperature in turn; and the Ray Data pool of such workers. See `crew`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobs.engine import Cluster, failure, readable_failures, started
+from jobs.engine import Cluster, failure, readable_failures
 from jobs.errors import IncompleteRun
 from jobs.runs import EXCEPTIONS, note_processor, processor
 from jobs.schema import REJECTED
@@ -30,7 +30,8 @@ TOKEN_BUDGETS = {False: 1024, True: 16_384}
 """Padded tokens of a micro-batch without and with a GPU, unless the configuration says or a run has measured."""
 _LOST_DEVICE = 70
 """Exit code of a worker whose GPU does not answer any more."""
-_RETRIES = 3
+RETRIES = 3
+"""How often what ends its process is tried again."""
 _ROW = pa.schema(
     [("number", pa.int64()), ("payload", pa.large_binary()), ("failure", pa.string()), ("traceback", pa.string())]
 )
@@ -120,87 +121,6 @@ class ModelActor:
         raise NotImplementedError
 
 
-class Crew:
-    """Model actors that stay for several small steps, so that the model is loaded once for all of them."""
-
-    def __init__(self, run: RunOf[Any], cluster: Cluster, model: Model) -> None:
-        self._run, self._cluster, self._model = run, cluster, model
-        self._actors: list[Any] = []
-
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        import ray
-
-        for worker in self._actors:
-            ray.kill(worker)
-
-    def work(self, process: Process, pieces: dict[int, pa.Table]) -> Iterator[dict[str, Any]]:
-        """Hand `process` each piece on some actor; yields what it reports, as the pieces finish.
-
-        Raises:
-            IncompleteRun: a worker failed for good.
-        """
-        if not pieces:
-            return
-        from ray.util import ActorPool
-
-        self._hire(min(self._cluster.workers, len(pieces)))
-        team, numbers = ActorPool(self._actors), self._cluster.ordered(sorted(pieces))
-        with readable_failures():
-            yield from team.map_unordered(lambda worker, k: worker.run.remote(process, k, pieces[k]), numbers)
-
-    def attempt(
-        self, process: Process, pieces: dict[int, pa.Table]
-    ) -> Iterator[tuple[int, dict[str, Any] | None, str | None]]:
-        """The same, but a piece that ends its process each time it is tried is given up and the others go on.
-
-        Yields:
-            The piece's number with what it reports, or with why it was given up.
-
-        Raises:
-            IncompleteRun: no worker can be started any more.
-        """
-        if not pieces:
-            return
-        import ray
-        import ray.exceptions
-
-        self._hire(min(self._cluster.workers, len(pieces)))
-        idle, waiting = list(self._actors), self._cluster.ordered(sorted(pieces))[::-1]
-        flying: dict[Any, tuple[Any, int]] = {}
-        while waiting or flying:
-            while waiting and idle:
-                worker, number = idle.pop(), waiting.pop()
-                flying[worker.run.remote(process, number, pieces[number])] = worker, number
-            (done,), _ = ray.wait(list(flying), num_returns=1)
-            worker, number = flying.pop(done)
-            try:
-                report = ray.get(done)
-            except ray.exceptions.RayError as error:
-                yield number, None, failure(error)
-                ray.kill(worker)  # Whatever is left of it: its restarts are used up.
-                self._actors.remove(worker)
-                self._hire(len(self._actors) + 1)
-                idle.append(self._actors[-1])
-            else:
-                idle.append(worker)
-                yield number, report, None
-
-    def _hire(self, wanted: int) -> None:
-        """Start actors until there are so many."""
-        import ray
-
-        resources: dict[str, Any] = {"num_gpus": 1} if self._cluster.gpus else {"num_cpus": 1}
-        # A piece that kills its process is tried again, but not for ever.
-        actor = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES, **resources)(ModelActor)
-        missing = wanted - len(self._actors)
-        if missing > 0:
-            arguments = _arguments(self._run, self._cluster, self._model)
-            self._actors += started([actor.remote(**arguments) for _ in range(missing)])
-
-
 def end_if_lost(error: BaseException) -> None:
     """End this process where its GPU does not answer any more: a death like any other, for nothing more can run here."""
     from tempscale.batches import lost_device
@@ -257,7 +177,7 @@ def pool(
         batch_size=1,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=min(cluster.workers, len(rows)), max_tasks_in_flight_per_actor=2),
-        fn_constructor_kwargs=_arguments(run, cluster, model),
+        fn_constructor_kwargs=arguments(run, cluster, model),
         **resources,
     )  # fmt: skip
     with readable_failures():
@@ -281,7 +201,7 @@ def _told(error: Exception) -> dict[str, str]:
     return {"failure": failure(error), "traceback": traceback.format_exc()}
 
 
-def _arguments(run: RunOf[Any], cluster: Cluster, model: Model) -> dict[str, Any]:
+def arguments(run: RunOf[Any], cluster: Cluster, model: Model) -> dict[str, Any]:
     """What a model actor is made with."""
     embedding = run.config.embedding
     return {

@@ -10,7 +10,6 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from jobs import (
-    actor,
     blocks,
     budget,
     cache,
@@ -34,6 +33,7 @@ from jobs import (
     vectors,
 )
 from jobs.config import Analysis, AuditConfig
+from jobs.crew import Crew
 from jobs.errors import IncompleteRun, UsageError
 from jobs.headline import count as counted
 from jobs.layout import Layout, layout
@@ -198,7 +198,7 @@ def _embedded(
     if len(texts) != index["analysed"] - rejected or not texts.are_distinct():
         raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
     sample = _socm_sample(run, cluster, model, texts, index, journal) if run.config.analysis.socm_sample else []
-    with actor.Crew(run, cluster, model) as crew:
+    with Crew(run, cluster, model) as crew:
         if run.config.embedding.precision != "float32":
             with journal.stage(f"precision{of}", min(len(texts), precision.SAMPLE)) as stage:
                 found = precision.measure(run, crew, model, texts, index, stage.advance)
@@ -226,7 +226,7 @@ def _socm_sample(
         return socm_sample.simple(texts, analysis.socm_sample, seed)
     with journal.stage(f"SOCM pilot{_of(run, model)}") as stage:
         pilot = socm_sample.stratified(texts, socm_sample.pilot_sizes(texts), seed)
-        with actor.Crew(run, cluster, model) as crew:
+        with Crew(run, cluster, model) as crew:
             factors.collect(run, crew, model, texts, index, pilot, lambda count: None, "partials/pilot")
         measured = [
             pairwise_socm.measure(run, cluster, model, t, texts, lambda count: None, "partials/pilot", "pilot_socm")

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobs import actor
+from jobs.crew import Crew
 from jobs.engine import Cluster
 from jobs.errors import IncompleteRun
 from jobs.runs import Model, Run
@@ -46,7 +47,7 @@ def settle(
             work = {0: pa.table({"name": [index["shards"][0]["name"]], "gpu": [bool(cluster.gpus)]})}
             rates: dict[int, float] = {}
             try:
-                with actor.Crew(run, cluster, model) as crew:
+                with Crew(run, cluster, model) as crew:
                     (rates,) = (report["rates"] for report in crew.work(measure, work))
             except IncompleteRun as error:  # A text that kills is found later, where it is looked for.
                 on_measured(f"not measured: {error}")

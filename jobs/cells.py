@@ -9,20 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from jobs import actor, tasks
+from jobs.crew import Crew
 from jobs.errors import UsageError
-from jobs.evaluate_config import EvaluateConfig
 from jobs.evaluate_schema import CELLS, ITEM_PART, RELEVANT_PART
-from jobs.runs import Model, RunOf
-from jobs.tasks import Unit
+from jobs.runs import Model
+from jobs.tasks import Evaluation, Unit, folder
 from tempscale.checkpoint import first_line
 from tempscale.temperature import Temperature
-
-Evaluation = RunOf[EvaluateConfig]
-
-
-def folder(run: Evaluation, model: Model, temperature: Temperature, unit: Unit) -> str:
-    """Where a cell's parts lie; `result.json` is written last."""
-    return f"{run.place(CELLS, model, temperature)}/task={unit.slug}"
 
 
 def done(run: Evaluation, model: Model, temperature: Temperature, unit: Unit, state: Any) -> bool:
@@ -32,7 +25,7 @@ def done(run: Evaluation, model: Model, temperature: Temperature, unit: Unit, st
 
 
 def work(
-    run: Evaluation, crew: actor.Crew, model: Model, units: Sequence[Unit], advance: Callable[[int], None]
+    run: Evaluation, crew: Crew, model: Model, units: Sequence[Unit], advance: Callable[[int], None]
 ) -> dict[tuple[str, str], str]:
     """Score every task under every temperature, but for the cells that are there.
 

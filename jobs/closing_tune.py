@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console
 
 from jobs import runs
 from jobs import tune_sentences as sentences
+from jobs.runs import RunOf
 from jobs.summary import load_tables
-from jobs.tune_layers import Tuned
 from jobs.urls import shown
 
 
-def close_tune(run: Tuned) -> None:
+def close_tune(run: RunOf[Any]) -> None:
     """Print the choice and where the report is, on standard output."""
     record, root = run.storage.read_json(runs.DONE), shown(run.storage.root)
     told = sentences.evidence(record, load_tables(run.storage), record["config"]["choosing"]["intervals"])

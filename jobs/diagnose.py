@@ -7,7 +7,6 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from jobs import (
-    actor,
     corpus,
     diagnose_report,
     diagnose_summary,
@@ -22,6 +21,7 @@ from jobs import (
     two_texts,
     versions,
 )
+from jobs.crew import Crew
 from jobs.diagnose_config import DiagnoseConfig
 from jobs.errors import UsageError
 from jobs.headline import count as counted
@@ -127,7 +127,7 @@ def _looked(
 ) -> None:
     """Everything of one model, up to its partial tables."""
     of = _of(run, model)
-    with actor.Crew(run, cluster, model) as crew:
+    with Crew(run, cluster, model) as crew:
         with journal.stage(f"look into {model.label}", len(chosen)) as stage:
             looks.look(run, crew, model, index, chosen, stage.advance)
             stage.note = f"{counted(len(chosen), 'text')} under τ {', '.join(t.canonical for t in run.temperatures)}"

@@ -8,7 +8,6 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from jobs import (
-    actor,
     cells,
     comparison,
     engine,
@@ -21,13 +20,13 @@ from jobs import (
     summary,
     tasks,
 )
-from jobs.cells import Evaluation
+from jobs.crew import Crew
 from jobs.errors import IncompleteRun, UsageError
 from jobs.evaluate_config import EvaluateConfig
 from jobs.headline import count
 from jobs.progress import Journal
 from jobs.storage import Storage
-from jobs.tasks import Unit
+from jobs.tasks import Evaluation, Unit
 from jobs.urls import shown
 
 _TOLD = 3
@@ -66,7 +65,7 @@ def _evaluate(config: EvaluateConfig, journal: Journal, fresh: bool) -> Evaluati
         shared.check_run(run, [("--out", run.storage)])
         for model in run.models:
             total = sum(len(unit.temperatures(run)) for unit in units)
-            with actor.Crew(run, cluster, model) as crew, journal.stage(f"score {model.label}", total) as stage:
+            with Crew(run, cluster, model) as crew, journal.stage(f"score {model.label}", total) as stage:
                 wrong = cells.work(run, crew, model, units, stage.advance)
                 missing |= {(model.label, temperature, task): why for (task, temperature), why in wrong.items()}
                 stage.note = f"{total - len(wrong)} of {count(total, 'cell')}"

@@ -12,11 +12,10 @@ import pyarrow as pa
 
 from jobs import evaluate_analyses as analyses
 from jobs import paired
-from jobs.cells import Evaluation, folder
 from jobs.evaluate_schema import CORRELATIONS, ENDS, EVALUATION, EVERY, ITEMS, LENGTHS, MODELS, RELEVANT, ROLES, TYPES
 from jobs.runs import Model
 from jobs.schema import SCHEMA_VERSION, Table
-from jobs.tasks import Unit
+from jobs.tasks import Evaluation, Unit, folder
 from tempscale.temperature import Temperature
 
 _NONE = dict.fromkeys(("change", "change_se", "relative", "items", "truncated_share", "problem", "score", "score_se"))

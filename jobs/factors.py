@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobs import actor, corpus, factor_parts
+from jobs.crew import Crew
 from jobs.layout import Layout
 from jobs.runs import Model, Run
 
@@ -17,7 +18,7 @@ CHUNK = 32
 
 def collect(
     run: Run,
-    crew: actor.Crew,
+    crew: Crew,
     model: Model,
     layout: Layout,
     index: dict[str, Any],

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs import actor, corpus, parts, versions
+from jobs.crew import Crew
 from jobs.diagnose_config import DiagnoseConfig
 from jobs.diagnose_schema import HEAD_PART, KINDS, LAYER_PART, seen
 from jobs.engine import Cluster, results
@@ -129,7 +130,7 @@ def check_memory(run: Look, model: Model, longest: int) -> None:
 
 
 def look(
-    run: Look, crew: actor.Crew, model: Model, index: dict[str, Any], chosen: list[str], on_texts: Callable[[int], None]
+    run: Look, crew: Crew, model: Model, index: dict[str, Any], chosen: list[str], on_texts: Callable[[int], None]
 ) -> None:
     """Look into every chosen text under every temperature, but for the pieces that are there.
 

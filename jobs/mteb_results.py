@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jobs.cells import Evaluation, folder
-from jobs.tasks import Unit
+from jobs.tasks import Evaluation, Unit, folder
 
 FOLDER = "mteb/results"
 

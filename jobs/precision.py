@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobs import actor, corpus
+from jobs.crew import Crew
 from jobs.layout import Layout
 from jobs.runs import Model, Run
 from tempscale.tiles import seeded_sample
@@ -16,7 +17,7 @@ SAMPLE, CHUNK = 256, 64
 
 
 def measure(
-    run: Run, crew: actor.Crew, model: Model, layout: Layout, index: dict[str, Any], on_texts: Callable[[int], None]
+    run: Run, crew: Crew, model: Model, layout: Layout, index: dict[str, Any], on_texts: Callable[[int], None]
 ) -> dict[str, Any]:
     """Leave the least and mean cosine of the sample's embeddings to those in float32, over all temperatures.
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs import actor, corpus, parts, schema
+from jobs.crew import Crew
 from jobs.layout import Layout, folder
 from jobs.runs import Model, Run
 from tempscale.length import FEWEST_TEXTS, CosineSums, finite_population, text_means, within_error
@@ -20,7 +21,7 @@ CHUNK = 16
 
 
 def probe(
-    run: Run, crew: actor.Crew, model: Model, layout: Layout, index: dict[str, Any], on_texts: Callable[[int], None]
+    run: Run, crew: Crew, model: Model, layout: Layout, index: dict[str, Any], on_texts: Callable[[int], None]
 ) -> dict[str, Any]:
     """Embed the probe's prefixes under every temperature and leave its table.
 

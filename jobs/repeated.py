@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs import actor
+from jobs.crew import Crew
 from jobs.diagnose_config import DiagnoseConfig
 from jobs.diagnose_schema import REPEATED_PARTS
 from jobs.runs import Model, RunOf
@@ -17,7 +18,7 @@ _BEGINNINGS = "▁Ġ"
 SHORTEST, LONGEST = 8, 512
 
 
-def measure(run: RunOf[DiagnoseConfig], crew: actor.Crew, model: Model) -> int:
+def measure(run: RunOf[DiagnoseConfig], crew: Crew, model: Model) -> int:
     """Embed pairs of repeated tokens at 8, 16, … 512 tokens under every temperature; returns the number of lengths.
 
     Raises:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from jobs import actor, blocks, corpus, factor_parts, parts, schema, socm_tables
 from jobs.blocks import Tiling
+from jobs.crew import Crew
 from jobs.engine import Cluster, results
 from jobs.errors import IncompleteRun
 from jobs.factor_pairs import FactorFiles, bounded, exact_pairs
@@ -109,7 +110,7 @@ def _factors(
         for number, table in work.items()
     }
     # Not kept for later: the tiles in between need the processors that actors hold.
-    with actor.Crew(run, cluster, model) as crew:
+    with Crew(run, cluster, model) as crew:
         for _ in crew.work(leave_survivors, named):
             pass
 

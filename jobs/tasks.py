@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from jobs import sources
 from jobs.errors import UsageError
-from jobs.evaluate_config import OwnTask, TaskFile
-from jobs.runs import RunOf
+from jobs.evaluate_config import EvaluateConfig, OwnTask, TaskFile
+from jobs.evaluate_schema import CELLS
+from jobs.runs import Model, RunOf
 from tempscale.checkpoint import first_line, read_json, resolve
 from tempscale.temperature import Temperature
 
@@ -36,6 +37,15 @@ class Unit(NamedTuple):
     def slug(self) -> str:
         """The name as a folder's."""
         return "".join(c if c.isalnum() or c in "._-" else f"%{ord(c):02x}" for c in self.name)
+
+
+Evaluation = RunOf[EvaluateConfig]
+"""An evaluation."""
+
+
+def folder(run: Evaluation, model: Model, temperature: Temperature, unit: Unit) -> str:
+    """Where a cell's parts lie; `result.json` is written last."""
+    return f"{run.place(CELLS, model, temperature)}/task={unit.slug}"
 
 
 def expand(tasks: Sequence[str | OwnTask]) -> list[Unit]:

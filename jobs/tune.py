@@ -8,7 +8,6 @@ import polars as pl
 from threadpoolctl import threadpool_limits
 
 from jobs import (
-    actor,
     audit,
     engine,
     evaluate,
@@ -23,6 +22,7 @@ from jobs import (
     tune_report,
 )
 from jobs import tune_scores as scores
+from jobs.crew import Crew
 from jobs.errors import UsageError
 from jobs.headline import count, labels
 from jobs.progress import Journal
@@ -65,7 +65,7 @@ def _tune(config: TuneConfig, journal: Journal, fresh: bool) -> Tuned:
         shared.check_run(run, [("--out", run.storage)])
         candidates = run.temperatures
         if config.choosing.layers:
-            with actor.Crew(run, cluster, model) as crew, journal.stage("search one τ a layer") as stage:
+            with Crew(run, cluster, model) as crew, journal.stage("search one τ a layer") as stage:
                 found = tune_layers.search(run, crew, model, states)
                 stage.note = found["note"]
             candidates = candidates + [t for t in tune_layers.candidate(found) if t not in candidates]

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from jobs import actor, sources, tasks
 from jobs.corpus import usable_text
+from jobs.crew import Crew
 from jobs.runs import Model, RunOf
 from jobs.tune_config import TuneConfig
 from tempscale.temperature import Temperature
@@ -26,7 +27,7 @@ _BATCH = 256
 Tuned = RunOf[TuneConfig]
 
 
-def search(run: Tuned, crew: actor.Crew, model: Model, states: dict[str, Any]) -> dict[str, Any]:
+def search(run: Tuned, crew: Crew, model: Model, states: dict[str, Any]) -> dict[str, Any]:
     """What `layers.json` holds: `temperatures`, or None where the search found nothing, and `note`.
 
     Args:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs import actor, corpus
+from jobs.crew import Crew
 from jobs.diagnose_config import DiagnoseConfig
 from jobs.diagnose_schema import KINDS, PAIR_PART, PAIR_PARTS
 from jobs.errors import UsageError
@@ -34,7 +35,7 @@ def check(run: RunOf[DiagnoseConfig], index: dict[str, Any]) -> None:
             )
 
 
-def look(run: RunOf[DiagnoseConfig], crew: actor.Crew, model: Model, index: dict[str, Any]) -> tuple[str, str] | None:
+def look(run: RunOf[DiagnoseConfig], crew: Crew, model: Model, index: dict[str, Any]) -> tuple[str, str] | None:
     """Leave the tokens of one pair in the plane, under every temperature; returns the pair's ids, None without a pair.
 
     Raises:

@@ -9,6 +9,7 @@ from whole_run import documented
 
 from jobs import actor, engine, runs
 from jobs.config import resolve
+from jobs.crew import Crew
 from jobs.errors import UsageError
 from jobs.evaluate_config import EvaluateConfig, OwnTask
 from jobs.evaluate_figures import named
@@ -62,7 +63,7 @@ def test_a_piece_that_kills_its_worker_is_given_up_and_the_others_go_on(tmp_path
     })  # fmt: skip
     run = runs.begin(config)
     pieces = {k: pa.table({"deadly": [k == 1] * (k + 1)}) for k in range(4)}
-    with engine.session(config.execution) as cluster, actor.Crew(run, cluster, run.models[0]) as crew:
+    with engine.session(config.execution) as cluster, Crew(run, cluster, run.models[0]) as crew:
         found = list(crew.attempt(kill_or_count, pieces))
     assert {number: report["rows"] for number, report, _ in found if report} == {0: 1, 2: 3, 3: 4}
     ((lost, sentence),) = [(number, why) for number, report, why in found if report is None]

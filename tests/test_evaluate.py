@@ -31,6 +31,7 @@ from jobs.commands import render_again  # noqa: E402
 from jobs.errors import IncompleteRun, UsageError  # noqa: E402
 from jobs.evaluate import evaluate  # noqa: E402
 from jobs.evaluate_config import EvaluateConfig  # noqa: E402
+from jobs.evaluate_figures import named  # noqa: E402
 from jobs.evaluate_sentences import of_model  # noqa: E402
 from jobs.headline import with_error  # noqa: E402
 from jobs.progress import Journal  # noqa: E402
@@ -701,8 +702,9 @@ def test_nothing_is_compared_with_a_reference_that_is_missing(copied, tables):
     assert found["evaluation_types"].filter(over="tasks")["tasks"].to_list() == [3, 3]
     lengths = found["evaluation_lengths"].filter(task="found")
     assert lengths["change"].null_count() == len(lengths) > 1
-    named = {name: table.with_columns(pl.col("temperature").replace({"1.0": "τ 1.0"})) for name, table in found.items()}
-    assert not [sentence for sentence in of_model(named, EDGES) if "found" in sentence]
+    labelled = {name: table.with_columns(pl.col("temperature").replace({"1.0": "τ 1.0"})) for name, table in found.items()}
+    labelled = {name: named(table) if "split" in table.columns else table for name, table in labelled.items()}
+    assert not [sentence for sentence in of_model(labelled, EDGES) if "found" in sentence]
     # mteb's tools would take an old result for one of this run.
     assert len(list(out.glob("mteb/results/*/*/found.json"))) == 1
     record = json.loads((out / "run.json").read_text())
@@ -762,6 +764,10 @@ def test_markup_in_a_name_stays_text(finished, tables):
     assert "\\u003cscript>alert(1)" in page
 
 
+def as_named(rows):
+    return pl.DataFrame(rows).with_columns(pl.col("task").alias("name"))
+
+
 def said(changes, errors, over=None, over_error=None):
     """What is said of tasks a, b, … that change so much at τ 0.5."""
     rows = [
@@ -775,7 +781,7 @@ def said(changes, errors, over=None, over_error=None):
         {"temperature": "τ 0.5", "over": "tasks", "tasks": len(changes), "score": 0.5 + over, "change": over,
          "change_se": over_error, "relative": over / 0.5}
     ]  # fmt: skip
-    return of_model({"evaluation": pl.DataFrame(rows), "evaluation_types": pl.DataFrame(types)}, EDGES)
+    return of_model({"evaluation": as_named(rows), "evaluation_types": pl.DataFrame(types)}, EDGES)
 
 
 def test_a_difference_is_claimed_only_beyond_its_error():
@@ -811,7 +817,7 @@ def test_lengths_are_told_as_far_as_they_are_known(errors, words):
         for t in ("τ 1.0", "τ 0.5") for edge, error in zip((0, 24), errors, strict=True)
     ]  # fmt: skip
     score = {"temperature": "τ 1.0", "task": "t", "subset": "default", "score": 0.5, "change": 0.0, "change_se": 0.0}
-    found = of_model({"evaluation": pl.DataFrame([score]), "evaluation_lengths": pl.DataFrame(lengths)}, EDGES)
+    found = of_model({"evaluation": as_named([score]), "evaluation_lengths": as_named(lengths)}, EDGES)
     assert found == ([] if words is None else [words])
 
 
@@ -824,7 +830,7 @@ def test_an_end_is_told_only_beyond_its_error(change, error, told):
         for t, c, se in (("τ 1.0", 0.0, 0.0), ("τ 0.5", change, error))
     ]
     score = {"temperature": "τ 1.0", "task": "t", "subset": "default", "score": 0.5, "change": 0.0, "change_se": 0.0}
-    found = of_model({"evaluation": pl.DataFrame([score]), "evaluation_ends": pl.DataFrame(ends)}, EDGES)
+    found = of_model({"evaluation": as_named([score]), "evaluation_ends": as_named(ends)}, EDGES)
     moved = with_error(change, error)
     expected = f"t, τ 0.5: the mean rank of its longest relevant documents changes by {moved}, to {30 + change:.0f}."
     assert found == ([expected] if told else [])

@@ -10,6 +10,7 @@ import ray
 from ray import cloudpickle
 
 from jobs import actor, config, engine, shared
+from jobs.crew import Crew
 from jobs.errors import IncompleteRun, UsageError
 from jobs.runs import Model, Run
 from jobs.shared import answer
@@ -119,7 +120,7 @@ def test_what_fails_ahead_of_the_actors_or_in_them_is_told_by_its_own_words(clus
 
 def test_a_crew_and_the_tiles_have_gpus_too(cluster, run, monkeypatch):
     monkeypatch.setattr(actor, "ModelActor", PlacedActor)
-    with actor.Crew(run, cluster, run.models[0]) as crew:
+    with Crew(run, cluster, run.models[0]) as crew:
         reports = list(crew.work(placed, {k: pa.table({"k": [k]}) for k in range(16)}))
     assert len(check(reports, NODES * GPUS)) == NODES
     tiles = [(i, j) for i in range(4) for j in range(i, 4)]

@@ -336,7 +336,10 @@ def choice(by, changed, label="1.0", **more):
 
 def test_verdicts():
     verdict = tune_sentences.verdict
-    leave = "Leave it at 1: of 3 other candidates, none scores better on held-out data by more than noise."
+    leave = (
+        "Leave it at 1: of 3 other candidates, none is best on the development part and better on the held-out part by more "
+        "than noise."
+    )
     assert verdict(choice("scores", False)) == leave
     assert verdict(choice("collapse", False, "0.9")).startswith("Leave it at τ 0.9: of 3 other candidates, none lessens the")
     assert verdict(choice("scores", True, "0.8")) == "Use τ 0.8: it is best."

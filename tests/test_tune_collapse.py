@@ -163,7 +163,7 @@ def test_short_texts_must_keep_their_neighbours():
     more = {text: {LONG[0], LONG[1], SHORT[20], SHORT[21]} for text in SHORT[4:16]}
     lost = verdicts(made(gap=-0.1, near=exposed(2, more)))[1]
     assert (lost["eligible"], lost["chosen"]) == (False, False)
-    assert lost["reason"] == f"short texts keep {100 * lost['short_kept']:.0f} % of their nearest texts; 90 % are asked"
+    assert lost["reason"] == f"short texts keep {100 * lost['short_kept']:.1f} % of their nearest texts; 90.0 % are asked"
     assert verdicts(made(gap=-0.1, near=exposed(2, more)), keep=lost["short_kept"])[1]["chosen"]
     # What long texts lose is no one's concern here.
     others = {text: {LONG[0], LONG[1], SHORT[0], SHORT[1]} for text in LONG[5:]}
