@@ -51,6 +51,7 @@ def _evaluate(config: EvaluateConfig, journal: Journal, fresh: bool) -> Evaluati
         comparison.against_backbones(comparison.measures(config.audits), [], config.backbones)
         engine.check_reachable(config.execution)
         run = runs.begin(config, fresh=fresh)
+        _check_prompts(run)
         states = {unit.name: tasks.state(unit) for unit in units}
         names = [unit.name for unit in units[:_TOLD]] + ["…"] * (len(units) > _TOLD)
         stage.note = f"{count(len(units), 'task')}: {', '.join(names)}"
@@ -87,6 +88,15 @@ def _evaluate(config: EvaluateConfig, journal: Journal, fresh: bool) -> Evaluati
         raise IncompleteRun(_told(run, missing, units))
     runs.complete(run, record)
     return run
+
+
+def _check_prompts(run: Evaluation) -> None:
+    """Raise where prompts are asked for that a model does not have: scores without them would pass for scores with them."""
+    for model in run.models:
+        if run.config.embedding.prompts == "model" and not tasks.prompts(model.name):
+            raise UsageError(
+                f"model {model.label} names no prompts in its config_sentence_transformers.json; leave out --prompts model"
+            )
 
 
 def _beside(run: Evaluation) -> dict[str, Any]:

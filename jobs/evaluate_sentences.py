@@ -33,11 +33,14 @@ def of_model(mine: dict[str, pl.DataFrame], edges: Sequence[int]) -> list[str]:
     reference = mine["evaluation"]["temperature"].first()
     for row in _over_tasks(mine).to_dicts():
         if row["temperature"] != reference:
-            change = with_error(row["change"], row["change_se"])
+            error = row["change_se"] if row["change_se"] is not None else row["change_spread_se"]
+            change = with_error(row["change"], error)
+            # Of a clustering no item has a score: then the tasks' own changes tell how far they scatter.
+            over = "" if row["change_se"] is not None or error is None else " (± over tasks like these)"
             relative = "" if row["relative"] is None else f" ({number(100 * row['relative'])} %)"
             found.append(
                 f"{row['temperature']}: over {count(row['tasks'], 'task')} the mean score is {number(row['score'])}, a "
-                f"change of {change}{relative} against {reference}: {verdict(row['change'], row['change_se'])}."
+                f"change of {change}{over}{relative} against {reference}: {verdict(row['change'], error)}."
             )
     moved = there.filter(pl.col("temperature") != reference).to_dicts()
     known = [row for row in moved if row["change_se"] is not None and beyond_noise(row["change"], row["change_se"])]

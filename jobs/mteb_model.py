@@ -54,7 +54,7 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
         self.seen: list[Texts] = []
         """Every call since the last `begin`, in order."""
         self._tokens: dict[bytes, tuple[np.ndarray, bool]] = {}
-        self._kept: dict[tuple[str, bytes], np.ndarray] | None = None
+        self._kept: dict[tuple[str, str, bytes], np.ndarray] | None = None
         self._size = 0
         self._temperature = encoder.temperature
 
@@ -91,7 +91,8 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
         tokens = self._tokenised(texts, keys)
         cut = sum(truncated for _, truncated in tokens)
         self.seen.append(Texts(role, hf_split, hf_subset, ids, [len(own) for own, _ in tokens], cut))
-        return self._embedded([own for own, _ in tokens], keys, dict(self._temperature.roles).get(role, self._temperature))
+        temperature = dict(self._temperature.roles).get(role, self._temperature)
+        return self._embedded([own for own, _ in tokens], keys, role, temperature)
 
     def _tokenised(self, texts: list[str], keys: list[bytes]) -> list[tuple[np.ndarray, bool]]:
         """Tokens of each text and whether it was cut; those of texts that were seen before are not made again."""
@@ -107,12 +108,14 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
             self._tokens |= made
         return found
 
-    def _embedded(self, tokens: list[np.ndarray], keys: list[bytes], temperature: Temperature) -> np.ndarray:
-        own: dict[tuple[str, bytes], np.ndarray] = self._kept if self._kept is not None else {}
-        place = {key: k for k, key in enumerate(keys) if (temperature.canonical, key) not in own}
-        if place:
+    def _embedded(self, tokens: list[np.ndarray], keys: list[bytes], role: str, temperature: Temperature) -> np.ndarray:
+        """Embeddings of a call. All of its texts run together or none: which share a micro-batch follows from the call."""
+        own: dict[tuple[str, str, bytes], np.ndarray] = self._kept if self._kept is not None else {}
+        named = [(temperature.canonical, role, key) for key in keys]
+        if any(name not in own for name in named):
+            place = {name: k for k, name in enumerate(named)}
             self.model.set_temperature(temperature)
             ids = [tokens[k].tolist() for k in place.values()]
             made = self.model.encode_tokens(Tokens(ids, [False] * len(ids)), moments=False).embeddings.numpy()
-            own |= {(temperature.canonical, key): vector for key, vector in zip(place, made, strict=True)}
-        return np.stack([own[temperature.canonical, key] for key in keys])
+            own |= dict(zip(place, made, strict=True))
+        return np.stack([own[name] for name in named])

@@ -137,7 +137,7 @@ def split(items: pl.DataFrame, tasks: Sequence[str], held_out: float, seed: int)
                     continue
                 values = {label: table[column].to_numpy() for label, table in mine.items()}
                 gold = None if column == "value" else first["gold"].filter(pl.Series(chosen)).to_numpy()
-                half.append(Half(values, gold))
+                half.append(Half(values, gold, source[chosen] if gold is None else None))
         if not halves[0] or min(len(half) for both in halves for half in both) < _FEWEST:
             parts.left_out.append(task)
         else:

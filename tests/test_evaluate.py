@@ -779,7 +779,7 @@ def said(changes, errors, over=None, over_error=None):
     over = np.mean(changes) if over is None else over
     types = [
         {"temperature": "τ 0.5", "over": "tasks", "tasks": len(changes), "score": 0.5 + over, "change": over,
-         "change_se": over_error, "relative": over / 0.5}
+         "change_se": over_error, "change_spread_se": None, "relative": over / 0.5}
     ]  # fmt: skip
     return of_model({"evaluation": as_named(rows), "evaluation_types": pl.DataFrame(types)}, EDGES)
 

@@ -195,6 +195,16 @@ def test_exposure_must_come_nearer_to_fair_from_either_side():
     )  # fmt: skip
 
 
+def test_exposure_that_overshoots_is_no_gain():
+    """From a little too little to far too much: nearer to fair is meant, on a scale of ratios."""
+    little, much = made(near=turned(LONG[:6], False)), made(near=turned([*SHORT, *LONG[:20]], True))
+    row = verdicts(much, first=little)[1]
+    assert row["exposure_long"] > 1.3
+    assert row["exposure_long_change"] > 5 * row["exposure_long_change_se"] > 0
+    assert not row["chosen"]
+    assert verdicts(much, first=little, keep=0.0)[1]["reason"] == "worsens the exposure of long texts beyond its error"
+
+
 def test_a_worse_gap_is_refused_and_both_gains_are_told():
     few = made(near=turned(LONG[:30], False))
     worse = verdicts(made(gap=0.1), first=few)[1]

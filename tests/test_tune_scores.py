@@ -272,3 +272,66 @@ def test_each_task_is_resampled_by_itself():
     row = choose(Parts(both, both, []), [FIRST, OTHER], 0)[1]
     expected = np.sqrt(2) * moved.std(ddof=1) / 10 / 2
     assert (row["held_high"] - row["held_low"]) / 2 == pytest.approx(1.96 * expected, rel=0.1)
+
+
+# ---------------------------------------------------------------------------------------------- classifications
+
+
+def classified(right, task="one"):
+    """Items of a classification: `right` by candidate, (texts, experiments)."""
+    rows = [
+        {"temperature": candidate, "task": task, "split": "test", "subset": "default", "item": f"i{k}", "window": False,
+         "predicted": None, "gold": None, "value": float(np.mean(own)), "right": [bool(one) for one in own]}
+        for candidate, texts in right.items()
+        for k, own in enumerate(texts)
+    ]  # fmt: skip
+    types = {"predicted": pl.Float64, "gold": pl.Float64}
+    return pl.DataFrame(rows, schema_overrides=types)
+
+
+def test_a_classifications_experiments_are_parted_as_its_texts_are():
+    right = np.random.default_rng(0).random((60, 10)) < 0.7
+    parts = split(classified({FIRST: right, OTHER: ~right}), ["one"], 0.5, 0)
+    ((dev,), (held,)) = parts.dev["one"], parts.held["one"]
+    chosen = np.array([keyed_hash(f"held out i{k}", 0) / 2**64 < 0.5 for k in range(60)])
+    np.testing.assert_allclose(dev.values[FIRST], right[~chosen][:, 0::2].mean(1))
+    np.testing.assert_allclose(held.values[FIRST], right[chosen][:, 1::2].mean(1))
+    np.testing.assert_allclose(held.drawn[OTHER], 1 - right[chosen][:, 1::2].mean(0))
+    moved = held.drawn[OTHER] - held.drawn[FIRST]
+    change = held.change(OTHER, FIRST, 0)
+    differences = held.values[OTHER] - held.values[FIRST]
+    assert change.value == pytest.approx(differences.mean())
+    expected = differences.var(ddof=1) / len(differences) + moved.var(ddof=1) / len(moved)
+    assert change.se == pytest.approx(np.sqrt(expected))
+
+
+def test_a_classification_of_too_few_experiments_cannot_choose():
+    right = np.ones((60, 3))
+    parts = split(classified({FIRST: right, OTHER: right}), ["one"], 0.5, 0)
+    assert parts.left_out == ["one"]
+
+
+def test_lucky_draws_to_learn_from_do_not_confirm_a_candidate():
+    """No candidate is better; each experiment is harder or easier for each by chance, alike for all texts of it."""
+    generator, confirmed, times = np.random.default_rng(5), 0, 60
+    for _ in range(times):
+        skill = {name: 0.7 + generator.normal(0, 0.03, 10) for name in (FIRST, "a", "b", "c", "d")}
+        easy = generator.random((400, 1))
+        right = {name: (easy + generator.normal(0, 0.2, (400, 10))) / 1.4 + 0.1 < own for name, own in skill.items()}
+        parts = split(classified(right), ["one"], 0.5, 0)
+        rows = choose(parts, list(right), 0)
+        confirmed += not rows[0]["chosen"]
+    # One-sided 2.5 %: a binomial bound that a share of 10 % or more would break.
+    assert confirmed <= stats.binom(times, 0.025).ppf(0.999)
+
+
+def test_windows_of_one_text_are_resampled_together():
+    sources = 40
+    ids = [f"t{k}[{j}:{j + 5}]" for k in range(sources) for j in range(10)]
+    shared = np.repeat(np.random.default_rng(1).normal(0, 1, sources), 10)
+    rows = table({FIRST: np.zeros(400), OTHER: shared}, ids=ids, windows=[True] * 400)
+    half = split(rows, ["one"], 0.5, 0).held["one"][0]
+    texts = half.values[OTHER][::10]
+    wanted = texts.std(ddof=1) / np.sqrt(len(texts))
+    assert half.change(OTHER, FIRST, 0).se == pytest.approx(wanted, rel=1e-9)
+    assert half.resampled(OTHER, FIRST, np.random.default_rng(0)).std() == pytest.approx(wanted, rel=0.08)
