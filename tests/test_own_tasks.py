@@ -235,3 +235,44 @@ def test_the_grid_of_roles_has_each_pair_once():
     pairs = {tuple(dict(t.roles)[role].tau for role in ("query", "document")) for t in found[3:]}
     assert pairs == {(a, b) for a in (1.0, 0.8, 0.5) for b in (1.0, 0.8, 0.5) if a != b}
     assert len(found) == 9
+
+
+def test_real_pairs_and_claims_score_as_sentence_transformers_scores_them(tmp_path, shared_corpora, model, plain):
+    """800 pairs of the STS benchmark, and 60 claims of SciFact over the abstracts that answer them and 240 others."""
+    import polars as pl
+    from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator, InformationRetrievalEvaluator
+
+    pairs = pl.read_parquet(shared_corpora / "sts" / "sts_pairs.parquet").sample(800, seed=0)
+    pairs.write_parquet(tmp_path / "pairs.parquet")
+    cell = score(
+        task_of({"name": "sts", "type": "sts", "source": str(tmp_path / "pairs.parquet")}), model, Temperature(1.0), False
+    )
+    gold = [value / 5 for value in pairs["score"]]
+    expected = EmbeddingSimilarityEvaluator(*(pairs[f"sentence{k}"].to_list() for k in (1, 2)), gold)(plain)
+    assert main_score(cell) == pytest.approx(expected["spearman_cosine"], abs=1e-4)
+    assert 0.7 < main_score(cell) < 0.95
+
+    folder = shared_corpora / "scifact"
+    corpus, queries = (pl.read_ndjson(folder / f"{name}.jsonl.gz") for name in ("corpus", "queries"))
+    qrels = pl.read_csv(folder / "qrels.tsv", separator="\t")
+    query, document = qrels.columns[:2]
+    qrels = qrels.with_columns(pl.col(query, document).cast(pl.String)).filter(pl.col(qrels.columns[2]) > 0)
+    corpus, queries = (each.with_columns(pl.col("id").cast(pl.String)) for each in (corpus, queries))
+    asked = queries.filter(pl.col("id").is_in(qrels[query].implode())).head(60)
+    answers = qrels.filter(pl.col(query).is_in(asked["id"].implode()))
+    there = pl.concat([corpus.filter(pl.col("id").is_in(answers[document].implode())), corpus.head(240)]).unique("id")
+    (tmp_path / "task").mkdir()
+    there.write_ndjson(tmp_path / "task" / "corpus.jsonl")
+    asked.write_ndjson(tmp_path / "task" / "queries.jsonl")
+    answers.write_csv(tmp_path / "task" / "qrels.tsv", separator="\t")
+    own = {"name": "scifact", "type": "retrieval"}
+    own |= {name: str(next((tmp_path / "task").glob(f"{name}.*"))) for name in ("corpus", "queries", "qrels")}
+    cell = score(task_of(own), model, Temperature(1.0), False)
+    texts = {row["id"]: f"{row.get('title') or ''} {row['text']}".strip() for row in there.to_dicts()}
+    relevant = {}
+    for one, other in answers.select(query, document).iter_rows():
+        relevant.setdefault(one, set()).add(other)
+    claims = dict(asked.select("id", "text").iter_rows())
+    expected = InformationRetrievalEvaluator(claims, texts, relevant, show_progress_bar=False)(plain)
+    assert main_score(cell) == pytest.approx(expected["cosine_ndcg@10"], abs=1e-4)
+    assert 0.5 < main_score(cell) < 1

@@ -119,7 +119,7 @@ def test_what_fails_ahead_of_the_actors_or_in_them_is_told_by_its_own_words(clus
 
 
 def test_a_crew_and_the_tiles_have_gpus_too(cluster, run, monkeypatch):
-    monkeypatch.setattr(actor, "ModelActor", PlacedActor)
+    monkeypatch.setattr("jobs.crew.ModelActor", PlacedActor)
     with Crew(run, cluster, run.models[0]) as crew:
         reports = list(crew.work(placed, {k: pa.table({"k": [k]}) for k in range(16)}))
     assert len(check(reports, NODES * GPUS)) == NODES
