@@ -58,15 +58,17 @@ def _score_rows(table: pl.DataFrame, edges: Sequence[int]) -> tuple[list[str], l
 
 
 def _collapse_rows(table: pl.DataFrame, edges: Sequence[int]) -> tuple[list[str], list[dict[str, Any]]]:
-    rows = [
+    first, *others = table.to_dicts()
+    rows = [[number(first["prefix_gap"]), number(first["exposure_long"]), "–", "–"]]
+    rows += [
         [
             with_error(row["prefix_gap_change"], row["prefix_gap_change_se"]) if row["prefix_gap"] is not None else "–",
             with_error(row["exposure_long_change"], row["exposure_long_change_se"]),
             f"{row['rise']:.1f}, {interval_name(row['rise_interval'], edges)}".replace("-", "−"), share(row["short_kept"]),
         ]
-        for row in table.to_dicts()
+        for row in others
     ]  # fmt: skip
-    return ["prefix gap", "exposure of the longest", "largest rise, in its errors", "short texts keep"], _rows(table, rows)
+    return ["prefix gap", "exposure", "largest rise ÷ error", "short keep"], _rows(table, rows)
 
 
 def _rows(table: pl.DataFrame, cells: list[list[str]]) -> list[dict[str, Any]]:

@@ -78,8 +78,8 @@ def _collapse(choice: dict[str, Any], table: pl.DataFrame, edges: list[int]) -> 
     if out:
         raised = sum("raises" in row["reason"] for row in out)
         found.append(
-            f"{len(out)} of {count(len(rows) - 1, 'candidate')} may not be chosen: {raised} raise the mean cosine of some "
-            f"length interval, {len(out) - raised} cost short texts their neighbours."
+            f"Of {count(len(rows) - 1, 'other candidate')} {len(out)} may not be chosen: {raised} for raising the mean "
+            f"cosine of some length interval, {len(out) - raised} for what short texts lose of their neighbours."
         )
     chosen = next(row for row in rows if row["chosen"])
     if chosen is not first:
