@@ -64,6 +64,7 @@ class Crew:
         self._hire(min(self._cluster.workers, len(pieces)))
         idle, waiting = list(self._actors), self._cluster.ordered(sorted(pieces))[::-1]
         flying: dict[Any, tuple[Any, int]] = {}
+        unreached: set[int] = set()
         while waiting or flying:
             while waiting and idle:
                 worker, number = idle.pop(), waiting.pop()
@@ -73,7 +74,12 @@ class Crew:
             try:
                 report = ray.get(done)
             except ray.exceptions.RayError as error:
-                yield number, None, failure(error)
+                # A worker that Ray could not reach for a while says nothing of its piece: that may try another one.
+                if isinstance(error, ray.exceptions.ActorUnavailableError) and number not in unreached:
+                    unreached.add(number)
+                    waiting.insert(0, number)
+                else:
+                    yield number, None, failure(error)
                 ray.kill(worker)  # Whatever is left of it: its restarts are used up.
                 self._actors.remove(worker)
                 self._hire(len(self._actors) + 1)

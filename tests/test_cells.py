@@ -72,6 +72,32 @@ def test_a_piece_that_kills_its_worker_is_given_up_and_the_others_go_on(tmp_path
     assert len(sentence) > 20
 
 
+def test_a_piece_whose_worker_could_not_be_reached_tries_another(tmp_path, small_model, ray_session, monkeypatch):
+    import ray
+    import ray.exceptions
+
+    config = checked(EvaluateConfig, {
+        "out": str(tmp_path / "run"), "tasks": ["x"], "embedding": {"models": [small_model]}, "execution": {"workers": 1},
+    })  # fmt: skip
+    run, plain, lost = runs.begin(config), ray.get, []
+
+    def process(worker, number, work):
+        return {"number": number}
+
+    def get(references, **how):
+        found = plain(references, **how)
+        if isinstance(found, dict) and found["number"] in (0, 2) and lost.count(found["number"]) < 1 + found["number"]:
+            lost.append(found["number"])
+            raise ray.exceptions.ActorUnavailableError("no answer", None)
+        return found
+
+    monkeypatch.setattr(ray, "get", get)
+    pieces = {k: pa.table({"x": [k]}) for k in range(3)}
+    with engine.session(config.execution) as cluster, Crew(run, cluster, run.models[0]) as crew:
+        found = {number: report for number, report, _ in crew.attempt(process, pieces)}
+    assert found == {0: {"number": 0}, 1: {"number": 1}, 2: None}  # The third was lost twice.
+
+
 def test_a_lost_gpu_ends_the_process_and_other_errors_do_not(monkeypatch):
     ended = []
     monkeypatch.setattr(os, "_exit", ended.append)
