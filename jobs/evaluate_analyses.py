@@ -117,9 +117,14 @@ def _ranks(relevant: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ends(figure: str, values: pl.DataFrame, keys: list[str]) -> list[dict[str, Any]]:
-    """Rows of both ends. Documents are counted, not their queries: a fifth of them is the same for every temperature."""
+    """Rows of both ends. Documents are counted, not their queries: a fifth of them is the same for every temperature.
+
+    None where both ends are of one length, such as documents that are all cut at the window.
+    """
     lengths = values.select("tokens", pl.col(keys[0])).unique().sort("tokens", keys[0])
     if lengths["tokens"].null_count() or (count := math.ceil(_END * len(lengths))) < _FEWEST:
+        return []
+    if lengths["tokens"][count - 1] >= lengths["tokens"][-count]:
         return []
     rows = []
     for end, chosen in (("shortest", lengths[keys[0]][:count]), ("longest", lengths[keys[0]][-count:])):

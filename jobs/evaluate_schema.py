@@ -108,7 +108,8 @@ LENGTHS = Table(
 )
 ENDS = Table(
     "evaluation_ends",
-    "retrieval for the shortest and the longest fifth of queries and of relevant documents (S1 Fig 7, Table 3)",
+    "retrieval for the shortest and the longest fifth of queries and of relevant documents, if those differ in length "
+    "(S1 Fig 7, Table 3)",
     (
         *KEY,
         *_WHERE,

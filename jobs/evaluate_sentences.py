@@ -9,6 +9,9 @@ import polars as pl
 
 from jobs.headline import beyond_noise, count, interval_name, number, with_error
 
+_FEWEST = 30
+"""Texts that a length interval needs before anything is claimed of it."""
+
 
 def verdict(change: float | None, error: float | None) -> str:
     """What may be said of a change."""
@@ -74,7 +77,8 @@ def _lengths(mine: dict[str, pl.DataFrame], edges: Sequence[int]) -> list[str]:
     reference = table["temperature"].first()
     found = []
     for (task,), own in table.group_by("name", maintain_order=True):
-        compared = own.filter((pl.col("temperature") != reference) & pl.col("change_se").is_not_null()).to_dicts()
+        known = (pl.col("temperature") != reference) & pl.col("change_se").is_not_null() & (pl.col("items") >= _FEWEST)
+        compared = own.filter(known).to_dicts()
         if own["interval"].n_unique() < 2 or not compared:
             continue
         moved = [row for row in compared if beyond_noise(row["change"], row["change_se"])]

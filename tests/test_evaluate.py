@@ -452,6 +452,11 @@ def test_a_fifth_of_fewer_than_five_is_not_told(documents, each):
     assert [row["items"] for row in rows] == ([] if each is None else [each, each])
 
 
+def test_documents_that_are_all_cut_at_the_window_have_no_longest_fifth():
+    alike = ranked([(1, 9)] * 30).with_columns(pl.lit(512, pl.Int32).alias("tokens"))
+    assert analyses.ends(pl.DataFrame({"ndcg_at_100": []}), None, alike, None) == []
+
+
 def test_equal_values_have_the_earliest_temperature_as_best():
     values = {("a", 1): 0.5, ("a", 2): 0.5, ("a", 3): 0.4, ("b", 1): 0.1, ("b", 2): 0.2, ("b", 3): 0.2}
     alike = {"model": "m", "split": "test", "subset": "default", "interval": 0}
@@ -736,10 +741,12 @@ def test_the_report_stands_alone_tells_every_score_and_is_rendered_again_alike(f
     ):  # fmt: skip
         first, other = tables["evaluation"].filter(task=task).sort("tau", descending=True).to_dicts()
         told = [with_error(first["score"], first["score_se"])]
-        told += [f"{other['score']:.3g} ({with_error(other['change'], other['change_se'])})"]
+        told += [f"{other['score']:.3g}"]
         line = rf"{task}<br><span class=\"small\">{metric}, {items}</span></td>" + "".join(
-            rf"<td class=\"n\">{re.escape(cell)}</td>" for cell in told
+            rf"<td class=\"n\">{re.escape(cell)}" for cell in [f"{told[0]}</td>", f"{told[1]}<br>"]
         )
+        change = with_error(other["change"], other["change_se"])
+        line += rf"<span class=\"small\">\({re.escape(change)}\)</span></td>"
         assert re.search(line, page), line
     specs = json.loads(re.search(r'<script type="application/json" id="specs">(.*?)</script>', page, re.DOTALL)[1])
     assert set(specs) == {
@@ -812,13 +819,15 @@ def test_that_nothing_changes_is_said_only_where_the_errors_are_known():
 ])  # fmt: skip
 def test_lengths_are_told_as_far_as_they_are_known(errors, words):
     lengths = [
-        {"task": "t", "temperature": t, "interval": edge, "value": 0.5, "change": 0.04 * (t != "τ 1.0"),
+        {"task": "t", "temperature": t, "interval": edge, "items": 30, "value": 0.5, "change": 0.04 * (t != "τ 1.0"),
          "change_se": error if t != "τ 1.0" else 0.0}
         for t in ("τ 1.0", "τ 0.5") for edge, error in zip((0, 24), errors, strict=True)
     ]  # fmt: skip
     score = {"temperature": "τ 1.0", "task": "t", "subset": "default", "score": 0.5, "change": 0.0, "change_se": 0.0}
     found = of_model({"evaluation": as_named([score]), "evaluation_lengths": as_named(lengths)}, EDGES)
     assert found == ([] if words is None else [words])
+    few = as_named([row | {"items": 29} for row in lengths])
+    assert of_model({"evaluation": as_named([score]), "evaluation_lengths": few}, EDGES) == []
 
 
 @pytest.mark.parametrize(
