@@ -42,9 +42,7 @@ def work(
         missing = [t.canonical for t in every if not done(run, model, t, unit, state)]
         advance(len(every) - len(missing))
         # Pairs of roles share their embeddings, so one worker takes them all; else a cell is a piece of work.
-        together = (
-            [missing] if len(every) > len(run.config.embedding.temperatures) else [[canonical] for canonical in missing]
-        )
+        together = [missing] if len(every) > len(tasks.given(run)) else [[canonical] for canonical in missing]
         pieces += [{"unit": unit._asdict(), "temperatures": own, "state": state} for own in together if own]
     config = run.config
     shared = {

@@ -65,9 +65,7 @@ def evaluate(
             "analysis.intervals": None if intervals is None else inputs.read_edges(intervals), "seed": seed, "out": out,
             "execution.workers": workers, "execution.address": address,
         }  # fmt: skip
-        for name, value in given.items():
-            if value is not None:
-                inputs.lay_over(data, name, value)
+        inputs.nested(given, data)
         if not data.get("tasks"):
             raise UsageError(
                 "no task is named; give --task with a task or benchmark of MTEB, such as SciFact, or TYPE:PATH of your own"
@@ -131,9 +129,7 @@ def tune(
             "choosing.intervals": None if intervals is None else inputs.read_edges(intervals), "seed": seed, "out": out,
             "execution.workers": workers, "execution.address": address,
         }  # fmt: skip
-        for name, value in given.items():
-            if value is not None:
-                inputs.lay_over(data, name, value)
+        inputs.nested(given, data)
         return commands.tune(checked(TuneConfig, data), console, fresh=not resume)
 
     answer(run)

@@ -34,9 +34,7 @@ def configured(
     for name, other in (("corpus.sample", "corpus.limit"), ("corpus.limit", "corpus.sample")):
         if given[name] is not None and given[other] is None and isinstance(data.get("corpus"), dict):
             data["corpus"].pop(other.split(".")[1], None)  # An option wins over what it excludes in the file.
-    for name, value in given.items():
-        if value is not None:
-            inputs.lay_over(data, name, value)
+    inputs.nested(given, data)
     return config.resolve(config.with_quick_start(data))
 
 
@@ -126,8 +124,11 @@ def render_again(folder: str) -> str:
     from jobs.summary import load_tables
     from jobs.urls import shown
 
-    storage, pages = Storage(folder), {"audit": report.render, "diagnose": diagnose_report.render}
-    pages |= {"evaluate": evaluate_report.render, "tune": tune_report.render}
+    storage = Storage(folder)
+    pages = {
+        "audit": report.render, "diagnose": diagnose_report.render, "evaluate": evaluate_report.render,
+        "tune": tune_report.render,
+    }  # fmt: skip
     if not storage.exists(runs.DONE):
         raise UsageError(f"'{shown(folder)}' holds no finished run: there is no {runs.DONE} in it")
     record = storage.read_json(runs.DONE)

@@ -8,9 +8,7 @@ from typing import Any
 import polars as pl
 
 from jobs.headline import beyond_noise, count, interval_name, number, with_error
-
-_FEWEST = 30
-"""Texts that a length interval needs before anything is claimed of it."""
+from tempscale.length import FEWEST_TEXTS
 
 
 def verdict(change: float | None, error: float | None) -> str:
@@ -77,7 +75,7 @@ def _lengths(mine: dict[str, pl.DataFrame], edges: Sequence[int]) -> list[str]:
     reference = table["temperature"].first()
     found = []
     for (task,), own in table.group_by("name", maintain_order=True):
-        known = (pl.col("temperature") != reference) & pl.col("change_se").is_not_null() & (pl.col("items") >= _FEWEST)
+        known = (pl.col("temperature") != reference) & pl.col("change_se").is_not_null() & (pl.col("items") >= FEWEST_TEXTS)
         compared = own.filter(known).to_dicts()
         if own["interval"].n_unique() < 2 or not compared:
             continue

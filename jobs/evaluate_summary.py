@@ -15,7 +15,7 @@ from jobs import paired
 from jobs.evaluate_schema import CORRELATIONS, ENDS, EVALUATION, EVERY, ITEMS, LENGTHS, MODELS, RELEVANT, ROLES, TYPES
 from jobs.runs import Model
 from jobs.schema import SCHEMA_VERSION, Table
-from jobs.tasks import Evaluation, Unit, folder
+from jobs.tasks import Evaluation, Unit, folder, given
 from tempscale.temperature import Temperature
 
 _NONE = dict.fromkeys(("change", "change_se", "relative", "items", "truncated_share", "problem", "score", "score_se"))
@@ -52,9 +52,10 @@ class Cell(NamedTuple):
 
     def score(self) -> float:
         """The task's main score: the mean over splits and subsets."""
-        return statistics.fmean(part.score for part in self.parts().values())
+        return statistics.fmean(row["main_score"] for scores in self.result["mteb"]["scores"].values() for row in scores)
 
 
+_PARTS = ("items", "relevant")
 Cells = dict[tuple[str, str, str], Cell]
 """By model label, canonical temperature and task."""
 
@@ -73,9 +74,6 @@ def load(run: Evaluation, units: Sequence[Unit], missing: Mapping[tuple[str, str
     return found
 
 
-_PARTS = ("items", "relevant")
-
-
 def summarise(run: Evaluation, units: Sequence[Unit], missing: Mapping[tuple[str, str, str], str]) -> dict[str, pa.Table]:
     """Write the tables of the run; returns them by name.
 
@@ -88,7 +86,7 @@ def summarise(run: Evaluation, units: Sequence[Unit], missing: Mapping[tuple[str
     rows: dict[Table, list[dict[str, Any]]] = {table: [] for table in EVERY}
     for model in run.models:
         for temperature in run.temperatures:
-            key = run.key(model, temperature)
+            key, errors = run.key(model, temperature), dict[str, list[float | None]]()
             for unit in units:
                 if temperature not in unit.temperatures(run):
                     continue
@@ -99,13 +97,11 @@ def summarise(run: Evaluation, units: Sequence[Unit], missing: Mapping[tuple[str
                     where = {"task": unit.name, "split": None, "subset": None, "type": None, "metric": None}
                     rows[EVALUATION].append(key | where | _NONE | _taus(temperature) | {"problem": why})
                     continue
-                for table, found in _of_cell(run, temperature, unit.name, cell, first).items():
-                    rows[table] += [key | row for row in found]
-            errors: dict[str, list[float | None]] = {}
-            for row in rows[EVALUATION]:
-                if (row["model"], row["temperature"]) == (model.label, temperature.canonical):
-                    errors.setdefault(row["task"], []).append(row["change_se"])
-            if temperature in run.temperatures[: len(run.config.embedding.temperatures)]:  # Not those of a grid of roles.
+                found = _of_cell(run, temperature, unit, cell, first)
+                errors[unit.name] = [row["change_se"] for row in found[EVALUATION]]
+                for table, own in found.items():
+                    rows[table] += [key | row for row in own]
+            if temperature in given(run):
                 rows[TYPES] += [key | row for row in _types(run, units, cells, model, temperature, errors)]
     analyses.mark_best(rows[LENGTHS])
     correlations, models = _compared(run, units, cells)
@@ -123,14 +119,14 @@ def summarise(run: Evaluation, units: Sequence[Unit], missing: Mapping[tuple[str
 
 
 def _of_cell(
-    run: Evaluation, temperature: Temperature, task: str, cell: Cell, first: Cell | None
+    run: Evaluation, temperature: Temperature, unit: Unit, cell: Cell, first: Cell | None
 ) -> dict[Table, list[dict[str, Any]]]:
     """The rows of one cell, without their key."""
     edges = run.config.analysis.intervals
     rows: dict[Table, list[dict[str, Any]]] = {EVALUATION: [], LENGTHS: [], ENDS: [], ROLES: []}
     before = {} if first is None else first.parts()
     for (split, subset), own in cell.parts().items():
-        where, base = {"task": task, "split": split, "subset": subset}, before.get((split, subset))
+        where, base = {"task": unit.name, "split": split, "subset": subset}, before.get((split, subset))
         error, change = score_errors(own, base, run.config.seed)
         old = None if base is None else base.score
         changed = {"change": None if old is None else own.score - old, "change_se": change}
@@ -143,7 +139,7 @@ def _of_cell(
         items, relevant = (None, None) if base is None else (base.items, base.relevant)
         rows[LENGTHS] += [where | row for row in analyses.by_length(own.items, items, edges)]
         rows[ENDS] += [where | row for row in analyses.ends(own.items, items, own.relevant, relevant)]
-        if run.config.embedding.role_grid and cell.result["type"] in ("Retrieval", "Reranking"):
+        if run.config.embedding.role_grid and unit.sides:
             taus = _taus(temperature) if temperature.roles else dict.fromkeys(_taus(temperature), temperature.tau)
             if None not in taus.values():
                 case = analyses.case(taus["query_tau"], taus["document_tau"], run.temperatures[0].tau)
@@ -195,7 +191,7 @@ def _types(
 
     `errors` are those of the changes of each task's parts.
     """
-    labels = [t.canonical for t in run.temperatures[: len(run.config.embedding.temperatures)]]
+    labels = [t.canonical for t in given(run)]
     whole = [u.name for u in units if all((model.label, t, u.name) in cells for t in labels)]
     types: dict[str, list[str]] = {}
     for name in whole:
@@ -246,16 +242,11 @@ def _mean_error(errors: Mapping[str, Sequence[float | None]], groups: list[list[
 
 def _joined(run: Evaluation, table: Table, cells: Cells) -> pa.Table:
     """All items, or all relevant documents, with the keys of their cells."""
+    keys = {(m.label, t.canonical): run.key(m, t) for m in run.models for t in run.temperatures}
     parts = []
     for (label, canonical, _), cell in cells.items():
         rows = cell.items if table is ITEMS else cell.relevant
-        key = {
-            "model": label,
-            "temperature": canonical,
-            "tau": Temperature.of(canonical).tau,
-            "schema_version": SCHEMA_VERSION,
-        }
-        whole = rows.with_columns(pl.lit(value).alias(name) for name, value in key.items())
+        whole = rows.with_columns(pl.lit(value).alias(name) for name, value in keys[label, canonical].items())
         parts.append(whole.select(table.schema().names).to_arrow().cast(table.schema()))
     return pa.concat_tables(parts) if parts else table.schema().empty_table()
 

@@ -147,9 +147,9 @@ def lay_over(data: dict[str, Any], name: str, value: Any) -> None:
     data[last] = value
 
 
-def nested(given: dict[str, Any]) -> dict[str, Any]:
-    """Options by dotted name as nested data; those that were not given are left out."""
-    data: dict[str, Any] = {}
+def nested(given: dict[str, Any], data: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Options by dotted name as nested data, laid over what is there; those that were not given are left out."""
+    data = {} if data is None else data
     for name, value in given.items():
         if value is not None:
             lay_over(data, name, value)

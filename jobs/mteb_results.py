@@ -26,10 +26,7 @@ def write(run: Evaluation, units: Sequence[Unit], missing: Mapping[tuple[str, st
             at = f"{FOLDER}/{name.replace('/', '__')}/{model.fingerprint}"
             here = [u for u in units if temperature in u.temperatures(run)]
             found = [u for u in here if (model.label, temperature.canonical, u.name) not in missing]
-            for unit in units:
-                if unit not in found:  # What an earlier, incomplete attempt left.
-                    run.storage.remove(f"{at}/{unit.slug}.json")
-                    continue
+            for unit in found:
                 result = run.storage.read_json(f"{folder(run, model, temperature, unit)}/result.json")["mteb"]
                 run.storage.write_json(f"{at}/{unit.slug}.json", result, durable=False)
             if found:

@@ -31,7 +31,7 @@ class Unit(NamedTuple):
 
     def temperatures(self, run: RunOf[Any]) -> list[Temperature]:
         """Those of the run; the grid's pairs of roles for tasks with two sides only."""
-        return run.temperatures if self.sides else run.temperatures[: len(run.config.embedding.temperatures)]
+        return run.temperatures if self.sides else given(run)
 
     @property
     def slug(self) -> str:
@@ -46,6 +46,11 @@ Evaluation = RunOf[EvaluateConfig]
 def folder(run: Evaluation, model: Model, temperature: Temperature, unit: Unit) -> str:
     """Where a cell's parts lie; `result.json` is written last."""
     return f"{run.place(CELLS, model, temperature)}/task={unit.slug}"
+
+
+def given(run: Evaluation) -> list[Temperature]:
+    """The run's temperatures without the grid's pairs of roles."""
+    return run.temperatures[: len(run.config.embedding.temperatures)]
 
 
 def expand(tasks: Sequence[str | OwnTask]) -> list[Unit]:

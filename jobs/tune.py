@@ -70,7 +70,7 @@ def _tune(config: TuneConfig, journal: Journal, fresh: bool) -> Tuned:
                 stage.note = found["note"]
             candidates = candidates + [t for t in tune_layers.candidate(found) if t not in candidates]
         if config.tasks:
-            tables, facts = _by_scores(run, candidates, journal)
+            tables, facts = _by_scores(run, candidates, list(states), journal)
         else:
             tables, facts = _by_collapse(run, candidates, journal)
     with journal.stage("report on the choice") as stage:
@@ -98,11 +98,12 @@ def _states(config: TuneConfig) -> dict[str, Any]:
     return {unit.name: tasks.state(unit) for unit in tasks.expand(config.tasks)}
 
 
-def _by_scores(run: Tuned, candidates: list[Temperature], journal: Journal) -> tuple[dict[str, Any], dict[str, Any]]:
+def _by_scores(
+    run: Tuned, candidates: list[Temperature], names: list[str], journal: Journal
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The table of the choice by scores, and what run.json says of it."""
     done = evaluate.evaluate(run.config.evaluation(candidates), journal)
     with journal.stage("choose") as stage:
-        names = [unit.name for unit in tasks.expand(run.config.tasks)]
         tables = summary.load_tables(done.storage)
         items = tables.get("evaluation_items", pl.DataFrame(schema={"task": pl.String}))
         parts = scores.split(items, names, run.config.choosing.held_out, run.config.seed)
