@@ -22,6 +22,8 @@ from jobs.errors import IncompleteRun, RunError, UsageError
 from tempscale.checkpoint import first_line
 
 _OBJECT_STORE_BYTES = 1 << 30
+_TO_COME = "autoscaled_gpus"
+"""Ray's custom resource by which a head says how many GPUs its autoscaler can bring."""
 _NO_PROGRESS_SECONDS = 3600
 """Longer than a shard takes anywhere. A text that kills its process is found by marks, long before."""
 _CONNECT_SECONDS = 10
@@ -70,7 +72,8 @@ def session(execution: Execution) -> Iterator[Cluster]:
     try:
         _configure_data()
         resources = ray.cluster_resources()
-        gpus = int(resources.get("GPU", 0))
+        # A cluster whose GPU workers start from none says by its head how many its autoscaler can bring.
+        gpus = int(max(resources.get("GPU", 0), resources.get(_TO_COME, 0)))
         # One logical CPU stays free for tokenising beside the model actors.
         workers = execution.workers or gpus or max(1, int(resources.get("CPU", 1)) - 1)
         with raylet.watched() if started else nullcontext():
