@@ -7,7 +7,7 @@ from typing import get_args, get_origin
 
 from pydantic import BaseModel
 
-from jobs import diagnose_schema, evaluate_schema, pairs_schema, schema, tune_schema
+from jobs import diagnose_schema, evaluate_schema, night_schema, pairs_schema, schema, tune_schema
 from jobs.config import AuditConfig
 from jobs.evaluate_config import EvaluateConfig, OwnTask
 from jobs.tune_config import TuneConfig
@@ -27,6 +27,7 @@ def tables() -> str:
     parts = [schema.texts(384), schema.factors(384), schema.REJECTED, schema.SHARDS]
     sections = (
         ("Tables of a run: `tables/`", schema.TABLES),
+        ("The gate, the record of nights, and `tempscale compare`", night_schema.EVERY),
         ("Tables of `tempscale pairs`: `tables/`", pairs_schema.TABLES),
         ("Tables of `tempscale diagnose`: `tables/`", diagnose_schema.EVERY),
         ("Tables of `tempscale evaluate`: `tables/`", evaluate_schema.EVERY),

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from jobs.engine import Cluster, failure, readable_failures
 from jobs.errors import IncompleteRun
-from jobs.runs import EXCEPTIONS, note_processor, processor
+from jobs.provenance import note_processor, processor
+from jobs.runs import EXCEPTIONS
 from jobs.schema import REJECTED
 from jobs.storage import Storage
 

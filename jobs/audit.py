@@ -10,33 +10,26 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from jobs import (
-    blocks,
+    analysis,
     budget,
-    cache,
     corpus,
-    embed,
     engine,
-    exposure,
-    factors,
     lock,
+    nights,
+    notify,
     pairwise,
-    pairwise_socm,
     precision,
-    probe,
     report,
     runs,
     shared,
-    socm_sample,
-    socm_top,
     sources,
     summary,
     vectors,
 )
-from jobs.config import Analysis, AuditConfig
-from jobs.crew import Crew
-from jobs.errors import IncompleteRun, UsageError
+from jobs.config import AuditConfig
+from jobs.errors import UsageError
 from jobs.headline import count as counted
-from jobs.layout import Layout, layout
+from jobs.layout import Layout
 from jobs.progress import Journal
 from jobs.runs import Run
 from jobs.storage import Storage
@@ -60,36 +53,65 @@ def _audit(config: AuditConfig, journal: Journal, fresh: bool) -> Run:
     if fresh:
         _check_inputs(config)  # A mistake must not cost the run that is to be replaced.
     run = runs.begin(config, fresh=fresh)
-    with journal.stage("read the corpus") as stage:
-        if run.complete:
+    journal.follow(run)
+    if run.complete:
+        with journal.stage("read the corpus") as stage:
             done = run.storage.read_json(runs.DONE)
             corpus.check_unchanged(config, done["corpus"])
             if config.queries is not None:
                 corpus.check_unchanged(config.model_copy(update={"corpus": config.queries}), done["queries"])
             stage.note = "the run is complete: nothing to do"
-            return run
+        _close(run, done | {"config": runs.described(run)}, journal)
+        return run
+    with journal.stage("read the corpus") as stage:
         queries, asked = _queries(run)  # First: a mistake in them then leaves nothing that would have to be gone on with.
         index = _read(run, stage.advance)
         if queries is not None and run.config.corpus.embedding_column is not None:
             vectors.check_queries(run, queries)
         stage.note = f"{index['analysed']:,} of {index['usable']:,} texts, {index['rejected']:,} rows rejected"
+        journal.count("rejected", index["rejected"])
     # Numbers merged in this process must not depend on how many cores it finds.
     with engine.session(config.execution) as cluster, threadpool_limits(1):
         shared.check_run(run, _folders(run))
         layouts, rejected = {}, 0
         for model in run.models:
-            layouts[model.label], lost = _analysed(run, cluster, model, index, queries, asked, journal)
+            layouts[model.label], lost = analysis.analyse(run, cluster, model, index, queries, asked, journal)
             rejected += lost
         with journal.stage("tables") as stage:
             stage.note = f"{len(summary.summarise(run, layouts, index))} tables"
+    record = _record(run, index, layouts, rejected, journal)
+    if config.queries is not None:
+        record["queries"] = {key: value for key, value in asked.items() if key != "shards"}
+    _close(run, record, journal)
+    return run
+
+
+def _close(run: Run, record: dict[str, Any], journal: Journal) -> None:
+    """Judge the night, write its report, enter it into the record of nights; run.json comes last.
+
+    A complete run is judged again, for what it is held to may be another, and written again only where that changed.
+    """
+    figures = summary.load_tables(run.storage)["collapse_summary"].to_dicts()
+    before = record.get("gate")
+    with journal.stage("gate") as stage:
+        if before is None:
+            record["changed_texts"] = nights.changed_texts(run, record)
+        record["gate"] = nights.judge(run, record, figures)
+        nights.enter(run, record, figures)
+        stage.note = nights.told(record["gate"]) + nights.changes_told(record["changed_texts"])
+    if record["gate"] == before:
+        return
     with journal.stage("report") as stage:
-        record = _record(run, index, layouts, rejected, journal)
-        if config.queries is not None:
-            record["queries"] = {key: value for key, value in asked.items() if key != "shards"}
         run.storage.write("report.html", report.render(summary.load_tables(run.storage), record).encode())
         stage.note = "report.html"
+    if record["gate"]["verdict"] != "none":
+        with journal.stage("tell") as stage:  # Before run.json: a run that dies here tells it twice, and never not at all.
+            stage.note = notify.post_verdict(run.config.gate, record, run.storage.root)
     runs.complete(run, record)
-    return run
+    if run.config.record.keep_embeddings is not None:
+        with journal.stage("prune") as stage:
+            gone = nights.prune(run, run.config.record.keep_embeddings)
+            stage.note = f"the embeddings of {counted(len(gone), 'old night')} removed"
 
 
 def _folders(run: Run) -> list[tuple[str, Storage]]:
@@ -125,169 +147,6 @@ def _read(run: Run, on_rows: Callable[[int], None] = lambda rows: None) -> dict[
     if run.config.corpus.embedding_column is not None:
         return vectors.take(run, on_rows)
     return corpus.shard(run.storage, run.config, on_rows)
-
-
-def _analysed(
-    run: Run, cluster: engine.Cluster, model: runs.Model, index: dict[str, Any], queries: Run | None, asked: dict[str, Any],
-    journal: Journal,
-) -> tuple[Layout, int]:  # fmt: skip
-    """Everything of one model, up to its partial tables."""
-    rejected = 0
-    if run.config.corpus.embedding_column is not None:
-        texts = layout(run, model, index["usable"])
-    else:
-        run = _settled(run, cluster, model, index, journal)
-        texts, rejected = _embedded(run, cluster, model, index, journal)
-        if queries is not None:
-            settled = queries.config.model_copy(update={"embedding": run.config.embedding})
-            queries = dataclasses.replace(queries, config=settled)
-            _embed(queries, cluster, model, asked, journal, f"embed the queries{_of(run, model)}", embed.QueryActor)
-    for temperature in run.temperatures:
-        _paired(run, cluster, model, temperature, texts, journal, queries)
-    if run.config.analysis.socm_top_over == "corpus":
-        _searched(run, cluster, model, texts, index, journal)
-    _drop_blocks(run, model, texts)
-    return texts, rejected
-
-
-def _embed(
-    run: Run, cluster: engine.Cluster, model: runs.Model, index: dict[str, Any], journal: Journal, name: str,
-    worker: type[embed.EmbedActor],
-) -> int:  # fmt: skip
-    """Embed what no cache knows; returns how many texts were rejected."""
-    if run.config.execution.cache is not None:
-        with journal.stage(f"cache{_of(run, model)}") as stage:
-            plan = cache.look_up(run, cluster, model, index, worker.role)
-            stage.note = f"{plan['found']:,} of {counted(index['analysed'], 'text')} known"
-    else:
-        plan = cache.look_up(run, cluster, model, index, worker.role)
-    taus = ", ".join(t.canonical for t in run.temperatures)
-    with journal.stage(name, index["analysed"]) as stage:
-        counts = embed.embed(run, cluster, model, index | {"shards": plan["shards"]}, stage.advance, plan["found"], worker)
-        lost = f", {counts['rejected']:,} rejected" if counts["rejected"] else ""
-        stage.note = f"{counted(counts['embedded'], 'text')} under τ {taus}{lost}"
-        if not counts["embedded"]:
-            raise UsageError(
-                f"model {model.label} gives no finite embedding for any text under all of τ {taus}; leave out what breaks it"
-                f"{runs.commonest_reason(run, model)}"
-            )
-        if (problem := cache.remember(run, cluster, model, plan["shards"], worker.role)) is not None:
-            stage.note = f"{stage.note}; {problem}"
-    return counts["rejected"]
-
-
-def _settled(run: Run, cluster: engine.Cluster, model: runs.Model, index: dict[str, Any], journal: Journal) -> Run:
-    """The run with the model's token budget."""
-    if not run.config.embedding.tune_batches:
-        return budget.settle(run, cluster, model, index)
-    with journal.stage(f"micro-batches{_of(run, model)}") as stage:
-
-        def note(text: str) -> None:
-            stage.note = text
-
-        return budget.settle(run, cluster, model, index, note)
-
-
-def _embedded(
-    run: Run, cluster: engine.Cluster, model: runs.Model, index: dict[str, Any], journal: Journal
-) -> tuple[Layout, int]:
-    """Embed the texts, then the SOCM sample for its factors, then the probe's prefixes."""
-    of = _of(run, model)
-    rejected = _embed(run, cluster, model, index, journal, f"embed {model.label}", embed.EmbedActor)
-    texts = layout(run, model, index["usable"])
-    if len(texts) != index["analysed"] - rejected or not texts.are_distinct():
-        raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
-    sample = _socm_sample(run, cluster, model, texts, index, journal) if run.config.analysis.socm_sample else []
-    with Crew(run, cluster, model) as crew:
-        if run.config.embedding.precision != "float32":
-            with journal.stage(f"precision{of}", min(len(texts), precision.SAMPLE)) as stage:
-                found = precision.measure(run, crew, model, texts, index, stage.advance)
-                stage.note = (
-                    f"cosine to float32: {found['cosine_least']:.6f} at least, {found['cosine_mean']:.6f} in the mean"
-                )
-        if sample:
-            with journal.stage(f"covariance factors{of}", len(sample)) as stage:
-                stage.note = f"{factors.collect(run, crew, model, texts, index, sample, stage.advance):,} sampled texts"
-        if run.config.analysis.probe_sample:
-            with journal.stage(f"prefix probe{of}") as stage:
-                probed = probe.probe(run, crew, model, texts, index, stage.advance)
-                stage.note = f"{probed['texts']:,} long texts at {', '.join(map(str, probed['prefixes']))} tokens"
-                if not probed["texts"]:
-                    stage.note = "left out: too few texts are long enough"
-    return texts, rejected
-
-
-def _socm_sample(
-    run: Run, cluster: engine.Cluster, model: runs.Model, texts: Layout, index: dict[str, Any], journal: Journal
-) -> list[str]:
-    """A simple random sample, or one drawn by length interval after a pilot has told how large it must be."""
-    analysis, seed = run.config.analysis, run.config.seed
-    if analysis.socm_cell_se is None:
-        return socm_sample.simple(texts, analysis.socm_sample, seed)
-    with journal.stage(f"SOCM pilot{_of(run, model)}") as stage:
-        pilot = socm_sample.stratified(texts, socm_sample.pilot_sizes(texts), seed)
-        with Crew(run, cluster, model) as crew:
-            factors.collect(run, crew, model, texts, index, pilot, lambda count: None, "partials/pilot")
-        measured = [
-            pairwise_socm.measure(run, cluster, model, t, texts, lambda count: None, "partials/pilot", "pilot_socm")
-            for t in run.temperatures
-        ]
-        sizes = socm_sample.wanted_sizes(measured, texts, analysis.socm_cell_se, analysis.socm_sample)
-        stage.note = (
-            f"{len(pilot):,} texts; {int(sizes.sum()):,} are to give each cell an error of {analysis.socm_cell_se:g}"
-        )
-    return socm_sample.stratified(texts, sizes, seed)
-
-
-def _of(run: Run, model: runs.Model) -> str:
-    """Names the model in the stages of a run that has several."""
-    return f" of {model.label}" if len(run.models) > 1 else ""
-
-
-def _paired(
-    run: Run, cluster: engine.Cluster, model: runs.Model, temperature: Any, texts: Layout, journal: Journal,
-    queries: Run | None,
-) -> None:  # fmt: skip
-    """All pairs: cosine over the whole corpus, SOCM over the sample."""
-    pairs = len(texts) * (len(texts) - 1) // 2
-    with journal.stage(f"cosine{_of(run, model)}, τ {temperature.canonical}", pairs) as stage:
-        count = pairwise.cosine(run, cluster, model, temperature, texts, stage.advance)
-        stage.note = f"{pairs:,} pairs, equal to their closed form"
-        if (moved := pairwise.rounding(run, model, temperature)) is not None:
-            stage.note = f"{pairs:,} pairs in {moved['precision']}, equal to their closed form; means are exact"
-        if run.config.analysis.cosine == "moments":
-            stage.note = f"mean and variance of {pairs:,} pairs in closed form"
-    if run.config.analysis.cosine == "full":
-        with journal.stage(f"exposure{_of(run, model)}, τ {temperature.canonical}") as stage:
-            exposure.expose(run, cluster, model, temperature, texts, count, queries)
-            stage.note = f"{run.config.analysis.neighbours} nearest of {len(texts):,} texts"
-    if run.config.analysis.socm_sample and run.config.corpus.embedding_column is None:
-        size = pairwise_socm.sample_size(run, model, temperature)
-        with journal.stage(f"SOCM{_of(run, model)}, τ {temperature.canonical}", size * (size - 1) // 2) as stage:
-            done = pairwise_socm.socm(run, cluster, model, temperature, texts, stage.advance)
-            stage.note = f"{done:,} pairs, {_way(run.config.analysis)}"
-
-
-def _searched(
-    run: Run, cluster: engine.Cluster, model: runs.Model, texts: Layout, index: dict[str, Any], journal: Journal
-) -> None:
-    """The most collapsed pairs of all texts."""
-    with journal.stage(f"most collapsed pairs{_of(run, model)}") as stage:
-        found = socm_top.search(run, cluster, model, texts, index, stage.tell)
-        stage.note = f"of {found['pairs']:,} pairs {found['exact']:,} left by the bounds, exact"
-
-
-def _drop_blocks(run: Run, model: runs.Model, texts: Layout) -> None:
-    """Remove the embeddings in canonical order, which only the steps over all pairs read."""
-    for temperature in run.temperatures:
-        run.storage.remove(f"{blocks.tiling(run, model, temperature, texts).place}/blocks")
-
-
-def _way(analysis: Analysis) -> str:
-    """How d_Σ was computed."""
-    if analysis.socm_regularization:
-        return f"with ε = {analysis.socm_regularization:g}"
-    return f"within {analysis.socm_tolerance:g}, certified" if analysis.socm_tolerance else "exact"
 
 
 def _record(run: Run, index: dict[str, Any], layouts: dict[str, Layout], rejected: int, journal: Journal) -> dict[str, Any]:

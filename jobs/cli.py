@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from jobs import cli_temperature, options
+from jobs import cli_cluster, cli_nights, cli_temperature, options
 from jobs.answering import EXIT_CODES, NO_GATE, answer
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _tempscale() -> None:
     + "  tempscale audit                                   the quick start: docstrings of installed packages\n\n"
     + "  tempscale audit --corpus texts.parquet --sample 20000 --out runs/mine\n\n"
     + "  tempscale audit --corpus 'logs/*.jsonl.gz' --text-column body --tau 1.0 --tau 0.9 --tau 0.8\n\n"
-    + "  tempscale audit nightly.toml --workers 8"
+    + "  tempscale audit nightly.toml --out 'nights/{night}' --baseline latest     every night, held to the last good one"
 )
 def audit(
     config: options.Config = None,
@@ -68,12 +68,16 @@ def audit(
     cosine_precision: options.CosinePrecision = None,
     neighbours: options.Neighbours = None,
     seed: options.Seed = None,
+    baseline: options.Baseline = None,
+    history: options.History = None,
     out: options.Out = None,
+    night: options.Night = None,
     resume: options.Resume = True,
     text: options.KeepText = None,
     workers: options.Workers = None,
     cache: options.Cache = None,
     address: options.Address = None,
+    log_format: options.LogFormat = None,
     plan: options.ShowPlan = False,
 ) -> None:
     """Measure length collapse and second-order collapse of a corpus, under each temperature.
@@ -90,7 +94,8 @@ def audit(
         "analysis.socm_regularization": options.PUBLISHED_REGULARIZATION if paper else None, "analysis.cosine": cosine,
         "analysis.cosine_precision": cosine_precision,
         "analysis.neighbours": neighbours, "seed": seed, "out": out, "execution.workers": workers,
-        "execution.address": address, "execution.cache": cache, "keep_text": text,
+        "execution.address": address, "execution.cache": cache, "keep_text": text, "gate.baseline": baseline,
+        "record.history": history, "night": night, "execution.log_format": log_format,
     }  # fmt: skip
 
     def run(console: Console) -> int:
@@ -239,6 +244,8 @@ def cache(
 
 
 app.add_typer(cli_temperature.app)
+app.add_typer(cli_nights.app)
+app.add_typer(cli_cluster.app)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,17 +13,26 @@ from rich.text import Text
 
 from jobs.evaluate_figures import named
 from jobs.headline import closing_figures, labels, share, with_error
-from jobs.runs import Run, RunOf
+from jobs.nights import told as night_told
+from jobs.notify import github_lines
+from jobs.runs import DONE, Run, RunOf
 from jobs.summary import load_tables
 from jobs.urls import shown
 
+_WIDE = 200
+
 
 def close(run: Run) -> None:
-    """Print the figures that matter and where the report is, on standard output."""
-    console = Console()
+    """Print the figures that matter, the gate's verdict and where the report is, on standard output."""
+    console, record = Console(), run.storage.read_json(DONE)
     for model, (temperatures, lines) in closing_figures(load_tables(run.storage)).items():
         print_table(console, (model, *temperatures), lines)
-    root = shown(run.storage.root)
+    root, judged = shown(run.storage.root), record["gate"]
+    if judged["verdict"] != "none":
+        reasons = "".join(f"\n        {reason}" for reason in [*judged["failed"], *judged["not_compared"]])
+        console.print(f"\ngate    {night_told(judged)}{reasons}", highlight=False, soft_wrap=True, markup=False)
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            console.print("\n".join(github_lines(record)), highlight=False, soft_wrap=True, markup=False)
     places = f"\nreport  {root}/report.html\ntables  {root}/tables/"
     console.print(places, highlight=False, soft_wrap=True, markup=False)
 
@@ -107,6 +117,12 @@ def close_evaluate(run: RunOf[Any]) -> None:
 def _mean_of(rows: pl.DataFrame, column: str) -> str:
     values = rows[column].drop_nulls().to_numpy()
     return f"{values.mean():.4f}" if len(values) else "–"
+
+
+def screen() -> Console:
+    """Standard output; where it is no terminal, wide enough for any table."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDE)
 
 
 def print_table(console: Console, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:

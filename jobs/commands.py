@@ -51,50 +51,64 @@ def audit(settings: AuditConfig, console: Console, *, fresh: bool, plan: bool) -
 
         print_plan(settings, console)
         return 0
-    with _begun("audit", settings.corpus.source, settings.out, console) as journal:
+    from jobs import notify
+    from jobs.errors import IncompleteRun
+    from jobs.runs import DONE
+
+    with _begun("audit", settings.corpus.source, settings.out, console, settings.execution.log_format) as journal:
         from jobs.audit import audit as run_audit
 
-        run = run_audit(settings, journal, fresh=fresh)
-    from jobs.closing import close
+        try:
+            run = run_audit(settings, journal, fresh=fresh)
+        except IncompleteRun as error:
+            notify.post_incomplete(settings.gate, settings.night, settings.out, str(error))
+            raise
+        judged = run.storage.read_json(DONE)["gate"]
+        journal.outcome = "; ".join([f"gate {judged['verdict']}", *judged["failed"]])
+    if settings.execution.log_format == "text":
+        from jobs.closing import close
 
-    close(run)
-    return 0
+        close(run)
+    return 1 if judged["verdict"] == "failed" else 0
 
 
 def pairs(settings: PairsConfig, console: Console, *, fresh: bool) -> int:
     """Measure explicit pairs and print how it ended."""
-    with _begun("pairs", settings.pairs.source, settings.out, console) as journal:
+    with _begun("pairs", settings.pairs.source, settings.out, console, settings.execution.log_format) as journal:
         from jobs.pairs import pairs as run_pairs
 
         run = run_pairs(settings, journal, fresh=fresh)
-    from jobs.closing import close_pairs
+    if settings.execution.log_format == "text":
+        from jobs.closing import close_pairs
 
-    close_pairs(run)
+        close_pairs(run)
     return 0
 
 
 def diagnose(settings: DiagnoseConfig, console: Console, *, fresh: bool) -> int:
     """Look into a model's layers and print how it ended."""
-    with _begun("diagnose", settings.corpus.source, settings.out, console) as journal:
+    with _begun("diagnose", settings.corpus.source, settings.out, console, settings.execution.log_format) as journal:
         from jobs.diagnose import diagnose as run_diagnose
 
         run = run_diagnose(settings, journal, fresh=fresh)
-    from jobs.closing import close_diagnose
+    if settings.execution.log_format == "text":
+        from jobs.closing import close_diagnose
 
-    close_diagnose(run)
+        close_diagnose(run)
     return 0
 
 
 def evaluate(settings: EvaluateConfig, console: Console, *, fresh: bool) -> int:
     """Score tasks under each temperature and print how it ended."""
     names = [task if isinstance(task, str) else task.name for task in settings.tasks]
-    with _begun("evaluate", ", ".join(names), settings.out, console) as journal:
+    with _begun("evaluate", ", ".join(names), settings.out, console, settings.execution.log_format) as journal:
         from jobs.evaluate import evaluate as run_evaluate
 
         run = run_evaluate(settings, journal, fresh=fresh)
-    from jobs.closing import close_evaluate
+    if settings.execution.log_format == "text":
+        from jobs.closing import close_evaluate
 
-    close_evaluate(run)
+        close_evaluate(run)
     return 0
 
 
@@ -102,13 +116,70 @@ def tune(settings: TuneConfig, console: Console, *, fresh: bool) -> int:
     """Choose a temperature and print it."""
     names = [task if isinstance(task, str) else task.name for task in settings.tasks]
     source = ", ".join(names) if names else settings.texts().source
-    with _begun("tune", source, settings.out, console) as journal:
+    with _begun("tune", source, settings.out, console, settings.execution.log_format) as journal:
         from jobs.tune import tune as run_tune
 
         run = run_tune(settings, journal, fresh=fresh)
-    from jobs.closing_tune import close_tune
+    if settings.execution.log_format == "text":
+        from jobs.closing_tune import close_tune
 
-    close_tune(run)
+        close_tune(run)
+    return 0
+
+
+def history(folder: str, accepted: str | None, keep: int | None, last: int, console: Console) -> int:
+    """Print the record of nights and draw it, or accept a run, or prune old nights."""
+    from jobs import history as record
+    from jobs import history_page, nights
+    from jobs.closing import print_table, screen
+    from jobs.errors import UsageError
+    from jobs.storage import Storage
+    from jobs.urls import shown
+
+    storage = record.open_record(folder)
+    if accepted is not None:
+        row = record.accept(storage, accepted)
+        told = f"accepted: the night of {row['night']} (run {row['run']}); later nights are compared with it"
+        console.print(told, highlight=False, soft_wrap=True, markup=False)
+        return 0
+    if keep is not None:
+        gone = nights.prune_record(storage, None, keep)
+        told = f"the embeddings of {len(gone)} nights removed: {', '.join(gone)}" if gone else "nothing to remove"
+        console.print(told, highlight=False, soft_wrap=True, markup=False)
+        return 0
+    found = record.load(storage)
+    if found.is_empty():
+        raise UsageError(f"the record in '{shown(storage.root)}' is empty: no audit has ended there")
+    print_table(screen(), history_page.heads(), history_page.table(found, last))
+    storage.write("history.html", history_page.render(found).encode())
+    place = Storage(storage.root).path("history.html") if storage.is_local else f"{shown(storage.root)}/history.html"
+    screen().print(f"\ndrawn   {place}", highlight=False, soft_wrap=True, markup=False)
+    return 0
+
+
+def compare(folder_a: str, folder_b: str, out: str | None, console: Console) -> int:
+    """Say what changed from one audit to another."""
+    from jobs import compare as comparing
+    from jobs import compare_sentences as sentences
+    from jobs.closing import print_table, screen
+    from jobs.urls import shown
+
+    with console.status("comparing"):
+        found = comparing.compare(folder_a, folder_b)
+    paper = screen()
+    for line in sentences.told(found):
+        paper.print(f"• {line}", highlight=False, soft_wrap=True, markup=False)
+    for name, lines in sentences.figure_lines(found):
+        print_table(paper, (name, "A", "B", "change", "on the same texts"), lines)
+    intervals = ("where the mean moved, tokens", "pairs", "cosine A", "B", "change", "by cosines", "by lengths")
+    texts = ("texts that moved most", "words", "tokens", "mean cosine to all, A", "B", "change")
+    for heads, parts in ((intervals, sentences.interval_lines(found)), (texts, sentences.text_lines(found))):
+        for name, lines in parts:
+            if lines:
+                print_table(paper, heads if len(found.pairs) == 1 else (f"{name}: {heads[0]}", *heads[1:]), lines)
+    if out is not None:
+        found.write(out)
+        paper.print(f"\ntables  {shown(out)}/", highlight=False, soft_wrap=True, markup=False)
     return 0
 
 
@@ -139,17 +210,35 @@ def render_again(folder: str) -> str:
 
 
 @contextmanager
-def _begun(command: str, source: str, out: str, console: Console) -> Iterator[Journal]:
+def _begun(command: str, source: str, out: str, console: Console, log_format: str = "text") -> Iterator[Journal]:
     """Say at once what begins; the journal of its progress, closed at its end."""
     from rich.markup import escape
 
+    from jobs.errors import RunError
+    from jobs.observing import JsonLines, Observer, RayMetrics, StatusFile
     from jobs.progress import Journal
     from jobs.urls import shown
 
-    title = escape(f"{shown(source)} → {shown(out)}")
-    console.print(f"[bold]tempscale {command}[/] {title}", highlight=False, soft_wrap=True)
-    with closing(Journal(console)) as journal:
-        yield journal
+    title = f"{shown(source)} → {shown(out)}"
+    observers: list[Observer] = [StatusFile(), RayMetrics()]
+    if log_format == "json":
+        console.quiet = True
+        observers.append(JsonLines())
+        observers[-1].say("command", f"tempscale {command} {title}")
+    console.print(f"[bold]tempscale {command}[/] {escape(title)}", highlight=False, soft_wrap=True)
+    with closing(Journal(console, observers)) as journal:
+        try:
+            yield journal
+        except RunError as error:
+            journal.end("incomplete" if error.exit_code == 3 else "failed", str(error))
+            raise
+        except KeyboardInterrupt:
+            journal.end("incomplete", "interrupted: the same command goes on where this one stopped")
+            raise
+        except Exception as error:
+            journal.end("incomplete", f"unexpected {type(error).__name__}: {error}")
+            raise
+        journal.end("complete", journal.outcome)
 
 
 def cache(folder: str, action: str, unused_days: int | None, keep: list[str], console: Console) -> int:

@@ -5,11 +5,13 @@ What decides the tables (`identity`) is apart from how they are computed (`Execu
 
 from __future__ import annotations
 
+import datetime
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from jobs.night_config import NIGHT, Gate, Record, checked_night, filled, history_folder
 from jobs.strict import Strict, checked
 from tempscale.temperature import Temperature
 
@@ -204,6 +206,9 @@ class Execution(Strict):
         description="A folder, local or remote, of embeddings by content: texts that an earlier run embedded are taken from "
         "it, others added.",
     )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="text: lines for people. json: one JSON object a line, each with the run's id."
+    )
     shuffle_seed: int | None = Field(
         None, description="Submit work in a seeded random order, to prove that order changes nothing."
     )
@@ -225,7 +230,10 @@ class AuditConfig(Strict):
     command: ClassVar[str] = "audit"
     reads: ClassVar[str] = "corpus"
     """The section that names the source."""
-    out: str = Field("runs/audit", min_length=1, description="The run folder.")
+    out: str = Field(
+        "runs/audit", min_length=1, description="The run folder; {night} in it, and in corpus.source, stands for the night."
+    )
+    night: str | None = Field(None, description="Date of the night, such as 2026-11-22; today's in UTC unless given.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of every sample.")
     keep_text: bool = Field(True, description="Whether excerpts of the worst pairs' texts may stand in tables and report.")
     corpus: Corpus = Field(default_factory=lambda: Corpus.model_validate({}), description="Which texts.")
@@ -235,6 +243,13 @@ class AuditConfig(Strict):
     )
     analysis: Analysis = Field(default_factory=lambda: Analysis.model_validate({}), description="What is measured.")
     execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
+    gate: Gate = Field(default_factory=lambda: Gate.model_validate({}), description="What a night is held to.")
+    record: Record = Field(default_factory=lambda: Record.model_validate({}), description="What is kept of a night.")
+
+    @field_validator("night")
+    @classmethod
+    def _is_a_date(cls, night: str | None) -> str | None:
+        return checked_night(night)
 
     @model_validator(mode="after")
     def _own_embeddings_have_no_model(self) -> AuditConfig:
@@ -265,7 +280,21 @@ class AuditConfig(Strict):
 
     def identity(self) -> dict[str, Any]:
         """All that decides the tables, as plain data."""
-        return self.model_dump(mode="json", exclude={"out", "execution"})
+        return self.model_dump(mode="json", exclude={"out", "execution", "night", "gate", "record"})
+
+    def tonight(self) -> AuditConfig:
+        """The same with the night's date in place of {night}, and with the folder of its record."""
+        night = self.night or datetime.datetime.now(datetime.UTC).date().isoformat()
+        history = filled(history_folder(self.record, self.out), night)
+        dated = NIGHT in self.out or NIGHT in self.corpus.source
+        return self.model_copy(
+            update={
+                "out": filled(self.out, night),
+                "corpus": self.corpus.model_copy(update={"source": filled(self.corpus.source, night)}),
+                "night": night if dated else self.night,
+                "record": self.record.model_copy(update={"history": history}),
+            }
+        )
 
     def temperatures(self) -> list[Temperature]:
         """The temperatures in the order given; the first is the reference."""
@@ -286,9 +315,9 @@ def with_quick_start(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolve(data: dict[str, Any]) -> AuditConfig:
-    """A checked configuration from plain data.
+    """A checked configuration of tonight from plain data.
 
     Raises:
         UsageError: as `checked`.
     """
-    return checked(AuditConfig, data)
+    return checked(AuditConfig, data).tonight()

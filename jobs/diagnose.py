@@ -46,6 +46,7 @@ def _diagnose(config: DiagnoseConfig, journal: Journal, fresh: bool) -> Look:
     if fresh:
         _check_inputs(config)  # A mistake must not cost the run that is to be replaced.
     run = runs.begin(config, fresh=fresh)
+    journal.follow(run)
     with journal.stage("read the corpus") as stage:
         if run.complete:
             corpus.check_unchanged(config.reading(), run.storage.read_json(runs.DONE)["corpus"])

@@ -51,6 +51,7 @@ def _evaluate(config: EvaluateConfig, journal: Journal, fresh: bool) -> Evaluati
         comparison.against_backbones(comparison.measures(config.audits), [], config.backbones)
         engine.check_reachable(config.execution)
         run = runs.begin(config, fresh=fresh)
+        journal.follow(run)
         _check_prompts(run)
         states = {unit.name: tasks.state(unit) for unit in units}
         names = [unit.name for unit in units[:_TOLD]] + ["…"] * (len(units) > _TOLD)

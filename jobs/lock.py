@@ -83,10 +83,20 @@ def _taken(storage: Storage, own: dict[str, Any], waiting: Callable[[], Abstract
                     f"'{shown(storage.root)}' is in use by another run (process {other['pid']} on {other['host']}); "
                     "wait for its end or choose another --out"
                 )
+            own["took_over"] = {key: other[key] for key in ("host", "pid", "renewed")}
             if _read(storage) == other:
                 with suppress(FileNotFoundError):
                     storage.remove(NAME)
         created = storage.create(NAME, _written(own))
+
+
+def took_over(storage: Storage) -> dict[str, Any] | None:
+    """Of which dead run this process took the lock over: its host, process and last sign of life; None if of none."""
+    found = _read(storage)
+    if found is None or (found["machine"], found["pid"]) != (_machine(), os.getpid()):
+        return None
+    dead: dict[str, Any] | None = found.get("took_over")
+    return dead
 
 
 def _holds(storage: Storage, own: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ def _option(panel: str, text: str, metavar: str | None = None, *names: str, **mo
 
 
 _TEXTS, _MODEL, _MEASURED, _RUN = "Texts", "Model and temperature", "What is measured", "The run"
-_PAIRS, _TASKS = "Pairs", "Tasks"
+_PAIRS, _TASKS, _GATE = "Pairs", "Tasks", "The gate"
 
 PUBLISHED_REGULARIZATION = 1e-9
 """ε of S2's published code: what --paper stands for."""
@@ -237,7 +237,39 @@ KeepRuns = Annotated[
     list[str] | None,
     _option(_RUN, "prune: remove texts that none of these finished runs holds. Repeatable.", "RUN", "--keep"),
 ]
+HistoryFolder = Annotated[str, typer.Argument(metavar="FOLDER", help="The folder of the nights, or of their record.")]
+Accept = Annotated[
+    str | None,
+    _option(_GATE, "Accept a run on purpose, by its night, id or folder: it may then be the baseline `latest`.", "RUN"),
+]
+Prune = Annotated[
+    bool, _option(_RUN, "Remove the embeddings of old nights; tables, reports and the record stay.", None, "--prune")
+]
+KeepNights = Annotated[int | None, _option(_RUN, "prune: nights whose embeddings stay.", "N", "--keep", min=1)]
+LastNights = Annotated[int, _option(_RUN, "How many nights to print.", "N", "--last", min=1)]
+RunA = Annotated[str, typer.Argument(metavar="RUN_A", help="The folder of a finished audit.")]
+RunB = Annotated[str, typer.Argument(metavar="RUN_B", help="The folder of another one, later.")]
+CompareOut = Annotated[str | None, _option(_RUN, "Also leave what was found as Parquet tables.", "DIR", "--out")]
 FinishedRun = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
+Night = Annotated[
+    str | None, _option(_RUN, "What {night} in --out and --corpus stands for (default: today's date in UTC).", "DATE")
+]
+Baseline = Annotated[
+    str | None,
+    _option(
+        _GATE,
+        "Compare with a finished run, or `latest`, the last passing or accepted night of the same model and temperature: a "
+        "change beyond its size and its noise is exit code 1. Thresholds and sizes stand in the configuration, [gate].",
+        "RUN|latest",
+    ),
+]
+History = Annotated[
+    str | None,
+    _option(_GATE, "Folder of the record of nights (default: history beside the nights, or below --out).", "DIR"),
+]
+LogFormat = Annotated[
+    str | None, _option(_RUN, "json: one JSON object a line, each with the run's id (default: text).", "text|json")
+]
 Resume = Annotated[bool, _option(_RUN, "Go on with the run in --out, or start it over.", None, "--resume/--fresh")]
 KeepText = Annotated[
     bool | None,
@@ -259,3 +291,32 @@ ShowPlan = Annotated[
     bool,
     _option(_RUN, "Print the estimated texts, tokens, pairs, time, memory and disk, and stop.", None, "--plan"),
 ]
+JobCommand = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="-- COMMAND …", help="audit, pairs, diagnose, evaluate or tune, with options of its own."),
+]
+HeadAddress = Annotated[
+    str | None,
+    _option(
+        _RUN, "The dashboard of the cluster (default: RAY_API_SERVER_ADDRESS, else http://127.0.0.1:8265).", "URL",
+        "--address",
+    ),
+]  # fmt: skip
+WorkingDir = Annotated[
+    Path | None,
+    _option(_RUN, "The folder that is packed for the job (default: that of CONFIG.toml).", "DIR", "--working-dir"),
+]
+ImageCode = Annotated[
+    bool,
+    _option(
+        _RUN, "Run the tempscale of the cluster's image: nothing is packed, unless --working-dir.", None, "--image-code"
+    ),
+]
+JobNight = Annotated[
+    str | None,
+    _option(
+        _RUN, "The night's date, for {night} in --out and for the job's name (default: today in UTC).", "DATE", "--night"
+    ),
+]
+Detach = Annotated[bool, _option(_RUN, "Submit and do not wait: print the submission id.", None, "--detach")]
+Again = Annotated[bool, _option(_RUN, "Submit once more what is done.", None, "--again")]

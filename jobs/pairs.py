@@ -30,6 +30,7 @@ def _pairs(config: PairsConfig, journal: Journal, fresh: bool) -> RunOf[PairsCon
     if fresh:
         _check_inputs(config)  # A mistake must not cost the run that is to be replaced.
     run = runs.begin(config, fresh=fresh)
+    journal.follow(run)
     with journal.stage("read the pairs") as stage:
         if run.complete:
             sources.check_unchanged(config.pairs, config.out, run.storage.read_json(runs.DONE)["pairs"])

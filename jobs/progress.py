@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from jobs import runs
+from jobs.observing import Observer, State, Unit
+from jobs.runs import RunOf
+
 _LOG_SECONDS = 60.0
 _SAMPLE_SECONDS, _SAMPLE_SHARE = 2.0, 0.02
 """Memory is looked at this often, or less often where looking, through all pages of all processes, would cost more."""
@@ -23,8 +27,11 @@ _SAMPLE_SECONDS, _SAMPLE_SHARE = 2.0, 0.02
 class Stage:
     """A stage under way: `advance` moves its bar, `note` becomes its closing line."""
 
-    def __init__(self, name: str, total: int | None, console: Console) -> None:
+    def __init__(
+        self, name: str, total: int | None, console: Console, observers: Sequence[Observer] = (), unit: Unit | None = None
+    ) -> None:
         self.note = ""
+        self._observers, self._unit = observers, unit
         self._console, self._name, self._total, self._done, self._logged = console, name, total, 0, time.monotonic()
         self._first: tuple[float, int] | None = None
         self._bar: Progress | None = None
@@ -43,11 +50,16 @@ class Stage:
     def advance(self, count: int) -> None:
         """More is done."""
         self._done += count
+        for observer in self._observers:
+            observer.progress(self._done)
+            # What an earlier session did comes at once, before anything new: it was counted then.
+            if self._unit is not None and self._first is not None:
+                observer.count(self._unit, count)
         if self._first is None:  # What an earlier session did comes at once and tells nothing of the rate.
             self._first = time.monotonic(), self._done
         if self._bar is not None:
             self._bar.update(self._task, advance=count)
-        elif time.monotonic() - self._logged > _LOG_SECONDS:
+        elif not self._console.quiet and time.monotonic() - self._logged > _LOG_SECONDS:
             self._logged = time.monotonic()
             of = f" of {self._total:,}" if self._total else ""
             line = f"  {self._name}: {self._done:,}{of}{self._pace()}"
@@ -66,6 +78,8 @@ class Stage:
 
     def tell(self, what: str) -> None:
         """Say what is under way inside the stage."""
+        for observer in self._observers:
+            observer.say("progress", what)
         if self._bar is not None:
             self._bar.update(self._task, description=escape(f"{self._name}: {what}"))
         else:
@@ -95,23 +109,44 @@ def duration(seconds: float) -> str:
 class Journal:
     """Tells of the stages and keeps their seconds and peak memory for run.json."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, observers: Sequence[Observer] = ()) -> None:
+        self.console, self._observers = console, observers
+        self.outcome = ""
         self.steps: dict[str, dict[str, Any]] = {}
         self._memory = _PeakMemory()
 
+    def follow(self, run: RunOf[Any]) -> None:
+        """From now on it is known which run this is: say so to whoever observes it."""
+        begun = runs.started(run)
+        for observer in self._observers:
+            observer.follow(begun["run"], runs.night(run), run.storage)
+
+    def count(self, unit: Unit, number: int) -> None:
+        """So many texts, pairs, rejected rows or cache hits more."""
+        for observer in self._observers:
+            observer.count(unit, number)
+
+    def end(self, state: State, message: str = "") -> None:
+        """The run ended."""
+        for observer in self._observers:
+            observer.end(state, message)
+
     @contextmanager
-    def stage(self, name: str, total: int | None = None) -> Iterator[Stage]:
-        """One stage; its line is printed when it ends well."""
+    def stage(self, name: str, total: int | None = None, unit: Unit | None = None) -> Iterator[Stage]:
+        """One stage, of so many of a unit where that is known; its line is printed when it ends well."""
         begun = time.monotonic()
         self._memory.reset()
-        stage = Stage(name, total, self.console)
+        for observer in self._observers:
+            observer.stage(name, total)
+        stage = Stage(name, total, self.console, self._observers, unit)
         try:
             yield stage
         finally:
             stage.close()
         seconds = time.monotonic() - begun
         self.steps[name] = {"seconds": round(seconds, 2), "peak_memory_bytes": self._memory.peak()}
+        for observer in self._observers:
+            observer.say("done", stage.note, seconds)
         line = escape(f"{name:<28} {stage.note:<58} {seconds:7.1f} s")
         self.console.print(f"  [green]✓[/] {line}", highlight=False, soft_wrap=True)
 

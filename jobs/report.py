@@ -36,6 +36,7 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> str:
         sentences={m: [sentence.replace(" ± ", "\u00a0±\u00a0") for sentence in each] for m, each in told.items()},
         note=NOTE,
         models=models,
+        gate=tables["gate"].to_dicts() if "gate" in tables else [],
         analysed=_analysed(run, models),
         temperatures=names,
     )

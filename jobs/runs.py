@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import os
 import platform
+import uuid
 from collections import Counter
 from dataclasses import dataclass
 from importlib import metadata
@@ -15,6 +15,7 @@ import tempscale
 from jobs import lock
 from jobs.config import AuditConfig, Execution, Models
 from jobs.errors import IncompleteRun, UsageError
+from jobs.provenance import hide_secrets, processor, processors
 from jobs.schema import SCHEMA_VERSION
 from jobs.storage import Storage
 from jobs.urls import shown
@@ -24,9 +25,12 @@ from tempscale.temperature import Temperature
 BEGUN, SHARDED, DONE = "begun.json", "shards/index.json", "run.json"
 EXCEPTIONS = "partials/exceptions"
 """One sentence a file: what is not byte-identical to any other run of the same texts."""
-PROCESSORS = "partials/processors"
-"""What kinds worked on a run, by step: each has last digits of its own."""
-_OURS = (DONE, "report.html", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards")
+TAKEOVERS = "partials/takeovers"
+"""What was known of each dead run whose lock was taken over."""
+_OURS = (
+    DONE, "report.html", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards",
+    "status.json", "pruned.json",
+)  # fmt: skip
 _OURS_OF = {"evaluate": ("cells", "mteb"), "tune": ("layers.json", "measured", "temperature.json")}
 """What only the runs of a command leave: in another's folder such a name is somebody else's."""
 _WORTH = ("cells", "layers.json", "measured/cells", f"measured/{SHARDED}", f"measured/{DONE}")
@@ -130,7 +134,7 @@ def begin(config: Config, *, fresh: bool = False) -> RunOf[Config]:
         | {name: metadata.version(name) for name in (*_VERSIONS, *_FURTHER_VERSIONS.get(config.command, ()))},
     }
     identity["config"]["embedding"]["models"] = [m.label for m in models]
-    _hide_secrets(identity["config"], config.reads)
+    hide_secrets(identity["config"], config.reads)
     if config.command != "audit":  # Audits came first, and their folders do not say so.
         identity["command"] = config.command
     found = _begun(storage)
@@ -144,7 +148,10 @@ def begin(config: Config, *, fresh: bool = False) -> RunOf[Config]:
             found = None
     if found is None:
         try:
-            storage.write_json(BEGUN, {"identity": identity, "started": now(), "processor": processor()})
+            storage.write_json(
+                BEGUN,
+                {"identity": identity, "run": uuid.uuid4().hex[:12], "started": now(), "processor": processor()},
+            )
         except IncompleteRun as error:  # Nothing was begun, and starting again would not help.
             raise UsageError(
                 str(error).replace("start the same command again", "choose an --out that can be written")
@@ -163,6 +170,10 @@ def begin(config: Config, *, fresh: bool = False) -> RunOf[Config]:
                 "Choose another --out, or start over in this folder with --fresh"
             )
     storage.sweep()
+    if (dead := lock.took_over(storage)) is not None:
+        seen = datetime.datetime.fromtimestamp(dead["renewed"], datetime.UTC).isoformat(timespec="seconds")
+        record = {"host": dead["host"], "process": dead["pid"], "last_seen": seen, "taken_over": now()}
+        storage.write_json(f"{TAKEOVERS}/{uuid.uuid4().hex[:12]}.json", record)
     finished = storage.exists(DONE)
     if finished:
         storage.remove("shards")  # Still there where the process was killed between the two steps of `complete`.
@@ -214,36 +225,31 @@ def facts(run: RunOf[Any]) -> dict[str, Any]:
     begun = started(run)
     noted = [*run.storage.list(EXCEPTIONS), *run.storage.list(f"queries/{EXCEPTIONS}")]
     exceptions = [("queries: " if name.startswith("queries/") else "") + run.storage.read_json(name) for name in noted]
-    exceptions += _processors(run.storage, {begun["processor"], processor()})
-    config = run.config.model_dump(mode="json", exclude={"execution": {"address"}})  # An address may hold a secret.
-    _hide_secrets(config, run.config.reads)
-    config["out"] = shown(config["out"])
-    if config["execution"]["cache"] is not None:
-        config["execution"]["cache"] = shown(config["execution"]["cache"])
+    exceptions += processors(run.storage, {begun["processor"], processor()})
     models = {m.label: {"name": m.label, "fingerprint": m.fingerprint, "max_length": m.max_length} for m in run.models}
     return {
         "tempscale": tempscale.__version__,
+        "run": begun["run"],
+        "night": night(run),
         "started": begun["started"],
         "finished": now(),
-        "config": config,
+        "config": described(run),
         "models": models,
         "versions": begun["identity"]["versions"] | {"python": platform.python_version()},
         "processor": processor(),
         "byte_identity_exceptions": exceptions,
+        "taken_over": [run.storage.read_json(name) for name in run.storage.list(TAKEOVERS)],
     }
 
 
-def _hide_secrets(config: dict[str, Any], reads: str) -> None:
-    """Leave out what a source's URL may hold that is nobody else's business."""
-    if isinstance(config.get("audits"), list):
-        config["audits"] = [shown(folder) for folder in config["audits"]]
-    sections: list[Any] = []
-    for key in dict.fromkeys((reads, "corpus", "queries")):
-        sections += config[key] if isinstance(config.get(key), list) else [config.get(key)]
-    for section in sections:
-        for name in ("source", "corpus", "queries", "qrels"):
-            if isinstance(section, dict) and isinstance(section.get(name), str):
-                section[name] = shown(section[name])
+def described(run: RunOf[Any]) -> dict[str, Any]:
+    """The configuration as it may be written down."""
+    config = run.config.model_dump(mode="json", exclude={"execution": {"address"}})  # An address may hold a secret.
+    hide_secrets(config, run.config.reads)
+    config["out"] = shown(config["out"])
+    if config["execution"]["cache"] is not None:
+        config["execution"]["cache"] = shown(config["execution"]["cache"])
+    return dict(config)
 
 
 def complete(run: RunOf[Any], record: dict[str, Any]) -> None:
@@ -259,37 +265,14 @@ def started(run: RunOf[Any]) -> dict[str, Any]:
     return begun
 
 
+def night(run: RunOf[Any]) -> str:
+    """The night's date: as given, else of the day on which the run began."""
+    return str(getattr(run.config, "night", None) or started(run)["started"][:10])
+
+
 def now() -> str:
     """The time in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def processor() -> str:
-    """What decides the last bits of a product on this machine."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    except OSError:
-        names = []
-    return f"{platform.machine()} {names[0] if names else platform.processor()}".strip()
-
-
-def note_processor(storage: Storage, name: str, step: str) -> None:
-    """Leave a record of what kind of processor works on a step of the run."""
-    file = f"{PROCESSORS}/{step}/{hashlib.sha256(name.encode()).hexdigest()[:12]}.json"
-    if not storage.exists(file):
-        storage.write_json(file, name)
-
-
-def _processors(storage: Storage, of_driver: set[str]) -> list[str]:
-    """A sentence for each step that several kinds of processor worked on."""
-    found = []
-    for step, own in (("embedded", set[str]()), ("computed", of_driver)):
-        noted = [*storage.list(f"{PROCESSORS}/{step}"), *storage.list(f"queries/{PROCESSORS}/{step}")]
-        names = own | {storage.read_json(name) for name in noted}
-        if len(names) > 1:
-            found.append(f"{step} on {len(names)} kinds of processor: {'; '.join(sorted(names))}")
-    return found
 
 
 def _begun(storage: Storage) -> dict[str, Any] | None:
@@ -298,7 +281,7 @@ def _begun(storage: Storage) -> dict[str, Any] | None:
         return begun
     if storage.is_local and os.path.isfile(storage.path("")):
         raise UsageError(f"'{storage.root}' is a file; --out must be a folder")
-    if set(storage.names()) - {lock.NAME}:
+    if set(storage.names()) - {lock.NAME, "history"}:  # What other runs left in the folder stays through --fresh.
         raise UsageError(f"'{shown(storage.root)}' is not empty and is no tempscale run; choose another --out")
     return None
 

@@ -51,11 +51,8 @@ class Table:
         return pa.Table.from_pylist(list(rows), schema=self.schema())
 
     def _check(self, names: set[str]) -> None:
-        expected = {c.name for c in self.columns}
-        if names != expected:
-            raise ValueError(
-                f"{self.name}: missing columns {sorted(expected - names)}, unknown columns {sorted(names - expected)}"
-            )
+        if names != (own := {c.name for c in self.columns}):
+            raise ValueError(f"{self.name}: missing columns {sorted(own - names)}, unknown columns {sorted(names - own)}")
 
 
 _TEXT, _INT, _BIG, _FLOAT, _BOOL = pa.string(), pa.int32(), pa.int64(), pa.float64(), pa.bool_()
@@ -203,19 +200,24 @@ COLLAPSE_SUMMARY = Table(
         *_KEY,
         Column("texts", _BIG, "texts", "texts analysed"),
         Column("corpus_texts", _BIG, "texts", "usable texts of the corpus that they were drawn from"),
+        Column("rejected", _BIG, "texts", "rows of the corpus and texts that were not analysed: see rejected/"),
         Column("tokens", _BIG, "tokens", "tokens the model saw"),
         Column("truncated_share", _FLOAT, "share", "texts of which the model saw only a part"),
         *_with_error("cosine_mean", "mean cosine over all pairs"),
         *_with_error("collapse_gap", "mean cosine inside the longest interval of 30 texts or more minus in the shortest"),
         Column("gap_shortest", _INT, "tokens", "lower edge of the shortest interval with at least 30 texts"),
         Column("gap_longest", _INT, "tokens", "lower edge of the longest interval with at least 30 texts"),
+        Column("gap_texts", _BIG, "texts", "texts of that of the two that holds fewer"),
         *_with_error("prefix_gap", "mean cosine of the same texts at the longest prefix minus at the shortest"),
+        Column("prefix_shortest", _INT, "tokens", "the shortest prefix"),
+        Column("prefix_longest", _INT, "tokens", "the longest prefix"),
+        Column("prefix_texts", _BIG, "texts", "texts of the probe"),
         *_with_error("exposure_short", "exposure of the shortest interval with at least 30 texts, at the largest k"),
         *_with_error("exposure_long", "exposure of the longest interval with at least 30 texts, at the largest k"),
         Column("k_occurrence_skewness", _FLOAT, "", "hubness at the largest k"),
         Column("near_duplicate_pairs", _BIG, "pairs", "pairs whose cosine reaches the threshold of a near-duplicate"),
         Column("effective_rank", _FLOAT, "", "exp(entropy of the eigenvalues of UᵀU/n); cannot exceed the number of texts"),
-        Column("spread_mean", _FLOAT, "", "mean of tr Σ over texts"),
+        *_with_error("spread_mean", "mean of tr Σ over texts"),
         Column("spread_over_2_share", _FLOAT, "share", "texts with tr Σ > 2, which break the papers' assumption"),
         Column("within_cosine_over_third_share", _FLOAT, "share", "texts with (n·w−1)/(n−1) ≥ 1/3 (S2 Appendix J)"),
         Column("socm_texts", _BIG, "texts", "texts of the SOCM sample"),

@@ -9,7 +9,8 @@ from typing import Any
 
 from jobs.engine import readable_failures
 from jobs.errors import IncompleteRun, UsageError
-from jobs.runs import RunOf, note_processor, processor
+from jobs.provenance import note_processor, processor
+from jobs.runs import RunOf
 from jobs.storage import Storage
 
 _ANSWER_SECONDS = 60

@@ -17,8 +17,9 @@ _OPTIONS = {
     "analysis.intervals": "--intervals", "analysis.socm_sample": "--socm-sample", "analysis.socm_cell_se": "--socm-se",
     "analysis.socm_top_over": "--socm-top-over", "analysis.cosine": "--cosine",
     "analysis.cosine_precision": "--cosine-precision", "analysis.neighbours": "--neighbours",
-    "seed": "--seed", "out": "--out",
+    "seed": "--seed", "out": "--out", "night": "--night", "gate.baseline": "--baseline", "record.history": "--history",
     "execution.workers": "--workers", "execution.address": "--address", "execution.cache": "--cache",
+    "execution.log_format": "--log-format",
     "pairs.source": "--pairs", "pairs.column_a": "--column-a", "pairs.column_b": "--column-b", "pairs.limit": "--limit",
     "socm.alpha": "--alpha", "socm.beta": "--beta",
 }  # fmt: skip

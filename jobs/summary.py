@@ -28,7 +28,7 @@ def summarise(run: Run, layouts: dict[str, Layout], index: dict[str, Any]) -> di
     found = {table.name: _collected(run, table) for table in schema.TABLES if table.name in _STEPS}
     summaries, effects = [], []
     for model in run.models:
-        figures = [_figures(run, model, t, layouts[model.label], found) for t in run.temperatures]
+        figures = [_figures(run, model, t, layouts[model.label], found, index) for t in run.temperatures]
         summaries += [row for row, _ in figures]
         effects += _effects(run, model, figures)
     found["collapse_summary"] = schema.COLLAPSE_SUMMARY.build_rows(summaries)
@@ -78,7 +78,7 @@ Samples = dict[str, Sampled]
 
 
 def _figures(
-    run: Run, model: Model, temperature: Temperature, layout: Layout, found: dict[str, pa.Table]
+    run: Run, model: Model, temperature: Temperature, layout: Layout, found: dict[str, pa.Table], index: dict[str, Any]
 ) -> tuple[dict[str, Any], Samples]:
     """The summary row of one model and temperature, and the per-text values behind its figures."""
     n = len(layout)
@@ -94,6 +94,7 @@ def _figures(
     row: dict[str, Any] = run.key(model, temperature) | {
         "texts": n,
         "corpus_texts": max(n, layout.corpus_texts),
+        "rejected": index["rejected"] + index["analysed"] - n,
         "tokens": int(texts["tokens"].sum()),
         "truncated_share": float(texts["truncated"].mean()),
         "cosine_mean": closed["cosine_mean"],
@@ -109,18 +110,18 @@ def _figures(
             "within_cosine_over_third_share": _condition_share(texts["tokens"], texts["within_cosine"]),
         }
     ends = gap_intervals(layout.texts().tolist())
-    row |= {"collapse_gap": None, "gap_shortest": None, "gap_longest": None}
+    row |= dict.fromkeys(("collapse_gap", "gap_shortest", "gap_longest", "gap_texts"))
     if ends is not None:
         short, long = (inside[layout.interval == k] for k in ends)
-        row |= {"collapse_gap": float(long.mean() - short.mean())}
+        row |= {"collapse_gap": float(long.mean() - short.mean()), "gap_texts": min(len(long), len(short))}
         row |= {"gap_shortest": layout.edges[ends[0]], "gap_longest": layout.edges[ends[1]]}
         samples["collapse_gap"] = Sampled([long, short], True, correction)
     row |= _exposure(found["exposure"], found["length_collapse"], row)
     row |= _probe_gap(run, model, temperature, samples)
     row |= _socm(run, model, temperature, samples)
-    for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean"):
+    for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "spread_mean", "socm_mean"):
         name = figure.removesuffix("_mean")
-        row[f"{name}_se_superpopulation"], row[f"{name}_se"] = _errors(samples.get(figure))
+        row[f"{name}_se_superpopulation"], row[f"{name}_se"] = _errors(None if row[figure] is None else samples[figure])
     return row, samples
 
 
@@ -147,12 +148,15 @@ def _probe_gap(run: Run, model: Model, temperature: Temperature, samples: Sample
     """The paired difference of the same texts at the longest and the shortest prefix."""
     place = folder(run, "probe", model, temperature)
     if not run.storage.exists(f"{place}/prefix_probe.parquet"):
-        return {"prefix_gap": None}
+        return dict.fromkeys(("prefix_gap", "prefix_shortest", "prefix_longest", "prefix_texts"))
     means = run.storage.read_table(f"{place}/text_means.parquet")
     prefix, inside = means.column("group").to_numpy(), means.column("inside").to_numpy()
     gap = inside[prefix == prefix.max()] - inside[prefix == prefix.min()]
     samples["prefix_gap"] = Sampled([gap], True, run.storage.read_json(f"{place}/done.json")["correction"])
-    return {"prefix_gap": float(gap.mean())}
+    return {
+        "prefix_gap": float(gap.mean()), "prefix_shortest": int(prefix.min()), "prefix_longest": int(prefix.max()),
+        "prefix_texts": len(gap),
+    }  # fmt: skip
 
 
 def _socm(run: Run, model: Model, temperature: Temperature, samples: Samples) -> dict[str, Any]:

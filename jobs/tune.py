@@ -51,6 +51,7 @@ def tune(config: TuneConfig, journal: Journal, *, fresh: bool = False) -> Tuned:
 def _tune(config: TuneConfig, journal: Journal, fresh: bool) -> Tuned:
     states = _states(config)  # A mistake must not cost the run that is to be replaced.
     run = runs.begin(config, fresh=fresh)
+    journal.follow(run)
     (model,) = run.models
     if run.complete:
         with journal.stage("choose") as stage:

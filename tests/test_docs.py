@@ -71,10 +71,10 @@ def test_the_families_and_schedules_that_the_readme_names_are_all_there():
 
 
 def test_the_tables_and_columns_that_the_readme_names_exist():
-    from jobs import evaluate_schema, pairs_schema, schema
+    from jobs import evaluate_schema, night_schema, pairs_schema, schema
 
     text = (ROOT / "README.md").read_text("utf-8")
-    tables = (*schema.TABLES, *pairs_schema.TABLES, *evaluate_schema.EVERY)
+    tables = (*schema.TABLES, *pairs_schema.TABLES, *evaluate_schema.EVERY, *night_schema.EVERY)
     names = {table.name: {column.name for column in table.columns} for table in tables}
     read = re.findall(r"tables/(\w+)\.parquet", text)
     assert len(read) >= 4
@@ -87,7 +87,8 @@ def test_the_tables_and_columns_that_the_readme_names_exist():
 def test_the_options_that_the_readme_names_exist():
     from jobs.cli import app
 
-    text = (ROOT / "README.md").read_text("utf-8") + (ROOT / "cluster" / "README.md").read_text("utf-8")
+    # What the how-tos of cluster/ say is parsed whole by test_cluster_commands.py.
+    text = (ROOT / "README.md").read_text("utf-8") + (ROOT / "docs" / "nights.md").read_text("utf-8")
     parameters = [p for command in typer.main.get_command(app).commands.values() for p in command.params]
     known = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
     named = set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*", text))
@@ -99,3 +100,11 @@ def test_the_nightly_configuration_of_the_readme_is_valid():
     blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
     assert len(blocks) == 1
     assert config.resolve(tomllib.loads(blocks[0])).corpus.sample == 50000
+
+
+def test_the_gate_that_the_page_on_nights_shows_is_valid():
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "nights.md").read_text("utf-8"), re.S)
+    assert len(blocks) == 1
+    gate = config.resolve(tomllib.loads(blocks[0])).gate
+    assert len(gate.read_thresholds()) == 4
+    assert gate.baseline == "latest"

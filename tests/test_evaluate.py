@@ -25,7 +25,7 @@ from whole_run import as_lines, documented
 
 mteb = pytest.importorskip("mteb")
 
-from jobs import cells, evaluate_report, evaluate_summary, inputs, mteb_results, runs, tasks  # noqa: E402
+from jobs import cells, evaluate_report, evaluate_summary, inputs, mteb_results, provenance, runs, tasks  # noqa: E402
 from jobs import evaluate_analyses as analyses  # noqa: E402
 from jobs.commands import render_again  # noqa: E402
 from jobs.errors import IncompleteRun, UsageError  # noqa: E402
@@ -866,7 +866,7 @@ def test_secrets_of_urls_are_not_written_down():
                   {"name": "b", **{side: f"{url}/{side}.jsonl" for side in ("corpus", "queries", "qrels")}}],
         "audits": [f"{url}/audit", "runs/audit"],
     }  # fmt: skip
-    runs._hide_secrets(config, "tasks")
+    provenance.hide_secrets(config, "tasks")
     assert "secret" not in json.dumps(config)
     assert config["tasks"][0] == "SciFact"
     assert config["tasks"][1]["source"] == "s3://***@bucket/a.parquet"

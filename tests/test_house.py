@@ -14,7 +14,8 @@ STEPS = {
     "cells", "mteb_results", "evaluate_report", "tune_layers", "tune_scores", "tune_collapse", "tune_report",
 }  # fmt: skip
 KNOW_STEPS = {
-    "audit.py", "pairs.py", "diagnose.py", "evaluate.py", "tune.py", "cli.py", "commands.py", "plan.py", "cache_upkeep.py",
+    "audit.py", "analysis.py", "pairs.py", "diagnose.py", "evaluate.py", "tune.py", "cli.py", "commands.py", "plan.py",
+    "cache_upkeep.py",
 }  # fmt: skip
 BELOW_STEPS = {
     "runs",
@@ -71,6 +72,12 @@ BELOW_STEPS = {
     "tune_config",
     "tune_schema",
     "tune_sentences",
+    "gate",
+    "night_config",
+    "night_schema",
+    "notify",
+    "observing",
+    "provenance",
 }
 
 
@@ -102,7 +109,8 @@ def test_steps_and_what_they_stand_on_import_neither_a_step_nor_what_stands_abov
     assert ours <= BELOW_STEPS
     assert not ours & (
         STEPS
-        | {"audit", "pairs", "diagnose", "evaluate", "tune", "cli", "commands", "plan", "closing", "closing_tune"}
+        | {"audit", "analysis", "pairs", "diagnose", "evaluate", "tune", "cli", "commands", "plan", "closing"}
+        | {"closing_tune", "history", "history_page", "nights", "compare", "compare_sentences", "submit", "submission"}
         | {"summary", "pairs_summary", "diagnose_summary", "evaluate_summary", "cache_upkeep"}
     )
 
@@ -137,6 +145,11 @@ def loaded_after(code):
         "import jobs.cli as c\ntry: c.app(['evaluate', '--help'])\nexcept SystemExit: pass",
         "import jobs.cli as c\ntry: c.app(['evaluate'])\nexcept SystemExit: pass",
         "import jobs.cli as c\ntry: c.app(['tune', '--help'])\nexcept SystemExit: pass",
+        "import jobs.cli as c\ntry: c.app(['history', '--help'])\nexcept SystemExit: pass",
+        "import jobs.cli as c\ntry: c.app(['compare', 'x'])\nexcept SystemExit: pass",
+        "import jobs.cli as c\ntry: c.app(['submit', '--help'])\nexcept SystemExit: pass",
+        "import jobs.cli as c\ntry: c.app(['submit', '--', 'audit', '--smaple', '3'])\nexcept SystemExit: pass",
+        "import jobs.cli as c\ntry: c.app(['audit', '--night', 'x'])\nexcept SystemExit: pass",
         "import jobs.cli as c\ntry: c.app(['tune', '--tau', '0'])\nexcept SystemExit: pass",
         "import jobs.cli as c\ntry: c.app(['pairs', '--help'])\nexcept SystemExit: pass",
         "import jobs.cli as c\ntry: c.app(['pairs', '--column-a', 'x'])\nexcept SystemExit: pass",

@@ -1,5 +1,6 @@
 """One run at a time in a folder: a living one keeps others out, a dead one does not."""
 
+import datetime
 import json
 import os
 import socket
@@ -10,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from jobs import lock, runs
+from jobs import config, lock, runs
 from jobs.errors import UsageError
 from jobs.storage import Storage
 
@@ -157,3 +158,24 @@ def test_a_lock_makes_no_folder_one_that_is_in_use_by_others(tmp_path):
     (tmp_path / "letter.txt").write_text("hello")
     with pytest.raises(UsageError, match="not empty"):
         runs._begun(storage)
+
+
+def test_a_take_over_is_recorded_with_what_was_known_of_the_dead_run(tmp_path, small_model):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"id": "a", "text": "one"}\n')
+    settings = config.resolve(
+        {"out": str(tmp_path / "run"), "corpus": {"source": str(corpus)}, "embedding": {"models": [small_model]}}
+    )
+    storage = Storage(settings.out)
+    written(storage, host="node-7", pid=123_456_789, renewed=time.time() - 3600)
+    with lock.held(storage):
+        run = runs.begin(settings)
+    (record,) = (json.loads(storage.read(name)) for name in storage.list(runs.TAKEOVERS))
+    assert (record["host"], record["process"]) == ("node-7", 123_456_789)
+    seen, taken = (datetime.datetime.fromisoformat(record[key]) for key in ("last_seen", "taken_over"))
+    assert 3590 < (taken - seen).total_seconds() < 3700
+    assert runs.facts(run)["taken_over"] == [record]
+    storage.write_json(runs.SHARDED, {})
+    with lock.held(storage):  # The next attempt takes nothing over.
+        runs.begin(settings)
+    assert len(storage.list(runs.TAKEOVERS)) == 1

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from rich.console import Console
 
-from jobs import audit, config, runs
+from jobs import audit, config, provenance, runs
 from jobs.errors import UsageError
 from jobs.progress import Journal
 from jobs.storage import Storage
@@ -99,11 +99,11 @@ def test_a_password_in_the_source_is_not_kept(tmp_path, minilm):
 
 def test_several_kinds_of_processor_are_listed(tmp_path, minilm):
     run = runs.begin(resolved(tmp_path / "run"))
-    for name in (runs.processor(), runs.processor()):
-        runs.note_processor(run.storage, name, "embedded")
+    for name in (provenance.processor(), provenance.processor()):
+        provenance.note_processor(run.storage, name, "embedded")
     assert runs.facts(run)["byte_identity_exceptions"] == []
-    runs.note_processor(run.storage, "another GPU", "embedded")
-    runs.note_processor(run.storage, "another CPU", "computed")
+    provenance.note_processor(run.storage, "another GPU", "embedded")
+    provenance.note_processor(run.storage, "another CPU", "computed")
     first, second = runs.facts(run)["byte_identity_exceptions"]
     assert first.startswith("embedded on 2 kinds of processor: ")
     assert "another GPU" in first

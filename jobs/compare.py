@@ -1,0 +1,286 @@
+"""What changed from one audit to another, and what moved it: the model, the temperature, the corpus, its lengths."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from jobs import runs
+from jobs.errors import UsageError
+from jobs.night_config import SHARES, WITH_ERRORS
+from jobs.night_schema import COMPARED_FIGURES, COMPARED_INTERVALS, COMPARED_TEXTS
+from jobs.storage import Storage
+from jobs.summary import load_tables
+from jobs.urls import shown
+from tempscale.length import gap_intervals, interval_of, within_error
+from tempscale.temperature import Temperature
+
+Row = dict[str, Any]
+_KEY = ("model", "temperature", "tau", "schema_version")
+_CELL = ("interval_a", "interval_b")
+_LISTED = 50
+_FEWEST = 3
+_BLOCK = 65_536
+_TEXT_COLUMNS = ["text_id", "content_sha", "tokens", "embedding"]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished audit to compare."""
+
+    storage: Storage
+    record: dict[str, Any]
+    tables: dict[str, pl.DataFrame]
+
+    @classmethod
+    def read(cls, folder: str) -> Finished:
+        """The run in a folder.
+
+        Raises:
+            UsageError: there is no finished audit in it.
+        """
+        storage = Storage(folder)
+        storage.check_reachable()
+        if not storage.exists(runs.DONE):
+            raise UsageError(f"'{shown(folder)}' holds no finished run: there is no {runs.DONE} in it")
+        record = storage.read_json(runs.DONE)
+        if (command := record.get("command", "audit")) != "audit":
+            raise UsageError(f"'{shown(folder)}' holds a run of tempscale {command}; compare takes two audits")
+        return cls(storage, record, load_tables(storage))
+
+    def rows(self) -> list[Row]:
+        """The rows of its collapse_summary, each with its model's fingerprint."""
+        found = self.tables["collapse_summary"].to_dicts()
+        return [row | {"fingerprint": self.record["models"][row["model"]]["fingerprint"]} for row in found]
+
+    def texts(self, row: Row) -> pl.DataFrame | None:
+        """Its texts under one model and temperature, with their embeddings; None where those were pruned."""
+        slug = Temperature.of(row["temperature"]).slug
+        parts = self.storage.list(f"texts/model={row['model']}/temperature={slug}", ".parquet")
+        if not parts:
+            return None
+        return pl.concat([pl.DataFrame(pl.from_arrow(self.storage.read_table(part, _TEXT_COLUMNS))) for part in parts])
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What `compare` found: a pair of rows for each model and temperature, and what changed between them."""
+
+    a: Finished
+    b: Finished
+    pairs: list[tuple[Row, Row]]
+    figures: pl.DataFrame
+    intervals: pl.DataFrame
+    texts: pl.DataFrame
+    changed: list[Row]
+    """For each pair, how many texts were added, removed and edited; None in each where embeddings are gone."""
+
+    def write(self, folder: str) -> None:
+        """Leave the three tables in a folder."""
+        storage = Storage(folder)
+        for name, table in (
+            ("compared_figures", self.figures), ("compared_intervals", self.intervals), ("compared_texts", self.texts),
+        ):  # fmt: skip
+            storage.write_table(f"{name}.parquet", table.to_arrow())
+
+
+def compare(folder_a: str, folder_b: str) -> Compared:
+    """Compare two finished audits.
+
+    Raises:
+        UsageError: one is none, or they have nothing in common to compare.
+    """
+    a, b = Finished.read(folder_a), Finished.read(folder_b)
+    pairs = _pairs(a.rows(), b.rows())
+    if not pairs:
+        raise UsageError(
+            f"'{shown(folder_a)}' and '{shown(folder_b)}' have several models and none in common; audit one in both"
+        )
+    figures, intervals, texts, changed = list[Row](), list[Row](), list[Row](), list[Row]()
+    for row_a, row_b in pairs:
+        shared = _Shared.of(a.texts(row_a), b.texts(row_b), b.record["config"]["analysis"]["intervals"])
+        key = {name: row_b[name] for name in _KEY}
+        figures += [key | _figure(row_a, row_b, figure, shared) for figure in WITH_ERRORS if _measured(row_a, row_b, figure)]
+        cells = (_cells(run, row) for run, row in ((a, row_a), (b, row_b)))
+        if a.record["config"]["analysis"]["intervals"] == b.record["config"]["analysis"]["intervals"]:
+            intervals += [key | cell for cell in _intervals(*cells)]
+        texts += (
+            [] if shared is None else [key | text for text in shared.moved(row_a["fingerprint"] == row_b["fingerprint"])]
+        )
+        changed.append(dict.fromkeys(("added", "removed", "edited")) if shared is None else shared.changes)
+    built = [
+        pl.DataFrame(pl.from_arrow(table.build_rows(rows)))
+        for table, rows in ((COMPARED_FIGURES, figures), (COMPARED_INTERVALS, intervals), (COMPARED_TEXTS, texts))
+    ]
+    return Compared(a, b, pairs, built[0], built[1], built[2], changed)
+
+
+def _pairs(rows_a: list[Row], rows_b: list[Row]) -> list[tuple[Row, Row]]:
+    """Which rows are set beside each other: of one model and temperature, or of the only model, or of the first τ."""
+    found = []
+    several = len({row["model"] for row in rows_a}) > 1 or len({row["model"] for row in rows_b}) > 1
+    for model in dict.fromkeys(row["model"] for row in rows_b):
+        own = [row for row in rows_b if row["model"] == model]
+        other = [
+            row for row in rows_a if not several or row["model"] == model or row["fingerprint"] == own[0]["fingerprint"]
+        ]
+        by = {row["temperature"]: row for row in other}
+        same = [(by[row["temperature"]], row) for row in own if row["temperature"] in by]
+        found += same or [*zip(other[:1], own[:1], strict=False)]
+    return found
+
+
+def _measured(a: Row, b: Row, figure: str) -> bool:
+    return a[figure] is not None and b[figure] is not None
+
+
+def _figure(a: Row, b: Row, figure: str, shared: _Shared | None) -> Row:
+    """One figure of both runs; of the same texts where embeddings tell it."""
+    name = f"{figure.removesuffix('_mean')}_se_superpopulation"
+    if figure in SHARES:
+        errors = [math.sqrt(row[figure] * (1 - row[figure]) / row[SHARES[figure]]) for row in (a, b)]
+    else:
+        errors = [row[name] for row in (a, b)]
+    change = b[figure] - a[figure]
+    same = {"value_a_same_texts": None, "value_b_same_texts": None, "change_same_texts": None, "change_same_texts_se": None}
+    if shared is not None:
+        same |= shared.figure(figure)
+    rest = None if same["change_same_texts"] is None else change - same["change_same_texts"]
+    return {
+        "figure": figure, "value_a": a[figure], "value_b": b[figure], "change": change,
+        "change_se": None if None in errors else math.hypot(*errors), "same_texts": 0 if shared is None else shared.same,
+        "change_of_corpus": rest,
+    } | same  # fmt: skip
+
+
+def _cells(run: Finished, row: Row) -> dict[tuple[int, int], Row]:
+    table = run.tables["length_collapse"].filter(
+        (pl.col("model") == row["model"]) & (pl.col("temperature") == row["temperature"])
+    )
+    cells = table.filter(pl.col("pairs") > 0).to_dicts()
+    total = sum(cell["pairs"] for cell in cells)
+    return {(cell["interval_a"], cell["interval_b"]): cell | {"share": cell["pairs"] / total} for cell in cells}
+
+
+def _intervals(a: dict[tuple[int, int], Row], b: dict[tuple[int, int], Row]) -> list[Row]:
+    """The change of the mean over all pairs as a sum over cells.
+
+    With shares w and means m of the cells, Σ w_b·m_b − Σ w_a·m_a = Σ (w̄·Δm + Δw·(m̄ − M)), exactly, where bars are the mean
+    of both runs and M is any constant, here the mean of both runs' means; a cell that one run does not have counts with the
+    other's mean.
+    """
+    overall = 0.5 * sum(cell["share"] * cell["cosine_mean"] for cells in (a, b) for cell in cells.values())
+    found = []
+    for place in sorted({*a, *b}):
+        one, two = a.get(place), b.get(place)
+        shares = [0.0 if cell is None else cell["share"] for cell in (one, two)]
+        means = [None if cell is None else cell["cosine_mean"] for cell in (one, two)]
+        known = [mean for mean in means if mean is not None]
+        errors = [None if cell is None else cell["cosine_se_superpopulation"] for cell in (one, two)]
+        moved = known[1] - known[0] if len(known) == 2 else 0.0
+        found.append(
+            dict(zip(_CELL, place, strict=True))
+            | {"pairs_share_a": shares[0], "pairs_share_b": shares[1], "cosine_mean_a": means[0], "cosine_mean_b": means[1]}
+            | {"change": moved if len(known) == 2 else None}
+            | {"change_se": None if None in errors else math.hypot(*errors)}  # type: ignore[arg-type]
+            | {"by_cosine": 0.5 * sum(shares) * moved}
+            | {"by_lengths": (shares[1] - shares[0]) * (sum(known) / len(known) - overall)}
+        )
+    return found
+
+
+class _Shared:
+    """The texts of both runs, by id, with both embeddings of each."""
+
+    def __init__(self, both: pl.DataFrame, changes: Row, edges: list[int]) -> None:
+        self._both, self.changes, self._edges = both, changes, edges
+        self._nearness = tuple(_means(both[name].to_numpy()) for name in ("embedding", "embedding_b"))
+        unchanged = both["content_sha"] == both["content_sha_b"]
+        self.same = int(unchanged.sum())
+        # Figures over the same texts are told of these alone; a text's nearness is to all that both runs have.
+        self._same = tuple(
+            _means(both.filter(unchanged)[name].to_numpy()) if self.same >= _FEWEST else np.zeros(0)
+            for name in ("embedding", "embedding_b")
+        )
+        self._intervals = interval_of(both.filter(unchanged)["tokens"].to_numpy(), edges)
+        self._vectors = tuple(both.filter(unchanged)[name] for name in ("embedding", "embedding_b"))
+
+    @classmethod
+    def of(cls, a: pl.DataFrame | None, b: pl.DataFrame | None, edges: list[int]) -> _Shared | None:
+        """None where a run's embeddings are gone, or they have too few texts in common."""
+        if a is None or b is None:
+            return None
+        both = a.join(b, on="text_id", suffix="_b").sort("text_id")
+        if len(both) < _FEWEST:
+            return None
+        edited = int((both["content_sha"] != both["content_sha_b"]).sum())
+        return cls(both, {"added": len(b) - len(both), "removed": len(a) - len(both), "edited": edited}, edges)
+
+    def figure(self, figure: str) -> Row:
+        """A figure of the same texts under both runs; empty where it is not told by embeddings."""
+        if self.same < _FEWEST:
+            return {}
+        if figure == "cosine_mean":
+            sets = [slice(None)]
+            per_text = self._same
+        elif figure == "collapse_gap":
+            ends = gap_intervals(np.bincount(self._intervals, minlength=len(self._edges)).tolist())
+            if ends is None:
+                return {}
+            sets = [self._intervals == ends[1], self._intervals == ends[0]]
+            inside = [_means_inside(vectors.to_numpy(), sets) for vectors in self._vectors]
+            per_text = (inside[0], inside[1])
+        else:
+            return {}
+        sign = (1.0, -1.0)
+        values = [sum(s * float(means[chosen].mean()) for s, chosen in zip(sign, sets, strict=False)) for means in per_text]
+        moved = per_text[1] - per_text[0]
+        error = math.hypot(*(within_error(float(moved[chosen].var(ddof=1)), len(moved[chosen])) for chosen in sets))
+        return {
+            "value_a_same_texts": values[0], "value_b_same_texts": values[1], "change_same_texts": values[1] - values[0],
+            "change_same_texts_se": error,
+        }  # fmt: skip
+
+    def moved(self, one_model: bool) -> list[Row]:
+        """The texts that moved most, by how near they lie to all others of both runs."""
+        before, after = self._nearness
+        change = after - before
+        order = np.lexsort((np.arange(len(change)), -np.abs(change)))[:_LISTED]
+        rows = self._both[order.tolist()]
+        widths = {len(rows[name][0]) for name in ("embedding", "embedding_b")}
+        itself = [None] * len(rows)
+        if one_model and len(widths) == 1:
+            pairs = (rows[name].to_numpy().astype(np.float64) for name in ("embedding", "embedding_b"))
+            itself = np.einsum("nd,nd->n", *pairs).tolist()
+        return [
+            {
+                "rank": place + 1, "text_id": row["text_id"], "edited": row["content_sha"] != row["content_sha_b"],
+                "tokens_a": row["tokens"], "tokens_b": row["tokens_b"], "nearness_a": float(before[where]),
+                "nearness_b": float(after[where]), "change": float(change[where]), "cosine_to_itself": itself[place],
+            }
+            for place, (where, row) in enumerate(zip(order.tolist(), rows.to_dicts(), strict=True))
+        ]  # fmt: skip
+
+
+def _means(vectors: np.ndarray) -> np.ndarray:
+    """Mean cosine of each unit vector to all others: (u_i·Σu − ‖u_i‖²)/(n − 1), in float64."""
+    total = sum(part.astype(np.float64).sum(0) for part in _blocks(vectors))
+    rows = (part.astype(np.float64) for part in _blocks(vectors))
+    found = [part @ total - np.einsum("nd,nd->n", part, part) for part in rows]
+    return np.asarray(np.concatenate(found) / (len(vectors) - 1))
+
+
+def _means_inside(vectors: np.ndarray, sets: list[Any]) -> np.ndarray:
+    """The same inside each of some sets of texts; NaN outside of them."""
+    found = np.full(len(vectors), np.nan)
+    for chosen in sets:
+        found[chosen] = _means(vectors[chosen])
+    return found
+
+
+def _blocks(vectors: np.ndarray) -> list[np.ndarray]:
+    return [vectors[start : start + _BLOCK] for start in range(0, len(vectors), _BLOCK)]

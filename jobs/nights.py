@@ -1,0 +1,171 @@
+"""The end of a night: it is judged, entered into the record, and old nights lose their embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import polars as pl
+
+from jobs import gate, history, night_config, runs
+from jobs.headline import count
+from jobs.night_schema import GATE
+from jobs.runs import Run
+from jobs.storage import Storage
+from jobs.urls import shown
+
+PRUNED = "pruned.json"
+TABLE = "tables/gate.parquet"
+_EMBEDDINGS = ("texts", "factors", "neighbours", "queries")
+_READERS = 16
+_UNKNOWN = dict.fromkeys(("texts_added", "texts_removed", "texts_edited"))
+
+
+def judge(run: Run, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Judge the run and write the table `gate`; returns what run.json says of it.
+
+    Args:
+        run: the run, with its tables.
+        record: what run.json will hold, without the verdict.
+        summary: the rows of its collapse_summary.
+
+    Raises:
+        UsageError: the baseline is no finished audit.
+    """
+    config = run.config.gate
+    asked, baselines = _rows(run, record, summary), [gate.Baseline(None, "")] * len(summary)
+    if config.baseline == history.LATEST:
+        baselines = history.latest(history.load(_record(run)), asked)
+    elif config.baseline is not None:
+        baselines = history.of_run(config.baseline, asked)
+    rows = gate.judge(config, summary, baselines)
+    run.storage.write_table(TABLE, GATE.build_rows(rows))
+    verdict, failed = gate.verdict(rows)
+    without = [
+        (f"{row['model']} at {row['temperature']}", baseline.label)
+        for row, baseline in zip(summary, baselines, strict=True)
+        if config.baseline is not None and baseline.row is None and config.holds_for(row["temperature"])
+    ]
+    single = [
+        row["reason"] for row in rows
+        if row["verdict"] == "not comparable" and (f"{row['model']} at {row['temperature']}") not in dict(without)
+    ]  # fmt: skip
+    return {
+        "verdict": verdict,
+        "failed": failed,
+        "checks": sum(row["verdict"] != "not comparable" for row in rows),
+        "not_compared": [*(f"{what} is not compared: {why}" for what, why in without), *single],
+    }
+
+
+def told(judged: dict[str, Any]) -> str:
+    """The verdict in a few words."""
+    if judged["verdict"] == "none":
+        return "held to nothing"
+    failed, checks = len(judged["failed"]), count(judged["checks"], "check")
+    found = f"failed: {failed} of {checks}" if failed else f"passed: {checks}"
+    return f"{found}; not all is comparable" if judged["not_compared"] else found
+
+
+def changes_told(changed: dict[str, int | None]) -> str:
+    """How the texts changed, as a further part of a line; nothing where it is not known."""
+    if changed["texts_added"] is None:
+        return ""
+    texts = ", ".join(f"{changed[f'texts_{what}']:,} {what}" for what in ("added", "removed", "edited"))
+    return f"; texts since the night before: {texts}"
+
+
+def enter(run: Run, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> None:
+    """Enter the run into the record of nights."""
+    history.add(_record(run), _rows(run, record, summary))
+
+
+def changed_texts(run: Run, record: dict[str, Any]) -> dict[str, int | None]:
+    """How many texts were added, removed and edited since the night before; unknown where that one's are gone."""
+    nights = history.load(_record(run)).filter(
+        pl.col("name") == run.config.record.name, pl.col("run") != record["run"], pl.col("night") <= record["night"]
+    )
+    if nights.is_empty():
+        return dict(_UNKNOWN)
+    before = _contents(Storage(_full(run, nights.row(-1, named=True)["folder"])))
+    now = _contents(run.storage)
+    if before is None or now is None:
+        return dict(_UNKNOWN)
+    both = now.join(before, on="text_id", suffix="_before")
+    return {
+        "texts_added": len(now) - len(both),
+        "texts_removed": len(before) - len(both),
+        "texts_edited": both.filter(pl.col("content_sha") != pl.col("content_sha_before")).height,
+    }
+
+
+def prune(run: Run, keep: int) -> list[str]:
+    """Remove the embeddings of nights before the last `keep`; returns their folders. Tables and reports stay."""
+    return prune_record(_record(run), run.config.record.name, keep)
+
+
+def prune_record(record: Storage, name: str | None, keep: int) -> list[str]:
+    """The same for the record in a folder; for all that share it where no name is given.
+
+    Only folders beside the record are touched, and only those that hold the very run that the record names.
+    """
+    nights, gone = history.load(record), []
+    for _, own in nights.group_by("name", maintain_order=True):
+        if name is not None and own["name"][0] != name:
+            continue
+        last = own.unique(["folder"], keep="last", maintain_order=True)
+        for row in last.head(max(0, len(last) - keep)).to_dicts():
+            if not _is_beside(row["folder"]):
+                continue
+            folder = Storage(_beside(record, row["folder"]))
+            held = folder.read_json(runs.DONE).get("run") if folder.exists(runs.DONE) else None
+            if held == row["run"] and not folder.exists(PRUNED):
+                for part in _EMBEDDINGS:
+                    folder.remove(part)
+                folder.write_json(PRUNED, {"removed": list(_EMBEDDINGS), "at": runs.now()})
+                gone.append(row["folder"])
+    return gone
+
+
+def _rows(run: Run, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    known = {"gate": {"verdict": "none", "failed": []}, "changed_texts": _UNKNOWN} | record
+    return history.rows(known, summary, _named(run), run.config.record.name)
+
+
+def _record(run: Run) -> Storage:
+    return Storage(night_config.history_folder(run.config.record, run.config.out))
+
+
+def _named(run: Run) -> str:
+    """The run's folder as the record names it: short where it lies beside the record, so that both may be moved."""
+    parent = _record(run).root.rpartition("/")[0]
+    own = run.storage.root.rstrip("/")
+    if own == parent:
+        return "."
+    return own.removeprefix(f"{parent}/") if own.startswith(f"{parent}/") else shown(own)
+
+
+def _is_beside(folder: str) -> bool:
+    return "://" not in folder and not folder.startswith("/")
+
+
+def _beside(record: Storage, folder: str) -> str:
+    parent = record.root.rpartition("/")[0]
+    return parent if folder == "." else f"{parent}/{folder}"
+
+
+def _full(run: Run, folder: str) -> str:
+    return _beside(_record(run), folder) if _is_beside(folder) else folder
+
+
+def _contents(storage: Storage) -> pl.DataFrame | None:
+    """Id and content of every text of a run; None where they are gone."""
+    parts = storage.list("texts", ".parquet")
+    if not parts:
+        return None
+    first = parts[0].rpartition("/")[0]  # Every model and temperature holds the same texts but for those it rejected.
+    mine = [name for name in parts if name.startswith(f"{first}/")]
+    with ThreadPoolExecutor(_READERS) as pool:  # Remote parts are many and small.
+        tables = list(pool.map(lambda name: storage.read_table(name, ["text_id", "content_sha"]), mine))
+    return pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])

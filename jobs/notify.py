@@ -1,0 +1,78 @@
+"""Telling of a verdict where people look: a webhook as Slack reads it, and annotations of GitHub Actions."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+from jobs.night_config import Gate
+from jobs.urls import shown
+
+_SECONDS = 10.0
+_SHOWN_REASONS = 10
+
+
+def post_verdict(gate: Gate, record: dict[str, Any], folder: str) -> str:
+    """Post the verdict of a run where the configuration asks for it; returns what came of it in words.
+
+    Args:
+        gate: what the night was held to, and which verdicts are posted.
+        record: the content of run.json.
+        folder: the run folder.
+    """
+    verdict = record["gate"]["verdict"]
+    if verdict == "none" or gate.notify == "never" or (gate.notify == "failures" and verdict == "passed"):
+        return "nobody: not asked for"
+    mark = ":white_check_mark:" if verdict == "passed" else ":x:"
+    lines = [f"{mark} tempscale, night of {record['night']}: the gate {'held' if verdict == 'passed' else 'failed'}"]
+    return _post(gate, lines, record["gate"]["failed"], f"report: {shown(folder)}/report.html")
+
+
+def post_incomplete(gate: Gate, night: str | None, folder: str, why: str) -> str:
+    """Post that a run stopped before its end, where verdicts are posted and anything is held to."""
+    if gate.notify == "never" or not gate.asks():
+        return "nobody: not asked for"
+    of = "" if night is None else f", night of {night}"
+    return _post(gate, [f":warning: tempscale{of}: incomplete"], [why], f"run folder: {shown(folder)}")
+
+
+def github_lines(record: dict[str, Any]) -> list[str]:
+    """The verdict as lines that GitHub Actions shows beside a change: an error for each check that failed."""
+    failed = record["gate"]["failed"]
+    if record["gate"]["verdict"] == "passed":
+        return [f"::notice title=tempscale::{_escaped('the gate held: ' + str(record['gate']['checks']) + ' checks')}"]
+    return [f"::error title=tempscale gate::{_escaped(reason)}" for reason in failed]
+
+
+def _post(gate: Gate, lines: list[str], reasons: Sequence[str], end: str) -> str:
+    url = os.environ.get(gate.webhook_env)
+    if not url:
+        return f"nobody: {gate.webhook_env} is not set"
+    more = [f"and {len(reasons) - _SHOWN_REASONS} more"] if len(reasons) > _SHOWN_REASONS else []
+    text = "\n".join([*lines, *(f"• {_plain(reason)}" for reason in [*reasons[:_SHOWN_REASONS], *more]), _plain(end)])
+    if not url.startswith(("https://", "http://")):
+        return f"nobody: {gate.webhook_env} holds no http address"
+    try:
+        request = urllib.request.Request(  # noqa: S310 - the scheme was looked at
+            url, json.dumps({"text": text}).encode(), {"Content-Type": "application/json"}, method="POST"
+        )
+        with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
+            return f"the webhook: {answer.status}"
+    except urllib.error.HTTPError as error:
+        return f"nobody: the webhook of {gate.webhook_env} answered {error.code}"
+    except Exception as error:  # Its message may hold the address, which is a secret.
+        return f"nobody: the webhook of {gate.webhook_env} cannot be reached ({type(error).__name__})"
+
+
+def _plain(text: str) -> str:
+    """The text with Slack's control characters as text."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _escaped(text: str) -> str:
+    """The text as the message of a workflow command."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

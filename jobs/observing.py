@@ -1,0 +1,205 @@
+"""What machines see of a run: JSON lines, a status file for whoever polls, and metrics of the Ray cluster."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import time
+from contextlib import suppress
+from typing import Any, Literal, Protocol
+
+from typing_extensions import override
+
+from jobs.storage import Storage
+
+STATUS = "status.json"
+_STATUS_SECONDS = {True: 5.0, False: 30.0}
+"""How often the status file is written, locally and remotely."""
+_LINE_SECONDS = 30.0
+
+Unit = Literal["texts", "pairs", "rejected", "cache_hits"]
+State = Literal["running", "complete", "incomplete", "failed"]
+
+
+class Observer(Protocol):
+    """Who is told how a run goes on."""
+
+    def follow(self, run: str, night: str, storage: Storage) -> None:
+        """From now on it is known which run this is."""
+
+    def stage(self, name: str, total: int | None) -> None:
+        """A stage begins."""
+
+    def progress(self, done: int) -> None:
+        """So much of the stage is done."""
+
+    def count(self, unit: Unit, number: int) -> None:
+        """So many more of them."""
+
+    def say(self, event: str, message: str, seconds: float | None = None) -> None:
+        """A stage ended, or something is worth telling."""
+
+    def end(self, state: State, message: str) -> None:
+        """The run ended."""
+
+
+class _Known:
+    """What every observer knows: the run, and where in it things stand."""
+
+    def __init__(self) -> None:
+        self.run: str | None = None
+        self.night: str | None = None
+        self.name: str | None = None
+        self.done = 0
+        self.total: int | None = None
+
+    def follow(self, run: str, night: str, storage: Storage) -> None:
+        if self.run is None:  # A run may have another one inside it.
+            self.run, self.night = run, night
+
+    def stage(self, name: str, total: int | None) -> None:
+        self.name, self.done, self.total = name, 0, total
+
+    def progress(self, done: int) -> None:
+        self.done = done
+
+    def count(self, unit: Unit, number: int) -> None:
+        pass
+
+    def say(self, event: str, message: str, seconds: float | None = None) -> None:
+        pass
+
+    def end(self, state: State, message: str) -> None:
+        pass
+
+
+class JsonLines(_Known):
+    """One JSON object a line, on standard error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told = 0.0
+
+    @override
+    def stage(self, name: str, total: int | None) -> None:
+        super().stage(name, total)
+        self._told = time.monotonic()
+        self.say("begin", "")
+
+    @override
+    def progress(self, done: int) -> None:
+        super().progress(done)
+        if time.monotonic() - self._told >= _LINE_SECONDS:
+            self._told = time.monotonic()
+            self.say("progress", "")
+
+    @override
+    def say(self, event: str, message: str, seconds: float | None = None) -> None:
+        line: dict[str, Any] = {"time": _now(), "run": self.run, "night": self.night, "stage": self.name, "event": event}
+        if self.total is not None or self.done:
+            line |= {"done": self.done, "total": self.total}
+        if seconds is not None:
+            line["seconds"] = round(seconds, 2)
+        print(json.dumps(line | ({"message": message} if message else {}), ensure_ascii=False), file=sys.stderr, flush=True)
+
+    @override
+    def end(self, state: State, message: str) -> None:
+        self.name, self.done, self.total = None, 0, None
+        self.say(state, message)
+
+
+class StatusFile(_Known):
+    """`status.json` in the run folder: what is under way, for whoever polls. It is no part of the run's results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._storage: Storage | None = None
+        self._started, self._written = _now(), 0.0
+
+    @override
+    def follow(self, run: str, night: str, storage: Storage) -> None:
+        super().follow(run, night, storage)
+        if self._storage is None:
+            self._storage = storage
+            self._write("running", "")
+
+    @override
+    def stage(self, name: str, total: int | None) -> None:
+        super().stage(name, total)
+        self._maybe()
+
+    @override
+    def progress(self, done: int) -> None:
+        super().progress(done)
+        self._maybe()
+
+    @override
+    def end(self, state: State, message: str) -> None:
+        self._write(state, message)
+
+    def _maybe(self) -> None:
+        if self._storage is not None and time.monotonic() - self._written >= _STATUS_SECONDS[self._storage.is_local]:
+            self._write("running", "")
+
+    def _write(self, state: State, message: str) -> None:
+        if self._storage is None:
+            return
+        self._written = time.monotonic()
+        status = {
+            "run": self.run, "night": self.night, "state": state, "stage": self.name, "done": self.done, "total": self.total,
+            "started": self._started, "updated": _now(), "message": message,
+        }  # fmt: skip
+        with suppress(Exception):  # Nothing depends on it; where the folder cannot be written, the run itself says so.
+            self._storage.write_json(STATUS, status, durable=False)
+
+
+class RayMetrics(_Known):
+    """Counters and the stage as metrics of the cluster, which Prometheus reads from Ray; only while Ray runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._metrics: dict[str, Any] = {}
+
+    @override
+    def stage(self, name: str, total: int | None) -> None:
+        before = self.name
+        super().stage(name, total)
+        if before is not None:
+            self._set(before, 0)
+        self._set(name, 1)
+
+    @override
+    def count(self, unit: Unit, number: int) -> None:
+        with suppress(Exception):  # A metric that cannot be had must not cost the run.
+            if number and (counter := self._metric(unit)) is not None:
+                counter.inc(number, {"run": self.run or ""})
+
+    @override
+    def end(self, state: State, message: str) -> None:
+        if self.name is not None:
+            self._set(self.name, 0)
+
+    def _set(self, stage: str, value: int) -> None:
+        with suppress(Exception):
+            if (gauge := self._metric("stage")) is not None:  # Ray's labels are ASCII.
+                name = stage.replace("τ", "tau").encode("ascii", "replace").decode()
+                gauge.set(value, {"run": self.run or "", "stage": name})
+
+    def _metric(self, name: str) -> Any:
+        ray = sys.modules.get("ray")
+        if ray is None or not ray.is_initialized():
+            return None
+        if name not in self._metrics:
+            from ray.util import metrics
+
+            if name == "stage":
+                self._metrics[name] = metrics.Gauge("tempscale_stage", "1 for the stage under way", ("run", "stage"))
+            else:
+                what = f"{name.replace('_', ' ')} of tempscale runs"
+                self._metrics[name] = metrics.Counter(f"tempscale_{name}_total", what, ("run",))
+        return self._metrics[name]
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,204 @@
+"""The record of nights: parts that do not disturb one another, which night is the baseline, acceptance, pruning, drawing."""
+
+import json
+import threading
+
+import numpy as np
+import polars as pl
+import pytest
+from nights_by_hand import summary
+from rich.console import Console
+
+from jobs import commands, history, history_page, nights
+from jobs.errors import UsageError
+from jobs.night_schema import HISTORY
+from jobs.storage import Storage
+
+MEASURED = '{"max_length": 512}'
+
+
+def row(night, gate="passed", model="aaaa", run=None, name="", **more):
+    random = np.random.default_rng(7)
+    vectors = random.normal(size=(80, 8))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    figures = summary(vectors, random.integers(5, 150, 80), model=f"model-{model}")
+    run = run or f"run{night[-2:]}"
+    return (
+        figures
+        | {"run": run, "night": night, "name": name, "folder": night, "tempscale": "0", "corpus": "corpus.parquet"}
+        | {"started": f"{night}T02:15:00+00:00", "finished": f"{night}T02:20:00+00:00"}
+        | {"corpus_fingerprint": "c", "model_fingerprint": model}
+        | {"measured": MEASURED, "texts_added": 3, "texts_removed": 2, "texts_edited": 1, "gate": gate, "gate_reason": ""}
+        | more
+    )
+
+
+def recorded(folder, *rows):
+    storage = Storage(str(folder / "history"))
+    for one in rows:
+        history.add(storage, [one])
+    return storage
+
+
+def baseline(storage, tonight):
+    (found,) = history.latest(history.load(storage), [tonight])
+    return found
+
+
+def test_each_run_is_a_part_of_its_own_and_one_scan_reads_them_all(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-02"), row("2026-11-01"))
+    assert storage.names() == ["part-20261101T021500-run01.parquet", "part-20261102T021500-run02.parquet"]
+    found = pl.read_parquet(tmp_path / "history" / "*.parquet")
+    assert found.columns == [c.name for c in HISTORY.columns]
+    assert history.load(storage)["night"].to_list() == ["2026-11-01", "2026-11-02"]
+
+
+def test_writing_a_run_again_changes_nothing_and_many_write_at_once(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01"))
+    before = storage.read(storage.names()[0])
+    history.add(storage, [row("2026-11-01")])
+    assert storage.read(storage.names()[0]) == before
+    every = [row(f"2026-10-{day:02d}") for day in range(1, 29)]
+    threads = [threading.Thread(target=history.add, args=(storage, [one])) for one in every]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert history.load(storage)["night"].to_list() == [*(one["night"] for one in every), "2026-11-01"]
+
+
+def test_of_runs_that_replaced_one_another_the_last_counts(tmp_path):
+    first = row("2026-11-01", "failed")
+    again = row("2026-11-01", "passed", run="again", started="2026-11-01T09:00:00+00:00")
+    found = history.load(recorded(tmp_path, first, again))
+    assert found["run"].to_list() == ["again"]
+
+
+def test_the_first_night_has_no_baseline_and_says_so(tmp_path):
+    found = baseline(recorded(tmp_path), row("2026-11-01"))
+    assert found.row is None
+    assert "it is the first night" in found.label
+
+
+def test_latest_is_the_last_night_that_passed(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02"), row("2026-11-03", "failed"))
+    found = baseline(storage, row("2026-11-04"))
+    assert found.row["night"] == "2026-11-02"
+    assert found.label == "the night of 2026-11-02 (run run02)"
+    # Neither a later night nor the run itself.
+    assert baseline(storage, row("2026-11-02")).row["night"] == "2026-11-01"
+
+
+def test_a_night_that_was_held_to_nothing_has_not_passed(tmp_path):
+    found = baseline(recorded(tmp_path, row("2026-11-01", "none")), row("2026-11-02"))
+    assert found.row is None
+    assert found.label == "no earlier night passed or was accepted; the last one, 2026-11-01, was held to nothing"
+
+
+def test_a_failed_night_that_is_accepted_is_the_baseline_from_then_on(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02", "failed"))
+    assert baseline(storage, row("2026-11-03")).row["night"] == "2026-11-01"
+    assert history.accept(storage, "2026-11-02")["run"] == "run02"
+    assert baseline(storage, row("2026-11-03")).row["night"] == "2026-11-02"
+    assert json.loads((tmp_path / "history" / "accepted" / "run02.json").read_text())["night"] == "2026-11-02"
+
+
+@pytest.mark.parametrize("which", ["2026-11-02", "run02", "nights/2026-11-02/", "/srv/nights/2026-11-02"])
+def test_a_run_is_accepted_by_its_night_id_or_folder(tmp_path, which):
+    storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02", "failed"))
+    assert history.accept(storage, which)["night"] == "2026-11-02"
+
+
+def test_accepting_what_is_not_there_or_is_several_is_an_error(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01", name="a"), row("2026-11-01", name="b", run="other", folder="b/1"))
+    with pytest.raises(UsageError, match=r"'2026-12-24' is no run of the record .* it holds 2026-11-01 to 2026-11-01"):
+        history.accept(storage, "2026-12-24")
+    with pytest.raises(UsageError, match="names 2 runs; give the id of one: other, run01"):
+        history.accept(storage, "2026-11-01")
+    assert not (tmp_path / "history" / "accepted").exists()
+
+
+def test_a_model_switch_is_not_comparable_and_never_drift(tmp_path):
+    found = baseline(recorded(tmp_path, row("2026-11-01")), row("2026-11-02", model="bbbb"))
+    assert found.row is None
+    assert found.label == "the model is another than on 2026-11-01 (model-aaaa), which is no drift"
+
+
+def test_back_at_an_old_model_its_own_last_night_is_the_baseline(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02", model="bbbb"))
+    assert baseline(storage, row("2026-11-03")).row["night"] == "2026-11-01"
+
+
+def test_nights_that_were_measured_otherwise_are_not_compared(tmp_path):
+    found = baseline(recorded(tmp_path, row("2026-11-01")), row("2026-11-02", measured='{"max_length": 256}'))
+    assert found.row is None
+    assert found.label == "it is measured otherwise than on 2026-11-01: max_length was 512 and is 256"
+
+
+def test_names_tell_apart_what_shares_a_record(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01", name="news"), row("2026-11-02", name="law"))
+    assert baseline(storage, row("2026-11-03", name="news")).row["night"] == "2026-11-01"
+    assert baseline(storage, row("2026-11-03", name="code")).row is None
+
+
+def night_folder(tmp_path, night, run):
+    storage = Storage(str(tmp_path / night))
+    storage.write_json("run.json", {"run": run})
+    embeddings = ("texts/model=m/part.parquet", "factors/f.parquet", "neighbours/n.parquet")
+    for name in (*embeddings, "tables/t.parquet", "report.html"):
+        storage.write(name, b"x")
+    return storage
+
+
+def test_pruning_keeps_tables_reports_and_the_last_nights(tmp_path):
+    every = [f"2026-11-{day:02d}" for day in range(1, 6)]
+    folders = {night: night_folder(tmp_path, night, f"run{night[-2:]}") for night in every}
+    record = recorded(tmp_path, *map(row, every))
+    assert nights.prune_record(record, None, 2) == every[:3]
+    for night, folder in folders.items():
+        assert folder.exists("texts") == folder.exists("factors") == folder.exists("neighbours") == (night in every[3:])
+        assert folder.exists("tables/t.parquet")
+        assert folder.exists("report.html")
+    assert nights.prune_record(record, None, 2) == []
+
+
+def test_pruning_touches_no_other_run_and_nothing_outside_the_nights(tmp_path):
+    inside = tmp_path / "nights"
+    replaced = night_folder(inside, "2026-11-01", "somebody elses")
+    outside = night_folder(tmp_path, "elsewhere", "run02")
+    record = recorded(inside, row("2026-11-01"), row("2026-11-02", folder=outside.root), row("2026-11-03"))
+    assert nights.prune_record(record, None, 1) == []
+    assert replaced.exists("texts")
+    assert outside.exists("texts")
+
+
+def test_the_record_is_printed_and_drawn(tmp_path, capsys):
+    recorded(
+        tmp_path, row("2026-11-01"), row("2026-11-02", "failed", gate_reason="<b>cosine</b> rose"),
+        row("2026-11-03", model="b2"),
+    )  # fmt: skip
+    assert commands.history(str(tmp_path), None, None, 30, Console(stderr=True)) == 0
+    printed = capsys.readouterr().out
+    assert [line.split()[0] for line in printed.splitlines() if line.strip().startswith("2026")] == [
+        "2026-11-01", "2026-11-02", "2026-11-03",
+    ]  # fmt: skip
+    assert "failed" in printed
+    page = (tmp_path / "history" / "history.html").read_text()
+    assert "From 2026-11-03 on the model is model-b2" in page
+    assert "&lt;b&gt;cosine&lt;/b&gt; rose" in page
+    assert "<b>cosine" not in page
+
+
+def test_each_night_of_the_charts_has_its_error_and_its_state(tmp_path):
+    record = history.load(recorded(tmp_path, row("2026-11-01"), row("2026-11-02", "failed"), row("2026-11-03", model="b2")))
+    chart = history_page._chart(record, "cosine_mean", "mean cosine").to_dict()
+    points = chart["layer"][0]["data"]["values"] if "data" in chart["layer"][0] else chart["data"]["values"]
+    first = record.row(0, named=True)
+    assert [p["state"] for p in points] == ["passed", "failed", "passed"]
+    assert points[0]["high"] - points[0]["value"] == pytest.approx(1.96 * first["cosine_se_superpopulation"])
+    assert chart["layer"][3]["data"]["values"] == [{"night": "2026-11-03", "model": "model-b2"}]
+
+
+def test_a_folder_without_a_record_is_told(tmp_path):
+    with pytest.raises(UsageError, match="holds no record of nights"):
+        history.open_record(str(tmp_path))
