@@ -1,0 +1,256 @@
+"""Sends a command to a Ray cluster as a job, shows its log, and ends with the job's own exit code."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.errors import IncompleteRun, UsageError
+from jobs.head import ENDED, INCOMPLETE, address_of, by_hand, connect, exit_code, is_over, readable, status, why
+from jobs.progress import duration
+from jobs.submission import Submission
+from jobs.urls import shown
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PATIENCE_SECONDS = 120.0
+"""A head that has not answered for longer is lost, and its job may be too."""
+LOOK_SECONDS = 1.0
+_QUIET_SECONDS = 60.0
+_LOG_BYTES_A_SECOND = 1_000_000
+"""Ray hands out a log as a whole: a large one is fetched less often."""
+_LAST_LOOKS = 3
+
+
+class _Terminated(KeyboardInterrupt):
+    """A polite kill: nobody is there to be asked."""
+
+
+def submit(sent: Submission, address: str | None, console: Console, *, detach: bool, again: bool) -> int:
+    """Submit a command; its job's exit code, or 0 once it is submitted where nobody waits.
+
+    Raises:
+        UsageError: the cluster cannot be reached or refuses the token, or this night's run is there already.
+        IncompleteRun: the cluster was lost.
+    """
+    url = address_of(address)
+    client = connect(url)
+    with readable(url):
+        identifier, before = _next_attempt(client, sent, url, again)
+        _send(client, sent, identifier)
+    packed = ["the cluster's own tempscale" if sent.image_code else "this tempscale"]
+    packed += [] if sent.packed is None else [sent.packed.told()]
+    console.print(
+        f"submitted {identifier}{before}\n"
+        f"  runs       tempscale {sent.command} {' '.join(sent.arguments)}\n"
+        f"  packed     {'; '.join(packed)}\n"
+        f"  dashboard  {shown(url)}/#/jobs/{identifier}\n"
+        f"  follow     {by_hand('logs', identifier, url)}\n"
+        f"  stop       {by_hand('stop', identifier, url)}",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip
+    if detach:
+        print(identifier)
+        return 0
+    return Watch(client, identifier, url, console).wait()
+
+
+def _next_attempt(client: Any, sent: Submission, url: str, again: bool) -> tuple[str, str]:
+    """The submission id of the next attempt at this night's run, and what became of the last.
+
+    Raises:
+        UsageError: it is running, or done.
+    """
+    name = re.compile(rf"{re.escape(sent.identifier)}(?:-(\d+))?")
+    earlier = {
+        int(found[1] or 1): job
+        for job in client.list_jobs()
+        if job.submission_id and (found := name.fullmatch(job.submission_id))
+    }
+    if not earlier:
+        return sent.identifier, ""
+    last = earlier[max(earlier)]
+    if not is_over(last):
+        raise UsageError(
+            f"this night's run is {status(last).lower()} as {last.submission_id}; follow it with: "
+            f"{by_hand('logs', last.submission_id, url)}"
+        )
+    code = exit_code(last)
+    if code in (0, 1) and not again:
+        raise UsageError(
+            f"this night's run is {ENDED[code]}: {last.submission_id} ended with exit code {code}; --again submits it anew"
+        )
+    attempt = max(earlier) + 1
+    ended = "was stopped" if status(last) == "STOPPED" else f"ended with exit code {code}"
+    return f"{sent.identifier}-{attempt}", f": attempt {attempt}, as {last.submission_id} {ended}"
+
+
+def _send(client: Any, sent: Submission, identifier: str) -> None:
+    import jobs
+    import tempscale
+
+    modules = [] if sent.image_code else [str(Path(str(package.__file__)).parent) for package in (jobs, tempscale)]
+    with ExitStack() as stack:
+        if sent.packed is not None:
+            modules.append(stack.enter_context(sent.packed.staged()))
+        runtime = {"py_modules": modules, "excludes": ["__pycache__"]} if modules else {}
+        begun = time.monotonic()
+        while True:
+            try:
+                client.submit_job(
+                    entrypoint=sent.entrypoint, submission_id=identifier, runtime_env=runtime,
+                    metadata={"tempscale": tempscale.__version__, "command": sent.command, "night": sent.night},
+                )  # fmt: skip
+                return
+            except RuntimeError as error:
+                if "already exists" in str(error):  # Another submit was faster.
+                    raise UsageError(f"this night's run was submitted a moment ago as {identifier}") from None
+                # A head that has just started answers before it can take jobs.
+                if "No available agent" not in str(error) or time.monotonic() - begun > PATIENCE_SECONDS:
+                    raise
+                time.sleep(LOOK_SECONDS)
+
+
+class Watch:
+    """Waits for a job: shows what is new in its log, and asks on Ctrl-C."""
+
+    def __init__(self, client: Any, identifier: str, url: str, console: Console) -> None:
+        self._client, self._identifier, self._url, self._console = client, identifier, url, console
+        self._begun = self._heard = self._told = time.monotonic()
+        self._shown, self._next_log = 0, 0.0
+
+    def wait(self) -> int:
+        """The job's exit code, once it has ended; 3 where it is left or lost.
+
+        Raises:
+            IncompleteRun: the cluster was lost, or knows nothing of the job any more.
+        """
+        with _kills_told_apart():
+            while True:
+                try:
+                    return self._follow()
+                except KeyboardInterrupt as interrupt:
+                    wish = "leave" if isinstance(interrupt, _Terminated) else self._ask()
+                if wish == "stop":
+                    self._stop()
+                elif wish == "leave":
+                    self._say(f"left running: {by_hand('logs', self._identifier, self._url)}")
+                    return INCOMPLETE
+
+    def _follow(self) -> int:
+        from ray.exceptions import AuthenticationError
+
+        while True:
+            try:
+                job = self._client.get_job_info(self._identifier)
+            except (AuthenticationError, OSError, RuntimeError, ValueError) as error:
+                self._missed(error)
+                time.sleep(LOOK_SECONDS)
+                continue
+            self._heard = time.monotonic()
+            if is_over(job):
+                return self._ended(job)
+            self._show_log()
+            if time.monotonic() - self._told > _QUIET_SECONDS:
+                self._say(f"{status(job).lower()} for {duration(time.monotonic() - self._begun)}")
+            time.sleep(LOOK_SECONDS)
+
+    def _missed(self, error: Exception) -> None:
+        """Bear with a head that does not answer, for a while.
+
+        Raises:
+            IncompleteRun: it has not for too long, or it is another head, which knows nothing of the job.
+        """
+        if "does not exist" in str(error):
+            raise IncompleteRun(
+                f"the cluster at '{shown(self._url)}' knows nothing of {self._identifier} any more: its head is a new one; "
+                "submit the same command again to go on where it stopped"
+            )
+        silent = time.monotonic() - self._heard
+        if silent > PATIENCE_SECONDS:
+            raise IncompleteRun(
+                f"the cluster at '{shown(self._url)}' has not answered for {duration(silent)}: {why(error, self._url)}; "
+                "submit the same command again to go on where it stopped"
+            )
+        if time.monotonic() - self._told > _QUIET_SECONDS / 2:
+            self._say(f"no answer for {duration(silent)}")
+
+    def _ended(self, job: Any) -> int:
+        for _ in range(_LAST_LOOKS):
+            if self._show_log(last=True):
+                break
+            time.sleep(LOOK_SECONDS)
+        code = exit_code(job)
+        if status(job) == "STOPPED":
+            self._say(f"{self._identifier} was stopped; submit the same command again to go on where it stopped")
+        elif status(job) == "FAILED" and job.driver_exit_code != code:
+            cause = (job.message or "").strip().partition("\n")[0]
+            signalled = f"its driver ended with {job.driver_exit_code}"
+            self._say(f"{self._identifier} failed: {cause if job.driver_exit_code is None else signalled}; {ENDED[code]}")
+        else:
+            self._say(f"{self._identifier} ended with exit code {code}: {ENDED[code]}")
+        return code
+
+    def _show_log(self, last: bool = False) -> bool:
+        """Print the lines that are new; whether the log could be read."""
+        if not last and time.monotonic() < self._next_log:
+            return True
+        try:
+            log = self._client.get_job_logs(self._identifier)
+        except (OSError, RuntimeError, ValueError):
+            return False  # The status decides; the log may be there the next time.
+        self._next_log = time.monotonic() + len(log) / _LOG_BYTES_A_SECOND
+        end = len(log) if last else log.rfind("\n") + 1
+        if end > self._shown:
+            new, self._shown, self._told = log[self._shown : end], end, time.monotonic()
+            sys.stdout.write(new if new.endswith("\n") else f"{new}\n")
+            sys.stdout.flush()
+        return True
+
+    def _say(self, what: str) -> None:
+        self._told = time.monotonic()
+        self._console.print(what, highlight=False, markup=False, soft_wrap=True)
+
+    def _ask(self) -> str:
+        if not (sys.stdin.isatty() and self._console.is_terminal):
+            return "leave"
+        with suppress(EOFError, KeyboardInterrupt):
+            while True:
+                self._say("\nstop the job, leave it running, or go on waiting? [stop/leave/go on]")
+                answer = input().strip().lower()
+                for wish in ("stop", "leave", "go on"):
+                    if answer and wish.startswith(answer):
+                        return wish
+        return "leave"
+
+    def _stop(self) -> None:
+        try:
+            self._client.stop_job(self._identifier)
+            self._say("stopping")
+        except (OSError, RuntimeError, ValueError) as error:
+            self._say(f"it could not be stopped: {why(error, self._url)}")
+
+
+@contextmanager
+def _kills_told_apart() -> Iterator[None]:
+    """Ctrl-C asks; a polite kill does not."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: Any) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
