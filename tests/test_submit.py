@@ -114,6 +114,13 @@ def test_the_job_is_the_command_with_its_night_and_its_cluster(told):
         assert printed in run.err
 
 
+def test_what_a_night_is_held_to_may_be_the_last_one_or_lie_elsewhere(told):
+    for baseline in ("latest", "s3://nights/2026-11-21", "/shared/nights/good"):
+        client = Head(DONE)
+        assert told(client, "--night", NIGHT, "--", *RUN, "--baseline", baseline, "--history", "/shared/record").code == 0
+        assert {baseline, "/shared/record"} <= set(words(client))
+
+
 def test_the_dashes_may_be_left_out(told):
     client = Head(DONE)
     assert told(client, "--night", NIGHT, *RUN).code == 0
@@ -199,6 +206,8 @@ def test_with_the_image_s_code_nothing_travels(told, night):
         (["--", "audit"], ["--out 'runs/audit' would lie in the job's own directory", "object storage"]),
         (["--", *RUN[:3], "--out", "runs/x"], ["--out 'runs/x'", "full path"]),
         (["--", *RUN, "--cache", "cache"], ["--cache 'cache'"]),
+        (["--", *RUN, "--history", "record"], ["--history 'record' would lie in the job's own directory"]),
+        (["--", *RUN, "--baseline", "conf"], ["'conf' lies on this machine and does not travel"]),
         (["--", *RUN, "--plan"], ["--plan", "without submit"]),
         (["--night", "22.11.2026", "--", *RUN], ["--night '22.11.2026' is no date"]),
         (["--night", "20261122", "--", *RUN], ["--night '20261122' is no date"]),
