@@ -28,7 +28,6 @@ from jobs import (
 )
 from jobs.config import AuditConfig
 from jobs.errors import UsageError
-from jobs.headline import count as counted
 from jobs.layout import Layout
 from jobs.progress import Journal
 from jobs.runs import Run
@@ -50,6 +49,7 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
 def _audit(config: AuditConfig, journal: Journal, fresh: bool) -> Run:
     if config.execution.cache is not None:
         Storage(config.execution.cache).check_reachable()
+    nights.check(config)
     if fresh:
         _check_inputs(config)  # A mistake must not cost the run that is to be replaced.
     run = runs.begin(config, fresh=fresh)
@@ -69,9 +69,9 @@ def _audit(config: AuditConfig, journal: Journal, fresh: bool) -> Run:
         if queries is not None and run.config.corpus.embedding_column is not None:
             vectors.check_queries(run, queries)
         stage.note = f"{index['analysed']:,} of {index['usable']:,} texts, {index['rejected']:,} rows rejected"
-        journal.count("rejected", index["rejected"])
     # Numbers merged in this process must not depend on how many cores it finds.
     with engine.session(config.execution) as cluster, threadpool_limits(1):
+        journal.count("rejected", index["rejected"])
         shared.check_run(run, _folders(run))
         layouts, rejected = {}, 0
         for model in run.models:
@@ -99,8 +99,15 @@ def _close(run: Run, record: dict[str, Any], journal: Journal) -> None:
         record["gate"] = nights.judge(run, record, figures)
         nights.enter(run, record, figures)
         stage.note = nights.told(record["gate"]) + nights.changes_told(record["changed_texts"])
-    if record["gate"] == before:
-        return
+    if record["gate"] != before:
+        _tell(run, record, journal)
+    if run.config.record.keep_embeddings is not None:
+        with journal.stage("prune") as stage:
+            stage.note = nights.pruned(run, run.config.record.keep_embeddings)
+
+
+def _tell(run: Run, record: dict[str, Any], journal: Journal) -> None:
+    """Write the verdict into the report, post it, and complete the run."""
     with journal.stage("report") as stage:
         run.storage.write("report.html", report.render(summary.load_tables(run.storage), record).encode())
         stage.note = "report.html"
@@ -108,10 +115,6 @@ def _close(run: Run, record: dict[str, Any], journal: Journal) -> None:
         with journal.stage("tell") as stage:  # Before run.json: a run that dies here tells it twice, and never not at all.
             stage.note = notify.post_verdict(run.config.gate, record, run.storage.root)
     runs.complete(run, record)
-    if run.config.record.keep_embeddings is not None:
-        with journal.stage("prune") as stage:
-            gone = nights.prune(run, run.config.record.keep_embeddings)
-            stage.note = f"the embeddings of {counted(len(gone), 'old night')} removed"
 
 
 def _folders(run: Run) -> list[tuple[str, Storage]]:

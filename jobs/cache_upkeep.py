@@ -97,7 +97,9 @@ def _contents(runs: list[str]) -> set[str]:
         storage = Storage(folder)
         if not storage.exists(DONE):
             raise UsageError(f"'{shown(folder)}' holds no finished run; give run folders whose texts are to be kept")
-        for name in storage.list("texts"):
+        if not (names := storage.list("texts")):
+            raise UsageError(f"'{shown(folder)}' no longer holds its texts: they were pruned; give runs that hold theirs")
+        for name in names:
             found.update(storage.read_table(name, ["content_sha"]).column("content_sha").to_pylist())
     return found
 

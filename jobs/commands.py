@@ -52,16 +52,19 @@ def audit(settings: AuditConfig, console: Console, *, fresh: bool, plan: bool) -
         print_plan(settings, console)
         return 0
     from jobs import notify
-    from jobs.errors import IncompleteRun
+    from jobs.errors import UsageError
     from jobs.runs import DONE
+    from jobs.urls import reason
 
     with _begun("audit", settings.corpus.source, settings.out, console, settings.execution.log_format) as journal:
         from jobs.audit import audit as run_audit
 
         try:
             run = run_audit(settings, journal, fresh=fresh)
-        except IncompleteRun as error:
-            notify.post_incomplete(settings.gate, settings.night, settings.out, str(error))
+        except UsageError:
+            raise
+        except Exception as error:  # All else is incomplete, whatever it is.
+            notify.post_incomplete(settings.gate, settings.night, settings.out, reason(error, settings.out))
             raise
         judged = run.storage.read_json(DONE)["gate"]
         journal.outcome = "; ".join([f"gate {judged['verdict']}", *judged["failed"]])
@@ -217,7 +220,7 @@ def _begun(command: str, source: str, out: str, console: Console, log_format: st
     from jobs.errors import RunError
     from jobs.observing import JsonLines, Observer, RayMetrics, StatusFile
     from jobs.progress import Journal
-    from jobs.urls import shown
+    from jobs.urls import reason, shown
 
     title = f"{shown(source)} → {shown(out)}"
     observers: list[Observer] = [StatusFile(), RayMetrics()]
@@ -236,7 +239,7 @@ def _begun(command: str, source: str, out: str, console: Console, log_format: st
             journal.end("incomplete", "interrupted: the same command goes on where this one stopped")
             raise
         except Exception as error:
-            journal.end("incomplete", f"unexpected {type(error).__name__}: {error}")
+            journal.end("incomplete", f"unexpected {type(error).__name__}: {reason(error, out)}")
             raise
         journal.end("complete", journal.outcome)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +12,14 @@ import polars as pl
 
 from jobs import runs
 from jobs.errors import UsageError
+from jobs.gate import ENDS
 from jobs.night_config import SHARES, WITH_ERRORS
 from jobs.night_schema import COMPARED_FIGURES, COMPARED_INTERVALS, COMPARED_TEXTS
+from jobs.schema import COLLAPSE_SUMMARY
 from jobs.storage import Storage
 from jobs.summary import load_tables
 from jobs.urls import shown
-from tempscale.length import gap_intervals, interval_of, within_error
+from tempscale.length import interval_of, within_error
 from tempscale.temperature import Temperature
 
 Row = dict[str, Any]
@@ -24,7 +27,7 @@ _KEY = ("model", "temperature", "tau", "schema_version")
 _CELL = ("interval_a", "interval_b")
 _LISTED = 50
 _FEWEST = 3
-_BLOCK = 65_536
+_BLOCK, _READERS = 65_536, 16
 _TEXT_COLUMNS = ["text_id", "content_sha", "tokens", "embedding"]
 
 
@@ -55,7 +58,8 @@ class Finished:
     def rows(self) -> list[Row]:
         """The rows of its collapse_summary, each with its model's fingerprint."""
         found = self.tables["collapse_summary"].to_dicts()
-        return [row | {"fingerprint": self.record["models"][row["model"]]["fingerprint"]} for row in found]
+        unknown = dict.fromkeys(c.name for c in COLLAPSE_SUMMARY.columns)  # An older version's run lacks what came later.
+        return [unknown | row | {"fingerprint": self.record["models"][row["model"]]["fingerprint"]} for row in found]
 
     def texts(self, row: Row) -> pl.DataFrame | None:
         """Its texts under one model and temperature, with their embeddings; None where those were pruned."""
@@ -63,7 +67,9 @@ class Finished:
         parts = self.storage.list(f"texts/model={row['model']}/temperature={slug}", ".parquet")
         if not parts:
             return None
-        return pl.concat([pl.DataFrame(pl.from_arrow(self.storage.read_table(part, _TEXT_COLUMNS))) for part in parts])
+        with ThreadPoolExecutor(_READERS) as pool:  # Remote parts are many and small.
+            tables = pool.map(lambda part: self.storage.read_table(part, _TEXT_COLUMNS), parts)
+            return pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])
 
 
 @dataclass(frozen=True)
@@ -102,16 +108,19 @@ def compare(folder_a: str, folder_b: str) -> Compared:
         )
     figures, intervals, texts, changed = list[Row](), list[Row](), list[Row](), list[Row]()
     for row_a, row_b in pairs:
-        shared = _Shared.of(a.texts(row_a), b.texts(row_b), b.record["config"]["analysis"]["intervals"])
+        texts_a, texts_b = a.texts(row_a), b.texts(row_b)
+        edges = b.record["config"]["analysis"]["intervals"]
+        shared, changes = _Shared.of(texts_a, texts_b, edges), _changes(texts_a, texts_b)
         key = {name: row_b[name] for name in _KEY}
         figures += [key | _figure(row_a, row_b, figure, shared) for figure in WITH_ERRORS if _measured(row_a, row_b, figure)]
         cells = (_cells(run, row) for run, row in ((a, row_a), (b, row_b)))
-        if a.record["config"]["analysis"]["intervals"] == b.record["config"]["analysis"]["intervals"]:
+        if a.record["config"]["analysis"]["intervals"] == edges:
             intervals += [key | cell for cell in _intervals(*cells)]
         texts += (
             [] if shared is None else [key | text for text in shared.moved(row_a["fingerprint"] == row_b["fingerprint"])]
         )
-        changed.append(dict.fromkeys(("added", "removed", "edited")) if shared is None else shared.changes)
+        changed.append(changes)
+        del shared, texts_a, texts_b  # A million texts' embeddings are let go before the next are read.
     built = [
         pl.DataFrame(pl.from_arrow(table.build_rows(rows)))
         for table, rows in ((COMPARED_FIGURES, figures), (COMPARED_INTERVALS, intervals), (COMPARED_TEXTS, texts))
@@ -145,14 +154,17 @@ def _figure(a: Row, b: Row, figure: str, shared: _Shared | None) -> Row:
         errors = [math.sqrt(row[figure] * (1 - row[figure]) / row[SHARES[figure]]) for row in (a, b)]
     else:
         errors = [row[name] for row in (a, b)]
-    change = b[figure] - a[figure]
+    ends = ENDS.get(figure, ())
+    alike = all(a[end] == b[end] for end in ends)  # Between other lengths it is another figure.
+    change = b[figure] - a[figure] if alike else None
     same = {"value_a_same_texts": None, "value_b_same_texts": None, "change_same_texts": None, "change_same_texts_se": None}
-    if shared is not None:
-        same |= shared.figure(figure)
-    rest = None if same["change_same_texts"] is None else change - same["change_same_texts"]
+    if shared is not None and alike:
+        same |= shared.figure(figure, tuple(a[end] for end in ends))
+    rest = None if change is None or same["change_same_texts"] is None else change - same["change_same_texts"]
     return {
         "figure": figure, "value_a": a[figure], "value_b": b[figure], "change": change,
-        "change_se": None if None in errors else math.hypot(*errors), "same_texts": 0 if shared is None else shared.same,
+        "change_se": None if change is None or None in errors else math.hypot(*errors),
+        "same_texts": 0 if shared is None else shared.same,
         "change_of_corpus": rest,
     } | same  # fmt: skip
 
@@ -196,8 +208,8 @@ def _intervals(a: dict[tuple[int, int], Row], b: dict[tuple[int, int], Row]) -> 
 class _Shared:
     """The texts of both runs, by id, with both embeddings of each."""
 
-    def __init__(self, both: pl.DataFrame, changes: Row, edges: list[int]) -> None:
-        self._both, self.changes, self._edges = both, changes, edges
+    def __init__(self, both: pl.DataFrame, edges: list[int]) -> None:
+        self._both, self._edges = both, edges
         self._nearness = tuple(_means(both[name].to_numpy()) for name in ("embedding", "embedding_b"))
         unchanged = both["content_sha"] == both["content_sha_b"]
         self.same = int(unchanged.sum())
@@ -217,21 +229,19 @@ class _Shared:
         both = a.join(b, on="text_id", suffix="_b").sort("text_id")
         if len(both) < _FEWEST:
             return None
-        edited = int((both["content_sha"] != both["content_sha_b"]).sum())
-        return cls(both, {"added": len(b) - len(both), "removed": len(a) - len(both), "edited": edited}, edges)
+        return cls(both, edges)
 
-    def figure(self, figure: str) -> Row:
-        """A figure of the same texts under both runs; empty where it is not told by embeddings."""
+    def figure(self, figure: str, ends: tuple[int, ...]) -> Row:
+        """A figure of the same texts under both runs, a gap between `ends`; empty where embeddings do not tell it."""
         if self.same < _FEWEST:
             return {}
         if figure == "cosine_mean":
-            sets = [slice(None)]
+            sets = [np.ones(self.same, dtype=bool)]
             per_text = self._same
         elif figure == "collapse_gap":
-            ends = gap_intervals(np.bincount(self._intervals, minlength=len(self._edges)).tolist())
-            if ends is None:
+            sets = [self._intervals == self._edges.index(end) for end in ends[::-1]]
+            if min(int(chosen.sum()) for chosen in sets) < _FEWEST:
                 return {}
-            sets = [self._intervals == ends[1], self._intervals == ends[0]]
             inside = [_means_inside(vectors.to_numpy(), sets) for vectors in self._vectors]
             per_text = (inside[0], inside[1])
         else:
@@ -264,6 +274,15 @@ class _Shared:
             }
             for place, (where, row) in enumerate(zip(order.tolist(), rows.to_dicts(), strict=True))
         ]  # fmt: skip
+
+
+def _changes(a: pl.DataFrame | None, b: pl.DataFrame | None) -> Row:
+    """How many texts were added, removed and edited, by id."""
+    if a is None or b is None:
+        return dict.fromkeys(("added", "removed", "edited"))
+    both = a.select("text_id", "content_sha").join(b.select("text_id", "content_sha"), on="text_id", suffix="_b")
+    edited = int((both["content_sha"] != both["content_sha_b"]).sum())
+    return {"added": len(b) - len(both), "removed": len(a) - len(both), "edited": edited}
 
 
 def _means(vectors: np.ndarray) -> np.ndarray:

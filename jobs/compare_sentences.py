@@ -29,7 +29,8 @@ def _runs(found: Compared) -> list[str]:
     changed = list(dict.fromkeys((x, y) for x, old, y, new in models if old != new))
     lines += [f"The model is another: {x} in A, {y} in B." if x != y else f"{x} has other weights in B." for x, y in changed]
     if not changed:
-        lines.append("The model is the same.")
+        given = not any(new for *_, new in models)
+        lines.append("The model is not known: embeddings were given." if given else "The model is the same.")
     settings = [
         json.loads(measured(run["config"], run["models"][row["model"]]["max_length"]))
         for run, row in zip((a, b), found.pairs[0], strict=True)
@@ -56,7 +57,8 @@ def _corpus(found: Compared) -> str:
 
 
 def _named(run: Any) -> str:
-    return f"{shown(run.storage.root).rstrip('/').rsplit('/', 1)[-1]} (run {run.record['run']}, {run.record['night']})"
+    folder = shown(run.storage.root).rstrip("/").rsplit("/", 1)[-1]
+    return f"{folder} (run {run.record.get('run', '–')}, begun {run.record['started'][:10]})"
 
 
 def _pair(found: Compared, place: int) -> list[str]:
@@ -64,6 +66,8 @@ def _pair(found: Compared, place: int) -> list[str]:
     a, b = found.pairs[place]
     names = labels([a["temperature"], b["temperature"]])
     figures = {row["figure"]: row for row in _of(found.figures, b).to_dicts()}
+    if "cosine_mean" not in figures:
+        return [f"{b['model']}: one of the runs has no pair of texts, so that there is no mean cosine to compare."]
     cosine = figures["cosine_mean"]
     at = names[b["temperature"]]
     if a["temperature"] != b["temperature"]:
@@ -125,7 +129,8 @@ def figure_lines(found: Compared) -> list[tuple[str, list[list[str]]]]:
         name = f"{b['model']}, {labels([b['temperature']])[b['temperature']]}"
         lines = [
             [
-                row["figure"], number(row["value_a"]), number(row["value_b"]), with_error(row["change"], row["change_se"]),
+                row["figure"], number(row["value_a"]), number(row["value_b"]),
+                "other lengths" if row["change"] is None else with_error(row["change"], row["change_se"]),
                 with_error(row["change_same_texts"], row["change_same_texts_se"]),
             ]
             for row in _of(found.figures, b).to_dicts()

@@ -278,6 +278,13 @@ class AuditConfig(Strict):
             )
         return self
 
+    @model_validator(mode="after")
+    def _held_temperatures_are_measured(self) -> AuditConfig:
+        measured = [temperature.canonical for temperature in self.temperatures()]
+        if absent := sorted(self.gate.named() - set(measured)):
+            raise ValueError(f"gate.temperatures names {', '.join(absent)}, and the run measures {', '.join(measured)}")
+        return self
+
     def identity(self) -> dict[str, Any]:
         """All that decides the tables, as plain data."""
         return self.model_dump(mode="json", exclude={"out", "execution", "night", "gate", "record"})

@@ -18,7 +18,7 @@ _LEAST_FREEDOM = 2
 _TEXTS = {"collapse_gap": "gap_texts", "prefix_gap": "prefix_texts", "socm_mean": "socm_texts",
           "exposure_short": "gap_texts", "exposure_long": "gap_texts"}  # fmt: skip
 """How many texts a figure's error was told from, where that is not all of them."""
-_ENDS = {
+ENDS = {
     "collapse_gap": ("gap_shortest", "gap_longest"), "exposure_short": ("gap_shortest",), "exposure_long": ("gap_longest",),
     "prefix_gap": ("prefix_shortest", "prefix_longest"),
 }  # fmt: skip
@@ -91,7 +91,7 @@ def verdict(rows: Iterable[Row]) -> tuple[str, list[str]]:
 
 
 def _threshold(row: Row, threshold: Threshold) -> _Check:
-    value = row[threshold.figure]
+    value = _finite(row[threshold.figure])
     limit = str(threshold).removeprefix(f"{threshold.figure} ")
     key = _key(row)
     if value is None:
@@ -102,19 +102,19 @@ def _threshold(row: Row, threshold: Threshold) -> _Check:
 
 
 def _drift(row: Row, baseline: Baseline, figure: str, size: float) -> _Check:
-    value, other, key = row[figure], baseline.row, _key(row)
+    value, other, key = _finite(row[figure]), baseline.row, _key(row)
 
     def refused(why: str) -> _Check:
         return _Check("drift", figure, key, value, f"{size:g}", None, 0.0, 1, size, refused=why)
 
     if other is None:
         return refused(baseline.label)
-    before = other[figure]
+    before = _finite(other[figure])
     if before is None:
         return refused(f"{baseline.label} did not measure it")
     if value is None:
         return _Check("drift", figure, key, None, f"{size:g}", None, 0.0, 1, size, baseline.label, before)
-    ends = [(name, other[name], row[name]) for name in _ENDS.get(figure, ()) if other[name] != row[name]]
+    ends = [(name, other[name], row[name]) for name in ENDS.get(figure, ()) if other[name] != row[name]]
     if ends:
         told = ", ".join(f"{name.replace('_', ' ')} was {then} tokens and is {now}" for name, then, now in ends)
         return refused(f"told between other lengths than of {baseline.label}: {told}")
@@ -206,5 +206,9 @@ def _pooled(before: Row, after: Row, figure: str) -> tuple[float, float]:
 
 
 def _freedom(row: Row, figure: str) -> int:
-    texts = row.get(_TEXTS.get(figure, "texts"))
-    return max(1, int(texts or 0) - 1)
+    known = row.get(f"{figure.removesuffix('_mean')}_freedom")  # Of a sample drawn by interval, where each has its own.
+    return max(1, int(known) if known is not None else int(row.get(_TEXTS.get(figure, "texts")) or 0) - 1)
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value

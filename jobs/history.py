@@ -31,9 +31,9 @@ def open_record(folder: str) -> Storage:
     Raises:
         UsageError: there is none.
     """
-    storage = Storage(folder)
+    storage = Storage(folder.rstrip("/") or folder)
     storage.check_reachable()
-    for found in (Storage(f"{storage.root.rstrip('/')}/history"), storage):
+    for found in (Storage(f"{storage.root}/history"), storage):
         if any(name.startswith("part-") and name.endswith(".parquet") for name in found.names()):
             return found
     raise UsageError(
@@ -49,12 +49,13 @@ def measured(config: dict[str, Any], max_length: int) -> str:
         max_length: tokens that the model's texts are cut to.
     """
     corpus, embedding, analysis = config["corpus"], config["embedding"], config["analysis"]
-    own = {name: corpus[name] for name in ("embedding_column", "length_column", "dims", "bits", "scale")}
+    own = ("embedding_column", "length_column", "dims", "bits", "scale") if corpus.get("embedding_column") else ()
+    analysed = ("intervals", "neighbours", "socm_alpha", "socm_beta", "socm_regularization")
     return json.dumps(
-        {"max_length": max_length, "max_characters": corpus["max_characters"]}
-        | {name: embedding[name] for name in ("long", "precision")}
-        | {name: analysis[name] for name in ("intervals", "neighbours", "socm_alpha", "socm_beta", "socm_regularization")}
-        | {name: value for name, value in own.items() if corpus["embedding_column"] is not None},
+        {"max_length": max_length}
+        | {name: corpus.get(name) for name in ("max_characters", *own)}
+        | {name: embedding.get(name) for name in ("long", "precision")}
+        | {name: analysis.get(name) for name in analysed},
         sort_keys=True,
     )
 
@@ -100,7 +101,7 @@ def part(found: Sequence[dict[str, Any]]) -> str | None:
 
 
 def load(storage: Storage) -> pl.DataFrame:
-    """The record, by night; of runs that replaced one another in one folder the last. Adds the column `accepted`."""
+    """The record, by night; of runs of one night that replaced one another the last. Adds the column `accepted`."""
     names = [name for name in storage.list("", ".parquet") if name.startswith("part-")]
     with ThreadPoolExecutor(_READERS) as pool:  # Remote parts are many and small.
         parts = list(pool.map(storage.read_table, names))
@@ -109,7 +110,7 @@ def load(storage: Storage) -> pl.DataFrame:
     return (
         pl.concat(frames, how="diagonal_relaxed")
         .sort("night", "started", "run", maintain_order=True)
-        .unique(["name", "folder", "model", "temperature"], keep="last", maintain_order=True)
+        .unique(["name", "folder", "night", "model", "temperature"], keep="last", maintain_order=True)
         .with_columns(pl.col("run").is_in(list(accepted)).alias("accepted"))
     )
 
@@ -156,7 +157,8 @@ def latest(record: pl.DataFrame, tonight: Sequence[dict[str, Any]]) -> list[Base
 def _latest(record: pl.DataFrame, row: dict[str, Any]) -> Baseline:
     earlier = record.filter(
         *(pl.col(key) == row[key] for key in _SAME_SERIES),
-        pl.col("run") != row["run"],
+        # Neither the run itself nor what it replaced.
+        (pl.col("run") != row["run"]) & ((pl.col("folder") != row["folder"]) | (pl.col("night") != row["night"])),
         (pl.col("night") < row["night"]) | ((pl.col("night") == row["night"]) & (pl.col("started") < row["started"])),
     )
     if earlier.is_empty():
@@ -178,24 +180,36 @@ def _latest(record: pl.DataFrame, row: dict[str, Any]) -> Baseline:
     return Baseline(found, f"the night of {found['night']} (run {found['run']})")
 
 
+def baseline_run(folder: str) -> Storage:
+    """The folder of a run to compare with.
+
+    Raises:
+        UsageError: there is no finished run in it.
+    """
+    storage = Storage(folder)
+    storage.check_reachable()
+    if not storage.exists(runs.DONE):
+        raise UsageError(f"--baseline '{shown(folder)}' holds no finished run: there is no {runs.DONE} in it; or say latest")
+    return storage
+
+
 def of_run(folder: str, tonight: Sequence[dict[str, Any]]) -> list[Baseline]:
     """For each row of a night the row of a finished run of the same model and temperature.
 
     Raises:
         UsageError: there is no finished audit in the folder.
     """
-    storage = Storage(folder)
-    storage.check_reachable()
-    if not storage.exists(runs.DONE):
-        raise UsageError(f"--baseline '{shown(folder)}' holds no finished run: there is no {runs.DONE} in it; or say latest")
-    record = storage.read_json(runs.DONE)
-    tables = load_tables(storage)
+    storage = baseline_run(folder)
+    record, tables = storage.read_json(runs.DONE), load_tables(storage)
     if "collapse_summary" not in tables:
         raise UsageError(
             f"--baseline '{shown(folder)}' is a run of tempscale {record.get('command', 'another command')}; give an audit's"
         )
+    unknown = dict.fromkeys(_FIGURES)  # An older version's run lacks what came later.
     there = [
-        row | {"model_fingerprint": model["fingerprint"], "measured": measured(record["config"], model["max_length"])}
+        unknown
+        | row
+        | {"model_fingerprint": model["fingerprint"], "measured": measured(record["config"], model["max_length"])}
         for row in tables["collapse_summary"].to_dicts()
         for model in [record["models"][row["model"]]]
     ]

@@ -98,12 +98,11 @@ def _changes(row: dict[str, Any]) -> str:
 
 def _switches(own: pl.DataFrame) -> list[dict[str, Any]]:
     """The nights on which the model became another."""
-    rows = own.unique(["night", "model_fingerprint"], keep="first", maintain_order=True).to_dicts()
-    return [
-        {"night": now["night"], "model": now["model"]}
-        for before, now in pairwise(rows)
-        if now["model_fingerprint"] != before["model_fingerprint"] and now["night"] != before["night"]
+    nights = [
+        (night, set(rows["model_fingerprint"]), ", ".join(rows["model"].unique(maintain_order=True)))
+        for (night,), rows in own.group_by("night", maintain_order=True)
     ]
+    return [{"night": night, "model": model} for (_, old, _), (night, new, model) in pairwise(nights) if not old & new]
 
 
 def _chart(own: pl.DataFrame, name: str, title: str) -> alt.Chart | None:

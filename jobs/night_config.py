@@ -128,8 +128,7 @@ class Gate(Strict):
     @classmethod
     def _are_temperatures(cls, values: list[float | str]) -> list[float | str]:
         for value in values:
-            if isinstance(value, float):
-                Temperature.of(value)
+            Temperature.of(value)
         return values
 
     def read_thresholds(self) -> list[Threshold]:
@@ -138,8 +137,12 @@ class Gate(Strict):
 
     def holds_for(self, temperature: str) -> bool:
         """Whether a temperature, by its canonical text, is held to anything."""
-        named = {Temperature.of(v).canonical if isinstance(v, float) else v for v in self.temperatures}
+        named = self.named()
         return not named or temperature in named
+
+    def named(self) -> set[str]:
+        """The canonical texts of the temperatures that it names."""
+        return {Temperature.of(value).canonical for value in self.temperatures}
 
     def asks(self) -> bool:
         """Whether there is anything to hold a night to."""

@@ -59,7 +59,7 @@ COMPARED_FIGURES = Table(
         Column("figure", _TEXT, "", "column of collapse_summary"),
         Column("value_a", _FLOAT, "", "in run A"),
         Column("value_b", _FLOAT, "", "in run B"),
-        Column("change", _FLOAT, "", "value_b − value_a"),
+        Column("change", _FLOAT, "", "value_b − value_a; null where they are told between other lengths"),
         Column("change_se", _FLOAT, "", "its standard error, as of two corpora drawn apart; null where it is not known"),
         Column("same_texts", _BIG, "texts", "texts of both runs, unchanged"),
         Column("value_a_same_texts", _FLOAT, "", "in run A over these texts only; null where embeddings are gone"),

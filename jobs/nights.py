@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import polars as pl
 
 from jobs import gate, history, night_config, runs
+from jobs.config import AuditConfig
 from jobs.headline import count
 from jobs.night_schema import GATE
 from jobs.runs import Run
 from jobs.storage import Storage
-from jobs.urls import shown
+from jobs.urls import reason, shown
 
 PRUNED = "pruned.json"
 TABLE = "tables/gate.parquet"
@@ -81,15 +83,38 @@ def enter(run: Run, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -
     history.add(_record(run), _rows(run, record, summary))
 
 
+def check(config: AuditConfig) -> None:
+    """Raise where the record or the baseline cannot be had: a mistake in them must not cost a night.
+
+    Raises:
+        UsageError: the record's storage cannot be reached, or the baseline is no finished run.
+    """
+    Storage(night_config.history_folder(config.record, config.out)).check_reachable()
+    if config.gate.baseline not in (None, history.LATEST):
+        history.baseline_run(str(config.gate.baseline))
+
+
 def changed_texts(run: Run, record: dict[str, Any]) -> dict[str, int | None]:
     """How many texts were added, removed and edited since the night before; unknown where that one's are gone."""
+    with suppress(Exception):  # It is told beside the night's figures, and must not cost them.
+        return _changed_texts(run, record)
+    return dict(_UNKNOWN)
+
+
+def _changed_texts(run: Run, record: dict[str, Any]) -> dict[str, int | None]:
     nights = history.load(_record(run)).filter(
-        pl.col("name") == run.config.record.name, pl.col("run") != record["run"], pl.col("night") <= record["night"]
+        pl.col("name") == run.config.record.name,
+        pl.col("run") != record["run"],
+        pl.col("folder") != _named(run),  # There this run itself has replaced it.
+        pl.col("night") <= record["night"],
     )
     if nights.is_empty():
         return dict(_UNKNOWN)
-    before = _contents(Storage(_full(run, nights.row(-1, named=True)["folder"])))
-    now = _contents(run.storage)
+    last = nights.row(-1, named=True)
+    folder = Storage(_full(run, last["folder"]))
+    if not folder.exists(runs.DONE) or folder.read_json(runs.DONE).get("run") != last["run"]:
+        return dict(_UNKNOWN)
+    before, now = _contents(folder), _contents(run.storage)
     if before is None or now is None:
         return dict(_UNKNOWN)
     both = now.join(before, on="text_id", suffix="_before")
@@ -100,23 +125,27 @@ def changed_texts(run: Run, record: dict[str, Any]) -> dict[str, int | None]:
     }
 
 
-def prune(run: Run, keep: int) -> list[str]:
-    """Remove the embeddings of nights before the last `keep`; returns their folders. Tables and reports stay."""
-    return prune_record(_record(run), run.config.record.name, keep)
+def pruned(run: Run, keep: int) -> str:
+    """Remove the embeddings of nights before the last `keep`; returns what came of it in words. Tables and reports stay."""
+    try:
+        gone = prune_record(_record(run), run.config.record.name, keep, _named(run))
+    except Exception as error:  # The night is done, whatever becomes of older ones.
+        return f"old nights keep their embeddings: {reason(error, run.storage.root)}"
+    return f"the embeddings of {count(len(gone), 'old night')} removed"
 
 
-def prune_record(record: Storage, name: str | None, keep: int) -> list[str]:
+def prune_record(record: Storage, name: str | None, keep: int, spared: str | None = None) -> list[str]:
     """The same for the record in a folder; for all that share it where no name is given.
 
-    Only folders beside the record are touched, and only those that hold the very run that the record names.
+    Only folders beside the record are touched, and only those that hold the very run that the record names; never `spared`.
     """
     nights, gone = history.load(record), []
     for _, own in nights.group_by("name", maintain_order=True):
         if name is not None and own["name"][0] != name:
             continue
-        last = own.unique(["folder"], keep="last", maintain_order=True)
-        for row in last.head(max(0, len(last) - keep)).to_dicts():
-            if not _is_beside(row["folder"]):
+        kept = own["night"].unique().sort().tail(keep).to_list()
+        for row in own.unique(["folder"], keep="last", maintain_order=True).to_dicts():
+            if row["night"] in kept or row["folder"] == spared or not _is_beside(row["folder"]):
                 continue
             folder = Storage(_beside(record, row["folder"]))
             held = folder.read_json(runs.DONE).get("run") if folder.exists(runs.DONE) else None
@@ -134,7 +163,7 @@ def _rows(run: Run, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -
 
 
 def _record(run: Run) -> Storage:
-    return Storage(night_config.history_folder(run.config.record, run.config.out))
+    return Storage(night_config.history_folder(run.config.record, run.config.out).rstrip("/"))
 
 
 def _named(run: Run) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Any
 from jobs.night_config import Gate
 from jobs.urls import shown
 
-_SECONDS = 10.0
+_SECONDS, _PAUSES = 10.0, (1.0, 5.0)
 _SHOWN_REASONS = 10
 
 
@@ -49,7 +50,7 @@ def github_lines(record: dict[str, Any]) -> list[str]:
 
 
 def _post(gate: Gate, lines: list[str], reasons: Sequence[str], end: str) -> str:
-    url = os.environ.get(gate.webhook_env)
+    url = os.environ.get(gate.webhook_env, "").strip()
     if not url:
         return f"nobody: {gate.webhook_env} is not set"
     more = [f"and {len(reasons) - _SHOWN_REASONS} more"] if len(reasons) > _SHOWN_REASONS else []
@@ -60,12 +61,20 @@ def _post(gate: Gate, lines: list[str], reasons: Sequence[str], end: str) -> str
         request = urllib.request.Request(  # noqa: S310 - the scheme was looked at
             url, json.dumps({"text": text}).encode(), {"Content-Type": "application/json"}, method="POST"
         )
-        with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
-            return f"the webhook: {answer.status}"
+        for pause in (*_PAUSES, None):
+            try:
+                with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
+                    return f"the webhook: {answer.status}"
+            except (urllib.error.URLError, TimeoutError) as error:
+                refused = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429
+                if refused or pause is None:
+                    raise
+                time.sleep(pause)
     except urllib.error.HTTPError as error:
         return f"nobody: the webhook of {gate.webhook_env} answered {error.code}"
     except Exception as error:  # Its message may hold the address, which is a secret.
         return f"nobody: the webhook of {gate.webhook_env} cannot be reached ({type(error).__name__})"
+    raise AssertionError("every way out is above")
 
 
 def _plain(text: str) -> str:

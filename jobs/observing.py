@@ -13,9 +13,9 @@ from typing_extensions import override
 
 from jobs.storage import Storage
 
-STATUS = "status.json"
+STATUS, _COMPLETE = "status.json", "run.json"
 _STATUS_SECONDS = {True: 5.0, False: 30.0}
-"""How often the status file is written, locally and remotely."""
+"""How often the status file is written inside a stage, locally and remotely."""
 _LINE_SECONDS = 30.0
 
 Unit = Literal["texts", "pairs", "rejected", "cache_hits"]
@@ -120,27 +120,25 @@ class StatusFile(_Known):
     @override
     def follow(self, run: str, night: str, storage: Storage) -> None:
         super().follow(run, night, storage)
-        if self._storage is None:
+        # A complete run that is only asked for again has said how it ended.
+        if self._storage is None and not storage.exists(_COMPLETE):
             self._storage = storage
             self._write("running", "")
 
     @override
     def stage(self, name: str, total: int | None) -> None:
         super().stage(name, total)
-        self._maybe()
+        self._write("running", "")
 
     @override
     def progress(self, done: int) -> None:
         super().progress(done)
-        self._maybe()
+        if self._storage is not None and time.monotonic() - self._written >= _STATUS_SECONDS[self._storage.is_local]:
+            self._write("running", "")
 
     @override
     def end(self, state: State, message: str) -> None:
         self._write(state, message)
-
-    def _maybe(self) -> None:
-        if self._storage is not None and time.monotonic() - self._written >= _STATUS_SECONDS[self._storage.is_local]:
-            self._write("running", "")
 
     def _write(self, state: State, message: str) -> None:
         if self._storage is None:

@@ -222,6 +222,7 @@ COLLAPSE_SUMMARY = Table(
         Column("within_cosine_over_third_share", _FLOAT, "share", "texts with (n·w−1)/(n−1) ≥ 1/3 (S2 Appendix J)"),
         Column("socm_texts", _BIG, "texts", "texts of the SOCM sample"),
         *_with_error("socm_mean", "mean SOCM over all pairs of the sample"),
+        Column("socm_freedom", _FLOAT, "", "degrees of freedom of its error (Satterthwaite, where drawn by interval)"),
         Column("socm_over_1_share", _FLOAT, "share", "pairs of the sample with SOCM > 1"),
     ),
 )  # fmt: skip
@@ -315,14 +316,12 @@ TEMPERATURE_EFFECT = Table(
 )
 
 EXCERPTS = Table(
-    "excerpts",
-    "the beginnings of the texts that the ranking tables name; absent under --no-text",
-    (
+    "excerpts", "the beginnings of the texts that the ranking tables name; absent under --no-text", (
         Column("text_id", _TEXT, "", "the corpus's id"),
         Column("characters", _BIG, "characters", "length of the text as analysed"),
         Column("excerpt", _TEXT, "", "its first 280 characters"),
     ),
-)
+)  # fmt: skip
 
 TABLES = (
     LENGTH_COLLAPSE, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, NEAR_DUPLICATES, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER,

@@ -122,6 +122,7 @@ def _figures(
     for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "spread_mean", "socm_mean"):
         name = figure.removesuffix("_mean")
         row[f"{name}_se_superpopulation"], row[f"{name}_se"] = _errors(None if row[figure] is None else samples[figure])
+    row["socm_freedom"] = _freedom(samples.get("socm_mean"))
     return row, samples
 
 
@@ -198,6 +199,15 @@ def _errors(sample: Sampled | None) -> tuple[float | None, float | None]:
     factor = 1.0 if sample.over_pairs else 0.5
     corrected = (squares * np.square(sample.correction)).sum() + between * sample.between**2
     return factor * float(np.sqrt(squares.sum() + between)), factor * float(np.sqrt(corrected))
+
+
+def _freedom(sample: Sampled | None) -> float | None:
+    """Degrees of freedom of a sum of independent errors: (Σv)²/Σ(v²/(n−1)), v the square of each set's (Satterthwaite)."""
+    if sample is None or any(len(values) < 3 for values in sample.sets):
+        return None
+    squares = np.array([values.var(ddof=1, dtype=np.float64) / len(values) for values in sample.sets])
+    less = np.array([len(values) - 1 for values in sample.sets])
+    return float(squares.sum() ** 2 / (squares**2 / less).sum()) if squares.any() else float(less.sum())
 
 
 def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples]]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import pytest
 import ray
 from whole_run import as_lines, audited, documented
 
-import jobs.audit
+import jobs.analysis
 import jobs.embed
 from jobs import cache, cache_upkeep
 from jobs.errors import IncompleteRun, UsageError
@@ -190,7 +190,7 @@ def test_a_run_goes_on_with_its_plan_whatever_became_of_the_option(nights, small
     for number, (first, then) in enumerate(((nights / "cache", None), (None, nights / "cache"))):
         out = tmp_path / str(number)
         with monkeypatch.context() as patch:
-            patch.setattr(jobs.audit, "layout", stop)  # All texts are embedded, and nothing else is done.
+            patch.setattr(jobs.analysis, "layout", stop)  # All texts are embedded, and nothing else is done.
             with pytest.raises(KeyboardInterrupt):
                 run(out, nights / "tuesday.jsonl", small_model, first)
         run(out, nights / "tuesday.jsonl", small_model, then)

@@ -41,6 +41,7 @@ def only(rows):
 def test_every_figure_of_the_summary_may_be_named_and_nothing_else():
     columns = {c.name for c in COLLAPSE_SUMMARY.columns} - {c.name for c in KEY}
     places = {"gap_shortest", "gap_longest", "gap_texts", "prefix_shortest", "prefix_longest", "prefix_texts"}
+    places.add("socm_freedom")
     assert set(FIGURES) == {c for c in columns - places if not c.endswith(("_se", "_se_superpopulation"))}
     for figure in set(WITH_ERRORS) - set(night_config.SHARES):
         assert f"{figure.removesuffix('_mean')}_se_superpopulation" in columns
@@ -202,6 +203,31 @@ def test_a_figure_that_was_there_and_is_no_longer_fails():
     assert "it was 0.1 in the night of 2026-11-01" in gone["reason"]
     new = only(judged(ask, night(prefix_gap=0.1, prefix_gap_se_superpopulation=0.01), night()))
     assert new["verdict"] == "not comparable"
+
+
+def test_what_is_no_number_was_not_measured():
+    nan = float("nan")
+    assert only(judged(held_to(thresholds=["effective_rank <= 5"]), night(effective_rank=nan)))["verdict"] == "not measured"
+    ask = held_to(baseline="latest", drift={"cosine_mean": 0.0})
+    before = night(cosine_mean=0.3, cosine_se_superpopulation=0.1)
+    assert only(judged(ask, before | {"cosine_mean": nan}, before))["verdict"] == "not measured"
+
+
+def test_a_sample_drawn_by_interval_has_the_freedom_of_its_intervals():
+    ask = held_to(thresholds=["socm_mean <= 0.2"])
+    row = night(socm_mean=0.21, socm_se=0.01, socm_se_superpopulation=0.01, socm_texts=1000, socm_freedom=7.6)
+    assert only(judged(ask, row))["noise"] == pytest.approx(0.01 * stats.t.ppf(0.99, 7), rel=1e-12)
+
+
+def test_satterthwaites_freedom_by_hand():
+    from jobs.summary import Sampled, _freedom
+
+    one, two = np.array([1.0, 2.0, 3.0]), np.array([0.0, 4.0, 0.0, 4.0])
+    # Variances of the means: 1/3 with 2 degrees of freedom, 16/3/4 with 3.
+    expected = (1 / 3 + 4 / 3) ** 2 / ((1 / 3) ** 2 / 2 + (4 / 3) ** 2 / 3)
+    assert _freedom(Sampled([one, two], True, 1.0)) == pytest.approx(expected, rel=1e-12)
+    assert _freedom(Sampled([two], True, 1.0)) == pytest.approx(3, rel=1e-12)
+    assert _freedom(Sampled([two, one[:2]], True, 1.0)) is None
 
 
 def test_a_share_that_was_nothing_may_become_something():

@@ -89,6 +89,16 @@ def test_latest_is_the_last_night_that_passed(tmp_path):
     assert baseline(storage, row("2026-11-02")).row["night"] == "2026-11-01"
 
 
+def test_in_one_undated_folder_each_night_is_kept_and_a_run_is_never_held_to_what_it_replaced(tmp_path):
+    monday, tuesday = (row(f"2026-11-0{day}", gate, folder=".") for day, gate in ((2, "passed"), (3, "failed")))
+    storage = recorded(tmp_path, monday, tuesday)
+    assert history.load(storage)["run"].to_list() == ["run02", "run03"]
+    assert baseline(storage, tuesday).row["night"] == "2026-11-02"  # Asked again, it is judged as before.
+    assert baseline(storage, row("2026-11-04", folder=".")).row["night"] == "2026-11-02"
+    again = row("2026-11-02", run="again", folder=".", started="2026-11-02T09:00:00+00:00")
+    assert baseline(storage, again).row is None
+
+
 def test_a_night_that_was_held_to_nothing_has_not_passed(tmp_path):
     found = baseline(recorded(tmp_path, row("2026-11-01", "none")), row("2026-11-02"))
     assert found.row is None
@@ -162,6 +172,15 @@ def test_pruning_keeps_tables_reports_and_the_last_nights(tmp_path):
     assert nights.prune_record(record, None, 2) == []
 
 
+def test_nights_are_kept_not_folders_and_the_running_one_is_spared(tmp_path):
+    every = [(f"2026-11-0{day}", which) for day in (1, 2, 3) for which in "ab"]
+    folders = {f"{night}-{which}": night_folder(tmp_path, f"{night}-{which}", f"{night}{which}") for night, which in every}
+    rows = [row(night, run=f"{night}{which}", folder=f"{night}-{which}") for night, which in every]
+    record = recorded(tmp_path, *(one | {"started": f"{one['night']}T0{k}:00:00"} for k, one in enumerate(rows)))
+    assert nights.prune_record(record, None, 2, "2026-11-01-b") == ["2026-11-01-a"]
+    assert [name for name, folder in folders.items() if not folder.exists("texts")] == ["2026-11-01-a"]
+
+
 def test_pruning_touches_no_other_run_and_nothing_outside_the_nights(tmp_path):
     inside = tmp_path / "nights"
     replaced = night_folder(inside, "2026-11-01", "somebody elses")
@@ -197,6 +216,11 @@ def test_each_night_of_the_charts_has_its_error_and_its_state(tmp_path):
     assert [p["state"] for p in points] == ["passed", "failed", "passed"]
     assert points[0]["high"] - points[0]["value"] == pytest.approx(1.96 * first["cosine_se_superpopulation"])
     assert chart["layer"][3]["data"]["values"] == [{"night": "2026-11-03", "model": "model-b2"}]
+
+
+def test_two_models_a_night_are_no_switch(tmp_path):
+    both = [row(night, model=model, run=f"{night}{model}") for night in ("2026-11-01", "2026-11-02") for model in ("a", "b")]
+    assert history_page._switches(history.load(recorded(tmp_path, *both))) == []
 
 
 def test_a_folder_without_a_record_is_told(tmp_path):

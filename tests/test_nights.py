@@ -244,8 +244,33 @@ def test_a_run_may_be_the_baseline_and_one_that_is_none_is_refused(small):
     table = pl.read_parquet(folder / "second" / "tables" / "gate.parquet")
     assert table["verdict"].to_list()[0] == "held"
     assert table["change"][0] == 0
+
+
+def test_a_mistyped_baseline_costs_no_night(small):
+    folder, data = small
     with pytest.raises(UsageError, match="holds no finished run"):
-        ended(data(out="third", gate={"baseline": str(folder / "nowhere")}))
+        ended(data(out="early", gate={"baseline": str(folder / "nowhere")}))
+    assert not (folder / "early" / "begun.json").exists()
+
+
+def test_a_gate_for_a_temperature_that_is_not_measured_is_refused():
+    for named in (0.9, "0.9", "0.90"):
+        with pytest.raises(UsageError, match=r"gate.temperatures names 0.9, and the run measures 1.0, 0.8"):
+            config.resolve({"gate": {"thresholds": ["texts >= 1"], "temperatures": [named]}})
+    held = config.resolve({"gate": {"temperatures": ["0.80", 1.0]}}).gate
+    assert held.holds_for("0.8")
+
+
+def test_the_same_folder_started_over_keeps_the_record_of_other_nights(small, small_model):
+    folder, data = small
+    held = {"thresholds": ["texts >= 1"], "baseline": "latest", "drift": {"cosine_mean": 0.0}}
+    for night in ("2026-11-01", "2026-11-02"):
+        audited(data(out="over", gate=held, night=night), fresh=True)
+    record = history.load(Storage(str(folder / "over" / "history")))
+    assert record["night"].to_list() == ["2026-11-01", "2026-11-02"]
+    assert record["gate"].to_list() == ["passed", "passed"]
+    table = pl.read_parquet(folder / "over" / "tables" / "gate.parquet").filter(pl.col("check") == "drift")
+    assert table["baseline"].to_list() == [f"the night of 2026-11-01 (run {record['run'][0]})"]
 
 
 def test_the_night_stands_in_out_and_source(small_model):

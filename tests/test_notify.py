@@ -79,6 +79,7 @@ def test_many_reasons_are_cut_and_counted(webhook):
 
 
 def test_a_webhook_that_fails_costs_nothing_and_its_address_is_not_told(webhook, monkeypatch):
+    monkeypatch.setattr(notify, "_PAUSES", (0.0, 0.0))
     webhook.answer = 404
     told = [notify.post_verdict(Gate(), record("x"), "out")]
     for address in (f"http://127.0.0.1:9/{SECRET}", f"ftp://{SECRET}", f"http://[{SECRET}", f"https://{SECRET}.invalid/"):
@@ -97,3 +98,12 @@ def test_github_shows_an_error_a_failed_check():
         "::error title=tempscale gate::100 %25 of%0Ait", "::error title=tempscale gate::two",
     ]  # fmt: skip
     assert notify.github_lines(record()) == ["::notice title=tempscale::the gate held: 3 checks"]
+
+
+def test_a_webhook_that_is_busy_is_asked_again_and_one_that_refuses_is_not(webhook, monkeypatch):
+    monkeypatch.setattr(notify, "_PAUSES", (0.0, 0.0))
+    for answer, times in ((503, 3), (429, 3), (403, 1)):
+        webhook.got.clear()
+        webhook.answer = answer
+        assert notify.post_verdict(Gate(), record("x"), "out").endswith(f"answered {answer}")
+        assert len(webhook.got) == times

@@ -88,14 +88,14 @@ def test_the_status_file_is_written_now_and_then_and_never_in_the_way(tmp_path, 
     assert (read()["state"], read()["run"]) == ("running", "abc123")
     status.stage("embed", 100)
     status.progress(40)
-    assert read()["stage"] != "embed"  # Written a moment ago.
+    assert (read()["stage"], read()["done"]) == ("embed", 0)  # Written a moment ago.
     monkeypatch.setattr(observing, "_STATUS_SECONDS", {True: 0.0})
     status.progress(50)
     assert (read()["stage"], read()["done"], read()["total"]) == ("embed", 50, 100)
     status.follow("another", "2026-11-23", Storage(str(tmp_path / "inner")))  # A run inside the run.
+    assert not (tmp_path / "inner").exists()
     status.end("incomplete", "the disk is full")
     assert (read()["run"], read()["state"], read()["message"]) == ("abc123", "incomplete", "the disk is full")
-    assert not (tmp_path / "inner").exists()
     monkeypatch.setattr(Storage, "write_json", lambda *_, **__: (_ for _ in ()).throw(OSError("gone")))
     status.progress(60)
 

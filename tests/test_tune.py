@@ -178,7 +178,7 @@ def test_a_run_killed_in_the_middle_goes_on_to_the_same_bytes_on_one_worker(fini
         raise stop
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jobs.audit.probe.probe", killed)
+        patch.setattr("jobs.analysis.probe.probe", killed)
         with pytest.raises(IncompleteRun, match="killed"):
             run(settings(out, corpus, small_model))
     assert not (out / "run.json").exists()
