@@ -15,6 +15,7 @@ from jobs import commands, config, gate, history
 from jobs.errors import UsageError
 from jobs.storage import Storage
 
+pytestmark = pytest.mark.timeout(1500)  # Whole audits, beside other tests on two cores.
 HELD_TO = {
     "thresholds": ["truncated_share <= 0.9", "texts >= 100"],
     "baseline": "latest",
