@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(1500)  # Whole audits, beside other tests on tw
 HELD_TO = {
     "thresholds": ["truncated_share <= 0.9", "texts >= 100"],
     "baseline": "latest",
-    "drift": {"cosine_mean": 0.02, "collapse_gap": 0.1},
+    "drift": {"cosine_mean": 0.01, "collapse_gap": 0.1},
 }
 SWITCH, COLLAPSE, WHOLE = 20, 25, (1, 2, 20, 25)
 FIGURES = ("cosine_mean", "cosine_se_superpopulation", "collapse_gap", "collapse_gap_se_superpopulation", "gap_texts")
@@ -65,7 +65,7 @@ class Corpus:
 
     def text(self, name, kind):
         words = self.words[name]
-        return {"written": words, "edited": f"{words} It was edited.", "longer": " ".join([words] * 5)}[kind]
+        return {"written": words, "edited": f"{words} It was edited.", "longer": " ".join([words] * 30)}[kind]
 
     def next(self):
         """Three texts are added, two removed and four edited."""
@@ -79,10 +79,10 @@ class Corpus:
             self.spare.append(str(name))
 
     def tonight(self, night):
-        """Id to kind; on the night of the collapse most texts are five times as long."""
+        """Id to kind; on the night of the collapse most texts are thirty times as long."""
         if night != COLLAPSE:
             return dict(self.kinds)
-        return {name: "longer" if place % 4 else kind for place, (name, kind) in enumerate(sorted(self.kinds.items()))}
+        return {name: "longer" if place % 6 else kind for place, (name, kind) in enumerate(sorted(self.kinds.items()))}
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,10 @@ def month(tmp_path_factory, ray_session, small_model, other_model):
             done = json.loads((nights / date(night) / "run.json").read_text())
             (measured,) = pl.read_parquet(f"{run.storage.root}/tables/collapse_summary.parquet").to_dicts()
             for figure in FIGURES:
-                assert measured[figure] == pytest.approx(by_hand[figure], rel=1e-6, abs=1e-9), (night, figure)
+                if by_hand[figure] is None:  # On the night of the collapse no two intervals hold enough texts.
+                    assert measured[figure] is None
+                else:
+                    assert measured[figure] == pytest.approx(by_hand[figure], rel=1e-6, abs=1e-9), (night, figure)
         else:
             done |= {"run": f"night{night:02d}", "night": date(night), "started": f"{date(night)}T02:15:00+00:00"}
             done |= {"changed_texts": dict.fromkeys(done["changed_texts"]), "gate": {"verdict": "none", "failed": []}}
