@@ -7,10 +7,12 @@ what was sent.
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -29,14 +31,17 @@ SECRETS = {
 }  # fmt: skip
 
 
-def serve(port, agent_port):
-    """A cluster that does what it is told, line by line."""
+def serve(port, agent_port, temporary):
+    """A cluster that does what it is told, line by line.
+
+    Its files lie in a folder of its own: to Ray a job's cluster is the newest of the folder, and other tests start others.
+    """
     from ray.cluster_utils import Cluster
 
     def start():
         head = {
             "num_cpus": 1, "object_store_memory": 150 << 20, "include_dashboard": True, "dashboard_host": "127.0.0.1",
-            "dashboard_port": port, "dashboard_agent_listen_port": agent_port,
+            "dashboard_port": int(port), "dashboard_agent_listen_port": int(agent_port), "temp_dir": temporary,
         }  # fmt: skip
         cluster = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(2):
@@ -77,9 +82,10 @@ class Head:
         ours = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTHONPATH"))}
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.environment = ours | SECRETS | {"RAY_AUTH_MODE": "token", "PATH": path, "HOME": str(folder), "COLUMNS": "200"}
+        self.temporary = tempfile.mkdtemp(prefix="ray-")  # Short: sockets lie in it, and their paths have 107 letters.
         self.log = open(folder / "cluster.log", "wb")  # noqa: SIM115 - the child's
         self.process = subprocess.Popen(
-            [sys.executable, __file__, *ports], env=self.environment, cwd=folder, stdin=subprocess.PIPE,
+            [sys.executable, __file__, *ports, self.temporary], env=self.environment, cwd=folder, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self.log, text=True, start_new_session=True,
         )  # fmt: skip
         self.sessions = [self._line()]
@@ -159,6 +165,7 @@ class Head:
         finally:
             self.process.kill()
             self.log.close()
+            shutil.rmtree(self.temporary, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -299,4 +306,4 @@ def test_no_secret_of_the_environment_is_written_anywhere(head, undisturbed):
 
 
 if __name__ == "__main__":
-    serve(*map(int, sys.argv[1:]))
+    serve(*sys.argv[1:])

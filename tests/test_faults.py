@@ -57,7 +57,7 @@ def test_three_workers_in_shuffled_order_give_the_same_bytes(undisturbed, tmp_pa
     code, _, stderr = finish(start([*base, str(tmp_path / "order.toml"), "--out", str(out), "--workers", "3"]))
     assert code == 0, stderr
     first = undisturbed[0]
-    assert len(digests(first, "tables")) == 11
+    assert len(digests(first, "tables")) == 12
     for folder in ("tables", "texts", "factors", "neighbours", "partials"):
         assert digests(out, folder) == digests(first, folder)
 
@@ -149,6 +149,6 @@ def test_without_a_terminal_there_are_only_lines(undisturbed):
     stages = [line.split("✓")[1].strip() for line in stderr.splitlines() if "✓" in line]
     assert [stage.split("  ")[0] for stage in stages] == [
         "read the corpus", "embed tiny-bert", "covariance factors", "prefix probe", "cosine, τ 1.0", "exposure, τ 1.0",
-        "SOCM, τ 1.0", "cosine, τ 0.8", "exposure, τ 0.8", "SOCM, τ 0.8", "tables", "report",
+        "SOCM, τ 1.0", "cosine, τ 0.8", "exposure, τ 0.8", "SOCM, τ 0.8", "tables", "gate", "report",
     ]  # fmt: skip
     assert all(stage.endswith(" s") for stage in stages)

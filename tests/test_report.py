@@ -60,16 +60,19 @@ def tables_of(
                         )  # fmt: skip
         summary.append(
             key(tau, model)
-            | {"texts": 120, "corpus_texts": 9000, "tokens": 30000, "truncated_share": 0.125}
+            | {"texts": 120, "corpus_texts": 9000, "rejected": 0, "tokens": 30000, "truncated_share": 0.125}
             | measured("cosine_mean", 0.0621, 0.003) | measured("collapse_gap", gap_now, None if gap is None else gap_error)
             | {"gap_shortest": None if gap is None else 0, "gap_longest": None if gap is None else 400}
+            | {"gap_texts": None if gap is None else 40, "prefix_texts": None if prefix is None else 31}
+            | {"prefix_shortest": None if prefix is None else 32, "prefix_longest": None if prefix is None else 256}
             | measured("prefix_gap", prefix, None if prefix is None else 0.004)
-            | {"effective_rank": 77.7, "spread_mean": 2.4, "near_duplicate_pairs": 18}
+            | measured("spread_mean", 2.4, 0.05) | {"effective_rank": 77.7, "near_duplicate_pairs": 18}
             | measured("exposure_short", exposed and exposed[0], exposed and 0.05)
             | measured("exposure_long", exposed and exposed[-1], exposed and 0.05)
             | {"k_occurrence_skewness": exposed and 1.25}
             | {"spread_over_2_share": 0.89, "within_cosine_over_third_share": 0.5}
-            | {"socm_texts": 0 if socm is None else 40} | measured("socm_mean", socm, None if socm is None else 0.01)
+            | {"socm_texts": 0 if socm is None else 40, "socm_freedom": None if socm is None else 39}
+            | measured("socm_mean", socm, None if socm is None else 0.01)
             | {"socm_over_1_share": None if socm is None else 0.021}
         )  # fmt: skip
         duplicates.append(
@@ -514,6 +517,7 @@ def test_the_last_words_on_the_screen_are_plain_text(tmp_path, capsys):
     storage = Storage(str(tmp_path / "a[/b]"))
     tables = tables_of(model="[/b]model[red]", taus=SCHEDULES)
     storage.write_table("tables/collapse_summary.parquet", tables["collapse_summary"].to_arrow())
+    storage.write_json("run.json", {"gate": {"verdict": "none"}})
     closing.close(SimpleNamespace(storage=storage))
     out = capsys.readouterr().out
     assert "a[/b]/report.html" in out
