@@ -194,17 +194,14 @@ def render_again(folder: str) -> str:
     """
     from jobs import diagnose_report, evaluate_report, report, runs, tune_report
     from jobs.errors import UsageError
-    from jobs.storage import Storage
     from jobs.summary import load_tables
     from jobs.urls import shown
 
-    storage = Storage(folder)
     pages = {
         "audit": report.render, "diagnose": diagnose_report.render, "evaluate": evaluate_report.render,
         "tune": tune_report.render,
     }  # fmt: skip
-    if not storage.exists(runs.DONE):
-        raise UsageError(f"'{shown(folder)}' holds no finished run: there is no {runs.DONE} in it")
+    storage = runs.finished(folder)
     record = storage.read_json(runs.DONE)
     if (command := record.get("command", "audit")) not in pages:
         raise UsageError(f"'{shown(folder)}' holds a run of tempscale {command}, which has tables and no report")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +11,14 @@ import polars as pl
 
 from jobs import runs
 from jobs.errors import UsageError
-from jobs.gate import ENDS
-from jobs.night_config import SHARES, WITH_ERRORS
+from jobs.gate import ENDS, standard_error
+from jobs.night_config import WITH_ERRORS
 from jobs.night_schema import COMPARED_FIGURES, COMPARED_INTERVALS, COMPARED_TEXTS
 from jobs.schema import COLLAPSE_SUMMARY
 from jobs.storage import Storage
 from jobs.summary import load_tables
 from jobs.urls import shown
-from tempscale.length import interval_of, within_error
+from tempscale.length import interval_of, mean_cosines, within_error
 from tempscale.temperature import Temperature
 
 Row = dict[str, Any]
@@ -27,7 +26,6 @@ _KEY = ("model", "temperature", "tau", "schema_version")
 _CELL = ("interval_a", "interval_b")
 _LISTED = 50
 _FEWEST = 3
-_BLOCK, _READERS = 65_536, 16
 _TEXT_COLUMNS = ["text_id", "content_sha", "tokens", "embedding"]
 
 
@@ -46,10 +44,7 @@ class Finished:
         Raises:
             UsageError: there is no finished audit in it.
         """
-        storage = Storage(folder)
-        storage.check_reachable()
-        if not storage.exists(runs.DONE):
-            raise UsageError(f"'{shown(folder)}' holds no finished run: there is no {runs.DONE} in it")
+        storage = runs.finished(folder)
         record = storage.read_json(runs.DONE)
         if (command := record.get("command", "audit")) != "audit":
             raise UsageError(f"'{shown(folder)}' holds a run of tempscale {command}; compare takes two audits")
@@ -65,11 +60,7 @@ class Finished:
         """Its texts under one model and temperature, with their embeddings; None where those were pruned."""
         slug = Temperature.of(row["temperature"]).slug
         parts = self.storage.list(f"texts/model={row['model']}/temperature={slug}", ".parquet")
-        if not parts:
-            return None
-        with ThreadPoolExecutor(_READERS) as pool:  # Remote parts are many and small.
-            tables = pool.map(lambda part: self.storage.read_table(part, _TEXT_COLUMNS), parts)
-            return pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])
+        return pl.concat(self.storage.read_frames(parts, _TEXT_COLUMNS)) if parts else None
 
 
 @dataclass(frozen=True)
@@ -149,11 +140,7 @@ def _measured(a: Row, b: Row, figure: str) -> bool:
 
 def _figure(a: Row, b: Row, figure: str, shared: _Shared | None) -> Row:
     """One figure of both runs; of the same texts where embeddings tell it."""
-    name = f"{figure.removesuffix('_mean')}_se_superpopulation"
-    if figure in SHARES:
-        errors = [math.sqrt(row[figure] * (1 - row[figure]) / row[SHARES[figure]]) for row in (a, b)]
-    else:
-        errors = [row[name] for row in (a, b)]
+    errors = [standard_error(row, figure) for row in (a, b)]
     ends = ENDS.get(figure, ())
     alike = all(a[end] == b[end] for end in ends)  # Between other lengths it is another figure.
     change = b[figure] - a[figure] if alike else None
@@ -163,7 +150,7 @@ def _figure(a: Row, b: Row, figure: str, shared: _Shared | None) -> Row:
     rest = None if change is None or same["change_same_texts"] is None else change - same["change_same_texts"]
     return {
         "figure": figure, "value_a": a[figure], "value_b": b[figure], "change": change,
-        "change_se": None if change is None or None in errors else math.hypot(*errors),
+        "change_se": None if change is None or None in errors else math.hypot(*errors),  # type: ignore[arg-type]
         "same_texts": 0 if shared is None else shared.same,
         "change_of_corpus": rest,
     } | same  # fmt: skip
@@ -210,12 +197,12 @@ class _Shared:
 
     def __init__(self, both: pl.DataFrame, edges: list[int]) -> None:
         self._both, self._edges = both, edges
-        self._nearness = tuple(_means(both[name].to_numpy()) for name in ("embedding", "embedding_b"))
+        self._nearness = tuple(mean_cosines(both[name].to_numpy()) for name in ("embedding", "embedding_b"))
         unchanged = both["content_sha"] == both["content_sha_b"]
         self.same = int(unchanged.sum())
         # Figures over the same texts are told of these alone; a text's nearness is to all that both runs have.
         self._same = tuple(
-            _means(both.filter(unchanged)[name].to_numpy()) if self.same >= _FEWEST else np.zeros(0)
+            mean_cosines(both.filter(unchanged)[name].to_numpy()) if self.same >= _FEWEST else np.zeros(0)
             for name in ("embedding", "embedding_b")
         )
         self._intervals = interval_of(both.filter(unchanged)["tokens"].to_numpy(), edges)
@@ -285,21 +272,9 @@ def _changes(a: pl.DataFrame | None, b: pl.DataFrame | None) -> Row:
     return {"added": len(b) - len(both), "removed": len(a) - len(both), "edited": edited}
 
 
-def _means(vectors: np.ndarray) -> np.ndarray:
-    """Mean cosine of each unit vector to all others: (u_i·Σu − ‖u_i‖²)/(n − 1), in float64."""
-    total = sum(part.astype(np.float64).sum(0) for part in _blocks(vectors))
-    rows = (part.astype(np.float64) for part in _blocks(vectors))
-    found = [part @ total - np.einsum("nd,nd->n", part, part) for part in rows]
-    return np.asarray(np.concatenate(found) / (len(vectors) - 1))
-
-
 def _means_inside(vectors: np.ndarray, sets: list[Any]) -> np.ndarray:
     """The same inside each of some sets of texts; NaN outside of them."""
     found = np.full(len(vectors), np.nan)
     for chosen in sets:
-        found[chosen] = _means(vectors[chosen])
+        found[chosen] = mean_cosines(vectors[chosen])
     return found
-
-
-def _blocks(vectors: np.ndarray) -> list[np.ndarray]:
-    return [vectors[start : start + _BLOCK] for start in range(0, len(vectors), _BLOCK)]

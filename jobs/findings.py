@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from jobs import versions
-from tempscale.length import within_error
+from tempscale.length import mean_cosines, within_error
 
 FEWEST = 5
 """Texts that an interval needs to stand for the short or for the long ones."""
@@ -63,19 +63,13 @@ def _versions(own: Looked, pairs: list[tuple[str, str]]) -> list[dict[str, Any]]
     sigma = dict(own.sigma_a.iter_rows())
     found = [_difference("versions", pl.Series([sigma[long] - sigma[short] for short, long in pairs]))]
     vectors = dict(zip(own.seen["text_id"], own.seen["embedding"].to_numpy(), strict=True))
-    short, long = (np.stack([vectors[pair[side]] for pair in pairs]).astype(np.float64) for side in (0, 1))
+    short, long = (np.stack([vectors[pair[side]] for pair in pairs]) for side in (0, 1))
     n = len(pairs)
     if n > 1:
-        moved = _means(long) - _means(short)
+        moved = mean_cosines(long) - mean_cosines(short)
         error = within_error(float(moved.var(ddof=1)), n) if n > 2 else None
         found.append({"finding": "versions_cosine", "texts": n, "change": float(moved.mean()), "change_se": error})
     return found
-
-
-def _means(vectors: np.ndarray) -> np.ndarray:
-    """Mean cosine of each unit vector to all others."""
-    means: np.ndarray = (vectors @ vectors.sum(0) - (vectors * vectors).sum(1)) / (len(vectors) - 1)
-    return means
 
 
 def _difference(finding: str, values: pl.Series) -> dict[str, Any]:
@@ -104,5 +98,5 @@ def resemblance(vectors: np.ndarray) -> tuple[float | None, float | None]:
     n = len(vectors)
     if n < 2:
         return None, None
-    means = _means(vectors.astype(np.float64))
+    means = mean_cosines(vectors)
     return float(means.mean()), finite(within_error(float(means.var(ddof=1)), n)) if n > 2 else None

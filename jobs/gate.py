@@ -96,7 +96,7 @@ def _threshold(row: Row, threshold: Threshold) -> _Check:
     key = _key(row)
     if value is None:
         return _Check("threshold", threshold.figure, key, None, limit, None, 0.0, 1)
-    error = _error(row, threshold.figure, of_this_corpus=True)
+    error = standard_error(row, threshold.figure, of_this_corpus=True)
     excess = 0.0 if threshold.holds(value) else max(threshold.excess(value), math.ulp(0.0))
     return _Check("threshold", threshold.figure, key, value, limit, excess, error or 0.0, _freedom(row, threshold.figure))
 
@@ -118,7 +118,7 @@ def _drift(row: Row, baseline: Baseline, figure: str, size: float) -> _Check:
     if ends:
         told = ", ".join(f"{name.replace('_', ' ')} was {then} tokens and is {now}" for name, then, now in ends)
         return refused(f"told between other lengths than of {baseline.label}: {told}")
-    errors = (_error(other, figure), _error(row, figure))
+    errors = (standard_error(other, figure), standard_error(row, figure))
     if figure in SHARES:
         errors = _pooled(other, row, figure)
     if None in errors:
@@ -186,8 +186,8 @@ def _key(row: Row) -> Row:
     return {name: row[name] for name in ("model", "temperature", "tau", "schema_version")}
 
 
-def _error(row: Row, figure: str, of_this_corpus: bool = False) -> float | None:
-    """Standard error of a figure; None where it is not known."""
+def standard_error(row: Row, figure: str, of_this_corpus: bool = False) -> float | None:
+    """Standard error of a figure of collapse_summary, a share's from its binomial; None where it is not known."""
     if figure in SHARES:
         texts = row[SHARES[figure]]
         factor = finite_population(texts, row["corpus_texts"]) if of_this_corpus else 1.0

@@ -144,7 +144,7 @@ def closing_figures(tables: Tables) -> dict[str, tuple[list[str], list[list[str]
     for model, rows in labelled(tables)["collapse_summary"].group_by("model", maintain_order=True):
         each = rows.to_dicts()
         lines = [
-            [label, *(_figure(row, name) for row in each)]
+            [label, *(estimate(row, name) for row in each)]
             for label, name in (
                 ("mean cosine", "cosine_mean"), ("collapse gap", "collapse_gap"),
                 ("prefix gap", "prefix_gap"), ("mean SOCM", "socm_mean"),
@@ -154,7 +154,8 @@ def closing_figures(tables: Tables) -> dict[str, tuple[list[str], list[list[str]
     return figures
 
 
-def _figure(row: dict[str, Any], name: str) -> str:
+def estimate(row: dict[str, Any], name: str) -> str:
+    """A figure of a row and the 95 % half-width of its error, as of texts drawn like these."""
     return with_error(row[name], row[f"{name.removesuffix('_mean')}_se_superpopulation"])
 
 
@@ -181,8 +182,8 @@ def _length(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> str:
     names = _gap_names(row, edges)
     return (
         f"{start}. At {row['temperature']} two texts of {names[1]} tokens have a mean cosine of "
-        f"{_figure(long, 'cosine_mean')}, two of {names[0]} tokens {_figure(short, 'cosine_mean')}: "
-        f"a collapse gap of {_figure(row, 'collapse_gap')}."
+        f"{estimate(long, 'cosine_mean')}, two of {names[0]} tokens {estimate(short, 'cosine_mean')}: "
+        f"a collapse gap of {estimate(row, 'collapse_gap')}."
     )
 
 
@@ -211,9 +212,9 @@ def _prefix(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> str:
     first, last = rows[0], rows[-1]
     limit = f"outside {first['prefix_tokens']} to {last['prefix_tokens']} tokens the probe does not tell length from topic"
     return (
-        f"{start}: the same {count(first['texts'], 'text')} have a mean cosine of {_figure(first, 'cosine_mean')} cut to "
-        f"{first['prefix_tokens']} tokens and {_figure(last, 'cosine_mean')} cut to {last['prefix_tokens']}, "
-        f"a prefix gap of {_figure(row, 'prefix_gap')}. {_beside(row, gap, probed, edges, limit)}"
+        f"{start}: the same {count(first['texts'], 'text')} have a mean cosine of {estimate(first, 'cosine_mean')} cut to "
+        f"{first['prefix_tokens']} tokens and {estimate(last, 'cosine_mean')} cut to {last['prefix_tokens']}, "
+        f"a prefix gap of {estimate(row, 'prefix_gap')}. {_beside(row, gap, probed, edges, limit)}"
     )
 
 
@@ -222,7 +223,7 @@ def _beside(row: dict[str, Any], gap: str, probed: str, edges: Sequence[int], li
     if gap == "absent":
         return f"There is no collapse gap to set it beside; {limit}."
     short, long = _gap_names(row, edges)
-    named = f"the collapse gap ({_figure(row, 'collapse_gap')}, between different texts of {short} and of {long} tokens)"
+    named = f"the collapse gap ({estimate(row, 'collapse_gap')}, between different texts of {short} and of {long} tokens)"
     if gap == "unknown":
         return f"Too few texts to tell how {named} compares; {limit}."
     if gap == "noise":
@@ -275,7 +276,7 @@ def _effect(reference: dict[str, Any], row: dict[str, Any], effects: list[dict[s
         if figure in found:
             finding = _finding(found[figure], "change")
             moved = finding in ("up", "down")
-            told["moved" if moved else finding].append(f"{label} by {_figure(found[figure], 'change')}" if moved else label)
+            told["moved" if moved else finding].append(f"{label} by {estimate(found[figure], 'change')}" if moved else label)
     parts = [
         f"{start} {', '.join(told[key])}"
         for key, start in (
@@ -297,7 +298,7 @@ def _second_order(row: dict[str, Any]) -> str:
     texts = row["socm_texts"]
     unknown = ", too few texts to tell how far off it is" if _finding(row, "socm_mean") == "unknown" else ""
     return (
-        f"Second-order collapse: mean SOCM {_figure(row, 'socm_mean')} over the "
+        f"Second-order collapse: mean SOCM {estimate(row, 'socm_mean')} over the "
         f"{count(texts * (texts - 1) // 2, 'pair')} of {count(texts, 'text')} at {row['temperature']}{unknown}. "
         "In print, on 1,000 Wikipedia sentences and with a regulariser that lowers it: bert-base-uncased .396, "
         "all-MiniLM-L12-v2 .313, e5-base-v2 .029, gte-base .018."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import polars as pl
@@ -20,7 +19,6 @@ from jobs.urls import shown
 
 ACCEPTED = "accepted"
 LATEST = "latest"
-_READERS = 16
 _SAME_SERIES = ("name", "temperature")
 _FIGURES = tuple(c.name for c in COLLAPSE_SUMMARY.columns if c not in KEY)
 
@@ -103,12 +101,10 @@ def part(found: Sequence[dict[str, Any]]) -> str | None:
 def load(storage: Storage) -> pl.DataFrame:
     """The record, by night; of runs of one night that replaced one another the last. Adds the column `accepted`."""
     names = [name for name in storage.list("", ".parquet") if name.startswith("part-")]
-    with ThreadPoolExecutor(_READERS) as pool:  # Remote parts are many and small.
-        parts = list(pool.map(storage.read_table, names))
-    frames = [pl.DataFrame(pl.from_arrow(table)) for table in [HISTORY.schema().empty_table(), *parts]]
+    empty = pl.DataFrame(pl.from_arrow(HISTORY.schema().empty_table()))
     accepted = {name.rsplit("/", 1)[-1].removesuffix(".json") for name in storage.list(ACCEPTED, ".json")}
     return (
-        pl.concat(frames, how="diagonal_relaxed")
+        pl.concat([empty, *storage.read_frames(names)], how="diagonal_relaxed")
         .sort("night", "started", "run", maintain_order=True)
         .unique(["name", "folder", "night", "model", "temperature"], keep="last", maintain_order=True)
         .with_columns(pl.col("run").is_in(list(accepted)).alias("accepted"))
@@ -186,11 +182,7 @@ def baseline_run(folder: str) -> Storage:
     Raises:
         UsageError: there is no finished run in it.
     """
-    storage = Storage(folder)
-    storage.check_reachable()
-    if not storage.exists(runs.DONE):
-        raise UsageError(f"--baseline '{shown(folder)}' holds no finished run: there is no {runs.DONE} in it; or say latest")
-    return storage
+    return runs.finished(folder, "--baseline ", "; or say latest")
 
 
 def of_run(folder: str, tonight: Sequence[dict[str, Any]]) -> list[Baseline]:

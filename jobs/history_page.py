@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 
 from jobs.figures import COLOURS, Z
-from jobs.headline import labels, number, share, with_error
+from jobs.headline import estimate, labels, number, share
 from jobs.page import page
 
 _FIGURES = (
@@ -40,7 +40,7 @@ def table(record: pl.DataFrame, last: int) -> list[list[str]]:
     return [
         [
             row["night"], row["model"], names[row["temperature"]], f"{row['texts']:,}",
-            *(_figure(row, name) for name in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean")), state(row),
+            *(estimate(row, name) for name in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean")), state(row),
         ]
         for row in record.filter(pl.col("night").is_in(nights.to_list())).to_dicts()
     ]  # fmt: skip
@@ -84,10 +84,6 @@ def render(record: pl.DataFrame) -> str:
 def _title(own: pl.DataFrame, record: pl.DataFrame) -> str:
     temperature = labels(record["temperature"].unique(maintain_order=True))[own["temperature"][0]]
     return f"{own['name'][0]}, {temperature}" if own["name"][0] else temperature
-
-
-def _figure(row: dict[str, Any], name: str) -> str:
-    return with_error(row[name], row[f"{name.removesuffix('_mean')}_se_superpopulation"])
 
 
 def _changes(row: dict[str, Any]) -> str:
@@ -147,5 +143,5 @@ def _told(row: dict[str, Any], name: str) -> str:
     if name.endswith("_share"):
         return share(row[name])
     if f"{name.removesuffix('_mean')}_se_superpopulation" in row:
-        return _figure(row, name)
+        return estimate(row, name)
     return f"{row[name]:,}" if isinstance(row[name], int) else number(row[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -174,8 +175,6 @@ def checked_night(night: str | None) -> str | None:
     Raises:
         ValueError: it is none.
     """
-    import datetime
-
     if night is not None:
         if not _DATE.fullmatch(night):
             raise ValueError(f"'{night}' is not a date such as 2026-11-22")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +19,6 @@ from jobs.urls import reason, shown
 PRUNED = "pruned.json"
 TABLE = "tables/gate.parquet"
 _EMBEDDINGS = ("texts", "factors", "neighbours", "queries")
-_READERS = 16
 _UNKNOWN = dict.fromkeys(("texts_added", "texts_removed", "texts_edited"))
 
 
@@ -195,6 +193,4 @@ def _contents(storage: Storage) -> pl.DataFrame | None:
         return None
     first = parts[0].rpartition("/")[0]  # Every model and temperature holds the same texts but for those it rejected.
     mine = [name for name in parts if name.startswith(f"{first}/")]
-    with ThreadPoolExecutor(_READERS) as pool:  # Remote parts are many and small.
-        tables = list(pool.map(lambda name: storage.read_table(name, ["text_id", "content_sha"]), mine))
-    return pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])
+    return pl.concat(storage.read_frames(mine, ["text_id", "content_sha"]))

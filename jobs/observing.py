@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import sys
 import time
 from contextlib import suppress
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from typing_extensions import override
 
+from jobs.runs import DONE, now
 from jobs.storage import Storage
 
-STATUS, _COMPLETE = "status.json", "run.json"
+STATUS = "status.json"
 _STATUS_SECONDS = {True: 5.0, False: 30.0}
 """How often the status file is written inside a stage, locally and remotely."""
 _LINE_SECONDS = 30.0
@@ -22,17 +22,28 @@ Unit = Literal["texts", "pairs", "rejected", "cache_hits"]
 State = Literal["running", "complete", "incomplete", "failed"]
 
 
-class Observer(Protocol):
-    """Who is told how a run goes on."""
+class Observer:
+    """Who is told how a run goes on. It knows the run, and where in it things stand; by itself it makes nothing of it."""
+
+    def __init__(self) -> None:
+        self.run: str | None = None
+        self.night: str | None = None
+        self.name: str | None = None
+        self.done = 0
+        self.total: int | None = None
 
     def follow(self, run: str, night: str, storage: Storage) -> None:
         """From now on it is known which run this is."""
+        if self.run is None:  # A run may have another one inside it.
+            self.run, self.night = run, night
 
     def stage(self, name: str, total: int | None) -> None:
         """A stage begins."""
+        self.name, self.done, self.total = name, 0, total
 
     def progress(self, done: int) -> None:
         """So much of the stage is done."""
+        self.done = done
 
     def count(self, unit: Unit, number: int) -> None:
         """So many more of them."""
@@ -44,37 +55,7 @@ class Observer(Protocol):
         """The run ended."""
 
 
-class _Known:
-    """What every observer knows: the run, and where in it things stand."""
-
-    def __init__(self) -> None:
-        self.run: str | None = None
-        self.night: str | None = None
-        self.name: str | None = None
-        self.done = 0
-        self.total: int | None = None
-
-    def follow(self, run: str, night: str, storage: Storage) -> None:
-        if self.run is None:  # A run may have another one inside it.
-            self.run, self.night = run, night
-
-    def stage(self, name: str, total: int | None) -> None:
-        self.name, self.done, self.total = name, 0, total
-
-    def progress(self, done: int) -> None:
-        self.done = done
-
-    def count(self, unit: Unit, number: int) -> None:
-        pass
-
-    def say(self, event: str, message: str, seconds: float | None = None) -> None:
-        pass
-
-    def end(self, state: State, message: str) -> None:
-        pass
-
-
-class JsonLines(_Known):
+class JsonLines(Observer):
     """One JSON object a line, on standard error."""
 
     def __init__(self) -> None:
@@ -96,7 +77,7 @@ class JsonLines(_Known):
 
     @override
     def say(self, event: str, message: str, seconds: float | None = None) -> None:
-        line: dict[str, Any] = {"time": _now(), "run": self.run, "night": self.night, "stage": self.name, "event": event}
+        line: dict[str, Any] = {"time": now(), "run": self.run, "night": self.night, "stage": self.name, "event": event}
         if self.total is not None or self.done:
             line |= {"done": self.done, "total": self.total}
         if seconds is not None:
@@ -109,19 +90,19 @@ class JsonLines(_Known):
         self.say(state, message)
 
 
-class StatusFile(_Known):
+class StatusFile(Observer):
     """`status.json` in the run folder: what is under way, for whoever polls. It is no part of the run's results."""
 
     def __init__(self) -> None:
         super().__init__()
         self._storage: Storage | None = None
-        self._started, self._written = _now(), 0.0
+        self._started, self._written = now(), 0.0
 
     @override
     def follow(self, run: str, night: str, storage: Storage) -> None:
         super().follow(run, night, storage)
         # A complete run that is only asked for again has said how it ended.
-        if self._storage is None and not storage.exists(_COMPLETE):
+        if self._storage is None and not storage.exists(DONE):
             self._storage = storage
             self._write("running", "")
 
@@ -146,13 +127,13 @@ class StatusFile(_Known):
         self._written = time.monotonic()
         status = {
             "run": self.run, "night": self.night, "state": state, "stage": self.name, "done": self.done, "total": self.total,
-            "started": self._started, "updated": _now(), "message": message,
+            "started": self._started, "updated": now(), "message": message,
         }  # fmt: skip
         with suppress(Exception):  # Nothing depends on it; where the folder cannot be written, the run itself says so.
             self._storage.write_json(STATUS, status, durable=False)
 
 
-class RayMetrics(_Known):
+class RayMetrics(Observer):
     """Counters and the stage as metrics of the cluster, which Prometheus reads from Ray; only while Ray runs."""
 
     def __init__(self) -> None:
@@ -197,7 +178,3 @@ class RayMetrics(_Known):
                 what = f"{name.replace('_', ' ')} of tempscale runs"
                 self._metrics[name] = metrics.Counter(f"tempscale_{name}_total", what, ("run",))
         return self._metrics[name]
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

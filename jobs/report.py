@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from jobs import figures
-from jobs.headline import NOTE, count, headline, labelled, labels, with_error
+from jobs.headline import NOTE, count, estimate, headline, labelled, labels
 from jobs.page import page
 
 _SHOWN_PAIRS = 10
@@ -92,7 +92,7 @@ def _relabelled(step: str, names: dict[str, str]) -> str:
 
 def _strip(row: dict[str, Any]) -> dict[str, Any]:
     named = {
-        f"{figure}_text": with_error(row[figure], row[f"{figure.removesuffix('_mean')}_se_superpopulation"])
+        f"{figure}_text": estimate(row, figure)
         for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean", "exposure_short", "exposure_long")
     }
     return row | named

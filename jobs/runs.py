@@ -174,10 +174,10 @@ def begin(config: Config, *, fresh: bool = False) -> RunOf[Config]:
         seen = datetime.datetime.fromtimestamp(dead["renewed"], datetime.UTC).isoformat(timespec="seconds")
         record = {"host": dead["host"], "process": dead["pid"], "last_seen": seen, "taken_over": now()}
         storage.write_json(f"{TAKEOVERS}/{uuid.uuid4().hex[:12]}.json", record)
-    finished = storage.exists(DONE)
-    if finished:
+    done = storage.exists(DONE)
+    if done:
         storage.remove("shards")  # Still there where the process was killed between the two steps of `complete`.
-    return RunOf(config, storage, models, config.temperatures(), finished)
+    return RunOf(config, storage, models, config.temperatures(), done)
 
 
 def _own_embeddings(config: RunConfig) -> bool:
@@ -257,6 +257,24 @@ def complete(run: RunOf[Any], record: dict[str, Any]) -> None:
     run.storage.write_json(DONE, record)
     for name in ("shards", "queries/shards"):
         run.storage.remove(name)
+
+
+def finished(folder: str, called: str = "", mend: str = "") -> Storage:
+    """The folder of a finished run.
+
+    Args:
+        folder: where it should be.
+        called: what stands before the folder in the sentence of the error, such as an option's name.
+        mend: what stands at its end.
+
+    Raises:
+        UsageError: the storage cannot be reached, or there is no finished run in the folder.
+    """
+    storage = Storage(folder)
+    storage.check_reachable()
+    if not storage.exists(DONE):
+        raise UsageError(f"{called}'{shown(folder)}' holds no finished run: there is no {DONE} in it{mend}")
+    return storage
 
 
 def started(run: RunOf[Any]) -> dict[str, Any]:

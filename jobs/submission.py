@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import UsageError
+from jobs.night_config import NIGHT, checked_night
 from jobs.packing import FOLDER, Packed, pack
 from jobs.urls import shown
 
@@ -23,7 +24,6 @@ RUNS = ("audit", "pairs", "diagnose", "evaluate", "tune")
 _FOUND = f"i.find_spec({FOLDER!r}).submodule_search_locations"
 """Where the working directory lies on a node. Ray's own `working_dir` would be unpacked anew, under the driver's feet, by
 each node that shares a disk with the head; its `py_modules` are not."""
-_NIGHT = "{night}"
 _WRITTEN = ("out", "execution.cache", "record.history")
 """Folders that must outlive a job, by their place in a configuration."""
 _READ = ("source", "corpus", "queries", "qrels", "models", "audits", "baseline")
@@ -76,7 +76,7 @@ def read(context: Any, night: str | None, working_dir: Path | None, image_code: 
     knows_night = "night" in given
 
     def plain(value: Any) -> str:
-        return str(value) if knows_night else str(value).replace(_NIGHT, night)
+        return str(value) if knows_night else str(value).replace(NIGHT, night)
 
     def sent(value: Any) -> str:
         return _name_there(value, packed) if isinstance(value, Path) else plain(value)
@@ -102,15 +102,10 @@ def _night(outer: str | None, inner: str | None) -> str:
     if outer is not None and inner is not None and outer != inner:
         raise UsageError(f"--night {outer} and --night {inner} are two nights; give one")
     night = outer or inner
-    if night is None:
-        return datetime.datetime.now(datetime.UTC).date().isoformat()
     try:
-        fits = datetime.date.fromisoformat(night).isoformat() == night
+        return checked_night(night) or datetime.datetime.now(datetime.UTC).date().isoformat()
     except ValueError:
-        fits = False
-    if not fits:
-        raise UsageError(f"--night '{night}' is no date; write it as 2026-11-22")
-    return night
+        raise UsageError(f"--night '{night}' is no date; write it as 2026-11-22") from None
 
 
 def _packed(given: dict[str, Any], working_dir: Path | None, image_code: bool) -> Packed | None:
@@ -209,8 +204,8 @@ def _check_folders(config: dict[str, Any], options: dict[str, Any]) -> None:
         if not isinstance(value, str):
             continue
         told = f"--{name}" if name in options else place
-        if _NIGHT in value and "night" not in options:
-            raise UsageError(f"{told} '{value}': this command fills in {_NIGHT} only where --out has it on the command line")
+        if NIGHT in value and "night" not in options:
+            raise UsageError(f"{told} '{value}': this command fills in {NIGHT} only where --out has it on the command line")
         if _is_relative(value):
             raise UsageError(
                 f"{told} '{value}' would lie in the job's own directory and be lost with it; give the full path of a folder "
@@ -270,7 +265,7 @@ def _title(config: Any, night: str) -> str:
     section = getattr(config, config.reads, None) or getattr(config, "corpus", None)
     if isinstance(section, (list, tuple)):
         return "-".join(task if isinstance(task, str) else task.name for task in section)
-    source = shown(str(getattr(section, "source", ""))).replace(_NIGHT, "").replace(night, "")
+    source = shown(str(getattr(section, "source", ""))).replace(NIGHT, "").replace(night, "")
     if source.startswith("hf:"):
         return source.split(":")[1].rpartition("/")[2]
     words = [word for word in re.split(r"[/:]+", source) if word.strip(".") and "*" not in word]

@@ -23,6 +23,8 @@ EDGES = (0, 32, 64, 100, 200, 300, 400, 500)
 FEWEST_TEXTS = 30
 """An interval with fewer texts takes no part in the collapse gap."""
 
+_BLOCK = 65_536
+
 Floats = Float[np.ndarray, "..."]
 
 
@@ -107,6 +109,21 @@ def text_means(
     totals[here] -= np.einsum("nd,nd->n", rows, rows)
     counts[here] -= 1
     return np.asarray(np.divide(totals, counts, out=np.full_like(totals, np.nan), where=counts > 0))
+
+
+def mean_cosines(embeddings: Float[np.ndarray, "text dim"]) -> Float[np.ndarray, " text"]:
+    """Each text's mean cosine with all others: (u_i·Σu − ‖u_i‖²)/(n − 1), in float64, a block of texts at a time.
+
+    Args:
+        embeddings: two unit vectors or more.
+    """
+    starts = range(0, len(embeddings), _BLOCK)
+    total = sum(embeddings[start : start + _BLOCK].astype(np.float64).sum(0) for start in starts)
+    found = []
+    for start in starts:
+        rows = embeddings[start : start + _BLOCK].astype(np.float64)
+        found.append(rows @ total - (rows * rows).sum(1))
+    return np.asarray(np.concatenate(found) / (len(embeddings) - 1))
 
 
 class Moments(NamedTuple):
