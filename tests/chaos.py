@@ -1,12 +1,11 @@
 """A run on a cluster of several nodes whose actors, workers, raylets and driver are killed at seeded random moments.
 
-`python tests/chaos.py KILLS [SEED]` is what `make soak` runs: it writes what happened to benchmarks/results/soak.json.
+`make soak` storms until twenty-four kills have hit: soak.py.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import random
 import signal
@@ -144,24 +143,13 @@ def plan(kills: int, seed: int) -> list[str]:
     return kinds
 
 
-def main(kills: int, seed: int) -> int:
-    """Storm runs until as many kills have hit; each must end as an undisturbed one."""
+def soak(kills: int, seed: int) -> dict[str, Any]:
+    """Storm runs until as many kills have hit; each must end as an undisturbed one: `same_bytes`."""
     import tempfile
 
     folder = Path(tempfile.mkdtemp(prefix="tempscale-soak-"))
-    base = [
-        "audit",
-        "--corpus",
-        "docstrings:scipy",
-        "--sample",
-        "400",
-        "--socm-sample",
-        "200",
-        "--tau",
-        "1.0",
-        "--tau",
-        "0.8",
-    ]
+    sizes = ["--sample", "400", "--socm-sample", "200", "--tau", "1.0", "--tau", "0.8"]
+    base = ["audit", "--corpus", "docstrings:scipy", *sizes]
     undisturbed = folder / "undisturbed"
     begun = time.monotonic()
     subprocess.run([sys.executable, "-m", "jobs", *base, "--out", str(undisturbed)], check=True)
@@ -182,16 +170,8 @@ def main(kills: int, seed: int) -> int:
         rounds, starts = rounds + 1, starts + storm.starts
         print(f"round {rounds}: exit code {code}, {len(hits)} of {kills} kills, same bytes: {same}", flush=True)
     counts = {kind: sum(kill["what"] == kind for kill in hits) for kind in KINDS}
-    result = {
+    return {
         "kills": len(hits), "of": counts, "runs": rounds, "starts": starts, "same_bytes": same, "files": len(expected),
         "seed": seed, "nodes": NODES + 1, "seconds": round(time.monotonic() - begun), "undisturbed_seconds": round(seconds),
         "hits": hits,
     }  # fmt: skip
-    file = Path(__file__).parents[1] / "benchmarks" / "results" / "soak.json"
-    file.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
-    print(f"written to {file}")
-    return 0 if same else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 24, int(sys.argv[2]) if len(sys.argv) > 2 else 0))

@@ -65,6 +65,7 @@ def test_texts_that_are_all_the_same_have_one_embedding(run, tmp_path):
     assert tables["length_collapse"]["near_duplicates"].sum() == 2 * 40 * 39 // 2
 
 
+@pytest.mark.soak
 def test_a_row_of_a_hundred_megabytes_is_cut_and_counted(run, tmp_path):
     texts = ["a small text", "word " * (20 << 20), "another small text"]
     pq.write_table(pa.table({"id": ["a", "b", "c"], "text": texts}), tmp_path / "t.parquet")

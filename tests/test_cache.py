@@ -248,6 +248,7 @@ def test_a_cache_that_cannot_be_added_to_costs_the_run_nothing(nights, small_mod
     assert len(embedded(tmp_path / "run")) == TEXTS
 
 
+@pytest.mark.soak
 def test_two_runs_at_once_leave_what_one_leaves(nights, small_model, tmp_path):
     code = "import sys; sys.path.insert(0, 'tests'); from test_cache import run; run(*sys.argv[1:])"
     address = ray.get_runtime_context().gcs_address

@@ -52,6 +52,7 @@ def test_a_cell_is_the_same_whatever_was_scored_before_it(tmp_path, texts, small
     assert values(build(checked(OwnTask, own), 0), 0.5) == [other]
 
 
+@pytest.mark.soak
 def test_a_piece_that_kills_its_worker_is_given_up_and_the_others_go_on(tmp_path, small_model, ray_session):
     def kill_or_count(worker, number, work):  # In here, so that a worker gets it by value.
         if work.column("deadly")[0].as_py():
@@ -72,6 +73,7 @@ def test_a_piece_that_kills_its_worker_is_given_up_and_the_others_go_on(tmp_path
     assert len(sentence) > 20
 
 
+@pytest.mark.soak
 def test_a_piece_whose_worker_could_not_be_reached_tries_another(tmp_path, small_model, ray_session, monkeypatch):
     import ray
     import ray.exceptions

@@ -19,6 +19,7 @@ def undisturbed(tmp_path_factory, arguments):
     return chaos.digests(out)
 
 
+@pytest.mark.soak
 def test_three_kills_change_no_byte(undisturbed, arguments, tmp_path):
     out = tmp_path / "run"
     storm = chaos.Storm([*arguments, "--out", str(out)], out, seed=1)

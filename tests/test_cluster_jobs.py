@@ -36,6 +36,7 @@ def serve(port, agent_port, temporary):
 
     Its files lie in a folder of its own: to Ray a job's cluster is the newest of the folder, and other tests start others.
     """
+    from ray._private.utils import write_ray_address
     from ray.cluster_utils import Cluster
 
     def start():
@@ -46,6 +47,8 @@ def serve(port, agent_port, temporary):
         cluster = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(2):
             cluster.add_node(num_cpus=1, object_store_memory=150 << 20)
+        # As `ray start` does; `Cluster` does it for /tmp/ray only.
+        write_ray_address(cluster.head_node.gcs_address, temporary)
         return cluster
 
     def works(node):
@@ -234,6 +237,7 @@ def test_a_corpus_that_is_not_there_ends_with_2(head):
     assert "wrong usage, configuration or input" in printed
 
 
+@pytest.mark.soak
 def test_a_killed_driver_ends_with_3_and_the_next_attempt_finishes_the_same_run(head, undisturbed):
     config = head.config("killed")
     process, log = head.start("--", "audit", config)
@@ -251,6 +255,7 @@ def test_a_killed_driver_ends_with_3_and_the_next_attempt_finishes_the_same_run(
     assert digests(head.out("killed")) == undisturbed[2]
 
 
+@pytest.mark.soak
 def test_a_node_that_is_taken_away_in_the_middle_of_a_night_changes_no_byte(head, undisturbed):
     process, log = head.start("--", "audit", head.config("spot", workers=2))
     head.until_begun("spot", process, log)
@@ -277,6 +282,7 @@ def test_a_missing_and_a_wrong_token_are_one_sentence_and_exit_code_2(head):
     assert "--again" in printed  # Let in: it knows of the night.
 
 
+@pytest.mark.soak
 def test_a_new_head_in_the_middle_of_a_night_and_the_next_submit_finishes_the_same_run(head, undisturbed):
     config = head.config("lost")
     process, log = head.start("--", "audit", config)

@@ -231,6 +231,7 @@ def test_repeated_tokens_are_texts_of_one_token(tables, small_model, tau):
         assert row["cosine_mean"] == pytest.approx(np.mean(cosine), abs=1e-5)
 
 
+@pytest.mark.soak
 def test_workers_order_and_a_lost_part_change_no_byte(finished, tmp_path, corpus, small_model):
     before = {file.name: file.read_bytes() for file in (finished / "tables").iterdir()}
     assert set(before) == {f"{table.name}.parquet" for table in EVERY}

@@ -55,6 +55,7 @@ def broken_model(small_model, tmp_path):
     return str(folder)
 
 
+@pytest.mark.soak
 def test_texts_that_the_model_fails_on_are_rejected_and_the_others_looked_into(tmp_path, ray_session, broken_model):
     rows = [*texts(6), {"id": "bad", "text": "a pipe is no number here"}]
     tables, _ = run(tmp_path / "run", rows, broken_model)

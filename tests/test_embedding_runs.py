@@ -80,6 +80,7 @@ def strict_model(small_model, tmp_path_factory):
     return folder
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("long", ["truncate", "chunk"])
 def test_texts_that_the_tokenizer_fails_on_are_recorded_and_change_no_other(run, texts, strict_model, tmp_path, long):
     strange = [{"id": "strange", "text": "a \U0001f4a5 here"}, {"id": "too", "text": "\U0001f4a5"}]
@@ -169,6 +170,7 @@ def test_measured_micro_batches_are_kept_and_are_those_of_the_same_budget_given(
     assert other["token_budget"] == model["token_budget"]
 
 
+@pytest.mark.soak
 def test_what_may_differ_in_the_embeddings_of_queries_is_listed_too(run, texts, tmp_path):
     (tmp_path / "queries.jsonl").write_text(as_lines({"text": f"where is {row['text']}"} for row in texts[:10]))
     more = {

@@ -501,6 +501,7 @@ def results(out):
     return {file: file.stat().st_mtime_ns for file in out.glob("cells/*/*/*/result.json")}
 
 
+@pytest.mark.soak
 def test_a_killed_run_goes_on_in_another_order_with_one_worker_to_the_same_bytes(finished, tmp_path, folder, small_model):
     out = tmp_path / "run"
     data = settings(out, small_model, tasks_in(folder), execution={"workers": 1, "shuffle_seed": 1})

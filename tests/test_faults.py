@@ -62,7 +62,7 @@ def test_three_workers_in_shuffled_order_give_the_same_bytes(undisturbed, tmp_pa
         assert digests(out, folder) == digests(first, folder)
 
 
-def wait_for(process, found, seconds=120):
+def wait_for(process, found, seconds=300):
     for _ in range(seconds * 20):
         if found():
             return
@@ -128,6 +128,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+@pytest.mark.soak
 def test_a_full_disk_ends_the_run_as_incomplete_and_it_goes_on_where_there_is_room(undisturbed, base, small_disk):
     disk, resize = small_disk
     arguments = [*base, "--out", str(disk / "run"), "--workers", "2"]

@@ -145,6 +145,7 @@ def survived(tmp_path_factory, small_model):
     return out
 
 
+@pytest.mark.soak
 def test_texts_that_kill_or_fail_are_recorded_and_all_others_analysed(survived):
     files = sorted((survived / "rejected").rglob("*.parquet"))
     reasons = {row["text_id"]: row["reason"] for file in files for row in pq.read_table(file).to_pylist()}
@@ -158,6 +159,7 @@ def test_texts_that_kill_or_fail_are_recorded_and_all_others_analysed(survived):
     assert np.isfinite(np.stack(found["embedding"].to_list())).all()
 
 
+@pytest.mark.soak
 def test_what_leaves_byte_identity_is_listed(survived):
     exceptions = json.loads((survived / "run.json").read_text())["byte_identity_exceptions"]
     assert len(exceptions) == 2
@@ -166,11 +168,13 @@ def test_what_leaves_byte_identity_is_listed(survived):
     assert "its process died there" in (survived / "report.html").read_text("utf-8")
 
 
+@pytest.mark.soak
 def test_the_number_of_deaths_is_bounded(survived):
     assert 4 <= len((survived / "deaths").read_text().splitlines()) <= 9
     assert not list((survived / "partials" / "marks").rglob("*.json"))
 
 
+@pytest.mark.soak
 def test_embeddings_beside_a_deadly_text_are_those_of_a_run_without_it(survived, small_model):
     from tempscale import Encoder
 

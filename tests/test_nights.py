@@ -135,6 +135,7 @@ def month(tmp_path_factory, ray_session, small_model, other_model):
     return nights, corpora
 
 
+@pytest.mark.soak
 def test_a_month_is_recorded_whole(month):
     nights, _ = month
     found = history.load(Storage(str(nights / "history")))
@@ -146,6 +147,7 @@ def test_a_month_is_recorded_whole(month):
     assert prints[0] != prints[-1]
 
 
+@pytest.mark.soak
 def test_exactly_the_night_of_the_collapse_fails(month):
     nights, _ = month
     found = history.load(Storage(str(nights / "history")))
@@ -155,6 +157,7 @@ def test_exactly_the_night_of_the_collapse_fails(month):
     assert f"in the night of {date(COLLAPSE - 1)}" in reason
 
 
+@pytest.mark.soak
 def test_the_switch_of_the_model_is_not_comparable(month):
     nights, _ = month
     done = json.loads((nights / date(SWITCH) / "run.json").read_text())
@@ -165,6 +168,7 @@ def test_the_switch_of_the_model_is_not_comparable(month):
     assert table["verdict"].to_list() == ["held", "held", "not comparable", "not comparable"]
 
 
+@pytest.mark.soak
 def test_the_first_night_passes_and_says_that_there_was_no_baseline(month):
     nights, _ = month
     done = json.loads((nights / date(1) / "run.json").read_text())
@@ -173,6 +177,7 @@ def test_the_first_night_passes_and_says_that_there_was_no_baseline(month):
     assert "it is the first night" in told
 
 
+@pytest.mark.soak
 def test_changed_texts_are_counted_against_the_night_before(month):
     nights, corpora = month
     before, after = corpora[1], corpora[2]
@@ -187,6 +192,7 @@ def test_changed_texts_are_counted_against_the_night_before(month):
     assert {key: row[key] for key in counted} == counted
 
 
+@pytest.mark.soak
 def test_the_report_shows_the_verdict(month):
     nights, _ = month
     page = (nights / date(COLLAPSE) / "report.html").read_text()

@@ -111,6 +111,7 @@ def run(out, corpus, small_model, store=None):
     audited(data)
 
 
+@pytest.mark.soak
 def test_a_whole_run_on_object_storage_leaves_the_tables_of_a_local_one(bucket, ray_session, tmp_path, small_model):
     lines = as_lines(documented("pyarrow")[:100])
     Storage(bucket).write("corpus/texts.jsonl", lines.encode())

@@ -369,6 +369,7 @@ def digests(out):
     return {str(f.relative_to(out)): hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(out.rglob("*.parquet"))}
 
 
+@pytest.mark.soak
 def test_two_workers_in_shuffled_order_after_a_kill_give_the_same_bytes(finished, source, tmp_path):
     out = tmp_path / "run"
     config = settings(source, out, workers=2, shuffle_seed=5)

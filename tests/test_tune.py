@@ -170,6 +170,7 @@ def test_the_other_way_round_one_worker_finds_the_same(finished, gained):
     assert not Path(gained.storage.root, "layers.json").exists()
 
 
+@pytest.mark.soak
 def test_a_run_killed_in_the_middle_goes_on_to_the_same_bytes_on_one_worker(finished, tmp_path, corpus, small_model):
     out = tmp_path / "run"
     stop = IncompleteRun("killed")
