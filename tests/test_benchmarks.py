@@ -213,28 +213,35 @@ def test_workers_double_up_to_the_cores(cores, counts):
     assert workers.worker_counts(cores) == counts
 
 
-def test_scaling_in_workers(minilm, ray_session, known_limits, monkeypatch):
+def test_scaling_in_workers(minilm, known_limits, monkeypatch):
     import benchmarks.paragraphs
     from tempscale import Encoder
 
-    corpus = [f"text number {k} of a few" for k in range(20)]
+    corpus, asked = [f"text number {k} of a few" for k in range(80)], []
+
+    def step(corpora, count, shard_texts):
+        asked.append(([len(own) for own in corpora], count, shard_texts))
+        return 1 + 8 / count, [], "a model"  # One second that no worker shares.
+
     monkeypatch.setattr(benchmarks.paragraphs, "paragraphs", lambda count: (corpus[:count], "made up"))
-    rows = workers.measure(20, 400, (1, 2))
+    monkeypatch.setattr(benchmarks.paragraphs, "embedding_step", step)
+    monkeypatch.setattr(workers, "cosine_stage", lambda texts, workers: (12 / workers, 1000 * workers, 3.0))
+    rows = workers.measure(80, 400, (1, 2, 4))
+    assert asked == [([workers.FIRST, 80], count, 2) for count in (1, 2, 4)]  # Eight pieces for each of four workers.
     assert [(row["series"], row["workers"]) for row in rows] == [
-        ("embedding step", 1), ("embedding step", 2), ("cosine stage", 1), ("cosine stage", 2)
+        *(("embedding step", count) for count in (1, 2, 4)), *(("cosine stage", count) for count in (1, 2, 4))
     ]  # fmt: skip
     lengths = Encoder.load(minilm, device="cpu").tokenizer(corpus).lengths
-    for row in rows[:2]:
+    for row in rows[:3]:
         assert row["rate"] == pytest.approx(sum(lengths) / row["seconds"])
         assert row["limit_share"] == pytest.approx(sum(map(operations, lengths)) / row["seconds"] / (1e9 * row["workers"]))
-        assert "20 texts (made up)" in row["what"]
-    for row in rows[2:]:
+        assert "80 texts (made up)" in row["what"]
+    for row in rows[3:]:
         assert row["rate"] == pytest.approx(400 * 399 / 2 / row["seconds"])
         assert row["limit_share"] == pytest.approx(row["rate"] * 2 * 384 / (1e9 * row["workers"]))
-    for one, two in (rows[:2], rows[2:]):
-        assert (one["ratio"], one["efficiency"]) == (1, 1)
-        assert two["ratio"] == pytest.approx(two["rate"] / one["rate"])
-        assert two["efficiency"] == pytest.approx(two["ratio"] / 2)
+        assert row["peak_memory_bytes"] == 1000 * row["workers"]
+    assert [row["ratio"] for row in rows] == pytest.approx([1, 9 / 5, 9 / 3, 1, 2, 4])
+    assert [row["efficiency"] for row in rows] == pytest.approx([1, 9 / 10, 9 / 12, 1, 1, 1])
 
 
 def test_the_embedding_step_cuts_its_work_as_told(minilm, ray_session):
