@@ -16,7 +16,7 @@ def cells(row: dict[str, Any]) -> tuple[str, str, str]:
     return (
         f"{rate(row['rate'])} {plain(row['unit'])}",
         told.replace("-", "−"),
-        "" if limit is None else f"{100 * limit:.0f} %",
+        "" if limit is None else f"{100 * limit:.0f} %" if limit >= 0.005 else "<1 %",
     )
 
 

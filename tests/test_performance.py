@@ -238,6 +238,7 @@ def test_rates_have_three_digits_or_all_before_the_point(value, told):
     [
         ({"ratio": 0.347, "limit_share": 2.7375}, ("0.35", "274 %")),
         ({"ratio": 13.18, "limit_share": None}, ("13.2", "")),
+        ({"ratio": 1.0, "limit_share": 0.0049}, ("1.00", "<1 %")),
         ({"ratio": 2094.08}, ("2,094", "")),
         ({}, ("", "")),
         ({"ratio": 0.99, "overhead": 0.00662, "overhead_se": 0.0097}, ("+0.7 ± 1.0 %", "")),
