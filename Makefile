@@ -24,6 +24,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_house.py
 
+# Every benchmark but the million texts, on a quiet machine; then docs/performance.md. Some of them: python -m benchmarks NAME …
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
 

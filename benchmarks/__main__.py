@@ -1,105 +1,88 @@
-"""`python -m benchmarks [NAME …]`: a table, and a file in results/.
+"""`python -m benchmarks [NAME …]`: a table, a file in results/, and docs/performance.md.
 
-Names: embedding, paragraphs, overhead, socm, cosine, stage, layers, grid, gpu; and million, which takes half an hour and is
-left out where no name is given.
+Names: embedding, paragraphs, overhead, socm, cosine, stage, growth, workers, layers, grid, gpu; and million, which takes
+half an hour and is left out where no name is given. `python -m benchmarks render` measures nothing, and writes the page
+again.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import re
 import sys
-from importlib import metadata
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from threadpoolctl import threadpool_limits
+from benchmarks import record, render, wording
 
-RESULTS = Path(__file__).parent / "results"
-PACKAGES = (
-    "torch", "transformers", "sentence-transformers", "scikit-learn", "numpy", "numba", "scipy", "tokenizers", "ray", "POT",
-    "faiss-cpu", "mteb",
-)  # fmt: skip
+HERE = Path(__file__).resolve().parent
+RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
 
 
-def main(names: list[str]) -> int:
-    """Run the named benchmarks, on one thread unless they say otherwise, and write what they found; 2 for an unknown one."""
-    import torch
-    from rich.console import Console
-    from rich.table import Table
-    from transformers.utils import logging
+def every() -> dict[str, Callable[[], list[dict[str, Any]]]]:
+    """The benchmarks by name, in the order in which they are measured."""
+    from benchmarks import cosine, embedding, gpu, gpu_embedding, grid, growth, layers, million  # isort: skip
+    from benchmarks import overhead, paragraphs, socm, stage, workers  # isort: skip
 
-    import tempscale
-    from benchmarks import cosine, embedding, gpu, gpu_embedding, grid, layers, million, overhead, paragraphs, socm, stage
-
-    every = {
+    return {
         "embedding": embedding.measure,
         "paragraphs": paragraphs.measure,
         "overhead": overhead.measure,
         "socm": socm.measure,
         "cosine": cosine.measure,
         "stage": stage.measure,
+        "growth": growth.measure,
+        "workers": workers.measure,
         "layers": layers.measure,
         "grid": grid.measure,
         "gpu": lambda: [*gpu.measure(), *gpu_embedding.measure(), *layers.measure_gpu()],
         "million": million.measure,
     }
-    unknown = set(names) - set(every)
-    if unknown:
-        print(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(every)}", file=sys.stderr)
-        return 2
-    logging.disable_progress_bar()
-    torch.set_num_threads(1)
-    console, rows = Console(), []
-    table = Table("benchmark", "what", "rate", "ratio", "of the limit", box=None, padding=(0, 1))
-    with threadpool_limits(1), console.status("measuring") as status:
-        for name in names or [name for name in every if name != "million"]:
-            status.update(f"measuring {name}")
-            rows += [{"benchmark": name} | row for row in every[name]()]
-    for row in rows:
-        limit = row.get("limit_share")
-        table.add_row(
-            row["benchmark"], row["what"], f"{row['rate']:,.0f} {row['unit']}",
-            f"{row['ratio']:.2f}" if "overhead" not in row else f"{row['overhead']:+.2%} ± {row['overhead_se']:.2%}",
-            "" if limit is None else f"{100 * limit:.0f} %",
-        )  # fmt: skip
-    console.print(table)
-    machine = processor()
-    name = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
-    versions = {package: _version(package) for package in PACKAGES}
-    file = RESULTS / f"{name}.json"
-    if names and file.exists():  # What was not measured now stays as it was.
-        rows = [row for row in json.loads(file.read_text("utf-8"))["results"] if row["benchmark"] not in names] + rows
-    found = {
-        "machine": {
-            "processor": machine,
-            "cores": os.cpu_count(),
-            "threads_used": 1,
-            "system": f"{platform.system()} {platform.machine()}",
-            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
-        },
-        "versions": {"tempscale": tempscale.__version__, "python": platform.python_version()} | versions,
-        "results": rows,
-    }
-    RESULTS.mkdir(exist_ok=True)
-    file.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    console.print(f"written to {file}", highlight=False, soft_wrap=True)
+
+
+def main(names: list[str]) -> int:
+    """Run the named benchmarks, on one thread unless they say otherwise, and write what they found; 2 for an unknown one.
+
+    Each benchmark's rows are written when it ends; what was not measured now stays as it was.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if names != ["render"]:
+        benchmarks = every()
+        unknown = set(names) - set(benchmarks)
+        if unknown:
+            print(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(benchmarks)}", file=sys.stderr)
+            return 2
+        chosen = names or [name for name in benchmarks if name != "million"]
+        table = Table("benchmark", "what", "rate", "ratio", "of the limit", box=None, padding=(0, 1))
+        for name, row in _measured({name: benchmarks[name] for name in chosen}, console):
+            table.add_row(name, row["what"], *wording.cells(row))
+        console.print(table)
+    for file in render.write(RESULTS, DOCS):
+        console.print(f"written to {file}", highlight=False, soft_wrap=True)
     return 0
 
 
-def _version(package: str) -> str:
-    """A package's version; the peers POT and faiss are measured only where they are installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
+def _measured(benchmarks: dict[str, Callable[[], list[dict[str, Any]]]], console: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Every row with the name of its benchmark; each benchmark's are in the file of results before the next begins."""
+    import torch
+    from threadpoolctl import threadpool_limits
+    from transformers.utils import logging
 
-
-def processor() -> str:
-    """The processor's own name."""
-    names = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else []
-    return names[0] if names else platform.processor() or platform.machine()
+    logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    machine, found = record.machine(), []
+    file = record.file_of(RESULTS, machine)
+    with threadpool_limits(1), console.status("measuring") as status:
+        for name, measure in benchmarks.items():
+            status.update(f"measuring {name}")
+            rows = measure()
+            if rows:  # A benchmark that this machine cannot run, such as one of GPUs, leaves what is there.
+                record.put(file, machine, name, rows, record.measured())
+            found += [(name, row) for row in rows]
+    console.print(f"written to {file}", highlight=False, soft_wrap=True)
+    return found
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ def measure() -> list[dict[str, Any]]:
     from tempscale import Encoder
     from tempscale.checkpoint import default_model
 
-    (corpus, source), folder = _paragraphs(), default_model()
+    (corpus, source), folder = paragraphs(), default_model()
     peer = SentenceTransformer(folder, device="cpu")
     peer.max_seq_length = 512
     exact, half = (Encoder.load(folder, device="cpu", precision=name) for name in ("float32", "bfloat16"))
@@ -71,54 +72,71 @@ def measure() -> list[dict[str, Any]]:
     return [*rows, *_on_ray(corpus, source, sum(lengths))]
 
 
-def _paragraphs() -> tuple[list[str], str]:
+def paragraphs(count: int = COUNT) -> tuple[list[str], str]:
+    """So many texts, and where they come from."""
     import pyarrow.parquet as pq
 
     file = WIKIPEDIA / "paragraphs_100k.parquet"
     if not file.is_file():
-        return texts(COUNT), "docstrings"
-    return pq.read_table(file, columns=["text"]).slice(0, COUNT)["text"].to_pylist(), "Wikipedia paragraphs"
+        return texts(count), "docstrings"
+    return pq.read_table(file, columns=["text"]).slice(0, count)["text"].to_pylist(), "Wikipedia paragraphs"
 
 
 def _on_ray(corpus: list[str], source: str, tokens: int) -> list[dict[str, Any]]:
     """The embedding step of an audit with one worker of one thread, and the same shards through the library's own loop."""
+    from tempscale import Encoder
+
+    torch.set_num_threads(1)
+    seconds, shards, model = embedding_step([corpus, corpus], 1)
+    encoder = Encoder.load(model, device="cpu")
+
+    def loop() -> None:
+        for shard in shards:
+            encoder.encode(shard, role="document")
+
+    alone, on_ray = tokens / fastest(1, loop)[0], tokens / seconds
+    return [
+        {"what": f"the library's loop over shards with moments, 1 thread ({source})", "rate": alone, "unit": "tokens/s"}
+        | {"ratio": 1.0},
+        {"what": "the same on Ray, 1 worker, from its start to its durable parts", "rate": on_ray, "unit": "tokens/s"}
+        | {"ratio": on_ray / alone},
+    ]
+
+
+def embedding_step(
+    corpora: Sequence[list[str]], workers: int, shard_texts: int | None = None
+) -> tuple[float, list[list[str]], str]:
+    """The embedding step of an audit of each corpus in turn, in one Ray session; the earlier ones start Ray's processes.
+
+    Args:
+        corpora: texts to embed.
+        workers: model actors, each a process of one thread.
+        shard_texts: texts of one piece of work; what an audit takes unless given.
+
+    Returns:
+        Seconds of the last corpus, from the start of its actors to its durable parts; its shards; the model's folder.
+    """
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     from jobs import config, embed, engine, runs
     from jobs import corpus as reading
     from jobs.runs import Run
     from jobs.storage import Storage
-    from tempscale import Encoder
 
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="tempscale-paragraphs-") as folder:
-        import pyarrow.parquet as pq
-
-        file = f"{folder}/texts.parquet"
-        pq.write_table(pa.table({"id": [str(k) for k in range(len(corpus))], "text": corpus}), file)
-        rates = []
-        with engine.session(config.Execution.model_validate({"workers": 1})) as cluster:
-            for attempt in range(2):  # The first starts Ray's processes.
-                settings = config.resolve(
-                    {"out": f"{folder}/run-{attempt}", "corpus": {"source": file}, "embedding": {"temperatures": [1.0]}}
-                )
-                models = runs.begin(settings).models
-                run = Run(settings, Storage(f"{folder}/run-{attempt}"), models, settings.temperatures(), False)
-                index = reading.shard(run.storage, settings)
-                begun = time.perf_counter()
-                embed.embed(run, cluster, models[0], index, lambda count: None)
-                rates.append(tokens / (time.perf_counter() - begun))
-        encoder = Encoder.load(models[0].name, device="cpu")
+    embedding: dict[str, Any] = {"temperatures": [1.0]} | ({"shard_texts": shard_texts} if shard_texts else {})
+    with (
+        tempfile.TemporaryDirectory(prefix="tempscale-paragraphs-") as folder,
+        engine.session(config.Execution.model_validate({"workers": workers})) as cluster,
+    ):
+        for number, corpus in enumerate(corpora):
+            file, out = f"{folder}/texts-{number}.parquet", f"{folder}/run-{number}"
+            pq.write_table(pa.table({"id": [str(k) for k in range(len(corpus))], "text": corpus}), file)
+            settings = config.resolve({"out": out, "corpus": {"source": file}, "embedding": embedding})
+            run = Run(settings, Storage(out), runs.begin(settings).models, settings.temperatures(), False)
+            index = reading.shard(run.storage, settings)
+            begun = time.perf_counter()
+            embed.embed(run, cluster, run.models[0], index, lambda count: None)
+            seconds = time.perf_counter() - begun
         shards = [run.storage.read_table(shard["name"]).column("text").to_pylist() for shard in index["shards"]]
-
-        def loop() -> None:
-            for shard in shards:
-                encoder.encode(shard, role="document")
-
-        alone = tokens / fastest(1, loop)[0]
-    return [
-        {"what": f"the library's loop over shards with moments, 1 thread ({source})", "rate": alone, "unit": "tokens/s"}
-        | {"ratio": 1.0},
-        {"what": "the same on Ray, 1 worker, from its start to its durable parts", "rate": rates[-1], "unit": "tokens/s"}
-        | {"ratio": rates[-1] / alone},
-    ]
+        return seconds, shards, run.models[0].name

@@ -68,7 +68,7 @@ def _sentences(tokens: list[Tensor], source: str) -> list[dict[str, Any]]:
 
     def ours(threads: int) -> Callable[[], None]:
         def work() -> None:
-            with _threads(threads):
+            with threads_used(threads):
                 values = pairwise_socm(tokens).d_sigma
             found[f"tempscale {threads}"] = {(i, j): float(values[i, j]) for i, j in some}
 
@@ -102,7 +102,7 @@ def _sentences(tokens: list[Tensor], source: str) -> list[dict[str, Any]]:
             "mean_tokens": mean_tokens, "dim": dim,
         }  # fmt: skip
         if name.startswith("tempscale"):
-            row |= _limit(operations, pairs, round(mean_tokens), threads, seconds[name])
+            row |= limit(operations, pairs, round(mean_tokens), threads, seconds[name])
             row |= {"memory": memory[name]} if name in memory else {}
         result.append(row)
     return result
@@ -128,7 +128,7 @@ def _long(tokens: list[Tensor], source: str) -> list[dict[str, Any]]:
 
     few = [(tokens[i], tokens[j]) for i, j in some[:FEW]]
     dense = fastest(1, lambda: _each(threads, _dense, few))[0] / len(few)
-    with _threads(threads):
+    with threads_used(threads):
         seconds = fastest(1, *(ours(tolerance) for tolerance in tolerances))
     result = []
     for tolerance, own in zip(tolerances, seconds, strict=True):
@@ -139,7 +139,7 @@ def _long(tokens: list[Tensor], source: str) -> list[dict[str, Any]]:
              "unit": "pairs/s", "ratio": pairs / own * dense, "threads": threads, "pairs": pairs,
              "largest_error": max(errors), "certified_error": float(found[tolerance].d_sigma_error.max()),
              "texts": source, "mean_tokens": mean_tokens, "dim": dim}
-            | _limit(operations, pairs, round(float(ranks.mean())), threads, own)
+            | limit(operations, pairs, round(float(ranks.mean())), threads, own)
         )  # fmt: skip
     return result
 
@@ -248,7 +248,8 @@ def _pot(x1: Tensor, x2: Tensor) -> float:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def threads_used(count: int) -> Iterator[None]:
+    """So many threads of torch, and afterwards as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -257,7 +258,7 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _limit(operations: float, pairs: int, rank: int, threads: int, seconds: float) -> dict[str, float]:
+def limit(operations: float, pairs: int, rank: int, threads: int, seconds: float) -> dict[str, float]:
     """Seconds of the product at the rate of large ones, and of LAPACK on one matrix of the mean rank a pair."""
     product, lapack = operations / _product_rate(threads), _eigenvalue_seconds(rank) * pairs / threads
     return {"gemm_seconds": product, "lapack_seconds": lapack, "limit_share": (product + lapack) / seconds}
@@ -265,7 +266,7 @@ def _limit(operations: float, pairs: int, rank: int, threads: int, seconds: floa
 
 @lru_cache
 def _product_rate(threads: int) -> float:
-    with _threads(threads):
+    with threads_used(threads):
         return gemm_rate.__wrapped__()  # Its own memory knows one number of threads.
 
 

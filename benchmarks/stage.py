@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,9 +32,9 @@ def measure(texts: int = TEXTS) -> list[dict[str, Any]]:
 
 def _cosines(texts: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    limit = _gemm_rate_of_two() / (2 * DIM)
+    limit = product_rate(2) / (2 * DIM)
     for neighbours in (0, 10):
-        seconds, memory, started = _cosine_stage(texts, neighbours)
+        seconds, memory, started = cosine_stage(texts, neighbours)
         rate = texts * (texts - 1) / 2 / seconds
         rows.append(
             {"what": f"cosine stage on Ray, {texts:,} texts" + (f", {neighbours} nearest" if neighbours else "")}
@@ -44,13 +45,14 @@ def _cosines(texts: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _gemm_rate_of_two() -> float:
-    """Float32 operations a second of products on both cores at once."""
+@cache
+def product_rate(threads: int) -> float:
+    """Float32 operations a second of large products on so many cores at once, by the BLAS that the stage's tiles use."""
     from threadpoolctl import threadpool_limits
 
     generator = np.random.default_rng(0)
     a, b = (generator.standard_normal((2048, 2048), dtype=np.float32) for _ in range(2))
-    with threadpool_limits(2):
+    with threadpool_limits(threads):
         return 2 * 2048**3 / fastest(5, lambda: a @ b)[0]
 
 
@@ -85,19 +87,20 @@ def _socm() -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _cosine_stage(texts: int, neighbours: int) -> tuple[float, int, float]:
+def cosine_stage(texts: int, neighbours: int = 0, workers: int = 2) -> tuple[float, int, float]:
+    """Seconds of the cosine stage over random embeddings, its peak memory, and the seconds that Ray took to start."""
     from jobs import pairwise
 
     def work(run: Run, cluster: Cluster, where: Layout, on_pairs: Callable[[int], None]) -> None:
         pairwise.cosine(run, cluster, run.models[0], run.temperatures[0], where, on_pairs)
 
     analysis = {"neighbours": neighbours, "worst_duplicates": 100}
-    return _stage(lambda run: _write_texts(run, texts), work, texts, texts * (texts - 1) // 2, analysis)
+    return _stage(lambda run: _write_texts(run, texts), work, texts, texts * (texts - 1) // 2, analysis, workers)
 
 
 def _stage(
     prepare: Callable[[Run], None], work: Callable[[Run, Cluster, Layout, Callable[[int], None]], None], texts: int,
-    pairs: int, analysis: dict[str, Any],
+    pairs: int, analysis: dict[str, Any], workers: int = 2,
 ) -> tuple[float, int, float]:  # fmt: skip
     """Seconds of a stage, its peak memory (summed PSS of all processes), and the seconds that Ray took to start."""
     from rich.console import Console
@@ -112,7 +115,7 @@ def _stage(
         settings = config.resolve({"out": folder, "embedding": {"temperatures": [1.0]}, "analysis": analysis})
         run = Run(settings, Storage(folder), [Model("random", "random", "", 512)], settings.temperatures(), False)
         prepare(run)
-        execution = config.Execution.model_validate({"workers": 2})
+        execution = config.Execution.model_validate({"workers": workers})
         journal, begun = Journal(Console(stderr=True)), time.perf_counter()
         try:
             with engine.session(execution) as cluster:

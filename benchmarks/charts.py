@@ -1,0 +1,103 @@
+"""Growth in n, growth in length and scaling in workers -> charts with their alternative texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+from jobs.figures import COLOURS
+
+_GROWTH = {
+    "texts": ("growth-in-n", "Growth in n", "texts"),
+    "tokens": ("growth-in-length", "Growth in length, as many texts of each", "tokens of each text"),
+}
+_WIDTH, _HEIGHT = 480, 300
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart, what it shows in words, and the benchmark that it belongs to."""
+
+    chart: alt.Chart
+    alt: str
+    benchmark: str
+
+
+def of(stem: str, rows: list[dict[str, Any]]) -> dict[str, Chart]:
+    """The charts of one machine's rows by the names of their files, none for what was not measured."""
+    found = {}
+    growth = [row for row in rows if row["benchmark"] == "growth"]
+    for grows, (name, title, axis) in _GROWTH.items():
+        own = [row for row in growth if row.get("grows") == grows]
+        if own:
+            found[f"{stem}-{name}"] = Chart(_growing(own, title, axis), _told(title, own, grows), "growth")
+    own = [row for row in rows if row["benchmark"] == "workers" and "series" in row]
+    if own:
+        found[f"{stem}-workers"] = Chart(_scaling(own), _told_workers(own), "workers")
+    return found
+
+
+def svg(chart: Chart) -> str:
+    """The chart as an SVG with a white ground, readable on dark pages too."""
+    return str(vl_convert.vegalite_to_svg(chart.chart.properties(background="white").to_dict()))
+
+
+def _growing(rows: list[dict[str, Any]], title: str, axis: str) -> alt.Chart:
+    """Seconds over sizes, both logarithmic: a power is a straight line."""
+    logarithmic = alt.Scale(type="log", nice=False, padding=12)
+    sizes, seconds = sorted({row["size"] for row in rows}), [row["seconds"] for row in rows]
+    powers = range(math.floor(math.log10(min(seconds))), math.ceil(math.log10(max(seconds))) + 1)
+    return _lines(
+        [{"series": row["series"], "size": row["size"], "seconds": row["seconds"]} for row in rows],
+        alt.X("size:Q", title=axis, scale=logarithmic, axis=alt.Axis(values=sizes, format=",", labelOverlap="greedy")),
+        alt.Y("seconds:Q", title="seconds", scale=logarithmic, axis=alt.Axis(values=[10.0**k for k in powers], format="~r")),
+    ).properties(title=title, width=_WIDTH, height=_HEIGHT)
+
+
+def _scaling(rows: list[dict[str, Any]]) -> alt.Chart:
+    """Ratios to one worker beside the line on which twice the workers have twice the rate."""
+    counts = sorted({row["workers"] for row in rows})
+    ideal = [{"series": "one for one", "workers": count, "ratio": count} for count in counts]
+    x = alt.X(
+        "workers:Q", title="workers", scale=alt.Scale(nice=False, padding=12), axis=alt.Axis(values=counts, format="d")
+    )
+    y = alt.Y("ratio:Q", title="rate over that of one worker")
+    guide = alt.Chart(alt.Data(values=ideal)).mark_line(strokeDash=[4, 4], color="#767676").encode(x=x, y=y)
+    lines = _lines([{key: row[key] for key in ("series", "workers", "ratio")} for row in rows], x, y)
+    return alt.layer(guide, lines).properties(title="Scaling in workers (dashed: one for one)", width=_WIDTH, height=_HEIGHT)
+
+
+def _lines(values: list[dict[str, Any]], x: alt.X, y: alt.Y) -> alt.Chart:
+    """A line with points for each series, in the report's colours, its name above the chart."""
+    names = list(dict.fromkeys(row["series"] for row in values))
+    colour = alt.Color(
+        "series:N",
+        scale=alt.Scale(domain=names, range=COLOURS[: len(names)]),
+        legend=alt.Legend(orient="top", title=None, symbolOpacity=1, labelLimit=0),
+    )
+    points = alt.OverlayMarkDef(size=45)
+    return alt.Chart(alt.Data(values=values)).mark_line(point=points, strokeWidth=2).encode(x=x, y=y, color=colour)
+
+
+def _told(title: str, rows: list[dict[str, Any]], grows: str) -> str:
+    ends = [
+        f"{name} from {own[0]['seconds']:.2g} s at {own[0]['size']:,} {grows} to {own[-1]['seconds']:.2g} s at "
+        f"{own[-1]['size']:,}, exponent {own[0]['exponent']:.2f}"
+        for name, own in _series(rows)
+    ]
+    return f"{title}, seconds over {grows} on logarithmic axes: {'; '.join(ends)}."
+
+
+def _told_workers(rows: list[dict[str, Any]]) -> str:
+    ends = [f"{name} at {own[-1]['workers']}: {own[-1]['ratio']:.2f} times the rate of one" for name, own in _series(rows)]
+    return f"Scaling in workers, beside the line of one for one: {'; '.join(ends)}."
+
+
+def _series(rows: list[dict[str, Any]]) -> Iterable[tuple[str, list[dict[str, Any]]]]:
+    names = dict.fromkeys(row["series"] for row in rows)
+    return [(name, [row for row in rows if row["series"] == name]) for name in names]

@@ -1,0 +1,180 @@
+"""results/*.json -> docs/performance.md and its charts: no figure of that page is written by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import charts
+from benchmarks.groups import GROUPS, Group
+from benchmarks.wording import cells, further, plain
+
+PAGE, CHARTS = "performance.md", "performance"
+"""The page and the folder of its charts, below docs/."""
+Results = dict[str, Any]
+"""The content of one machine's file."""
+_NO_VERSIONS = ("on", "known_from")
+
+_INTRODUCTION = """
+    Written from `benchmarks/results/` by `python -m benchmarks`: `make bench` measures all of it (a million texts apart),
+    `python -m benchmarks NAME …` some, `python -m benchmarks render` nothing and writes this page again.
+"""
+_READING = """
+    A rate is that of the fastest of a few rounds in which the ways take turns, on one thread unless its row says otherwise;
+    whole stages and commands are timed once. A ratio above 1 is faster. A share is of a physical limit, which each group
+    names. Every group has its own date and versions: what was measured again has later ones.
+"""
+_LOST = """
+    Other kernels for d_Σ and for the cosines of all pairs, with their times and errors, and where the time of a million
+    texts goes: [benchmarks/NOTES.md](../benchmarks/NOTES.md).
+"""
+_NEVER = """
+    Nothing was ever measured on a GPU: neither embedding nor the pairwise engine nor the looks into layers.
+    `python -m benchmarks gpu` would measure them where there is one.
+"""
+
+
+def write(results: Path, docs: Path) -> list[Path]:
+    """Write the page and its charts, and remove charts of what is no longer there.
+
+    Args:
+        results: the folder of results.
+        docs: the folder of the page.
+
+    Returns:
+        The files that were written.
+    """
+    machines, soak = read(results)
+    folder = docs / CHARTS
+    drawn = {
+        f"{name}.svg": chart for stem, found in machines.items() for name, chart in charts.of(stem, found["results"]).items()
+    }
+    for file in folder.glob("*.svg"):
+        if file.name not in drawn:
+            file.unlink()
+    written = []
+    for name, chart in drawn.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(charts.svg(chart), "utf-8")
+        written.append(folder / name)
+    (docs / PAGE).write_text(page(machines, soak), "utf-8")
+    return [*written, docs / PAGE]
+
+
+def read(results: Path) -> tuple[dict[str, Results], dict[str, Any] | None]:
+    """Every machine's results by the name of their file, and what the last soak left."""
+    files = {file.stem: json.loads(file.read_text("utf-8")) for file in sorted(results.glob("*.json"))}
+    return {stem: found for stem, found in files.items() if "results" in found}, files.get("soak")
+
+
+def page(machines: dict[str, Results], soak: dict[str, Any] | None) -> str:
+    """The page as Markdown.
+
+    Args:
+        machines: results by the name of their file; all but `results` and each row's `benchmark`, `what`, `rate` and `unit`
+            may be missing.
+        soak: what `make soak` left.
+    """
+    parts = ["# How fast, against what", _wrapped(_INTRODUCTION), _wrapped(_READING)]
+    for stem, found in machines.items():
+        parts += _machine(stem, found)
+    parts += ["## What was tried and lost", _wrapped(_LOST)]
+    if not any(row["benchmark"] == "gpu" for found in machines.values() for row in found["results"]):
+        parts += ["## What was never measured", _wrapped(_NEVER)]
+    if soak:
+        parts += ["## What it survives", _soak(soak)]
+    return "\n\n".join(parts) + "\n"
+
+
+# --- a machine --------------------------------------------------------------------------------------------------------
+
+
+def _machine(stem: str, found: Results) -> list[str]:
+    machine, rows = found.get("machine", {}), found["results"]
+    facts = [
+        f"{name}: {machine.get(key, 'not recorded')}"
+        for name, key in (("cores", "cores"), ("system", "system"), ("GPU", "gpu"))
+    ]
+    parts = [f"## {plain(machine.get('processor', stem))}", plain(f"Of the machine: {'; '.join(facts)}.")]
+    order = [*GROUPS, *(row["benchmark"] for row in rows)]
+    names = sorted({row["benchmark"] for row in rows}, key=order.index)
+    drawn = charts.of(stem, rows)
+    for name in names:
+        own = [row for row in rows if row["benchmark"] == name]
+        group = GROUPS.get(name, Group(name, ""))
+        parts += [f"### {plain(group.title)}", *filter(None, [_wrapped(group.text)]), table(own, group)]
+        parts += filter(None, [_exponents(own)])
+        parts += [f"![{plain(chart.alt)}]({CHARTS}/{file}.svg)" for file, chart in drawn.items() if chart.benchmark == name]
+        parts.append(_measured(found.get("measured", {}).get(name)))
+    return [*parts, *_versions(names, found.get("measured", {}))]
+
+
+def table(rows: list[dict[str, Any]], group: Group) -> str:
+    """The rows of one benchmark; a column that none of them fills is left out."""
+    heads = ("what", "rate", group.ratio, group.limit, "besides")
+    lines = [(plain(row["what"]), *cells(row), further(row)) for row in rows]
+    kept = [k for k in range(len(heads)) if k < 2 or any(line[k] for line in lines)]
+    return "\n".join(
+        [
+            "| " + " | ".join(heads[k] for k in kept) + " |",
+            "| --- |" + " ---: |" * (sum(k in kept for k in (1, 2, 3))) + " --- |" * (4 in kept),
+            *("| " + " | ".join(line[k] for k in kept) + " |" for line in lines),
+        ]
+    )
+
+
+def _measured(measured: dict[str, str] | None) -> str:
+    if measured is None:
+        return "When and with what this was measured is not recorded."
+    versions = [f"{name} {measured[name]}" for name in ("tempscale", "torch") if name in measured]
+    known = f" ({measured['known_from']})" if "known_from" in measured else ""
+    return _wrapped(
+        f"Measured on {measured.get('on', 'an unknown day')} with {', '.join(versions) or 'unknown versions'}{known}."
+    )
+
+
+def _versions(names: Iterable[str], measured: dict[str, dict[str, str]]) -> list[str]:
+    """One line for each set of versions that something was measured with."""
+    sets: dict[str, list[str]] = {}
+    for name in names:
+        own = {package: version for package, version in measured.get(name, {}).items() if package not in _NO_VERSIONS}
+        if own:
+            sets.setdefault(", ".join(f"{package} {version}" for package, version in own.items()), []).append(name)
+    lines = [_wrapped(f"- {', '.join(names)}: {versions}.", "  ") for versions, names in sets.items()]
+    return ["### Versions", "\n".join(lines)] if lines else []
+
+
+def _exponents(rows: list[dict[str, Any]]) -> str:
+    """A line for each series with its fitted exponent."""
+    series: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        if "exponent" in row:
+            series.setdefault((row["series"], row["grows"]), []).append(row)
+    lines = []
+    for (name, grows), own in series.items():
+        error = own[0].get("exponent_se")
+        told = f"{own[0]['exponent']:.2f}" + ("" if error is None else f" ± {error:.2f}")
+        span = f"from {own[0]['size']:,} to {own[-1]['size']:,} {grows}"
+        lines.append(f"- {plain(name)}, {span}: seconds grow as {grows} to the power of {told}")
+    return "\n".join(lines)
+
+
+def _soak(soak: dict[str, Any]) -> str:
+    """Two lines."""
+    kinds = ", ".join(f"{number} of {kind}s" for kind, number in soak["of"].items())
+    same = (
+        "every run ended with the bytes of an undisturbed one" if soak["same_bytes"] else "not every run ended as it should"
+    )
+    told = f"The last `make soak`: {soak['kills']} kills ({kinds}) in {soak['runs']} runs on {soak['nodes']} nodes; {same}."
+    return f"{told}\nMore of it: [reliability.md](reliability.md)."
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    """A paragraph in lines; what stands in backticks stays on one."""
+    kept = re.sub(r"`[^`]+`", lambda code: code.group().replace(" ", "\0"), " ".join(text.split()))
+    lines = textwrap.fill(kept, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\0", " ")

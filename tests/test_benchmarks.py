@@ -1,0 +1,254 @@
+"""The benchmarks' own machinery, on tiny sizes: what is kept, what is fitted, what each row says."""
+
+import json
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import growth, record, workers
+
+HERE = {"processor": "Some CPU @ 3 GHz", "cores": 2, "system": "Linux x86_64", "gpu": "none"}
+ROW = {"what": "a way", "rate": 10.0, "unit": "texts/s", "ratio": 1.0}
+THEN = {"on": "2020-01-01", "tempscale": "0.0.1", "torch": "1.0"}
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """Empty folders of results and docs, and a machine that is the same everywhere."""
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(command, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(record, "machine", lambda: HERE)
+    (tmp_path / "docs").mkdir()
+    return tmp_path
+
+
+def results(folder):
+    return json.loads((folder / "results" / "some-cpu-3-ghz.json").read_text("utf-8"))
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_measured_again_leaves_rows_and_versions_of_the_others(tmp_path):
+    file = tmp_path / "new" / "box.json"
+    record.put(file, HERE, "socm", [ROW, ROW | {"what": "another"}], THEN)
+    record.put(file, HERE, "growth", [ROW], THEN)
+    record.put(file, HERE, "growth", [ROW | {"rate": 11.0}], THEN | {"torch": "2.0"})
+    found = json.loads(file.read_text("utf-8"))
+    assert found["machine"] == HERE
+    assert [(row["benchmark"], row["what"], row["rate"]) for row in found["results"]] == [
+        ("socm", "a way", 10.0), ("socm", "another", 10.0), ("growth", "a way", 11.0)
+    ]  # fmt: skip
+    assert found["measured"] == {"socm": THEN, "growth": THEN | {"torch": "2.0"}}
+
+
+def test_a_file_without_versions_of_its_own_does_not_get_those_of_today(tmp_path):
+    file = tmp_path / "box.json"
+    file.write_text(json.dumps({"machine": HERE, "versions": THEN, "results": [ROW | {"benchmark": "socm"}]}), "utf-8")
+    record.put(file, HERE, "growth", [ROW], THEN)
+    found = json.loads(file.read_text("utf-8"))
+    assert set(found["measured"]) == {"growth"}
+    assert [row["benchmark"] for row in found["results"]] == ["socm", "growth"]
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        ({}, "some-cpu-3-ghz.json"),
+        ({"cores": 64}, "some-cpu-3-ghz-64-cores.json"),
+        ({"gpu": "A GPU"}, "some-cpu-3-ghz-a-gpu.json"),
+        ({"processor": "Another"}, "another.json"),
+    ],
+)
+def test_machines_of_one_name_do_not_share_a_file(tmp_path, other, name):
+    record.put(record.file_of(tmp_path, HERE), HERE, "socm", [ROW], THEN)
+    assert record.file_of(tmp_path, HERE | other).name == name
+
+
+def test_a_measurement_knows_its_day_and_its_versions():
+    import tempscale
+
+    found = record.measured()
+    assert found["tempscale"] == tempscale.__version__
+    assert len(found["on"].split("-")) == 3
+    assert found["ray"].startswith("2.")
+    assert set(record.PACKAGES) < set(found)
+
+
+def test_the_command_measures_what_is_named_keeps_the_rest_and_renders(folders, monkeypatch, capsys):
+    asked = []
+    names = ("socm", "growth", "million")
+    monkeypatch.setattr(command, "every", lambda: {name: lambda name=name: asked.append(name) or [ROW] for name in names})
+    file = folders / "results" / "some-cpu-3-ghz.json"
+    record.put(file, HERE, "socm", [ROW | {"rate": 7.0}], THEN)
+    record.put(file, HERE, "million", [ROW | {"rate": 8.0}], THEN)
+    assert command.main(["growth"]) == 0
+    assert asked == ["growth"]
+    found = results(folders)
+    assert {row["benchmark"]: row["rate"] for row in found["results"]} == {"socm": 7.0, "million": 8.0, "growth": 10.0}
+    assert found["measured"]["socm"] == found["measured"]["million"] == THEN
+    assert found["measured"]["growth"]["tempscale"] != THEN["tempscale"]
+    page = (folders / "docs" / "performance.md").read_text("utf-8")
+    assert "| a way | 7.00 texts/s | 1.00 |" in page
+    assert "| a way | 10.0 texts/s | 1.00 |" in page
+    assert "performance.md" in capsys.readouterr().out
+    assert command.main([]) == 0  # All but the million, which stays.
+    assert asked == ["growth", "socm", "growth"]
+    assert {row["benchmark"]: row["rate"] for row in results(folders)["results"]}["million"] == 8.0
+
+
+def test_a_benchmark_that_this_machine_cannot_run_leaves_what_is_there(folders, monkeypatch):
+    monkeypatch.setattr(command, "every", lambda: {"gpu": list})
+    file = folders / "results" / "some-cpu-3-ghz.json"
+    record.put(file, HERE, "gpu", [ROW], THEN)
+    assert command.main(["gpu"]) == 0
+    assert results(folders)["measured"] == {"gpu": THEN}
+    assert len(results(folders)["results"]) == 1
+
+
+def test_what_was_measured_before_a_failure_is_kept(folders, monkeypatch):
+    def fails():
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(command, "every", lambda: {"socm": lambda: [ROW], "growth": fails})
+    with pytest.raises(RuntimeError, match="no memory"):
+        command.main(["socm", "growth"])
+    assert set(results(folders)["measured"]) == {"socm"}
+
+
+def test_rendering_alone_measures_nothing_and_an_unknown_name_is_told(folders, monkeypatch, capsys):
+    monkeypatch.setattr(command, "every", lambda: {"socm": lambda: pytest.fail("measured")})
+    record.put(folders / "results" / "some-cpu-3-ghz.json", HERE, "socm", [ROW], THEN)
+    assert command.main(["render"]) == 0
+    assert "Measured on 2020-01-01 with tempscale 0.0.1, torch 1.0." in (folders / "docs" / "performance.md").read_text(
+        "utf-8"
+    )
+    assert command.main(["socn"]) == 2
+    assert "no benchmark socn; there are socm" in capsys.readouterr().err
+
+
+# --- growth -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_exponent_is_the_slope_on_logarithmic_axes():
+    rows = [{"size": n, "seconds": 3e-7 * n**2.5, "rate": 1e6 / n} for n in (10, 20, 40, 80)]
+    found = growth.series("a", "texts", rows)
+    assert found[0]["exponent"] == pytest.approx(2.5)
+    assert found[0]["exponent_se"] == pytest.approx(0, abs=1e-6)
+    assert [row["ratio"] for row in found] == pytest.approx([1, 0.5, 0.25, 0.125])
+    assert {(row["series"], row["grows"], row["exponent"]) for row in found} == {("a", "texts", found[0]["exponent"])}
+    bent = growth.series("a", "texts", [row | {"seconds": row["seconds"] + 0.01} for row in rows])
+    assert bent[0]["exponent"] < 2.4
+    assert bent[0]["exponent_se"] > 0.01
+    assert growth.series("a", "texts", rows[:2])[1]["exponent_se"] is None
+
+
+def test_texts_of_one_length_are_consecutive_tokens_between_the_special_ones(minilm):
+    from benchmarks.measuring import texts
+    from tempscale import Encoder
+
+    encoder = Encoder.load(minilm, device="cpu")
+    found = growth.runs(encoder, 12, 50)
+    assert {len(ids) for ids in found} == {12}
+    assert {(ids[0], ids[-1]) for ids in found} == {(101, 102)}
+    stream = [token for ids in encoder.tokenizer(texts()).ids for token in ids[1:-1]]
+    assert [token for ids in found for token in ids[1:-1]] == stream[:500]
+
+
+@pytest.fixture
+def known_limits(monkeypatch):
+    """Rates of products that need no measuring: a thousand million operations a second and thread."""
+    monkeypatch.setattr("benchmarks.stage.product_rate", lambda threads: 1e9 * threads)
+    monkeypatch.setattr(workers, "product_rate", lambda threads: 1e9 * threads)
+    for module in (growth, workers):
+        monkeypatch.setattr(module, "gemm_rate", lambda threads=1: 1e9 * threads)
+    monkeypatch.setattr("benchmarks.socm._product_rate", lambda threads: 1e9)
+    monkeypatch.setattr("benchmarks.socm._eigenvalue_seconds", lambda rank: 1e-6 * rank)
+
+
+def operations(tokens):
+    """Of MiniLM's products over one text: six layers of four square matrices, two wide ones, and two of attention."""
+    return 6 * (2 * tokens * (4 * 384 * 384 + 2 * 384 * 1536) + 4 * tokens * tokens * 384)
+
+
+def test_growth_in_n_and_in_length(minilm, ray_session, known_limits):
+    rows = growth.measure((60, 120), (300, 600), (3, 5), (8, 16), 4)
+    by_series = {}
+    for row in rows:
+        by_series.setdefault((row["series"], row["grows"]), []).append(row)
+    assert {key: [row["size"] for row in own] for key, own in by_series.items()} == {
+        ("cosine pass", "texts"): [60, 120],
+        ("cosine stage on Ray", "texts"): [300, 600],
+        ("SOCM", "texts"): [3, 5],
+        ("embedding", "tokens"): [8, 16],
+        ("embedding + token moments", "tokens"): [8, 16],
+        ("SOCM", "tokens"): [8, 16],
+    }
+    for (name, grows), own in by_series.items():
+        for row in own:
+            size, seconds = row["size"], row["seconds"]
+            pairs = size * (size - 1) // 2 if grows == "texts" else 6
+            count = 4 * size if name.startswith("embedding") else pairs
+            assert row["rate"] == pytest.approx(count / seconds)
+            if name == "cosine pass":
+                limit = 2 * 384 * pairs / 1e9
+            elif name.startswith("cosine stage"):
+                limit = 2 * 384 * pairs / 2e9
+            elif name == "SOCM":
+                length = size if grows == "tokens" else growth.SOCM_TOKENS
+                limit = 2 * 384 * length**2 * pairs / 1e9 + 1e-6 * length * pairs
+            else:
+                limit = 4 * operations(size) / 1e9
+            assert row["limit_share"] == pytest.approx(limit / seconds)
+            assert f"{size:,}" in row["what"]
+            assert {"what", "rate", "unit", "ratio", "exponent", "exponent_se"} <= set(row)
+        assert own[0]["ratio"] == 1
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cores", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
+def test_workers_double_up_to_the_cores(cores, counts):
+    assert workers.worker_counts(cores) == counts
+
+
+def test_scaling_in_workers(minilm, known_limits, monkeypatch):
+    import benchmarks.paragraphs
+    from tempscale import Encoder
+
+    corpus, asked = [f"text number {k} of a few" for k in range(80)], []
+
+    def step(corpora, count, shard_texts):
+        asked.append(([len(own) for own in corpora], count, shard_texts))
+        return 1 + 8 / count, [], "a model"  # One second that no worker shares.
+
+    monkeypatch.setattr(benchmarks.paragraphs, "paragraphs", lambda count: (corpus[:count], "made up"))
+    monkeypatch.setattr(benchmarks.paragraphs, "embedding_step", step)
+    monkeypatch.setattr(workers, "cosine_stage", lambda texts, workers: (12 / workers, 1000 * workers, 3.0))
+    rows = workers.measure(80, 400, (1, 2, 4))
+    assert asked == [([workers.FIRST, 80], count, 2) for count in (1, 2, 4)]  # Eight pieces for each of four workers.
+    assert [(row["series"], row["workers"]) for row in rows] == [
+        *(("embedding step", count) for count in (1, 2, 4)), *(("cosine stage", count) for count in (1, 2, 4))
+    ]  # fmt: skip
+    lengths = Encoder.load(minilm, device="cpu").tokenizer(corpus).lengths
+    for row in rows[:3]:
+        assert row["rate"] == pytest.approx(sum(lengths) / row["seconds"])
+        assert row["limit_share"] == pytest.approx(sum(map(operations, lengths)) / row["seconds"] / (1e9 * row["workers"]))
+        assert "80 texts (made up)" in row["what"]
+    for row in rows[3:]:
+        assert row["rate"] == pytest.approx(400 * 399 / 2 / row["seconds"])
+        assert row["limit_share"] == pytest.approx(row["rate"] * 2 * 384 / (1e9 * row["workers"]))
+        assert row["peak_memory_bytes"] == 1000 * row["workers"]
+    assert [row["ratio"] for row in rows] == pytest.approx([1, 9 / 5, 9 / 3, 1, 2, 4])
+    assert [row["efficiency"] for row in rows] == pytest.approx([1, 9 / 10, 9 / 12, 1, 1, 1])
+
+
+def test_the_embedding_step_cuts_its_work_as_told(minilm, ray_session):
+    from benchmarks.paragraphs import embedding_step
+
+    corpus = [f"text number {k}" for k in range(7)]
+    seconds, shards, model = embedding_step([corpus[:1], corpus], 2, 3)
+    assert seconds > 0
+    assert shards == [corpus[:3], corpus[3:6], corpus[6:]]
+    assert model == str(minilm)
