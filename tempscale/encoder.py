@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from tempscale import apply
@@ -236,7 +237,7 @@ class Encoder:
             finish = lambda pooled: self.head.finish(pooled.to(device)).cpu()  # noqa: E731
             return gather(tokens, passes, width, failed or {}, halved, finish, (moments, factors is not False), chunked)
 
-    def token_embeddings(self, ids: Sequence[int], role: str | None = None) -> Tensor:
+    def token_embeddings(self, ids: Sequence[int], role: str | None = None) -> Float[Tensor, "token dim"]:
         """Last-layer token embeddings (tokens, d) of one text, run alone; float32, on the CPU.
 
         Args:
@@ -244,7 +245,7 @@ class Encoder:
             role: as in `encode_tokens`.
 
         Returns:
-            What S2 calls x_1 … x_n, as rows (tokens, d): under the encoder's temperature, before any pooling.
+            What S2 calls x_1 … x_n, as rows (tokens, d), under the encoder's temperature and before any pooling.
 
         Raises:
             TemperatureError: the temperature depends on the role and none is given.

@@ -80,6 +80,7 @@ def observe(model: Any, ids: Sequence[int], visit: Callable[[Layer], Seen], *, r
 
     Raises:
         UnsupportedArchitecture: the model's family is not in the table.
+        TemperatureError: the model's temperature depends on the role and none is given, or the role is unknown.
     """
     base: Any = base_model(model)
     found, architecture = places(model), supported(family_of(base))

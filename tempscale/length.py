@@ -44,14 +44,14 @@ def interval_of(tokens: Int[np.ndarray, " text"], edges: Sequence[int]) -> Int[n
 
 @dataclass(frozen=True)
 class CosineSums:
-    """Sums over the texts of each interval from which all pairwise means and variances follow. Mergeable."""
+    """Sums over the texts of each interval from which all pairwise means and variances follow (S1 Fig 1c). Mergeable."""
 
     texts: Int[np.ndarray, " interval"]
-    """n_a, int64."""
+    """n_a, how many there are, int64."""
     vectors: Float[np.ndarray, "interval dim"]
-    """s_a"""
+    """s_a = Σ u_i, float64."""
     squares: Float[np.ndarray, "interval dim dim"]
-    """M_a"""
+    """M_a = Σ u_i u_iᵀ, float64."""
     norms: Floats
     """Σ‖u_i‖² and Σ‖u_i‖⁴ of each interval, (interval, 2): n_a up to float32 rounding of the embeddings."""
 

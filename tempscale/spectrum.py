@@ -80,7 +80,7 @@ def _lanczos(flat: Tensor, tolerance: float) -> Tensor:
 
 
 def sigma_a_by_squaring(attention: Float[Tensor, "*batch token token"]) -> Float[Tensor, "*batch"]:
-    """σ_a as `sigma_a` gives it, by matrix products alone: nothing is copied to the CPU on the way.
+    """σ_a (S1 §2) as `sigma_a` gives it, by matrix products alone: nothing is copied to the CPU on the way.
 
     The column of (AᵀPA)^(2^14) on which the most weight lies, as a vector v: σ_a = ‖PAv‖/‖v‖. What is left of another
     singular value σ has the weight (σ/σ_a)^(2^16) at most, beside n − 1 others.

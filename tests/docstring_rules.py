@@ -4,21 +4,11 @@ import ast
 import re
 from functools import cache
 
+from api_reference import constructor, outcome, sections
+
 _ARRAY = re.compile(r"\b(?:Tensor|ndarray)\b")
 _SHAPED = re.compile(r"""\b(?:Tensor|ndarray), *["']""")
 _SHAPE = re.compile(r"\([^()]*\)|\bscalars?\b", re.I)
-
-
-def public(parent):
-    """The functions, classes, methods and fields of a module or class that belong to it and are not hidden."""
-    for name, member in parent.members.items():
-        if member.is_alias or (name.startswith("_") and name != "__call__"):
-            continue
-        if parent.is_class and "dataclass" in parent.labels and name == "__init__":
-            continue
-        yield member
-        if member.is_class:
-            yield from public(member)
 
 
 def problems(thing, package=None):
@@ -27,8 +17,8 @@ def problems(thing, package=None):
     if thing.docstring is None or not thing.docstring.value.strip():
         return [] if thing.is_attribute and not thing.is_class and _explained_by_owner(thing) else ["has no docstring"]
     if thing.is_class:
-        own = thing.members.get("__init__")
-        if own is not None and not own.is_alias and "dataclass" not in thing.labels:
+        own = constructor(thing)
+        if own is not None:
             found += _arguments(own, thing)
             found += _raises(own, thing, package)
     elif "property" in thing.labels:
@@ -38,22 +28,6 @@ def problems(thing, package=None):
         found += _returns(thing)
         found += _raises(thing, thing, package)
     return found
-
-
-def sections(thing, kind):
-    """The entries of one section of a docstring; none where it is missing."""
-    if thing.docstring is None:
-        return []
-    return [entry for section in thing.docstring.parsed if section.kind.value == kind for entry in section.value]
-
-
-def outcome(function):
-    """What a docstring says that comes back. What it has before a colon is no type: types stand in the signature."""
-    told = []
-    for entry in [*sections(function, "returns"), *sections(function, "yields")]:
-        own = str(entry.annotation or "")
-        told.append(entry.description if own in ("", str(function.returns)) else f"{own}: {entry.description}")
-    return " ".join(told)
 
 
 def _explained_by_owner(attribute):
@@ -99,25 +73,21 @@ def _raises(function, documented, package):
     found = [f"does not list {name}, which it raises" for name in sorted(raised(function) - told)]
     if package is not None:
         reachable = raised_anywhere(package, function)
-        found += [f"lists {name}, which nothing that it calls raises" for name in sorted(told - reachable)]
+        # What a callback raises may be anything.
+        found += [f"lists {name}, which nothing that it calls raises" for name in sorted(told - reachable - {"Exception"})]
     return found
 
 
 def raised(function):
-    """The classes that a function raises itself, or in hidden functions of its module and class."""
-    module, seen, names = function.module, set(), set()
-    hidden = {name: f for name, f in module.members.items() if not f.is_alias and f.is_function and name.startswith("_")}
-    owner = function.parent if function.parent.is_class else None
-    if owner is not None:
-        hidden |= {name: f for name, f in owner.members.items() if not f.is_alias and f.is_function and name.startswith("_")}
-    waiting = [function]
-    while waiting:
-        node = tree(waiting.pop())
-        names |= _own_raises(node)
-        for name in _names(node) & set(hidden) - seen:
-            seen.add(name)
-            waiting.append(hidden[name])
-    return names
+    """The classes that a function raises and does not catch, itself or in hidden functions of its module and class."""
+    owners = [function.module, *([function.parent] if function.parent.is_class else [])]
+    hidden = {
+        name: member
+        for owner in owners
+        for name, member in owner.members.items()
+        if name.startswith("_") and not name.startswith("__") and not member.is_alias and member.is_function
+    }
+    return _own_raises(tree(function), hidden=hidden)
 
 
 @cache
@@ -163,20 +133,24 @@ def tree(function):
     return ast.parse("\n".join(line[indent:] for line in lines))
 
 
-def _own_raises(node, caught=frozenset()):
-    """The classes that a piece of code raises and does not catch itself."""
+def _own_raises(node, caught=frozenset(), hidden=None):
+    """The classes that a piece of code raises and does not catch itself, also in the hidden functions that it names."""
     if isinstance(node, ast.Try):
         here = caught | {name for handler in node.handlers for name in _names(handler.type or ast.Name("BaseException"))}
-        inside = set().union(*(_own_raises(part, here) for part in node.body))
+        inside = set().union(*(_own_raises(part, here, hidden) for part in node.body))
         outside = [*node.handlers, *node.orelse, *node.finalbody]
-        return inside.union(*(_own_raises(part, caught) for part in outside))
+        return inside.union(*(_own_raises(part, caught, hidden) for part in outside))
     found = set()
     if isinstance(node, ast.Raise) and node.exc is not None:
         kind = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
         name = kind.attr if isinstance(kind, ast.Attribute) else getattr(kind, "id", "")
         # A variable is an error that came from elsewhere.
         found |= {name} if name[:1].isupper() and not caught & {name, "Exception", "BaseException"} else set()
-    return found.union(*(_own_raises(child, caught) for child in ast.iter_child_nodes(node)))
+    called = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
+    if hidden and called in hidden:
+        others = {name: function for name, function in hidden.items() if name != called}  # Not in circles.
+        found |= _own_raises(tree(hidden[called]), caught, others)
+    return found.union(*(_own_raises(child, caught, hidden) for child in ast.iter_child_nodes(node)))
 
 
 def _names(node):
