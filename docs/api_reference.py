@@ -34,9 +34,9 @@ THEMES: dict[str, tuple[str, str, str]] = {
 
 INTRO = """# Python API
 
-Generated from the docstrings of `tempscale/` by `python docs/generate.py`. This page has the names of the package itself:
-`import tempscale as ts`, then `ts.attach`; these stay. The pages it points to have the names of its modules, what the
-job itself computes with: `from tempscale.spectrum import sigma_a`.
+Generated from the docstrings of `tempscale/` by `python docs/generate.py`. Names without a dot are those of the package
+itself: `import tempscale as ts`, then `ts.attach`; these stay. The others are those of its modules, what the job itself
+computes with: `from tempscale.spectrum import sigma_a`.
 
 - S1 is *Length-Induced Embedding Collapse in Transformer-based Models*
   ([arXiv 2410.24200](https://arxiv.org/abs/2410.24200)), S2 *Why Mean Pooling Works*
@@ -46,6 +46,7 @@ job itself computes with: `from tempscale.spectrum import sigma_a`.
 - Shapes stand in the types: `Float[Tensor, "text dim"]` has two dimensions, `Float[Tensor, " text"]` has one, `*batch`
   is any number of them, none too, `""` is a scalar. In words they are (texts, d).
 """
+OF_A_PAGE = "One of the pages of [api.md](../api.md), which says what S1, S2, X and the shapes are."
 
 
 def package(root: Path = ROOT, name: str = "tempscale") -> griffe.Module:
@@ -117,55 +118,60 @@ def of_modules(tree: griffe.Module, theme: str) -> dict[str, griffe.Object]:
 
 
 def pages() -> dict[str, str]:
-    """docs/api.md and the page of each theme that has names of modules, by path from docs/."""
+    """docs/api.md, which lists every name, and the pages that it points to, by path from docs/."""
     tree = package()
-    exported, modules = exports(tree), {theme: of_modules(tree, theme) for theme in THEMES}
-    headings = {theme: [name for name, thing in things.items() if not _is_value(thing)] for theme, things in modules.items()}
+    exported, index, package_page = exports(tree), [INTRO], ["# The package itself", "", OF_A_PAGE]
     listed = [name for theme in THEMES for name in THEMES[theme][1].split()]
     assert sorted(listed) == sorted(exported), "each name of the package belongs to one theme"
-    own = anchors([line for theme in THEMES for line in (THEMES[theme][0], *THEMES[theme][1].split())])
-    lines = [INTRO, "## Contents", ""]
+    found = {}
     for theme, (title, names, _) in THEMES.items():
-        links = [f"[`{name}`](#{own[name]})" for name in names.split()]
-        places = anchors(headings[theme])
-        links += [f"[`{name}`](api/{theme}.md#{places[name]})" for name in headings[theme]]
-        lines.append(f"- **{title}**: {', '.join(links)}")
-    for theme, (title, names, _) in THEMES.items():
-        lines += ["", f"## {title}", ""] if names else []
-        for name in names.split():
-            lines += [f"### {name}", "", *_body(exported[name], name), ""]
-        if headings[theme] and names:
-            lines.append(f"Names of its modules: [api/{theme}.md](api/{theme}.md).")
-    found = {"api.md": _joined(lines)}
-    told = "One of the pages of [api.md](../api.md), which says what S1, S2, X and the shapes are."
-    for theme, things in modules.items():
+        own = {name: exported[name] for name in names.split()}
+        things = of_modules(tree, theme)
+        index += ["", f"## {title}", "", *_links("package", own), *_links(theme, things)]
+        package_page += ["", f"## {title}", *_entries(own)] if own else []
         if things:
-            found[f"api/{theme}.md"] = _joined([f"# {THEMES[theme][0]}", "", told, *_of_modules(things)])
-    return found
+            found[f"api/{theme}.md"] = _joined([f"# {title}", "", OF_A_PAGE, *_of_modules(things)])
+    return {"api.md": _joined(index), "api/package.md": _joined(package_page)} | found
+
+
+def _links(page: str, things: dict[str, griffe.Object]) -> list[str]:
+    """Each name with the first line of its docstring."""
+    lines = []
+    for name, thing in things.items():
+        if not _is_value(thing):
+            first = _line(thing.docstring.value.split("\n\n")[0])
+            lines.append(f"- [`{name}`](api/{page}.md#{anchor(heading(name, thing))}): {first}")
+    return lines
+
+
+def _entries(things: dict[str, griffe.Object]) -> list[str]:
+    lines = []
+    for name, thing in things.items():
+        if not _is_value(thing):
+            lines += ["", f"### {heading(name, thing)}", "", *_body(thing, thing.name)]
+    return lines
 
 
 def _of_modules(things: dict[str, griffe.Object]) -> list[str]:
     lines, modules = [], dict.fromkeys(thing.module for thing in things.values())
     for module in modules:
         path = module.path.replace(".", "/")
+        own = {name: thing for name, thing in things.items() if thing.module is module}
+        values = [thing for thing in own.values() if _is_value(thing)]
         lines += ["", f"## {module.path}", "", f"[{path}.py](../../{path}.py): {prose(module.docstring.value)}", ""]
-        values = [thing for thing in things.values() if thing.module is module and _is_value(thing)]
         lines += [f"- `{one.name} = {_type(one.value)}`: {_line(one.docstring.value)}" for one in values]
-        for name, thing in things.items():
-            if thing.module is module and not _is_value(thing):
-                lines += ["", f"### {name}", "", *_body(thing, thing.name)]
+        lines += _entries(own)
     return lines
 
 
-def anchors(headings: list[str]) -> dict[str, str]:
-    """Where links to the headings of a page lead on GitHub, which knows no case and numbers what comes again."""
-    found, times = {}, {}
-    for heading in headings:
-        plain = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-        number = times.get(plain, 0)
-        times[plain] = number + 1
-        found[heading] = f"{plain}-{number}" if number else plain
-    return found
+def heading(name: str, thing: griffe.Object) -> str:
+    """What stands over a name: links know no case, so that a class is told from a function of the same name."""
+    return f"class {name}" if thing.is_class else name
+
+
+def anchor(heading: str) -> str:
+    """Where a link to a heading leads on GitHub."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def _joined(lines: list[str]) -> str:
@@ -201,8 +207,8 @@ def _body(thing: griffe.Object, call: str) -> list[str]:
     for method in own:
         if method.is_function:
             called = call.lower() if method.name == "__call__" else f"{call}.{method.name}"
-            heading = f"{call}, called" if method.name == "__call__" else called
-            lines += ["", f"#### {heading}", "", *_body(method, called)]
+            over = f"{call}, called" if method.name == "__call__" else called
+            lines += ["", f"#### {over}", "", *_body(method, called)]
     return lines
 
 

@@ -45,7 +45,7 @@ def tables() -> str:
         for table in found:
             question, answer = example(table.name)
             lines += ["", f"### {table.name}", "", f"{table.meaning[0].upper()}{table.meaning[1:]}.", ""]
-            lines += [f"*{question}*", "", f"    {answer}", ""]
+            lines += [f"*{question}*", "", "```python", answer, "```", ""]
             lines += ["| column | type | unit | meaning |", "| --- | --- | --- | --- |"]
             lines += [
                 f"| {c.name} | {str(c.type).replace('[384]', '[d]')} | {c.unit} | {c.meaning} |" for c in table.columns

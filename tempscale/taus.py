@@ -75,15 +75,18 @@ def joined(rows: Sequence[Any]) -> dict[int, float]:
     for row in rows:
         if not isinstance(row, Mapping) or not {"from", "tau"} <= set(row) <= {"from", "to", "tau"}:
             raise TemperatureError(f"by_length row {row!r} must be {{from = 0, to = 256, tau = 1.0}}; the last has no `to`")
-    ordered = sorted(rows, key=lambda row: edge_tokens(row["from"]))
-    for row, after in zip(ordered, [*ordered[1:], None], strict=True):
-        stop, start = row.get("to"), None if after is None else after["from"]
-        if (None if stop is None else edge_tokens(stop)) == start:
+    steps = [
+        (edge_tokens(row["from"]), None if row.get("to") is None else edge_tokens(row["to"]), row["tau"]) for row in rows
+    ]
+    steps.sort(key=lambda step: step[0])
+    for (_, stop, _), after in zip(steps, [*steps[1:], None], strict=True):
+        start = None if after is None else after[0]
+        if stop == start:
             continue
         problem = "an overlap" if start is not None and (stop is None or stop > start) else "a gap"
         follows = "and none follows" if start is None else f"the next starts at {start}"
         raise TemperatureError(f"by_length has {problem}: one step runs to {'its end' if stop is None else stop}, {follows}")
-    return {edge_tokens(row["from"]): row["tau"] for row in ordered}
+    return {start: tau for start, _, tau in steps}
 
 
 def doubled(edges: Iterable[int]) -> str:
@@ -135,6 +138,8 @@ def plain_data(text: str) -> dict[str, Any]:
         if name == "constant":
             return {name: float(inside)}
         if name == "by_role":
+            if inside.count(name) > 9:  # Each is a few more calls on the stack.
+                raise RecursionError(text)
             query, document = re.fullmatch(r"query: (.+), document: (.+)", inside).groups()  # type: ignore[union-attr]
             return {name: {"query": query, "document": document}}
         if name == "by_length":
@@ -145,7 +150,7 @@ def plain_data(text: str) -> dict[str, Any]:
         return {name: json.loads(f"[{inside}]")}
     except TemperatureError:
         raise
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         raise TemperatureError(
             f"temperature {text!r} is not a number; give a τ such as 0.8 or a schedule such as log_length(128)"
         ) from None

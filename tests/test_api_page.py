@@ -8,6 +8,7 @@ import api_reference
 import docstring_rules
 import griffe
 import pytest
+from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -182,17 +183,29 @@ def test_the_pages_are_current():
 def test_every_name_of_the_package_has_one_heading():
     import tempscale as ts
 
-    headings = re.findall(r"^### (\S+)$", pages()["api.md"], re.M)
-    assert sorted(headings) == sorted(ts.__all__)
-    methods = set(re.findall(r"^#### (\S+)$", pages()["api.md"], re.M))
+    page = pages()["api/package.md"]
+    assert sorted(re.findall(r"^### (?:class )?(\S+)$", page, re.M)) == sorted(ts.__all__)
+    assert {name for name in ts.__all__ if isinstance(getattr(ts, name), type)} == set(
+        re.findall(r"^### class (\S+)$", page, re.M)
+    )
+    methods = set(re.findall(r"^#### (\S+)$", page, re.M))
     for kind in (ts.Encoder, ts.Temperature):
         own = {name for name in vars(kind) if not name.startswith("_") and callable(getattr(kind, name))}
         assert len(own) > 3
         assert {f"{kind.__name__}.{name}" for name in own} <= methods
 
 
+def test_the_first_page_lists_every_heading_of_the_others():
+    listed = re.findall(r"^- \[`([\w.]+)`\]\(api/", pages()["api.md"], re.M)
+    headings = [h for name, text in pages().items() for h in re.findall(r"^### (?:class )?(\S+)$", text, re.M)]
+    assert sorted(listed) == sorted(headings)
+    assert len(set(listed)) == len(listed) > 80
+
+
 def test_what_public_functions_take_and_return_is_on_a_page():
-    headings = {name.split(".")[-1] for text in pages().values() for name in re.findall(r"^### (\S+)$", text, re.M)}
+    headings = {
+        name.split(".")[-1] for text in pages().values() for name in re.findall(r"^### (?:class )?(\S+)$", text, re.M)
+    }
     classes = {t.name for module in MODULES for t in PUBLIC[module] if t.is_class}
     missing = set()
     for theme in api_reference.THEMES:
@@ -207,12 +220,10 @@ def test_what_public_functions_take_and_return_is_on_a_page():
 
 def anchors_of(text):
     """Where GitHub's links to the headings of a page lead, written down apart from what made the page."""
-    seen, found = [], set()
-    for heading in re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M):
-        plain = "".join(c for c in heading.lower().replace(" ", "-") if c.isalnum() or c in "-_")
-        found.add(plain if plain not in seen else f"{plain}-{seen.count(plain)}")
-        seen.append(plain)
-    return found
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
+    found = ["".join(c for c in heading.lower().replace(" ", "-") if c.isalnum() or c in "-_") for heading in headings]
+    assert len(set(found)) == len(found)  # Else GitHub numbers them.
+    return set(found)
 
 
 def test_links_of_the_pages_lead_somewhere():
@@ -230,6 +241,18 @@ def test_links_of_the_pages_lead_somewhere():
 def test_no_sign_of_an_equation_becomes_emphasis_and_what_is_indented_stays():
     told = api_reference.prose("‖F_1F_2ᵀ‖_* of `a_*`, a*b\n\n    x_* = y_*\n\n- no list <tag> d_μ")
     assert told == "‖F_1F_2ᵀ‖\\_\\* of `a_*`, a\\*b\n\n    x_* = y_*\n\n\\- no list \\<tag> d_μ"
+
+
+def test_a_reader_of_markdown_sees_neither_emphasis_nor_tags_in_the_equations():
+    titles = re.findall(r"(?<!\*)\*([^*\n]+)\*(?!\*)", api_reference.INTRO)
+    for name, text in pages().items():
+        for token in MarkdownIt("commonmark").parse(text):
+            inside = token.children or [token]
+            assert not any("html" in child.type for child in inside), token.content
+            places = [k for k, child in enumerate(inside) if child.type == "em_open"]
+            assert name == "api.md" or not places, token.content
+            assert all(inside[k + 1].content in titles for k in places), token.content
+    assert len(titles) == 2
 
 
 def test_the_readme_leads_to_the_page():

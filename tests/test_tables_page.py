@@ -72,8 +72,8 @@ def test_every_table_has_a_question_and_nothing_else_has_one():
 def test_the_line_of_a_table_runs_on_such_a_table(name, written):
     question, line = example(name)
     assert f"### {name}\n" in page()
-    assert f"\n*{question}*\n\n    {line}\n" in page()
-    assert len(line) <= 140
+    assert f"\n*{question}*\n\n```python\n{line}\n```\n" in page()
+    assert len(line) <= 125
     written(TABLES[name])
     answer = eval(line, {"pl": pl})
     assert isinstance(answer, (pl.DataFrame, pl.Series, float))
