@@ -22,7 +22,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_house.py
+	$(BIN)/python -m pytest -q tests/test_house.py tests/test_typing.py
 
 # Every benchmark but the million texts, on a quiet machine; then docs/performance.md. Some of them: python -m benchmarks NAME …
 bench: $(VENV)/.bench

@@ -1,4 +1,4 @@
-"""Write docs/tables.md and docs/configuration.md from the code that decides them: python docs/generate.py."""
+"""Write the pages of docs/ that code decides, tables, configuration and API: python docs/generate.py."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args, get_origin
 
 from pydantic import BaseModel
+from table_examples import example
 
 from jobs import diagnose_schema, evaluate_schema, night_schema, pairs_schema, schema, tune_schema
 from jobs.config import AuditConfig
@@ -15,17 +16,10 @@ from jobs.tune_config import TuneConfig
 HERE = Path(__file__).parent
 
 
-def tables() -> str:
-    """Every table with its columns."""
-    lines = [
-        "# Tables",
-        "",
-        "Generated from the `…schema.py` files of `jobs/` by `python docs/generate.py`.",
-        "Each file is Parquet; units and meanings are also in its column metadata. Read one with",
-        "`polars.read_parquet('RUN/tables/collapse_summary.parquet')`.",
-    ]
-    parts = [schema.texts(384), schema.factors(384), schema.REJECTED, schema.SHARDS]
-    sections = (
+def tables_by_section() -> tuple[tuple[str, tuple[schema.Table, ...]], ...]:
+    """Headings and the tables below each."""
+    parts = (schema.texts(384), schema.factors(384), schema.NEIGHBOURS, schema.REJECTED, schema.SHARDS)
+    return (
         ("Tables of a run: `tables/`", schema.TABLES),
         ("The gate, the record of nights, and `tempscale compare`", night_schema.EVERY),
         ("Tables of `tempscale pairs`: `tables/`", pairs_schema.TABLES),
@@ -34,10 +28,24 @@ def tables() -> str:
         ("Tables of `tempscale tune`: `tables/`", tune_schema.EVERY),
         ("Parts of a run", parts),
     )
-    for heading, found in sections:
+
+
+def tables() -> str:
+    """Every table with a question that it answers and its columns."""
+    lines = [
+        "# Tables",
+        "",
+        "Generated from the `…schema.py` files of `jobs/` by `python docs/generate.py`.",
+        "Each file is Parquet; units and meanings are also in its column metadata. Each table comes with a question that it",
+        "answers in one line of polars (`import polars as pl`). RUN is the run's folder, NIGHTS the folder of the nights,",
+        "COMPARED what `tempscale compare --out` was told; each may be on object storage.",
+    ]
+    for heading, found in tables_by_section():
         lines += ["", f"## {heading}"]
         for table in found:
+            question, answer = example(table.name)
             lines += ["", f"### {table.name}", "", f"{table.meaning[0].upper()}{table.meaning[1:]}.", ""]
+            lines += [f"*{question}*", "", "```python", answer, "```", ""]
             lines += ["| column | type | unit | meaning |", "| --- | --- | --- | --- |"]
             lines += [
                 f"| {c.name} | {str(c.type).replace('[384]', '[d]')} | {c.unit} | {c.meaning} |" for c in table.columns
@@ -95,5 +103,8 @@ def _is_section(annotation: object) -> bool:
 PAGES = {"tables.md": tables, "configuration.md": configuration}
 
 if __name__ == "__main__":
-    for name, page in PAGES.items():
-        (HERE / name).write_text(page(), "utf-8")
+    import api_reference
+
+    for name, page in ({name: page() for name, page in PAGES.items()} | api_reference.pages()).items():
+        (HERE / name).parent.mkdir(exist_ok=True)
+        (HERE / name).write_text(page, "utf-8")

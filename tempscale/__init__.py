@@ -65,12 +65,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'tempscale' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"tempscale.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # A type checker would take any name for one of ours.
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module 'tempscale' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"tempscale.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 class _Package(ModuleType):

@@ -19,14 +19,21 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tempscale.architectures import Architecture, Places, base_model, family_of, places, supported
+from tempscale.divisors import divided, head_temperatures, text_temperatures
 from tempscale.temperature import Temperature, TemperatureError
 
 _ATTACHMENT = "_tempscale_attachment"
 Model = TypeVar("Model")
+"""A transformers model, or a SentenceTransformer or an Encoder around one: what comes in also goes out."""
 
 
 def attach(model: Model, temperature: Temperature | float | str | Mapping[str, Any]) -> Model:
-    """Divide every attention logit of `model` by τ, in place, from now on (S1 eq. 6).
+    """Divide every attention logit of `model` by τ, in place, from now on.
+
+        A = softmax(QKᵀ / (τ√d)), so that A_τ ∝ A_1^{1/τ} row by row         S1 eq. 6
+
+    The query is divided in the precision of the model, and so is the additive position bias of T5 and MPNet; `verify`
+    proves it on the model at hand.
 
     Args:
         model: a transformers model of a supported family, or a SentenceTransformer or an Encoder around one.
@@ -59,8 +66,15 @@ def attach(model: Model, temperature: Temperature | float | str | Mapping[str, A
 def detach(model: Model) -> Model:
     """Take the temperature off `model`: it computes again what it did before `attach`, to the bit.
 
+    Args:
+        model: what `attach` was given, or the transformers model inside.
+
+    Returns:
+        The same model.
+
     Raises:
         TemperatureError: the model has no temperature.
+        UnsupportedArchitecture: it is no transformers model and holds none.
     """
     base = base_model(model)
     present = attachment(base)
@@ -73,17 +87,35 @@ def detach(model: Model) -> Model:
 
 
 def attached(model: Any) -> Temperature | None:
-    """The temperature that `model` has, or None."""
+    """The temperature that `model` has.
+
+    Args:
+        model: a transformers model, or a SentenceTransformer or an Encoder around one.
+
+    Returns:
+        What was attached; None where nothing is.
+
+    Raises:
+        UnsupportedArchitecture: it is no transformers model and holds none.
+    """
     present = attachment(base_model(model))
     return None if present is None else present.temperature
 
 
 @contextmanager
 def role(model: Any, name: str | None) -> Iterator[None]:
-    """Within it, `model` embeds texts of this role: «query» or «document». None changes nothing.
+    """Within it, `model` embeds texts of one role, for a temperature that depends on it.
+
+    Args:
+        model: a transformers model, or a SentenceTransformer or an Encoder around one.
+        name: «query» or «document»; None changes nothing.
+
+    Yields:
+        Nothing; afterwards the role is what it was before.
 
     Raises:
-        TemperatureError: the role is unknown.
+        TemperatureError: the role is unknown, and the model has a temperature.
+        UnsupportedArchitecture: it is no transformers model and holds none.
     """
     present = attachment(base_model(model))
     if name is None or present is None:
@@ -105,13 +137,35 @@ def _recompile() -> None:
 
 
 def attachment(base: nn.Module) -> Attachment | None:
-    """What `attach` left on a base model."""
+    """What `attach` left on a base model.
+
+    Args:
+        base: from `base_model`.
+
+    Returns:
+        The attachment; None where there is none.
+    """
     present = getattr(base, _ATTACHMENT, None)
     return present if isinstance(present, Attachment) else None
 
 
 class Attachment:
-    """The temperature on one model and the hooks that apply it. Pickles with the model, for pools of processes."""
+    """The temperature on one model and the hooks that apply it. Pickles with the model, for pools of processes.
+
+    Args:
+        temperature: what divides the logits.
+        model: what `attach` was given.
+        base: the transformers model inside.
+        found: its `places`.
+
+    Attributes:
+        temperature: what divides the logits.
+        enabled: whether it does so now; `verify` looks at the model without.
+        role: the role of the texts under way, where it was said.
+
+    Raises:
+        TemperatureError: in a forward pass, where the texts' lengths or their role cannot be told.
+    """
 
     def __init__(self, temperature: Temperature, model: Any, base: nn.Module, found: list[Places]) -> None:
         self.temperature = self._now = temperature
@@ -246,51 +300,3 @@ class Attachment:
     def _own_bias(self, numbers: list[int], module: Any, *args: Any, **kwargs: Any) -> Tensor:
         bias: Tensor = type(module).compute_bias(module, *args, **kwargs)
         return self._divide_bias(numbers, bias) if self.enabled else bias
-
-
-def divided(values: Tensor, tau: Tensor | float) -> Tensor:
-    """Values by τ in the values' precision; in half precision τ itself is not rounded."""
-    return (values / tau).to(values.dtype)
-
-
-def head_temperatures(taus: tuple[float, ...], layout: str, output: Tensor) -> Tensor:
-    """τ of each head, shaped to divide a query of this layout."""
-    tau = torch.tensor(taus, dtype=torch.float32, device=output.device)
-    if layout == "token_head":
-        return tau[:, None]
-    if layout == "head_token":
-        return tau[:, None, None]
-    width = output.shape[-1] // (3 if layout == "fused" else 1)
-    return tau.repeat_interleave(width // len(taus))
-
-
-def text_temperatures(temperature: Temperature, given: Mapping[str, Any]) -> Tensor:
-    """τ of each text of a batch, (text, 1), or of each token of an unpadded one, (1, token): float32.
-
-    Args:
-        temperature: a schedule by length.
-        given: the arguments of the model's forward: attention_mask, or cu_seq_lens_q of an unpadded batch, or neither.
-
-    Raises:
-        TemperatureError: the texts' lengths cannot be told.
-    """
-    mask, packed = given.get("attention_mask"), given.get("cu_seq_lens_q")
-    if packed is not None:
-        lengths = packed.diff()
-        return _of_lengths(temperature, lengths.repeat_interleave(lengths))[None]
-    tokens = given.get("input_ids") if given.get("input_ids") is not None else given.get("inputs_embeds")
-    if mask is None and tokens is not None:
-        return _of_lengths(temperature, torch.full((len(tokens),), tokens.shape[1], device=tokens.device))[:, None]
-    if not isinstance(mask, Tensor) or mask.ndim != 2:
-        raise TemperatureError("a temperature by length needs a mask (texts, tokens) to tell how long each text is")
-    return _of_lengths(temperature, (mask != 0).sum(-1))[:, None]
-
-
-def _of_lengths(temperature: Temperature, lengths: Tensor) -> Tensor:
-    """`Temperature.of_length` of many lengths at once, on their device."""
-    if temperature.n0 is not None:
-        n0 = torch.tensor(float(temperature.n0), device=lengths.device)
-        return n0.log() / torch.maximum(lengths.float(), n0).log()
-    edges = torch.tensor([edge for edge, _ in temperature.steps[1:]], device=lengths.device)
-    taus = torch.tensor([tau for _, tau in temperature.steps], device=lengths.device)
-    return taus[torch.bucketize(lengths, edges, right=True)]

@@ -32,6 +32,7 @@ class Block:
     feed_forward: tuple[str, str]
     """The modules at which the feed-forward begins and ends."""
     post_norm: bool
+    """Whether the norms stand behind the residual sums."""
     branch_norm: str = ""
     """A norm between W_O and the residual sum, if there is one."""
     feed_forward_norm: str = ""
@@ -75,13 +76,19 @@ class Architecture:
     """
 
     layers: str
+    """The list of layers."""
     attention: str
+    """The attention of a layer."""
     query: str
+    """The last module of its query."""
     layout: Literal["flat", "fused", "token_head", "head_token"] = "flat"
+    """The shape of that module's output."""
     bias: Literal["argument", "returned", "own"] | None = None
+    """How a position bias reaches the logits."""
     bias_table: str = ""
     """The bias's embedding: from the base model where it is shared (`argument`), else from the attention."""
     probabilities: int = 1
+    """Where the attention probabilities stand in what the attention returns."""
     norm_offset: float = 0.0
     """A norm multiplies by offset + weight (1 for gemma), which folding must know."""
     decoder: bool = False
@@ -91,6 +98,7 @@ class Architecture:
     asks: bool = False
     """Whether it returns the probabilities only when asked to with `output_attentions`."""
     block: Block = _BERT_BLOCK
+    """What a layer does around its attention."""
 
 
 _BERT = Architecture("encoder.layer", "attention.self", "attention.self.query")
@@ -132,6 +140,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "qwen3": replace(_DECODER, query="self_attn.q_norm", layout="token_head"),
     "gemma3_text": replace(_DECODER, query="self_attn.q_norm", layout="head_token", norm_offset=1.0, block=_GEMMA_BLOCK),
 }
+"""The families that are supported, by their config's `model_type`."""
 
 _DEBERTA = (
     "its disentangled attention adds products of relative positions with query and key, each of which must be divided too"
@@ -156,14 +165,25 @@ class Places:
     """The modules of one layer that matter to temperature. Layers that share weights share modules."""
 
     layer: nn.Module
+    """The whole layer."""
     attention: nn.Module
+    """Its attention."""
     query: nn.Module
+    """What is divided by τ."""
     bias_table: nn.Embedding | None
+    """The position bias by bucket and head, (buckets, heads); None where there is none."""
     heads: int
+    """Heads of its attention."""
 
 
 def base_model(model: Any) -> nn.Module:
-    """The transformer inside `model`: a transformers model, with or without a head, a SentenceTransformer or an Encoder.
+    """The transformer inside `model`.
+
+    Args:
+        model: a transformers model, with or without a head, compiled or not, a SentenceTransformer or an Encoder.
+
+    Returns:
+        The base model, without heads.
 
     Raises:
         UnsupportedArchitecture: no transformers model is found inside.
@@ -185,13 +205,26 @@ def base_model(model: Any) -> nn.Module:
 
 
 def family_of(base: nn.Module) -> str:
-    """The family of a base model, as its config names it."""
+    """The family of a base model.
+
+    Args:
+        base: from `base_model`.
+
+    Returns:
+        Its config's `model_type`.
+    """
     config: Any = base.config
     return str(getattr(config, "model_type", "") or type(base).__name__)
 
 
 def supported(family: str) -> Architecture:
-    """The places of a family, by its config's `model_type`.
+    """The places of a family.
+
+    Args:
+        family: its config's `model_type`.
+
+    Returns:
+        Its row of the table.
 
     Raises:
         UnsupportedArchitecture: the family is not in the table; the message says what it would need.
@@ -206,6 +239,12 @@ def supported(family: str) -> Architecture:
 
 def places(model: Any) -> list[Places]:
     """The places of every layer of `model`, in the order in which a forward pass meets them.
+
+    Args:
+        model: anything that `base_model` takes.
+
+    Returns:
+        One entry a layer, at least one.
 
     Raises:
         UnsupportedArchitecture: the family is not in the table, or the model does not look as the table says.
@@ -234,7 +273,13 @@ def places(model: Any) -> list[Places]:
 
 
 def use_kernel(base: Any, found: list[Places], kernel: str) -> None:
-    """Switch the attention kernel, also where a model keeps a copy of its configuration (umt5 in transformers 5.17)."""
+    """Switch the attention kernel, also where a model keeps a copy of its configuration (umt5 in transformers 5.17).
+
+    Args:
+        base: from `base_model`.
+        found: its `places`.
+        kernel: as transformers names it, such as «eager» or «sdpa».
+    """
     base.set_attn_implementation(kernel)
     for place in found:
         config: Any = getattr(place.attention, "config", None)

@@ -14,6 +14,7 @@ import torch
 from tempscale.checkpoint import first_line
 
 Result = TypeVar("Result")
+"""What a micro-batch leaves."""
 _PADDING, _LEAST_SHARE = 0.04, 0.25
 """Padding that ends a micro-batch, and the share of the budget from which it does: too small a batch costs more."""
 NO_MEMORY = "it needs more memory than there is"
@@ -25,6 +26,13 @@ def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
 
     A batch of a quarter of the budget or more also ends where the next sequence would make padding 4 % of its tokens.
     Ties keep their order, so the batches follow from the lengths alone.
+
+    Args:
+        lengths: of each sequence, in tokens.
+        token_budget: in tokens, padding included.
+
+    Returns:
+        Each index in one batch.
     """
     batches: list[list[int]] = []
     longest = tokens = 0
@@ -49,7 +57,7 @@ def run_batches(
     failed: dict[int, str] | None = None,
     before: Callable[[list[int]], None] | None = None,
 ) -> Iterator[Result]:
-    """Run every batch; yields the results of those that ran, whole or in halves.
+    """Run every batch, whole or in halves.
 
     Args:
         batches: indices of sequences.
@@ -57,6 +65,9 @@ def run_batches(
         halved: gets every batch that memory did not hold.
         failed: gets the reason of every sequence that fails alone; where None, such an error is raised.
         before: told each batch before it runs.
+
+    Yields:
+        The result of each batch, or half of one, that ran.
 
     Raises:
         Exception: what `run` raised for a sequence alone, or what left the device unusable.
@@ -90,7 +101,14 @@ def run_batches(
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that a device, or this machine, has no memory left."""
+    """Whether an error says that a device, or this machine, has no memory left.
+
+    Args:
+        error: any.
+
+    Returns:
+        True also where a kernel's library says so in words of its own.
+    """
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(
@@ -100,5 +118,12 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def lost_device(error: BaseException) -> bool:
-    """Whether nothing more can run in this process: a CUDA context does not outlive a failed kernel."""
+    """Whether nothing more can run in this process: a CUDA context does not outlive a failed kernel.
+
+    Args:
+        error: any.
+
+    Returns:
+        True for an error of CUDA that is no want of memory.
+    """
     return isinstance(error, RuntimeError) and not out_of_memory(error) and "CUDA error" in str(error)

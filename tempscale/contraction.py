@@ -34,7 +34,18 @@ class Contraction(NamedTuple):
 
 
 def contraction(layer: Layer) -> Contraction:
-    """ρ, r, C, S(X)/‖μ(X)‖², its bound and the within-text cosine of one layer's pass (S2 §6), in float64."""
+    """ρ, r, C, S(X)/‖μ(X)‖², its bound and the within-text cosine of one layer's pass.
+
+        ρ = S(Z)/S(H),   r = S(H)/‖μ(Y)‖²                                    S2 eq. 14
+        C = [S(X)/‖μ(X)‖²] / [S(Y)/‖μ(Y)‖²]                                  S2 Definition 3
+        S(X)/‖μ(X)‖² ≤ C·(1 + √ρ)²·r                                         S2 eq. 47
+
+    Args:
+        layer: one layer's pass over one text, from `layers.observe`.
+
+    Returns:
+        Float64 scalars; NaN or infinite where tokens do not differ (one token) or a mean is zero.
+    """
     h, z, y, x = (tokens.double() for tokens in (layer.h, layer.z, layer.y, layer.x))
     rho, r = scatter(z) / scatter(h), scatter(h) / _square(y.mean(0))
     spread = scatter(x) / _square(x.mean(0))
@@ -52,6 +63,9 @@ def head_contraction(layer: Layer, gains: Float[Tensor, " head"]) -> Float[Tenso
     Args:
         layer: one layer's pass.
         gains: what `gain` returns for this layer.
+
+    Returns:
+        λ_h ≥ 0, (head,).
     """
     n = layer.attention.shape[-1]
     left = torch.stack([high_frequency(own.double()).square().sum() for own in layer.attention])
@@ -60,9 +74,15 @@ def head_contraction(layer: Layer, gains: Float[Tensor, " head"]) -> Float[Tenso
 
 
 def gain(layer: Layer) -> Float[Tensor, " head"]:
-    """‖W^o_hW^v_h‖_op of each head: it follows from the weights alone.
+    """‖W^o_hW^v_h‖_op of each head (in S2 eq. 13): it follows from the weights alone.
 
     From two QR decompositions and the singular values of a width×width product: no d×d matrix is formed.
+
+    Args:
+        layer: a pass of this layer over any text.
+
+    Returns:
+        Float64 (head,), ≥ 0.
     """
     out, value = layer.output_weights.double(), layer.value_weights.double()
     right = torch.linalg.qr(value.mT, mode="r").R
@@ -72,7 +92,14 @@ def gain(layer: Layer) -> Float[Tensor, " head"]:
 
 
 def scatter(tokens: Float[Tensor, "token dim"]) -> Tensor:
-    """S(M) = (1/n)Σ‖m_j − μ(M)‖² (S2 12)."""
+    """S(M) = (1/n)Σ‖m_j − μ(M)‖² (S2 eq. 12).
+
+    Args:
+        tokens: M, at least one row.
+
+    Returns:
+        A scalar ≥ 0, in the precision of `tokens`.
+    """
     return (tokens - tokens.mean(0)).square().sum() / len(tokens)
 
 

@@ -32,16 +32,16 @@ def scan(
         cosines: (rows, columns) float32.
         first_row, first_column: where the block stands in the super-tile.
         diagonal: rows and columns of the super-tile are the same texts: only column > row counts.
-        row_interval: length interval of every row of the super-tile.
-        column_starts: first column of every interval in the super-tile, and the end.
+        row_interval: (rows,) int64, length interval of every row of the super-tile.
+        column_starts: (intervals + 1,) int64, first column of every interval in the super-tile, and the end.
         first, second: Σcos and Σcos², (interval, interval) float64.
         pairs: (interval, interval) int64.
         histogram: (interval, interval, bins) uint32; the caller empties it before it can overflow.
-        bins: scratch, int32, one row long.
+        bins: (columns,) int32, scratch.
         row_near, column_near: (texts, k) float32, largest cosines so far, descending; k = 0 looks for none.
         row_label, column_label: (texts, k) int32, the neighbours' ranks by id.
-        row_ids, column_ids: each text's own rank by id, which settles ties.
-        row_floor, column_floor: the last of each row of these, of the cosines' type; infinite where k = 0.
+        row_ids, column_ids: (texts,) int32, each text's own rank by id, which settles ties.
+        row_floor, column_floor: (texts,) of the cosines' type, the last of each text's neighbours; infinite where k = 0.
         duplicate: cosine from which a pair is a near-duplicate.
         duplicates: (interval, interval) int64, how many there are.
         pair_cosine, pair_ids: (capacity,) float32 and (capacity, 2) int32, the near-duplicates of largest cosine.
@@ -174,7 +174,17 @@ def _candidates(row: np.ndarray, start: int, stop: int, floor: float, column_flo
 
 @_compiled
 def keep(near: np.ndarray, label: np.ndarray, value: float, own: int) -> float:
-    """Insert a neighbour where it belongs, larger cosine first, ties by label; returns the new last cosine."""
+    """Insert a neighbour where it belongs, larger cosine first, ties by label.
+
+    Args:
+        near: (k,) cosines of the neighbours so far, k ≥ 1; changed.
+        label: (k,) their labels; changed.
+        value: the cosine of one more.
+        own: its label.
+
+    Returns:
+        The last cosine of the list as it is now.
+    """
     last = len(near) - 1
     if value < near[last] or (value == near[last] and own >= label[last]):
         return float(near[last])

@@ -24,7 +24,15 @@ def cosine_tile_on(
     device: str, precision: Precision, rows: Block, columns: Block, intervals: int, diagonal: bool, neighbours: int,
     duplicate: float, listed: int,
 ) -> CosineTile:  # fmt: skip
-    """See `cosine.cosine_tile`."""
+    """What `cosine.cosine_tile` says, on a device.
+
+    Args:
+        device: where the product is made, such as «cuda».
+        precision, rows, columns, intervals, diagonal, neighbours, duplicate, listed: as there.
+
+    Returns:
+        As there, on the CPU.
+    """
     left, right = (torch.tensor(block.embeddings, device=device) for block in (rows, columns))
     if precision == "bfloat16":
         left, right = left.bfloat16(), right.bfloat16()

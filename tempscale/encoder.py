@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from tempscale import apply
@@ -32,11 +33,29 @@ Precision = Literal["float32", "bfloat16"]
 class Encoder:
     """A transformer, its tokenizer, its pooling and one attention temperature.
 
-    enc = Encoder.load("path or hub name", temperature=0.8)
-    out = enc.encode(texts)        # out.embeddings (texts, d), out.moments.spread (texts,)
+        enc = Encoder.load("path or hub name", temperature=0.8)
+        out = enc.encode(texts)        # out.embeddings (texts, d), out.moments.spread (texts,)
+
+    Which texts run together follows from their lengths and the token budget alone, and so do the last digits of a result.
+
+    Args:
+        model: a transformers model of a supported family; it is put into evaluation mode.
+        tokenizer: its own.
+        head: from token embeddings to text embeddings.
+        token_budget: padded tokens of one micro-batch, ≥ 1.
+        precision: what the transformer computes in.
 
     Attributes:
+        model: the transformers model; `attach`, `verify` and `fold` also take the encoder itself.
+        tokenizer: its `Tokenizer`; `tokenizer.max_length` is where texts are cut.
+        head: pooling and what follows it.
+        token_budget: padded tokens of one micro-batch.
+        precision: what the transformer computes in.
         halved: micro-batches so far that memory did not hold and that ran in halves.
+
+    Raises:
+        ValueError: a token budget below 1, or an unknown precision.
+        UnsupportedArchitecture: the model's family is not supported.
     """
 
     def __init__(
@@ -73,14 +92,20 @@ class Encoder:
             name: a transformers or sentence-transformers folder, or a hub name; the demo MiniLM unless given.
             temperature: τ in (0, 2], a schedule, or anything `Temperature.of` reads.
             max_length: in tokens; the model's own limit unless given.
-            token_budget: padded tokens of one micro-batch.
+            token_budget: padded tokens of one micro-batch, ≥ 1.
             device: CUDA where there is one, else CPU, unless given.
             precision: bfloat16 runs the transformer under torch's autocast: faster where the processor has it.
             long: what becomes of texts beyond `max_length`: cut, or run in chunks of it whose token embeddings together
                 are the text's; exact for moments and factors, and for embeddings the mean over chunks by tokens.
 
+        Returns:
+            An encoder in float32 weights, on the device.
+
         Raises:
-            ModelError, UnsupportedArchitecture, TemperatureError: each a sentence.
+            ModelError: the folder or hub name gives no safetensors model, or `max_length` or `long` does not fit it.
+            UnsupportedArchitecture: the model's family is not supported.
+            TemperatureError: τ cannot be used, or names other layers or heads than the model has.
+            ValueError: a token budget below 1, or an unknown precision.
         """
         folder = resolve(str(name) if name is not None else default_model())
         check_family(folder)
@@ -93,11 +118,18 @@ class Encoder:
 
     @property
     def temperature(self) -> Temperature:
-        """The temperature of every following `encode`."""
+        """The temperature of every following `encode`; `Temperature(1.0)` where none is attached."""
         return apply.attached(self.model) or Temperature(1.0)
 
     def set_temperature(self, temperature: Temperature | float | str | Mapping[str, Any]) -> None:
-        """Replace the temperature; τ = 1 leaves the model untouched, free to attach another."""
+        """Replace the temperature; τ = 1 leaves the model untouched, free to attach another.
+
+        Args:
+            temperature: τ in (0, 2], a schedule, or anything `Temperature.of` reads.
+
+        Raises:
+            TemperatureError: it cannot be used, or names other layers or heads than the model has; the one before stays.
+        """
         temperature = Temperature.of(temperature)
         before = apply.attached(self.model)
         if before is not None:
@@ -119,7 +151,26 @@ class Encoder:
         max_length: int | None = None,
         role: str | None = None,
     ) -> Encoded:
-        """Embed texts: no prompt is added. See `encode_tokens`."""
+        """Embed texts; no prompt is added.
+
+            u = pool(x_1 … x_n) / ‖pool(x_1 … x_n)‖,  for mean pooling  pool = μ = (1/n)Σ x_j          S2 eq. 2
+
+        Args:
+            texts: strings.
+            moments: also compute ‖μ‖, spread and within-text cosine of each text.
+            factors: also return each text's unit mean and covariance factor (min(tokens, d), d).
+            max_length: where texts are cut, in tokens from 3 to the model's limit; the encoder's own unless given.
+            role: «query» or «document», for a temperature that depends on it.
+
+        Returns:
+            `Encoded`: embeddings (texts, d) of unit norm and, unless left out, moments (texts,); float32, on the CPU, in
+            the order of the texts.
+
+        Raises:
+            TypeError: texts is one string.
+            ModelError: `max_length` is out of range.
+            TemperatureError: the temperature depends on the role and none is given, or the role is unknown.
+        """
         return self.encode_tokens(self.tokenizer(texts, max_length), moments=moments, factors=factors, role=role)
 
     def encode_tokens(
@@ -144,6 +195,9 @@ class Encoder:
                 that the tokenizer failed on.
             batches: which sequences of `tokens` run together, each in one of them; `self.batches(tokens)` unless given.
             before: told the sequences of each micro-batch before it runs.
+
+        Returns:
+            As `encode`; a text that failed, or whose sequences are in no batch, has NaN.
 
         Raises:
             TemperatureError: the temperature depends on the role and none is given.
@@ -183,12 +237,18 @@ class Encoder:
             finish = lambda pooled: self.head.finish(pooled.to(device)).cpu()  # noqa: E731
             return gather(tokens, passes, width, failed or {}, halved, finish, (moments, factors is not False), chunked)
 
-    def token_embeddings(self, ids: Sequence[int], role: str | None = None) -> Tensor:
+    def token_embeddings(self, ids: Sequence[int], role: str | None = None) -> Float[Tensor, "token dim"]:
         """Last-layer token embeddings (tokens, d) of one text, run alone; float32, on the CPU.
 
         Args:
             ids: its tokens, special tokens included.
             role: as in `encode_tokens`.
+
+        Returns:
+            What S2 calls x_1 … x_n, as rows (tokens, d), under the encoder's temperature and before any pooling.
+
+        Raises:
+            TemperatureError: the temperature depends on the role and none is given.
         """
         device = next(self.model.parameters()).device
         with apply.role(self.model, role), torch.inference_mode():
@@ -196,7 +256,14 @@ class Encoder:
         return hidden[0].float().cpu()
 
     def batches(self, tokens: Tokens) -> list[list[int]]:
-        """Which sequences run together; those of texts that the tokenizer failed on in none."""
+        """Which sequences run together; those of texts that the tokenizer failed on in none.
+
+        Args:
+            tokens: from this encoder's tokenizer.
+
+        Returns:
+            Micro-batches of at most `token_budget` padded tokens, or of one sequence, longest first.
+        """
         batches = micro_batches([len(ids) for ids in tokens.ids], self.token_budget)
         owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
         return _without(batches, lambda i: owner[i] in tokens.failed)
@@ -214,6 +281,12 @@ class Encoder:
             wanted: indices of texts.
             role: as in `encode_tokens`.
             without: texts that are left out of their micro-batches, because the model cannot run them.
+
+        Returns:
+            Text -> unit mean (d,) and covariance factor (min(tokens, d), d), float32, on the CPU.
+
+        Raises:
+            TemperatureError: the temperature depends on the role and none is given.
         """
         owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
         batches = _without(self.batches(tokens), lambda i: owner[i] in without)

@@ -15,6 +15,7 @@ from tempscale.spectrum import sigma_a
 from tempscale.temperature import LARGEST_TAU, Temperature, TemperatureError
 
 LOWEST_TAU = 0.1
+"""The fit looks no lower."""
 _FEWEST_TEXTS = 4
 _MOST_TEXTS = 16
 _TAU_TOLERANCE = 2e-3
@@ -24,10 +25,13 @@ class Step(NamedTuple):
     """One length of the fit."""
 
     tokens: int
+    """The length that the texts were cut to."""
     texts: int
+    """How many there were."""
     untouched: float
     """Mean σ_a at τ = 1."""
     tau: float
+    """The one found, to three decimals, in [0.1, 2]."""
     fitted: float
     """Mean σ_a at `tau`."""
 
@@ -40,6 +44,7 @@ class FittedLength(NamedTuple):
     target: float
     """Mean σ_a at n₀ tokens and τ = 1."""
     steps: list[Step]
+    """The lengths above n₀, ascending."""
 
 
 def fit_by_length(
@@ -50,6 +55,8 @@ def fit_by_length(
     on_length: Callable[[int], None] = lambda tokens: None,
 ) -> FittedLength:
     """The step table τ(n) that keeps the measured mean σ_a at its value for n₀ tokens (S1 §2, measured, not Theorem 3).
+
+        τ(n):  mean σ_a(n, τ) = mean σ_a(n₀, 1),   σ_a = ‖(I − (1/n)11ᵀ)A‖₂
 
     The same texts are cut to n₀, √2·n₀, 2n₀, … tokens; at each length τ is found by Brent's method on the mean of σ_a over
     texts, layers and heads, the whole model running under that τ. Where σ_a falls with length, as S1 has it, τ < 1; where
@@ -63,8 +70,12 @@ def fit_by_length(
         n0: the length in tokens whose filter is the target, special tokens included.
         on_length: told each length when it is done.
 
+    Returns:
+        The schedule by length, its target, and what was measured at each length. τ is found to 0.002.
+
     Raises:
         TemperatureError: n₀ is out of range, or too few texts are long enough.
+        UnsupportedArchitecture: the model's family is not supported.
     """
     limit = encoder.tokenizer.max_length
     if isinstance(n0, bool) or not isinstance(n0, int) or not 3 <= n0 <= limit:
@@ -87,7 +98,20 @@ def fit_by_length(
 
 
 def mean_sigma_a(encoder: Encoder, ids: Sequence[Sequence[int]], tau: float) -> float:
-    """Mean σ_a over texts, layers and heads, under one τ; one layer's attention is held at a time."""
+    """Mean σ_a over texts, layers and heads, under one τ (S1 §2); one layer's attention is held at a time.
+
+    Args:
+        encoder: any `Encoder`; its own temperature is set aside meanwhile.
+        ids: the tokens of each text, special tokens included; at least one text.
+        tau: in (0, 2].
+
+    Returns:
+        A number in [0, √n] for texts of n tokens, in float64; each σ_a is right to 1e-4 of itself.
+
+    Raises:
+        TemperatureError: τ is out of range.
+        UnsupportedArchitecture: the model's family is not supported.
+    """
     values: list[torch.Tensor] = []
     with _instead(encoder, tau):
         for text in ids:

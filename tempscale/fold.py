@@ -18,11 +18,15 @@ from tempscale.temperature import Temperature, TemperatureError
 
 
 def fold(model: Model, temperature: Temperature | float | str | Mapping[str, Any]) -> Model:
-    """Divide the weights behind every attention logit by τ, in place and for good (S1 eq. 6).
+    """Divide the weights behind every attention logit by τ, in place and for good.
+
+        A = softmax(QKᵀ / (τ√d)),  Q ← Q/τ                                   S1 eq. 6
+
+    In float64, rounded once to the precision of the weights; the table of a position bias (T5, MPNet) likewise.
 
     Args:
         model: a transformers model of a supported family, or a SentenceTransformer around one, without a temperature.
-        temperature: a constant, one by layer, or one by layer and head. In half precision each weight is rounded once.
+        temperature: a constant, one by layer, or one by layer and head, each τ in (0, 2].
 
     Returns:
         The same model, now a plain one: `attached` knows nothing of the temperature.
@@ -56,8 +60,14 @@ def fold(model: Model, temperature: Temperature | float | str | Mapping[str, Any
 def check_foldable(base: nn.Module, temperature: Temperature, found: list[Places]) -> None:
     """Raise unless the weights of `base` can express the temperature.
 
+    Args:
+        base: from `architectures.base_model`.
+        temperature: any.
+        found: its `architectures.places`.
+
     Raises:
         TemperatureError: they cannot; the sentence says why and what to do instead.
+        UnsupportedArchitecture: the model's family is not supported.
     """
     family = family_of(base)
     architecture = supported(family)

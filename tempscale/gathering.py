@@ -24,10 +24,13 @@ class Encoded:
     embeddings: Float[Tensor, "text dim"]
     """Unit norm, float32."""
     tokens: Int[Tensor, " text"]
+    """What the model saw of each: special tokens included, after truncation; those of all its chunks."""
     truncated: Bool[Tensor, " text"]
+    """Whether it saw less than the text."""
     moments: TokenMoments | None
+    """‖μ‖, spread and within-text cosine, each (text,); None where they were not asked for."""
     factors: list[Factor] | None
-    """Of each text, where asked for."""
+    """Unit mean (d,) and covariance factor (min(tokens, d), d) of each; None where they were not asked for."""
     failed: dict[int, str] = field(default_factory=dict)
     """Texts that the tokenizer or the model failed on and why, where that was asked for; all their numbers are NaN."""
     halved: list[list[int]] = field(default_factory=list)
@@ -38,11 +41,13 @@ class Pass(NamedTuple):
     """What one micro-batch leaves, on the CPU, one entry a sequence."""
 
     sequences: list[int]
+    """Which ran."""
     pooled: Tensor
     """Embeddings of texts; pooled token embeddings of chunks."""
     sums: TokenSums | None
     """Of chunks, and of texts unless `moments` are there."""
     moments: TokenMoments | None
+    """Of texts that are whole."""
     factors: dict[int, Factor]
     """By text, of texts that are whole."""
 
@@ -58,9 +63,12 @@ def gather(
         passes: what it left; sequences that failed, or were left out, are in none, and their texts get NaN.
         width: dimensions of an embedding.
         failed, halved: by sequence, see `batches.run_batches`.
-        finish: from pooled token embeddings to embeddings.
+        finish: from pooled token embeddings (sequence, dim) to embeddings (text, out).
         wanted: whether moments and factors were asked for.
         chunked: of texts in chunks, what their factors follow from.
+
+    Returns:
+        One entry a text, in the order of `tokens`.
     """
     texts = len(tokens)
     owner = torch.arange(texts) if tokens.text is None else torch.tensor(tokens.text, dtype=torch.long)

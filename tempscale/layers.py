@@ -21,6 +21,7 @@ from tempscale.architectures import Block, Places, base_model, family_of, places
 from tempscale.spectrum import sigma_s
 
 Seen = TypeVar("Seen")
+"""What a visitor makes of a layer."""
 _SOFTMAX = (nn.functional.softmax, torch.softmax, Tensor.softmax)
 
 
@@ -32,6 +33,7 @@ class Layer:
     """
 
     number: int
+    """From 0."""
     h: Float[Tensor, "token dim"]
     """What the layer is given."""
     attended: Float[Tensor, "token dim"]
@@ -39,6 +41,7 @@ class Layer:
     sigma_s: Float[Tensor, " head"]
     """Standard deviation of each head's logits, position bias and temperature included; the logits are gone by now."""
     attention: Float[Tensor, "head token token"]
+    """A: rows sum to 1."""
     values: Float[Tensor, "head token width"]
     """What each head takes means of: `attended` through W_V, with its bias."""
     attention_output: Float[Tensor, "token dim"]
@@ -46,10 +49,13 @@ class Layer:
     z: Float[Tensor, "token dim"]
     """The branch that is added to H: the attention's output, or the norm of it."""
     y: Float[Tensor, "token dim"]
+    """The first residual sum, H + Z."""
     fed: Float[Tensor, "token dim"]
     """What the feed-forward reads."""
     feed_forward_output: Float[Tensor, "token dim"]
+    """What it gives, before any norm of the branch."""
     second_sum: Float[Tensor, "token dim"]
+    """The second residual sum, behind the feed-forward."""
     x: Float[Tensor, "token dim"]
     """What the layer gives."""
     value_weights: Float[Tensor, "head width dim"]
@@ -74,6 +80,7 @@ def observe(model: Any, ids: Sequence[int], visit: Callable[[Layer], Seen], *, r
 
     Raises:
         UnsupportedArchitecture: the model's family is not in the table.
+        TemperatureError: the model's temperature depends on the role and none is given, or the role is unknown.
     """
     base: Any = base_model(model)
     found, architecture = places(model), supported(family_of(base))

@@ -26,28 +26,47 @@ FEWEST_TEXTS = 30
 _BLOCK = 65_536
 
 Floats = Float[np.ndarray, "..."]
+"""Float64 of any shape."""
 
 
 def interval_of(tokens: Int[np.ndarray, " text"], edges: Sequence[int]) -> Int[np.ndarray, " text"]:
-    """Index of the interval [edge_k, edge_{k+1}) that each length falls in; the last interval is open."""
+    """The interval [edge_k, edge_{k+1}) that each length falls in; the last interval is open.
+
+    Args:
+        tokens: lengths in tokens, special tokens included, none below the first edge.
+        edges: lower edges in tokens, (intervals,), ascending.
+
+    Returns:
+        The number of each one's interval, from 0.
+    """
     return np.asarray(np.searchsorted(np.asarray(edges), tokens, side="right") - 1)
 
 
 @dataclass(frozen=True)
 class CosineSums:
-    """Sums over the texts of each interval from which all pairwise means and variances follow. Mergeable."""
+    """Sums over the texts of each interval from which all pairwise means and variances follow (S1 Fig 1c). Mergeable."""
 
     texts: Int[np.ndarray, " interval"]
+    """n_a, how many there are, int64."""
     vectors: Float[np.ndarray, "interval dim"]
-    """s_a"""
+    """s_a = Σ u_i, float64."""
     squares: Float[np.ndarray, "interval dim dim"]
-    """M_a"""
+    """M_a = Σ u_i u_iᵀ, float64."""
     norms: Floats
     """Σ‖u_i‖² and Σ‖u_i‖⁴ of each interval, (interval, 2): n_a up to float32 rounding of the embeddings."""
 
     @classmethod
     def of(cls, embeddings: Float[np.ndarray, "text dim"], interval: Int[np.ndarray, " text"], intervals: int) -> CosineSums:
-        """Sums of one block of unit embeddings, in float64."""
+        """Sums of one block of unit embeddings, in float64.
+
+        Args:
+            embeddings: of unit norm.
+            interval: the length interval of each, from 0.
+            intervals: how many there are.
+
+        Returns:
+            The sums, in float64; 0 for an interval without a text.
+        """
         dim = embeddings.shape[1]
         texts = np.bincount(interval, minlength=intervals).astype(np.int64)
         vectors, squares = np.zeros((intervals, dim)), np.zeros((intervals, dim, dim))
@@ -60,14 +79,29 @@ class CosineSums:
         return cls(texts, vectors, squares, norms)
 
     def spread(self, place: Int[np.ndarray, " interval"], intervals: int) -> CosineSums:
-        """The same sums among more intervals: the k-th of these is the place[k]-th of those."""
+        """The same sums among more intervals.
+
+        Args:
+            place: of each interval its number among those.
+            intervals: how many those are.
+
+        Returns:
+            Sums that are 0 for the others.
+        """
         texts, dim = np.zeros(intervals, np.int64), self.vectors.shape[1]
         vectors, squares, norms = np.zeros((intervals, dim)), np.zeros((intervals, dim, dim)), np.zeros((intervals, 2))
         texts[place], vectors[place], squares[place], norms[place] = self.texts, self.vectors, self.squares, self.norms
         return CosineSums(texts, vectors, squares, norms)
 
     def merged(self, other: CosineSums) -> CosineSums:
-        """The sums of both sets of texts."""
+        """The sums of both sets of texts.
+
+        Args:
+            other: of other texts, over the same intervals.
+
+        Returns:
+            Σ of both, exact in its counts.
+        """
         return CosineSums(
             self.texts + other.texts, self.vectors + other.vectors, self.squares + other.squares, self.norms + other.norms
         )
@@ -79,7 +113,11 @@ class CosineSums:
         return between
 
     def sums(self) -> tuple[Floats, Floats]:
-        """Σ cos and Σ cos² over the unordered pairs of each cell; symmetric (interval, interval)."""
+        """Σ cos and Σ cos² over the unordered pairs of each cell (S1 Fig 1c): float64, symmetric (interval, interval).
+
+        Σ cos  = s_a·s_b             (a ≠ b),   (‖s_a‖² − n_a)/2        (a = b)
+        Σ cos² = ⟨M_a, M_b⟩_F        (a ≠ b),   (‖M_a‖_F² − n_a)/2      (a = b)
+        """
         first = self.vectors @ self.vectors.T
         flat = self.squares.reshape(len(self.texts), -1)
         second = flat @ flat.T
@@ -88,7 +126,7 @@ class CosineSums:
         return first, second
 
     def effective_rank(self) -> float:
-        """exp(entropy of the eigenvalues of UᵀU/n) of all texts: from 1 (all alike) to min(n, d)."""
+        """exp(−Σ_k p_k ln p_k), p the eigenvalues of UᵀU/n of all texts: from 1 (all alike) to min(n, d)."""
         eigenvalues = np.linalg.eigvalsh(self.squares.sum(0) / self.texts.sum()).clip(min=0.0)
         share = eigenvalues / eigenvalues.sum()
         share = share[share > 0]
@@ -100,7 +138,13 @@ def text_means(
 ) -> Float[np.ndarray, "text interval"]:
     """Each text's mean cosine with the other texts of each interval: u_i·s_b/n_b, itself left out of its own interval.
 
-    NaN where there is no other text.
+    Args:
+        embeddings: of unit norm.
+        interval: the length interval of each, from 0.
+        sums: of all texts, these among them.
+
+    Returns:
+        Float64 in [−1, 1]; NaN where there is no other text.
     """
     rows = embeddings.astype(np.float64)
     totals = rows @ sums.vectors.T
@@ -116,6 +160,9 @@ def mean_cosines(embeddings: Float[np.ndarray, "text dim"]) -> Float[np.ndarray,
 
     Args:
         embeddings: two unit vectors or more.
+
+    Returns:
+        Float64 in [−1, 1].
     """
     starts = range(0, len(embeddings), _BLOCK)
     total = sum(embeddings[start : start + _BLOCK].astype(np.float64).sum(0) for start in starts)
@@ -130,26 +177,43 @@ class Moments(NamedTuple):
     """Count, mean and sum of squared deviations of some values; mergeable (Chan et al. 1979)."""
 
     values: Floats
+    """How many there are, (column,)."""
     mean: Floats
+    """Their mean, (column,); 0 where there is none."""
     deviation: Floats
+    """Σ(v − mean)², (column,)."""
 
     @classmethod
     def of(cls, values: Float[np.ndarray, "text column"]) -> Moments:
-        """Column by column; NaN is left out."""
+        """Column by column.
+
+        Args:
+            values: one row a text; NaN is left out.
+
+        Returns:
+            Each (column,), float64.
+        """
         kept = ~np.isnan(values)
         count = kept.sum(0).astype(np.float64)
         mean = np.divide(np.where(kept, values, 0.0).sum(0), count, out=np.zeros_like(count), where=count > 0)
         return cls(count, mean, np.where(kept, (values - mean) ** 2, 0.0).sum(0))
 
     def merged(self, other: Moments) -> Moments:
-        """The moments of both sets of values."""
+        """The moments of both sets of values.
+
+        Args:
+            other: of as many columns.
+
+        Returns:
+            Each (column,): exact but for rounding in float64.
+        """
         count = self.values + other.values
         share = np.divide(other.values, count, out=np.zeros_like(count), where=count > 0)
         step = other.mean - self.mean
         return Moments(count, self.mean + step * share, self.deviation + other.deviation + step**2 * self.values * share)
 
     def variance(self) -> Floats:
-        """Sample variance (n − 1); NaN below two values."""
+        """Sample variance (n − 1), (column,); NaN below two values."""
         missing = np.full_like(self.mean, np.nan)
         return np.asarray(np.divide(self.deviation, self.values - 1, out=missing, where=self.values > 1))
 
@@ -158,21 +222,54 @@ def within_error(variance: float, texts: float) -> float:
     """Standard error of the mean over all pairs inside one set of texts: 2·sd(per-text means)/√n.
 
     Each pair counts in two texts' means, hence the 2 (the first-order term of a U-statistic of degree 2).
+
+    Args:
+        variance: sample variance of the texts' mean cosines with the others.
+        texts: n ≥ 1.
+
+    Returns:
+        ≥ 0, in the unit of the mean; for texts drawn from more: see `finite_population`.
     """
     return float(2.0 * np.sqrt(variance / texts))
 
 
 def between_error(row_variance: float, rows: float, column_variance: float, columns: float) -> float:
-    """Standard error of the mean over all pairs between two sets: √(var(row means)/n_a + var(column means)/n_b)."""
+    """Standard error of the mean over all pairs between two sets: √(var(row means)/n_a + var(column means)/n_b).
+
+    Args:
+        row_variance: sample variance of the mean cosines of one set's texts with the other set.
+        rows: n_a ≥ 1.
+        column_variance: the same of the other set's texts.
+        columns: n_b ≥ 1.
+
+    Returns:
+        ≥ 0, in the unit of the mean.
+    """
     return float(np.sqrt(row_variance / rows + column_variance / columns))
 
 
 def finite_population(texts: float, population: float) -> float:
-    """√(1 − n/N): what a standard error is multiplied by when the figure is about the N texts the n were drawn from."""
+    """√(1 − n/N): what a standard error is multiplied by when the figure is about the N texts the n were drawn from.
+
+    Args:
+        texts: n.
+        population: N.
+
+    Returns:
+        In [0, 1]; 0 where all were drawn, or there are none.
+    """
     return float(np.sqrt(max(0.0, 1.0 - texts / population))) if population > 0 else 0.0
 
 
 def gap_intervals(texts: Sequence[int], fewest: int = FEWEST_TEXTS) -> tuple[int, int] | None:
-    """The shortest and longest intervals with at least `fewest` texts, which the collapse gap compares; None if not two."""
+    """Which intervals the collapse gap compares: the mean cosine inside the longest minus that inside the shortest.
+
+    Args:
+        texts: how many texts each interval has, shortest first.
+        fewest: an interval with fewer takes no part.
+
+    Returns:
+        The numbers of the shortest and the longest interval with enough texts; None if they are not two.
+    """
     enough = [k for k, count in enumerate(texts) if count >= fewest]
     return (enough[0], enough[-1]) if len(enough) >= 2 else None

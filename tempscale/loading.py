@@ -18,6 +18,12 @@ from tempscale.temperature import Temperature
 def check_family(folder: Path) -> Architecture:
     """The places of a folder's family, told without loading the model.
 
+    Args:
+        folder: a transformers or sentence-transformers folder.
+
+    Returns:
+        The family's row of `ARCHITECTURES`.
+
     Raises:
         UnsupportedArchitecture: the family is not supported.
         ModelError: the folder's config.json cannot be read.
@@ -28,6 +34,10 @@ def check_family(folder: Path) -> Architecture:
 
 def check_temperatures(folder: Path, temperatures: Iterable[Temperature]) -> None:
     """Raise unless the model of a folder can have each temperature, told without loading the model.
+
+    Args:
+        folder: a transformers or sentence-transformers folder.
+        temperatures: any.
 
     Raises:
         UnsupportedArchitecture: the family is not supported.

@@ -18,7 +18,7 @@ class TokenMoments(NamedTuple):
     """Token moments of several texts, each (texts,)."""
 
     mean_norm: Float[Tensor, " text"]
-    """‖μ‖ before scaling."""
+    """‖μ‖ before scaling (S2 eq. 2), ≥ 0."""
     spread: Float[Tensor, " text"]
     """S/‖μ‖² = tr Σ after scaling to ‖μ‖ = 1 (S2 eqs. 8, 12), ≥ 0."""
     within_cosine: Float[Tensor, " text"]
@@ -38,7 +38,7 @@ class TokenSums(NamedTuple):
     """Σ_j x_j/‖x_j‖"""
 
     def moments(self) -> TokenMoments:
-        """‖μ‖, tr Σ/‖μ‖² and within-text cosine."""
+        """‖μ‖, tr Σ/‖μ‖² and within-text cosine, each (text,), in the precision of the sums."""
         norm = torch.linalg.vector_norm(self.mean, dim=-1)
         within = (self.units / self.tokens.unsqueeze(-1)).square().sum(-1)
         return TokenMoments(norm, self.scatter / self.tokens / norm.square(), within)
@@ -51,6 +51,9 @@ class TokenSums(NamedTuple):
         Args:
             text: the text of each chunk.
             texts: how many there are.
+
+        Returns:
+            One entry a text, float64.
         """
         count, mean, scatter, units = (column.double() for column in self)
 
@@ -64,7 +67,19 @@ class TokenSums(NamedTuple):
 
 
 def token_moments(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> TokenMoments:
-    """‖μ‖, tr Σ/‖μ‖² and within-text cosine of each text of a padded batch: `token_sums(…).moments()`."""
+    """‖μ‖, spread and within-text cosine of each text of a padded batch: `token_sums(…).moments()`.
+
+        μ = (1/n)Σ_j x_j                                                     S2 eq. 2
+        spread = S(X)/‖μ‖² = tr Σ/‖μ‖²,   S(X) = (1/n)Σ_j ‖x_j − μ‖²          S2 eqs. 8, 12
+        within = (1/n²)Σ_jk cos(x_j, x_k) = ‖(1/n)Σ_j x_j/‖x_j‖‖²             S2 H.2
+
+    Args:
+        hidden: token embeddings; what stands at padded places is ignored.
+        mask: True where a token is.
+
+    Returns:
+        Each (texts,) in the precision of `hidden`; not finite where ‖μ‖ = 0.
+    """
     return token_sums(hidden, mask).moments()
 
 
@@ -93,18 +108,34 @@ class Scatter:
     """Mean and scatter matrix MᵀM of a text whose token embeddings come chunk by chunk; M has at most d rows."""
 
     tokens: int
+    """n"""
     mean: Float[Tensor, " dim"]
+    """μ, float64."""
     rows: Float[Tensor, "rank dim"]
     """M: MᵀM = Σ_j (x_j−μ)(x_j−μ)ᵀ."""
 
     @classmethod
     def of(cls, tokens: Float[Tensor, "token dim"]) -> Scatter:
-        """Of one chunk, in float64."""
+        """Of one chunk, in float64.
+
+        Args:
+            tokens: its token embeddings, at least one, padding excluded.
+
+        Returns:
+            Its n, μ and at most d rows.
+        """
         tokens = tokens.double()
         return cls(len(tokens), tokens.mean(0), _compressed(tokens - tokens.mean(0)))
 
     def merged(self, other: Scatter) -> Scatter:
-        """Of both chunks (Chan et al. 1979): MᵀM = M_1ᵀM_1 + M_2ᵀM_2 + (n_1n_2/n)(μ_1−μ_2)(μ_1−μ_2)ᵀ."""
+        """Of both chunks (Chan et al. 1979): MᵀM = M_1ᵀM_1 + M_2ᵀM_2 + (n_1n_2/n)(μ_1−μ_2)(μ_1−μ_2)ᵀ.
+
+        Args:
+            other: of the text's next chunk, of as many dimensions.
+
+        Returns:
+            Exactly those of all tokens together, but for rounding in float64.
+        """
         tokens = self.tokens + other.tokens
         step = other.mean - self.mean
         between = (self.tokens * other.tokens / tokens) ** 0.5 * step
@@ -125,17 +156,18 @@ def _compressed(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "rank dim"]:
 def covariance_factor(tokens: Float[Tensor, "token dim"]) -> tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]:
     """The mean and a factor of the covariance of one text, both after dividing by ‖μ‖ (S2 eqs. 2, 3, 8).
 
-    F = (X − μ1ᵀ)ᵀ/√n, so that Σ = FᵀF; where n > d, the triangular factor of its QR decomposition, which has the same
-    FᵀF with d rows.
+        μ = (1/n)Σ_j x_j,   Σ = (1/n)Σ_j (x_j − μ)(x_j − μ)ᵀ = FᵀF
+
+    F = (X − μ1ᵀ)ᵀ/√n; where n > d, the triangular factor of its QR decomposition, which has the same FᵀF with d rows.
 
     Args:
         tokens: (n, d), n ≥ 1, padding excluded.
 
     Returns:
-        The unit mean (d,) and F (min(n, d), d). Differentiable.
+        The unit mean (d,) and F (min(n, d), d), in the precision of `tokens`. Differentiable.
 
     Raises:
-        ValueError: no token, or a mean of zero, which has no direction.
+        ValueError: no token, or a mean that is zero or not finite, which has no direction.
     """
     if tokens.ndim != 2 or tokens.shape[0] == 0:
         raise ValueError(f"token embeddings have shape {tuple(tokens.shape)}; expected (tokens, d) with at least one token")

@@ -32,11 +32,26 @@ class Nearest:
 
     @classmethod
     def empty(cls, texts: int, k: int) -> Nearest:
-        """No neighbours yet."""
+        """No neighbours yet.
+
+        Args:
+            texts: how many texts.
+            k: how many neighbours each will have.
+
+        Returns:
+            (texts, k) of −∞ and NOBODY.
+        """
         return cls(np.full((texts, k), -np.inf, np.float32), np.full((texts, k), NOBODY, np.int32))
 
     def merged(self, other: Nearest) -> Nearest:
-        """The k nearest of both lists, which share no neighbour."""
+        """The k nearest of both lists.
+
+        Args:
+            other: of the same texts, without a neighbour that is here.
+
+        Returns:
+            As many as here, the same whichever of the two was first.
+        """
         cosine = np.concatenate([self.cosine, other.cosine], axis=1)
         label = np.concatenate([self.label, other.label], axis=1)
         order = np.lexsort((label, -cosine), axis=1)[:, : self.cosine.shape[1]]
@@ -47,7 +62,9 @@ class Exposure(NamedTuple):
     """Who takes the neighbour slots, by length interval; each (interval,), NaN where an interval has no text."""
 
     texts_share: Float[np.ndarray, " interval"]
+    """p_b, its share of the texts, in [0, 1]."""
     slots_share: Float[np.ndarray, " interval"]
+    """s_b, its share of all neighbour slots, in [0, 1]."""
     exposure: Float[np.ndarray, " interval"]
     """slots_share/texts_share, ≥ 0."""
     error: Float[np.ndarray, " interval"]
@@ -57,12 +74,27 @@ class Exposure(NamedTuple):
 
 
 def occurrences(label: Int[np.ndarray, "query k"], texts: int) -> Int[np.ndarray, " text"]:
-    """N_k: how many queries have each text among their neighbours."""
+    """N_k, the k-occurrence: how many queries have each text among their neighbours.
+
+    Args:
+        label: the neighbours of each query, as places from 0; NOBODY where there are fewer than k.
+        texts: how many texts there are.
+
+    Returns:
+        ≥ 0; they add up to the slots that are filled.
+    """
     return np.bincount(label[label != NOBODY].ravel(), minlength=texts)
 
 
 def skewness(occurrence: Int[np.ndarray, " text"]) -> float:
-    """E[(N_k − mean)³]/sd³, the hubness of Radovanović et al. 2010; 0 where every text occurs equally often."""
+    """E[(N_k − mean)³]/sd³, the hubness of Radovanović et al. 2010.
+
+    Args:
+        occurrence: N_k of each text, at least one.
+
+    Returns:
+        Any number: above 0 where few texts answer many queries; 0 where every text occurs equally often.
+    """
     centred = occurrence - occurrence.mean()
     deviation = np.sqrt((centred**2).mean())
     return float((centred**3).mean() / deviation**3) if deviation > 0 else 0.0

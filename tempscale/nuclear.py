@@ -28,12 +28,13 @@ _DENSE = 8
 """Where one in eight of all pairs of a list is wanted, all are computed: products of many texts are that much faster."""
 
 Factors = Sequence[Float[Tensor, "rank dim"]]
+"""Covariance factors (rank_i, d) of some texts, all in one precision and on one device."""
 
 
 def cross_nuclear_norms(
     factors1: Factors, factors2: Factors, *, regularization: float = 0.0
 ) -> Float[Tensor, "text1 text2"]:
-    """‖F_1F_2ᵀ‖_* = tr (Σ_1^½ Σ_2 Σ_1^½)^½ of every text of one list with every text of another.
+    """‖F_1F_2ᵀ‖_* = tr (Σ_1^½ Σ_2 Σ_1^½)^½ of every text of one list with every text of another (in S2 eq. 6).
 
     Products are in the factors' precision. On float32 factors of unit-mean texts d_Σ, a half of the norm's error, stays
     within 1e-5 of float64 throughout; 1e-6 is usual.
@@ -63,7 +64,15 @@ def cross_nuclear_norms(
 
 
 def all_nuclear_norms(factors: Factors) -> Float[Tensor, "text text"]:
-    """‖F_iF_jᵀ‖_* of all pairs of one list: symmetric, its diagonal ‖F_iF_iᵀ‖_*. See `cross_nuclear_norms`."""
+    """‖F_iF_jᵀ‖_* of all pairs of one list, each worked out once (the cross term of S2 eq. 6).
+
+    Args:
+        factors: covariance factors (rank_i, d).
+
+    Returns:
+        Float64 (texts, texts), ≥ 0, symmetric to the bit, on the CPU; its diagonal is ‖F_iF_iᵀ‖_* = tr Σ_i.
+        As precise as `cross_nuclear_norms`.
+    """
     norms = np.zeros((len(factors), len(factors)))
     if not len(factors):
         return torch.from_numpy(norms)
@@ -124,7 +133,17 @@ def paired_nuclear_norms(
 
 
 def pair_frobenius(factors: Factors, first: np.ndarray, second: np.ndarray) -> Float[np.ndarray, " pair"]:
-    """‖F_iF_jᵀ‖_F ≤ ‖F_iF_jᵀ‖_* of explicit pairs: the product alone, without singular values."""
+    """‖F_iF_jᵀ‖_F ≤ ‖F_iF_jᵀ‖_* of explicit pairs: the product alone, without singular values.
+
+    So d_Σ ≤ (tr Σ_i + tr Σ_j − 2‖F_iF_jᵀ‖_F)/4.
+
+    Args:
+        factors: covariance factors (rank_i, d).
+        first, second: each pair's places in them, (pairs,).
+
+    Returns:
+        Float64 (pairs,), ≥ 0; 0 where a factor has no row. Products are in the factors' precision.
+    """
     norms = np.zeros(len(first))
     ranks = np.array([factor.shape[0] for factor in factors])
     for own, places in _by_first(first):

@@ -34,6 +34,9 @@ def polar_norms(
     Args:
         factors1: covariance factors (rank_i, d), of ascending rank.
         factors2: the same; all are padded to the largest rank.
+
+    Returns:
+        Float64, ≥ 0, on the factors' device.
     """
     padded2 = torch.nn.utils.rnn.pad_sequence(list(factors2), batch_first=True)
     rank2, dim = padded2.shape[1], padded2.shape[2]
@@ -54,7 +57,14 @@ def polar_norms(
 
 
 def nuclear_norms(blocks: Float[Tensor, "pair row column"]) -> Float[Tensor, " pair"]:
-    """Σ of the singular values of each matrix of a batch, in the batch's precision."""
+    """Σ of the singular values of each matrix of a batch: ‖G‖_* = tr(QᵀG), Q the polar factor of G.
+
+    Args:
+        blocks: G, float32 or float64.
+
+    Returns:
+        ≥ 0, in the batch's precision; a singular value below `_SMALLEST` of ‖G‖_F counts in part.
+    """
     if blocks.shape[1] > blocks.shape[2]:
         blocks = blocks.mT
     blocks = blocks.contiguous()
@@ -68,7 +78,14 @@ def nuclear_norms(blocks: Float[Tensor, "pair row column"]) -> Float[Tensor, " p
 
 @lru_cache(maxsize=4)
 def quintics(smallest: float) -> tuple[tuple[float, float, float], ...]:
-    """(a, b, c) of each step, from the first interval [smallest, 1] until every singular value in it has become 1."""
+    """The steps x ← ax + bx³ + cx⁵ that take every singular value of an interval to 1.
+
+    Args:
+        smallest: where the interval begins, in (0, 1); it ends at 1.
+
+    Returns:
+        (a, b, c) of each step.
+    """
     steps, low, high = [], smallest, 1.0
     while True:
         (a, b, c), error = _closest_to_one(low, high * _MARGIN)

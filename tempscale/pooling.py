@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tempscale.checkpoint import ModelError, read_json
 
 POOLINGS = ("cls", "mean", "lasttoken")
+"""What may stand for all tokens of a text: the first, the mean, the last."""
 _LEGACY_POOLING = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -31,7 +32,16 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class Head(nn.Module):
-    """Pooling and what follows it. Its output is always scaled to unit length."""
+    """Pooling and what follows it. Its output is always scaled to unit length.
+
+    Args:
+        pooling: one of `POOLINGS`.
+        stages: what follows, in order.
+
+    Attributes:
+        pooling: one of `POOLINGS`.
+        stages: what follows, in order.
+    """
 
     def __init__(self, pooling: str, stages: list[nn.Module]) -> None:
         super().__init__()
@@ -41,11 +51,27 @@ class Head(nn.Module):
     def forward(
         self, hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]
     ) -> Float[Tensor, "text out"]:
-        """Unit-norm text embeddings of right-padded token embeddings."""
+        """Text embeddings of right-padded token embeddings.
+
+        Args:
+            hidden: token embeddings.
+            mask: True where a token is.
+
+        Returns:
+            Unit norm.
+        """
         return self.finish(self.pool(hidden, mask))
 
     def pool(self, hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:
-        """What stands for all tokens of each text, before the further stages."""
+        """What stands for all tokens of each text, before the further stages; of «mean», μ = (1/n)Σ_j x_j (S2 eq. 2).
+
+        Args:
+            hidden: token embeddings.
+            mask: True where a token is.
+
+        Returns:
+            One row a text, not scaled.
+        """
         if self.pooling == "cls":
             return hidden[:, 0]
         if self.pooling == "lasttoken":
@@ -54,7 +80,14 @@ class Head(nn.Module):
         return (hidden * weight).sum(1) / weight.sum(1)
 
     def finish(self, pooled: Float[Tensor, "text dim"]) -> Float[Tensor, "text out"]:
-        """The further stages, then unit length."""
+        """The further stages, then unit length.
+
+        Args:
+            pooled: from `pool`.
+
+        Returns:
+            Unit norm.
+        """
         return nn.functional.normalize(self.stages(pooled), dim=-1)
 
     @property
@@ -63,7 +96,14 @@ class Head(nn.Module):
         return self.pooling == "mean" and all(isinstance(stage, Normalize) for stage in self.stages)
 
     def width(self, hidden: int) -> int:
-        """Dimensions of an embedding, for token embeddings of `hidden` dimensions."""
+        """Dimensions of an embedding.
+
+        Args:
+            hidden: those of a token embedding.
+
+        Returns:
+            The last Dense stage's, or `hidden` without one.
+        """
         for stage in self.stages:
             hidden = stage.linear.out_features if isinstance(stage, Dense) else hidden
         return hidden
@@ -73,25 +113,51 @@ class Normalize(nn.Module):
     """Scales each embedding to unit length."""
 
     def forward(self, embeddings: Float[Tensor, "text dim"]) -> Float[Tensor, "text dim"]:
-        """u/‖u‖."""
+        """u/‖u‖.
+
+        Args:
+            embeddings: any; 0 stays 0.
+
+        Returns:
+            Unit norm.
+        """
         return nn.functional.normalize(embeddings, dim=-1)
 
 
 class Dense(nn.Module):
-    """A linear layer, its activation and, where the checkpoint has one, a residual connection."""
+    """A linear layer, its activation and, where the checkpoint has one, a residual connection.
+
+    Args:
+        linear: W and b.
+        activation: behind it.
+        residual: what is added, of the same input; None where there is none.
+    """
 
     def __init__(self, linear: nn.Linear, activation: nn.Module, residual: nn.Module | None) -> None:
         super().__init__()
         self.linear, self.activation, self.residual = linear, activation, residual
 
     def forward(self, embeddings: Float[Tensor, "text dim"]) -> Float[Tensor, "text out"]:
-        """activation(Wu + b), plus the residual where there is one."""
+        """activation(Wu + b), plus the residual where there is one.
+
+        Args:
+            embeddings: u.
+
+        Returns:
+            One row a text, not scaled.
+        """
         projected: Tensor = self.activation(self.linear(embeddings))
         return projected if self.residual is None else projected + self.residual(embeddings)
 
 
 def load_head(folder: Path) -> Head:
     """The pooling and further stages of a model folder.
+
+    Args:
+        folder: a transformers or sentence-transformers folder.
+
+    Returns:
+        Mean pooling where the folder names none.
 
     Raises:
         ModelError: a stage or pooling mode that is not supported, named; or files that do not fit.
@@ -108,7 +174,17 @@ def load_head(folder: Path) -> Head:
 
 
 def transformer_folder(folder: Path) -> Path:
-    """The folder of the transformer itself inside a sentence-transformers folder."""
+    """The folder of the transformer itself inside a sentence-transformers folder.
+
+    Args:
+        folder: a transformers or sentence-transformers folder.
+
+    Returns:
+        The folder with the transformer's config.json.
+
+    Raises:
+        ModelError: modules.json cannot be read.
+    """
     if not (folder / "modules.json").is_file():
         return folder
     modules = _modules(folder)

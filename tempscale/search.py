@@ -23,14 +23,18 @@ from tempscale.encoder import Encoder
 from tempscale.temperature import LARGEST_TAU, Temperature, TemperatureError
 
 FEWEST_TEXTS = 3
+"""Fewer have no pairs to speak of."""
 BOUNDS = (0.5, 1.0)
+"""The lowest and the highest τ, unless told otherwise."""
 KEEP = 10.0
+"""The weight of the third term, unless told otherwise."""
 
 
 class Cosines(NamedTuple):
     """What one choice of temperatures makes of the texts."""
 
     objective: float
+    """What is minimised, see `layer_temperatures`."""
     long: float
     """Mean pairwise cosine of the long prefixes."""
     short: float
@@ -92,7 +96,7 @@ def layer_temperatures(
 
     Args:
         encoder: any `Encoder`.
-        short: token ids of each text's short prefix, from `encoder.tokenizer(texts, 32).ids`.
+        short: token ids of each text's short prefix, from `encoder.tokenizer(texts, 32).ids`; at least 3 texts.
         long: the same texts' long prefixes, in the same order.
         bounds: the lowest and the highest τ, in (0, 2]. The search begins at τ = 1, or at the nearer bound.
         steps: of Adam. Its step falls evenly to a tenth, so that the end is a rest.
@@ -102,6 +106,10 @@ def layer_temperatures(
         texts_per_step: each step sees a seeded sample of so many texts; all of them where there are no more.
         seed: of those samples.
         advance: told 1 after every step.
+
+    Returns:
+        τ of each layer with the cosines before, after and at every step. Equal arguments give equal τ on one kind of
+        processor.
 
     Raises:
         TemperatureError: fewer than 3 texts, prefixes that do not belong together, a setting out of range, or embeddings

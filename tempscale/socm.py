@@ -34,23 +34,31 @@ class Socm(NamedTuple):
     """d_μ, d_Σ and SOCM: scalars for two texts, matrices for many."""
 
     d_mu: Tensor
+    """d_μ = ‖μ_1 − μ_2‖²/4 in [0, 1] (S2 eq. 5)."""
     d_sigma: Tensor
+    """d_Σ ≥ 0 (S2 eq. 6)."""
     socm: Tensor
+    """(1 − d_μ)^α · d_Σ^β ≥ 0 (S2 eqs. 4, 30); never clipped above."""
 
 
 def socm(x1: Float[Tensor, "token1 dim"], x2: Float[Tensor, "token2 dim"], *, alpha: float = 1.0, beta: float = 1.0) -> Socm:
-    """Second-order collapse of two texts (S2 eqs. 4–6, 30). Differentiable.
+    """Second-order collapse of two texts. Differentiable.
+
+        d_μ = ‖μ_1 − μ_2‖²/4,   d_Σ = (tr Σ_1 + tr Σ_2 − 2‖F_1F_2ᵀ‖_*)/4      S2 eqs. 5, 6
+        SOCM_{α,β} = (1 − d_μ)^α · d_Σ^β                                      S2 eqs. 4, 30
+
+    with ‖μ‖ = 1 (eq. 8) and Σ = FᵀF. Singular values are torch's own, in the precision given.
 
     Args:
         x1, x2: token embeddings (tokens, d) of the last layer, special tokens included, padding excluded.
-        alpha, beta: exponents of eq. 30.
+        alpha, beta: exponents of eq. 30; 1 and 1 give SOCM itself.
 
     Returns:
         Scalars d_mu in [0, 1], d_sigma ≥ 0, socm ≥ 0, in the precision given. Symmetric in its arguments; the same for
         any rotation and any positive scaling of either text.
 
     Raises:
-        ValueError: shapes do not fit, a text without tokens, or a mean of zero.
+        ValueError: shapes do not fit, a text without tokens, or a mean that is zero or not finite.
     """
     if x1.shape[-1] != x2.shape[-1]:
         raise ValueError(f"token embeddings have {x1.shape[-1]} and {x2.shape[-1]} dimensions; both texts need the same")
@@ -63,7 +71,16 @@ def socm(x1: Float[Tensor, "token1 dim"], x2: Float[Tensor, "token2 dim"], *, al
 
 
 def socm_value(d_mu: Tensor, d_sigma: Tensor, alpha: float = 1.0, beta: float = 1.0) -> Tensor:
-    """SOCM_{α,β} = (1 − d_μ)^α · d_Σ^β, elementwise (S2 eqs. 4, 30); α = β = 1 is SOCM itself."""
+    """SOCM_{α,β} = (1 − d_μ)^α · d_Σ^β, elementwise (S2 eqs. 4, 30).
+
+    Args:
+        d_mu: d_μ in [0, 1], (…).
+        d_sigma: d_Σ ≥ 0, (…).
+        alpha, beta: exponents ≥ 0; 1 and 1 give SOCM itself.
+
+    Returns:
+        SOCM_{α,β} ≥ 0, (…).
+    """
     if alpha == 1.0 and beta == 1.0:
         return (1 - d_mu) * d_sigma
     return (1 - d_mu).clamp_min(0) ** alpha * d_sigma**beta
@@ -84,7 +101,7 @@ def pairwise_socm(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> PairwiseSocm:
-    """SOCM of every pair of texts (S2 eqs. 4–6, 30).
+    """SOCM of every pair of texts (S2 eqs. 4–6, 30): what `socm` computes, for all of them at once.
 
     Args:
         texts: token embeddings of each text, (tokens_i, d). float32 is right to 1e-5, usually to 1e-6.
@@ -121,7 +138,19 @@ def socm_square(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> PairwiseSocm:
-    """`pairwise_socm` of texts whose unit means and covariance factors are known."""
+    """`pairwise_socm` of texts whose unit means and covariance factors are known (S2 eqs. 4–6, 30).
+
+    Args:
+        means: unit means, at least one.
+        factors: covariance factors as `covariance_factor` returns them.
+        regularization, tolerance, alpha, beta: see `pairwise_socm`.
+
+    Returns:
+        As `pairwise_socm`.
+
+    Raises:
+        ValueError: a tolerance below 0, or beside a regularization.
+    """
     _check_modes(regularization, tolerance)
     trace = traces(factors)
     kept, loss = truncate(factors, tolerance)
@@ -170,6 +199,9 @@ def socm_tile(
 
     Returns:
         Float64 matrices (texts1, texts2) and d_sigma_error. d_Σ is clamped at 0, where rounding could take it below.
+
+    Raises:
+        ValueError: a tolerance below 0, or beside a regularization.
     """
     _check_modes(regularization, tolerance)
     d_mu = _squared_distances(means1, means2)
@@ -221,5 +253,12 @@ def _squared_distances(means1: Tensor, means2: Tensor) -> Tensor:
 
 
 def traces(factors: Sequence[Float[Tensor, "rank dim"]]) -> Float[Tensor, " text"]:
-    """Tr Σ = ‖F‖_F² of each text, in float64."""
+    """Tr Σ = ‖F‖_F² of each text (S2 eq. 3 after eq. 8).
+
+    Args:
+        factors: covariance factors (rank_i, d), at least one.
+
+    Returns:
+        Float64 (texts,), ≥ 0, on the CPU; the papers assume at most 2.
+    """
     return torch.stack([factor.double().square().sum() for factor in factors]).cpu()

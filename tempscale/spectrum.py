@@ -80,10 +80,16 @@ def _lanczos(flat: Tensor, tolerance: float) -> Tensor:
 
 
 def sigma_a_by_squaring(attention: Float[Tensor, "*batch token token"]) -> Float[Tensor, "*batch"]:
-    """σ_a as `sigma_a` gives it, by matrix products alone: nothing is copied to the CPU on the way.
+    """σ_a (S1 §2) as `sigma_a` gives it, by matrix products alone: nothing is copied to the CPU on the way.
 
     The column of (AᵀPA)^(2^14) on which the most weight lies, as a vector v: σ_a = ‖PAv‖/‖v‖. What is left of another
     singular value σ has the weight (σ/σ_a)^(2^16) at most, beside n − 1 others.
+
+    Args:
+        attention: as in `sigma_a`, float32 or float64.
+
+    Returns:
+        σ_a in [0, √n], (…), in the precision given.
     """
     centred = attention - attention.mean(-2, keepdim=True)
     power = centred.mT @ centred
@@ -118,7 +124,10 @@ def head_spectrum(layer: Layer, value_norms: Float[Tensor, " head"], tolerance: 
     Args:
         layer: one layer's pass.
         value_norms: ‖W_V‖₂ of each head: `torch.linalg.matrix_norm(layer.value_weights, 2)`.
-        tolerance: of σ_a.
+        tolerance: of σ_a, as in `sigma_a`.
+
+    Returns:
+        Each (head,).
     """
     found = sigma_a(layer.attention, tolerance).double()
     pairs = zip(layer.attention, layer.values, strict=True)
@@ -134,7 +143,13 @@ def head_spectrum(layer: Layer, value_norms: Float[Tensor, " head"], tolerance: 
 def sigma_s(logits: Float[Tensor, "*head token token"]) -> Float[Tensor, "*head"]:
     """σ_s: the standard deviation of a head's attention logits, of those tokens that a row sees; float64, ≥ 0.
 
-    What a causal or window mask has put far below every other logit is left out.
+    What a causal or window mask has put far below every other logit is left out. S1 (4) sets τ_s = 1/σ_s.
+
+    Args:
+        logits: what the softmax is given, position bias and temperature included: (…, n, n).
+
+    Returns:
+        σ_s, (…).
     """
     lowest = torch.finfo(logits.dtype).min / 4
     return torch.stack([_deviation(own, own > lowest) for own in logits.flatten(0, -3)]).reshape(logits.shape[:-2])
@@ -151,7 +166,14 @@ def _deviation(logits: Tensor, seen: Tensor) -> Tensor:
 def sigma_a_bound(sigma_s: Float[Tensor, "*head"], tokens: int) -> Float[Tensor, "*head"]:
     """Theorem 3 (S1): σ_a ≤ √(n / (2·√(1+e^{−2σ_s²})·(n−1)^{3/2} + 1)), for Gaussian logits.
 
-    An approximation: logits with σ_s ≥ 1 exceed it. 1 for one token.
+    An approximation: logits with σ_s ≥ 1 exceed it.
+
+    Args:
+        sigma_s: σ_s of each head, ≥ 0, (…).
+        tokens: n ≥ 1.
+
+    Returns:
+        In (0, 1], (…), in the precision of `sigma_s`; 1 for one token.
     """
     spread = (1 + torch.exp(-2 * sigma_s.square())).sqrt()
     bound: Tensor = (tokens / (2 * spread * (tokens - 1) ** 1.5 + 1)) ** 0.5
@@ -159,7 +181,14 @@ def sigma_a_bound(sigma_s: Float[Tensor, "*head"], tokens: int) -> Float[Tensor,
 
 
 def high_frequency(tokens: Float[Tensor, "*batch token dim"]) -> Float[Tensor, "*batch token dim"]:
-    """HC[Z] = (I − (1/n)11ᵀ)Z: what is left of the tokens without their mean (S1 §2)."""
+    """HC[Z] = (I − (1/n)11ᵀ)Z: what is left of the tokens without their mean, DC[Z] = (1/n)11ᵀZ (S1 §2).
+
+    Args:
+        tokens: Z, (…, n, d).
+
+    Returns:
+        (…, n, d) in the same precision; its columns sum to 0 but for rounding.
+    """
     left: Tensor = tokens - tokens.mean(-2, keepdim=True)
     return left
 
@@ -184,6 +213,12 @@ def high_frequency_ratios(layer: Layer) -> HighFrequency:
 
     A text passes through the parts in turn: norms, attention, residual sum, norms, feed-forward, residual sum, norms, each
     of which is given what the one before has left; where a family has no norm, its ratio there is 1.
+
+    Args:
+        layer: one layer's pass over one text, from `layers.observe`.
+
+    Returns:
+        Scalars ≥ 0 whose last four multiply to the first; NaN or infinite where the tokens do not differ.
     """
     names = ("h", "attended", "attention_output", "z", "y", "fed", "feed_forward_output", "feed_forward_branch")
     norms = {name: high_frequency(getattr(layer, name).double()).norm() for name in (*names, "second_sum", "x")}

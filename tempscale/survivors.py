@@ -27,7 +27,7 @@ def survivors(
 
     Args:
         rows, columns: unit embeddings (texts, d), float32.
-        row_trace, column_trace: tr Σ of every text.
+        row_trace, column_trace: tr Σ of every text (texts,), float32.
         diagonal: both are the same texts: each unordered pair once.
         socm, same_mean: θ and θ'.
         cosine: c.

@@ -42,13 +42,20 @@ class Tokens:
         return len(self.truncated)
 
     def take(self, texts: Iterable[int]) -> Tokens:
-        """Some of the texts."""
+        """Some of the texts.
+
+        Args:
+            texts: their places, from 0.
+
+        Returns:
+            These, in this order.
+        """
         chunks, chosen = self.chunks(), list(texts)
         failed = {k: self.failed[i] for k, i in enumerate(chosen) if i in self.failed}
         return Tokens.of_chunks([chunks[i] for i in chosen], [self.truncated[i] for i in chosen], failed)
 
     def chunks(self) -> list[list[list[int]]]:
-        """The sequences of each text."""
+        """The sequences of each text, one unless it is chunked."""
         if self.text is None:
             return [[ids] for ids in self.ids]
         found: list[list[list[int]]] = [[] for _ in self.truncated]
@@ -60,7 +67,16 @@ class Tokens:
     def of_chunks(
         cls, chunks: Sequence[Sequence[list[int]]], truncated: list[bool], failed: dict[int, str] | None = None
     ) -> Tokens:
-        """The same from what `chunks` gives."""
+        """The same from what `chunks` gives.
+
+        Args:
+            chunks: the sequences of each text, at least one.
+            truncated: of each text.
+            failed: texts that the tokenizer failed on and why.
+
+        Returns:
+            Tokens whose `text` is None where every text is one sequence.
+        """
         if all(len(own) == 1 for own in chunks):
             return cls([own[0] for own in chunks], truncated, None, failed or {})
         text = [k for k, own in enumerate(chunks) for _ in own]
@@ -70,9 +86,17 @@ class Tokens:
 class Tokenizer:
     """A model's tokenizer with its maximum length; cheap to load without the model.
 
+    Args:
+        folder: a transformers or sentence-transformers folder, as `checkpoint.resolve` finds it.
+        max_length: in tokens, from 3 to the model's limit; that limit unless given.
+        long: whether a longer text is cut there or goes on in further sequences.
+
     Attributes:
         max_length: the longest sequence in tokens, special tokens included.
         long: whether a longer text is cut there or goes on in further sequences.
+
+    Raises:
+        ModelError: the folder has no fast tokenizer that can be loaded, or one of the settings is out of range.
     """
 
     def __init__(self, folder: Path, max_length: int | None = None, long: Long = "truncate") -> None:
@@ -102,6 +126,13 @@ class Tokenizer:
             texts: strings.
             max_length: where a text is cut; what becomes of a longer one is what `long` says unless this is given.
             isolate: find the texts that the tokenizer fails on instead of raising; see `Tokens.failed`.
+
+        Returns:
+            One entry a text, in their order.
+
+        Raises:
+            TypeError: texts is one string.
+            ModelError: `max_length` is out of range.
         """
         if isinstance(texts, str):
             raise TypeError("texts is one string; give a list of strings")
@@ -125,7 +156,14 @@ class Tokenizer:
         return {token: number for token, number in self._tokenizer.get_vocab().items() if number not in special}
 
     def words(self, ids: Sequence[int]) -> list[str]:
-        """The text of each token, as the vocabulary writes it."""
+        """The text of each token, as the vocabulary writes it.
+
+        Args:
+            ids: of one text.
+
+        Returns:
+            As many texts.
+        """
         return [str(token) for token in self._tokenizer.convert_ids_to_tokens(list(ids))]
 
     def _tokens(self, texts: Sequence[str], limit: int, cut: bool) -> Tokens:

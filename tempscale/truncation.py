@@ -32,9 +32,15 @@ class Truncated(NamedTuple):
 def truncate(factors: Sequence[Float[Tensor, "rank dim"]], tolerance: float) -> Truncated:
     """Cut each factor as far as d_Σ of every pair of these texts stays within `tolerance`.
 
+        0 ≤ ‖FGᵀ‖_* − ‖F_kGᵀ‖_* ≤ Σ_j s_{k+j}(F)·s_j(G)
+
     Args:
         factors: covariance factors (rank_i, d).
         tolerance: largest error of d_Σ allowed, split evenly between the two texts; 0 keeps everything.
+
+    Returns:
+        The factors with fewer rows, in their own precision, and what each may cost, ≤ tolerance/2. Singular values are
+        taken from Gram matrices in float64.
 
     Raises:
         ValueError: a tolerance below 0.

@@ -10,8 +10,9 @@ from by_hand_attention import by_hand
 from test_apply import alone, batch, random_ids, relative, run
 from tiny import HEADS
 
-from tempscale.apply import attach, attached, detach, role, text_temperatures
+from tempscale.apply import attach, attached, detach, role
 from tempscale.architectures import places
+from tempscale.divisors import text_temperatures
 from tempscale.temperature import Temperature, TemperatureError
 from tempscale.verify import verify
 

@@ -233,3 +233,16 @@ def test_a_schedule_of_layers_is_no_function_of_length_nor_the_other_way_round()
         Temperature.by_layer([0.5]).of_length(3)
     with pytest.raises(TemperatureError, match="is no function of the layer"):
         Temperature.log_length(8).of_layer(0)
+
+
+@pytest.mark.parametrize(
+    "text", [f"by_layer({'[' * 100_000})", "by_role(query: " * 400 + "0.8" + ", document: 1.0)" * 400], ids=["list", "roles"]
+)
+def test_a_text_that_is_nested_too_deeply_is_refused_like_any_other(text):
+    with pytest.raises(TemperatureError, match="is not a number"):
+        Temperature.of(text)
+
+
+def test_steps_are_ordered_by_their_tokens_whatever_they_are_written_as():
+    rows = [{"from": "1000", "tau": 0.8}, {"from": 256, "to": "1000", "tau": 0.9}, {"from": 0, "to": 256, "tau": 1.0}]
+    assert Temperature.of({"by_length": rows}) == Temperature.by_length({0: 1.0, 256: 0.9, 1000: 0.8})
