@@ -210,14 +210,21 @@ def diagnose(
     answer(run)
 
 
-@app.command(epilog="Exit codes: 0 written · 2 the folder holds no finished run.")
-def report(run: options.FinishedRun) -> None:
-    """Write report.html again from the tables of a finished run."""
+@app.command(
+    epilog="Exit codes: 0 written · 2 a folder holds no finished run, or one of another model."
+    + "\n\nExample:\n\n"
+    + "  tempscale report runs/audit --with runs/diagnose --with runs/evaluate"
+)
+def report(run: options.FinishedRun, beside: options.Beside = None) -> None:
+    """Write report.html and figures/ again from the tables of a finished run.
+
+    An audit's report also holds what `diagnose` and `evaluate` found of the same model, where --with names their runs.
+    """
 
     def render(console: Console) -> int:
         from jobs.commands import render_again
 
-        console.print(f"report: {render_again(run)}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"report: {render_again(run, beside or ())}", highlight=False, soft_wrap=True, markup=False)
         return 0
 
     answer(render)

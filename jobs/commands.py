@@ -5,7 +5,7 @@ What takes seconds to import is imported where it is needed: a mistake in the op
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,7 +154,7 @@ def history(folder: str, accepted: str | None, keep: int | None, last: int, cons
     if found.is_empty():
         raise UsageError(f"the record in '{shown(storage.root)}' is empty: no audit has ended there")
     print_table(screen(), history_page.heads(), history_page.table(found, last))
-    storage.write("history.html", history_page.render(found).encode())
+    storage.write("history.html", history_page.render(found).html.encode())
     place = Storage(storage.root).path("history.html") if storage.is_local else f"{shown(storage.root)}/history.html"
     screen().print(f"\ndrawn   {place}", highlight=False, soft_wrap=True, markup=False)
     return 0
@@ -186,12 +186,17 @@ def compare(folder_a: str, folder_b: str, out: str | None, console: Console) -> 
     return 0
 
 
-def render_again(folder: str) -> str:
-    """Write the report of a finished run again from its tables; returns where it is.
+def render_again(folder: str, beside: Sequence[str] = ()) -> str:
+    """Write the report of a finished run again from its tables, and its figures; returns where it is.
+
+    Args:
+        folder: the run.
+        beside: finished runs of `diagnose` or `evaluate` whose findings an audit's report is to hold too.
 
     Raises:
-        UsageError: the folder holds no finished run that has a report.
+        UsageError: a folder holds no finished run that has a report, or one of another model.
     """
+    from jobs import beside as others
     from jobs import diagnose_report, evaluate_report, report, runs, tune_report
     from jobs.errors import UsageError
     from jobs.summary import load_tables
@@ -205,7 +210,10 @@ def render_again(folder: str) -> str:
     record = storage.read_json(runs.DONE)
     if (command := record.get("command", "audit")) not in pages:
         raise UsageError(f"'{shown(folder)}' holds a run of tempscale {command}, which has tables and no report")
-    storage.write("report.html", pages[command](load_tables(storage), record).encode())
+    if beside and command != "audit":
+        raise UsageError(f"--with puts other runs beside an audit, and '{shown(folder)}' holds a run of tempscale {command}")
+    more = {"beside": [others.read(other, record) for other in beside]} if beside else {}
+    pages[command](load_tables(storage), record, **more).leave(storage)
     return f"{shown(storage.root)}/report.html"
 
 

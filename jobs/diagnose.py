@@ -78,7 +78,7 @@ def _diagnose(config: DiagnoseConfig, journal: Journal, fresh: bool) -> Look:
         facts = {key: value for key, value in index.items() if key != "shards"}
         record = runs.facts(run) | {"command": config.command, "seed": config.seed, "corpus": facts}
         record |= {"looked_into": looked, "steps": dict(journal.steps), "peak_memory_bytes": journal.peak_memory_bytes}
-        run.storage.write("report.html", diagnose_report.render(summary.load_tables(run.storage), record).encode())
+        diagnose_report.render(summary.load_tables(run.storage), record).leave(run.storage)
         stage.note = "report.html"
     runs.complete(run, record)
     return run

@@ -10,13 +10,13 @@ from jobs import diagnose_figures as figures
 from jobs import diagnose_sentences as sentences
 from jobs import versions
 from jobs.headline import interval_name, labels, with_error
-from jobs.page import page
+from jobs.page import Page, page
 
 _ROUNDING = 1 + 1e-4
 """A ratio to Theorem 2's bound above this is not one of float32."""
 
 
-def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> str:
+def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
     """The report as HTML.
 
     Args:
@@ -24,18 +24,23 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> str:
         run: the content of run.json.
     """
     names = labels(tables["layer_summary"]["temperature"].unique(maintain_order=True))
+    models = of_models(tables, run)
     tables = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in tables.items()}
-    edges = run["config"]["diagnosis"]["intervals"]
-    models = [
-        _model(place, name, tables, edges)
-        for place, name in enumerate(tables["layer_summary"]["model"].unique(maintain_order=True))
-    ]
     charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
     steps = {step: done["seconds"] for step, done in run.get("steps", {}).items()}
     side_by_side = _side_by_side(tables) if len(models) > 1 else None
     if side_by_side is not None:
         charts["all-together"] = side_by_side["charts"]["together"]
     return page("diagnose.html.j2", run, charts, steps, models=models, temperatures=names, together=side_by_side)
+
+
+def of_models(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a page shows of each model: its id, name, sentences, charts and tables."""
+    names = labels(tables["layer_summary"]["temperature"].unique(maintain_order=True))
+    tables = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in tables.items()}
+    edges = run["config"]["diagnosis"]["intervals"]
+    every = tables["layer_summary"]["model"].unique(maintain_order=True)
+    return [_model(place, name, tables, edges) for place, name in enumerate(every)]
 
 
 def _side_by_side(tables: dict[str, pl.DataFrame]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from jobs.schema import KEY, Column, Table
+from jobs.columns import KEY, Column, Table
 
 KINDS = ("partials/layers", "partials/heads", "partials/seen")
 """Where the parts of the texts that were looked into lie."""

@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 
 from jobs import findings, text_map, versions
+from jobs.columns import Table
 from jobs.diagnose_config import DiagnoseConfig
 from jobs.diagnose_schema import (
     FINDINGS,
@@ -26,7 +27,6 @@ from jobs.diagnose_schema import (
 from jobs.errors import UsageError
 from jobs.findings import Looked, error, mean, resemblance
 from jobs.runs import Model, RunOf
-from jobs.schema import Table
 from tempscale.length import interval_of
 from tempscale.temperature import Temperature
 

@@ -83,7 +83,7 @@ def _evaluate(config: EvaluateConfig, journal: Journal, fresh: bool) -> Evaluati
             "steps": dict(journal.steps),
             "peak_memory_bytes": journal.peak_memory_bytes,
         }
-        run.storage.write("report.html", evaluate_report.render(summary.load_tables(run.storage), record).encode())
+        evaluate_report.render(summary.load_tables(run.storage), record).leave(run.storage)
         stage.note = "report.html"
     if missing:
         raise IncompleteRun(_told(run, missing, units))

@@ -9,12 +9,12 @@ import polars as pl
 from jobs import evaluate_figures as figures
 from jobs import evaluate_sentences as sentences
 from jobs.headline import interval_name, labels, number, with_error
-from jobs.page import page
+from jobs.page import Page, page
 
 _CASES = ("neither", "both", "query only", "document only")
 
 
-def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> str:
+def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
     """The report as HTML.
 
     Args:
@@ -22,20 +22,27 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> str:
         run: the content of run.json.
     """
     names = labels(tables["evaluation"]["temperature"].unique(maintain_order=True))
-    shown = {key: table for key, table in tables.items() if key not in ("evaluation_items", "evaluation_relevant")}
-    shown = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in shown.items()}
-    shown = {key: figures.named(table) if "split" in table.columns else table for key, table in shown.items()}
-    edges = run["config"]["analysis"]["intervals"]
-    models = [
-        _model(place, name, shown, edges)
-        for place, name in enumerate(shown["evaluation"]["model"].unique(maintain_order=True))
-    ]
+    shown, models = _shown(tables, names), of_models(tables, run)
     charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
     together = _together(shown)
     if together is not None and together["charts"]["correlation"] is not None:
         charts["all-correlation"] = together["charts"]["correlation"]
     steps = {step: done["seconds"] for step, done in run.get("steps", {}).items()}
     return page("evaluate.html.j2", run, charts, steps, models=models, temperatures=names, together=together)
+
+
+def of_models(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a page shows of each model: its id, name, sentences, charts and tables."""
+    shown = _shown(tables, labels(tables["evaluation"]["temperature"].unique(maintain_order=True)))
+    every = shown["evaluation"]["model"].unique(maintain_order=True)
+    return [_model(place, name, shown, run["config"]["analysis"]["intervals"]) for place, name in enumerate(every)]
+
+
+def _shown(tables: dict[str, pl.DataFrame], names: dict[str, str]) -> dict[str, pl.DataFrame]:
+    """The tables that a page is made of, their temperatures and tasks under their labels."""
+    shown = {key: table for key, table in tables.items() if key not in ("evaluation_items", "evaluation_relevant")}
+    shown = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in shown.items()}
+    return {key: figures.named(table) if "split" in table.columns else table for key, table in shown.items()}
 
 
 def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[int]) -> dict[str, Any]:

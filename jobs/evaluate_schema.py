@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from jobs.schema import KEY, Column, Table
+from jobs.columns import KEY, Column, Table
 
 CELLS = "cells"
 """Where the parts of each cell lie: a model under a temperature on a task."""

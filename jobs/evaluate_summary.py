@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from jobs import evaluate_analyses as analyses
 from jobs import paired
+from jobs.columns import SCHEMA_VERSION, Table
 from jobs.evaluate_schema import CORRELATIONS, ENDS, EVALUATION, EVERY, ITEMS, LENGTHS, MODELS, RELEVANT, ROLES, TYPES
 from jobs.runs import Model
-from jobs.schema import SCHEMA_VERSION, Table
 from jobs.tasks import Evaluation, Unit, folder, given
 from tempscale.temperature import Temperature
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from jobs import blocks, parts, schema
 from jobs.blocks import Tiling
+from jobs.collapsed import ranked
 from jobs.engine import Cluster, results
 from jobs.layout import Layout, folder
 from jobs.runs import Model, Run
@@ -26,7 +27,7 @@ _QUERY_PARTS = 8
 def expose(
     run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, count: int, queries: Run | None
 ) -> None:
-    """Leave the neighbours, and the tables exposure and near_duplicates below partials/exposure.
+    """Leave the neighbours, and the tables exposure, near_duplicates and collapsed_texts (hubs) below partials/exposure.
 
     Args:
         count: blocks of the grid that `pairwise.cosine` worked through.
@@ -45,16 +46,19 @@ def expose(
     order = np.argsort(layout.ids, kind="stable")
     duplicates = _duplicates(grid, layout, key, count, order)
     run.storage.write_table(f"{place}/near_duplicates.parquet", schema.NEAR_DUPLICATES.build_rows(duplicates))
-    rows: list[dict[str, Any]] = []
+    rows, hubs = list[dict[str, Any]](), list[dict[str, Any]]()
     if grid.neighbours:
         names = ray.put(pa.array(layout.ids[order].tolist(), pa.string()))
         if len(layout) > 1:
             ranks = _merged(cluster, grid, run.place("neighbours", model, temperature), count, names)
-            rows = _exposures(_places(ranks, order), layout, key, "corpus", own=True)
+            places = _places(ranks, order)
+            rows = _exposures(places, layout, key, "corpus", own=True)
+            hubs = ranked(key, "hub", occurrences(places, len(layout)).astype(np.float64), layout)
         if queries is not None:
             ranks = _asked(cluster, queries, grid, model, temperature, count, names)
             rows += _exposures(_places(ranks, order), layout, key, "queries", own=False)
     run.storage.write_table(f"{place}/exposure.parquet", schema.EXPOSURE.build_rows(rows))
+    run.storage.write_table(f"{place}/collapsed_texts.parquet", schema.COLLAPSED_TEXTS.build_rows(hubs))
     run.storage.write_json(f"{place}/done.json", {"texts": len(layout), "k": grid.neighbours})
     run.storage.remove(f"{grid.place}/near")
 

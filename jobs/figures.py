@@ -108,9 +108,12 @@ def effects(table: pl.DataFrame) -> alt.Chart | None:
         x=alt.X("low:Q", title="change against the first temperature"), x2="high:Q", color=_colour(table)
     )
     points = base.mark_point(filled=True, size=70).encode(
-        x="change:Q", color=_colour(table), tooltip=["figure:N", "temperature:N", alt.Tooltip("change:Q", format=".4f")]
+        x=alt.X("change:Q", title="change against the first temperature"),
+        color=_colour(table),
+        tooltip=["figure:N", "temperature:N", alt.Tooltip("change:Q", format=".4f")],
     )
-    return alt.layer(zero, bars, points).properties(width="container", height=140)
+    known = [bars] if any(row["low"] is not None for row in rows) else []
+    return alt.layer(zero, *known, points).properties(width="container", height=140)
 
 
 def scatter(table: pl.DataFrame) -> alt.Chart | None:
@@ -201,5 +204,8 @@ def _line(rows: pl.DataFrame, x: str, x_title: str, y_title: str, value: str, er
         alt.Tooltip("low:Q", format=".4f"),
         alt.Tooltip("high:Q", format=".4f"),
     ]
-    line = base.mark_line(point=alt.OverlayMarkDef(size=45), strokeWidth=2).encode(y="value:Q", tooltip=tooltip)
-    return alt.layer(band, line).properties(width="container", height=280)
+    line = base.mark_line(point=alt.OverlayMarkDef(size=45), strokeWidth=2).encode(
+        y=alt.Y("value:Q", title=y_title), tooltip=tooltip
+    )
+    layers = [band, line] if any(row["low"] is not None for row in data) else [line]
+    return alt.layer(*layers).properties(width="container", height=280)

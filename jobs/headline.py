@@ -159,7 +159,7 @@ def estimate(row: dict[str, Any], name: str) -> str:
     return with_error(row[name], row[f"{name.removesuffix('_mean')}_se_superpopulation"])
 
 
-def _finding(row: dict[str, Any], name: str) -> str:
+def finding(row: dict[str, Any], name: str) -> str:
     """`absent`, `unknown` (no error), `noise`, `up` or `down`: what may be said of a figure."""
     value, error = row[name], row[f"{name.removesuffix('_mean')}_se_superpopulation"]
     if value is None or error is None:
@@ -168,15 +168,15 @@ def _finding(row: dict[str, Any], name: str) -> str:
 
 
 def _length(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> str:
-    finding = _finding(row, "collapse_gap")
-    if finding == "absent":
+    state = finding(row, "collapse_gap")
+    if state == "absent":
         return "Length collapse cannot be measured: fewer than two length intervals hold at least 30 texts."
     start = {
         "up": "Longer texts lie closer together",
         "down": "Longer texts lie further apart, the opposite of length collapse",
         "noise": "Longer texts do not collapse measurably: no difference beyond noise",
         "unknown": "Whether longer texts lie closer together is not known: too few texts to tell",
-    }[finding]
+    }[state]
     cells = _of(tables["length_collapse"], row).filter(pl.col("interval_a") == pl.col("interval_b"))
     short, long = (cells.row(by_predicate=pl.col("interval_a") == row[f"gap_{end}"], named=True) for end in _ENDS)
     names = _gap_names(row, edges)
@@ -198,7 +198,7 @@ def _of(table: pl.DataFrame, row: dict[str, Any]) -> pl.DataFrame:
 
 def _prefix(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> str:
     """What length itself does, between the prefixes that were probed and no further."""
-    gap, probed = _finding(row, "collapse_gap"), _finding(row, "prefix_gap")
+    gap, probed = finding(row, "collapse_gap"), finding(row, "prefix_gap")
     if probed == "absent":
         asked = "How much of that is length itself" if gap in ("up", "down") else "Whether length itself moves texts"
         return f"{asked} is not known: too few texts are long enough for the prefix probe, or it was left out."
@@ -274,9 +274,9 @@ def _effect(reference: dict[str, Any], row: dict[str, Any], effects: list[dict[s
         ("cosine_mean", "mean cosine"), ("socm_mean", "mean SOCM"),
     ):  # fmt: skip
         if figure in found:
-            finding = _finding(found[figure], "change")
-            moved = finding in ("up", "down")
-            told["moved" if moved else finding].append(f"{label} by {estimate(found[figure], 'change')}" if moved else label)
+            state = finding(found[figure], "change")
+            moved = state in ("up", "down")
+            told["moved" if moved else state].append(f"{label} by {estimate(found[figure], 'change')}" if moved else label)
     parts = [
         f"{start} {', '.join(told[key])}"
         for key, start in (
@@ -296,7 +296,7 @@ def _second_order(row: dict[str, Any]) -> str:
     if row["socm_mean"] is None:
         return "Second-order collapse was not measured: no SOCM sample."
     texts = row["socm_texts"]
-    unknown = ", too few texts to tell how far off it is" if _finding(row, "socm_mean") == "unknown" else ""
+    unknown = ", too few texts to tell how far off it is" if finding(row, "socm_mean") == "unknown" else ""
     return (
         f"Second-order collapse: mean SOCM {estimate(row, 'socm_mean')} over the "
         f"{count(texts * (texts - 1) // 2, 'pair')} of {count(texts, 'text')} at {row['temperature']}{unknown}. "

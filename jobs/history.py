@@ -9,10 +9,11 @@ from typing import Any
 import polars as pl
 
 from jobs import runs
+from jobs.columns import KEY
 from jobs.errors import UsageError
 from jobs.gate import Baseline
 from jobs.night_schema import HISTORY
-from jobs.schema import COLLAPSE_SUMMARY, KEY
+from jobs.schema import COLLAPSE_SUMMARY
 from jobs.storage import Storage
 from jobs.summary import load_tables
 from jobs.urls import shown

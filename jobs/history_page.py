@@ -10,7 +10,7 @@ import polars as pl
 
 from jobs.figures import COLOURS, Z
 from jobs.headline import estimate, labels, number, share
-from jobs.page import page
+from jobs.page import Page, page
 
 _FIGURES = (
     ("cosine_mean", "mean cosine", "Mean cosine over all pairs of texts."),
@@ -53,7 +53,7 @@ def state(row: dict[str, Any]) -> str:
     return "held to nothing" if row["gate"] == "none" else str(row["gate"])
 
 
-def render(record: pl.DataFrame) -> str:
+def render(record: pl.DataFrame) -> Page:
     """The record as HTML: each figure over the nights with its error, what failed, changes of model and corpus.
 
     Args:
@@ -63,7 +63,7 @@ def render(record: pl.DataFrame) -> str:
         {
             "id": f"h{place}",
             "name": _title(own, record),
-            "charts": {name: _chart(own, name, title) for name, title, _ in _FIGURES},
+            "charts": {name: chart(own, name, title) for name, title, _ in _FIGURES},
             "rows": [
                 {"folder": row["folder"], "state": state(row), "reason": row["gate_reason"], "changes": _changes(row)}
                 | dict(zip(heads(), cells, strict=True))
@@ -76,7 +76,7 @@ def render(record: pl.DataFrame) -> str:
     charts = {f"{s['id']}-{key}": chart for s in series for key, chart in s["charts"].items() if chart is not None}
     nights = record["night"].unique().sort()
     return page(
-        "history.html.j2", {}, charts, {}, series=series, figures=_FIGURES, nights=len(nights), first=nights[0],
+        "history.html.j2", {}, charts, {}, models=series, figures=_FIGURES, nights=len(nights), first=nights[0],
         last=nights[-1],
     )  # fmt: skip
 
@@ -101,7 +101,7 @@ def _switches(own: pl.DataFrame) -> list[dict[str, Any]]:
     return [{"night": night, "model": model} for (_, old, _), (night, new, model) in pairwise(nights) if not old & new]
 
 
-def _chart(own: pl.DataFrame, name: str, title: str) -> alt.Chart | None:
+def chart(own: pl.DataFrame, name: str, title: str) -> alt.Chart | None:
     """A figure over the nights: a line a model with its 95 % band, a point a night by what became of it."""
     error = f"{name.removesuffix('_mean')}_se_superpopulation"
     rows = []

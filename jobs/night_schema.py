@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from jobs.schema import COLLAPSE_SUMMARY, KEY, Column, Table
+from jobs.columns import KEY, Column, Table
+from jobs.schema import COLLAPSE_SUMMARY
 
 _TEXT, _INT, _BIG, _FLOAT = pa.string(), pa.int32(), pa.int64(), pa.float64()
 

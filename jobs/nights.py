@@ -19,6 +19,13 @@ from jobs.urls import reason, shown
 PRUNED = "pruned.json"
 TABLE = "tables/gate.parquet"
 _EMBEDDINGS = ("texts", "factors", "neighbours", "queries")
+_DRAWN = 30
+"""Nights that a report draws."""
+_TREND = (
+    "night", "model", "model_fingerprint", "temperature", "texts", "gate", "gate_reason", "accepted",
+    *(f"{name}_se_superpopulation" for name in ("cosine", "collapse_gap", "prefix_gap", "socm")),
+    "cosine_mean", "collapse_gap", "prefix_gap", "socm_mean",
+)  # fmt: skip
 _UNKNOWN = dict.fromkeys(("texts_added", "texts_removed", "texts_edited"))
 
 
@@ -79,6 +86,14 @@ def changes_told(changed: dict[str, int | None]) -> str:
 def enter(run: Run, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> None:
     """Enter the run into the record of nights."""
     history.add(_record(run), _rows(run, record, summary))
+
+
+def trend(run: Run, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The last nights of the run's own series up to itself, as the report draws them."""
+    nights = history.load(_record(run)).filter(pl.col("name") == run.config.record.name, pl.col("night") <= record["night"])
+    last = nights["night"].unique().sort().tail(_DRAWN)
+    found: list[dict[str, Any]] = nights.filter(pl.col("night").is_in(last.to_list())).select(_TREND).to_dicts()
+    return found
 
 
 def check(config: AuditConfig) -> None:

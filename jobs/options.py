@@ -251,6 +251,12 @@ RunA = Annotated[str, typer.Argument(metavar="RUN_A", help="The folder of a fini
 RunB = Annotated[str, typer.Argument(metavar="RUN_B", help="The folder of another one, later.")]
 CompareOut = Annotated[str | None, _option(_RUN, "Also leave what was found as Parquet tables.", "DIR", "--out")]
 FinishedRun = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
+Beside = Annotated[
+    list[str] | None,
+    _option(
+        _RUN, "A finished run of diagnose or evaluate whose findings an audit's report is to hold too.", "RUN", "--with"
+    ),
+]
 Night = Annotated[
     str | None, _option(_RUN, "What {night} in --out and --corpus stands for (default: today's date in UTC).", "DATE")
 ]

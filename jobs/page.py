@@ -1,8 +1,11 @@
-"""A template, charts and a run's record -> one self-contained HTML page."""
+"""A template, charts and a run's record -> one self-contained HTML page, and its figures as files."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,19 +14,56 @@ import jinja2
 import vl_convert
 
 from jobs.headline import count, number, share
+from jobs.storage import Storage
 
+FIGURES = "figures"
 _TEMPLATES = Path(__file__).parent / "templates"
+_WIDTH = 820
+"""Pixels of a figure's file, where the page's own is as wide as its window."""
+_PER_PIXEL = 2
+_ON_WHITE = {"background": "white", "font": "sans-serif", "view": {"stroke": None}}
 
 
-def page(template: str, run: dict[str, Any], charts: dict[str, Any], steps: dict[str, float], **values: Any) -> str:
+@dataclass(frozen=True)
+class Page:
+    """A page and what is drawn on it."""
+
+    html: str
+    figures: dict[str, dict[str, Any]]
+    """The Vega-Lite specification of each figure, by the name of its file."""
+
+    def leave(self, storage: Storage, name: str = "report.html") -> None:
+        """Write the page, and each figure as SVG and PNG below figures/; what an earlier page left there goes."""
+        storage.write(name, self.html.encode())
+        storage.remove(FIGURES)
+        for figure, spec in self.figures.items():
+            wide = spec | ({"width": _WIDTH} if spec.get("width") == "container" else {})
+            storage.write(
+                f"{FIGURES}/{figure}.svg", vl_convert.vegalite_to_svg(wide, config=_ON_WHITE).encode(), durable=False
+            )
+            png = vl_convert.vegalite_to_png(wide, config=_ON_WHITE, scale=_PER_PIXEL)
+            storage.write(f"{FIGURES}/{figure}.png", png, durable=False)
+
+
+def page(
+    template: str,
+    run: dict[str, Any],
+    charts: dict[str, Any],
+    steps: dict[str, float],
+    models: Sequence[Mapping[str, Any]] = (),
+    small: Sequence[str] = (),
+    **values: Any,
+) -> Page:
     """One page that asks for nothing from outside; all text in it is escaped. Equal input gives equal text.
 
     Args:
         template: a file below templates/ that extends base.html.j2.
         run: the content of run.json.
-        charts: altair charts by the id of the element that shows them.
+        charts: altair charts by the id of the element that shows them, which begins with the id of a model.
         steps: seconds of each step.
-        values: what the template names.
+        models: what the page shows of each model, with its id and name.
+        small: charts that are part of a line and no figures of their own.
+        values: what else the template names.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
@@ -33,14 +73,27 @@ def page(template: str, run: dict[str, Any], charts: dict[str, Any], steps: dict
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "share": share, "count": count}
-    return environment.get_template(template).render(
+    specs = {key: chart.to_dict(validate=False) for key, chart in charts.items()}
+    html = environment.get_template(template).render(
         run=run,
         steps=steps,
         config=json.dumps(run.get("config", {}), indent=2, ensure_ascii=False),
-        specs=_safe_json({key: chart.to_dict(validate=False) for key, chart in charts.items()}),
+        specs=_safe_json(specs),
         bundle=_bundle(),
+        models=models,
         **values,
     )
+    names = {str(model["id"]): str(model["name"]) for model in models}
+    return Page(html, {_file(key, names): spec for key, spec in specs.items() if key not in small})
+
+
+def _file(key: str, names: Mapping[str, str]) -> str:
+    """The name of a figure's file: the model's where there are several, and what it shows."""
+    place, _, figure = key.partition("-")
+    if len(names) < 2 or place not in names:
+        return figure
+    # Two names may have the same letters; two places never are the same.
+    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', names[place])[:60]}-{place}-{figure}"
 
 
 def _safe_json(value: Any) -> str:

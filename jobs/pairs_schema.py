@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from jobs.schema import KEY, Column, Table
+from jobs.columns import KEY, Column, Table
 
 PARTIALS = "partials/pairs"
 """Where the parts of finished chunks lie."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from jobs.schema import Column, Table
+from jobs.columns import Column, Table
 
 
 def fixed_lists(matrix: np.ndarray) -> pa.FixedSizeListArray:

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import tempscale
 from jobs import lock
+from jobs.columns import SCHEMA_VERSION
 from jobs.config import AuditConfig, Execution, Models
 from jobs.errors import IncompleteRun, UsageError
 from jobs.provenance import hide_secrets, processor, processors
-from jobs.schema import SCHEMA_VERSION
 from jobs.storage import Storage
 from jobs.urls import shown
 from tempscale import checkpoint
@@ -28,7 +28,7 @@ EXCEPTIONS = "partials/exceptions"
 TAKEOVERS = "partials/takeovers"
 """What was known of each dead run whose lock was taken over."""
 _OURS = (
-    DONE, "report.html", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards",
+    DONE, "report.html", "figures", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards",
     "status.json", "pruned.json",
 )  # fmt: skip
 _OURS_OF = {"evaluate": ("cells", "mteb"), "tune": ("layers.json", "measured", "temperature.json")}

@@ -10,6 +10,8 @@ import polars as pl
 import pyarrow as pa
 
 from jobs import corpus, schema
+from jobs.collapsed import ranked
+from jobs.columns import Table
 from jobs.layout import Layout, folder
 from jobs.runs import Model, Run
 from jobs.storage import Storage
@@ -18,8 +20,8 @@ from tempscale.temperature import Temperature
 
 _EXCERPT_CHARACTERS = 280
 _STEPS = {
-    "length_collapse": "cosine", "exposure": "exposure", "near_duplicates": "exposure", "prefix_probe": "probe",
-    "socm": "socm", "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top",
+    "length_collapse": "cosine", "exposure": "exposure", "near_duplicates": "exposure", "collapsed_texts": "exposure",
+    "prefix_probe": "probe", "socm": "socm", "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top",
 }  # fmt: skip
 
 
@@ -31,10 +33,13 @@ def summarise(run: Run, layouts: dict[str, Layout], index: dict[str, Any]) -> di
         figures = [_figures(run, model, t, layouts[model.label], found, index) for t in run.temperatures]
         summaries += [row for row, _ in figures]
         effects += _effects(run, model, figures)
+    nearest = [_nearest_to_all(run, model, t, layouts[model.label]) for model in run.models for t in run.temperatures]
+    found["collapsed_texts"] = pa.concat_tables([found["collapsed_texts"], *nearest])
     found["collapse_summary"] = schema.COLLAPSE_SUMMARY.build_rows(summaries)
     found["temperature_effect"] = schema.TEMPERATURE_EFFECT.build_rows(effects)
     if run.config.keep_text and run.config.corpus.embedding_column is None:
-        found["excerpts"] = _excerpts(run, index, [found["socm_pairs"], found["near_duplicates"]])
+        named = [found[name] for name in ("socm_pairs", "near_duplicates", "collapsed_texts")]
+        found["excerpts"] = _excerpts(run, index, named)
     for name, table in found.items():
         run.storage.write_table(f"tables/{name}.parquet", table)
     return found
@@ -48,7 +53,7 @@ def load_tables(storage: Storage) -> dict[str, pl.DataFrame]:
     }
 
 
-def _collected(run: Run, table: schema.Table) -> pa.Table:
+def _collected(run: Run, table: Table) -> pa.Table:
     step = _STEPS[table.name]
     if table.name == "socm_pairs" and run.config.analysis.socm_top_over == "corpus":
         step = "top"
@@ -228,6 +233,12 @@ def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples
     return rows
 
 
+def _nearest_to_all(run: Run, model: Model, temperature: Temperature, layout: Layout) -> pa.Table:
+    means = run.storage.read_table(f"{folder(run, 'cosine', model, temperature)}/text_means.parquet", ["overall"])
+    rows = ranked(run.key(model, temperature), "nearness", means.column("overall").to_numpy(), layout)
+    return schema.COLLAPSED_TEXTS.build_rows(rows)
+
+
 def _columns(run: Run, place: str, names: list[str]) -> dict[str, np.ndarray]:
     parts = [run.storage.read_table(part, names) for part in run.storage.list(place)]
     return {name: np.concatenate([part.column(name).to_numpy() for part in parts]) for name in names}
@@ -235,7 +246,8 @@ def _columns(run: Run, place: str, names: list[str]) -> dict[str, np.ndarray]:
 
 def _excerpts(run: Run, index: dict[str, Any], rankings: list[pa.Table]) -> pa.Table:
     """The beginnings of the texts that the rankings name."""
-    ids = sorted({i for pairs in rankings for side in ("text_id_a", "text_id_b") for i in pairs.column(side).to_pylist()})
+    sides = [(table, name) for table in rankings for name in table.column_names if name.startswith("text_id")]
+    ids = sorted({i for table, name in sides for i in table.column(name).to_pylist()})
     texts = corpus.texts_of(run.storage, index, set(ids)) if ids else {}
     rows = [{"text_id": i, "characters": len(texts[i]), "excerpt": texts[i][:_EXCERPT_CHARACTERS]} for i in ids]
     return schema.EXCERPTS.build_rows(rows)

@@ -81,7 +81,7 @@ def _tune(config: TuneConfig, journal: Journal, fresh: bool) -> Tuned:
         run.storage.write_json(CHOSEN, chosen.as_data())
         record = runs.facts(run) | {"command": config.command, "seed": config.seed, "states": states, "choice": facts}
         record |= {"steps": dict(journal.steps), "peak_memory_bytes": journal.peak_memory_bytes}
-        run.storage.write("report.html", tune_report.render(summary.load_tables(run.storage), record).encode())
+        tune_report.render(summary.load_tables(run.storage), record).leave(run.storage)
         stage.note = "report.html"
     runs.complete(run, record)
     return run

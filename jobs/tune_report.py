@@ -11,14 +11,14 @@ import polars as pl
 from jobs import tune_sentences as sentences
 from jobs.figures import COLOURS
 from jobs.headline import interval_name, labels, number, share, with_error
-from jobs.page import page
+from jobs.page import Page, page
 from jobs.series import lines, point
 from jobs.urls import shown
 
 _KINDS = ("chosen", "eligible", "not eligible")
 
 
-def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> str:
+def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
     """The report as HTML.
 
     Args:

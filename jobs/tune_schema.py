@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from jobs.schema import KEY, Column, Table
+from jobs.columns import KEY, Column, Table
 
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int32(), pa.float64(), pa.bool_()
 _VERDICT = (

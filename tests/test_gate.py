@@ -8,10 +8,11 @@ from nights_by_hand import errors, summary
 from scipy import stats
 
 from jobs import gate, night_config
+from jobs.columns import KEY
 from jobs.errors import UsageError
 from jobs.gate import Baseline
 from jobs.night_config import FIGURES, WITH_ERRORS, Gate, Threshold
-from jobs.schema import COLLAPSE_SUMMARY, KEY
+from jobs.schema import COLLAPSE_SUMMARY
 from jobs.strict import checked
 
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from jobs import pairs_schema, parts, schema
+from jobs.columns import Table
 from jobs.errors import IncompleteRun
 from jobs.storage import Storage
 
@@ -83,7 +84,7 @@ def test_schema_rejects_missing_and_unknown_columns():
 
 
 def test_every_column_says_what_it_means():
-    fixed = [v for module in (schema, parts, pairs_schema) for v in vars(module).values() if isinstance(v, schema.Table)]
+    fixed = [v for module in (schema, parts, pairs_schema) for v in vars(module).values() if isinstance(v, Table)]
     assert {*schema.TABLES, parts.COSINE_TILE, parts.DUPLICATE_TILE, parts.SOCM_TILE, parts.TEXT_MEANS} <= set(fixed)
     for table in [*fixed, schema.texts(3), schema.factors(3), parts.blocks(3), parts.near_tile(2)]:
         assert table.meaning

@@ -1,0 +1,243 @@
+"""A small audit's tables by hand, its report, and what a browser sees of it: for the tests of pages."""
+
+import json
+import re
+import shutil
+import subprocess
+from html import escape
+from html.parser import HTMLParser
+from urllib.parse import unquote
+
+import polars as pl
+import pytest
+
+from jobs import report, schema
+
+HOSTILE = """</script><script>alert("x")</script><img src=x onerror=alert(1)> & 'q' \u2028 {{ 7*7 }}"""
+EDGES = (0, 100, 400)
+
+
+def key(tau, model="MiniLM"):
+    """`tau` is a number, or a schedule's text."""
+    return {"model": model, "temperature": str(tau), "tau": None if isinstance(tau, str) else tau, "schema_version": 1}
+
+
+def measured(name, value, error):
+    short = name.removesuffix("_mean")
+    return {name: value, f"{short}_se": None if error is None else error / 2, f"{short}_se_superpopulation": error}
+
+
+def tables_of(
+    gap=0.08, gap_error=0.01, prefix=0.02, change=-0.017, socm=0.66, text="a plain text", model="MiniLM", taus=(1.0, 0.8),
+    exposed=None, asked_by=("corpus",), queries=120,
+):  # fmt: skip
+    """The tables of a run with these figures at τ 1.0, and at τ 0.8 `change` added to the gap.
+
+    `exposed` is the exposure of each interval; none was measured without it.
+    """
+    first, second = taus
+    cells, summary, probe, seconds, pairs, scatter = [], [], [], [], [], []
+    exposures, duplicates, searched, collapsed = [], [], [], []
+    for tau, gap_now in ((first, gap), (second, None if gap is None else gap + change)):
+        for a in EDGES:
+            for b in EDGES:
+                if a <= b:
+                    mean = 0.05 + (gap_now or 0.0) * (EDGES.index(a) + EDGES.index(b)) / 4
+                    cells.append(
+                        key(tau, model) | {"interval_a": a, "interval_b": b, "texts_a": 40, "texts_b": 40, "pairs": 780}
+                        | measured("cosine_mean", mean, 0.004)
+                        | {"cosine_std": 0.1, "cosine_p05": -0.1, "cosine_p50": mean, "cosine_p95": 0.3}
+                        | {"near_duplicates": 3}
+                    )  # fmt: skip
+                    if socm is not None:
+                        seconds.append(
+                            key(tau, model) | {"interval_a": a, "interval_b": b, "pairs": 780}
+                            | {"d_mu_mean": 0.45, "d_sigma_mean": 1.2} | measured("socm_mean", socm, 0.01)
+                            | {"socm_p50": 0.6, "socm_p95": 0.9, "socm_over_1_share": 0.02, "exact": True}
+                            | {"d_sigma_error": 0.0}
+                        )  # fmt: skip
+        summary.append(
+            key(tau, model)
+            | {"texts": 120, "corpus_texts": 9000, "rejected": 0, "tokens": 30000, "truncated_share": 0.125}
+            | measured("cosine_mean", 0.0621, 0.003) | measured("collapse_gap", gap_now, None if gap is None else gap_error)
+            | {"gap_shortest": None if gap is None else 0, "gap_longest": None if gap is None else 400}
+            | {"gap_texts": None if gap is None else 40, "prefix_texts": None if prefix is None else 31}
+            | {"prefix_shortest": None if prefix is None else 32, "prefix_longest": None if prefix is None else 256}
+            | measured("prefix_gap", prefix, None if prefix is None else 0.004)
+            | measured("spread_mean", 2.4, 0.05) | {"effective_rank": 77.7, "near_duplicate_pairs": 18}
+            | measured("exposure_short", exposed and exposed[0], exposed and 0.05)
+            | measured("exposure_long", exposed and exposed[-1], exposed and 0.05)
+            | {"k_occurrence_skewness": exposed and 1.25}
+            | {"spread_over_2_share": 0.89, "within_cosine_over_third_share": 0.5}
+            | {"socm_texts": 0 if socm is None else 40, "socm_freedom": None if socm is None else 39}
+            | measured("socm_mean", socm, None if socm is None else 0.01)
+            | {"socm_over_1_share": None if socm is None else 0.021}
+        )  # fmt: skip
+        collapsed += [
+            key(tau, model) | {"ranking": ranking, "rank": 1, "text_id": text, "tokens": 345, "value": value}
+            for ranking, value in (("nearness", 0.456), ("hub", 37.0))
+        ]
+        duplicates.append(
+            key(tau, model) | {"rank": 1, "text_id_a": "one", "text_id_b": text, "tokens_a": 12, "tokens_b": 345}
+            | {"cosine": 0.987}
+        )  # fmt: skip
+        exposures += [
+            key(tau, model) | {"asked_by": by, "queries": queries, "k": k, "interval": edge, "texts": 40}
+            | {"texts_share": 1 / 3, "slots_share": value / 3, "k_occurrence_skewness": 1.25}
+            | measured("exposure", value, 0.05)
+            for by in asked_by for k in (1, 10) for edge, value in zip(EDGES, exposed or (), strict=False)
+        ]  # fmt: skip
+        if prefix is not None:
+            probe += [
+                key(tau, model) | {"prefix_tokens": t, "texts": 31} | measured("cosine_mean", v, 0.004)
+                for t, v in ((32, 0.1), (256, 0.1 + prefix))
+            ]
+        if socm is not None:
+            for ranking in ("socm", "same_mean"):
+                ids = {"text_id_a": "one", "text_id_b": text, "tokens_a": 12, "tokens_b": 345}
+                bounds = {"threshold": 0.9, "pairs": 7140, "kept_by_traces": 456, "kept_by_frobenius": 78, "texts": 90}
+                searched.append(key(tau, model) | {"ranking": ranking} | bounds)
+                pairs.append(
+                    key(tau, model)
+                    | {"over": "corpus", "ranking": ranking, "rank": 1}
+                    | ids
+                    | {"d_mu": 0.4, "d_sigma": 1.3, "socm": 0.987}
+                )
+            plane = {"d_mu": 0.4, "d_sigma": 1.25}
+            scatter.append(key(tau, model) | {"kind": "bin", **plane, "d_mu_width": 0.1, "d_sigma_width": 0.1, "pairs": 5})
+            scatter.append(key(tau, model) | {"kind": "pair", **plane, "d_mu_width": 0.0, "d_sigma_width": 0.0, "pairs": 1})
+    effects = []
+    if gap is not None:
+        effects = [
+            key(second, model) | {"reference": str(first), "figure": "collapse_gap"}
+            | {"reference_value": gap, "value": gap + change} | measured("change", change, 0.003) | {"texts": 80},
+            key(second, model) | {"reference": str(first), "figure": "cosine_mean", "reference_value": 0.06, "value": 0.061}
+            | measured("change", 0.001, 0.003) | {"texts": 120},
+        ]  # fmt: skip
+    rows = {
+        schema.LENGTH_COLLAPSE: cells, schema.COLLAPSE_SUMMARY: summary, schema.PREFIX_PROBE: probe, schema.SOCM: seconds,
+        schema.SOCM_PAIRS: pairs, schema.SOCM_SCATTER: scatter, schema.TEMPERATURE_EFFECT: effects,
+        schema.EXPOSURE: exposures, schema.NEAR_DUPLICATES: duplicates, schema.SOCM_SEARCH: searched,
+        schema.COLLAPSED_TEXTS: collapsed,
+        schema.EXCERPTS: [{"text_id": i, "characters": 999, "excerpt": text} for i in ("one", text)],
+    }  # fmt: skip
+    return {table.name: pl.DataFrame(pl.from_arrow(table.build_rows(r))) for table, r in rows.items()}
+
+
+RUN = {
+    "finished": "2026-01-02T03:04:05+00:00",
+    "config": {"seed": 0, "analysis": {"intervals": list(EDGES)}},
+    "corpus": {
+        "source": "texts.jsonl",
+        "analysed": 120,
+        "usable": 9000,
+        "read": 9001,
+        "rejected": 1,
+        "rejected_reasons": {},
+    },
+    "steps": {"embed": {"seconds": 1.0, "peak_memory_bytes": 5}},
+}
+
+
+SCHEDULES = ("by_layer(1.0, 0.9)", f"by_head({', '.join([str([0.85] * 12)] * 5)}, {[0.8] * 12})")
+
+
+def without_errors(tables):
+    """The same tables where too few texts were there to tell any error."""
+    return {n: t.with_columns(pl.lit(None, pl.Float64).alias(c) for c in t.columns if "_se" in c) for n, t in tables.items()}
+
+
+def specs_of(html):
+    return json.loads(re.search(r'<script type="application/json" id="specs">(.*?)</script>', html, re.S).group(1))
+
+
+class Page(HTMLParser):
+    """Every start tag with its attributes, and the text outside scripts."""
+
+    def __init__(self, html):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.text, self._script = [], "", False
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self._script = tag in ("script", "style")
+
+    def handle_endtag(self, tag):
+        self._script = self._script and tag not in ("script", "style")
+
+    def handle_data(self, data):
+        if not self._script:
+            self.text += data
+
+
+def rendered(tables, run, **more):
+    """The report as HTML."""
+    return report.render(tables, run, **more).html
+
+
+def nights(count, taus=(1.0, 0.8), model="MiniLM", **last):
+    """The `trend` of run.json after so many nights, whose figures rise a little; `last` changes the last night's rows."""
+    rows = []
+    for number in range(count):
+        for tau in taus:
+            figures = {"cosine_mean": 0.05, "collapse_gap": 0.08, "prefix_gap": 0.02, "socm_mean": 0.6}
+            row = {"night": f"2026-11-{number + 1:02d}", "model": model, "model_fingerprint": "f1", "temperature": str(tau)}
+            row |= {"texts": 120, "gate": "passed", "gate_reason": "", "accepted": False}
+            for name, value in figures.items():
+                row |= {name: value + 0.001 * number, f"{name.removesuffix('_mean')}_se_superpopulation": 0.004}
+            rows.append(row | (last if number == count - 1 else {}))
+    return rows
+
+
+WAIT = """<script>
+const seen = {logged: []}, inner = () => document.querySelector("iframe").contentWindow;
+(async () => {
+  const until = Date.now() + 20000, page = () => inner().document;
+  const ids = () => Object.keys(JSON.parse(page().getElementById("specs").textContent));
+  const ready = () => page().readyState === "complete" && page().getElementById("specs")
+    && ids().every(id => page().querySelector(`[id="${id}"] svg`));
+  while (Date.now() < until && !ready()) await new Promise(resolve => setTimeout(resolve, 50));
+  const root = page().documentElement, all = query => [...page().querySelectorAll(query)];
+  seen.client = root.clientWidth; seen.scroll = root.scrollWidth;
+  seen.charts = all(".chart").length; seen.drawn = all(".chart svg").length;
+  seen.over = Math.max(...all(".chart svg").filter(svg => !/heatmap|scatter/.test(svg.closest(".chart").id))
+    .map(svg => svg.getBoundingClientRect().right - svg.closest(".chart").getBoundingClientRect().right));
+  seen.small = all("svg text").filter(text => text.textContent.trim() && text.getBoundingClientRect().height < 7).length;
+  seen.texts = all("svg text").map(text => text.textContent);
+  await (async (window, document) => { ASK })(inner(), page());
+  document.body.dataset.seen = encodeURIComponent(JSON.stringify(seen));
+})();
+</script>"""
+
+
+def browser():
+    """Chromium; the test is skipped where there is none."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("no Chromium on this machine: the page is not drawn")
+    return found
+
+
+def drawn(page, folder, width, ask="", dark=False):
+    """What a browser sees of a page; in a frame, since a window of Chromium is never narrower than 500 pixels.
+
+    `ask` is JavaScript that runs once the charts are drawn, with the page's `window` and `document`, and adds to `seen`.
+    """
+    (folder / "inner.html").write_text(page, "utf-8")
+    frame = f'<iframe srcdoc="{escape(page)}" style="width: {width}px; height: 2000px; border: 0"></iframe>'
+    (folder / "page.html").write_text(
+        f'<!doctype html><meta charset="utf-8"><body>{frame}{WAIT.replace("ASK", ask)}</body>', "utf-8"
+    )
+    command = [
+        browser(), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={folder}/profile",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1400,2000",
+        "--hide-scrollbars", "--virtual-time-budget=30000", "--enable-logging=stderr", "--dump-dom",
+        *(["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if dark else []),
+        (folder / "page.html").as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    seen = re.search(r'data-seen="([^"]+)"', done.stdout)
+    assert seen, (done.stdout[-2000:], done.stderr[-2000:])
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return json.loads(unquote(seen.group(1))) | {"console": console}
