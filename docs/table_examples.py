@@ -34,6 +34,10 @@ QUESTIONS = {
         '.filter(pl.col("exposure") - 2 * pl.col("exposure_se") > 1)',
     ),
     "near_duplicates": ("Which texts are all but the same?", '.filter(pl.col("cosine") > 0.999)'),
+    "collapsed_texts": (
+        "Which three texts lie nearest to all, or stand in most result lists?",
+        '.filter(pl.col("rank") <= 3)',
+    ),
     "socm": ("Between which lengths does mean pooling lose most?", '.sort("socm_mean", descending=True).head(5)'),
     "socm_pairs": ("Which ten pairs are the most collapsed?", '.filter(pl.col("ranking") == "socm", pl.col("rank") <= 10)'),
     "socm_search": (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from jobs import diagnose_report, evaluate_report, runs
@@ -13,20 +12,15 @@ from jobs.urls import shown
 _DRAWN = {"layers": ("filter", "parts", "contraction", "concentration"), "downstream": ("changes", "types", "best")}
 
 
-@dataclass(frozen=True)
-class Beside:
-    """Another run's part of an audit's report."""
-
-    parts: list[dict[str, Any]]
-    """For each model that both runs have: id, kind (`layers` or `downstream`), name, sentences, charts, rows, folder."""
-
-
-def read(folder: str, record: dict[str, Any]) -> Beside:
+def read(folder: str, record: dict[str, Any]) -> list[dict[str, Any]]:
     """What a finished run says of the models of an audit.
 
     Args:
         folder: a run of `tempscale diagnose` or `tempscale evaluate`.
         record: run.json of the audit.
+
+    Returns:
+        For each model that both have: id, kind (`layers` or `downstream`), name, sentences, charts, rows, folder.
 
     Raises:
         UsageError: it is no such run, or has no model of the audit.
@@ -47,11 +41,11 @@ def read(folder: str, record: dict[str, Any]) -> Beside:
             f"--with '{shown(folder)}' looks into {', '.join(model['name'] for model in models)}, and the audit has "
             f"{', '.join(record['models'])}: no model is the same"
         )
-    return Beside([
+    return [
         {
             "id": f"{kind}{other['run'][:6]}{model['id']}", "kind": kind, "name": model["name"],
             "sentences": model["sentences"], "folder": shown(storage.root), "rows": model.get("rows"),
             "charts": {key: model["charts"].get(key) for key in _DRAWN[kind]},
         }
         for model in same
-    ])  # fmt: skip
+    ]  # fmt: skip

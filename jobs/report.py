@@ -7,21 +7,20 @@ from typing import Any
 
 import polars as pl
 
-from jobs import figures, history_page, schema, verdict
-from jobs.beside import Beside
+from jobs import figures, night_figures, schema, verdict
 from jobs.headline import NOTE, count, estimate, headline, labelled, labels
 from jobs.page import Page, page
 
 _SHOWN_PAIRS = 10
 
 
-def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], beside: Sequence[Beside] = ()) -> Page:
+def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], beside: Sequence[dict[str, Any]] = ()) -> Page:
     """The report as HTML.
 
     Args:
         tables: the run's tables by name; `excerpts` may be absent.
         run: the content of run.json.
-        beside: other runs of the same models, whose findings are to stand in it too.
+        beside: what runs of `diagnose` and `evaluate` found of the same models, as `beside.read` gives it.
 
     Returns:
         One page that asks for nothing from outside; all text in it is escaped. Equal input gives equal text.
@@ -40,8 +39,7 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], beside: Sequenc
     models = [_model(place, name, tables, edges, trend) for place, name in enumerate(told)]
     charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
     small = {tile["id"]: tile["chart"] for model in models for tile in model["tiles"] if tile["chart"] is not None}
-    others = [part for one in beside for part in one.parts]
-    charts |= {f"{part['id']}-{key}": chart for part in others for key, chart in part["charts"].items() if chart is not None}
+    charts |= {f"{part['id']}-{key}": chart for part in beside for key, chart in part["charts"].items() if chart is not None}
     return page(
         "report.html.j2",
         run,
@@ -54,8 +52,8 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], beside: Sequenc
         gate=tables["gate"].to_dicts() if "gate" in tables else [],
         analysed=_analysed(run, models),
         temperatures=names,
-        layers=[part for part in others if part["kind"] == "layers"],
-        downstream=[part for part in others if part["kind"] == "downstream"],
+        layers=[part for part in beside if part["kind"] == "layers"],
+        downstream=[part for part in beside if part["kind"] == "downstream"],
         nights=trend["night"].n_unique() if not trend.is_empty() else 0,
     )
 
@@ -90,7 +88,7 @@ def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[i
             "scatter": figures.scatter(mine["socm_scatter"]),
             "socm": figures.socm_by_length(mine["socm"], edges),
         }
-        | {f"nights-{key}": history_page.chart(own, key, label) for key, label in nights},
+        | {f"nights-{key}": night_figures.chart(own, key, label) for key, label in nights},
         "nights": [(f"nights-{key}", label) for key, label in nights],
         "collapsed": _first(mine["collapsed_texts"], "nearness", "hub"),
         "pairs": _first(mine["socm_pairs"], "socm", "same_mean"),

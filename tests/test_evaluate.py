@@ -714,7 +714,7 @@ def test_nothing_is_compared_with_a_reference_that_is_missing(copied, tables):
     # mteb's tools would take an old result for one of this run.
     assert len(list(out.glob("mteb/results/*/*/found.json"))) == 1
     record = json.loads((out / "run.json").read_text())
-    assert "it was lost" in evaluate_report.render(found, record | {"missing": 1})
+    assert "it was lost" in evaluate_report.render(found, record | {"missing": 1}).html
 
 
 def test_tables_of_an_earlier_attempt_go_with_their_cells(copied):
@@ -723,7 +723,7 @@ def test_tables_of_an_earlier_attempt_go_with_their_cells(copied):
     assert set(without(*every[:2], *every[4:6])) == {"evaluation", "evaluation_items", "evaluation_types"}
     left = without(*every)
     assert set(left) == {"evaluation"}
-    page = evaluate_report.render(left, json.loads((out / "run.json").read_text()) | {"missing": 8})
+    page = evaluate_report.render(left, json.loads((out / "run.json").read_text()) | {"missing": 8}).html
     assert "<strong>8 cells are missing</strong>" in page
     assert "<li>No cell was scored.</li>" in page
 
@@ -766,7 +766,7 @@ def test_markup_in_a_name_stays_text(finished, tables):
         name: table if name == "evaluation_types" else table.with_columns(pl.col("task").replace({"found": MARKUP}))
         for name, table in tables.items()
     }
-    page = evaluate_report.render(named, record)
+    page = evaluate_report.render(named, record).html
     assert MARKUP not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;<br>" in page
     assert "\\u003cscript>alert(1)" in page

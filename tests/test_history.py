@@ -9,7 +9,7 @@ import pytest
 from nights_by_hand import summary
 from rich.console import Console
 
-from jobs import commands, history, history_page, nights
+from jobs import commands, history, night_figures, nights
 from jobs.errors import UsageError
 from jobs.night_schema import HISTORY
 from jobs.storage import Storage
@@ -210,7 +210,7 @@ def test_the_record_is_printed_and_drawn(tmp_path, capsys):
 
 def test_each_night_of_the_charts_has_its_error_and_its_state(tmp_path):
     record = history.load(recorded(tmp_path, row("2026-11-01"), row("2026-11-02", "failed"), row("2026-11-03", model="b2")))
-    chart = history_page._chart(record, "cosine_mean", "mean cosine").to_dict()
+    chart = night_figures.chart(record, "cosine_mean", "mean cosine").to_dict()
     points = chart["layer"][0]["data"]["values"] if "data" in chart["layer"][0] else chart["data"]["values"]
     first = record.row(0, named=True)
     assert [p["state"] for p in points] == ["passed", "failed", "passed"]
@@ -220,7 +220,7 @@ def test_each_night_of_the_charts_has_its_error_and_its_state(tmp_path):
 
 def test_two_models_a_night_are_no_switch(tmp_path):
     both = [row(night, model=model, run=f"{night}{model}") for night in ("2026-11-01", "2026-11-02") for model in ("a", "b")]
-    assert history_page._switches(history.load(recorded(tmp_path, *both))) == []
+    assert night_figures.switches(history.load(recorded(tmp_path, *both))) == []
 
 
 def test_a_folder_without_a_record_is_told(tmp_path):

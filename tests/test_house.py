@@ -15,7 +15,7 @@ STEPS = {
 }  # fmt: skip
 KNOW_STEPS = {
     "audit.py", "analysis.py", "pairs.py", "diagnose.py", "evaluate.py", "tune.py", "cli.py", "commands.py", "plan.py",
-    "cache_upkeep.py",
+    "cache_upkeep.py", "beside.py",
 }  # fmt: skip
 BELOW_STEPS = {
     "runs",
@@ -54,6 +54,10 @@ BELOW_STEPS = {
     "factor_pairs",
     "factor_parts",
     "headline",
+    "verdict",
+    "columns",
+    "collapsed",
+    "night_figures",
     "figures",
     "crew",
     "series",
@@ -110,7 +114,17 @@ def test_steps_and_what_they_stand_on_import_neither_a_step_nor_what_stands_abov
     assert not ours & (
         STEPS
         | {"audit", "analysis", "pairs", "diagnose", "evaluate", "tune", "cli", "commands", "plan", "closing"}
-        | {"closing_tune", "history", "history_page", "nights", "compare", "compare_sentences", "submit", "submission"}
+        | {
+            "closing_tune",
+            "history",
+            "history_page",
+            "nights",
+            "compare",
+            "compare_sentences",
+            "submit",
+            "submission",
+            "beside",
+        }
         | {"summary", "pairs_summary", "diagnose_summary", "evaluate_summary", "cache_upkeep"}
     )
 

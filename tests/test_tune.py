@@ -324,7 +324,7 @@ def test_what_others_wrote_is_escaped(finished, scored):
             name: table.with_columns(reason=pl.lit(HOSTILE)) if "reason" in table.columns else table
             for name, table in tables.items()
         }
-        page = tune_report.render(tables, record)
+        page = tune_report.render(tables, record).html
         assert "&lt;/script&gt;&lt;script&gt;alert(" in page
         assert "<script>alert(" not in page
         assert "<img" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
