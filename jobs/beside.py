@@ -12,12 +12,13 @@ from jobs.urls import shown
 _DRAWN = {"layers": ("filter", "parts", "contraction", "concentration"), "downstream": ("changes", "types", "best")}
 
 
-def read(folder: str, record: dict[str, Any]) -> list[dict[str, Any]]:
+def read(folder: str, record: dict[str, Any], place: int = 0) -> list[dict[str, Any]]:
     """What a finished run says of the models of an audit.
 
     Args:
         folder: a run of `tempscale diagnose` or `tempscale evaluate`.
         record: run.json of the audit.
+        place: which of several such runs it is; ids on the page begin with it.
 
     Returns:
         For each model that both have: id, kind (`layers` or `downstream`), name, sentences, charts, rows, folder.
@@ -43,7 +44,7 @@ def read(folder: str, record: dict[str, Any]) -> list[dict[str, Any]]:
         )
     return [
         {
-            "id": f"{kind}{other['run'][:6]}{model['id']}", "kind": kind, "name": model["name"],
+            "id": f"{kind}{place}{model['id']}", "kind": kind, "name": model["name"],
             "sentences": model["sentences"], "folder": shown(storage.root), "rows": model.get("rows"),
             "charts": {key: model["charts"].get(key) for key in _DRAWN[kind]},
         }

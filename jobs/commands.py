@@ -212,7 +212,11 @@ def render_again(folder: str, beside: Sequence[str] = ()) -> str:
         raise UsageError(f"'{shown(folder)}' holds a run of tempscale {command}, which has tables and no report")
     if beside and command != "audit":
         raise UsageError(f"--with puts other runs beside an audit, and '{shown(folder)}' holds a run of tempscale {command}")
-    more = {"beside": [part for other in beside for part in others.read(other, record)]} if beside else {}
+    more = (
+        {"beside": [part for place, other in enumerate(beside) for part in others.read(other, record, place)]}
+        if beside
+        else {}
+    )
     pages[command](load_tables(storage), record, **more).leave(storage)
     return f"{shown(storage.root)}/report.html"
 

@@ -11,7 +11,7 @@ from jobs import figures, night_figures, schema, verdict
 from jobs.headline import NOTE, count, estimate, headline, labelled, labels
 from jobs.page import Page, page
 
-_SHOWN_PAIRS = 10
+_SHOWN = 5
 
 
 def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], beside: Sequence[dict[str, Any]] = ()) -> Page:
@@ -93,7 +93,7 @@ def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[i
         "collapsed": _first(mine["collapsed_texts"], "nearness", "hub"),
         "pairs": _first(mine["socm_pairs"], "socm", "same_mean"),
         "search": mine["socm_search"].to_dicts(),
-        "duplicates": mine["near_duplicates"].filter(pl.col("rank") <= _SHOWN_PAIRS).to_dicts(),
+        "duplicates": mine["near_duplicates"].filter(pl.col("rank") <= _SHOWN).to_dicts(),
         "excerpts": excerpts,
         "several": mine["collapse_summary"].height > 1,
     }
@@ -101,7 +101,7 @@ def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[i
 
 def _first(table: pl.DataFrame, *rankings: str) -> dict[str, list[dict[str, Any]]]:
     """The first rows of each ranking."""
-    shown = table.filter(pl.col("rank") <= _SHOWN_PAIRS)
+    shown = table.filter(pl.col("rank") <= _SHOWN)
     return {ranking: shown.filter(pl.col("ranking") == ranking).to_dicts() for ranking in rankings}
 
 

@@ -6,7 +6,7 @@ function draw() {
   const config = { background: "transparent", font: "system-ui, sans-serif", view: { stroke: null }, title: { color: ink, fontWeight: 600 },
     axis: { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line }, legend: { labelColor: ink, titleColor: ink }, rule: { color: ink } };
   return Promise.all(Object.entries(specs).map(([id, spec]) =>
-    vegaEmbed("#" + id, { ...spec, config: { ...config, ...spec.config } }, { actions: false, renderer: "svg" })));
+    vegaEmbed("#" + id, { ...spec, config }, { actions: false, renderer: "svg" })));
 }
 draw();
 dark.addEventListener("change", draw);
