@@ -41,8 +41,7 @@ class Page:
             storage.write(
                 f"{FIGURES}/{figure}.svg", vl_convert.vegalite_to_svg(wide, config=_ON_WHITE).encode(), durable=False
             )
-            png = vl_convert.vegalite_to_png(wide, config=_ON_WHITE, scale=_PER_PIXEL)
-            storage.write(f"{FIGURES}/{figure}.png", png, durable=False)
+            storage.write(f"{FIGURES}/{figure}.png", vl_convert.svg_to_png(svg, scale=_PER_PIXEL), durable=False)
 
 
 def page(
