@@ -38,9 +38,8 @@ class Page:
         storage.remove(FIGURES)
         for figure, spec in self.figures.items():
             wide = spec | ({"width": _WIDTH} if spec.get("width") == "container" else {})
-            storage.write(
-                f"{FIGURES}/{figure}.svg", vl_convert.vegalite_to_svg(wide, config=_ON_WHITE).encode(), durable=False
-            )
+            svg = vl_convert.vegalite_to_svg(wide, config=_ON_WHITE)
+            storage.write(f"{FIGURES}/{figure}.svg", svg.encode(), durable=False)
             storage.write(f"{FIGURES}/{figure}.png", vl_convert.svg_to_png(svg, scale=_PER_PIXEL), durable=False)
 
 
