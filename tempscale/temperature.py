@@ -267,15 +267,16 @@ def _joined(rows: Sequence[Any]) -> dict[int, float]:
     for row in rows:
         if not isinstance(row, Mapping) or not {"from", "tau"} <= set(row) <= {"from", "to", "tau"}:
             raise TemperatureError(f"by_length row {row!r} must be {{from = 0, to = 256, tau = 1.0}}; the last has no `to`")
-    ordered = sorted(rows, key=lambda row: _length(row["from"]))
-    for row, after in zip(ordered, [*ordered[1:], None], strict=True):
-        stop, start = row.get("to"), None if after is None else after["from"]
-        if (None if stop is None else _length(stop)) == start:
+    steps = [(_length(row["from"]), None if row.get("to") is None else _length(row["to"]), row["tau"]) for row in rows]
+    steps.sort(key=lambda step: step[0])
+    for (_, stop, _), after in zip(steps, [*steps[1:], None], strict=True):
+        start = None if after is None else after[0]
+        if stop == start:
             continue
         problem = "an overlap" if start is not None and (stop is None or stop > start) else "a gap"
         follows = "and none follows" if start is None else f"the next starts at {start}"
         raise TemperatureError(f"by_length has {problem}: one step runs to {'its end' if stop is None else stop}, {follows}")
-    return {_length(row["from"]): row["tau"] for row in ordered}
+    return {start: tau for start, _, tau in steps}
 
 
 def _doubled(edges: Iterable[int]) -> str:
@@ -316,7 +317,7 @@ def _parse(text: str) -> Temperature:
         return Temperature.of({name: json.loads(f"[{inside}]")} if name != "constant" else {name: float(inside)})
     except TemperatureError:
         raise
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         raise TemperatureError(
             f"temperature {text!r} is not a number; give a τ such as 0.8 or a schedule such as log_length(128)"
         ) from None
