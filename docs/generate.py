@@ -1,8 +1,10 @@
-"""Write the pages of docs/ that code decides, tables, configuration and API: python docs/generate.py."""
+"""Write the pages and drawings of docs/ that follow from code, docstrings, tests and results: python docs/generate.py."""
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
+from types import ModuleType
 from typing import get_args, get_origin
 
 from pydantic import BaseModel
@@ -100,7 +102,23 @@ def _is_section(annotation: object) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
-PAGES = {"tables.md": tables, "configuration.md": configuration}
+def beside(name: str) -> ModuleType:
+    """A further file of this folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PAGES = {
+    "tables.md": tables,
+    "configuration.md": configuration,
+    "data-flow.svg": beside("data_flow").drawing,
+    "operations.md": beside("sizing").page,
+    "reliability.md": beside("reliability").page,
+}
 
 if __name__ == "__main__":
     import api_reference

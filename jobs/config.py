@@ -21,7 +21,7 @@ QUICK_START_SOCM_SAMPLE = 400
 QUICK_START_PROBE_SAMPLE = 60
 
 
-class Corpus(Strict):
+class Corpus(Strict, allow_inf_nan=False):
     """Which texts."""
 
     kind: ClassVar[str] = "corpus"
@@ -140,7 +140,7 @@ class Intervals(Strict):
         return edges
 
 
-class Analysis(Intervals):
+class Analysis(Intervals, allow_inf_nan=False):
     """What is measured on the embeddings."""
 
     socm_sample: int = Field(

@@ -110,12 +110,10 @@ def index_of(
 
 
 def preview(config: AuditConfig, size: int) -> tuple[list[str], int]:
-    """The first `size` usable texts, and how many usable texts there are; leaves nothing behind."""
-    counts, first = Counts(), list[str]()
-    for text in _usable(sources.rows(config.corpus, config.out), config, counts, None, lambda rows: None):
-        if len(first) < size:
-            first.append(text.text)
-    return first, counts.usable
+    """A seeded sample of the usable texts, in the corpus's order, and how many there are; leaves nothing behind."""
+    counts = Counts()
+    usable = _usable(sources.rows(config.corpus, config.out), config, counts, None, lambda rows: None)
+    return [text.text for text in sampled(usable, size, config.seed)], counts.usable
 
 
 def check_unchanged(config: AuditConfig, index: dict[str, Any]) -> None:

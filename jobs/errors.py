@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import unicodedata
+
+_ENDS_OR_STEERS = ("Cc", "Cs", "Zl", "Zp")
+"""Kinds of characters that end a line, steer a terminal or cannot be printed."""
+
 
 class RunError(Exception):
-    """A run that ends early."""
+    """A run that ends early. What the message quotes of a user's keys, paths and values stays on its one line."""
 
     exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        plain = (c.encode("unicode_escape").decode() if unicodedata.category(c) in _ENDS_OR_STEERS else c for c in message)
+        super().__init__("".join(plain))
 
 
 class UsageError(RunError):

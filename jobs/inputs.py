@@ -27,7 +27,7 @@ def read_toml(path: str, kind: str = "config") -> dict[str, Any]:
         raise UsageError(f"{kind} file '{path}' is not there; give the path of a TOML file") from None
     except IsADirectoryError:
         raise UsageError(f"{kind} file '{path}' is a folder; give the path of a TOML file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{kind} file '{path}' cannot be read as TOML: {error}") from None
 
 
@@ -41,7 +41,7 @@ def read_temperature(path: str) -> dict[str, Any]:
         return read_toml(path, "temperature")
     try:
         data = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"temperature file '{path}' cannot be read as JSON: {error}") from None
     if not isinstance(data, dict):  # TOML always is one.
         raise UsageError(f"temperature file '{path}' must hold an object such as {{\"constant\": 0.8}}")

@@ -53,13 +53,13 @@ def records(source: str, columns: Columns) -> Iterator[Record]:
     if kind(source) == "delta":
         try:
             data = data.to_pyarrow_dataset()
-        except Exception as error:  # A table with features that the package cannot read.
-            raise UsageError(f"'{name}' cannot be read as a Delta table: {first_line(error)}") from None
+        except BaseException as error:  # A table with features that the package cannot read.
+            raise _readable(error, f"'{name}' cannot be read as a Delta table") from None
     wanted = check_columns(list(data.schema.names), name, columns)
     try:
         yield from batches_as_records(data.to_batches(columns=wanted), name)
-    except OSError as error:
-        raise UsageError(f"'{name}' cannot be read to its end: {first_line(error)}; mend the table") from None
+    except BaseException as error:
+        raise _readable(error, f"'{name}' cannot be read to its end", "; mend the table") from None
 
 
 def _path(source: str) -> str:
@@ -79,6 +79,13 @@ def _open(source: str) -> Any:
         ) from None
     try:
         return module.dataset(path) if found == "lance" else module.DeltaTable(path)
-    except Exception as error:  # Each library has errors of its own.
-        reason = first_line(error).replace(path, name)
-        raise UsageError(f"'{name}' cannot be opened as a {found.capitalize()} table: {reason}") from None
+    except BaseException as error:
+        raise _readable(error, f"'{name}' cannot be opened as a {found.capitalize()} table", "", path) from None
+
+
+def _readable(error: BaseException, what: str, mend: str = "", path: str = "") -> BaseException:
+    """The sentence about what a library could not read. Each has errors of its own, and a panic is no Exception."""
+    if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, UsageError)):
+        return error
+    reason = first_line(error).replace(path, os.path.basename(path.rstrip("/"))) if path else first_line(error)
+    return UsageError(f"{what}: {reason}{mend}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from threadpoolctl import threadpool_limits
 
 from jobs import corpus, runs, vectors
 from jobs.config import AuditConfig
@@ -20,10 +22,29 @@ from tempscale.cosine import Block, cosine_tile
 from tempscale.tiles import block_size
 
 _MEASURED_TEXTS = 48
-_READ_AHEAD = 2000
+_LOOKED_AT = 2000
 _BASE_BYTES, _WORKER_BYTES = 900 << 20, 500 << 20
 """Ray with this process, and one worker beside its model: measured on the quick start."""
 _START_SECONDS, _ROW_BYTES = 30.0, 120
+_LONGEST_PREFIX, _PROBE_TOKENS = 512, 32 + 64 + 128 + 256 + 512
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the work of one model takes on one core, and what its embeddings are."""
+
+    width: int
+    """Dimensions of the embeddings."""
+    weights_bytes: float
+    mean_tokens: float
+    """Tokens of a text."""
+    long_share: float
+    """Texts that fill the longest prefix of the probe."""
+    token_seconds: float
+    socm_seconds: float
+    """Of one pair of the SOCM sample."""
+    cosine_seconds: float
+    """Of one pair of all."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +68,58 @@ def plan(config: AuditConfig) -> Plan:
     Raises:
         UsageError: as the run itself would.
     """
+    cores = os.cpu_count() or 1
+    # As in a run, whose workers have one thread each. Processor time is taken: what else runs here now is no part of it.
+    with threadpool_limits(1):
+        if config.corpus.embedding_column is not None:
+            width, usable = _given(config)
+            given = Rates(width, 0.0, 0.0, 0.0, 0.0, 0.0, _cosine_seconds(width, config.analysis.neighbours))
+            return estimated(config, usable, [given], cores)
+        models = runs.find_models(config)
+        some, usable = corpus.preview(config, _LOOKED_AT)
+        if not usable:
+            raise UsageError(f"corpus '{shown(config.corpus.source)}' has no usable text")
+        return estimated(config, usable, [measured(config, model, some) for model in models], cores)
+
+
+def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], cores: int) -> Plan:
+    """What a run takes, from what each of its models takes.
+
+    Args:
+        config: what is run.
+        corpus_texts: usable texts of the corpus.
+        rates: one for each model; of embeddings of one's own, one.
+        cores: of the machine.
+    """
+    own = config.corpus.embedding_column is not None
+    analysis, temperatures = config.analysis, len(config.temperatures())
+    texts = min(corpus_texts, config.corpus.sample or corpus_texts)
+    socm_texts = 0 if own else min(analysis.socm_sample, texts)
+    pairs, socm_pairs = texts * (texts - 1) // 2, socm_texts * (socm_texts - 1) // 2
+    workers = config.execution.workers or cores
+    tokens = seconds = disk = largest = 0.0
+    for rate in rates:
+        probe = min(analysis.probe_sample, int(rate.long_share * texts)) * _PROBE_TOKENS
+        model_tokens = rate.mean_tokens * (texts + socm_texts) + probe
+        cosine_seconds = rate.cosine_seconds if analysis.cosine == "full" else 0.0
+        each = model_tokens * rate.token_seconds + pairs * cosine_seconds + socm_pairs * rate.socm_seconds
+        tokens += temperatures * model_tokens
+        seconds += temperatures * each / min(workers, cores) + _START_SECONDS
+        factor_bytes = socm_texts * min(rate.mean_tokens, rate.width) * rate.width * 4
+        text_bytes = 8 * rate.width + _ROW_BYTES + 40 * analysis.neighbours
+        disk += temperatures * (texts * text_bytes + factor_bytes)
+        blocks = 2 * 4 * rate.width * min(texts, block_size(texts, rate.width))
+        largest = max(largest, rate.weights_bytes + blocks)
+    memory = _BASE_BYTES + workers * (_WORKER_BYTES + largest) + texts * _ROW_BYTES
+    return Plan(texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers)
+
+
+def measured(config: AuditConfig, model: runs.Model, texts: list[str]) -> Rates:
+    """What a model takes here, on one core, for some of these texts.
+
+    Raises:
+        UsageError: its tokenizer fails on each of them.
+    """
     import torch
     from transformers.utils import logging
 
@@ -55,75 +128,44 @@ def plan(config: AuditConfig) -> Plan:
 
     torch.set_num_threads(1)
     logging.disable_progress_bar()
-    if config.corpus.embedding_column is not None:
-        return _plan_of_given(config)
-    models = runs.find_models(config)
-    first, corpus_texts = corpus.preview(config, _READ_AHEAD)
-    if not corpus_texts:
-        raise UsageError(f"corpus '{shown(config.corpus.source)}' has no usable text")
-    texts = min(corpus_texts, config.corpus.sample or corpus_texts)
-    tokens = seconds = disk = weights = 0.0
-    socm_texts = min(config.analysis.socm_sample, texts)
-    pairs, socm_pairs = texts * (texts - 1) // 2, socm_texts * (socm_texts - 1) // 2
-    for model in models:
-        encoder = Encoder.load(
-            model.name,
-            max_length=config.embedding.max_length,
-            long=config.embedding.long,
-            precision=config.embedding.precision,
-            device="cpu",
-        )
-        tokens_of_first = encoder.tokenizer(first, isolate=True)
-        good = [k for k in range(len(first)) if k not in tokens_of_first.failed]
-        if not good:
-            raise UsageError(
-                f"model {model.label}: {tokens_of_first.failed[0]}, and so on each of the first {len(first):,} texts"
-            )
-        lengths = np.array(tokens_of_first.lengths)[good]
-        few = tokens_of_first.take(good[:: max(1, len(good) // _MEASURED_TEXTS)])
-        begun = time.monotonic()
-        measured = encoder.encode_tokens(few, factors=True)
-        token_seconds = (time.monotonic() - begun) / int(measured.tokens.sum())
-        assert measured.factors is not None
-        means, factors = torch.stack([m for m, _ in measured.factors]), [f for _, f in measured.factors]
-        socm_tile(means[:1], factors[:1], means[:1], factors[:1])  # Compiled before it is timed.
-        begun = time.monotonic()
-        socm_tile(means, factors, means, factors)
-        socm_seconds = (time.monotonic() - begun) / len(factors) ** 2
-        width = measured.embeddings.shape[1]
-        cosine_seconds = _cosine_seconds(width, config.analysis.neighbours) if config.analysis.cosine == "full" else 0.0
-        probe = min(config.analysis.probe_sample, int((lengths >= 512).mean() * texts)) * 992
-        model_tokens = float(lengths.mean()) * (texts + socm_texts) + probe
-        each = model_tokens * token_seconds + pairs * cosine_seconds + socm_pairs * socm_seconds
-        temperatures = len(config.embedding.temperatures)
-        tokens += temperatures * model_tokens
-        seconds += temperatures * each
-        factor_bytes = socm_texts * min(float(lengths.mean()), width) * width * 4
-        text_bytes = 8 * width + _ROW_BYTES + 40 * config.analysis.neighbours
-        disk += temperatures * (texts * text_bytes + factor_bytes)
-        weights = max(weights, sum(p.numel() * 4 for p in encoder.model.parameters()))
-    workers = config.execution.workers or os.cpu_count() or 1
-    blocks = 2 * 4 * width * min(texts, block_size(texts, width))
-    memory = _BASE_BYTES + workers * (_WORKER_BYTES + weights + blocks) + texts * _ROW_BYTES
-    seconds = seconds / min(workers, os.cpu_count() or 1) + _START_SECONDS * len(models)
-    return Plan(texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers)
+    encoder = Encoder.load(
+        model.name,
+        max_length=config.embedding.max_length,
+        long=config.embedding.long,
+        precision=config.embedding.precision,
+        device="cpu",
+    )
+    tokens = encoder.tokenizer(texts, isolate=True)
+    good = [k for k in range(len(texts)) if k not in tokens.failed]
+    if not good:
+        raise UsageError(f"model {model.label}: {tokens.failed[0]}, and so on each of {len(texts):,} texts of the corpus")
+    lengths = np.array(tokens.lengths)[good]
+    few = tokens.take(good[:: max(1, len(good) // _MEASURED_TEXTS)])
+    begun = time.process_time()
+    found = encoder.encode_tokens(few, factors=True)
+    token_seconds = (time.process_time() - begun) / int(found.tokens.sum())
+    assert found.factors is not None
+    means, factors = torch.stack([m for m, _ in found.factors]), [f for _, f in found.factors]
+    socm_tile(means[:1], factors[:1], means[:1], factors[:1])  # Compiled before it is timed.
+    begun = time.process_time()
+    socm_tile(means, factors, means, factors)
+    socm_seconds = (time.process_time() - begun) / len(factors) ** 2
+    width, weights = found.embeddings.shape[1], sum(p.numel() * 4 for p in encoder.model.parameters())
+    return Rates(
+        width, weights, float(lengths.mean()), float((lengths >= _LONGEST_PREFIX).mean()), token_seconds, socm_seconds,
+        _cosine_seconds(width, config.analysis.neighbours),
+    )  # fmt: skip
 
 
-def _plan_of_given(config: AuditConfig) -> Plan:
-    """For embeddings of one's own, of which only the pairs take time."""
+def _given(config: AuditConfig) -> tuple[int, int]:
+    """Dimensions and number of usable embeddings of one's own, of which only the pairs take time."""
     counts, reader, width = corpus.Counts(), vectors.Reader(config.corpus), 0
     rows = vectors.rows(config.corpus, config.out)
     for _, (row, _) in corpus.usable(rows, config, counts, None, lambda row: None, reader):
         width = len(row)
     if not counts.usable:
         raise UsageError(f"corpus '{shown(config.corpus.source)}' has no usable embedding")
-    texts = min(counts.usable, config.corpus.sample or counts.usable)
-    pairs, workers = texts * (texts - 1) // 2, config.execution.workers or os.cpu_count() or 1
-    each = _cosine_seconds(width, config.analysis.neighbours) if config.analysis.cosine == "full" else 0.0
-    memory = _BASE_BYTES + workers * (_WORKER_BYTES + 8 * width * min(texts, block_size(texts, width))) + texts * _ROW_BYTES
-    disk = texts * (8 * width + _ROW_BYTES + 40 * config.analysis.neighbours)
-    seconds = pairs * each / min(workers, os.cpu_count() or 1) + _START_SECONDS
-    return Plan(texts, counts.usable, 0, pairs, 0, seconds, memory, disk, workers)
+    return width, counts.usable
 
 
 def _cosine_seconds(width: int, neighbours: int) -> float:
@@ -133,14 +175,20 @@ def _cosine_seconds(width: int, neighbours: int) -> float:
     seconds = 0.0
     for rows in (16, len(units)):  # Compiled before it is timed.
         block = Block(units[:rows], np.zeros(rows, np.int64), np.arange(rows, dtype=np.int32))
-        begun = time.monotonic()
+        begun = time.process_time()
         cosine_tile(block, block, 1, diagonal=True, neighbours=neighbours)
-        seconds = (time.monotonic() - begun) / (rows * (rows - 1) / 2)
+        seconds = (time.process_time() - begun) / (rows * (rows - 1) / 2)
     return seconds
 
 
-def print_plan(config: AuditConfig, console: Console) -> None:
-    """Print the plan as a table."""
+def print_plan(config: AuditConfig, console: Console, screen: Console | None = None) -> None:
+    """Print the plan as a table.
+
+    Args:
+        config: what is planned.
+        console: told what is under way.
+        screen: where the table goes, standard output unless given.
+    """
     console.print("reading the corpus and measuring a few of its texts …", highlight=False)
     found = plan(config)
     table = Table(box=None, show_header=False, padding=(0, 2))
@@ -151,4 +199,4 @@ def print_plan(config: AuditConfig, console: Console) -> None:
     table.add_row("time", f"about {duration(found.seconds)} with {found.workers} workers on processors like this one's")
     table.add_row("memory", f"about {found.memory_bytes / 2**30:.1f} GiB")
     table.add_row("disk", f"about {max(found.disk_bytes / 2**30, 0.01):.2f} GiB in {escape(shown(config.out))}")
-    Console().print(table)
+    (screen or Console()).print(table)

@@ -26,11 +26,11 @@ from jobs.errors import UsageError
 
 KINDS = {".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
          ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # fmt: skip
-UNREADABLE = (
-    pa.ArrowInvalid, pa.ArrowNotImplementedError, EOFError, OSError, gzip.BadGzipFile, zlib.error, lzma.LZMAError,
-)  # fmt: skip
+UNREADABLE = (pa.ArrowException, EOFError, OSError, zlib.error, lzma.LZMAError, UnicodeDecodeError)
 """What a damaged file raises, by its format and compression."""
 
+_NO_OBJECT = (OverflowError, ValueError, KeyError)
+"""What becoming a Python value can end in: dates after the year 9999, times of no zone, bytes of no text inside a struct."""
 _RECORDS_AHEAD = 1000
 _COLUMNS_NAMED = 20
 _LONGEST_FIELD = 64 * 2**20
@@ -53,6 +53,13 @@ class Record(NamedTuple):
     place: str
     values: Mapping[str, Any]
     problem: str | None = None
+
+
+class Unreadable:
+    """Stands for a value that Python has no object for: it is no text, and no id."""
+
+    def __repr__(self) -> str:
+        return "a value that cannot be read"
 
 
 def suffix(file: str) -> str:
@@ -164,7 +171,19 @@ def _values(column: pa.Array) -> list[Any]:
         pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
     ):
         return [None if not cell.is_valid else cell.values.to_numpy(zero_copy_only=False) for cell in column]
-    return list(column.cast(_unchecked(column.type)).to_pylist())
+    column = column.cast(_unchecked(column.type))
+    try:
+        return list(column.to_pylist())
+    except _NO_OBJECT:
+        return [_value(cell) for cell in column]
+
+
+def _value(cell: pa.Scalar) -> Any:
+    """One cell's Python value, or what stands for it."""
+    try:
+        return cell.as_py()
+    except _NO_OBJECT:
+        return Unreadable()
 
 
 def _unchecked(kind: pa.DataType) -> pa.DataType:

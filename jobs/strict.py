@@ -44,6 +44,8 @@ def checked(kind: type[Model], data: dict[str, Any]) -> Model:
         return kind.model_validate(data)
     except ValidationError as error:
         raise UsageError("; ".join(_sentence(problem) for problem in error.errors())) from None
+    except UnicodeEncodeError as error:  # What a validator says of a text quotes it.
+        raise UsageError(f"the configuration holds a text that is not valid UTF-8: {error.object!r}") from None
 
 
 def _sentence(problem: Any) -> str:

@@ -112,14 +112,17 @@ class Reader:
             return None, "the embedding is null"
         if self._settings.bits:
             try:
-                packed = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else np.asarray(value).astype(np.int64)
-            except (TypeError, ValueError):
+                with np.errstate(invalid="ignore"):
+                    whole = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else np.asarray(value)
+                    packed = whole.astype(np.int64)
+            except (TypeError, ValueError, OverflowError):
                 return None, "the embedding is no list of bytes"
             if packed.ndim != 1 or len(packed) == 0 or packed.min() < -128 or packed.max() > 255:
                 return None, "the embedding is no list of bytes"
             return np.unpackbits(packed.astype(np.uint8)).astype(np.float32) * 2 - 1, None
         try:
-            row = np.asarray(value, dtype=np.float32)
+            with np.errstate(over="ignore"):
+                row = np.asarray(value, dtype=np.float32)
         except (TypeError, ValueError, OverflowError):
             return None, "the embedding is no list of numbers"
         if row.ndim != 1 or len(row) < 2:
@@ -130,8 +133,8 @@ class Reader:
         if self._settings.length_column is None:
             usable, problem = corpus.usable_text(text)
             return len((usable or "").split()), problem
-        whole = isinstance(length, (int, float)) and not isinstance(length, bool) and float(length).is_integer()
-        if not whole or not 1 <= length < 2**31:
+        number = isinstance(length, (int, float)) and not isinstance(length, bool)
+        if not number or not 1 <= length < 2**31 or not float(length).is_integer():
             return 0, "the length is no whole number from 1 on"
         return int(length), None
 

@@ -191,3 +191,23 @@ def test_json_is_read_or_its_file_named(folder):
     for path in (folder / "config.json", folder / "absent.json"):
         with pytest.raises(ModelError, match=f"{re.escape(str(path))} cannot be read as JSON"):
             read_json(path)
+
+
+def test_code_that_comes_with_a_model_is_never_run(tiny_folder, tmp_path):
+    """What a repository names under `auto_map` would be imported where remote code is trusted."""
+    from jobs import config, runs
+
+    path = tmp_path / "model"
+    shutil.copytree(tiny_folder("bert"), path)
+    known = json.loads((path / "config.json").read_text())
+    names = {"AutoConfig": "code.Config", "AutoModel": "code.Model"}
+    (path / "config.json").write_text(json.dumps(known | {"auto_map": names}))
+    (path / "tokenizer_config.json").write_text(
+        json.dumps(
+            json.loads((path / "tokenizer_config.json").read_text()) | {"auto_map": {"AutoTokenizer": ["code.T", None]}}
+        )
+    )
+    (path / "code.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w').close()\n")
+    (model,) = runs.find_models(config.resolve({"embedding": {"models": [str(path)]}}))
+    assert Encoder.load(model.name).encode(["a text"]).embeddings.shape[0] == 1
+    assert not (tmp_path / "it ran").exists()

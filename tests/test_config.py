@@ -40,6 +40,10 @@ def test_the_quick_start_is_a_sample_only_where_no_corpus_is_named():
         ({"analysis": {"socm_sample": 5001}}, "less than or equal to 5000"),
         ({"seed": -1}, "greater than or equal to 0"),
         ({"corpus": 3}, "corpus = 3"),
+        ({"analysis": {"socm_alpha": float("inf")}}, "socm_alpha = inf: .*finite"),
+        ({"corpus": {"embedding_column": "v", "scale": [1.0, float("nan")]}}, "scale.*finite"),
+        ({"x\n\x1b[31my": 1}, r"'x\\n\\x1b\[31my' is not an option"),
+        ({"night": "\udcff"}, "not valid UTF-8"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(data, sentence):

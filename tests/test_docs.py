@@ -20,9 +20,17 @@ def generator():
     return module
 
 
-@pytest.mark.parametrize("page", ["tables.md", "configuration.md"])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+GENERATED = ("tables.md", "configuration.md", "data-flow.svg", "operations.md", "reliability.md")
+
+
+@pytest.mark.parametrize("page", GENERATED)
 def test_generated_pages_are_current(page):
     assert (ROOT / "docs" / page).read_text("utf-8") == generator().PAGES[page](), "run: python docs/generate.py"
+
+
+def test_each_generated_page_is_checked():
+    assert set(GENERATED) == set(generator().PAGES)
 
 
 def test_every_function_and_test_that_the_equations_name_exists():
@@ -37,9 +45,103 @@ def test_every_function_and_test_that_the_equations_name_exists():
         assert hasattr(importlib.import_module("tempscale"), name), name
 
 
-def test_relative_links_of_the_readme_lead_somewhere():
-    for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", (ROOT / "README.md").read_text("utf-8")):
-        assert (ROOT / link).exists(), link
+def anchors(page):
+    """What a link may name behind the # of a page."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_relative_links_lead_somewhere(page):
+    links = re.findall(r"\]\((?!https?://)([^)\s]+)\)", page.read_text("utf-8"))
+    for link in links:
+        place, _, heading = link.partition("#")
+        target = page.parent / place if place else page
+        assert target.exists(), link
+        assert not heading or heading in anchors(target), link
+    assert links or page.name in ("CHANGELOG.md", "CONTRIBUTING.md", "configuration.md", "tables.md", "equations.md")
+
+
+def test_every_page_of_docs_can_be_reached_from_the_readme():
+    reached, new = set(), {ROOT / "README.md"}
+    while new:
+        page = new.pop()
+        reached.add(page)
+        links = re.findall(r"\]\((?!https?://|#)([^)\s#]+\.md)[^)]*\)", page.read_text("utf-8"))
+        new |= {(page.parent / link).resolve() for link in links} - reached
+    assert set(PAGES) - {ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"} <= reached
+    # Not by way of another page: what a user looks for by name.
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for name in (
+        "operations.md",
+        "reproduction.md",
+        "reliability.md",
+        "data-flow.md",
+        "temperature.md#which-τ-should-i-use",
+    ):
+        assert f"(docs/{name})" in readme, name
+
+
+def test_the_page_on_reliability_names_tests_that_exist():
+    reliability = generator().beside("reliability")
+    there = {f"{file}::{test.name}" for file, tests in reliability.suite().items() for test in tests}
+    named = [name for _, _, names in reliability.FAULTS for name in names]
+    assert len(named) > 40
+    assert set(named) <= there
+    assert {file for file, _ in reliability.BAD_INPUTS} <= set(reliability.suite())
+
+
+def test_the_tests_of_the_page_on_reliability_are_counted_rightly():
+    import ast
+
+    reliability = generator().beside("reliability")
+    source = """
+@settings(deadline=None, max_examples=7)
+@given(st.integers())
+def test_one(n): ...
+
+def test_two():
+    @drawn(11)
+    @given(st.integers())
+    def check(n): ...
+
+@pytest.mark.parametrize("a", [1, 2, 3])
+@pytest.mark.parametrize(("b", "c"), ((1, 2), (3, 4)))
+@pytest.mark.parametrize("d", SOME)
+@given(st.integers())
+def test_three(a, b, c, d, n): ...
+"""
+    one, two, three = ast.parse(source).body
+    (inner,) = [node for node in two.body if isinstance(node, ast.FunctionDef)]
+    assert [reliability._examples(node) for node in (one, inner, three)] == [7, 11, 100]
+    assert [reliability.cases(node) for node in (one, two, three)] == [1, 1, 6]
+    collected = {own.test for own in reliability.drawn() if own.file == "test_fuzz"}
+    assert len(collected) == len(reliability.suite()["test_fuzz"]) > 8
+
+
+def test_the_drawing_of_the_data_names_what_is_there():
+    from jobs import runs
+
+    boxes = generator().beside("data_flow").BOXES.values()
+    steps = {name for box in boxes for text in (box.name, *box.lines) for name in re.findall(r"\w+\.py", text)}
+    assert len(steps) > 15
+    for name in steps:
+        assert (ROOT / "jobs" / name).is_file(), name
+    folders = {name for box in boxes if box.kind in ("kept", "passing") for name in re.findall(r"(\w+)/", box.name)}
+    assert {"texts", "factors", "partials", "tables", "shards"} <= folders
+    assert folders - {"history", "cosine", "probe", "exposure", "socm", "top"} <= set(runs._OURS)
+
+
+def test_the_plan_s_lines_are_explained():
+    from jobs import plan
+
+    text = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    lines = re.findall(r'add_row\("(\w+)"', (ROOT / "jobs" / "plan.py").read_text("utf-8"))
+    assert len(lines) == 6
+    for line in lines:
+        assert f"\n| {line} | " in text
+        assert re.search(rf"^ {{4,}}{line} ", text, re.MULTILINE)
+    assert f"embeds {plan._MEASURED_TEXTS} of its texts" in text
 
 
 def test_the_python_of_the_readme_runs(minilm, capsys):
@@ -84,11 +186,11 @@ def test_the_tables_and_columns_that_the_readme_names_exist():
     assert set(figures) <= names["collapse_summary"]
 
 
-def test_the_options_that_the_readme_names_exist():
+def test_the_options_that_the_pages_name_exist():
     from jobs.cli import app
 
     # What the how-tos of cluster/ say is parsed whole by test_cluster_commands.py.
-    text = (ROOT / "README.md").read_text("utf-8") + (ROOT / "docs" / "nights.md").read_text("utf-8")
+    text = "".join(page.read_text("utf-8") for page in PAGES if page.name not in ("tables.md", "CONTRIBUTING.md"))
     parameters = [p for command in typer.main.get_command(app).commands.values() for p in command.params]
     known = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
     named = set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*", text))

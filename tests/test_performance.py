@@ -67,7 +67,7 @@ def test_what_the_page_points_to_is_there():
     page = (DOCS / render.PAGE).read_text("utf-8")
     links = set(re.findall(r"\]\((?!https?://|#)([^)#]+)", page))
     assert "../benchmarks/NOTES.md" in links
-    assert {link for link in links if not (DOCS / link).exists()} <= {"reliability.md"}
+    assert not {link for link in links if not (DOCS / link).exists()}
 
 
 def test_every_benchmark_has_its_words():

@@ -144,6 +144,7 @@ def test_equal_schedules_written_differently_are_one():
     assert Temperature.by_length({"0": 1.0, "256": 0.8}) == expected
     assert Temperature.by_length({0: 1.0, 100: 1.0, 256: 0.8}) == expected, "a step that changes nothing is no step"
     assert Temperature.of({"by_length": [{"from": 256, "tau": 0.8}, {"from": 0, "to": 256, "tau": 1.0}]}) == expected
+    assert Temperature.of({"by_length": [{"from": "256", "tau": 0.8}, {"from": 0, "to": "256", "tau": 1.0}]}) == expected
     assert hash(Temperature.of("by_length(256: 0.8,0:1)")) == hash(expected)
     assert Temperature.by_length({0: 0.7}) == Temperature(0.7)
     assert Temperature.by_role(query=0.8, document="0.8") == Temperature(0.8)

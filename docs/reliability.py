@@ -1,0 +1,357 @@
+"""The page docs/reliability.md, counted from the tests themselves without running them: part of docs/generate.py."""
+
+from __future__ import annotations
+
+import ast
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+DEFAULT_EXAMPLES = 100
+"""What hypothesis draws where nothing else is said."""
+
+FAULTS = (
+    (
+        "A worker process is killed (SIGKILL)",
+        "Ray starts another; the same bytes",
+        (
+            "test_chaos::test_three_kills_change_no_byte",
+            "test_tile_tasks::test_a_worker_that_dies_in_the_middle_of_a_tile_changes_no_byte",
+        ),
+    ),
+    (
+        "A node's raylet is killed; a node is taken away in the middle of a night",
+        "its work moves to others; the same bytes",
+        (
+            "test_chaos::test_three_kills_change_no_byte",
+            "test_cluster_jobs::test_a_node_that_is_taken_away_in_the_middle_of_a_night_changes_no_byte",
+        ),
+    ),
+    (
+        "The driver is killed, alone and with all of its processes",
+        "the same command goes on; no finished part is done again; the same bytes",
+        (
+            "test_chaos::test_three_kills_change_no_byte",
+            "test_faults::test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes",
+            "test_cluster_jobs::test_a_killed_driver_ends_with_3_and_the_next_attempt_finishes_the_same_run",
+            "test_evaluate::test_a_killed_run_goes_on_in_another_order_with_one_worker_to_the_same_bytes",
+            "test_pairs::test_two_workers_in_shuffled_order_after_a_kill_give_the_same_bytes",
+        ),
+    ),
+    (
+        "Ctrl-C, SIGTERM",
+        "exit code 3, a sentence, and a folder that can be gone on with",
+        (
+            "test_faults::test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes",
+            "test_cli::test_a_polite_kill_is_an_interrupt_whatever_ray_does_with_it",
+            "test_submit::test_a_polite_kill_asks_nobody_and_leaves_the_job_running",
+        ),
+    ),
+    (
+        "Ray's own process on the driver's machine ends",
+        "told within seconds, exit code 3",
+        ("test_faults::test_the_end_of_rays_own_process_is_told_and_leaves_an_incomplete_run",),
+    ),
+    (
+        "The head is replaced, or away for a while, or for good",
+        "the next submit finishes the run; a lost job is told",
+        (
+            "test_cluster_jobs::test_a_new_head_in_the_middle_of_a_night_and_the_next_submit_finishes_the_same_run",
+            "test_submit::test_a_head_may_be_away_for_a_while",
+            "test_submit::test_a_head_that_stays_away_is_lost",
+        ),
+    ),
+    (
+        "The process dies between the last two writes of a run",
+        "nothing is lost",
+        ("test_runs::test_a_kill_between_the_last_two_steps_costs_nothing",),
+    ),
+    (
+        "The disk is full: while shards are written, while a worker writes",
+        "exit code 3, nothing half-written; it goes on where there is room",
+        (
+            "test_faults::test_a_full_disk_ends_the_run_as_incomplete_and_it_goes_on_where_there_is_room",
+            "test_storage::test_a_full_disk_is_an_incomplete_run_and_leaves_nothing_half",
+        ),
+    ),
+    (
+        "A file arrives short on object storage; many create one file at once; no credentials",
+        "exit code 3; one does; a sentence",
+        (
+            "test_object_storage::test_a_file_that_arrives_short_is_an_incomplete_run",
+            "test_object_storage::test_of_many_that_create_a_file_one_does",
+            "test_object_storage::test_a_storage_without_credentials_is_a_sentence",
+        ),
+    ),
+    (
+        "A killed writer leaves half a file",
+        "never listed, swept by the next run",
+        ("test_storage::test_what_a_killed_writer_left_is_never_listed_and_swept",),
+    ),
+    (
+        "A lock is left: by a dead process, a zombie, another machine, or damaged; several take it over at once",
+        "taken over by one, and recorded",
+        (
+            "test_lock::test_the_lock_of_a_dead_process_is_taken_over",
+            "test_lock::test_a_zombie_holds_nothing_and_a_clock_that_was_set_changes_nothing",
+            "test_lock::test_on_another_machine_renewals_tell",
+            "test_lock::test_of_several_that_take_over_a_dead_lock_one_holds_it",
+            "test_lock::test_a_lock_is_renewed_and_a_damaged_one_no_obstacle",
+        ),
+    ),
+    (
+        "A text kills the process that embeds it, each time",
+        "found within a bounded number of deaths, left out with the reason; the others' embeddings stay as they are",
+        (
+            "test_marks::test_exactly_what_kills_is_left_out",
+            "test_marks::test_texts_that_kill_or_fail_are_recorded_and_all_others_analysed",
+            "test_marks::test_the_number_of_deaths_is_bounded",
+            "test_pairs::test_a_text_that_kills_its_process_costs_its_pairs_only",
+            "test_cells::test_a_piece_that_kills_its_worker_is_given_up_and_the_others_go_on",
+        ),
+    ),
+    (
+        "A text breaks tokenizer or model, or gives no finite embedding",
+        "left out with the reason",
+        (
+            "test_long_and_failing::test_texts_that_the_model_fails_on_are_found_and_the_others_embedded",
+            "test_diagnose_edges::test_texts_that_the_model_fails_on_are_rejected_and_the_others_looked_into",
+            "test_pairs::test_a_text_that_breaks_the_model_costs_its_pairs_only",
+        ),
+    ),
+    (
+        "Memory does not hold a micro-batch, or a single text",
+        "halved; the text is named",
+        (
+            "test_long_and_failing::test_a_batch_that_memory_does_not_hold_runs_in_halves",
+            "test_long_and_failing::test_a_text_too_large_for_the_memory_is_named_alone",
+        ),
+    ),
+    (
+        "A GPU is lost (feigned)",
+        "its process ends, no text is blamed",
+        (
+            "test_cells::test_a_lost_gpu_ends_the_process_and_other_errors_do_not",
+            "test_long_and_failing::test_a_lost_device_is_no_fault_of_a_text",
+        ),
+    ),
+    (
+        "The cluster is smaller than it said; a worker cannot be reached for a while",
+        "it is used as it is; the piece tries another",
+        (
+            "test_placement::test_an_actor_that_finds_no_place_is_let_go",
+            "test_placement::test_workers_that_never_find_a_place_end_the_run",
+            "test_cells::test_a_piece_whose_worker_could_not_be_reached_tries_another",
+        ),
+    ),
+    (
+        "A machine does not share the run folder",
+        "exit code 2 with its address, before anything is computed",
+        ("test_placement::test_every_node_proves_that_it_shares_the_folders",),
+    ),
+    (
+        "The cache is damaged, pruned beside a run, shared by two runs at once, or cannot be written",
+        "the run costs nothing but time",
+        (
+            "test_cache::test_damaged_files_of_a_cache_are_as_if_they_were_not_there",
+            "test_cache::test_pruning_beside_a_run_costs_neither_anything",
+            "test_cache::test_two_runs_at_once_leave_what_one_leaves",
+            "test_cache::test_a_cache_that_cannot_be_added_to_costs_the_run_nothing",
+        ),
+    ),
+    (
+        "The webhook fails, is busy or refuses; Kubernetes' API is in trouble, or its answer is lost",
+        "asked again, or told without its address; one job, not two",
+        (
+            "test_notify::test_a_webhook_that_fails_costs_nothing_and_its_address_is_not_told",
+            "test_notify::test_a_webhook_that_is_busy_is_asked_again_and_one_that_refuses_is_not",
+            "test_cluster_night::test_trouble_with_the_api_server_is_waited_out",
+            "test_cluster_night::test_an_answer_that_was_lost_makes_no_second_job",
+        ),
+    ),
+    (
+        "Work comes in another order, on another number of workers",
+        "the same bytes",
+        (
+            "test_faults::test_three_workers_in_shuffled_order_give_the_same_bytes",
+            "test_pairs::test_two_workers_in_shuffled_order_after_a_kill_give_the_same_bytes",
+        ),
+    ),
+)
+"""What is broken, what must hold, and the tests that break it."""
+
+BAD_INPUTS = (
+    ("test_bad_input", "corpora that nobody wants and everybody has, through whole runs"),
+    ("test_corpus", "rows and files of every kind, and sources that are none"),
+    ("test_sources", "files as people have them: cut, misnamed, of odd columns, behind passwords"),
+    ("test_lakes", "tables of Lance and Delta"),
+    ("test_vectors", "embeddings of one's own"),
+    ("test_own_tasks", "data of one's own for scores"),
+    ("test_config", "configurations"),
+    ("test_cli", "wrong options and what they say"),
+    ("test_checkpoint", "folders that are no models, or not safe ones"),
+    ("test_fuzz", "what is drawn at random: see below"),
+)
+"""Files of tests whose subject is what a user can get wrong."""
+
+
+class Drawn(NamedTuple):
+    """A test that hypothesis draws examples for."""
+
+    file: str
+    test: str
+    examples: int
+
+
+@lru_cache(maxsize=1)
+def suite() -> dict[str, list[ast.FunctionDef]]:
+    """The test functions of each file of tests, by the file's name."""
+    found = {}
+    for file in sorted((ROOT / "tests").glob("test_*.py")):
+        body = ast.parse(file.read_text("utf-8")).body
+        found[file.stem] = [node for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    return found
+
+
+def drawn() -> list[Drawn]:
+    """Every test that draws, with the examples that it draws at least: of each of its parameters, as many again."""
+    found = []
+    for file, tests in suite().items():
+        for test in tests:
+            inner = [node for node in ast.walk(test) if isinstance(node, ast.FunctionDef)]
+            found += [Drawn(file, test.name, _examples(node)) for node in inner if _decorators(node, "given")]
+    return found
+
+
+def cases(test: ast.FunctionDef) -> int:
+    """How many cases a test has at least: parameters that are not written out as a list count as one."""
+    number = 1
+    for call in _decorators(test, "parametrize"):
+        values = call.args[1]
+        if isinstance(values, (ast.List, ast.Tuple)) and not any(isinstance(v, ast.Starred) for v in values.elts):
+            number *= len(values.elts)
+    return number
+
+
+def page() -> str:
+    """docs/reliability.md."""
+    soak = json.loads((ROOT / "benchmarks" / "results" / "soak.json").read_text("utf-8"))
+    return "\n".join([*_head(soak), *_faults(soak), *_bad_inputs(), *_random(), _NOT_TRIED])
+
+
+_NOT_TRIED = """
+## What was never tried
+
+- A network that is cut between two living halves of a cluster; here nodes and processes die.
+- A disk that returns other bytes than were written. A tile that is lost or doubled cannot pass, since sums are
+  compared with their closed form; a flipped bit inside one embedding can.
+- A real GPU that falls off its bus, a real spot machine that is taken back, Kubernetes itself
+  ([what was done instead](../cluster/README.md#what-was-never-run)).
+"""
+
+
+def _head(soak: dict[str, Any]) -> list[str]:
+    tests, examples = suite(), drawn()
+    named = {name for _, _, names in FAULTS for name in names}
+    bytes_of_soak = "all survived with the same bytes" if soak["same_bytes"] else "and the bytes were not the same"
+    return [
+        "# What it survives",
+        "",
+        "Generated by `python docs/generate.py` from the tests themselves and from the last result of `make soak`. A test",
+        "holds every count and every name on this page to the suite.",
+        "",
+        "| | |",
+        "| --- | --- |",
+        f"| tests | more than {sum(map(len, tests.values())) // 50 * 50:,} |",
+        f"| faults injected | {len(FAULTS)} kinds, by {len(named)} tests |",
+        f"| kills in the last soak | {soak['kills']}, {bytes_of_soak} |",
+        f"| bad inputs tried | {sum(sum(map(cases, tests[file])) for file, _ in BAD_INPUTS)} cases written out |",
+        f"| drawn by hypothesis | {len(examples)} tests, at least {sum(e.examples for e in examples):,} examples a run |",
+    ]
+
+
+def _faults(soak: dict[str, Any]) -> list[str]:
+    kinds = ", ".join(f"{count} × {kind}" for kind, count in soak["of"].items())
+    same = "the same bytes as the undisturbed run" if soak["same_bytes"] else "other bytes than the undisturbed run"
+    return [
+        "",
+        "## Faults",
+        "",
+        "«The same bytes» is meant: tables, texts, factors and neighbours are compared by their digests with those of a run",
+        "that nobody disturbed.",
+        "",
+        "| what breaks | what holds | shown by |",
+        "| --- | --- | --- |",
+        *(f"| {fault} | {holds} | {', '.join(f'`{name}`' for name in names)} |" for fault, holds, names in FAULTS),
+        "",
+        "`make soak` kills at seeded random moments on a cluster of several nodes on one machine. The last time",
+        f"(benchmarks/results/soak.json, seed {soak['seed']}): {soak['kills']} kills ({kinds}) in {soak['runs']} runs on",
+        f"{soak['nodes']} nodes, {soak['starts']} starts of the driver, {soak['files']} files of each run compared: {same}.",
+    ]
+
+
+def _bad_inputs() -> list[str]:
+    tests = suite()
+    return [
+        "",
+        "## Bad inputs",
+        "",
+        "Each ends in figures that make sense, in a row of `rejected/` with its reason, or in one sentence and exit code 2.",
+        "",
+        "| tests | cases | what |",
+        "| --- | --- | --- |",
+        *(f"| [{file}.py](../tests/{file}.py) | {sum(map(cases, tests[file]))} | {what} |" for file, what in BAD_INPUTS),
+        "",
+        "Of the first three, in words:",
+        "",
+        *(f"- {_words(test.name)}" for file, _ in BAD_INPUTS[:3] for test in tests[file]),
+    ]
+
+
+def _random() -> list[str]:
+    of_file: dict[str, list[Drawn]] = {}
+    for own in drawn():
+        of_file.setdefault(own.file, []).append(own)
+    fuzz = of_file.pop("test_fuzz")
+    return [
+        "",
+        "## Drawn at random",
+        "",
+        "`tests/test_fuzz.py` gives every reader, configuration and schedule what nobody thought of. The same examples are",
+        "drawn in each run of the suite; `TEMPSCALE_FUZZ=20 python -m pytest tests/test_fuzz.py` draws twenty times as",
+        "many, others each time. Where a test has parameters, such as the kind of the file, each draws as many.",
+        "",
+        "| test | examples |",
+        "| --- | --- |",
+        *(f"| {_words(own.test)} | {own.examples:,} |" for own in fuzz),
+        "",
+        "Numbers are drawn too, for what computes with them:",
+        "",
+        "| tests | that draw | examples |",
+        "| --- | --- | --- |",
+        *(f"| `{file}.py` | {len(own)} | {sum(one.examples for one in own):,} |" for file, own in of_file.items()),
+    ]
+
+
+def _words(name: str) -> str:
+    return name.removeprefix("test_").replace("_", " ")
+
+
+def _decorators(node: ast.FunctionDef, name: str) -> list[ast.Call]:
+    """The decorators of a function that call something of this name."""
+    calls = [decorator for decorator in node.decorator_list if isinstance(decorator, ast.Call)]
+    return [call for call in calls if ast.unparse(call.func).rpartition(".")[2] == name]
+
+
+def _examples(test: ast.FunctionDef) -> int:
+    """The examples of a test that draws: what `settings(max_examples=N)` or `drawn(N)` says."""
+    for call in _decorators(test, "settings"):
+        for keyword in call.keywords:
+            if keyword.arg == "max_examples" and isinstance(keyword.value, ast.Constant):
+                return int(keyword.value.value)
+    for call in _decorators(test, "drawn"):
+        if isinstance(call.args[0], ast.Constant):
+            return int(call.args[0].value)
+    return DEFAULT_EXAMPLES
