@@ -127,7 +127,7 @@ BOXES = {
     "render": Box("driver", MIDDLE, 1020, SIDE, "report.py"),
     "end": Box("driver", RIGHT, 1020, SIDE, "runs.py"),
     "verdict": Box("kept", LEFT, 1084, SIDE, "tables/gate.parquet, history/"),
-    "page": Box("kept", MIDDLE, 1084, SIDE, "report.html"),
+    "page": Box("kept", MIDDLE, 1084, SIDE, "report.html, figures/"),
     "done": Box("kept", RIGHT, 1084, SIDE, "run.json", ("last: the run is complete",)),
 }
 DOWN = (

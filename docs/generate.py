@@ -40,7 +40,7 @@ def tables() -> str:
         "Generated from the `…schema.py` files of `jobs/` by `python docs/generate.py`.",
         "Each file is Parquet; units and meanings are also in its column metadata. Each table comes with a question that it",
         "answers in one line of polars (`import polars as pl`). RUN is the run's folder, NIGHTS the folder of the nights,",
-        "COMPARED what `tempscale compare --out` was told; each may be on object storage.",
+        "COMPARED what `--out` of `tempscale compare` was told; each may be on object storage.",
     ]
     for heading, found in tables_by_section():
         lines += ["", f"## {heading}"]
