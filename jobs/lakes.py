@@ -50,12 +50,13 @@ def records(source: str, columns: Columns) -> Iterator[Record]:
     """
     data = _open(source)
     name = _path(source).rstrip("/").rpartition("/")[2]
-    if kind(source) == "delta":
-        try:
-            data = data.to_pyarrow_dataset()
-        except BaseException as error:  # A table with features that the package cannot read.
-            raise _readable(error, f"'{name}' cannot be read as a Delta table") from None
-    wanted = check_columns(list(data.schema.names), name, columns)
+    found = kind(source)
+    try:
+        data = data.to_pyarrow_dataset() if found == "delta" else data
+        present = list(data.schema.names)
+    except BaseException as error:  # A table with features that the package cannot read, or a damaged one.
+        raise _readable(error, f"'{name}' cannot be read as a {str(found).capitalize()} table") from None
+    wanted = check_columns(present, name, columns)
     try:
         yield from batches_as_records(data.to_batches(columns=wanted), name)
     except BaseException as error:

@@ -49,11 +49,12 @@ def check_temperatures(folder: Path, temperatures: Iterable[Temperature]) -> Non
     check_family(folder)
     try:
         config = AutoConfig.from_pretrained(transformer_folder(folder), trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+        layers = int(config.num_hidden_layers) * int(getattr(config, "inner_group_num", 1))  # ALBERT's groups
+        heads = int(config.num_attention_heads)
+    except Exception as error:  # Each family checks its own fields, with errors of its own.
         raise ModelError(f"the configuration in {folder} cannot be read: {first_line(error)}") from None
-    layers = int(config.num_hidden_layers) * int(getattr(config, "inner_group_num", 1))  # ALBERT's groups
     for temperature in temperatures:
-        temperature.check(layers, int(config.num_attention_heads))
+        temperature.check(layers, heads)
 
 
 def load_transformer(folder: Path, dtype: torch.dtype | str = torch.float32) -> tuple[Any, list[str]]:

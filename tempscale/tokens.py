@@ -108,13 +108,13 @@ class Tokenizer:
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(inner, trust_remote_code=False)
             config = AutoConfig.from_pretrained(inner, trust_remote_code=False)
-        except (OSError, ValueError, KeyError) as error:
+            limit = _position_limit(config, int(self._tokenizer.model_max_length))
+        except Exception as error:  # The library of a damaged tokenizer.json knows no errors but Exception itself.
             raise ModelError(f"the tokenizer or configuration in {inner} cannot be loaded: {first_line(error)}") from None
         if not self._tokenizer.is_fast:
             raise ModelError(f"the tokenizer in {inner} has no tokenizer.json; save it again with a fast tokenizer")
         self.long = long
-        self._limit = _position_limit(config, int(self._tokenizer.model_max_length))
-        self.max_length = self._limit
+        self._limit = self.max_length = limit
         self.max_length = self._checked(max_length)
         settings = inner / "sentence_bert_config.json"
         self._lower = bool(read_json(settings).get("do_lower_case")) if settings.is_file() else False

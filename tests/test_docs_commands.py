@@ -132,7 +132,7 @@ def test_python_compiles_and_tables_of_toml_are_configurations(page):
             assert checked(EvaluateConfig, data).tasks
         else:
             assert config.resolve(data).temperatures()
-    assert {t.info.split()[0] for t in tokens(page) if t.type == "fence"} <= {"python", "toml"}
+    assert {(*t.info.split(), "unnamed")[0] for t in tokens(page) if t.type == "fence"} <= {"python", "toml"}
 
 
 # --- run for real -----------------------------------------------------------------------------------------------------
