@@ -155,7 +155,7 @@ def place(tmp_path_factory, small_model, ray_session):
                 "embedding": {"models": [small_model], "max_length": 128, "temperatures": [1.0]},
                 "analysis": {"intervals": [0, 32, 64, 100], "socm_sample": sampled, "probe_sample": sampled},
                 "gate": {"thresholds": ["collapse_gap <= 1"], "baseline": "latest"},
-                "execution": {"workers": 2, "cache": str(folder / "cache")},
+                "execution": {"workers": 1, "cache": str(folder / "cache")},
             }
         )  # fmt: skip
     for copy in ("mine", "audit"):
