@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from table_examples import example
 
 from jobs import diagnose_schema, evaluate_schema, night_schema, pairs_schema, schema, tune_schema
+from jobs.columns import Table
 from jobs.config import AuditConfig
 from jobs.evaluate_config import EvaluateConfig, OwnTask
 from jobs.tune_config import TuneConfig
@@ -18,7 +19,7 @@ from jobs.tune_config import TuneConfig
 HERE = Path(__file__).parent
 
 
-def tables_by_section() -> tuple[tuple[str, tuple[schema.Table, ...]], ...]:
+def tables_by_section() -> tuple[tuple[str, tuple[Table, ...]], ...]:
     """Headings and the tables below each."""
     parts = (schema.texts(384), schema.factors(384), schema.NEIGHBOURS, schema.REJECTED, schema.SHARDS)
     return (

@@ -98,7 +98,6 @@ def _close(run: Run, record: dict[str, Any], journal: Journal) -> None:
             record["changed_texts"] = nights.changed_texts(run, record)
         record["gate"] = nights.judge(run, record, figures)
         nights.enter(run, record, figures)
-        record["trend"] = nights.trend(run, record)
         stage.note = nights.told(record["gate"]) + nights.changes_told(record["changed_texts"])
     if record["gate"] != before:
         _tell(run, record, journal)
@@ -110,6 +109,7 @@ def _close(run: Run, record: dict[str, Any], journal: Journal) -> None:
 def _tell(run: Run, record: dict[str, Any], journal: Journal) -> None:
     """Write the verdict into the report, post it, and complete the run."""
     with journal.stage("report") as stage:
+        record["trend"] = nights.trend(run, record)
         report.render(summary.load_tables(run.storage), record).leave(run.storage)
         stage.note = "report.html"
     if record["gate"]["verdict"] != "none":

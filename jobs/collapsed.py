@@ -21,6 +21,8 @@ def ranked(key: dict[str, Any], ranking: str, values: np.ndarray, layout: Layout
         layout: the texts in canonical order.
     """
     known = np.flatnonzero(~np.isnan(values))
+    if len(known) > _LISTED:  # Of a million texts only those that can be listed are sorted.
+        known = known[values[known] >= np.partition(values[known], -_LISTED)[-_LISTED]]
     order = sorted(known.tolist(), key=lambda place: (-values[place], layout.ids[place]))[:_LISTED]
     return [
         key

@@ -23,12 +23,10 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
         tables: the run's tables by name.
         run: the content of run.json.
     """
-    names = labels(tables["layer_summary"]["temperature"].unique(maintain_order=True))
-    models = of_models(tables, run)
-    tables = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in tables.items()}
+    names, models = _names(tables), of_models(tables, run)
     charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
     steps = {step: done["seconds"] for step, done in run.get("steps", {}).items()}
-    side_by_side = _side_by_side(tables) if len(models) > 1 else None
+    side_by_side = _side_by_side(_shown(tables)) if len(models) > 1 else None
     if side_by_side is not None:
         charts["all-together"] = side_by_side["charts"]["together"]
     return page("diagnose.html.j2", run, charts, steps, models=models, temperatures=names, together=side_by_side)
@@ -36,11 +34,20 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
 
 def of_models(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> list[dict[str, Any]]:
     """What a page shows of each model: its id, name, sentences, charts and tables."""
-    names = labels(tables["layer_summary"]["temperature"].unique(maintain_order=True))
-    tables = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in tables.items()}
+    tables = _shown(tables)
     edges = run["config"]["diagnosis"]["intervals"]
     every = tables["layer_summary"]["model"].unique(maintain_order=True)
     return [_model(place, name, tables, edges) for place, name in enumerate(every)]
+
+
+def _names(tables: dict[str, pl.DataFrame]) -> dict[str, str]:
+    return labels(tables["layer_summary"]["temperature"].unique(maintain_order=True))
+
+
+def _shown(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    """The tables with each temperature under its label."""
+    names = _names(tables)
+    return {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in tables.items()}
 
 
 def _side_by_side(tables: dict[str, pl.DataFrame]) -> dict[str, Any]:

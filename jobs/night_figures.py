@@ -32,18 +32,10 @@ def switches(own: pl.DataFrame) -> list[dict[str, Any]]:
 
 def chart(own: pl.DataFrame, name: str, title: str) -> alt.Chart | None:
     """A figure over the nights: a line a model with its 95 % band, a point a night by what became of it."""
-    error = f"{name.removesuffix('_mean')}_se_superpopulation"
-    rows = []
-    for row in own.to_dicts():
-        if row[name] is None:
-            continue
-        half = Z * (row.get(error) or 0.0)
-        rows.append(
-            {
-                "night": row["night"], "model": row["model"], "value": row[name], "low": row[name] - half,
-                "high": row[name] + half, "state": state(row), "told": _told(row, name), "why": row["gate_reason"],
-            }
-        )  # fmt: skip
+    rows = [
+        band | {"model": row["model"], "state": state(row), "told": _told(row, name), "why": row["gate_reason"]}
+        for row, band in _bands(own, name)
+    ]
     if not rows:
         return None
     base = alt.Chart(alt.Data(values=rows)).encode(
@@ -66,6 +58,32 @@ def chart(own: pl.DataFrame, name: str, title: str) -> alt.Chart | None:
         rules = alt.Chart(alt.Data(values=changed)).mark_rule(strokeDash=[4, 3], opacity=0.7)
         layers.append(rules.encode(x="night:T", tooltip=[alt.Tooltip("model:N", title="model from here on")]))
     return alt.layer(*layers).properties(width="container", height=200)
+
+
+def sparkline(own: pl.DataFrame, name: str) -> alt.Chart | None:
+    """The same of one model without axes, small enough for a line of text; None below two nights."""
+    rows = [] if own.is_empty() else [band for _, band in _bands(own, name)]
+    if len(rows) < 2:
+        return None
+    base = alt.Chart(alt.Data(values=rows)).encode(x=alt.X("night:O", axis=None))
+    band = base.mark_area(opacity=0.2, color=COLOURS[0]).encode(
+        y=alt.Y("low:Q", axis=None, scale=alt.Scale(zero=False)), y2="high:Q"
+    )
+    tooltip = ["night:O", alt.Tooltip("value:Q", format=".4f")]
+    line = base.mark_line(color=COLOURS[0], strokeWidth=1.5).encode(y=alt.Y("value:Q", axis=None), tooltip=tooltip)
+    last = alt.Chart(alt.Data(values=rows[-1:])).mark_point(filled=True, size=30, opacity=1, color=COLOURS[0])
+    layers = [band, line, last.encode(x="night:O", y="value:Q", tooltip=tooltip)]
+    return alt.layer(*layers).properties(width="container", height=34)
+
+
+def _bands(own: pl.DataFrame, name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each night that knows the figure, and its value with the ends of its 95 % band; without an error it has no width."""
+    error = f"{name.removesuffix('_mean')}_se_superpopulation"
+    known = [(row, Z * (row.get(error) or 0.0)) for row in own.to_dicts() if row[name] is not None]
+    return [
+        (row, {"night": row["night"], "value": row[name], "low": row[name] - half, "high": row[name] + half})
+        for row, half in known
+    ]
 
 
 def _told(row: dict[str, Any], name: str) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import altair as alt
 import polars as pl
 
-from jobs.figures import COLOURS, Z
 from jobs.headline import count, estimate, finding
+from jobs.night_figures import sparkline
 
 Row = dict[str, Any]
 TILES = (
@@ -82,7 +81,8 @@ def tiles(row: Row, effects: Sequence[Row], trend: pl.DataFrame, place: str) -> 
         found.append(
             {
                 "id": f"{place}-trend-{name}", "name": label, "value": value, "error": error, "says": _says(row, name),
-                "changes": moved, "chart": sparkline(trend, name), "nights": len(_known(trend, name)),
+                "changes": moved, "chart": sparkline(trend, name),
+                "nights": 0 if trend.is_empty() else trend[name].drop_nulls().len(),
             }
         )  # fmt: skip
     return found
@@ -99,33 +99,3 @@ def _says(row: Row, name: str) -> str:
 
 def _signed(effect: Row) -> str:
     return f"{'+' if effect['change'] > 0 else ''}{estimate(effect, 'change')}"
-
-
-def _known(trend: pl.DataFrame, name: str) -> pl.DataFrame:
-    return trend.filter(pl.col(name).is_not_null()) if name in trend.columns else trend.head(0)
-
-
-def sparkline(trend: pl.DataFrame, name: str) -> alt.Chart | None:
-    """A figure over the nights without axes, with its 95 % band; None below two nights."""
-    known = _known(trend, name)
-    if len(known) < 2:
-        return None
-    error = f"{name.removesuffix('_mean')}_se_superpopulation"
-    rows = [
-        {
-            "night": r["night"],
-            "value": r[name],
-            "low": r[name] - Z * (r[error] or 0.0),
-            "high": r[name] + Z * (r[error] or 0.0),
-        }
-        for r in known.to_dicts()
-    ]
-    base = alt.Chart(alt.Data(values=rows)).encode(x=alt.X("night:O", axis=None))
-    band = base.mark_area(opacity=0.2, color=COLOURS[0]).encode(
-        y=alt.Y("low:Q", axis=None, scale=alt.Scale(zero=False)), y2="high:Q"
-    )
-    tooltip = ["night:O", alt.Tooltip("value:Q", format=".4f")]
-    line = base.mark_line(color=COLOURS[0], strokeWidth=1.5).encode(y=alt.Y("value:Q", axis=None), tooltip=tooltip)
-    last = alt.Chart(alt.Data(values=rows[-1:])).mark_point(filled=True, size=30, opacity=1, color=COLOURS[0])
-    layers = [band, line, last.encode(x="night:O", y="value:Q", tooltip=tooltip)]
-    return alt.layer(*layers).properties(width="container", height=34)

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from whole_run import encodable
 
 from jobs import config, corpus, sources
 from jobs.errors import UsageError
@@ -228,11 +229,3 @@ def test_no_row_is_lost_whatever_it_holds(tmp_path, values):
     index, texts, rejected = read(tmp_path, tmp_path / "a.jsonl")
     assert index["read"] == len(values) == len(texts) + len(rejected)
     assert [row["text"] for row in texts] == usable
-
-
-def encodable(text):
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

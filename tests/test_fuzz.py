@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_sources import COMPRESS
+from whole_run import as_lines, encodable
 
 from jobs import config, corpus, inputs, pair_chunks, runs, sources, vectors
 from jobs.diagnose_config import DiagnoseConfig
@@ -102,18 +103,6 @@ ID = WORDS | st.integers(0, 1) | st.sampled_from(["0", "1"]) | HALVES | st.float
 RECORDS = st.fixed_dictionaries({}, optional={"text": TEXT, "id": ID, "more": JSON})
 
 
-def as_lines(records):
-    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
-
-
-def encodable(text):
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def usable_by_hand(records):
     """The places of the records that are texts, each with its id or None."""
     found, seen = {}, set()
@@ -134,7 +123,7 @@ def test_any_json_row_is_a_text_or_rejected_with_a_reason(tmp_path):
     @drawn(400)
     @given(st.lists(RECORDS | JSON, max_size=12))
     def check(records):
-        file.write_bytes(as_lines(records))
+        file.write_text(as_lines(records))
         texts, rejected = read(file)
         objects = [record for record in records if isinstance(record, dict)]
         if records and isinstance(records[0], list):
@@ -247,7 +236,7 @@ def test_any_value_is_an_embedding_or_rejected_with_a_reason(tmp_path):
     @drawn(300)
     @given(st.lists(records, min_size=1, max_size=8), st.sampled_from([{}, {"dims": 2}, {"bits": True}, {"scale": 0.5}]))
     def check(rows, options):
-        file.write_bytes(as_lines(rows))
+        file.write_text(as_lines(rows))
         found, rejected = read(file, embedding_column="v", length_column="n", **options)
         if found is None:
             answers.add("refused")
@@ -274,7 +263,7 @@ def test_any_row_of_pairs_gives_pairs_or_is_rejected_with_a_reason(tmp_path):
     @drawn(300)
     @given(st.lists(st.fixed_dictionaries({}, optional=optional) | JSON, min_size=1, max_size=8))
     def check(records):
-        file.write_bytes(as_lines(records))
+        file.write_text(as_lines(records))
         settled = checked(PairsConfig, {"pairs": {"source": str(file)}})
         counts, rejects = pair_chunks.Counts(), Rejects()
         try:
@@ -299,7 +288,7 @@ def test_any_row_of_pairs_gives_pairs_or_is_rejected_with_a_reason(tmp_path):
 # --- damaged files ----------------------------------------------------------------------------------------------------
 
 TABLE = pa.table({"id": [f"t{k}" for k in range(300)], "text": [f"text {k * k} " * (k % 7) for k in range(300)]})
-LINES = as_lines(TABLE.to_pylist())
+LINES = as_lines(TABLE.to_pylist()).encode()
 CSV = b"id,text\n" + b"".join(b't%d,"text, %d"\n' % (k, k * k) for k in range(300))
 
 

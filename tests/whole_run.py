@@ -25,3 +25,12 @@ def documented(package):
 def as_lines(records):
     """Records as JSON lines."""
     return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def encodable(text):
+    """Whether a text can be written as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
