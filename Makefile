@@ -10,9 +10,9 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 audit: $(VENV)/.demo
 	$(BIN)/tempscale audit
 
-# Two at a time, a file's tests together: most of the time goes into whole runs of the job.
+# Three at a time, a file's tests together: most of the time goes into whole runs of the job, which wait now and then.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not soak" --ignore tests/test_typing.py
 
 # What takes minutes a test, and twenty-four kills on a cluster of four nodes: tests/soak.py. An hour and a half.
 soak: $(VENV)/.test

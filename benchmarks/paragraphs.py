@@ -121,13 +121,14 @@ def embedding_step(
 
     from jobs import config, embed, engine, runs
     from jobs import corpus as reading
+    from jobs.execution_config import Execution
     from jobs.runs import Run
     from jobs.storage import Storage
 
     embedding: dict[str, Any] = {"temperatures": [1.0]} | ({"shard_texts": shard_texts} if shard_texts else {})
     with (
         tempfile.TemporaryDirectory(prefix="tempscale-paragraphs-") as folder,
-        engine.session(config.Execution.model_validate({"workers": workers})) as cluster,
+        engine.session(Execution.model_validate({"workers": workers})) as cluster,
     ):
         for number, corpus in enumerate(corpora):
             file, out = f"{folder}/texts-{number}.parquet", f"{folder}/run-{number}"

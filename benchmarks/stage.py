@@ -106,6 +106,7 @@ def _stage(
     from rich.console import Console
 
     from jobs import config, engine
+    from jobs.execution_config import Execution
     from jobs.layout import layout
     from jobs.progress import Journal
     from jobs.runs import Model, Run
@@ -115,7 +116,7 @@ def _stage(
         settings = config.resolve({"out": folder, "embedding": {"temperatures": [1.0]}, "analysis": analysis})
         run = Run(settings, Storage(folder), [Model("random", "random", "", 512)], settings.temperatures(), False)
         prepare(run)
-        execution = config.Execution.model_validate({"workers": workers})
+        execution = Execution.model_validate({"workers": workers})
         journal, begun = Journal(Console(stderr=True)), time.perf_counter()
         try:
             with engine.session(execution) as cluster:

@@ -63,7 +63,8 @@ def configuration() -> str:
         "",
         "Generated from the `…config.py` files of `jobs/` by `python docs/generate.py`. `tempscale audit`, `evaluate` and",
         "`tune` each read one as `CONFIG.toml`; options on the command line win over the file. Unknown keys and wrong types",
-        "are errors.",
+        "are errors. Where `[corpus]` names no `source`, the quick start's is read with its sample sizes (2,000 texts, 400",
+        "for SOCM, 60 for the prefix probe).",
     ]
     for config in (AuditConfig, EvaluateConfig, TuneConfig):
         lines += ["", f"# `tempscale {config.command} CONFIG.toml`", *_top_and_sections(config)]

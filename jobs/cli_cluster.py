@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from jobs import options
+from jobs import night_options
 from jobs.answering import EXIT_CODES, answer
 
 if TYPE_CHECKING:
@@ -25,17 +25,19 @@ app = typer.Typer()
 )
 def submit(
     context: typer.Context,
-    command: options.JobCommand = None,
-    address: options.HeadAddress = None,
-    working_dir: options.WorkingDir = None,
-    image_code: options.ImageCode = False,
-    night: options.JobNight = None,
-    detach: options.Detach = False,
-    again: options.Again = False,
+    command: night_options.JobCommand = None,
+    address: night_options.HeadAddress = None,
+    working_dir: night_options.WorkingDir = None,
+    image_code: night_options.ImageCode = False,
+    night: night_options.JobNight = None,
+    detach: night_options.Detach = False,
+    again: night_options.Again = False,
+    join: night_options.Join = False,
 ) -> None:
     """Run a command on a Ray cluster as a job: pack, submit, show its log, end with its exit code.
 
-    A night's run is submitted once; an attempt after one that did not end goes on where that stopped.
+    A night's run is submitted once; an attempt after one that did not end goes on where that stopped. The night is today in
+    UTC, or what --night says: after midnight, --night DATE goes on with the day before.
     """
     name, *arguments = command or [""]
     parsed = _parsed(context, name, arguments)  # A mistyped option is told here, before anything is sent.
@@ -53,7 +55,7 @@ def submit(
             return ended.exit_code
         from jobs.submit import submit as submit_job
 
-        return submit_job(sent, address, console, detach=detach, again=again)
+        return submit_job(sent, address, console, detach=detach, again=again, join=join)
 
     answer(run)
 

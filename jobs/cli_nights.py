@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from jobs import options
+from jobs import night_options
 from jobs.answering import answer
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ app = typer.Typer()
     "  tempscale history nights --prune --keep 7         embeddings of the last seven nights stay, tables of all"
 )
 def history(
-    folder: options.HistoryFolder,
-    accept: options.Accept = None,
-    prune: options.Prune = False,
-    keep: options.KeepNights = None,
-    last: options.LastNights = 30,
+    folder: night_options.HistoryFolder,
+    accept: night_options.Accept = None,
+    prune: night_options.Prune = False,
+    keep: night_options.KeepNights = None,
+    last: night_options.LastNights = 30,
 ) -> None:
     """Print and draw the record of nights; accept a run as baseline; remove old nights' embeddings."""
 
@@ -47,7 +47,7 @@ def history(
     epilog="Exit codes: 0 done · 2 one of the folders holds no finished audit.\n\nExample:\n\n"
     "  tempscale compare nights/2026-11-24 nights/2026-11-25"
 )
-def compare(run_a: options.RunA, run_b: options.RunB, out: options.CompareOut = None) -> None:
+def compare(run_a: night_options.RunA, run_b: night_options.RunB, out: night_options.CompareOut = None) -> None:
     """Say what changed from one audit to another, whether beyond noise, and what moved it.
 
     The model, the temperature or the corpus; which lengths; and the texts that moved most.

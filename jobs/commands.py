@@ -61,10 +61,9 @@ def audit(settings: AuditConfig, console: Console, *, fresh: bool, plan: bool) -
 
         try:
             run = run_audit(settings, journal, fresh=fresh)
-        except UsageError:
-            raise
-        except Exception as error:  # All else is incomplete, whatever it is.
-            notify.post_incomplete(settings.gate, settings.night, settings.out, reason(error, settings.out))
+        except Exception as error:  # What is no usage error is incomplete, whatever it is.
+            code = 2 if isinstance(error, UsageError) else 3
+            notify.post_unfinished(settings.gate, settings.night, settings.out, reason(error, settings.out), code)
             raise
         judged = run.storage.read_json(DONE)["gate"]
         journal.outcome = "; ".join([f"gate {judged['verdict']}", *judged["failed"]])

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from jobs.execution_config import CachedExecution
 from jobs.night_config import NIGHT, Gate, Record, checked_night, filled, history_folder
 from jobs.strict import Strict, checked
 from tempscale.temperature import Temperature
@@ -26,7 +27,10 @@ class Corpus(Strict, allow_inf_nan=False):
 
     kind: ClassVar[str] = "corpus"
     source: str = Field(
-        QUICK_START_CORPUS, min_length=1, description="A path or glob, s3://, gs://, hf://, hf:NAME or docstrings:PKG,..."
+        QUICK_START_CORPUS,
+        min_length=1,
+        description="A path or glob, s3://, gs://, hf://, a Lance or Delta table "
+        "(lance:PATH, delta:PATH where its name does not tell), hf:NAME or docstrings:PKG,...",
     )
     id_column: str | None = Field(
         None, description="Column of the ids; `id` where there is one, else a digest of text and place."
@@ -191,39 +195,6 @@ class Analysis(Intervals, allow_inf_nan=False):
         return self
 
 
-class Execution(Strict):
-    """Where and how wide it runs. Nothing here changes a byte of the tables, but for the last digits of cached texts."""
-
-    workers: int | None = Field(
-        None, ge=1, description="Model actors and tile tasks at once; all cores or GPUs unless given."
-    )
-    address: str | None = Field(
-        None, description="A Ray cluster, auto or HOST:PORT, from one of its machines; an in-process Ray unless given."
-    )
-    cache: str | None = Field(
-        None,
-        min_length=1,
-        description="A folder, local or remote, of embeddings by content: texts that an earlier run embedded are taken from "
-        "it, others added.",
-    )
-    log_format: Literal["text", "json"] = Field(
-        "text", description="text: lines for people. json: one JSON object a line, each with the run's id."
-    )
-    shuffle_seed: int | None = Field(
-        None, description="Submit work in a seeded random order, to prove that order changes nothing."
-    )
-
-    @field_validator("address")
-    @classmethod
-    def _no_client(cls, address: str | None) -> str | None:
-        if address is not None and address.startswith("ray://"):
-            raise ValueError(
-                "Ray Data does not run through Ray's client, ray://; start the command on a machine of the cluster with "
-                "--address auto, such as by: ray job submit --address http://HEAD:8265 -- tempscale audit … --address auto"
-            )
-        return address
-
-
 class AuditConfig(Strict):
     """A whole audit."""
 
@@ -231,7 +202,7 @@ class AuditConfig(Strict):
     reads: ClassVar[str] = "corpus"
     """The section that names the source."""
     out: str = Field(
-        "runs/audit", min_length=1, description="The run folder; {night} in it, and in corpus.source, stands for the night."
+        "runs/audit", min_length=1, description="The run folder; {night} in it, and in the sources, stands for the night."
     )
     night: str | None = Field(None, description="Date of the night, such as 2026-11-22; today's in UTC unless given.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of every sample.")
@@ -242,7 +213,9 @@ class AuditConfig(Strict):
         default_factory=lambda: Embedding.model_validate({}), description="Models and temperatures."
     )
     analysis: Analysis = Field(default_factory=lambda: Analysis.model_validate({}), description="What is measured.")
-    execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
+    execution: CachedExecution = Field(
+        default_factory=lambda: CachedExecution.model_validate({}), description="Where it runs."
+    )
     gate: Gate = Field(default_factory=lambda: Gate.model_validate({}), description="What a night is held to.")
     record: Record = Field(default_factory=lambda: Record.model_validate({}), description="What is kept of a night.")
 
@@ -293,11 +266,12 @@ class AuditConfig(Strict):
         """The same with the night's date in place of {night}, and with the folder of its record."""
         night = self.night or datetime.datetime.now(datetime.UTC).date().isoformat()
         history = filled(history_folder(self.record, self.out), night)
-        dated = NIGHT in self.out or NIGHT in self.corpus.source
+        read = {name: own for name in ("corpus", "queries") if (own := getattr(self, name)) is not None}
+        dated = NIGHT in self.out or any(NIGHT in own.source for own in read.values())
         return self.model_copy(
-            update={
+            update={name: own.model_copy(update={"source": filled(own.source, night)}) for name, own in read.items()}
+            | {
                 "out": filled(self.out, night),
-                "corpus": self.corpus.model_copy(update={"source": filled(self.corpus.source, night)}),
                 "night": night if dated else self.night,
                 "record": self.record.model_copy(update={"history": history}),
             }

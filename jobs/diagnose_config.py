@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from jobs.config import AuditConfig, Corpus, Execution, Intervals, Models
+from jobs.config import AuditConfig, Corpus, Intervals, Models
+from jobs.execution_config import Execution
 from jobs.strict import Strict
 from tempscale.temperature import Temperature
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from jobs import raylet
-from jobs.config import Execution
 from jobs.errors import IncompleteRun, RunError, UsageError
+from jobs.execution_config import Execution
 from tempscale.checkpoint import first_line
 
 _OBJECT_STORE_BYTES = 1 << 30

@@ -19,7 +19,7 @@ class RunError(Exception):
 
 
 class UsageError(RunError):
-    """Wrong usage, configuration or input: nothing was changed."""
+    """Wrong usage, configuration or input: the same command would end the same way."""
 
     exit_code = 2
 

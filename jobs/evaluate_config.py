@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from jobs.config import Execution, Intervals, Models
+from jobs.config import Intervals, Models
+from jobs.execution_config import Execution
 from jobs.strict import Strict
 from tempscale.temperature import ROLES, Temperature
 

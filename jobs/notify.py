@@ -33,12 +33,22 @@ def post_verdict(gate: Gate, record: dict[str, Any], folder: str) -> str:
     return _post(gate, lines, record["gate"]["failed"], f"report: {shown(folder)}/report.html")
 
 
-def post_incomplete(gate: Gate, night: str | None, folder: str, why: str) -> str:
-    """Post that a run stopped before its end, where verdicts are posted and anything is held to."""
+def post_unfinished(gate: Gate, night: str | None, folder: str, why: str, code: int) -> str:
+    """Post that a run ended without a verdict, where verdicts are posted and anything is held to.
+
+    Args:
+        gate: as for `post_verdict`.
+        night: its date, where it has one.
+        folder: the run folder.
+        why: what ended it, in words.
+        code: its exit code, 3 where the same command goes on.
+    """
     if gate.notify == "never" or not gate.asks():
         return "nobody: not asked for"
     of = "" if night is None else f", night of {night}"
-    return _post(gate, [f":warning: tempscale{of}: incomplete"], [why], f"run folder: {shown(folder)}")
+    return _post(
+        gate, [f":warning: tempscale{of}: {'incomplete' if code == 3 else 'not run'}"], [why], f"run folder: {shown(folder)}"
+    )
 
 
 def github_lines(record: dict[str, Any]) -> list[str]:

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 
-def _option(panel: str, text: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
+def option(panel: str, text: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
+    """An option in its panel of `--help`."""
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
 
 
-_TEXTS, _MODEL, _MEASURED, _RUN = "Texts", "Model and temperature", "What is measured", "The run"
-_PAIRS, _TASKS, _GATE = "Pairs", "Tasks", "The gate"
+_TEXTS, _MODEL, _MEASURED, RUN = "Texts", "Model and temperature", "What is measured", "The run"
+_PAIRS, _TASKS, GATE = "Pairs", "Tasks", "The gate"
 
 PUBLISHED_REGULARIZATION = 1e-9
 """ε of S2's published code: what --paper stands for."""
@@ -23,106 +24,106 @@ Config = Annotated[
 ]
 Source = Annotated[
     str | None,
-    _option(
+    option(
         _TEXTS,
         "Parquet, JSONL, CSV or text: a file, folder or glob (local, s3://, gs://, hf://datasets/…); "
-        "hf:NAME[:CONFIG][:SPLIT]; or docstrings:PKG,…",
+        "a Lance or Delta table; hf:NAME[:CONFIG][:SPLIT]; or docstrings:PKG,…",
         "SRC",
     ),
 ]
 Queries = Annotated[
     str | None,
-    _option(_TEXTS, "Texts that search the corpus, from a source like --corpus: whose texts fill their results?", "SRC"),
+    option(_TEXTS, "Texts that search the corpus, from a source like --corpus: whose texts fill their results?", "SRC"),
 ]
-IdColumn = Annotated[str | None, _option(_TEXTS, "Column of the ids (default: id where there is one, else a digest).")]
-TextColumn = Annotated[str | None, _option(_TEXTS, "Column of the texts (default: text).")]
+IdColumn = Annotated[str | None, option(_TEXTS, "Column of the ids (default: id where there is one, else a digest).")]
+TextColumn = Annotated[str | None, option(_TEXTS, "Column of the texts (default: text).")]
 EmbeddingColumn = Annotated[
     str | None,
-    _option(_TEXTS, "Embeddings of your own: their column. No model is run, and lengths are words unless --length-column."),
+    option(_TEXTS, "Embeddings of your own: their column. No model is run, and lengths are words unless --length-column."),
 ]
-LengthColumn = Annotated[str | None, _option(_TEXTS, "Column of the lengths beside --embedding-column.")]
-Dims = Annotated[int | None, _option(_TEXTS, "Leading dimensions of --embedding-column to keep (Matryoshka models).", "N")]
+LengthColumn = Annotated[str | None, option(_TEXTS, "Column of the lengths beside --embedding-column.")]
+Dims = Annotated[int | None, option(_TEXTS, "Leading dimensions of --embedding-column to keep (Matryoshka models).", "N")]
 PairsSource = Annotated[
     str,
-    _option(
+    option(
         _PAIRS, "Parquet, JSONL or CSV with two columns of texts: a file, folder or glob (local, s3://, gs://, "
         "hf://datasets/…), or hf:NAME[:CONFIG][:SPLIT].", "FILE", "--pairs",
     ),
 ]  # fmt: skip
-ColumnA = Annotated[str | None, _option(_PAIRS, "Column of the first texts; each of a list makes pairs (default: text_a).")]
-ColumnB = Annotated[str | None, _option(_PAIRS, "Column of the second texts; each of a list makes pairs (default: text_b).")]
-RowLimit = Annotated[int | None, _option(_PAIRS, "The first N rows only.", "N", "--limit")]
-Alpha = Annotated[float | None, _option(_MEASURED, "α of SOCM = (1−d_μ)^α·d_Σ^β (default: 1).", "α")]
-Beta = Annotated[float | None, _option(_MEASURED, "β of the same (default: 1).", "β")]
+ColumnA = Annotated[str | None, option(_PAIRS, "Column of the first texts; each of a list makes pairs (default: text_a).")]
+ColumnB = Annotated[str | None, option(_PAIRS, "Column of the second texts; each of a list makes pairs (default: text_b).")]
+RowLimit = Annotated[int | None, option(_PAIRS, "The first N rows only.", "N", "--limit")]
+Alpha = Annotated[float | None, option(_MEASURED, "α of SOCM = (1−d_μ)^α·d_Σ^β (default: 1).", "α")]
+Beta = Annotated[float | None, option(_MEASURED, "β of the same (default: 1).", "β")]
 Paper = Annotated[
-    bool, _option(_MEASURED, "d_Σ as S2's published code has it, with its ε = 1e-9; a little lower.", None, "--paper")
+    bool, option(_MEASURED, "d_Σ as S2's published code has it, with its ε = 1e-9; a little lower.", None, "--paper")
 ]
-Sample = Annotated[int | None, _option(_TEXTS, "A seeded random sample of N texts, stable from night to night.", "N")]
-Limit = Annotated[int | None, _option(_TEXTS, "The first N rows only.", "N")]
+Sample = Annotated[int | None, option(_TEXTS, "A seeded random sample of N texts, stable from night to night.", "N")]
+Limit = Annotated[int | None, option(_TEXTS, "The first N rows only.", "N")]
 Models = Annotated[
     list[str] | None,
-    _option(_MODEL, "Folder or hub name; repeat for several (default: the installed demo MiniLM).", "M"),
+    option(_MODEL, "Folder or hub name; repeat for several (default: the installed demo MiniLM).", "M"),
 ]
-Model = Annotated[str | None, _option(_MODEL, "Folder or hub name (default: the installed demo MiniLM).", "M")]
+Model = Annotated[str | None, option(_MODEL, "Folder or hub name (default: the installed demo MiniLM).", "M")]
 Taus = Annotated[
     list[float] | None,
-    _option(
+    option(
         _MODEL, "Attention temperature in (0, 2]; repeat it: changes are told against the first (default: 1.0 0.8).", "T"
     ),
 ]
-Tau = Annotated[float | None, _option(_MODEL, "Attention temperature in (0, 2].", "T")]
+Tau = Annotated[float | None, option(_MODEL, "Attention temperature in (0, 2].", "T")]
 TemperatureFile = Annotated[
     Path | None,
-    _option(_MODEL, "A temperature or schedule as data, TOML or JSON: log_length = 64. Added after --tau.", "FILE"),
+    option(_MODEL, "A temperature or schedule as data, TOML or JSON: log_length = 64. Added after --tau.", "FILE"),
 ]
 FoldedFile = Annotated[
-    Path | None, _option(_MODEL, "One by layer or head as data, TOML or JSON: by_layer = [1.0, 0.9, …].", "FILE")
+    Path | None, option(_MODEL, "One by layer or head as data, TOML or JSON: by_layer = [1.0, 0.9, …].", "FILE")
 ]
-MaxLength = Annotated[int | None, _option(_MODEL, "Cut texts at N tokens (default: the model's own limit).", "N")]
+MaxLength = Annotated[int | None, option(_MODEL, "Cut texts at N tokens (default: the model's own limit).", "N")]
 Long = Annotated[
     str | None,
-    _option(
+    option(
         _MODEL, "Texts beyond that: cut and counted, or run in chunks of it, all tokens of which count (default: truncate).",
         "truncate|chunk",
     ),
 ]  # fmt: skip
 Precision = Annotated[
     str | None,
-    _option(
+    option(
         _MODEL, "What the model computes in; bfloat16 is faster, and its error is measured and reported (default: float32).",
         "float32|bfloat16",
     ),
 ]  # fmt: skip
 TuneBatches = Annotated[
     bool | None,
-    _option(
+    option(
         _MODEL, "Measure once which size of micro-batches is fastest here, instead of a constant of the device.", None,
         "--tune-batches", show_default=False,
     ),
 ]  # fmt: skip
 Intervals = Annotated[
     str | None,
-    _option(_MEASURED, "Lower edges of the length intervals in tokens (default: 0,32,64,100,200,300,400,500).", "EDGES"),
+    option(_MEASURED, "Lower edges of the length intervals in tokens (default: 0,32,64,100,200,300,400,500).", "EDGES"),
 ]
-SocmSample = Annotated[int | None, _option(_MEASURED, "Texts whose pairs get SOCM; 0 leaves it out (default: 1000).", "N")]
+SocmSample = Annotated[int | None, option(_MEASURED, "Texts whose pairs get SOCM; 0 leaves it out (default: 1000).", "N")]
 SocmError = Annotated[
     float | None,
-    _option(_MEASURED, "Draw the SOCM sample by length interval, large enough for this standard error in every cell.", "SE"),
+    option(_MEASURED, "Draw the SOCM sample by length interval, large enough for this standard error in every cell.", "SE"),
 ]
 SocmTop = Annotated[
     str | None,
-    _option(_MEASURED, "Most collapsed pairs: of the SOCM sample, or exactly of the whole corpus.", "sample|corpus"),
+    option(_MEASURED, "Most collapsed pairs: of the SOCM sample, or exactly of the whole corpus.", "sample|corpus"),
 ]
 Cosine = Annotated[
     str | None,
-    _option(
+    option(
         _MEASURED, "Every pair, or only mean and variance in closed form, which takes no time (default: full).",
         "full|moments",
     ),
 ]  # fmt: skip
 CosinePrecision = Annotated[
     str | None,
-    _option(
+    option(
         _MEASURED,
         "Precision of the pairs' products: on a GPU tf32 and bfloat16 are faster. Means stay exact; another cosine moves by "
         "at most 0.001 or 0.008 (default: float32).",
@@ -131,15 +132,15 @@ CosinePrecision = Annotated[
 ]
 Neighbours = Annotated[
     int | None,
-    _option(_MEASURED, "Nearest texts of each text, for exposure and hubness; 0 leaves them out (default: 10).", "K"),
+    option(_MEASURED, "Nearest texts of each text, for exposure and hubness; 0 leaves them out (default: 10).", "K"),
 ]
-Seed = Annotated[int | None, _option(_MEASURED, "Seed of every sample (default: 0).")]
-Out = Annotated[str | None, _option(_RUN, "The run folder (default: runs/audit).", "DIR")]
-DiagnoseOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs/diagnose).", "DIR", "--out")]
-EvaluateOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs/evaluate).", "DIR", "--out")]
+Seed = Annotated[int | None, option(_MEASURED, "Seed of every sample (default: 0).")]
+Out = Annotated[str | None, option(RUN, "The run folder (default: runs/audit).", "DIR")]
+DiagnoseOut = Annotated[str | None, option(RUN, "The run folder (default: runs/diagnose).", "DIR", "--out")]
+EvaluateOut = Annotated[str | None, option(RUN, "The run folder (default: runs/evaluate).", "DIR", "--out")]
 Tasks = Annotated[
     list[str] | None,
-    _option(
+    option(
         _TASKS, "A task or benchmark of MTEB, or your own as [NAME=]TYPE:PATH: retrieval, reranking, classification, "
         "clustering, sts; a file, for retrieval a folder with corpus, queries and qrels. Repeatable.", "TASK", "--task",
         "--tasks",
@@ -147,28 +148,28 @@ Tasks = Annotated[
 ]  # fmt: skip
 TextsPerInterval = Annotated[
     int | None,
-    _option(
+    option(
         _TASKS, "Test classifications of your own on so many texts of each length interval, as S1 with 500.", "N",
         "--texts-per-interval",
     ),
 ]  # fmt: skip
 Windows = Annotated[
     bool | None,
-    _option(
+    option(
         _TASKS, "Fill intervals that hold fewer with windows of longer texts, drawn by seed and marked.", None, "--windows",
         show_default=False,
     ),
 ]  # fmt: skip
 RoleGrid = Annotated[
     bool | None,
-    _option(_MODEL, "Also every query τ with every document τ, for retrieval.", None, "--role-grid", show_default=False),
+    option(_MODEL, "Also every query τ with every document τ, for retrieval.", None, "--role-grid", show_default=False),
 ]
 Prompts = Annotated[
-    str | None, _option(_MODEL, "Put the model's own prompts before queries and documents (default: none).", "none|model")
+    str | None, option(_MODEL, "Put the model's own prompts before queries and documents (default: none).", "none|model")
 ]
 Audits = Annotated[
     list[str] | None,
-    _option(
+    option(
         _MEASURED,
         "A finished audit of the same models, whose SOCM is set beside their scores. Repeatable.",
         "RUN",
@@ -177,93 +178,78 @@ Audits = Annotated[
 ]
 Backbones = Annotated[
     list[str] | None,
-    _option(
+    option(
         _MEASURED, "Which model one was made from, for the difference to it. Repeatable.", "MODEL=BACKBONE", "--backbone"
     ),
 ]
-TuneOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs/tune).", "DIR", "--out")]
+TuneOut = Annotated[str | None, option(RUN, "The run folder (default: runs/tune).", "DIR", "--out")]
 TuneTasks = Annotated[
     list[str] | None,
-    _option(
+    option(
         _TASKS, "Choose by scores: a task of MTEB, or your own as TYPE:PATH, as for tempscale evaluate. Repeatable. Without "
         "one the choice is made by what collapses in --corpus.", "TASK", "--task", "--tasks",
     ),
 ]  # fmt: skip
 Candidates = Annotated[
     list[float] | None,
-    _option(
+    option(
         _MODEL, "A constant to try; repeat it. The first is what it may be left at (default: 1.0, five others and five "
         "schedules by length).", "T", "--tau",
     ),
 ]  # fmt: skip
 Schedules = Annotated[
     list[Path] | None,
-    _option(_MODEL, "A schedule to try as data, TOML or JSON; added after --tau. Repeatable.", "FILE", "--temperature"),
+    option(_MODEL, "A schedule to try as data, TOML or JSON; added after --tau. Repeatable.", "FILE", "--temperature"),
 ]
 Layers = Annotated[
     bool | None,
-    _option(
+    option(
         _MODEL, "Whether to search one τ for each layer, by gradient, as a candidate (default: --layers).", None,
         "--layers/--no-layers", show_default=False,
     ),
 ]  # fmt: skip
 LookedTexts = Annotated[
-    int | None, _option(_MEASURED, "Texts to look into, spread over the length intervals (default: 200).", "N", "--texts")
+    int | None, option(_MEASURED, "Texts to look into, spread over the length intervals (default: 200).", "N", "--texts")
 ]
 NamedPair = Annotated[
     tuple[str, str] | None,
-    _option(_MEASURED, "Ids of two texts to draw token by token (default: the most collapsed of the most alike).", "ID ID"),
+    option(_MEASURED, "Ids of two texts to draw token by token (default: the most collapsed of the most alike).", "ID ID"),
 ]
 RepeatedPairs = Annotated[
     int | None,
-    _option(_MEASURED, "Pairs of tokens whose repetition is embedded at growing length; 0 leaves it out (default: 8).", "N"),
+    option(_MEASURED, "Pairs of tokens whose repetition is embedded at growing length; 0 leaves it out (default: 8).", "N"),
 ]
 VersionsOf = Annotated[
     str | None,
-    _option(
+    option(
         _MEASURED, "Column that names the document of which a text is a version, as its summaries are: whole documents are "
         "looked into, and what length changes is told with the content held.", "COLUMN",
     ),
 ]  # fmt: skip
-PairsOut = Annotated[str | None, _option(_RUN, "The run folder (default: runs/pairs).", "DIR", "--out")]
-NewFolder = Annotated[str, _option(_MODEL, "The new checkpoint's folder; must be new or empty.", "DIR")]
+PairsOut = Annotated[str | None, option(RUN, "The run folder (default: runs/pairs).", "DIR", "--out")]
+NewFolder = Annotated[str, option(_MODEL, "The new checkpoint's folder; must be new or empty.", "DIR")]
 CacheFolder = Annotated[str, typer.Argument(metavar="DIR", help="The folder that --cache named.")]
 CacheAction = Annotated[str, typer.Argument(metavar="[list|prune]", help="Say what it holds, or make it smaller.")]
 UnusedFor = Annotated[
     int | None,
-    _option(_RUN, "prune: remove the embeddings of models and temperatures that no run used for so long.", "DAYS", min=0),
+    option(RUN, "prune: remove the embeddings of models and temperatures that no run used for so long.", "DAYS", min=0),
 ]
 KeepRuns = Annotated[
     list[str] | None,
-    _option(_RUN, "prune: remove texts that none of these finished runs holds. Repeatable.", "RUN", "--keep"),
+    option(RUN, "prune: remove texts that none of these finished runs holds. Repeatable.", "RUN", "--keep"),
 ]
-HistoryFolder = Annotated[str, typer.Argument(metavar="FOLDER", help="The folder of the nights, or of their record.")]
-Accept = Annotated[
-    str | None,
-    _option(_GATE, "Accept a run on purpose, by its night, id or folder: it may then be the baseline `latest`.", "RUN"),
-]
-Prune = Annotated[
-    bool, _option(_RUN, "Remove the embeddings of old nights; tables, reports and the record stay.", None, "--prune")
-]
-KeepNights = Annotated[int | None, _option(_RUN, "prune: nights whose embeddings stay.", "N", "--keep", min=1)]
-LastNights = Annotated[int, _option(_RUN, "How many nights to print.", "N", "--last", min=1)]
-RunA = Annotated[str, typer.Argument(metavar="RUN_A", help="The folder of a finished audit.")]
-RunB = Annotated[str, typer.Argument(metavar="RUN_B", help="The folder of another one, later.")]
-CompareOut = Annotated[str | None, _option(_RUN, "Also leave what was found as Parquet tables.", "DIR", "--out")]
 FinishedRun = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
 Beside = Annotated[
     list[str] | None,
-    _option(
-        _RUN, "A finished run of diagnose or evaluate whose findings an audit's report is to hold too.", "RUN", "--with"
-    ),
+    option(RUN, "A finished run of diagnose or evaluate whose findings an audit's report is to hold too.", "RUN", "--with"),
 ]
 Night = Annotated[
-    str | None, _option(_RUN, "What {night} in --out and --corpus stands for (default: today's date in UTC).", "DATE")
+    str | None, option(RUN, "What {night} in --out and --corpus stands for (default: today's date in UTC).", "DATE")
 ]
 Baseline = Annotated[
     str | None,
-    _option(
-        _GATE,
+    option(
+        GATE,
         "Compare with a finished run, or `latest`, the last passing or accepted night of the same model and temperature: a "
         "change beyond its size and its noise is exit code 1. Thresholds and sizes stand in the configuration, [gate].",
         "RUN|latest",
@@ -271,58 +257,29 @@ Baseline = Annotated[
 ]
 History = Annotated[
     str | None,
-    _option(_GATE, "Folder of the record of nights (default: history beside the nights, or below --out).", "DIR"),
+    option(GATE, "Folder of the record of nights (default: history beside the nights, or below --out).", "DIR"),
 ]
 LogFormat = Annotated[
-    str | None, _option(_RUN, "json: one JSON object a line, each with the run's id (default: text).", "text|json")
+    str | None, option(RUN, "json: one JSON object a line, each with the run's id (default: text).", "text|json")
 ]
-Resume = Annotated[bool, _option(_RUN, "Go on with the run in --out, or start it over.", None, "--resume/--fresh")]
+Resume = Annotated[bool, option(RUN, "Go on with the run in --out, or start it over.", None, "--resume/--fresh")]
 KeepText = Annotated[
     bool | None,
-    _option(
-        _RUN, "Whether words of the worst pairs may stand in tables and report (default: --text).", None,
+    option(
+        RUN, "Whether words of the worst pairs may stand in tables and report (default: --text).", None,
         "--text/--no-text", show_default=False,
     ),
 ]  # fmt: skip
-Workers = Annotated[int | None, _option(_RUN, "Model actors and tile tasks at once (default: all cores or GPUs).", "N")]
+Workers = Annotated[int | None, option(RUN, "Model actors and tile tasks at once (default: all cores or GPUs).", "N")]
 Cache = Annotated[
     str | None,
-    _option(_RUN, "A folder of embeddings by content: what earlier runs embedded is taken from it, the rest added.", "DIR"),
+    option(RUN, "A folder of embeddings by content: what earlier runs embedded is taken from it, the rest added.", "DIR"),
 ]
 Address = Annotated[
     str | None,
-    _option(_RUN, "A Ray cluster of which this machine is one: auto or HOST:PORT (default: an in-process Ray).", "RAY"),
+    option(RUN, "A Ray cluster of which this machine is one: auto or HOST:PORT (default: an in-process Ray).", "RAY"),
 ]
 ShowPlan = Annotated[
     bool,
-    _option(_RUN, "Print the estimated texts, tokens, pairs, time, memory and disk, and stop.", None, "--plan"),
+    option(RUN, "Print the estimated texts, tokens, pairs, time, memory and disk, and stop.", None, "--plan"),
 ]
-JobCommand = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="-- COMMAND …", help="audit, pairs, diagnose, evaluate or tune, with options of its own."),
-]
-HeadAddress = Annotated[
-    str | None,
-    _option(
-        _RUN, "The dashboard of the cluster (default: RAY_API_SERVER_ADDRESS, else http://127.0.0.1:8265).", "URL",
-        "--address",
-    ),
-]  # fmt: skip
-WorkingDir = Annotated[
-    Path | None,
-    _option(_RUN, "The folder that is packed for the job (default: that of CONFIG.toml).", "DIR", "--working-dir"),
-]
-ImageCode = Annotated[
-    bool,
-    _option(
-        _RUN, "Run the tempscale of the cluster's image: nothing is packed, unless --working-dir.", None, "--image-code"
-    ),
-]
-JobNight = Annotated[
-    str | None,
-    _option(
-        _RUN, "The night's date, for {night} in --out and for the job's name (default: today in UTC).", "DATE", "--night"
-    ),
-]
-Detach = Annotated[bool, _option(_RUN, "Submit and do not wait: print the submission id.", None, "--detach")]
-Again = Annotated[bool, _option(_RUN, "Submit once more what is done.", None, "--again")]

@@ -20,9 +20,9 @@ MOST_BYTES = 500 << 20
 """Ray keeps packages in the memory of its head and takes no larger one."""
 _LEFT_OUT = (
     ".*", "venv", "__pycache__", "node_modules", "runs", "*.pem", "*.key", "*.p12", "*.pfx", "id_rsa*", "id_ed25519*",
-    "*credentials*.json",
+    "*credentials*.json", "*.env", "environment", "*secret*",
 )  # fmt: skip
-"""Names of what stays: secrets, which as a rule lie in hidden files, and what is no input."""
+"""Names of what stays: what as a rule holds secrets, and what is no input."""
 _SECRET_FILES = ("GOOGLE_APPLICATION_CREDENTIALS", "RAY_AUTH_TOKEN_PATH", "AWS_SHARED_CREDENTIALS_FILE", "HF_TOKEN_PATH")
 """Variables that name a file with a secret: it stays whatever its name."""
 _IGNORING = (".gitignore", ".rayignore")
@@ -52,8 +52,8 @@ class Packed:
     def unsent(self, name: str) -> UsageError:
         """The error about a file that the job needs and that stays."""
         return UsageError(
-            f"'{name}' is left out of what is packed of '{self.folder}': hidden files, keys, runs and what a .gitignore or "
-            ".rayignore names stay here; call it otherwise"
+            f"'{name}' is left out of what is packed of '{self.folder}': hidden files, keys, secrets, runs and what "
+            ".gitignore or .rayignore names stay here; call it otherwise"
         )
 
     @contextmanager

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from jobs.config import Encoding, Execution
+from jobs.config import Encoding
+from jobs.execution_config import Execution
 from jobs.strict import Strict
 from tempscale.temperature import Temperature
 

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import tempscale
 from jobs import lock
 from jobs.columns import SCHEMA_VERSION
-from jobs.config import AuditConfig, Execution, Models
+from jobs.config import AuditConfig, Models
 from jobs.errors import IncompleteRun, UsageError
+from jobs.execution_config import Execution
 from jobs.provenance import hide_secrets, processor, processors
 from jobs.storage import Storage
 from jobs.urls import shown
@@ -247,8 +248,8 @@ def described(run: RunOf[Any]) -> dict[str, Any]:
     config = run.config.model_dump(mode="json", exclude={"execution": {"address"}})  # An address may hold a secret.
     hide_secrets(config, run.config.reads)
     config["out"] = shown(config["out"])
-    if config["execution"]["cache"] is not None:
-        config["execution"]["cache"] = shown(config["execution"]["cache"])
+    if (cache := config["execution"].get("cache")) is not None:
+        config["execution"]["cache"] = shown(cache)
     return dict(config)
 
 

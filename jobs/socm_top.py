@@ -19,7 +19,7 @@ from jobs import actor, blocks, corpus, factor_parts, parts, schema, socm_tables
 from jobs.blocks import Tiling
 from jobs.crew import Crew
 from jobs.engine import Cluster, results
-from jobs.errors import IncompleteRun
+from jobs.errors import UsageError
 from jobs.factor_pairs import FactorFiles, bounded, exact_pairs
 from jobs.layout import Layout, column, folder
 from jobs.runs import Model, Run
@@ -57,7 +57,8 @@ def search(
         Pairs of the corpus, and how many were computed exactly, over all temperatures.
 
     Raises:
-        IncompleteRun: a task failed for good, or the bounds leave more pairs than can be held.
+        UsageError: the bounds leave more pairs than can be held; starting again would end the same way.
+        IncompleteRun: a task failed for good.
     """
     means = _means_are_embeddings(model)
     todo = [t for t in run.temperatures if not run.storage.exists(f"{folder(run, 'top', model, t)}/done.json")]
@@ -191,7 +192,7 @@ def _survivors(
         table = run.storage.read_table(_name(search.place, i, j))
         total += table.num_rows
         if total > _MOST_PAIRS:
-            raise IncompleteRun(
+            raise UsageError(
                 f"the bounds leave more than {_MOST_PAIRS:,} pairs of this corpus under τ {temperature.canonical}; rank "
                 "those of a sample: --sample N, or --socm-top-over sample"
             )

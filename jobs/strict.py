@@ -59,6 +59,9 @@ def _sentence(problem: Any) -> str:
         return f"'{field}' is not an option of the configuration; see docs/configuration.md"
     if problem["type"] == "value_error":
         return f"{field}: {message}"
-    given = repr(problem["input"])
+    try:
+        given = repr(problem["input"])
+    except RecursionError:  # Thousands of tables in one another, which TOML writes as one dotted key.
+        given = "tables nested too deeply to be shown"
     given = given if len(given) <= _LONGEST_ECHO else f"{given[:_LONGEST_ECHO]}…"
     return f"{field} = {given}: {message[0].lower()}{message[1:]}"

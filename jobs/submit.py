@@ -34,8 +34,16 @@ class _Terminated(KeyboardInterrupt):
     """A polite kill: nobody is there to be asked."""
 
 
-def submit(sent: Submission, address: str | None, console: Console, *, detach: bool, again: bool) -> int:
+def submit(sent: Submission, address: str | None, console: Console, *, detach: bool, again: bool, join: bool) -> int:
     """Submit a command; its job's exit code, or 0 once it is submitted where nobody waits.
+
+    Args:
+        sent: the command.
+        address: of the cluster's head, as --address gives it.
+        console: where what happens is told.
+        detach: whether nobody waits.
+        again: whether a run that is done is submitted once more.
+        join: whether a job of this night that is there, running or done, is waited for instead of refused.
 
     Raises:
         UsageError: the cluster cannot be reached or refuses the token, or this night's run is there already.
@@ -44,7 +52,11 @@ def submit(sent: Submission, address: str | None, console: Console, *, detach: b
     url = address_of(address)
     client = connect(url)
     with readable(url):
-        identifier, before = _next_attempt(client, sent, url, again)
+        attempts = _attempts(client, sent)
+        if join and (there := _to_join(attempts, again)) is not None:
+            console.print(f"joined {there}", highlight=False, markup=False, soft_wrap=True)
+            return Watch(client, there, url, console).wait()
+        identifier, before = _next_attempt(attempts, sent, url, again)
         _send(client, sent, identifier)
     packed = ["the cluster's own tempscale" if sent.image_code else "this tempscale"]
     packed += [] if sent.packed is None else [sent.packed.told()]
@@ -53,6 +65,7 @@ def submit(sent: Submission, address: str | None, console: Console, *, detach: b
         f"  runs       tempscale {sent.command} {' '.join(sent.arguments)}\n"
         f"  packed     {'; '.join(packed)}\n"
         f"  dashboard  {shown(url)}/#/jobs/{identifier}\n"
+        f"  night      {sent.night}: after midnight UTC, --night {sent.night} goes on with it\n"
         f"  follow     {by_hand('logs', identifier, url)}\n"
         f"  stop       {by_hand('stop', identifier, url)}",
         highlight=False, markup=False, soft_wrap=True,
@@ -63,25 +76,38 @@ def submit(sent: Submission, address: str | None, console: Console, *, detach: b
     return Watch(client, identifier, url, console).wait()
 
 
-def _next_attempt(client: Any, sent: Submission, url: str, again: bool) -> tuple[str, str]:
+def _attempts(client: Any, sent: Submission) -> dict[int, Any]:
+    """The jobs of this night's run that the cluster knows, by the number of the attempt."""
+    name = re.compile(rf"{re.escape(sent.identifier)}(?:-(\d+))?")
+    return {
+        int(found[1] or 1): job
+        for job in client.list_jobs()
+        if job.submission_id and (found := name.fullmatch(job.submission_id))
+    }
+
+
+def _to_join(earlier: dict[int, Any], again: bool) -> str | None:
+    """The submission id of the last attempt, where it runs or needs no other one."""
+    if not earlier:
+        return None
+    last = earlier[max(earlier)]
+    wanted = not is_over(last) or (exit_code(last) in (0, 1) and not again)
+    return str(last.submission_id) if wanted else None
+
+
+def _next_attempt(earlier: dict[int, Any], sent: Submission, url: str, again: bool) -> tuple[str, str]:
     """The submission id of the next attempt at this night's run, and what became of the last.
 
     Raises:
         UsageError: it is running, or done.
     """
-    name = re.compile(rf"{re.escape(sent.identifier)}(?:-(\d+))?")
-    earlier = {
-        int(found[1] or 1): job
-        for job in client.list_jobs()
-        if job.submission_id and (found := name.fullmatch(job.submission_id))
-    }
     if not earlier:
         return sent.identifier, ""
     last = earlier[max(earlier)]
     if not is_over(last):
         raise UsageError(
-            f"this night's run is {status(last).lower()} as {last.submission_id}; follow it with: "
-            f"{by_hand('logs', last.submission_id, url)}"
+            f"this night's run is {status(last).lower()} as {last.submission_id}; --join waits for it here, and "
+            f"this shows its log: {by_hand('logs', last.submission_id, url)}"
         )
     code = exit_code(last)
     if code in (0, 1) and not again:

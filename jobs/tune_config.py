@@ -6,8 +6,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from jobs.config import AuditConfig, Corpus, Execution, Intervals, Models
+from jobs.config import AuditConfig, Corpus, Intervals, Models
 from jobs.evaluate_config import EvaluateConfig, OwnTask
+from jobs.execution_config import CachedExecution
 from jobs.strict import Strict
 from tempscale.temperature import Temperature
 
@@ -63,13 +64,19 @@ class TuneConfig(Strict):
     """The section that names the source."""
     out: str = Field("runs/tune", min_length=1, description="The run folder.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of every sample.")
-    corpus: Corpus | None = Field(None, description="Texts without labels, to choose by what collapses.")
+    corpus: Corpus | None = Field(
+        None,
+        description=f"Texts without labels, to choose by what collapses; {SAMPLE:,} of them "
+        "unless sample or limit says otherwise.",
+    )
     tasks: list[str | OwnTask] = Field([], description="Tasks with labels, to choose by scores; as for tempscale evaluate.")
     embedding: TunedModel = Field(
         default_factory=lambda: TunedModel.model_validate({}), description="The model and the candidates."
     )
     choosing: Choosing = Field(default_factory=lambda: Choosing.model_validate({}), description="How it is chosen.")
-    execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
+    execution: CachedExecution = Field(
+        default_factory=lambda: CachedExecution.model_validate({}), description="Where it runs."
+    )
 
     @model_validator(mode="after")
     def _fitting(self) -> TuneConfig:
@@ -82,6 +89,8 @@ class TuneConfig(Strict):
             raise ValueError(
                 f"task '{clustering[0]}': a clustering has no score of each text, so no part can be held out; leave it out"
             )
+        if self.tasks and self.execution.cache is not None:
+            raise ValueError("a cache holds texts of a corpus, and scores do not read it; leave out execution.cache")
         if any(temperature.roles for temperature in self.temperatures()):
             raise ValueError("a temperature by role is no candidate; tempscale evaluate --role-grid tries pairs of roles")
         return self
@@ -104,6 +113,7 @@ class TuneConfig(Strict):
     def evaluation(self, candidates: list[Temperature]) -> EvaluateConfig:
         """How the candidates are scored."""
         return EvaluateConfig.model_validate(self._shared(candidates) | {
+            "execution": self.execution.model_dump(exclude={"cache"}),
             "tasks": [task if isinstance(task, str) else task.model_dump(exclude_unset=True) for task in self.tasks],
             "analysis": {"intervals": self.choosing.intervals},
         })  # fmt: skip
@@ -112,6 +122,7 @@ class TuneConfig(Strict):
         """How the collapse under the candidates is measured."""
         choosing = self.choosing
         return AuditConfig.model_validate(self._shared(candidates) | {
+            "execution": self.execution.model_dump(),
             "corpus": self.texts().model_dump(exclude_unset=True),
             "keep_text": False,
             "analysis": {
@@ -123,7 +134,7 @@ class TuneConfig(Strict):
     def _shared(self, candidates: list[Temperature]) -> dict[str, Any]:
         own = self.embedding
         return {
-            "out": f"{self.out.rstrip('/')}/measured", "seed": self.seed, "execution": self.execution.model_dump(),
+            "out": f"{self.out.rstrip('/')}/measured", "seed": self.seed,
             "embedding": {
                 "models": own.models, "temperatures": [t.tau if t.tau is not None else t.as_data() for t in candidates],
                 "max_length": own.max_length, "precision": own.precision,

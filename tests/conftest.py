@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import os
 import string
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -69,14 +70,32 @@ def small_model(tmp_path_factory, minilm):
     return str(folder)
 
 
+_RAY = ExitStack()
+"""The Ray of this process that files share, where one is started."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ray_ends():
+    yield
+    _RAY.close()
+
+
 @pytest.fixture(scope="module")
 def ray_session():
-    """One Ray that every run of a file joins: starting it takes most of a small run's time."""
-    from jobs import engine
-    from jobs.config import Execution
+    """One Ray that every run of a process joins: starting it, and its workers' imports, take most of a small run's time."""
+    import ray
 
-    with engine.session(Execution.model_validate({"workers": 2})):
-        yield
+    from jobs import engine
+    from jobs.execution_config import Execution
+
+    if not ray.is_initialized():
+        _RAY.enter_context(engine.session(Execution.model_validate({"workers": 2})))
+
+
+@pytest.fixture(scope="module")
+def no_ray():
+    """No Ray in this process: a file starts its own."""
+    _RAY.close()
 
 
 @pytest.fixture(scope="session")

@@ -14,22 +14,22 @@ from jobs.errors import UsageError
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
+def audit(folder, small_model, source, **corpus):
+    """Audits a file or folder below another one; run.json and the tables."""
+    data = {
+        "out": str(folder / "run"), "corpus": {"source": str(source)} | corpus, "execution": {"workers": 1},
+        "embedding": {"models": [small_model]}, "analysis": {"socm_sample": 20, "probe_sample": 10},
+    }  # fmt: skip
+    audited(data)
+    tables = {file.stem: pl.read_parquet(file) for file in (folder / "run" / "tables").iterdir()}
+    report = (folder / "run" / "report.html").read_text()
+    assert ">nan<" not in report.lower()
+    return json.loads((folder / "run" / "run.json").read_text()), tables
+
+
 @pytest.fixture
 def run(tmp_path, small_model):
-    """Audits a file or folder; returns run.json and the tables."""
-
-    def run(source, **corpus):
-        data = {
-            "out": str(tmp_path / "run"), "corpus": {"source": str(source)} | corpus, "execution": {"workers": 1},
-            "embedding": {"models": [small_model]}, "analysis": {"socm_sample": 20, "probe_sample": 10},
-        }  # fmt: skip
-        audited(data)
-        tables = {file.stem: pl.read_parquet(file) for file in (tmp_path / "run" / "tables").iterdir()}
-        report = (tmp_path / "run" / "report.html").read_text()
-        assert ">nan<" not in report.lower()
-        return json.loads((tmp_path / "run" / "run.json").read_text()), tables
-
-    return run
+    return lambda source, **corpus: audit(tmp_path, small_model, source, **corpus)
 
 
 def lines(file, records):
@@ -37,8 +37,8 @@ def lines(file, records):
     return file
 
 
-def rejected(tmp_path):
-    found = pl.read_parquet(tmp_path / "run" / "rejected" / "*.parquet")
+def rejected(folder):
+    found = pl.read_parquet(folder / "run" / "rejected" / "*.parquet")
     return dict(zip(found["text_id"].to_list(), found["reason"].to_list(), strict=True))
 
 
@@ -76,28 +76,43 @@ def test_a_row_of_a_hundred_megabytes_is_cut_and_counted(run, tmp_path):
     assert record["peak_memory_bytes"] < 4 << 30
 
 
-def test_emoji_right_to_left_and_nul_are_texts_like_others(run, tmp_path):
-    texts = {
-        "emoji": "👩‍👩‍👧‍👦 🏳️‍🌈 family", "rtl": "\u202eשלום עולם\u202c مرحبا", "nul": "before\u0000after",
-        "control": "\u0001\u0002 \ufeff text", "combining": "e\u0301\u0301\u0301 a",
-        "<script>alert(1)</script>": "markup as an id",
-    }  # fmt: skip
-    file = lines(tmp_path / "t.jsonl", [{"id": name, "text": text} for name, text in texts.items()])
+STRANGE = {
+    "emoji": "👩‍👩‍👧‍👦 🏳️‍🌈 family", "rtl": "\u202eשלום עולם\u202c مرحبا", "nul": "before\u0000after",
+    "control": "\u0001\u0002 \ufeff text", "combining": "e\u0301\u0301\u0301 a",
+    "<script>alert(1)</script>": "markup as an id",
+}  # fmt: skip
+NO_TEXT = {"number": 3, "list": ["a"], "null": None, "true": True, "object": {"a": 1}, "blank": " \n"}
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory, ray_session, small_model):
+    """A folder of strange texts, of values that are none, and of an id that comes again; its run.json and tables."""
+    place = tmp_path_factory.mktemp("strange")
+    folder = place / "corpus"
+    folder.mkdir()
+    file = lines(folder / "a.jsonl", [{"id": name, "text": text} for name, text in (STRANGE | NO_TEXT).items()])
     with file.open("a") as more:
         more.write('{"id": "surrogate", "text": "half a \\ud83d character"}\n')
-    record, tables = run(file)
-    assert record["corpus"]["analysed"] == len(texts)
-    assert list(rejected(tmp_path)) == ["surrogate"]
-    assert set(tables["excerpts"]["text_id"]) <= set(texts)
-    assert "<script>alert(1)" not in (tmp_path / "run" / "report.html").read_text()
+    lines(folder / "b.jsonl", [{"id": "y", "text": "another file"}, {"id": "emoji", "text": "an id that was there"}])
+    return place, *audit(place, small_model, folder)
 
 
-def test_values_that_are_no_text_are_recorded_one_by_one(run, tmp_path):
-    values = {"number": 3, "list": ["a"], "null": None, "true": True, "object": {"a": 1}, "blank": " \n", "text": "a text"}
-    record, _ = run(lines(tmp_path / "t.jsonl", [{"id": name, "text": value} for name, value in values.items()]))
-    assert (record["corpus"]["read"], record["corpus"]["analysed"]) == (7, 1)
-    assert set(rejected(tmp_path)) == set(values) - {"text"}
-    assert sum(record["corpus"]["rejected_reasons"].values()) == 6
+def test_emoji_right_to_left_and_nul_are_texts_like_others(strange):
+    place, record, tables = strange
+    texts = pl.read_parquet(place / "run" / "texts" / "*" / "temperature=1.0" / "*.parquet", hive_partitioning=False)
+    assert set(texts["text_id"]) == {*STRANGE, "y"}
+    assert record["corpus"]["analysed"] == len(STRANGE) + 1
+    assert set(tables["excerpts"]["text_id"]) <= {*STRANGE, "y"}
+    assert "<script>alert(1)" not in (place / "run" / "report.html").read_text()
+
+
+def test_values_that_are_no_text_and_ids_that_come_again_are_recorded_one_by_one(strange):
+    place, record, _ = strange
+    assert record["corpus"]["read"] == len(STRANGE) + len(NO_TEXT) + 3
+    found = rejected(place)
+    assert set(found) == {*NO_TEXT, "surrogate", "emoji"}
+    assert found["emoji"] == "the id appeared before"
+    assert sum(record["corpus"]["rejected_reasons"].values()) == len(NO_TEXT) + 2
 
 
 @pytest.mark.parametrize("kind", ["parquet", "gz"])
@@ -112,16 +127,6 @@ def test_a_file_that_was_cut_short_is_a_sentence(run, tmp_path, kind):
     file.write_bytes(file.read_bytes()[:-200])
     with pytest.raises(UsageError, match=file.name.replace(".", r"\.")):
         run(file)
-
-
-def test_an_id_that_comes_again_in_another_file_is_recorded(run, tmp_path):
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    lines(folder / "a.jsonl", [{"id": "x", "text": "one"}, {"id": "y", "text": "two"}])
-    lines(folder / "b.jsonl", [{"id": "z", "text": "three"}, {"id": "x", "text": "four"}])
-    record, _ = run(folder)
-    assert (record["corpus"]["read"], record["corpus"]["analysed"]) == (4, 3)
-    assert list(rejected(tmp_path)) == ["x"]
 
 
 def test_ids_may_be_integers(run, tmp_path):

@@ -244,6 +244,7 @@ def test_scaling_in_workers(minilm, known_limits, monkeypatch):
     assert [row["efficiency"] for row in rows] == pytest.approx([1, 9 / 10, 9 / 12, 1, 1, 1])
 
 
+@pytest.mark.soak
 def test_the_embedding_step_cuts_its_work_as_told(minilm, ray_session):
     from benchmarks.paragraphs import embedding_step
 

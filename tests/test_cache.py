@@ -30,7 +30,7 @@ def run(out, corpus, small_model, store, address=None, **embedding):
             "corpus": {"source": str(corpus)},
             "embedding": {"models": [small_model], "temperatures": TAUS, "shard_texts": 64} | embedding,
             "analysis": {"socm_sample": 0, "probe_sample": 0, "intervals": [0, 32, 64, 100]},
-            "execution": {"workers": 1 if address else 2, "cache": store and str(store), "address": address},
+            "execution": {"workers": 1, "cache": store and str(store), "address": address},
         }
     )
 
@@ -120,6 +120,7 @@ def test_a_run_folder_is_whole_without_the_cache(nights):
     assert len(embedded(nights / "again")) == TEXTS
 
 
+@pytest.mark.soak
 def test_another_window_is_another_key(nights, small_model):
     run(nights / "short", nights / "monday.jsonl", small_model, nights / "cache", max_length=32)
     assert known(nights / "short") == 0

@@ -27,7 +27,7 @@ def parsed(words):
     context = group.make_context("tempscale", words[1:])
     name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
     if name == "submit":
-        own, _, inner = " ".join(map(shlex.quote, rest)).partition(" -- ")
+        own, _, inner = f" {shlex.join(rest)}".partition(" -- ")
         assert inner, f"submit without a command: {words}"
         found = [(name, command.make_context(name, [*shlex.split(own), "--", *shlex.split(inner)], parent=context).params)]
         return found + parsed(["tempscale", *shlex.split(inner)])
@@ -214,7 +214,7 @@ def test_units_and_cron_line():
     service, timer = unit("tempscale.service")["Service"], unit("tempscale.timer")["Timer"]
     assert service["User"] != "root"
     assert service["Restart"] == "on-failure"
-    assert service["RestartPreventExitStatus"] == "1 2"  # 3 is incomplete: the same command goes on
+    assert service["RestartPreventExitStatus"] == "1"  # A failed gate stays one.
     assert service["NoNewPrivileges"] == "yes"
     assert "UTC" in timer["OnCalendar"]
     assert not re.search(r"(?<!\\)%", cron_line())  # cron would end the command there

@@ -159,12 +159,12 @@ def test_rays_autoscaler_reads_kuberays_clusters(name, cluster):
         ({"autoscaled_gpus": 8.0, "GPU": 1.0}, 1),
     ],
 )
-def test_a_job_runs_on_gpus_that_are_still_to_come(resources, gpus, monkeypatch):
+def test_a_job_runs_on_gpus_that_are_still_to_come(resources, gpus, monkeypatch, no_ray):
     """GPU workers that start from none are not there when the job looks: the head's resource says that some will come."""
     import ray
 
     from jobs import engine
-    from jobs.config import Execution
+    from jobs.execution_config import Execution
 
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "cluster_resources", lambda: resources)

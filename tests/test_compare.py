@@ -29,7 +29,7 @@ def runs(tmp_path_factory, ray_session, small_model):
                 "corpus": {"source": str(folder / f"{name}.jsonl")},
                 "embedding": {"models": [small_model], "temperatures": [0.5 if name == "c" else 1.0]},
                 "analysis": {"socm_sample": 0, "probe_sample": 0, "neighbours": 0, "intervals": EDGES},
-                "execution": {"workers": 2},
+                "execution": {"workers": 1},
             }
         )
     for part in sorted((folder / "d" / "texts").rglob("*.parquet")):

@@ -44,6 +44,7 @@ def test_the_quick_start_is_a_sample_only_where_no_corpus_is_named():
         ({"corpus": {"embedding_column": "v", "scale": [1.0, float("nan")]}}, "scale.*finite"),
         ({"x\n\x1b[31my": 1}, r"'x\\n\\x1b\[31my' is not an option"),
         ({"night": "\udcff"}, "not valid UTF-8"),
+        ({"execution": {"cache": "s3://b/{night}"}}, "leave {night} out of its name"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(data, sentence):
@@ -89,6 +90,16 @@ def test_unreadable_files_are_sentences(tmp_path):
         inputs.read_temperature(str(tmp_path / "list.json"))
     with pytest.raises(UsageError, match="whole numbers"):
         inputs.read_edges("0,x")
+
+
+def test_tables_nested_too_deeply_to_be_quoted_are_one_sentence(tmp_path):
+    file = tmp_path / "deep.toml"
+    file.write_text(f"corpus.source.{'.'.join('a' * 9000)} = 1")
+    with pytest.raises(UsageError) as caught:
+        config.resolve(inputs.read_toml(str(file)))
+    assert str(caught.value) == (
+        "corpus.source (--corpus) = tables nested too deeply to be shown: input should be a valid string"
+    )
 
 
 def test_options_are_laid_over_the_file_section_by_section():

@@ -143,6 +143,7 @@ def test_a_text_with_a_number_that_is_none_is_rejected(run, texts, small_model, 
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_bfloat16_is_compared_with_float32_and_the_cosine_reported(run, texts, small_model, tmp_path):
     record, found = run("half", texts, embedding={"precision": "bfloat16", "temperatures": [1.0]})
     (model,) = record["models"].values()
@@ -157,6 +158,7 @@ def test_bfloat16_is_compared_with_float32_and_the_cosine_reported(run, texts, s
     assert f"{told['cosine_least']:.6f}" in (tmp_path / "half" / "report.html").read_text("utf-8")
 
 
+@pytest.mark.soak
 def test_measured_micro_batches_are_kept_and_are_those_of_the_same_budget_given(run, texts, tmp_path):
     record, _ = run("tuned", texts, embedding={"tune_batches": True})
     (model,) = record["models"].values()

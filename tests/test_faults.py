@@ -51,6 +51,7 @@ def undisturbed(tmp_path_factory, base):
     return out, stderr
 
 
+@pytest.mark.soak
 def test_three_workers_in_shuffled_order_give_the_same_bytes(undisturbed, tmp_path, base):
     out = tmp_path / "run"
     (tmp_path / "order.toml").write_text("[execution]\nshuffle_seed = 5\n")
@@ -72,9 +73,10 @@ def wait_for(process, found, seconds=300):
     pytest.fail("nothing to disturb appeared")
 
 
-def test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes(undisturbed, tmp_path, base):
+def test_an_interrupted_and_then_killed_run_in_shuffled_order_ends_with_the_same_bytes(undisturbed, tmp_path, base):
     out = tmp_path / "run"
-    arguments = [*base, "--out", str(out), "--workers", "2"]
+    (tmp_path / "order.toml").write_text("[execution]\nshuffle_seed = 6\n")
+    arguments = [*base, str(tmp_path / "order.toml"), "--out", str(out), "--workers", "2"]
 
     process = start(arguments)
     wait_for(process, lambda: list(out.glob("texts/*/temperature=0.8/part-*.parquet")))
@@ -104,6 +106,7 @@ def test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes
     assert not list(out.rglob(".writing-*"))
 
 
+@pytest.mark.soak
 def test_the_end_of_rays_own_process_is_told_and_leaves_an_incomplete_run(tmp_path, base):
     out = tmp_path / "run"
     process = start([*base, "--out", str(out), "--workers", "1"])

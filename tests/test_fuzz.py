@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_sources import COMPRESS
 from whole_run import as_lines, encodable
@@ -122,6 +122,11 @@ def test_any_json_row_is_a_text_or_rejected_with_a_reason(tmp_path):
 
     @drawn(400)
     @given(st.lists(RECORDS | JSON, max_size=12))
+    @example(
+        [{"text": "a", "id": "x"}, {"text": "b", "id": "x"}, {"text": 1}, {"text": {}}, {"text": None}, {"text": ""}, 3, {}]
+    )
+    @example([{"text": "a", "id": 1.5}, {"text": "b", "id": "\ud800"}, {"text": "half \udc00"}])
+    @example([[]])
     def check(records):
         file.write_text(as_lines(records))
         texts, rejected = read(file)
@@ -235,6 +240,9 @@ def test_any_value_is_an_embedding_or_rejected_with_a_reason(tmp_path):
 
     @drawn(300)
     @given(st.lists(records, min_size=1, max_size=8), st.sampled_from([{}, {"dims": 2}, {"bits": True}, {"scale": 0.5}]))
+    @example([{"v": [1, 2, 3], "n": 4}, {"v": None, "n": 4}, {"v": "a", "n": 4}, {"v": [1, 2, 3], "n": -1}], {})
+    @example([{"v": [1e308, 2, 3], "n": 4}], {})
+    @example([{"v": [1.5, 2, 3], "n": 4}], {"bits": True})
     def check(rows, options):
         file.write_text(as_lines(rows))
         found, rejected = read(file, embedding_column="v", length_column="n", **options)
@@ -262,6 +270,7 @@ def test_any_row_of_pairs_gives_pairs_or_is_rejected_with_a_reason(tmp_path):
 
     @drawn(300)
     @given(st.lists(st.fixed_dictionaries({}, optional=optional) | JSON, min_size=1, max_size=8))
+    @example([{"text_a": "a", "text_b": ["b", 3]}])
     def check(records):
         file.write_text(as_lines(records))
         settled = checked(PairsConfig, {"pairs": {"source": str(file)}})

@@ -23,6 +23,7 @@ BELOW_STEPS = {
     "storage",
     "schema",
     "config",
+    "execution_config",
     "readers",
     "lakes",
     "inputs",

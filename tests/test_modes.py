@@ -9,6 +9,7 @@ import pytest
 from whole_run import as_lines, audited, documented
 
 from jobs import socm_top
+from jobs.errors import UsageError
 from tempscale.cosine import rounding_error
 
 EDGES, TAUS, TEXTS, QUERIES, K = [0, 32, 64, 100], [1.0, 0.8], 230, 20, 4
@@ -36,13 +37,24 @@ def corpus(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, corpus, small_model):
+def stopped_and_finished(tmp_path_factory, ray_session, corpus, small_model):
+    """A run that its bounds left too many pairs of, gone on with where that number may be held; and what it said first."""
     out = tmp_path_factory.mktemp("modes") / "run"
+    own = {"socm_cell_se": CELL_ERROR, "socm_sample": MOST_TEXTS, "socm_top_over": "corpus", "worst_pairs": RANKED}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socm_top, "_SEEDS", 40)  # Fewer than there are texts: the bounds must do their part.
-        own = {"socm_cell_se": CELL_ERROR, "socm_sample": MOST_TEXTS, "socm_top_over": "corpus", "worst_pairs": RANKED}
+        patch.setattr(socm_top, "_MOST_PAIRS", RANKED - 2)
+        with pytest.raises(UsageError) as said:
+            audited(settings(out, corpus, small_model, **own))
+        patch.undo()
+        patch.setattr(socm_top, "_SEEDS", 40)
         audited(settings(out, corpus, small_model, **own))
-    return out
+    return out, str(said.value)
+
+
+@pytest.fixture(scope="module")
+def finished(stopped_and_finished):
+    return stopped_and_finished[0]
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +137,12 @@ def test_the_bounds_leave_as_many_pairs_as_the_search_says(tables, brute, tau):
     reached = int((((1 - d_mu) * d_sigma)[np.triu_indices(len(ids), 1)] >= row["threshold"] + 5e-5).sum())
     assert RANKED - 1 <= reached <= row["kept_by_frobenius"] <= row["kept_by_traces"] < row["pairs"]
     assert row["texts"] <= len(ids)
+
+
+def test_more_pairs_than_can_be_held_are_said_with_the_mend(stopped_and_finished):
+    said = stopped_and_finished[1]
+    assert said.startswith(f"the bounds leave more than {RANKED - 2} pairs of this corpus under τ 1.0;")
+    assert said.endswith("rank those of a sample: --sample N, or --socm-top-over sample")
 
 
 def test_no_factor_of_the_search_is_kept(finished):

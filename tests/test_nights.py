@@ -288,6 +288,8 @@ def test_the_night_stands_in_out_and_source(small_model):
     assert (found.out, found.corpus.source, found.record.history) == (
         "s3://b/nights/2026-11-22", "s3://b/2026-11-22/*", "s3://b/nights/history",
     )  # fmt: skip
+    queries = {"queries": {"source": "q/{night}.jsonl"}, "night": "2026-11-22"}
+    assert config.resolve({"out": "x"} | queries).queries.source == "q/2026-11-22.jsonl"
     assert config.resolve({"out": "{night}"}).record.history == "history"
     assert config.resolve({"out": "/{night}"}).record.history == "/history"
     assert config.resolve({"out": "runs/mine"}).record.history == "runs/mine/history"

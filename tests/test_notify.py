@@ -62,12 +62,13 @@ def test_only_what_is_asked_for_is_posted(webhook, asked, failed, posts):
     assert len(webhook.got) == posts
 
 
-def test_an_incomplete_night_is_posted_where_the_night_is_held_to_something(webhook):
+@pytest.mark.parametrize(("code", "said"), [(3, "incomplete"), (2, "not run")])
+def test_a_night_without_a_verdict_is_posted_where_it_is_held_to_something(webhook, code, said):
     held = checked(Gate, {"thresholds": ["texts >= 1"]})
-    notify.post_incomplete(held, "2026-11-22", "s3://user:password@b/out", "the disk is full")
-    notify.post_incomplete(Gate(), "2026-11-22", "out", "the disk is full")
+    notify.post_unfinished(held, "2026-11-22", "s3://user:password@b/out", "the disk is full", code)
+    notify.post_unfinished(Gate(), "2026-11-22", "out", "the disk is full", code)
     ((_, body),) = webhook.got
-    assert body["text"].startswith(":warning: tempscale, night of 2026-11-22: incomplete\n• the disk is full")
+    assert body["text"].startswith(f":warning: tempscale, night of 2026-11-22: {said}\n• the disk is full")
     assert "password" not in body["text"]
 
 

@@ -111,13 +111,14 @@ def test_progress_of_a_long_stage_is_told_now_and_then(capsys, monkeypatch):
     assert [(line["event"], line["done"], line["total"]) for line in told] == [("begin", 0, 10), ("progress", 5, 10)]
 
 
-def test_metrics_count_while_ray_runs_and_are_silent_otherwise():
+def test_metrics_count_while_ray_runs_and_are_silent_otherwise(no_ray):
     metrics = RayMetrics()
     metrics.stage("cosine, τ 1.0", 10)
     metrics.count("pairs", 3)
     assert metrics._metrics == {}
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(sys.platform != "linux", reason="Ray's metrics agent is asked on Linux")
 def test_prometheus_reads_them_from_ray():
     """A Ray of its own with its dashboard agent, asked as Prometheus would."""

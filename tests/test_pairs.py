@@ -391,6 +391,7 @@ def test_two_workers_in_shuffled_order_after_a_kill_give_the_same_bytes(finished
     assert not list(out.rglob(".writing-*"))
 
 
+@pytest.mark.soak
 def test_the_published_value_with_exponents_under_a_temperature_by_role(source, ray_session, plain, tmp_path):
     out = tmp_path / "run"
     (tmp_path / "role.toml").write_text("by_role = { query = 1.0, document = 0.7 }\n")

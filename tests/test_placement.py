@@ -12,6 +12,7 @@ from ray import cloudpickle
 from jobs import actor, config, engine, shared
 from jobs.crew import Crew
 from jobs.errors import IncompleteRun, UsageError
+from jobs.execution_config import Execution
 from jobs.runs import Model, Run
 from jobs.shared import answer
 from jobs.storage import Storage
@@ -46,7 +47,7 @@ def placed_tile(i, j, device="cpu"):
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(no_ray):
     """Two nodes of two GPUs beside one without."""
     from ray.cluster_utils import Cluster
 
@@ -60,7 +61,7 @@ def cluster():
                 nodes.add_node(num_cpus=2, num_gpus=GPUS, object_store_memory=100 << 20)
             nodes.wait_for_nodes()
             cloudpickle.register_pickle_by_value(sys.modules[__name__])
-            with engine.session(config.Execution.model_validate({"address": nodes.address})) as session:
+            with engine.session(Execution.model_validate({"address": nodes.address})) as session:
                 yield session
         finally:
             cloudpickle.unregister_pickle_by_value(sys.modules[__name__])

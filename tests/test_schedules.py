@@ -200,7 +200,9 @@ def test_an_attached_model_travels_to_another_process(tiny_model, family, schedu
 @pytest.mark.parametrize(
     "family", ["bert", "albert", "mpnet", "t5", "umt5", "modernbert", "qwen3", "gemma3_text"]
 )  # each layout
-@pytest.mark.parametrize("schedule", [0.5, STEPS, "layers"], ids=str)
+@pytest.mark.parametrize(
+    "schedule", [0.5, pytest.param(STEPS, marks=pytest.mark.soak), pytest.param("layers", marks=pytest.mark.soak)], ids=str
+)
 def test_compiled_equals_uncompiled(tiny_model, family, schedule):
     model = tiny_model(family)
     schedule = Temperature.by_layer(layer_taus(model)) if schedule == "layers" else schedule

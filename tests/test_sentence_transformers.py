@@ -79,6 +79,7 @@ def test_folded_equals_attached(model, minilm, at):
     np.testing.assert_allclose(fold(model, 0.5).encode(TEXTS), at(0.5), atol=1e-6)
 
 
+@pytest.mark.soak
 def test_a_pool_of_processes_has_the_temperature(model):
     attach(
         model, Temperature.by_role(query=1.0, document={"log_length": 16})

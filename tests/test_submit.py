@@ -362,6 +362,31 @@ def test_again_does_not_run_a_night_twice_at_once(told):
     assert not client.sent
 
 
+@pytest.mark.parametrize(("status", "code"), [("RUNNING", None), ("PENDING", None), ("SUCCEEDED", 0), ("FAILED", 1)])
+def test_a_job_that_is_there_is_joined_on_request(told, status, code):
+    name = sent_by(told, *RUN)
+    client = Head(job("FAILED", 1), jobs=[job("FAILED", 3, name), job(status, code, f"{name}-2")])
+    run = told(client, "--night", NIGHT, "--join", "--", *RUN)
+    assert run.code == 1
+    assert f"joined {name}-2" in run.err
+    assert f"{name}-2 ended with exit code 1: done, and the gate failed" in run.err
+    assert not client.sent
+
+
+@pytest.mark.parametrize(
+    ("jobs", "more"), [([], []), ([("FAILED", 3)], []), ([("STOPPED", None)], []), ([("SUCCEEDED", 0)], ["--again"])]
+)
+def test_where_there_is_no_job_to_join_one_is_submitted(told, jobs, more):
+    name = sent_by(told, *RUN)
+    client = Head(DONE, jobs=[job(*one, name) for one in jobs])
+    assert told(client, "--night", NIGHT, "--join", *more, "--", *RUN).code == 0
+    assert [sent["submission_id"] for sent in client.sent] == [f"{name}-2" if jobs else name]
+
+
+def test_the_night_to_go_on_with_after_midnight_is_told(told):
+    assert f"after midnight UTC, --night {NIGHT} goes on with it" in told(Head(DONE), "--night", NIGHT, "--", *RUN).err
+
+
 def test_of_two_submits_at_once_one_is_refused(told):
     client = Head(DONE)
 
@@ -523,7 +548,8 @@ def packed(folder, **files):
 def test_secrets_and_what_is_no_input_stay(tmp_path, monkeypatch):
     stay = [
         ".env", ".env.local", ".netrc", ".aws/credentials", ".ssh/id_rsa", ".git/config", "server.pem", "sub/tls.KEY",
-        "id_rsa", "my-credentials.json", "sub/.hidden", "venv/a.py", "sub/__pycache__/a.pyc", "runs/old/run.json",
+        "id_rsa", "my-credentials.json", "environment", "sub/prod.env", "client_secret.json",
+        "sub/.hidden", "venv/a.py", "sub/__pycache__/a.pyc", "runs/old/run.json",
         "node_modules/x.js", "service.json", "token.txt",
     ]  # fmt: skip
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "service.json"))

@@ -9,7 +9,7 @@ import pytest
 
 from jobs import blocks, engine, schema
 from jobs.blocks import Tiling
-from jobs.config import Execution
+from jobs.execution_config import Execution
 from jobs.storage import Storage
 from tempscale import tiles
 
@@ -19,7 +19,7 @@ TRIANGLE = tiles.upper_triangle(len(BOUNDS))
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(ray_session):
     with engine.session(Execution.model_validate({"workers": 2, "shuffle_seed": 3})) as found:
         yield found
 

@@ -231,7 +231,7 @@ def scored(tmp_path_factory, ray_session, texts, small_model):
     (folder / "pairs.jsonl").write_text(as_lines(pairs))
     code, out, err = in_process(
         "tune", "--task", f"sts:{folder / 'pairs.jsonl'}", "--model", small_model, "--tau", "1.0", "--tau", "0.5",
-        "--no-layers", "--max-length", str(TOKENS), "--seed", str(SEED), "--workers", "2", "--out", str(folder / "run"),
+        "--no-layers", "--max-length", str(TOKENS), "--seed", str(SEED), "--workers", "1", "--out", str(folder / "run"),
     )  # fmt: skip
     assert code == 0, err
     return folder / "run", out, np.array(gold)
@@ -365,6 +365,7 @@ OWN = {"name": "own", "type": "sts", "source": "pairs.jsonl"}
     ("data", "sentence"),
     [
         ({"tasks": [OWN], "corpus": {"source": "a.txt"}}, "tasks choose by scores and a corpus by what collapses; give one"),
+        ({"tasks": [OWN], "execution": {"cache": "c"}}, "scores do not read it; leave out execution.cache"),
         ({"tasks": [OWN | {"type": "clustering"}]}, "task 'own': a clustering has no score of each text"),
         ({"embedding": {"temperatures": [1.0, {"by_role": {"query": 1.0, "document": 0.8}}]}}, "by role is no candidate"),
         ({"corpus": {"source": "a.parquet", "embedding_column": "e"}}, "embeddings of your own have no temperature"),

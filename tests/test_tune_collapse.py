@@ -260,7 +260,7 @@ def audit(tmp_path_factory, ray_session, small_model):
         "out": str(folder / "run"), "corpus": {"source": str(folder / "texts.jsonl")}, "seed": 3,
         "embedding": {"models": [small_model], "temperatures": TAUS, "max_length": TOKENS},
         "analysis": {"intervals": EDGES, "socm_sample": 0, "probe_sample": 40, "neighbours": NEAREST},
-        "execution": {"workers": 2},
+        "execution": {"workers": 1},
     })  # fmt: skip
 
 
