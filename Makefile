@@ -1,10 +1,10 @@
-# The whole of a developer's day: make audit, make test, make check, make bench.
+# The whole of a developer's day: make audit, make test, make check, make bench, make soak, make coverage.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: audit test soak check bench clean
+.PHONY: audit test soak coverage check bench clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.demo
@@ -13,6 +13,10 @@ audit: $(VENV)/.demo
 # Three at a time, a file's tests together: most of the time goes into whole runs of the job, which wait now and then.
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not soak" --ignore tests/test_typing.py
+
+# `make test` under coverage.py; the lines and branches that it runs, for docs/coverage.md.
+coverage: $(VENV)/.dev
+	$(BIN)/python tests/covered.py
 
 # What takes minutes a test, and twenty-four kills on a cluster of four nodes: tests/soak.py. An hour and a half.
 soak: $(VENV)/.test

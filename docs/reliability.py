@@ -176,6 +176,7 @@ FAULTS = (
         "the same bytes",
         (
             "test_faults::test_three_workers_in_shuffled_order_give_the_same_bytes",
+            "test_faults::test_an_interrupted_run_goes_on_in_another_order_to_the_same_bytes",
             "test_pairs::test_two_workers_in_shuffled_order_after_a_kill_give_the_same_bytes",
         ),
     ),

@@ -16,7 +16,7 @@ from tempscale.checkpoint import default_model
 
 EDGES = [0, 32, 64, 100, 200, 300, 400, 500]
 TAUS = [1.0, 0.8]
-TEXTS, SOCM_TEXTS, PROBE_TEXTS = 240, 28, 30
+TEXTS, SOCM_TEXTS, PROBE_TEXTS = 160, 28, 30
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,6 @@ def test_a_run_folder_is_whole_without_the_cache(nights):
     assert len(embedded(nights / "again")) == TEXTS
 
 
-@pytest.mark.soak
 def test_another_window_is_another_key(nights, small_model):
     run(nights / "short", nights / "monday.jsonl", small_model, nights / "cache", max_length=32)
     assert known(nights / "short") == 0
@@ -182,6 +181,7 @@ def test_what_is_no_cache_is_named(tmp_path, nights):
 # --- what can go wrong ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_a_run_goes_on_with_its_plan_whatever_became_of_the_option(nights, small_model, monkeypatch, tmp_path):
     """Begun with a cache and gone on without, or the other way round: every text once."""
 
@@ -198,6 +198,7 @@ def test_a_run_goes_on_with_its_plan_whatever_became_of_the_option(nights, small
         assert embedded(out)["text_id"].to_list() == embedded(nights / "plain")["text_id"].to_list()
 
 
+@pytest.mark.soak
 def test_an_interrupted_look_up_leaves_no_text_twice(nights, small_model, monkeypatch, tmp_path):
     def stop(*arguments, **more):
         raise KeyboardInterrupt

@@ -74,7 +74,7 @@ def test_wrong_usage_is_a_sentence_and_exit_code_2(arguments, words):
         assert word in err
 
 
-def test_wrong_input_is_a_sentence_and_exit_code_2(tmp_path, minilm):
+def test_wrong_input_is_a_sentence_and_exit_code_2(tmp_path, minilm, no_ray):
     good = tmp_path / "good.jsonl"
     good.write_text('{"id": 1, "text": "one text"}\n')
     (tmp_path / "full").mkdir()

@@ -213,7 +213,7 @@ def test_a_night_runs_on_the_cluster_and_ends_with_0(head, undisturbed):
 def test_a_second_submit_of_a_night_is_refused(head, undisturbed):
     printed, (code, second), _ = undisturbed
     assert code == 2
-    assert f"as {identifier(printed)}; follow it with: ray job logs" in second
+    assert f"as {identifier(printed)}; --join waits for it here, and this shows its log: ray job logs" in second
     code, third = head.submit("--", "audit", "conf/undisturbed.toml")
     assert code == 2
     assert "--again" in third

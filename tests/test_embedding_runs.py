@@ -102,6 +102,7 @@ def test_texts_that_the_tokenizer_fails_on_are_recorded_and_change_no_other(run,
         assert pairs[0].equals(pairs[1])
 
 
+@pytest.mark.soak
 def test_pairs_with_a_text_that_the_tokenizer_fails_on_are_rejected(texts, strict_model, tmp_path):
     rows = [{"id": f"p{k}", "text_a": texts[k]["text"], "text_b": texts[k + 1]["text"]} for k in range(8)]
     rows[3]["text_b"] = "\U0001f4a5"

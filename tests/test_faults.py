@@ -73,12 +73,8 @@ def wait_for(process, found, seconds=300):
     pytest.fail("nothing to disturb appeared")
 
 
-def test_an_interrupted_and_then_killed_run_in_shuffled_order_ends_with_the_same_bytes(undisturbed, tmp_path, base):
-    out = tmp_path / "run"
-    (tmp_path / "order.toml").write_text("[execution]\nshuffle_seed = 6\n")
-    arguments = [*base, str(tmp_path / "order.toml"), "--out", str(out), "--workers", "2"]
-
-    process = start(arguments)
+def interrupted(process, out):
+    """Interrupts a run once it has embedded something; the parts that must stay as they are."""
     wait_for(process, lambda: list(out.glob("texts/*/temperature=0.8/part-*.parquet")))
     process.send_signal(signal.SIGINT)  # SIGTERM ends in the same exception: test_cli.py.
     code, _, stderr = finish(process)
@@ -90,20 +86,38 @@ def test_an_interrupted_and_then_killed_run_in_shuffled_order_ends_with_the_same
     parts = {f.name: sorted(out.glob(f"texts/*/*/{f.name}")) for f in out.glob("texts/*/temperature=0.8/part-*.parquet")}
     kept = {f: f.stat().st_mtime_ns for files in parts.values() if len(files) == 2 for f in files}
     assert kept
+    return kept
 
-    process = start(arguments)
-    wait_for(process, lambda: list(out.glob("partials/socm/*/*/tile-*.parquet")))
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(timeout=60)
-    assert not (out / "run.json").exists()
-    kept |= {f: f.stat().st_mtime_ns for f in out.glob("partials/socm/*/*/tile-*.parquet")}
 
+def ends_alike(arguments, out, undisturbed, kept):
+    """Goes on to the end: nothing finished is done again, and the bytes are the undisturbed run's."""
     code, _, stderr = finish(start(arguments))
     assert code == 0, stderr
     assert all(f.stat().st_mtime_ns == when for f, when in kept.items()), "finished parts were done again"
     for folder in ("tables", "texts", "factors"):
         assert digests(out, folder) == digests(undisturbed[0], folder)
     assert not list(out.rglob(".writing-*"))
+
+
+def test_an_interrupted_run_goes_on_in_another_order_to_the_same_bytes(undisturbed, tmp_path, base):
+    out = tmp_path / "run"
+    (tmp_path / "order.toml").write_text("[execution]\nshuffle_seed = 6\n")
+    arguments = [*base, str(tmp_path / "order.toml"), "--out", str(out), "--workers", "2"]
+    ends_alike(arguments, out, undisturbed, interrupted(start(arguments), out))
+
+
+@pytest.mark.soak
+def test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes(undisturbed, tmp_path, base):
+    out = tmp_path / "run"
+    arguments = [*base, "--out", str(out), "--workers", "2"]
+    kept = interrupted(start(arguments), out)
+    process = start(arguments)
+    wait_for(process, lambda: list(out.glob("partials/socm/*/*/tile-*.parquet")))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=60)
+    assert not (out / "run.json").exists()
+    kept |= {f: f.stat().st_mtime_ns for f in out.glob("partials/socm/*/*/tile-*.parquet")}
+    ends_alike(arguments, out, undisturbed, kept)
 
 
 @pytest.mark.soak

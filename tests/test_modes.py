@@ -254,6 +254,7 @@ def test_moments_alone_give_the_same_means_at_once(finished, tables, tmp_path, c
     assert not list((tmp_path / "run").glob("partials/cosine/**/tile-*"))
 
 
+@pytest.mark.soak
 def test_bfloat16_moves_no_mean_and_other_cosines_within_their_bound(finished, tables, tmp_path, corpus, small_model):
     out = tmp_path / "run"
     audited(settings(out, corpus, small_model, cosine_precision="bfloat16", socm_sample=0))

@@ -271,6 +271,7 @@ def test_a_gate_for_a_temperature_that_is_not_measured_is_refused():
     assert held.holds_for("0.8")
 
 
+@pytest.mark.soak
 def test_the_same_folder_started_over_keeps_the_record_of_other_nights(small, small_model):
     folder, data = small
     held = {"thresholds": ["texts >= 1"], "baseline": "latest", "drift": {"cosine_mean": 0.0}}

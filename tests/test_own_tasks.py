@@ -237,6 +237,7 @@ def test_the_grid_of_roles_has_each_pair_once():
     assert len(found) == 9
 
 
+@pytest.mark.soak
 def test_real_pairs_and_claims_score_as_sentence_transformers_scores_them(tmp_path, shared_corpora, model, plain):
     """800 pairs of the STS benchmark, and 60 claims of SciFact over the abstracts that answer them and 240 others."""
     import polars as pl

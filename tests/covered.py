@@ -1,0 +1,61 @@
+"""Which lines and branches of the program the tests run: `python tests/covered.py`, which is what `make coverage` runs.
+
+What came of it is written to benchmarks/results/coverage.json, which docs/reliability.md shows.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULT = ROOT / "benchmarks" / "results" / "coverage.json"
+
+
+def measured(folder: Path, arguments: list[str]) -> dict[str, Any]:
+    """Run the tests, their processes and Ray's workers under coverage.py; its report by file."""
+    environment = os.environ | {"COVERAGE_FILE": str(folder / "data"), "TEMPSCALE_COVERAGE": "1"}
+
+    def coverage(*how: str) -> int:
+        return subprocess.run([sys.executable, "-m", "coverage", *how], cwd=ROOT, env=environment, check=False).returncode
+
+    tests = coverage("run", "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", *arguments)
+    coverage("combine", "--quiet")
+    coverage("json", "--quiet", "-o", str(folder / "report.json"))
+    return {"exit_code": tests} | json.loads((folder / "report.json").read_text("utf-8"))
+
+
+def of_file(report: dict[str, Any]) -> dict[str, Any]:
+    """What is run of a file, and what is not: lines, and branches as [from, to]."""
+    summary = report["summary"]
+    return {
+        "lines": summary["num_statements"],
+        "lines_run": summary["covered_lines"],
+        "branches": summary["num_branches"],
+        "branches_run": summary["covered_branches"],
+        "lines_not_run": report["missing_lines"],
+        "branches_not_run": report["missing_branches"],
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """0 if every test passed."""
+    with tempfile.TemporaryDirectory(prefix="tempscale-coverage-") as folder:
+        report = measured(Path(folder), arguments or ["-m", "not soak"])
+    files = {name: of_file(own) for name, own in sorted(report["files"].items())}
+    result = {
+        "on": datetime.datetime.now(datetime.UTC).date().isoformat(), "coverage": report["meta"]["version"], "files": files,
+    }  # fmt: skip
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    print(f"{report['totals']['percent_covered']:.1f} % of lines and branches; written to {RESULT}")
+    return int(report["exit_code"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
