@@ -77,7 +77,7 @@ def page(machines: dict[str, Results], soak: dict[str, Any] | None) -> str:
     Args:
         machines: results by the name of their file; all but `results` and each row's `benchmark`, `what`, `rate` and `unit`
             may be missing.
-        soak: what `make soak` left.
+        soak: what `make soak` left: `tests` and `storms`.
     """
     parts = ["# How fast, against what", _wrapped(_INTRODUCTION), _wrapped(_READING)]
     for stem, found in machines.items():
@@ -86,7 +86,7 @@ def page(machines: dict[str, Results], soak: dict[str, Any] | None) -> str:
     if not any(row["benchmark"] == "gpu" for found in machines.values() for row in found["results"]):
         parts += ["## What was never measured", _wrapped(_NEVER)]
     if soak:
-        parts += ["## What it survives", _soak(soak)]
+        parts += ["## What it survives", _soak(soak["storms"])]
     return "\n\n".join(parts) + "\n"
 
 

@@ -239,7 +239,7 @@ def cases(test: ast.FunctionDef) -> int:
 def page() -> str:
     """docs/reliability.md."""
     soak = json.loads((ROOT / "benchmarks" / "results" / "soak.json").read_text("utf-8"))
-    return "\n".join([*_head(soak), *_faults(soak), *_bad_inputs(), *_random(), _NOT_TRIED])
+    return "\n".join([*_head(soak), *_faults(soak["storms"]), *_bad_inputs(), *_random(), _NOT_TRIED])
 
 
 _NOT_TRIED = """
@@ -258,7 +258,10 @@ _NOT_TRIED = """
 def _head(soak: dict[str, Any]) -> list[str]:
     tests, examples = suite(), drawn()
     named = {name for _, _, names in FAULTS for name in names}
-    bytes_of_soak = "all survived with the same bytes" if soak["same_bytes"] else "and the bytes were not the same"
+    slow, storms = soak["tests"], soak["storms"]
+    bytes_of_soak = "all survived with the same bytes" if storms["same_bytes"] else "and the bytes were not the same"
+    failed = f"{len(slow['failed'])} failed" if slow["failed"] else "all passed"
+    skipped = f" but {slow['skipped']}, which were skipped" if slow["skipped"] else ""
     return [
         "# What it survives",
         "",
@@ -269,7 +272,8 @@ def _head(soak: dict[str, Any]) -> list[str]:
         "| --- | --- |",
         f"| tests | more than {sum(map(len, tests.values())) // 50 * 50:,} |",
         f"| faults injected | {len(FAULTS)} kinds, by {len(named)} tests |",
-        f"| kills in the last soak | {soak['kills']}, {bytes_of_soak} |",
+        f"| kills in the last soak ({storms['on']}) | {storms['kills']}, {bytes_of_soak} |",
+        f"| tests that take minutes, in the last soak ({slow['on']}) | {slow['tests']}, {failed}{skipped} |",
         f"| bad inputs tried | {sum(sum(map(cases, tests[file])) for file, _ in BAD_INPUTS)} cases written out |",
         f"| drawn by hypothesis | {len(examples)} tests, at least {sum(e.examples for e in examples):,} examples a run |",
     ]

@@ -1,6 +1,7 @@
 """What takes too long for `make test`: the tests marked `soak`, then twenty-four kills on a cluster of four nodes.
 
-`python tests/soak.py` is what `make soak` runs. What came of it is written to benchmarks/results/soak.json.
+`python tests/soak.py` is what `make soak` runs; `python tests/soak.py tests` or `… storms` runs one of the two. What came of
+each is written to benchmarks/results/soak.json, with its own date.
 """
 
 from __future__ import annotations
@@ -43,17 +44,26 @@ def counted(report: bytes) -> dict[str, Any]:
     }
 
 
-def main() -> int:
+PARTS = {
+    "tests": (slow_tests, lambda found: found["tests"] > found["skipped"] and not found["failed"]),
+    "storms": (lambda: chaos.soak(24, 0), lambda found: found["same_bytes"]),
+}
+"""What each part runs, and whether that went well."""
+
+
+def main(parts: list[str]) -> int:
     """0 if every test passed and every storm ended in the undisturbed run's bytes."""
-    tests = slow_tests()
-    storm = chaos.soak(24, 0)
-    result = {
-        "on": datetime.datetime.now(datetime.UTC).date().isoformat(), "cores": os.cpu_count(), "slow": tests, **storm,
-    }  # fmt: skip
-    RESULT.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
-    print(f"written to {RESULT}")
-    return 0 if storm["same_bytes"] and tests["tests"] and not tests["failed"] else 1
+    well = True
+    for name in parts or PARTS:
+        run, is_well = PARTS[name]
+        when = {"on": datetime.datetime.now(datetime.UTC).date().isoformat(), "cores": os.cpu_count()}
+        found = when | run()
+        result = json.loads(RESULT.read_text("utf-8")) if RESULT.exists() else {}
+        RESULT.write_text(json.dumps(result | {name: found}, indent=2) + "\n", "utf-8")
+        print(f"{name}: {'well' if is_well(found) else 'not well'}; written to {RESULT}", flush=True)
+        well &= is_well(found)
+    return 0 if well else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

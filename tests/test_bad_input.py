@@ -47,6 +47,7 @@ def test_an_empty_corpus_is_a_sentence(run, tmp_path):
         run(lines(tmp_path / "texts.jsonl", []))
 
 
+@pytest.mark.soak
 def test_one_text_has_no_pairs(run, tmp_path):
     record, tables = run(lines(tmp_path / "texts.jsonl", [{"id": "only", "text": "the only text"}]))
     assert record["corpus"]["analysed"] == 1

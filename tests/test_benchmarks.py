@@ -171,6 +171,7 @@ def operations(tokens):
     return 6 * (2 * tokens * (4 * 384 * 384 + 2 * 384 * 1536) + 4 * tokens * tokens * 384)
 
 
+@pytest.mark.soak
 def test_growth_in_n_and_in_length(minilm, ray_session, known_limits):
     rows = growth.measure((60, 120), (300, 600), (3, 5), (8, 16), 4)
     by_series = {}

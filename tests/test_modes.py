@@ -97,6 +97,7 @@ def brute(finished, corpus, small_model):
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("tau", TAUS)
 def test_the_most_collapsed_pairs_of_the_corpus_are_those_of_all_pairs(tables, brute, tau):
     ids, _, d_mu, d_sigma = brute[tau]
@@ -114,6 +115,7 @@ def test_the_most_collapsed_pairs_of_the_corpus_are_those_of_all_pairs(tables, b
         assert row["socm"] == pytest.approx((1 - d_mu[i, j]) * d_sigma[i, j], abs=5e-5)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("tau", TAUS)
 def test_the_pairs_of_the_same_mean_are_those_of_highest_cosine(tables, brute, tau):
     ids, _, d_mu, d_sigma = brute[tau]
@@ -129,6 +131,7 @@ def test_the_pairs_of_the_same_mean_are_those_of_highest_cosine(tables, brute, t
     assert ((1 - 2 * found["d_mu"].to_numpy()) >= limit - 1e-3).all()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("tau", TAUS)
 def test_the_bounds_leave_as_many_pairs_as_the_search_says(tables, brute, tau):
     ids, _, d_mu, d_sigma = brute[tau]
@@ -139,12 +142,14 @@ def test_the_bounds_leave_as_many_pairs_as_the_search_says(tables, brute, tau):
     assert row["texts"] <= len(ids)
 
 
+@pytest.mark.soak
 def test_more_pairs_than_can_be_held_are_said_with_the_mend(stopped_and_finished):
     said = stopped_and_finished[1]
     assert said.startswith(f"the bounds leave more than {RANKED - 2} pairs of this corpus under τ 1.0;")
     assert said.endswith("rank those of a sample: --sample N, or --socm-top-over sample")
 
 
+@pytest.mark.soak
 def test_no_factor_of_the_search_is_kept(finished):
     assert not list(finished.glob("partials/top-*/**/*.parquet"))
     assert not list(finished.glob("partials/**/blocks"))
@@ -160,6 +165,7 @@ def nearest(asking, ids, embeddings, own):
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("asked_by", ["corpus", "queries"])
 @pytest.mark.parametrize("tau", TAUS)
 def test_neighbours_and_exposure(finished, tables, tau, asked_by):
@@ -195,6 +201,7 @@ def test_neighbours_and_exposure(finished, tables, tau, asked_by):
         assert row["exposure_se_superpopulation"] > 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("tau", TAUS)
 def test_near_duplicates_are_counted_and_listed(finished, tables, tau):
     texts = embedded(finished, tau)
@@ -209,6 +216,7 @@ def test_near_duplicates_are_counted_and_listed(finished, tables, tau):
     assert (table["text_id_a"] < table["text_id_b"]).all()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("tau", TAUS)
 def test_a_sample_by_length_interval_is_weighted_back(finished, tables, brute, tau):
     ids, lengths, d_mu, d_sigma = brute[tau]
@@ -239,6 +247,7 @@ def test_a_sample_by_length_interval_is_weighted_back(finished, tables, brute, t
     assert 0 < summary["socm_se"] < summary["socm_se_superpopulation"]
 
 
+@pytest.mark.soak
 def test_moments_alone_give_the_same_means_at_once(finished, tables, tmp_path, corpus, small_model):
     data = settings(tmp_path / "run", corpus, small_model, cosine="moments", socm_sample=0)
     audited(data)

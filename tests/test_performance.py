@@ -212,7 +212,7 @@ def test_the_page_says_that_no_gpu_was_measured_until_one_was():
 )
 def test_the_last_soak_takes_two_lines(same, told):
     soak = {"kills": 5, "of": {"actor": 3, "raylet": 2}, "runs": 2, "nodes": 4, "same_bytes": same}
-    last = render.page({}, soak).split("## What it survives\n\n")[1]
+    last = render.page({}, {"storms": soak}).split("## What it survives\n\n")[1]
     assert last.startswith("The last `make soak`: 5 kills (3 of actors, 2 of raylets) in 2 runs on 4 nodes; ")
     assert told in last
     assert last.endswith("[reliability.md](reliability.md).\n")

@@ -111,6 +111,7 @@ class FailingActor(PlacedActor):
         raise ValueError("the model is gone")
 
 
+@pytest.mark.soak
 def test_what_fails_ahead_of_the_actors_or_in_them_is_told_by_its_own_words(cluster, run):
     work = {k: pa.table({"k": [k]}) for k in range(3)}
     with pytest.raises(IncompleteRun, match="a worker failed with OSError: the disk is gone; start the same command again"):
@@ -148,6 +149,7 @@ def test_every_node_proves_that_it_shares_the_folders(cluster, tmp_path, monkeyp
     assert not list((tmp_path / "run").glob(f"{shared.PROOF}*"))
 
 
+@pytest.mark.soak
 def test_an_actor_that_finds_no_place_is_let_go(cluster, run, monkeypatch):
     """A cluster that is smaller than it said: what an actor without a place was given would wait for ever."""
     monkeypatch.setattr(engine, "_LEAST_PATIENCE_SECONDS", 1)
