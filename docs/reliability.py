@@ -258,10 +258,8 @@ _NOT_TRIED = """
 def _head(soak: dict[str, Any]) -> list[str]:
     tests, examples = suite(), drawn()
     named = {name for _, _, names in FAULTS for name in names}
-    slow, storms = soak["tests"], soak["storms"]
+    storms = soak["storms"]
     bytes_of_soak = "all survived with the same bytes" if storms["same_bytes"] else "and the bytes were not the same"
-    failed = f"{len(slow['failed'])} failed" if slow["failed"] else "all passed"
-    skipped = f" but {slow['skipped']}, which were skipped" if slow["skipped"] else ""
     return [
         "# What it survives",
         "",
@@ -273,10 +271,19 @@ def _head(soak: dict[str, Any]) -> list[str]:
         f"| tests | more than {sum(map(len, tests.values())) // 50 * 50:,} |",
         f"| faults injected | {len(FAULTS)} kinds, by {len(named)} tests |",
         f"| kills in the last soak ({storms['on']}) | {storms['kills']}, {bytes_of_soak} |",
-        f"| tests that take minutes, in the last soak ({slow['on']}) | {slow['tests']}, {failed}{skipped} |",
+        *_slow(soak),
         f"| bad inputs tried | {sum(sum(map(cases, tests[file])) for file, _ in BAD_INPUTS)} cases written out |",
         f"| drawn by hypothesis | {len(examples)} tests, at least {sum(e.examples for e in examples):,} examples a run |",
     ]
+
+
+def _slow(soak: dict[str, Any]) -> list[str]:
+    """The tests that take minutes, where a soak has run them."""
+    if (slow := soak.get("tests")) is None:
+        return []
+    failed = f"{len(slow['failed'])} failed" if slow["failed"] else "all passed"
+    skipped = f" but {slow['skipped']}, which were skipped" if slow["skipped"] else ""
+    return [f"| tests that take minutes, in the last soak ({slow['on']}) | {slow['tests']}, {failed}{skipped} |"]
 
 
 def _faults(soak: dict[str, Any]) -> list[str]:

@@ -560,7 +560,6 @@ def broken(tmp_path_factory, ray_session, texts, small_model):
     return folder, data, str(told.value)
 
 
-@pytest.mark.soak
 def test_what_cannot_be_scored_is_told_and_the_rest_is_there(broken):
     folder, _, sentence = broken
     out = folder.parent / "broken-run"
