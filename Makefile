@@ -10,9 +10,9 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 audit: $(VENV)/.demo
 	$(BIN)/tempscale audit
 
-# Three at a time, a file's tests together: most of the time goes into whole runs of the job, which wait now and then.
+# Two at a time, a file's tests together: most of the time goes into whole runs of the job.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not soak" --ignore tests/test_typing.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" --ignore tests/test_typing.py
 
 # `make test` under coverage.py; the lines and branches that it runs, for docs/coverage.md.
 coverage: $(VENV)/.dev

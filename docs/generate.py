@@ -122,6 +122,9 @@ PAGES = {
     "reliability.md": beside("reliability").page,
 }
 
+if (covered := beside("coverage_page")).RESULT.exists():
+    PAGES["coverage.md"] = covered.page
+
 if __name__ == "__main__":
     import api_reference
 
