@@ -87,6 +87,7 @@ def _start(execution: Execution) -> None:
     import ray
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     environment = {"env_vars": _ONE_THREAD}
     if execution.address is not None:
         if execution.address == "auto" and "://" in os.environ.get("RAY_ADDRESS", ""):  # Ray would go there, as a client.
@@ -101,13 +102,19 @@ def _start(execution: Execution) -> None:
     # The dashboard would listen on a port and cost 100 MB; the auth token would be written into the user's home.
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     workers = execution.workers or os.cpu_count() or 1
-    with _silenced_stderr(), _signals_kept():
-        ray.init(
-            address="local", num_cpus=workers + 1, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
-            runtime_env=environment, **quiet,
-        )  # fmt: skip
+    try:
+        with _silenced_stderr(), _signals_kept():
+            ray.init(
+                address="local", num_cpus=workers + 1, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
+                runtime_env=environment, **quiet,
+            )  # fmt: skip
+    except Exception as error:
+        if "timed out during startup" not in str(error):
+            raise
+        raise IncompleteRun(
+            "Ray did not start on this machine within half a minute: it has too much else to do; the same command goes on"
+        ) from None
 
 
 def check_reachable(execution: Execution) -> None:

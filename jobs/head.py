@@ -94,7 +94,7 @@ def readable(url: str) -> Iterator[None]:
         given = "was given another" if "invalid" in str(error).lower() else "was given none"
         raise UsageError(
             f"the cluster at '{shown(url)}' asks for its token and {given}: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or "
-            "RAY_AUTH_TOKEN_PATH"
+            "RAY_AUTH_TOKEN_PATH where it is not in ~/.ray/auth_token"
         ) from None
     except ConnectionError:
         raise UsageError(f"no Ray cluster can be reached at '{shown(url)}'; give --address http://HEAD:8265") from None

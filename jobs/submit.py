@@ -57,7 +57,7 @@ def submit(sent: Submission, address: str | None, console: Console, *, detach: b
             console.print(f"joined {there}", highlight=False, markup=False, soft_wrap=True)
             return Watch(client, there, url, console).wait()
         identifier, before = _next_attempt(attempts, sent, url, again)
-        _send(client, sent, identifier)
+        _send(client, sent, identifier, url)
     packed = ["the cluster's own tempscale" if sent.image_code else "this tempscale"]
     packed += [] if sent.packed is None else [sent.packed.told()]
     console.print(
@@ -119,7 +119,7 @@ def _next_attempt(earlier: dict[int, Any], sent: Submission, url: str, again: bo
     return f"{sent.identifier}-{attempt}", f": attempt {attempt}, as {last.submission_id} {ended}"
 
 
-def _send(client: Any, sent: Submission, identifier: str) -> None:
+def _send(client: Any, sent: Submission, identifier: str, url: str) -> None:
     import jobs
     import tempscale
 
@@ -140,8 +140,13 @@ def _send(client: Any, sent: Submission, identifier: str) -> None:
                 if "already exists" in str(error):  # Another submit was faster.
                     raise UsageError(f"this night's run was submitted a moment ago as {identifier}") from None
                 # A head that has just started answers before it can take jobs.
-                if "No available agent" not in str(error) or time.monotonic() - begun > PATIENCE_SECONDS:
+                if "No available agent" not in str(error):
                     raise
+                if time.monotonic() - begun > PATIENCE_SECONDS:
+                    raise UsageError(
+                        f"the cluster at '{shown(url)}' takes no job yet: no agent of it answers; where its machine runs "
+                        "several Rays, stop the others"
+                    ) from None
                 time.sleep(LOOK_SECONDS)
 
 

@@ -147,3 +147,21 @@ def test_a_polite_kill_is_an_interrupt_whatever_ray_does_with_it():
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_ray_that_does_not_start_is_an_incomplete_run(no_ray, monkeypatch):
+    import ray
+
+    from jobs import engine
+    from jobs.errors import IncompleteRun
+    from jobs.execution_config import Execution
+
+    def slow(**_):
+        raise Exception("The current node timed out during startup. This could happen because ...")
+
+    monkeypatch.setattr(ray, "init", slow)
+    with (
+        pytest.raises(IncompleteRun, match="Ray did not start on this machine"),
+        engine.session(Execution.model_validate({"workers": 1})),
+    ):
+        pass

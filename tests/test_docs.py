@@ -195,7 +195,7 @@ def test_the_options_that_the_pages_name_exist():
     known = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
     named = set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*", text))
     assert len(named) >= 8
-    assert named <= known | {"--head"}  # Of `ray start`.
+    assert named <= known
 
 
 def test_the_nightly_configuration_of_the_readme_is_valid():

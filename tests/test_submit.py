@@ -414,6 +414,18 @@ def test_a_head_that_has_just_started_is_tried_again(told):
     assert len(tries) == 3
 
 
+def test_a_head_without_an_agent_is_a_sentence(told, monkeypatch):
+    def never(**_):
+        raise RuntimeError("status code 500: No available agent to submit job, please try again later.")
+
+    monkeypatch.setattr(submit, "PATIENCE_SECONDS", 0.0)
+    client = Head(DONE)
+    client.submit_job = never
+    run = told(client, "--", *RUN)
+    assert run.code == 2
+    assert "takes no job yet: no agent of it answers" in run.err
+
+
 @pytest.mark.parametrize(
     ("status", "code", "expected", "word"),
     [
