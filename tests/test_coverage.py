@@ -21,6 +21,8 @@ from tempscale.length import CosineSums, Moments, finite_population, interval_of
 from tempscale.neighbours import exposure
 from tempscale.socm import socm_square
 
+pytestmark = pytest.mark.soak  # Thousands of draws, a minute of them.
+
 TAUS = (1.0, 0.8)
 DRAWS, SOCM_DRAWS = 1000, 500
 PAIRED, ALL, PREFIXED = 400, 1500, 120
