@@ -53,10 +53,12 @@ def submit(sent: Submission, address: str | None, console: Console, *, detach: b
     client = connect(url)
     with readable(url):
         attempts = _attempts(client, sent)
-        if join and (there := _to_join(attempts, again)) is not None:
-            console.print(f"joined {there}", highlight=False, markup=False, soft_wrap=True)
-            return Watch(client, there, url, console).wait()
-        identifier, before = _next_attempt(attempts, sent, url, again)
+        if (there := _standing(attempts, again)) is not None:
+            if not join:
+                raise _refusal(there, url)
+            console.print(f"joined {there.submission_id}", highlight=False, markup=False, soft_wrap=True)
+            return Watch(client, there.submission_id, url, console).wait()
+        identifier, before = _next_attempt(attempts, sent)
         _send(client, sent, identifier, url)
     packed = ["the cluster's own tempscale" if sent.image_code else "this tempscale"]
     packed += [] if sent.packed is None else [sent.packed.told()]
@@ -86,36 +88,32 @@ def _attempts(client: Any, sent: Submission) -> dict[int, Any]:
     }
 
 
-def _to_join(earlier: dict[int, Any], again: bool) -> str | None:
-    """The submission id of the last attempt, where it runs or needs no other one."""
-    if not earlier:
+def _standing(attempts: dict[int, Any], again: bool) -> Any | None:
+    """The last attempt, where it runs or needs no other one after it."""
+    if not attempts:
         return None
-    last = earlier[max(earlier)]
-    wanted = not is_over(last) or (exit_code(last) in (0, 1) and not again)
-    return str(last.submission_id) if wanted else None
+    last = attempts[max(attempts)]
+    return last if not is_over(last) or (exit_code(last) in (0, 1) and not again) else None
 
 
-def _next_attempt(earlier: dict[int, Any], sent: Submission, url: str, again: bool) -> tuple[str, str]:
-    """The submission id of the next attempt at this night's run, and what became of the last.
+def _refusal(there: Any, url: str) -> UsageError:
+    if not is_over(there):
+        return UsageError(
+            f"this night's run is {status(there).lower()} as {there.submission_id}; --join waits for it here, and "
+            f"this shows its log: {by_hand('logs', there.submission_id, url)}"
+        )
+    code = exit_code(there)
+    return UsageError(
+        f"this night's run is {ENDED[code]}: {there.submission_id} ended with exit code {code}; --again submits it anew"
+    )
 
-    Raises:
-        UsageError: it is running, or done.
-    """
-    if not earlier:
+
+def _next_attempt(attempts: dict[int, Any], sent: Submission) -> tuple[str, str]:
+    """The submission id of the next attempt at this night's run, and what became of the last."""
+    if not attempts:
         return sent.identifier, ""
-    last = earlier[max(earlier)]
-    if not is_over(last):
-        raise UsageError(
-            f"this night's run is {status(last).lower()} as {last.submission_id}; --join waits for it here, and "
-            f"this shows its log: {by_hand('logs', last.submission_id, url)}"
-        )
-    code = exit_code(last)
-    if code in (0, 1) and not again:
-        raise UsageError(
-            f"this night's run is {ENDED[code]}: {last.submission_id} ended with exit code {code}; --again submits it anew"
-        )
-    attempt = max(earlier) + 1
-    ended = "was stopped" if status(last) == "STOPPED" else f"ended with exit code {code}"
+    last, attempt = attempts[max(attempts)], max(attempts) + 1
+    ended = "was stopped" if status(last) == "STOPPED" else f"ended with exit code {exit_code(last)}"
     return f"{sent.identifier}-{attempt}", f": attempt {attempt}, as {last.submission_id} {ended}"
 
 
