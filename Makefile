@@ -14,7 +14,7 @@ audit: $(VENV)/.demo
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" --ignore tests/test_typing.py
 
-# `make test` under coverage.py; the lines and branches that it runs, for docs/coverage.md.
+# Every test, those that take minutes too, under coverage.py: the lines and branches that they run, for docs/coverage.md. An hour.
 coverage: $(VENV)/.dev
 	$(BIN)/python tests/covered.py
 

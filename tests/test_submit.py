@@ -1,20 +1,17 @@
 """What `tempscale submit` sends, refuses and answers, against a head that is told what to say."""
 
-import http.server
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
-from jobs import head, packing, submission, submit
+from jobs import packing, submit
 
 NIGHT = "2026-11-22"
 RUN = ["audit", "--corpus", "s3://corpora/docs.parquet", "--out", "s3://nights/{night}"]
@@ -550,52 +547,6 @@ def test_a_polite_kill_asks_nobody_and_leaves_the_job_running(told, monkeypatch)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def packed(folder, **files):
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return packing.pack(folder)
-
-
-def test_secrets_and_what_is_no_input_stay(tmp_path, monkeypatch):
-    stay = [
-        ".env", ".env.local", ".netrc", ".aws/credentials", ".ssh/id_rsa", ".git/config", "server.pem", "sub/tls.KEY",
-        "id_rsa", "my-credentials.json", "environment", "sub/prod.env", "client_secret.json",
-        "sub/.hidden", "venv/a.py", "sub/__pycache__/a.pyc", "runs/old/run.json",
-        "node_modules/x.js", "service.json", "token.txt",
-    ]  # fmt: skip
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "service.json"))
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token.txt"))
-    travel = ["nightly.toml", "sub/texts.jsonl", "keys.csv", "environment.md", "runs.toml"]
-    found = packed(tmp_path, **dict.fromkeys([*stay, *travel], "some text"))
-    assert sorted(found.files) == sorted(travel)
-    with found.staged() as staged:
-        links = [path for path in Path(staged).rglob("*") if path.is_file()]
-        assert sorted(str(path.relative_to(staged)) for path in links) == sorted(travel)
-        assert {path.read_text() for path in links} == {"some text"}
-    assert not Path(staged).exists()
-
-
-def test_what_ignore_files_name_stays(tmp_path):
-    files = dict.fromkeys(("a.txt", "a.log", "data/big.bin", "sub/deep/b.log", "sub/keep.log", "sub/c.tmp", "d/data/x"), "1")
-    found = packed(tmp_path, **files, **{".gitignore": "*.log\n/data/\n", "sub/.rayignore": "*.tmp\n!keep.log\n"})
-    assert sorted(found.files) == ["a.txt", "d/data/x"]
-    assert "data/" in found.left_out
-
-
-def test_links_to_files_travel_and_links_to_folders_stay(tmp_path):
-    """A ConfigMap of Kubernetes is a link into a hidden folder."""
-    found = packed(tmp_path, **{"..2026/nightly.toml": "seed = 1"})
-    (tmp_path / "..data").symlink_to("..2026")
-    (tmp_path / "nightly.toml").symlink_to("..data/nightly.toml")
-    (tmp_path / "loop").symlink_to(tmp_path)
-    (tmp_path / "broken").symlink_to("nowhere")
-    found = packing.pack(tmp_path)
-    assert set(found.files) == {"nightly.toml"}
-    with found.staged() as staged:
-        assert (Path(staged) / "nightly.toml").read_text() == "seed = 1"
-
-
 def test_too_large_a_folder_is_refused_and_its_largest_entries_are_named(told, night, monkeypatch):
     monkeypatch.setattr(packing, "MOST_BYTES", 1000)
     (night / "texts" / "b.jsonl").write_text("x" * 900)
@@ -614,119 +565,6 @@ def test_a_home_is_not_packed(told, night, monkeypatch):
     run = told(Head(DONE), "--", "audit", "conf/nightly.toml", "--out", "/shared/x")
     assert run.code == 2
     assert "too much to pack" in run.err
-
-
-def entrypoint(packed=None, *arguments):
-    return submission.Submission("audit", arguments, NIGHT, "x", packed, False).entrypoint
-
-
-def shell(command, path):
-    environment = os.environ | {"PYTHONPATH": str(path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    return subprocess.run(
-        ["sh", "-c", command], env=environment, capture_output=True, text=True, cwd=path.parent, timeout=60
-    )
-
-
-def test_where_the_package_is_not_there_the_job_does_not_end_as_a_failed_gate(tmp_path):
-    package = tmp_path / "modules" / "jobs"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    for command in (entrypoint(None, "x.toml"), entrypoint(packing.Packed(tmp_path, {}, ()), "x.toml")):
-        assert shell(command, tmp_path / "modules").returncode == 2  # No jobs.cli.
-    (package / "cli.py").write_text("import a_library_that_is_not_there")
-    assert shell(entrypoint(None, "x.toml"), tmp_path / "modules").returncode == 2
-
-
-def test_the_job_runs_where_its_files_are_and_ends_with_the_command_s_code(tmp_path):
-    package, files = tmp_path / "modules" / "jobs", tmp_path / "modules" / packing.FOLDER
-    package.mkdir(parents=True)
-    (files / "jobs").mkdir(parents=True)
-    (files / "jobs" / "__init__.py").write_text("raise SystemExit('the wrong package')")
-    (files / "a b.toml").write_text("")
-    for name in ("__init__.py", "cli.py"):
-        (package / name).write_text("")
-    (package / "__main__.py").write_text("import os, sys; print(os.listdir(), sys.argv[1:]); sys.exit(1)")
-    run = shell(entrypoint(packing.Packed(tmp_path, {}, ()), "a b.toml", "it's"), tmp_path / "modules")
-    assert run.returncode == 1, run.stderr
-    assert "a b.toml" in run.stdout.partition("]")[0]
-    assert run.stdout.strip().endswith("""['audit', 'a b.toml', "it's"]""")
-
-
-@pytest.mark.parametrize(
-    ("given", "environment", "address"),
-    [
-        (None, {}, "http://127.0.0.1:8265"),
-        ("head:8265", {}, "http://head:8265"),
-        ("https://head/ray/", {"RAY_API_SERVER_ADDRESS": "http://other:1"}, "https://head/ray"),
-        (None, {"RAY_API_SERVER_ADDRESS": "http://other:1", "RAY_ADDRESS": "http://third:1"}, "http://other:1"),
-        (None, {"RAY_ADDRESS": "http://third:1"}, "http://third:1"),
-        (None, {"RAY_ADDRESS": "10.0.0.1:6379"}, "http://127.0.0.1:8265"),
-        (None, {"RAY_ADDRESS": "auto"}, "http://127.0.0.1:8265"),
-    ],
-)
-def test_the_address_is_the_one_given_else_the_environment_s(monkeypatch, given, environment, address):
-    for variable in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
-        monkeypatch.delenv(variable, raising=False)
-        if variable in environment:
-            monkeypatch.setenv(variable, environment[variable])
-    assert head.address_of(given) == address
-
-
-def test_a_client_s_address_in_the_environment_is_named(monkeypatch):
-    from jobs.errors import UsageError
-
-    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    with pytest.raises(UsageError, match="RAY_ADDRESS 'ray://head:10001' takes no jobs"):
-        head.address_of(None)
-
-
-class Server(http.server.BaseHTTPRequestHandler):
-    """Answers everything with one status."""
-
-    status = 200
-
-    def do_GET(self):
-        self.send_response(self.status)
-        self.end_headers()
-        self.wfile.write(b"Unauthorized")
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("status", "sentence"),
-    [
-        (401, "asks for its token and was given none"),
-        (403, "asks for its token and was given another"),
-        (404, "takes no job"),
-        (200, "takes no job"),
-    ],
-)
-def test_what_is_no_head_or_refuses_the_token_is_one_sentence(status, sentence):
-    from jobs.errors import UsageError
-
-    with http.server.HTTPServer(("127.0.0.1", 0), type("Answers", (Server,), {"status": status})) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(UsageError, match=sentence) as error:
-            head.connect(f"http://127.0.0.1:{server.server_port}")
-        server.shutdown()
-    assert "\n" not in str(error.value)
-
-
-def test_what_cannot_be_reached_or_does_not_answer_is_told_within_seconds(monkeypatch):
-    from jobs.errors import UsageError
-
-    monkeypatch.setattr(head, "_ANSWER_SECONDS", 0.5)
-    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:1")  # What is given wins over it.
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        with pytest.raises(UsageError, match="does not answer"):
-            head.connect(f"http://127.0.0.1:{port}")
-    with pytest.raises(UsageError, match=f"no Ray cluster can be reached at 'http://127.0.0.1:{port}'"):
-        head.connect(f"http://127.0.0.1:{port}")
-    assert os.environ["RAY_API_SERVER_ADDRESS"] == "http://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,219 @@
+"""What `tempscale evaluate` says of scores, and how ends, best temperatures and its options are told: without a run."""
+
+import json
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+
+pytest.importorskip("mteb")
+
+from jobs import evaluate_analyses as analyses
+from jobs import inputs, provenance
+from jobs.errors import UsageError
+from jobs.evaluate_config import EvaluateConfig
+from jobs.evaluate_sentences import of_model
+from jobs.headline import with_error
+from jobs.strict import checked
+
+EDGES = [0, 24, 48]
+
+
+def standard_error(values):
+    return np.std(values, ddof=1) / math.sqrt(len(values))
+
+
+def ranked(ranks):
+    """Relevant documents of ascending length, each of one query: rank and how many were found."""
+    rows = [
+        {"query": f"q{k}", "document": f"d{k:02}", "tokens": 10 + k, "rank": rank, "found": found}
+        for k, (rank, found) in enumerate(ranks)
+    ]
+    return pl.DataFrame(rows, schema_overrides={"rank": pl.Int32, "found": pl.Int32, "tokens": pl.Int32})
+
+
+def test_a_document_that_was_not_found_stands_one_behind_the_last():
+    own, base = (
+        [(4, 100)] * 20 + last for last in ([(None, 100), (10, 100), (None, 7), (1, 100), (2, 100)], [(1, 100)] * 5)
+    )
+    nothing = pl.DataFrame({"ndcg_at_100": []})
+    short, long = analyses.ends(nothing, None, ranked(own), ranked(base))
+    assert (short["end"], short["value"], short["not_found"], short["change"]) == ("shortest", 4, 0, 0)
+    assert (long["end"], long["items"], long["not_found"]) == ("longest", 5, 2)
+    assert long["value"] == pytest.approx((101 + 10 + 8 + 1 + 2) / 5)
+    assert long["value_se"] == pytest.approx(standard_error([101, 10, 8, 1, 2]))
+    assert long["change"] == pytest.approx((100 + 9 + 7 + 0 + 1) / 5)
+
+
+@pytest.mark.parametrize(("documents", "each"), [(20, None), (21, 5), (25, 5), (26, 6)])
+def test_a_fifth_of_fewer_than_five_is_not_told(documents, each):
+    rows = analyses.ends(pl.DataFrame({"ndcg_at_100": []}), None, ranked([(1, 9)] * documents), None)
+    assert [row["items"] for row in rows] == ([] if each is None else [each, each])
+
+
+def test_documents_that_are_all_cut_at_the_window_have_no_longest_fifth():
+    alike = ranked([(1, 9)] * 30).with_columns(pl.lit(512, pl.Int32).alias("tokens"))
+    assert analyses.ends(pl.DataFrame({"ndcg_at_100": []}), None, alike, None) == []
+
+
+def test_equal_values_have_the_earliest_temperature_as_best():
+    values = {("a", 1): 0.5, ("a", 2): 0.5, ("a", 3): 0.4, ("b", 1): 0.1, ("b", 2): 0.2, ("b", 3): 0.2}
+    alike = {"model": "m", "split": "test", "subset": "default", "interval": 0}
+    rows = [alike | {"task": task, "tau": tau, "value": value} for (task, tau), value in values.items()]
+    analyses.mark_best(rows)
+    assert [(row["task"], row["tau"]) for row in rows if row["best"]] == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize(
+    ("query", "document", "expected"),
+    [(1.0, 1.0, "neither"), (0.5, 0.5, "both"), (0.5, 1.0, "query only"), (1.0, 0.5, "document only"),
+     (0.5, 0.8, "each its own")],
+)  # fmt: skip
+def test_which_sides_a_pair_changes(query, document, expected):
+    assert analyses.case(query, document, 1.0) == expected
+
+
+def as_named(rows):
+    return pl.DataFrame(rows).with_columns(pl.col("task").alias("name"))
+
+
+def said(changes, errors, over=None, over_error=None):
+    """What is said of tasks a, b, … that change so much at τ 0.5."""
+    rows = [
+        {"model": "m", "temperature": t, "task": name, "subset": "default", "score": 0.5 + moved, "score_se": 0.1,
+         "change": moved, "change_se": error}
+        for t, some, se in (("τ 1.0", [0.0] * len(changes), [0.0] * len(changes)), ("τ 0.5", changes, errors))
+        for name, moved, error in zip("abcd", some, se, strict=False)
+    ]  # fmt: skip
+    over = np.mean(changes) if over is None else over
+    types = [
+        {"temperature": "τ 0.5", "over": "tasks", "tasks": len(changes), "score": 0.5 + over, "change": over,
+         "change_se": over_error, "change_spread_se": None, "relative": over / 0.5}
+    ]  # fmt: skip
+    return of_model({"evaluation": as_named(rows), "evaluation_types": pl.DataFrame(types)}, EDGES)
+
+
+def test_a_difference_is_claimed_only_beyond_its_error():
+    mean, raised, fallen = said([0.04, -0.1, 0.03], [0.01, 0.02, 0.02], over=-0.01, over_error=0.02)
+    assert mean == (
+        "τ 0.5: over 3 tasks the mean score is 0.49, a change of −0.010 ± 0.039 (−2 %) against τ 1.0: "
+        "no difference beyond noise."
+    )
+    assert raised == "Scores that rise by more than their error: a at τ 0.5 by 0.040 ± 0.020."
+    assert fallen == "Scores that fall by more than their error: b at τ 0.5 by 0.100 ± 0.039."
+    (mean, *_) = said([0.04, -0.1, 0.03], [0.01, 0.02, 0.02], over=-0.01, over_error=0.005)
+    assert mean.endswith("a change of −0.0100 ± 0.0098 (−2 %) against τ 1.0: more than noise.")
+
+
+def test_that_nothing_changes_is_said_only_where_the_errors_are_known():
+    quiet = "No task's score changes by more than its error under any temperature."
+    assert quiet in said([0.01, -0.02], [0.01, 0.02])
+    for errors in ([None, None], [0.2, None]):  # As of clustering, whose items are not known.
+        mean, *others = said([0.3, -0.02], errors)
+        assert mean.endswith("± ? (28 %) against τ 1.0: whether that is more than noise is not known.")
+        assert others == []
+
+
+@pytest.mark.parametrize(("errors", "words"), [
+    ((0.01, 0.03), "t by length: beyond noise are τ 0.5 at 0–23 tokens by 0.040 ± 0.020."),
+    ((0.03, 0.03), "t by length: in no interval does a temperature change the score beyond noise."),
+    ((None, None), None),
+])  # fmt: skip
+def test_lengths_are_told_as_far_as_they_are_known(errors, words):
+    lengths = [
+        {"task": "t", "temperature": t, "interval": edge, "items": 30, "value": 0.5, "change": 0.04 * (t != "τ 1.0"),
+         "change_se": error if t != "τ 1.0" else 0.0}
+        for t in ("τ 1.0", "τ 0.5") for edge, error in zip((0, 24), errors, strict=True)
+    ]  # fmt: skip
+    score = {"temperature": "τ 1.0", "task": "t", "subset": "default", "score": 0.5, "change": 0.0, "change_se": 0.0}
+    found = of_model({"evaluation": as_named([score]), "evaluation_lengths": as_named(lengths)}, EDGES)
+    assert found == ([] if words is None else [words])
+    few = as_named([row | {"items": 29} for row in lengths])
+    assert of_model({"evaluation": as_named([score]), "evaluation_lengths": few}, EDGES) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "told"), [(12.0, 2.0, True), (-12.0, 2.0, True), (3.0, 2.0, False), (3.0, None, False)]
+)
+def test_an_end_is_told_only_beyond_its_error(change, error, told):
+    ends = [
+        {"task": "t", "temperature": t, "figure": "rank", "end": "longest", "value": 30.0 + c, "change": c, "change_se": se}
+        for t, c, se in (("τ 1.0", 0.0, 0.0), ("τ 0.5", change, error))
+    ]
+    score = {"temperature": "τ 1.0", "task": "t", "subset": "default", "score": 0.5, "change": 0.0, "change_se": 0.0}
+    found = of_model({"evaluation": as_named([score]), "evaluation_ends": as_named(ends)}, EDGES)
+    moved = with_error(change, error)
+    expected = f"t, τ 0.5: the mean rank of its longest relevant documents changes by {moved}, to {30 + change:.0f}."
+    assert found == ([expected] if told else [])
+
+
+def test_texts_whose_ids_come_again_are_called_by_their_places():
+    from datasets import Dataset
+
+    from jobs import scored
+    from jobs.mteb_model import Texts
+
+    for ids, expected in ((["a", "b", "c"], ["a", "b", "c"]), (["a", "b", "a"], ["0", "1", "2"])):
+        data = Dataset.from_list([{"id": own} for own in ids])
+        own = Texts("document", "test", "default", ids, [5, 6, 7], 0)
+        items = scored._texts({}, own, data, [(np.array([True, False, True]), np.zeros(3))], "accuracy")
+        assert [row["item"] for row in items] == expected
+        assert [(row["tokens"], row["value"]) for row in items] == [(5, 1), (6, 0), (7, 1)]
+
+
+def test_secrets_of_urls_are_not_written_down():
+    url = "s3://key:secret@bucket"
+    config = {
+        "tasks": ["SciFact", {"name": "a", "source": f"{url}/a.parquet"},
+                  {"name": "b", **{side: f"{url}/{side}.jsonl" for side in ("corpus", "queries", "qrels")}}],
+        "audits": [f"{url}/audit", "runs/audit"],
+    }  # fmt: skip
+    provenance.hide_secrets(config, "tasks")
+    assert "secret" not in json.dumps(config)
+    assert config["tasks"][0] == "SciFact"
+    assert config["tasks"][1]["source"] == "s3://***@bucket/a.parquet"
+    assert config["audits"] == ["s3://***@bucket/audit", "runs/audit"]
+    for text in (f"sts:{url}", "sts:https://host/bucket?token=a/secret"):
+        (task,) = inputs.read_tasks([text], None, None)
+        assert task["name"] == "bucket"
+        assert task["source"] == text.removeprefix("sts:")
+
+
+def test_tasks_of_the_command_line(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels.tsv", "pairs.jsonl", "labels.jsonl"):
+        (folder / name).write_text("")
+    found, alike, sizes, hub = inputs.read_tasks(
+        [f"retrieval:{folder}/", f"sts:{folder}/pairs.jsonl", f"classification:{folder}/labels.jsonl", "MTEB(eng, v2)"],
+        50,
+        True,
+    )
+    assert found == {
+        "name": folder.name, "type": "retrieval", "corpus": f"{folder}/corpus.jsonl", "queries": f"{folder}/queries.jsonl",
+        "qrels": f"{folder}/qrels.tsv",
+    }  # fmt: skip
+    assert alike == {"name": "pairs", "type": "sts", "source": f"{folder}/pairs.jsonl"}
+    assert sizes["texts_per_interval"] == 50
+    assert sizes["windows"] is True
+    assert hub == "MTEB(eng, v2)"
+    checked(EvaluateConfig, {"tasks": [found, alike, sizes, hub]})
+    with pytest.raises(UsageError, match="belong to --task classification:FILE"):
+        inputs.read_tasks([f"sts:{folder}/pairs.jsonl"], 50, None)
+
+
+def test_a_folder_of_a_retrieval_holds_each_side_once(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text("")
+    with pytest.raises(UsageError, match=r"must hold one file queries\.\* .*, and there is no such file"):
+        inputs.read_tasks([f"retrieval:{tmp_path}"], None, None)
+    (tmp_path / "corpus.csv").write_text("")
+    with pytest.raises(UsageError, match=r"one file corpus\.\* .*, and there is 2 of them"):
+        inputs.read_tasks([f"retrieval:{tmp_path}"], None, None)
+
+
+def test_backbones_are_pairs():
+    assert inputs.read_pairs(["a=b", "./tuned=org/base=1"]) == {"a": "b", "./tuned": "org/base=1"}
+    for text in ("a", "a=", "=b"):
+        with pytest.raises(UsageError, match=f"--backbone '{text}' is not of the form MODEL=BACKBONE"):
+            inputs.read_pairs([text])
