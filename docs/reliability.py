@@ -36,7 +36,7 @@ FAULTS = (
             "test_chaos::test_three_kills_change_no_byte",
             "test_faults::test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes",
             "test_cluster_jobs::test_a_killed_driver_ends_with_3_and_the_next_attempt_finishes_the_same_run",
-            "test_evaluate::test_a_killed_run_goes_on_in_another_order_with_one_worker_to_the_same_bytes",
+            "test_evaluate::test_a_killed_run_goes_on_in_another_order_with_two_workers_to_the_same_bytes",
             "test_pairs::test_two_workers_in_shuffled_order_after_a_kill_give_the_same_bytes",
         ),
     ),

@@ -106,6 +106,14 @@ def ray_session():
 
 
 @pytest.fixture(scope="module")
+def ray_address(ray_session):
+    """Where a process of its own joins that Ray: it need not start one."""
+    import ray
+
+    return ray.get_runtime_context().gcs_address
+
+
+@pytest.fixture(scope="module")
 def no_ray():
     """No Ray in this process: a file starts its own."""
     _RAY.close()

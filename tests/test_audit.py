@@ -16,7 +16,7 @@ from tempscale.checkpoint import default_model
 
 EDGES = [0, 32, 64, 100, 200, 300, 400, 500]
 TAUS = [1.0, 0.8]
-TEXTS, SOCM_TEXTS, PROBE_TEXTS = 160, 28, 30
+TEXTS, SOCM_TEXTS, PROBE_TEXTS = 120, 28, 20
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +26,11 @@ def corpus_source(request):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, minilm, corpus_source):
+def finished(tmp_path_factory, ray_session, minilm, corpus_source):
     out = tmp_path_factory.mktemp("audit") / "run"
     settings = {"probe_sample": PROBE_TEXTS, "socm_sample": SOCM_TEXTS, "intervals": EDGES}
-    audited({"out": str(out), "corpus": {"source": corpus_source, "sample": TEXTS}, "analysis": settings})
+    corpus = {"source": corpus_source, "sample": TEXTS}
+    audited({"out": str(out), "corpus": corpus, "analysis": settings, "execution": {"workers": 1}})
     return out
 
 

@@ -41,7 +41,7 @@ def settings(out, corpus, small_model, **execution):
         "out": str(out), "corpus": {"source": str(corpus)}, "seed": 3,
         "embedding": {"models": [small_model], "temperatures": TAUS, "max_length": 96},
         "diagnosis": {"texts": TEXTS, "intervals": EDGES, "repeated_pairs": 4, "piece_texts": 3},
-        "execution": {"workers": 2} | execution,
+        "execution": {"workers": 1} | execution,
     }  # fmt: skip
 
 

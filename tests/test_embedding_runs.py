@@ -43,7 +43,7 @@ def run(tmp_path, small_model):
         (tmp_path / f"{name}.jsonl").write_text(as_lines(records))
         data = {
             "out": str(tmp_path / name), "corpus": {"source": str(tmp_path / f"{name}.jsonl")},
-            "embedding": {"models": [str(model)]} | more.pop("embedding", {}), "execution": {"workers": 2},
+            "embedding": {"models": [str(model)]} | more.pop("embedding", {}), "execution": {"workers": 1},
             "analysis": {"socm_sample": 0, "probe_sample": 0} | more.pop("analysis", {}),
         }  # fmt: skip
         audited(data | more)

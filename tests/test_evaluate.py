@@ -99,7 +99,7 @@ def settings(out, small_model, tasks, execution=None, **embedding):
     return {
         "out": str(out), "tasks": tasks, "seed": 3, "analysis": {"intervals": EDGES},
         "embedding": {"models": [small_model], "temperatures": TAUS, "max_length": LONGEST} | embedding,
-        "execution": {"workers": 2} | (execution or {}),
+        "execution": {"workers": 1} | (execution or {}),
     }  # fmt: skip
 
 
@@ -451,9 +451,9 @@ def results(out):
 
 
 @pytest.mark.soak
-def test_a_killed_run_goes_on_in_another_order_with_one_worker_to_the_same_bytes(finished, tmp_path, folder, small_model):
+def test_a_killed_run_goes_on_in_another_order_with_two_workers_to_the_same_bytes(finished, tmp_path, folder, small_model):
     out = tmp_path / "run"
-    data = settings(out, small_model, tasks_in(folder), execution={"workers": 1, "shuffle_seed": 1})
+    data = settings(out, small_model, tasks_in(folder), execution={"workers": 2, "shuffle_seed": 1})
     (tmp_path / "run.toml").write_text(as_toml(data))
     command = [sys.executable, "-m", "jobs", "evaluate", str(tmp_path / "run.toml")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -503,7 +503,7 @@ def broken(tmp_path_factory, ray_session, texts, small_model):
     (folder / "empty.jsonl").write_text("")
     found, *others = tasks_in(folder)
     unasked = found | {"name": "unasked", "queries": str(folder / "empty.jsonl")}
-    data = settings(folder.parent / "broken-run", small_model, [found, *others, unasked], {"workers": 1}, role_grid=True)
+    data = settings(folder.parent / "broken-run", small_model, [found, *others, unasked], role_grid=True)
     with pytest.raises(IncompleteRun, match="10 of 14 cells are missing: task 'found': the qrels") as told:
         run(data)
     return folder, data, str(told.value)

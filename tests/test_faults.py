@@ -45,7 +45,7 @@ def digests(out, folder):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, base):
     out = tmp_path_factory.mktemp("one") / "run"
-    code, stdout, stderr = finish(start([*base, "--out", str(out), "--workers", "2"]))
+    code, stdout, stderr = finish(start([*base, "--out", str(out), "--workers", "1"]))
     assert code == 0, stderr
     assert str(out / "report.html") in stdout.replace("\n", "")
     return out, stderr
@@ -99,11 +99,11 @@ def ends_alike(arguments, out, undisturbed, kept):
     assert not list(out.rglob(".writing-*"))
 
 
-def test_an_interrupted_run_goes_on_in_another_order_to_the_same_bytes(undisturbed, tmp_path, base):
+def test_an_interrupted_run_goes_on_in_another_order_to_the_same_bytes(undisturbed, tmp_path, base, ray_address):
     out = tmp_path / "run"
     (tmp_path / "order.toml").write_text("[execution]\nshuffle_seed = 6\n")
-    arguments = [*base, str(tmp_path / "order.toml"), "--out", str(out), "--workers", "1"]
-    ends_alike(arguments, out, undisturbed, interrupted(start(arguments), out))
+    arguments = [*base, str(tmp_path / "order.toml"), "--out", str(out), "--address", ray_address, "--workers"]
+    ends_alike([*arguments, "2"], out, undisturbed, interrupted(start([*arguments, "1"]), out))
 
 
 @pytest.mark.soak

@@ -32,7 +32,7 @@ def settings(folder, corpus, model, night, **more):
         "corpus": {"source": str(corpus)},
         "embedding": {"models": [model], "temperatures": [1.0]},
         "analysis": {"socm_sample": 0, "probe_sample": 0, "neighbours": 0, "intervals": list(EDGES)},
-        "execution": {"workers": 2},
+        "execution": {"workers": 1},
         "gate": HELD_TO,
     } | more
 

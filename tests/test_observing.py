@@ -23,7 +23,7 @@ def command(*arguments, **environment):
 
 
 @pytest.fixture(scope="module")
-def night(tmp_path_factory, small_model):
+def night(tmp_path_factory, small_model, ray_address):
     """A night that fails its gate, with JSON lines."""
     folder = tmp_path_factory.mktemp("json")
     (folder / "corpus.jsonl").write_text(as_lines(documented("pyarrow")[:40]))
@@ -42,7 +42,8 @@ def night(tmp_path_factory, small_model):
         thresholds = ["texts >= 1000"]
         """
     )
-    arguments = ("audit", str(folder / "night.toml"), "--night", "2026-11-22", "--workers", "1", "--log-format", "json")
+    arguments = ["audit", str(folder / "night.toml"), "--night", "2026-11-22", "--log-format", "json"]
+    arguments += ["--workers", "1", "--address", ray_address]
     return folder, command(*arguments), lambda: command(*arguments)
 
 

@@ -90,6 +90,7 @@ def test_there_is_a_worker_for_each_gpu(cluster):
     assert (cluster.workers, cluster.gpus) == (NODES * GPUS, 1)
 
 
+@pytest.mark.soak
 def test_each_model_actor_of_the_pool_has_a_gpu_of_its_own(cluster, run):
     work = {k: pa.table({"k": [k]}) for k in range(24)}
     reports = list(actor.pool(run, cluster, run.models[0], PlacedActor, work))
