@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from test_cli import in_process
 from test_encoder import LETTERS
 
 from jobs.errors import UsageError
@@ -108,8 +109,8 @@ def test_each_family_is_written_and_read_again(tiny_folder, family, tmp_path):
 def test_a_temperature_file_by_layer_or_head(tiny_folder, tmp_path, temperature):
     file, folder = tmp_path / "t.json", tiny_folder()
     file.write_text(json.dumps(temperature))
-    done = command("--model", str(folder), "--temperature", str(file), "--out", str(tmp_path / "m"))
-    assert done.returncode == 0, done.stderr
+    code, _, err = in_process("export", "--model", str(folder), "--temperature", str(file), "--out", str(tmp_path / "m"))
+    assert code == 0, err
     found = Encoder.load(tmp_path / "m", device="cpu").encode(LETTERS).embeddings
     expected = Encoder.load(folder, temperature=temperature, device="cpu").encode(LETTERS).embeddings
     np.testing.assert_allclose(found, expected, atol=1e-5)
