@@ -94,7 +94,7 @@ def _start(execution: Execution) -> None:
             raise UsageError("RAY_ADDRESS names no machine of a cluster but a client's or dashboard's address; unset it")
         check_reachable(execution)
         try:
-            with _signals_kept():
+            with _silenced_stderr(), _signals_kept():
                 ray.init(address=execution.address, runtime_env=environment, **quiet)
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             raise UsageError(f"the Ray cluster at '{execution.address}' cannot be joined: {first_line(error)}") from None

@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -9,14 +10,16 @@ import pytest
 from plain_audit import PlainBert, effective_rank, pair_means, socm_figures, standard_error, text_figures
 from whole_run import audited
 
-from jobs import config
+from jobs import analysis, config
 from jobs.commands import render_again
-from jobs.errors import UsageError
+from jobs.errors import IncompleteRun, UsageError
+from jobs.layout import Layout
+from jobs.runs import Model
 from tempscale.checkpoint import default_model
 
 EDGES = [0, 32, 64, 100, 200, 300, 400, 500]
 TAUS = [1.0, 0.8]
-TEXTS, SOCM_TEXTS, PROBE_TEXTS = 120, 28, 20
+TEXTS, SOCM_TEXTS, PROBE_TEXTS = 160, 28, 20
 
 
 @pytest.fixture(scope="module")
@@ -292,3 +295,25 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(finished, corpus
     assert (finished / "run.json").stat().st_mtime_ns == before
     with pytest.raises(UsageError, match=r"holds a different run: seed was 0, now 5\. Choose another --out"):
         audited(data | {"seed": 5})
+
+
+# --- what stops or is said, without a run -----------------------------------------------------------------------------
+
+
+def test_how_second_order_collapse_was_computed_is_said():
+    told = lambda **asked: analysis._way(config.Analysis.model_validate(asked))  # noqa: E731
+    assert told() == "exact"
+    assert told(socm_regularization=1e-9) == "with ε = 1e-09"
+    assert told(socm_tolerance=0.001) == "within 0.001, certified"
+
+
+@pytest.mark.parametrize("ids", [["a", "b"], ["a", "b", "b"], ["a", "b", "c", "d"]])
+def test_texts_that_are_lost_or_doubled_stop_the_run(monkeypatch, ids):
+    count = np.arange(len(ids))
+    found = Layout(np.array(ids, dtype=object), count + 3, count * 0, count * 0, count, (0,), 4)
+    monkeypatch.setattr(analysis, "_embed", lambda *_: 1)  # One of four is rejected: three are to be there.
+    monkeypatch.setattr(analysis, "layout", lambda *_: found)
+    model = Model("tiny", "tiny", "", 64)
+    run = SimpleNamespace(models=[model])
+    with pytest.raises(IncompleteRun, match="texts/ does not hold every text once; start over with --fresh"):
+        analysis._embedded(run, None, model, {"analysed": 4, "usable": 4}, None)

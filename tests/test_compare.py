@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 from whole_run import as_lines, audited, documented
 
-from jobs import commands, compare, compare_sentences
+from jobs import commands, compare, compare_sentences, schema
 from jobs.errors import UsageError
+from jobs.storage import Storage
 
 EDGES = [0, 32, 64, 100]
 
@@ -149,3 +150,66 @@ def test_the_command_prints_it_and_leaves_tables(runs, tmp_path, capsys):
 def test_folders_without_an_audit_are_told(runs, tmp_path):
     with pytest.raises(UsageError, match="holds no finished run"):
         compare.compare(runs["a"], str(tmp_path))
+
+
+def left(folder, **rows):
+    """A finished audit's figures in a folder: rows of collapse_summary by model."""
+    storage = Storage(str(folder))
+    names = [column.name for column in schema.COLLAPSE_SUMMARY.columns]
+    unknown = dict.fromkeys(names) | {"temperature": "1.0", "schema_version": 1}
+    summary = [unknown | {"model": model, "cosine_mean": mean, "texts": 10} for model, mean in rows.items()]
+    storage.write_table("tables/collapse_summary.parquet", schema.COLLAPSE_SUMMARY.build_rows(summary))
+    cells = [dict.fromkeys(c.name for c in schema.LENGTH_COLLAPSE.columns) | {"schema_version": 1}]
+    storage.write_table("tables/length_collapse.parquet", schema.LENGTH_COLLAPSE.build_rows(cells))
+    models = {model: {"fingerprint": f"of {model}"} for model in rows}
+    storage.write_json("run.json", {"models": models, "config": {"analysis": {"intervals": EDGES}}})
+    return str(folder)
+
+
+def test_runs_without_a_model_in_common_are_told(tmp_path):
+    a, b = left(tmp_path / "a", one=0.1, two=0.2), left(tmp_path / "b", three=0.3)
+    with pytest.raises(UsageError, match=r"have several models and none in common; audit one in both"):
+        compare.compare(a, b)
+
+
+def test_intervals_of_other_edges_are_not_set_side_by_side(tmp_path):
+    a, b = left(tmp_path / "a", one=0.1), left(tmp_path / "b", one=0.25)
+    record = Storage(b).read_json("run.json")
+    Storage(b).write_json("run.json", record | {"config": {"analysis": {"intervals": [0, 50]}}})
+    found = compare.compare(a, b)
+    assert figure(found)["change"] == pytest.approx(0.15)
+    assert found.intervals.is_empty()
+    assert found.changed == [{"added": None, "removed": None, "edited": None}]
+
+
+def of_texts(contents, width=3):
+    """Texts with embeddings that turn from one to the next."""
+    angles = np.linspace(0, 1, len(contents))
+    vectors = np.zeros((len(contents), width))
+    vectors[:, 0], vectors[:, 1] = np.cos(angles), np.sin(angles)
+    return pl.DataFrame(
+        {"text_id": [f"t{k}" for k in range(len(contents))], "content_sha": contents, "tokens": [8] * len(contents),
+         "embedding": vectors.tolist()}, schema_overrides={"embedding": pl.Array(pl.Float64, width)},
+    )  # fmt: skip
+
+
+def test_too_few_texts_in_common_tell_nothing():
+    two, four = of_texts(list("ab")), of_texts(list("abcd"))
+    assert compare._Shared.of(two, four, EDGES) is None
+    edited = compare._Shared.of(four, of_texts(list("abxy")), EDGES)  # Four ids, of which two texts are as they were.
+    assert edited.same == 2
+    assert edited.figure("cosine_mean", (0, 32)) == {}
+
+
+def test_a_gap_is_told_only_where_both_ends_have_texts_in_common():
+    four = of_texts(list("abcd"))
+    shared = compare._Shared.of(four, four, EDGES)
+    assert shared.figure("collapse_gap", (0, 32)) == {}  # All are of the first interval.
+    assert shared.figure("cosine_mean", (0, 32))["change_same_texts"] == 0
+
+
+def test_embeddings_of_another_width_have_no_cosine_to_themselves():
+    (first, *_) = compare._Shared.of(of_texts(list("abcd")), of_texts(list("abcd"), width=4), EDGES).moved(True)
+    assert first["cosine_to_itself"] is None
+    (first, *_) = compare._Shared.of(of_texts(list("abcd")), of_texts(list("abcd")), EDGES).moved(True)
+    assert first["cosine_to_itself"] == pytest.approx(1)

@@ -1,6 +1,7 @@
 """Finished audits beside scores (S2 Fig 5, Tables 1 and 2): against numbers worked out here."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import oracles
@@ -325,3 +326,36 @@ def test_errors_of_samples_drawn_by_interval_add_in_squares(tmp_path):
     base, tuned = against_backbones(measures([str(tmp_path)]), [], {"tuned": "base"})
     assert tuned["socm_change_se"] == pytest.approx(math.hypot(base["socm_se"], tuned["socm_se"]))
     assert tuned["socm_change_se"] > 0
+
+
+# --- beside the scores of a run ---------------------------------------------------------------------------------------
+
+
+def test_scores_of_a_run_stand_beside_what_audits_measured(finished):
+    """SOCM .1, .2, .3 against scores .9, .5, .7 of one task: d = 2, 1, 1, so ρ = 1 − 6·6/(3·8) = −.5."""
+    pytest.importorskip("mteb")
+    from jobs.evaluate_summary import _compared
+
+    audit = finished("audit", [row(m, **figures(s, 0.01, 1 + s)) for m, s in zip("abc", (0.1, 0.2, 0.3), strict=True)])
+    run = SimpleNamespace(
+        config=SimpleNamespace(audits=[audit], backbones={"c": "a"}),
+        models=[Model(name, name, name * 2, 512) for name in "abc"], temperatures=[Temperature(1.0)],
+    )  # fmt: skip
+    scores = {("a", "x"): 0.9, ("b", "x"): 0.5, ("c", "x"): 0.7, ("a", "y"): 0.1, ("c", "y"): 0.4}  # b has no score of y.
+    cells = {(m, "1.0", task): SimpleNamespace(score=lambda value=value: value) for (m, task), value in scores.items()}
+    found, models = _compared(run, [SimpleNamespace(name="x"), SimpleNamespace(name="y")], cells)
+    # Of y, and of the mean over both, only two models are known.
+    assert {(one["task"], one["models"]) for one in found} == {("x", 3)}
+    rho = {one["measure"]: one["rho"] for one in found}
+    assert rho["socm_mean"] == pytest.approx(-0.5)
+    assert rho["spread_mean"] == pytest.approx(-0.5)
+    by_model = {one["model"]: one for one in models}
+    assert [by_model[m]["score"] for m in "abc"] == [pytest.approx(0.5), None, pytest.approx(0.55)]
+    assert by_model["c"]["backbone"] == "a"
+    assert by_model["c"]["score_change"] == pytest.approx(0.05)
+    assert by_model["c"]["socm_change"] == pytest.approx(0.2)
+    assert by_model["c"]["socm_change_se"] == pytest.approx(math.hypot(0.01, 0.01))
+    assert by_model["a"]["score_change"] is None
+    assert by_model["a"]["tau"] == 1.0
+    nothing = SimpleNamespace(audits=[], backbones={})
+    assert _compared(SimpleNamespace(config=nothing), [], {}) == ([], [])

@@ -14,6 +14,7 @@ from jobs import inputs, provenance
 from jobs.errors import UsageError
 from jobs.evaluate_config import EvaluateConfig
 from jobs.evaluate_sentences import of_model
+from jobs.evaluate_summary import Part, _mean_error, score_errors
 from jobs.headline import with_error
 from jobs.strict import checked
 
@@ -217,3 +218,64 @@ def test_backbones_are_pairs():
     for text in ("a", "a=", "=b"):
         with pytest.raises(UsageError, match=f"--backbone '{text}' is not of the form MODEL=BACKBONE"):
             inputs.read_pairs([text])
+
+
+def part(values=None, predicted=None, drawn=None):
+    """One split of a cell with items of a value each, or of predictions and gold scores 0, 1, …"""
+    n = len(values or predicted or [])
+    columns = {"item": [f"i{k}" for k in range(n)], "window": [None] * n, "value": values or [None] * n}
+    columns |= {"predicted": predicted or [None] * n, "gold": [float(k) for k in range(n)]}
+    schema = {"item": pl.String, "window": pl.Boolean, "value": pl.Float64, "predicted": pl.Float64, "gold": pl.Float64}
+    return Part(0.5, pl.DataFrame(columns, schema=schema), pl.DataFrame(), None if drawn is None else np.array(drawn))
+
+
+def test_the_error_of_a_score_is_that_of_its_items_and_of_what_was_learned_from():
+    values, first = [0.1, 0.4, 0.9, 0.2], [0.2, 0.2, 0.5, 0.3]
+    moved = np.subtract(values, first)
+    assert score_errors(part(values), part(first), 0) == pytest.approx((standard_error(values), standard_error(moved)))
+    assert score_errors(part(values), None, 0) == (pytest.approx(standard_error(values)), None)
+    drawn, before = [0.3, 0.6, 0.5], [0.3, 0.4, 0.5]
+    alone = math.hypot(standard_error(values), standard_error(drawn))
+    assert score_errors(part(values, drawn=drawn), None, 0) == (pytest.approx(alone), None)
+    error, change = score_errors(part(values, drawn=drawn), part(first, drawn=before), 0)
+    assert error == pytest.approx(alone)
+    assert change == pytest.approx(math.hypot(standard_error(moved), standard_error(np.subtract(drawn, before))))
+    # The first temperature tells no experiments: the items alone.
+    assert score_errors(part(values, drawn=drawn), part(first), 0)[1] == pytest.approx(standard_error(moved))
+
+
+def test_scores_without_items_have_no_error_and_pairs_have_one_alone():
+    assert score_errors(part(), None, 0) == (None, None)  # As of a clustering.
+    unknown = part(predicted=[None, 0.2, 0.4])
+    assert score_errors(unknown, None, 0) == (None, None)
+    error, change = score_errors(part(predicted=[0.1, 0.3, 0.2, 0.5, 0.4, 0.9]), None, 0)
+    assert 0 < error < 1
+    assert change is None
+
+
+def test_a_mean_over_tasks_has_an_error_only_where_each_of_them_has_one():
+    errors = {"a": [0.3], "b": [0.4], "c": [None]}
+    assert _mean_error(errors, [["a", "b"]]) == pytest.approx(math.hypot(0.3, 0.4) / 2)
+    assert _mean_error(errors, [["a"], ["b", "c"]]) is None
+    assert _mean_error({}, []) is None
+
+
+def test_what_was_learned_from_counts_only_where_both_temperatures_tell_it():
+    def items(right):
+        value = [None if r is None else float(np.mean(r)) for r in right]
+        n = len(right)
+        return pl.DataFrame(
+            {"item": [f"i{k}" for k in range(n)], "tokens": [5] * n, "window": [False] * n, "value": value,
+             "entropy": [None] * n, "right": right},
+            schema_overrides={"entropy": pl.Float64, "right": pl.List(pl.Boolean)},
+        )  # fmt: skip
+
+    own = items([[True, False], [True, True], [False, True]])
+    first = items([[False, False], [True, True], [False, False]])
+    moved = (own["value"] - first["value"]).to_numpy()
+    (both,) = analyses.by_length(own, first, EDGES)
+    learned = np.subtract([2 / 3, 2 / 3], [1 / 3, 1 / 3])
+    assert both["change_se"] == pytest.approx(math.hypot(standard_error(moved), standard_error(learned)))
+    untold = first.with_columns(right=pl.lit(None, dtype=pl.List(pl.Boolean)))
+    (alone,) = analyses.by_length(own, untold, EDGES)
+    assert alone["change_se"] == pytest.approx(standard_error(moved))
