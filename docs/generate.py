@@ -120,10 +120,8 @@ PAGES = {
     "data-flow.svg": beside("data_flow").drawing,
     "operations.md": beside("sizing").page,
     "reliability.md": beside("reliability").page,
+    "coverage.md": beside("coverage_page").page,
 }
-
-if (covered := beside("coverage_page")).RESULT.exists():
-    PAGES["coverage.md"] = covered.page
 
 if __name__ == "__main__":
     import api_reference

@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import coverage_page
+
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_EXAMPLES = 100
 """What hypothesis draws where nothing else is said."""
@@ -273,6 +275,7 @@ def _head(soak: dict[str, Any]) -> list[str]:
         f"| kills in the last soak ({storms['on']}) | {storms['kills']}, {bytes_of_soak} |",
         *_slow(soak),
         f"| bad inputs tried | {sum(sum(map(cases, tests[file])) for file, _ in BAD_INPUTS)} cases written out |",
+        f"| [run by the tests](coverage.md), of what decides numbers or what is kept | {coverage_page.share()} |",
         f"| drawn by hypothesis | {len(examples)} tests, at least {sum(e.examples for e in examples):,} examples a run |",
     ]
 

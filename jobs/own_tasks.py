@@ -218,7 +218,7 @@ def _labelled(own: OwnTask) -> list[Labelled]:
         if not _wanted(own, values):
             continue
         label = utf8_or_bytes(values[own.label_column])
-        if label is None or isinstance(label, (list, dict, float)):
+        if not isinstance(label, (str, int)):
             raise _wrong(own, place, f"the label {label!r} is neither a string nor a whole number")
         text_id = str(number) if values.get("id") is None else _id(own, place, values["id"])
         if text_id in seen:
@@ -291,8 +291,8 @@ def _text(own: OwnTask, place: str, value: Any, what: str = "text") -> str:
 
 def _id(own: OwnTask, place: str, value: Any) -> str:
     found, problem = usable_id(utf8_or_bytes(value))
-    if found is None or value is None:
-        raise _wrong(own, place, problem or "the id is null")
+    if found is None:
+        raise _wrong(own, place, str(problem))
     return found
 
 

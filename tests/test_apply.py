@@ -3,6 +3,7 @@
 import copy
 import inspect
 import math
+import sys
 
 import numpy as np
 import oracles
@@ -418,3 +419,19 @@ def test_the_real_model_equals_attention_by_hand(minilm, encoder, real_texts, ta
     (ids,) = encoder.tokenizer([real_texts[12]]).ids
     assert relative(alone(model, ids), written_out_oracle(model, ids, tau)[0]) < 1e-5
     verify(model)
+
+
+def test_a_model_without_its_position_bias_is_named(tiny_model):
+    model = tiny_model("mpnet")
+    del model.encoder.relative_attention_bias
+    with pytest.raises(UnsupportedArchitecture) as error:
+        attach(model, 0.5)
+    assert str(error.value) == "this mpnet is not laid out as expected: there is no encoder.relative_attention_bias"
+
+
+def test_a_temperature_is_attached_and_taken_off_where_nothing_was_ever_compiled(tiny_model, monkeypatch):
+    model = tiny_model("bert")
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    assert attached(attach(model, 0.5)) == Temperature(0.5)
+    assert attached(detach(model)) is None
+    assert "torch._dynamo" not in sys.modules

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 import ray
 from whole_run import as_lines, audited, documented
@@ -19,6 +20,7 @@ import jobs.analysis
 import jobs.embed
 from jobs import cache, cache_upkeep
 from jobs.errors import IncompleteRun, UsageError
+from jobs.storage import Storage
 
 TAUS, TEXTS, NEW = [1.0, 0.8], 180, 9
 
@@ -180,7 +182,77 @@ def test_what_is_no_cache_is_named(tmp_path, nights):
         cache_upkeep.prune(str(nights / "cache"), None, [str(tmp_path)])
 
 
+def stored(folder, *files):
+    """A cache of one key whose bucket 17 has files of these texts."""
+    store = Storage(str(folder))
+    store.write_json(f"key/{cache.KEY}", {"name": "m", "temperature": "1.0", "last_used": "2026-11-01"})
+    names = [cache.write_bucket(store, "key", 17, pa.table({"content_sha": list(shas)})) for shas in files]
+    return store, names
+
+
+def held_texts(store):
+    found = [store.read_table(name)["content_sha"].to_pylist() for name in store.list("key/bucket-017")]
+    return sorted(sha for shas in found for sha in shas)
+
+
+def test_runs_whose_texts_were_pruned_cannot_say_what_to_keep(tmp_path):
+    store, names = stored(tmp_path / "cache", ["11a"], ["11b"])
+    Storage(str(tmp_path / "run")).write_json("run.json", {})
+    with pytest.raises(UsageError, match=r"run' no longer holds its texts: they were pruned; give runs that hold theirs"):
+        cache_upkeep.prune(store.root, None, [str(tmp_path / "run")])
+    assert store.list("key/bucket-017") == sorted(names)
+
+
+def test_of_two_that_prune_one_merges(tmp_path, monkeypatch):
+    """The other has just removed what it merged: this one leaves the bucket to it."""
+    store, names = stored(tmp_path / "cache", ["11a", "11b"], ["11b", "11c"])
+    read = Storage.read_table
+
+    def merged_meanwhile(self, name, columns=None):
+        cache.write_bucket(store, "key", 17, pa.table({"content_sha": ["11a", "11b", "11c"]}))
+        for each in names:
+            store.remove(each)
+        return read(self, name, columns)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "read_table", merged_meanwhile)
+        cache_upkeep.prune(store.root, None, [])
+    assert len(store.list("key/bucket-017")) == 1
+    assert held_texts(store) == ["11a", "11b", "11c"]
+
+
+def test_of_two_that_find_a_damaged_file_one_removes_it(tmp_path, monkeypatch):
+    store, (whole, damaged) = stored(tmp_path / "cache", ["11a"], ["11b"])
+    store.write(damaged, b"nothing")
+    read = Storage.read_table
+
+    def removed_meanwhile(self, name, columns=None):
+        try:
+            return read(self, name, columns)
+        except pa.ArrowInvalid:
+            store.remove(damaged)
+            raise
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "read_table", removed_meanwhile)
+        cache_upkeep.prune(store.root, None, [])
+    assert store.list("key/bucket-017") == [whole]
+    assert held_texts(store) == ["11a"]
+
+
 # --- what can go wrong ------------------------------------------------------------------------------------------------
+
+
+def test_a_bucket_that_cannot_be_looked_into_has_nothing(tmp_path, monkeypatch):
+    store, _ = stored(tmp_path / "cache", ["11a"], ["11a", "11b"])
+    wanted = {"11a", "11b", "11c"}
+    assert sorted(cache._read(store, "key", [16, 17], wanted)["content_sha"].to_pylist()) == ["11a", "11b"]
+
+    def refused(self, folder, suffix=""):
+        raise PermissionError(13, "Permission denied", folder)
+
+    monkeypatch.setattr(Storage, "list", refused)
+    assert cache._read(store, "key", [16, 17], wanted).to_pydict() == {"content_sha": []}
 
 
 @pytest.mark.soak

@@ -1,7 +1,9 @@
 """Cells of an evaluation: no score depends on what a worker scored before, and a worker that dies costs its cell alone."""
 
+import math
 import os
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -20,6 +22,7 @@ from tempscale.temperature import Temperature
 
 mteb = pytest.importorskip("mteb")
 
+from jobs import scored  # noqa: E402
 from jobs.mteb_model import MtebModel  # noqa: E402
 from jobs.own_tasks import build  # noqa: E402
 from jobs.scored import score  # noqa: E402
@@ -182,3 +185,15 @@ def test_splits_and_subsets_have_names_of_their_own_where_there_are_several():
         "needle (test_256)", "needle (test_512)", "plain", "intent (en)", "intent (de)", "both (en, dev)",
         "both (de, test)", "lost",
     ]  # fmt: skip
+
+
+def test_the_entropy_of_a_classifiers_output_by_hand_and_where_it_has_none():
+    class Sure:
+        def predict_proba(self, embeddings):
+            return np.array([[0.5, 0.5], [1.0, 0.0], [0.25, 0.75]])
+
+    expected = [math.log(2), 0.0, 0.25 * math.log(4) + 0.75 * math.log(4 / 3)]
+    np.testing.assert_allclose(scored._entropy(Sure(), np.zeros((3, 4))), expected, atol=1e-12)
+    none = scored._entropy(object(), np.zeros((3, 4)))
+    assert none.shape == (3,)
+    assert np.isnan(none).all()

@@ -38,6 +38,16 @@ def test_the_default_is_a_hub_name_where_it_is_not(monkeypatch):
     assert default_model() == "sentence-transformers/all-MiniLM-L6-v2"
 
 
+def test_the_default_is_a_hub_name_where_the_package_has_lost_its_model(monkeypatch, tmp_path):
+    (tmp_path / "a_demo_without_a_model").mkdir()
+    (tmp_path / "a_demo_without_a_model" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(checkpoint, "DEMO_PACKAGE", "a_demo_without_a_model")
+    assert default_model() == "sentence-transformers/all-MiniLM-L6-v2"
+    (tmp_path / "a_demo_without_a_model" / "model").mkdir()
+    assert default_model() == str(tmp_path / "a_demo_without_a_model" / "model")
+
+
 @pytest.mark.parametrize(
     ("name", "short"),
     [

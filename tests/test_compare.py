@@ -172,6 +172,13 @@ def test_runs_without_a_model_in_common_are_told(tmp_path):
         compare.compare(a, b)
 
 
+def test_only_audits_are_compared(tmp_path):
+    a, b = left(tmp_path / "a", one=0.1), left(tmp_path / "b", one=0.2)
+    Storage(b).write_json("run.json", Storage(b).read_json("run.json") | {"command": "diagnose"})
+    with pytest.raises(UsageError, match="holds a run of tempscale diagnose; compare takes two audits"):
+        compare.compare(a, b)
+
+
 def test_intervals_of_other_edges_are_not_set_side_by_side(tmp_path):
     a, b = left(tmp_path / "a", one=0.1), left(tmp_path / "b", one=0.25)
     record = Storage(b).read_json("run.json")

@@ -92,6 +92,13 @@ def test_unreadable_files_are_sentences(tmp_path):
         inputs.read_edges("0,x")
 
 
+def test_a_retrieval_on_a_storage_that_nobody_knows_is_a_sentence_without_secrets():
+    with pytest.raises(UsageError) as caught:
+        inputs.read_tasks(["retrieval:nosuchscheme://bob:SECRET@host/task"], None, None)
+    assert str(caught.value).startswith("--task retrieval:nosuchscheme://***@host/task cannot be opened: ")
+    assert "SECRET" not in str(caught.value)
+
+
 def test_tables_nested_too_deeply_to_be_quoted_are_one_sentence(tmp_path):
     file = tmp_path / "deep.toml"
     file.write_text(f"corpus.source.{'.'.join('a' * 9000)} = 1")

@@ -229,3 +229,32 @@ def test_no_row_is_lost_whatever_it_holds(tmp_path, values):
     index, texts, rejected = read(tmp_path, tmp_path / "a.jsonl")
     assert index["read"] == len(values) == len(texts) + len(rejected)
     assert [row["text"] for row in texts] == usable
+
+
+def test_rejected_rows_are_written_in_parts_before_there_are_too_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "_REJECTED_ROWS", 2)
+    file = write(tmp_path / "a.txt", b"good\n" + b"\n" * 5)
+    index, texts, rejected = read(tmp_path, file)
+    assert [row["text"] for row in texts] == ["good"]
+    assert index["rejected"] == 5
+    names = Storage(str(tmp_path / "run")).list("rejected")
+    assert names == [f"rejected/part-{k:05d}.parquet" for k in range(3)]
+    assert [pq.read_table(tmp_path / "run" / name).num_rows for name in names] == [2, 2, 1]
+    assert [row["place"] for row in rejected] == [f"a.txt:{k}" for k in range(1, 6)]
+
+
+def test_texts_are_found_in_their_shards_and_nowhere_else(tmp_path):
+    storage, settings = (
+        Storage(str(tmp_path / "run")),
+        configured(write(tmp_path / "a.csv", b"id,text\n1,a\n2,b\n3,c\n4,d\n5,e\n")),
+    )
+    index = corpus.shard(storage, settings)  # Two texts a shard.
+    assert corpus.places_of(storage, index, {"5", "1", "2", "9"}) == {0: ["1", "2"], 2: ["5"]}
+    assert corpus.texts_of(storage, index, {"5", "1", "9"}) == {"1": "a", "5": "e"}
+
+
+def test_a_preview_counts_the_usable_texts_and_leaves_nothing_behind(tmp_path):
+    file = write(tmp_path / "a.csv", b"id,text\n1,a\n2,\n3,c\n1,again\n")
+    settings = config.resolve({"out": str(tmp_path / "run"), "corpus": {"source": str(file)}})
+    assert corpus.preview(settings, 10) == (["a", "c"], 2)
+    assert not (tmp_path / "run").exists()

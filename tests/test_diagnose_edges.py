@@ -5,20 +5,25 @@ from contextlib import closing
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 from whole_run import documented
 
-from jobs import looks, repeated
+from jobs import actor, looks, repeated, two_texts
 from jobs.diagnose import diagnose
 from jobs.diagnose_config import DiagnoseConfig
+from jobs.diagnose_schema import KINDS, PAIR_PART, PAIR_PARTS
 from jobs.diagnose_sentences import of_model, of_models, told
 from jobs.errors import UsageError
 from jobs.progress import Journal
+from jobs.runs import Model, RunOf
+from jobs.storage import Storage
 from jobs.strict import checked
-from tempscale.tokens import Tokenizer
+from tempscale.temperature import Temperature
+from tempscale.tokens import Tokenizer, Tokens
 
 EDGES = [0, 32, 64]
 
@@ -109,8 +114,6 @@ def test_what_cannot_be_asked_is_a_sentence(tmp_path):
 def test_attention_that_does_not_fit_into_memory_is_refused(small_model, monkeypatch):
     class Run:
         config = checked(DiagnoseConfig, {"execution": {"workers": 2}})
-
-    from jobs.runs import Model
 
     model = Model("tiny", small_model, "", 10**6)
     looks.check_memory(Run(), model, 512)
@@ -229,3 +232,88 @@ def test_few_texts_need_more_than_a_normal_quantile():
     assert told(finding("versions", 2.2, 1.0, 200)) == "rises"
     assert told(finding("versions", 2.2, 1.0, 6)) == "noise"
     assert told(finding("versions", 9.0, 1.0, 3)) == "unknown"
+
+
+def test_a_text_that_does_not_tokenise_is_rejected_and_the_others_are_counted(tmp_path, monkeypatch):
+    storage, shard, name = Storage(str(tmp_path)), "shards/part-00003.parquet", "partials/lengths/part-00003.parquet"
+    storage.write_table(shard, pa.table({"text_id": ["a", "b", "c"], "text": ["one", "two", "three"]}))
+    tokens = Tokens([[1, 2], [0], [1, 2, 3]], [False] * 3, None, {1: "the tokenizer fails with ValueError: no"})
+    monkeypatch.setattr(actor, "tokenizer", lambda *how: lambda texts, isolate: tokens)
+    looks._leave_lengths(storage, shard, Model("tiny", "tiny", "", 64), name)
+    assert storage.read_table(name).to_pydict() == {"text_id": ["a", "c"], "tokens": [2, 3]}
+    assert storage.read_table("rejected/model=tiny/lengths-00003.parquet").to_pylist() == [
+        {"text_id": "b", "place": shard, "reason": "the tokenizer fails with ValueError: no"}
+    ]
+
+
+@pytest.fixture
+def worker(tmp_path, tiny_folder):
+    """A worker in this process, with a small model of single letters under two temperatures."""
+    model = Model("tiny", str(tiny_folder("bert")), "", 64)
+    return actor.ModelActor(Storage(str(tmp_path / "run")), model, [1.0, 0.7], {"token_budget": 200}, 0)
+
+
+def test_a_text_whose_layers_cannot_be_looked_into_is_rejected_and_the_others_are(worker, monkeypatch):
+    work = pa.table({"text_id": ["a", "b"], "text": ["some letters", "other letters"]})
+    failing = worker.encoder.tokenizer(["other letters"]).ids[0]
+    look = looks.Glance.of
+
+    def guarded(self, model, ids):
+        if ids == failing:
+            raise RuntimeError("shapes differ\nin the second line")
+        return look(self, model, ids)
+
+    monkeypatch.setattr(looks.Glance, "of", guarded)
+    assert looks.leave_looks(worker, 4, work) == {"number": 4, "texts": 2}
+    for kind in KINDS:
+        names = worker.storage.list(kind)
+        assert len(names) == 2
+        assert all(set(worker.storage.read_table(name).column("text_id").to_pylist()) == {"a"} for name in names)
+    assert worker.storage.read_table("rejected/model=tiny/part-00004.parquet").to_pylist() == [
+        {"text_id": "b", "place": "piece 4", "reason": "tiny: the model fails on it: shapes differ"}
+    ]
+
+
+@pytest.mark.parametrize(("tokens", "pairs"), [(2, 0), (3, 2)])
+def test_no_token_is_repeated_where_special_ones_fill_the_text(worker, tokens, pairs):
+    row = {"pairs": [2], "seed": [0], "tokens": [tokens]}
+    assert repeated.leave_cosines(worker, 1, pa.table(row)) == {"number": 1, "texts": 4}
+    names = worker.storage.list("partials/repeated")
+    assert len(names) == 2
+    for name in names:
+        table = worker.storage.read_table(name)
+        assert table.column("tokens").to_pylist() == [tokens] * pairs
+        assert all(abs(cosine) < 1 for cosine in table.column("cosine").to_pylist())
+
+
+def test_a_vocabulary_that_knows_neither_word_tells_nothing_of_the_ends():
+    assert repeated.ends(lambda texts: Tokens([[1, 3, 2]], [False])) == ([], [])
+    known = {"0": [1, 5, 2, 2], "a": [1, 6, 7, 2, 2]}
+    assert repeated.ends(lambda texts: Tokens([known[texts[0]]], [False])) == ([1], [2, 2])
+
+
+def test_a_named_text_that_the_model_fails_on_is_said_with_the_mend(worker, monkeypatch):
+    hidden, failing = worker.encoder._hidden, worker.encoder.tokenizer(["zzz"]).ids[0]
+
+    def guarded(ids, device):
+        if failing in ids:
+            raise IndexError("index out of range in self")
+        return hidden(ids, device)
+
+    monkeypatch.setattr(worker.encoder, "_hidden", guarded)
+    work = pa.table({"a": ["one"], "b": ["two"], "text_a": ["some letters"], "text_b": ["zzz"], "keep": [True]})
+    with pytest.raises(UsageError) as error:
+        two_texts.leave_pair(worker, 0, work)
+    assert str(error.value) == (
+        "model tiny cannot embed text 'two' (the model fails with IndexError: index out of range in self); "
+        "name other texts with --pair"
+    )
+
+
+def test_a_pair_that_was_looked_at_is_not_looked_at_again(tmp_path):
+    run = RunOf(None, Storage(str(tmp_path)), [], [Temperature(1.0)], False)
+    model = Model("tiny", "tiny", "", 64)
+    row = {"place": None, "token": None, "x": 0.0, "y": 0.0, "d_mu": 0.1, "d_sigma": 0.2, "socm": 0.18}
+    rows = [row | {"side": side, "text_id": text_id} for side, text_id in (("b", "its other"), ("a", "one"))]
+    run.storage.write_table(run.part(PAIR_PARTS, model, Temperature(1.0), 0), PAIR_PART.build_rows(rows))
+    assert two_texts.look(run, None, model, {}) == ("one", "its other")  # No worker is asked.

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import re
 import shutil
 
 import numpy as np
@@ -17,7 +18,7 @@ from tempscale.architectures import ARCHITECTURES, UnsupportedArchitecture
 from tempscale.batches import micro_batches
 from tempscale.checkpoint import ModelError
 from tempscale.encoder import Encoder
-from tempscale.loading import check_family, load_transformer
+from tempscale.loading import check_family, check_temperatures, load_transformer
 from tempscale.temperature import Temperature, TemperatureError
 from tempscale.tokens import Tokenizer, Tokens
 
@@ -442,3 +443,46 @@ def test_a_temperature_that_cannot_be_set_leaves_the_one_before(tiny_folder):
     with pytest.raises(TemperatureError, match="names 2 layers"):
         encoder.set_temperature({"by_layer": [0.5, 0.6]})
     assert encoder.temperature == Temperature(0.5)
+
+
+def test_a_temperature_that_cannot_be_set_leaves_an_untouched_model_untouched(tiny_encoder):
+    expected = tiny_encoder.encode(LETTERS).embeddings
+    with pytest.raises(TemperatureError, match="names 2 layers"):
+        tiny_encoder.set_temperature({"by_layer": [0.5, 0.6]})
+    assert tiny_encoder.temperature == Temperature(1.0)
+    assert torch.equal(tiny_encoder.encode(LETTERS).embeddings, expected)
+
+
+def test_one_string_is_no_list_of_texts(tiny_encoder):
+    with pytest.raises(TypeError, match="texts is one string; give a list of strings"):
+        tiny_encoder.tokenizer("one text")
+
+
+@pytest.mark.parametrize(
+    ("error", "isolate"), [(ValueError("no"), False), (KeyboardInterrupt(), True), (SystemExit(1), True)]
+)
+def test_an_error_of_the_tokenizer_is_raised_unless_it_is_to_be_isolated_and_no_way_to_end_is(
+    tiny_folder, monkeypatch, error, isolate
+):
+    tokenizer = Tokenizer(tiny_folder("bert"))
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(tokenizer, "_tokens", fail)
+    with pytest.raises(type(error)):
+        tokenizer(LETTERS, isolate=isolate)
+
+
+def test_a_tokenizer_of_python_alone_is_refused_with_the_mend(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer"}))
+    with pytest.raises(ModelError) as error:
+        Tokenizer(tmp_path)
+    assert str(error.value) == f"the tokenizer in {tmp_path} has no tokenizer.json; save it again with a fast tokenizer"
+
+
+def test_a_configuration_that_cannot_be_read_is_named(tiny_folder, tmp_path):
+    folder = edited(tiny_folder("bert"), tmp_path, "config.json", num_hidden_layers="several")
+    with pytest.raises(ModelError, match=re.escape(f"the configuration in {folder} cannot be read: ") + "."):
+        check_temperatures(folder, [Temperature(0.8)])

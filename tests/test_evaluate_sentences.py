@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -13,10 +14,12 @@ from jobs import evaluate_analyses as analyses
 from jobs import inputs, provenance
 from jobs.errors import UsageError
 from jobs.evaluate_config import EvaluateConfig
+from jobs.evaluate_schema import ROLES
 from jobs.evaluate_sentences import of_model
-from jobs.evaluate_summary import Part, _mean_error, score_errors
+from jobs.evaluate_summary import Part, _mean_error, _of_cell, score_errors
 from jobs.headline import with_error
 from jobs.strict import checked
+from tempscale import Temperature
 
 EDGES = [0, 24, 48]
 
@@ -279,3 +282,14 @@ def test_what_was_learned_from_counts_only_where_both_temperatures_tell_it():
     untold = first.with_columns(right=pl.lit(None, dtype=pl.List(pl.Boolean)))
     (alone,) = analyses.by_length(own, untold, EDGES)
     assert alone["change_se"] == pytest.approx(standard_error(moved))
+
+
+def test_a_schedule_has_no_place_in_the_grid_of_roles():
+    embedding = SimpleNamespace(role_grid=True)
+    config = SimpleNamespace(analysis=SimpleNamespace(intervals=EDGES), seed=0, embedding=embedding)
+    run, unit = SimpleNamespace(config=config, temperatures=[Temperature(1.0)]), SimpleNamespace(name="t", sides=True)
+    result = {"type": "Retrieval", "metric": "ndcg_at_10", "truncated_share": 0.0}
+    cell = SimpleNamespace(result=result, parts=lambda: {("test", "default"): part()})
+    (row,) = _of_cell(run, Temperature(0.5), unit, cell, None)[ROLES]
+    assert (row["query_tau"], row["document_tau"], row["case"], row["score"]) == (0.5, 0.5, "both", 0.5)
+    assert _of_cell(run, Temperature.of({"log_length": 64}), unit, cell, None)[ROLES] == []

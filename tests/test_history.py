@@ -5,13 +5,15 @@ import threading
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from nights_by_hand import summary
 from rich.console import Console
 
-from jobs import commands, history, night_figures, nights
+from jobs import commands, config, history, night_figures, nights, schema
 from jobs.errors import UsageError
 from jobs.night_schema import HISTORY
+from jobs.runs import GIVEN, Run
 from jobs.storage import Storage
 
 MEASURED = '{"max_length": 512}'
@@ -189,6 +191,123 @@ def test_pruning_touches_no_other_run_and_nothing_outside_the_nights(tmp_path):
     assert nights.prune_record(record, None, 1) == []
     assert replaced.exists("texts")
     assert outside.exists("texts")
+
+
+def test_nights_of_one_name_are_pruned_without_those_of_another(tmp_path):
+    every = [(f"2026-11-0{day}", name) for day in (1, 2) for name in ("law", "news")]
+    folders = {f"{name}-{night}": night_folder(tmp_path, f"{name}-{night}", f"{name}{night}") for night, name in every}
+    rows = [row(night, name=name, run=f"{name}{night}", folder=f"{name}-{night}") for night, name in every]
+    record = recorded(tmp_path, *rows)
+    assert nights.prune_record(record, "news", 1) == ["news-2026-11-01"]
+    assert [name for name, folder in folders.items() if not folder.exists("texts")] == ["news-2026-11-01"]
+    assert nights.prune_record(record, None, 1) == ["law-2026-11-01"]
+
+
+def tonight(tmp_path, night="2026-11-03"):
+    """A run of a night beside the record."""
+    out = str(tmp_path / night)
+    settings = {"out": out, "night": night, "corpus": {"source": "x"}, "record": {"history": str(tmp_path / "history")}}
+    return Run(config.resolve(settings), Storage(out), [GIVEN], [], False)
+
+
+def test_what_pruning_came_to_is_told_and_its_failure_costs_no_night(tmp_path, monkeypatch):
+    every = [f"2026-11-{day:02d}" for day in range(1, 4)]
+    folders = [night_folder(tmp_path, night, f"run{night[-2:]}") for night in every]
+    recorded(tmp_path, *map(row, every))
+    assert nights.pruned(tonight(tmp_path), 2) == "the embeddings of 1 old night removed"
+    assert [folder.exists("texts") for folder in folders] == [False, True, True]
+    assert nights.pruned(tonight(tmp_path), 2) == "the embeddings of 0 old nights removed"
+    assert folders[0].read_json(nights.PRUNED)["removed"] == ["texts", "factors", "neighbours", "queries"]
+
+    def refused(self, name):
+        raise PermissionError(13, f"Permission denied\nby {self.root}")
+
+    monkeypatch.setattr(Storage, "remove", refused)
+    assert nights.pruned(tonight(tmp_path), 1) == "old nights keep their embeddings: [Errno 13] Permission denied"
+    assert [folder.exists("texts") for folder in folders] == [False, True, True]
+
+
+def texts_of(folder, contents, model="m"):
+    """Leave the texts of a run: digests of their contents by id, in parts of two."""
+    ids = list(contents)
+    for part, first in enumerate(range(0, len(ids), 2)):
+        some = ids[first : first + 2]
+        table = pa.table({"text_id": some, "content_sha": [contents[text_id] for text_id in some]})
+        folder.write_table(f"texts/model={model}/temperature=1.0/part-{part}.parquet", table)
+
+
+def test_texts_are_compared_with_those_of_the_night_before_unless_they_are_gone(tmp_path):
+    recorded(tmp_path, row("2026-11-01"), row("2026-11-02"))
+    run, before = tonight(tmp_path), Storage(str(tmp_path / "2026-11-02"))
+    this = {"run": "run03", "night": "2026-11-03"}
+    before.write_json("run.json", {"run": "run02"})
+    unknown = dict.fromkeys(("texts_added", "texts_removed", "texts_edited"))
+    texts_of(run.storage, {"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"})
+    assert nights._changed_texts(run, this) == unknown  # The night before was pruned.
+    texts_of(before, {"b": "2", "c": "0", "x": "9"})
+    texts_of(before, {"b": "2"}, "n")  # Another model's, of the same texts but for those it rejected.
+    assert nights.changed_texts(run, this) == {"texts_added": 3, "texts_removed": 1, "texts_edited": 1}
+    run.storage.remove("texts")
+    assert nights._changed_texts(run, this) == unknown
+    texts_of(run.storage, {"a": "1"})
+    before.write("run.json", b"{")
+    with pytest.raises(ValueError, match="Expecting"):
+        nights._changed_texts(run, this)
+    assert nights.changed_texts(run, this) == unknown  # Damaged, it costs no more than this.
+
+
+def measured_by(max_length, **analysis):
+    given = {"corpus": {"max_characters": 100}, "embedding": {"long": "truncate", "precision": "float32"}}
+    return given | {"analysis": {"intervals": [0, 32], "neighbours": 3} | analysis}, max_length
+
+
+def audit_folder(tmp_path, without):
+    """A finished run at τ = 1, by a version that lacks some columns."""
+    storage, settings = Storage(str(tmp_path / "audit")), measured_by(512)
+    table = schema.COLLAPSE_SUMMARY.build_rows(
+        [{c.name: row("2026-11-01")[c.name] for c in schema.COLLAPSE_SUMMARY.columns}]
+    )
+    storage.write_table("tables/collapse_summary.parquet", table.drop_columns(without))
+    model = {"fingerprint": "aaaa", "max_length": settings[1]}
+    storage.write_json("run.json", {"run": "run01", "config": settings[0], "models": {"model-aaaa": model}})
+    return storage
+
+
+def test_a_finished_audit_is_the_baseline_of_what_is_measured_alike(tmp_path):
+    storage = audit_folder(tmp_path, without=["prefix_gap"])
+    alike, longer = (history.measured(*measured_by(length)) for length in (512, 256))
+    other = history.measured(*measured_by(512, neighbours=10))
+    nights_rows = [
+        row("2026-11-02", measured=alike), row("2026-11-02", measured=longer), row("2026-11-02", measured=other),
+        row("2026-11-02", model="bbbb", measured=alike), row("2026-11-02", measured=alike) | {"temperature": "0.8"},
+    ]  # fmt: skip
+    same, *others = history.of_run(storage.root, nights_rows)
+    assert same.label == f"the run {storage.root}"
+    assert same.row["cosine_mean"] == row("2026-11-01")["cosine_mean"]
+    assert same.row["prefix_gap"] is None  # The older version did not have it.
+    assert [found.row for found in others] == [None] * 4
+    assert [found.label for found in others] == [
+        "it is measured otherwise than the baseline: max_length was 512 and is 256",
+        "it is measured otherwise than the baseline: neighbours was 3 and is 10",
+        f"the model is another than in the baseline run {storage.root}",
+        f"this temperature was not measured in the baseline run {storage.root}",
+    ]
+
+
+def test_a_run_of_another_command_is_no_baseline(tmp_path):
+    storage = Storage(str(tmp_path / "pairs"))
+    for record, told in (({"command": "pairs"}, "pairs"), ({}, "another command")):
+        storage.write_json("run.json", record)
+        with pytest.raises(UsageError) as caught:
+            history.of_run(storage.root, [])
+        assert str(caught.value) == f"--baseline '{storage.root}' is a run of tempscale {told}; give an audit's"
+
+
+def test_a_run_without_figures_leaves_no_part(tmp_path):
+    storage = recorded(tmp_path)
+    history.add(storage, [])
+    assert history.part([]) is None
+    assert storage.names() == []
 
 
 def test_the_record_is_printed_and_drawn(tmp_path, capsys):

@@ -1,10 +1,14 @@
 """Lance and Delta tables: every row once, in order, at one version; a sentence where the package or table is missing."""
 
+import json
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pytest
 
 from jobs import config, corpus, lakes, sources
 from jobs.errors import UsageError
+from jobs.readers import Columns
 from jobs.storage import Storage
 
 ROWS = [{"id": f"t{i:03d}", "text": f"text number {i}", "other": i} for i in range(250)]
@@ -66,3 +70,43 @@ def test_a_missing_column_table_or_package_is_named(tmp_path, kind, monkeypatch)
     monkeypatch.setattr(lakes.importlib, "import_module", absent)
     with pytest.raises(UsageError, match=rf"pip install 'tempscale\[{kind}\]'"):
         list(sources.rows(config.Corpus.model_validate({"source": source})))
+
+
+def test_what_cannot_be_looked_into_is_no_table_and_told_where_it_is_opened():
+    source = "nosuchscheme://bob:SECRET@host/texts"
+    assert lakes.kind(source) is None
+    with pytest.raises(UsageError, match=r"'nosuchscheme://\*\*\*@host/texts' cannot be opened"):
+        list(sources.rows(config.Corpus.model_validate({"source": source})))
+
+
+def test_a_delta_table_of_a_feature_that_the_package_cannot_read_is_a_sentence(tmp_path):
+    source = written("delta", tmp_path)
+    feature = ["deletionVectors"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": feature, "writerFeatures": feature}
+    log = tmp_path / "texts" / "_delta_log" / "00000000000000000001.json"
+    log.write_text(json.dumps({"protocol": protocol}) + "\n")
+    with pytest.raises(UsageError, match=r"^'texts' cannot be read as a Delta table: .*deletionVectors"):
+        list(sources.rows(config.Corpus.model_validate({"source": source})))
+
+
+@pytest.mark.parametrize("kind", ["lance", "delta"])
+def test_a_table_need_not_be_read_to_its_end(tmp_path, kind):
+    found = lakes.records(written(kind, tmp_path), Columns({"id": None}, {}, {}))
+    assert next(found).values == {"id": b"t000"}
+    found.close()  # Which is no damaged table.
+    assert list(found) == []
+
+
+@pytest.mark.parametrize(("error", "told", "words"), [
+    (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
+    (RuntimeError("a page is\ndamaged"), UsageError, "^'texts.lance' cannot be read to its end: a page is; mend the table$"),
+])  # fmt: skip
+def test_a_user_who_stops_the_reading_is_heard_and_a_damaged_table_told(monkeypatch, error, told, words):
+    def stopped(columns):
+        assert columns == ["text"]
+        raise error
+
+    table = SimpleNamespace(schema=pa.schema([("text", pa.string())]), to_batches=stopped)
+    monkeypatch.setattr(lakes, "_open", lambda source: table)
+    with pytest.raises(told, match=words):
+        list(lakes.records("/data/texts.lance", Columns({"text": None}, {}, {})))

@@ -179,3 +179,60 @@ def test_a_take_over_is_recorded_with_what_was_known_of_the_dead_run(tmp_path, s
     with lock.held(storage):  # The next attempt takes nothing over.
         runs.begin(settings)
     assert len(storage.list(runs.TAKEOVERS)) == 1
+
+
+def test_a_storage_that_cannot_lock_is_used_without(tmp_path, monkeypatch):
+    def without(self, name, data):
+        raise NotImplementedError("no such step")
+
+    monkeypatch.setattr(Storage, "create", without)
+    storage, done = Storage(str(tmp_path)), []
+    with lock.held(storage):
+        done.append(storage.list(""))
+    assert done == [[]]
+    assert storage.list("") == []
+
+
+def test_a_lock_that_goes_while_it_is_looked_at_is_taken(tmp_path, monkeypatch):
+    """The other run ends between the attempt to create the file and the look into it."""
+    storage, create, tried = Storage(str(tmp_path)), Storage.create, []
+    written(storage, run="ending")
+
+    def ending(self, name, data):
+        made = create(self, name, data)
+        tried.append(made)
+        if not made:
+            self.remove(name)
+        return made
+
+    monkeypatch.setattr(Storage, "create", ending)
+    with lock.held(storage):
+        held = json.loads(storage.read(lock.NAME))
+    assert tried == [False, True]
+    assert held["pid"] == os.getpid()
+    assert "took_over" not in held  # Nobody died.
+
+
+def test_a_lock_that_another_run_took_meanwhile_is_neither_renewed_nor_removed(tmp_path):
+    storage = Storage(str(tmp_path))
+
+    class Once:
+        """Not ended at the first look, and at the second."""
+
+        def __init__(self):
+            self.answers = iter([False, True])
+
+        def wait(self, seconds):
+            return next(self.answers)
+
+    with lock.held(storage):
+        own = json.loads(storage.read(lock.NAME))
+        lock._renew(storage, own, Once())
+        renewed = json.loads(storage.read(lock.NAME))
+        assert renewed["run"] == own["run"]
+        assert renewed["renewed"] > own["renewed"]
+        written(storage, run="another")
+        others = storage.read(lock.NAME)
+        lock._renew(storage, own, Once())
+        assert storage.read(lock.NAME) == others
+    assert storage.read(lock.NAME) == others

@@ -8,6 +8,7 @@ import torch
 from tempscale.batches import NO_MEMORY, run_batches
 from tempscale.checkpoint import ModelError
 from tempscale.encoder import Encoder
+from tempscale.gathering import Pass, gather
 from tempscale.moments import token_sums
 from tempscale.tokens import Tokenizer, Tokens
 
@@ -70,6 +71,20 @@ def test_a_chunk_by_hand(chunking):
     assert tokens.text == [0, 1, 1]
     assert tokens.chunks()[1][1][1:-1] == chunking.tokenizer(["h"]).ids[0][1:-1]
     assert Tokens.of_chunks(tokens.chunks(), tokens.truncated) == tokens
+
+
+def test_chunks_without_moments_are_merged_by_their_tokens():
+    """Three tokens at (1, 0) and one at (5, 4): (3·1 + 5, 4)/4."""
+    tokens = Tokens.of_chunks([[[1, 2, 3], [4]], [[5, 6]]], [False, False])
+    passes = [
+        Pass([2, 0], torch.tensor([[7.0, 8.0], [1.0, 0.0]]), None, None, {}),
+        Pass([1], torch.tensor([[5.0, 4.0]]), None, None, {}),
+    ]
+    out = gather(tokens, passes, 2, {}, [], lambda pooled: pooled, (False, False), {})
+    assert out.embeddings.tolist() == [[2, 1], [7, 8]]
+    assert out.tokens.tolist() == [4, 2]
+    assert out.moments is None
+    assert out.factors is None
 
 
 def test_texts_within_the_window_are_as_if_never_chunked(folder, chunking):

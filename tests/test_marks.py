@@ -92,6 +92,24 @@ def test_processes_that_die_in_ever_other_texts_end_the_session(tmp_path):
     assert attempt(storage, batches, lambda batch: False) is not None
 
 
+def test_a_process_that_dies_again_and_again_before_the_model_runs_ends_the_session(tmp_path):
+    storage, batches = Storage(str(tmp_path)), [[0, 1], [2]]
+    for _ in range(7):
+        assert Marks(storage, "marks/shard.json").begin(batches) == batches
+    with pytest.raises(IncompleteRun, match=r"works on marks/shard\.json died 7 times outside of the model; look for what"):
+        Marks(storage, "marks/shard.json").begin(batches)
+
+
+@pytest.mark.parametrize("left", ["", "{", "[]", '{"doing": "shard"}'])
+def test_a_mark_that_the_fall_of_a_machine_cut_off_is_none(tmp_path, left):
+    storage, batches = Storage(str(tmp_path)), [[0, 1], [2]]
+    storage.write("marks/shard.json", left.encode())
+    forget(storage, "marks")
+    assert storage.list("marks") == []
+    storage.write("marks/shard.json", left.encode())
+    assert attempt(storage, batches, lambda batch: False) == (batches, [], False)
+
+
 # --- on Ray -----------------------------------------------------------------------------------------------------------
 
 

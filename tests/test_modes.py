@@ -5,11 +5,18 @@ import json
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from whole_run import as_lines, audited, documented
 
-from jobs import socm_top
+from jobs import actor, config, socm_sample, socm_tables, socm_top
 from jobs.errors import UsageError
+from jobs.factor_pairs import exact_pairs
+from jobs.layout import Layout
+from jobs.runs import Model, RunOf
+from jobs.socm_tables import Sample
+from jobs.storage import Storage
+from tempscale import Temperature
 from tempscale.cosine import rounding_error
 
 EDGES, TAUS, TEXTS, QUERIES, K = [0, 32, 64, 100], [1.0, 0.8], 230, 20, 4
@@ -290,3 +297,92 @@ def test_bfloat16_moves_no_mean_and_other_cosines_within_their_bound(finished, t
         assert 0 < moved["largest_mean_error"] < bound / 2
     assert "rounded to bfloat16" in (out / "report.html").read_text("utf-8")
     assert "cosine_rounding" not in next(iter(json.loads((finished / "run.json").read_text())["models"].values()))
+
+
+# --- steps by hand, without a run -------------------------------------------------------------------------------------
+
+
+def laid_out(*sizes):
+    """A layout of so many texts in each length interval, all of the corpus."""
+    interval = np.repeat(np.arange(len(sizes)), sizes)
+    count = np.arange(len(interval))
+    ids = np.array([f"t{k}" for k in count], dtype=object)
+    return Layout(ids, 10 + 32 * interval, interval, count * 0, count, (0, 32, 64)[: len(sizes)], len(interval))
+
+
+def test_a_sample_by_length_interval_is_as_large_as_the_error_asks_or_in_proportion():
+    """Four long texts are 0.5 from one another and 0, 0.2, 0.4, 0.6 from two short ones, of which too few are known.
+
+    v = 0.2/3 between, so 2v/0.03² = 148.15 texts, 148.15/(1 + 148.15/100) = 59.7 of a hundred.
+    """
+    value = np.full((6, 6), 0.5)
+    value[:4, 4:] = np.array([0, 0.2, 0.4, 0.6])[:, None]
+    value[4:, :4] = value[:4, 4:].T
+    np.fill_diagonal(value, np.nan)
+    interval, ids = np.array([0, 0, 0, 0, 1, 1]), np.array([f"t{k}" for k in range(6)], dtype=object)
+    pilot = Sample(ids, interval, interval, value, value, value, None)
+    texts = laid_out(100, 2)
+    assert socm_sample.wanted_sizes([pilot], texts, 0.03, 62).tolist() == [60, 2]
+    assert socm_sample.wanted_sizes([pilot], texts, 0.03, 31).tolist() == [30, 2]  # Two of each are needed for a pair.
+    assert socm_sample.wanted_sizes([pilot], texts, 0.3, 62).tolist() == [40, 2]  # No fewer than in the pilot.
+
+
+def test_of_no_pairs_none_is_ranked_and_no_task_begins():
+    none = np.empty(0, dtype=np.int64)
+    found = exact_pairs(None, None, np.empty(0, object), none, none, config.Analysis.model_validate({}))
+    assert [len(column) for column in found] == [0] * 5
+    assert socm_tables.best(found, found.value, np.empty(0, object), none, 5) == []
+
+
+@pytest.fixture
+def shard(tmp_path):
+    """A run of two temperatures whose one shard has four texts, its model a small one of single letters."""
+    storage = Storage(str(tmp_path / "run"))
+    texts = ["some letters", "other letters", "more of them", "a few"]
+    storage.write_table("shards/part-00000.parquet", pa.table({"text_id": [f"t{k}" for k in range(4)], "text": texts}))
+    temperatures = [Temperature(1.0), Temperature(0.8)]
+    return RunOf(None, storage, [], temperatures, False), {"shards": [{"name": "shards/part-00000.parquet", "texts": 4}]}
+
+
+def test_factors_are_asked_for_under_the_temperatures_that_are_searched(shard, monkeypatch):
+    run, index = shard
+    asked = []
+
+    class Noting:
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def work(self, process, pieces):
+            asked.append((process, pieces))
+            return []
+
+    monkeypatch.setattr(socm_top, "Crew", Noting)
+    model = Model("tiny", "tiny", "", 64)
+    socm_top._factors(run, None, model, laid_out(4), index, {"0.8": np.array([0, 2])}, "partials/top-seeds")
+    ((process, pieces),) = asked
+    assert process is socm_top.leave_survivors
+    assert pieces[0].to_pylist() == [{"temperature": "0.8", "text_id": text} for text in ("t0", "t2")]
+    assert pieces[0].schema.metadata == {b"kind": b"partials/top-seeds", b"shard": b"shards/part-00000.parquet"}
+
+
+def test_factors_are_left_under_the_temperatures_that_want_some(shard, tiny_folder):
+    run, _ = shard
+    model = Model("tiny", str(tiny_folder("bert")), "", 64)
+    worker = actor.ModelActor(run.storage, model, [1.0, 0.8], {"token_budget": 90}, 0)
+    work = pa.table({"temperature": ["0.8"] * 2, "text_id": ["t2", "t0"]})
+    work = work.replace_schema_metadata({"kind": "partials/top-seeds", "shard": "shards/part-00000.parquet"})
+    assert socm_top.leave_survivors(worker, 0, work) == {"number": 0, "texts": 2}
+    (name,) = run.storage.list("partials/top-seeds")
+    assert name == run.part("partials/top-seeds", model, Temperature(0.8), 0)
+    found = run.storage.read_table(name)
+    assert found.column("text_id").to_pylist() == ["t2", "t0"]
+    texts = run.storage.read_table("shards/part-00000.parquet").column("text").to_pylist()
+    expected = worker.encoder.encode(texts, factors=True).factors  # Still under 0.8, the temperature of its last work.
+    for row, k in zip(found.to_pylist(), (2, 0), strict=True):
+        np.testing.assert_array_equal(np.float32(row["factor"]).reshape(row["rank"], -1), expected[k][1].numpy())

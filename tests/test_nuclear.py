@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tempscale import bidiagonal, nuclear
 from tempscale.bidiagonal import nuclear_norms
-from tempscale.nuclear import all_nuclear_norms, cross_nuclear_norms
+from tempscale.nuclear import all_nuclear_norms, cross_nuclear_norms, paired_nuclear_norms
 from tempscale.socm import pairwise_socm
 
 LANES = 16
@@ -352,6 +352,33 @@ def test_blocks_past_the_largest_of_the_lanes_are_right():
     first, second = factors([600, 3], 640, seed=1), factors([520, 600], 640, seed=2)
     assert nuclear._LARGEST_BLOCK < 600 * 520
     assert_right(cross_nuclear_norms(first, second), first, second)
+
+
+def test_no_texts_have_no_norms():
+    found = all_nuclear_norms([])
+    assert found.shape == (0, 0)
+    assert found.dtype == torch.float64
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0), (1, 3)])
+def test_a_listed_pair_with_a_text_of_rank_zero_has_no_norm(first, second):
+    assert paired_nuclear_norms(factors([3, 0, 5, 0]), [first], [second]).tolist() == [0.0]
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0)])
+def test_a_listed_pair_too_large_for_lanes_has_the_norm_of_its_block(first, second):
+    """600 × 500 times the number 2: one singular value, 2·√(600·500)."""
+    tall, wide = torch.zeros(600, 3), torch.zeros(500, 3)
+    tall[:, 0], wide[:, 0] = 1, 2
+    assert len(tall) * len(wide) > nuclear._LARGEST_BLOCK
+    found = paired_nuclear_norms([tall, wide, *factors([4], dim=3)], [first], [second])
+    assert found.tolist() == [pytest.approx(2 * (600 * 500) ** 0.5, rel=1e-4)]
+
+
+def test_a_regularized_text_of_rank_zero_leaves_the_root_of_epsilon_in_every_dimension():
+    """Σ_2 = 0: tr (εI)^½ = d·√ε."""
+    found = cross_nuclear_norms(factors([3, 1], dim=4), factors([0, 0], dim=4), regularization=0.01)
+    assert found.tolist() == [[pytest.approx(0.4)] * 2] * 2
 
 
 def test_double_precision_stays_double():

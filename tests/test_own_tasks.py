@@ -1,8 +1,11 @@
 """Data sets of one's own through mteb: scores of sentence-transformers' own evaluators, items, and clear sentences."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from whole_run import documented
 
@@ -11,6 +14,7 @@ from jobs.evaluate_config import EvaluateConfig, OwnTask
 from jobs.strict import checked
 from tempscale import Encoder
 from tempscale.temperature import Temperature
+from tempscale.tiles import keyed_hash
 
 mteb = pytest.importorskip("mteb")
 
@@ -209,6 +213,15 @@ def test_wrong_qrels_are_sentences(tmp_path, retrieval, qrels, words):
     ({"type": "sts"}, [{"sentence1": "a", "sentence2": "b", "score": 1}] * 3, "no two pairs of different score"),
     ({"type": "reranking"}, [{"query": "", "positives": ["a"], "negatives": []}], "the query is empty"),
     ({"type": "reranking"}, [{"query": "q", "positives": [], "negatives": ["a"]}], "positives must be a list of texts"),
+    ({"type": "reranking"}, [{"query": "q", "positives": ["a"], "negatives": "b"}], "negatives must be a list of texts;"),
+    ({"type": "reranking", "where": {"kind": "z"}}, [{"query": "q", "positives": ["a"], "negatives": [], "kind": "y"}],
+     r"l\.jsonl' has no row to ask$"),
+    ({"type": "sts"}, [{"sentence1": "a", "sentence2": "b", "score": "nan"}], "the score nan is not finite"),
+    ({"type": "sts"}, [{"sentence1": "a", "sentence2": "b", "score": "-inf"}], "the score -inf is not finite"),
+    ({"type": "sts", "where": {"of": "z"}}, [{"sentence1": "a", "sentence2": "b", "score": k, "of": "y"} for k in (1, 2)],
+     "no two pairs of different score"),
+    ({"type": "clustering"}, [{"id": 1.5, "text": "a", "label": "x"}], "neither a string nor a whole number but float"),
+    ({"type": "clustering"}, [{"id": k, "text": "a", "label": "x"} for k in ("7", 7)], "l.jsonl:1: the id '7' was there"),
 ])  # fmt: skip
 def test_wrong_rows_are_sentences(tmp_path, own, rows, words):
     with pytest.raises(UsageError, match=f"^task 'mine': .*{words}"):
@@ -277,3 +290,155 @@ def test_real_pairs_and_claims_score_as_sentence_transformers_scores_them(tmp_pa
     expected = InformationRetrievalEvaluator(claims, texts, relevant, show_progress_bar=False)(plain)
     assert main_score(cell) == pytest.approx(expected["cosine_ndcg@10"], abs=1e-4)
     assert 0.5 < main_score(cell) < 1
+
+
+def test_a_line_that_cannot_be_read_is_named(tmp_path):
+    source = lines(tmp_path / "l.jsonl", [{"text": "a", "label": "x"}])
+    (tmp_path / "l.jsonl").write_text((tmp_path / "l.jsonl").read_text() + "{broken\n")
+    with pytest.raises(UsageError) as caught:
+        task_of({"name": "mine", "type": "clustering", "source": source})
+    assert str(caught.value) == "task 'mine': row l.jsonl:1: the line is not valid JSON; mend the row or leave it out"
+
+
+def test_a_value_that_python_has_no_object_for_is_told_as_one(tmp_path):
+    years = pa.array([2**45], pa.timestamp("s"))  # After the year 9999.
+    pq.write_table(pa.table({"sentence1": ["a"], "sentence2": ["b"], "score": years}), tmp_path / "s.parquet")
+    with pytest.raises(UsageError, match=r"row s\.parquet:0: the score a value that cannot be read is no number; mend"):
+        task_of({"name": "mine", "type": "sts", "source": str(tmp_path / "s.parquet")})
+
+
+@pytest.mark.parametrize("column", [
+    pa.array([2**45, 2**45 + 1, 3], pa.timestamp("s")), pa.array([b"\xff", b"\xfe", b"a"]),
+])  # fmt: skip
+def test_labels_that_are_dates_or_bytes_are_refused(tmp_path, column):
+    pq.write_table(pa.table({"text": ["a", "b", "c"], "label": column}), tmp_path / "l.parquet")
+    with pytest.raises(UsageError, match=r"row l\.parquet:0: the label .* is neither a string nor a whole number; mend"):
+        task_of({"name": "mine", "type": "clustering", "source": str(tmp_path / "l.parquet")})
+
+
+# --- rows that are asked for ------------------------------------------------------------------------------------------
+
+
+def test_of_a_retrieval_only_the_queries_asked_for_are_taken_and_their_relevance(tmp_path):
+    queries = [{"id": k, "text": f"query {k}", "type": "good" if k % 2 else "other"} for k in range(4)]
+    own = {
+        "name": "r", "type": "retrieval", "where": {"type": "good"}, "qrels": str(tmp_path / "qrels.tsv"),
+        "corpus": lines(tmp_path / "c.jsonl", [{"id": f"d{k}", "text": "a", "title": "b" * k} for k in range(2)]),
+        "queries": lines(tmp_path / "q.jsonl", queries),
+    }  # fmt: skip
+    (tmp_path / "qrels.tsv").write_text("qid\tdocid\trel\n0\td0\t1\n1\td1\t2\n1\td1\t2\n3\td0\t0\n2\tgone\t1\n")
+    data = task_of(own).dataset["default"]["test"]
+    assert data["queries"].to_list() == [{"id": "1", "text": "query 1"}, {"id": "3", "text": "query 3"}]
+    assert data["relevant_docs"] == {"1": {"d1": 2}, "3": {"d0": 0}}
+    assert data["corpus"].to_list() == [{"id": "d0", "title": "", "text": "a"}, {"id": "d1", "title": "b", "text": "a"}]
+    # Without the filter all four are asked, and what the qrels name must be there.
+    with pytest.raises(UsageError, match="name 1 × a document that is not there, such as 'gone'"):
+        task_of(own | {"where": {}})
+
+
+@pytest.mark.parametrize(("side", "text", "words"), [
+    ("qrels", "left\tright\nq0\td0\n", "row qrels.tsv:0: no query and document; name the columns query_id, doc_id and"),
+    ("qrels", "query_id\tdoc_id\trel\nq0\td0\t0.5\n", "the relevance '0.5' is no whole number, which trec_eval"),
+    ("qrels", "query_id\tdoc_id\trel\nq0\td0\tinf\n", "the relevance 'inf' is no number"),
+    ("qrels", "query_id\tdoc_id\trel\nq0\td0\t1\nq0\td0\t2\n", "'q0' and document 'd0' were there with another relevance"),
+    ("corpus", '{"id": 1.5, "text": "a"}\n', "row corpus.jsonl:0: the id is neither a string nor a whole number but float"),
+    ("corpus", '{"id": null, "text": "a"}\n', "row corpus.jsonl:0: the id is neither .* but NoneType; mend the row"),
+    ("corpus", '{"id": "a", "text": "a"}\n' * 2, "row corpus.jsonl:1: the id 'a' was there before; mend the row"),
+    ("queries", '{"id": 1, "text": "a"}\n{"id": "1", "text": "b"}\n', "row queries.jsonl:1: the id '1' was there before"),
+])  # fmt: skip
+def test_wrong_sides_of_a_retrieval_are_sentences(tmp_path, retrieval, side, text, words):
+    file = tmp_path / (f"{side}.tsv" if side == "qrels" else f"{side}.jsonl")
+    file.write_text(text)
+    with pytest.raises(UsageError, match=f"^task 'beginnings': .*{words}"):
+        task_of(retrieval | {side: str(file)})
+
+
+def test_of_a_reranking_only_the_rows_asked_for_are_taken(tmp_path):
+    rows = [
+        {"query": "first", "positives": ["a", "b"], "negatives": ["c"], "kind": "other"},
+        {"query": "second", "positives": ["b"], "negatives": ["b", "c"], "kind": "good"},
+        {"query": "third", "positives": ["d"], "negatives": ["b"], "kind": "good"},
+    ]
+    own = {"name": "r", "type": "reranking", "source": lines(tmp_path / "l.jsonl", rows), "where": {"kind": "good"}}
+    data = task_of(own).dataset["default"]["test"]
+    assert data["queries"].to_list() == [{"id": "q1", "text": "second"}, {"id": "q2", "text": "third"}]
+    assert {row["id"]: row["text"] for row in data["corpus"]} == {"d0": "b", "d1": "c", "d2": "d"}
+    # What stands on both sides is relevant.
+    assert data["relevant_docs"] == {"q1": {"d0": 1, "d1": 0}, "q2": {"d2": 1, "d0": 0}}
+    assert data["top_ranked"] == {"q1": ["d0", "d1"], "q2": ["d2", "d0"]}
+
+
+def test_of_an_sts_only_the_pairs_asked_for_are_taken_and_their_scores_are_the_range(tmp_path):
+    rows = [
+        {"sentence1": f"a{k}", "sentence2": f"b{k}", "score": score, "year": year}
+        for k, (score, year) in enumerate([(9, 2012), (1, 2013), ("2.5", 2013), (-7, 2014)])
+    ]
+    own = {"name": "s", "type": "sts", "source": lines(tmp_path / "l.jsonl", rows), "where": {"year": "2013"}}
+    task = task_of(own)
+    assert task.dataset["test"].to_list() == [
+        {"sentence1": "a1", "sentence2": "b1", "score": 1.0}, {"sentence1": "a2", "sentence2": "b2", "score": 2.5},
+    ]  # fmt: skip
+    assert (task.min_score, task.max_score) == (1.0, 2.5)
+
+
+# --- a classification by length ---------------------------------------------------------------------------------------
+
+
+class Words:
+    """Stands for a tokenizer: a token is a word, and two are special."""
+
+    max_length = 30
+
+    def __call__(self, texts, max_length):
+        return SimpleNamespace(lengths=[min(len(text.split()) + 2, max_length) for text in texts])
+
+
+def counted(tmp_path, sizes):
+    """Two labels in turn; the text of so many words."""
+    rows = [{"id": f"t{k}", "text": " ".join(["word"] * n), "label": "xy"[k % 2]} for k, n in enumerate(sizes)]
+    return {"name": "c", "type": "classification", "source": lines(tmp_path / "l.jsonl", rows)}
+
+
+def test_a_classification_is_tested_on_so_many_texts_of_each_length(tmp_path):
+    own = counted(tmp_path, [1] * 6 + [4] * 30 + [20] * 30)  # 3, 6 and 22 tokens.
+    edges, seed, most = [5, 10], 3, 4
+    everything = build(checked(OwnTask, own), seed).dataset
+    task = build(checked(OwnTask, own | {"texts_per_interval": most}), seed, Words(), edges)
+    assert task.dataset["train"].to_list() == everything["train"].to_list()
+    held = {row["id"]: len(row["text"].split()) for row in everything["test"]}
+    # Of the held texts, those of smallest keyed hash; those below the first edge are left out.
+    expected = []
+    for words in (4, 20):
+        own_ids = sorted((i for i, n in held.items() if n == words), key=lambda i: keyed_hash(i, seed))
+        assert len(own_ids) > most
+        expected += sorted(own_ids[:most])
+    assert task.dataset["test"]["id"] == expected
+    assert not any(task.dataset["test"]["window"])
+    by_label = {"x": 0, "y": 1}
+    assert task.dataset["test"]["label"] == [by_label["xy"[int(i[1:]) % 2]] for i in expected]
+
+
+def test_an_interval_of_a_classification_with_too_few_texts_is_filled_with_windows(tmp_path):
+    own = counted(tmp_path, [20] * 40)
+    task = build(checked(OwnTask, own | {"texts_per_interval": 5, "windows": True}), 0, Words(), [8, 12])
+    rows = task.dataset["test"].to_list()
+    assert [row["window"] for row in rows] == [True] * 5 + [False] * 5
+    for row in rows[:5]:
+        first, last = map(int, row["id"].partition("[")[2].rstrip("]").split(":"))
+        assert 8 <= last - first + 2 < 12
+        assert row["text"] == " ".join(["word"] * (last - first))
+        assert row["label"] == int(row["id"].partition("[")[0][1:]) % 2
+    # Where no lengths are told, all test rows are taken as they are.
+    assert not any(build(checked(OwnTask, own | {"texts_per_interval": 5}), 0).dataset["test"]["window"])
+
+
+@pytest.mark.parametrize(("more", "told"), [
+    ({"test_share": 1 - 1e-12}, "among the 0 rows to learn from; give more rows"),
+    ({"test_share": 1e-12}, "among the 0 rows to test on; give more rows"),
+    ({"texts_per_interval": 1}, "among the 1 rows to test on; give more rows"),
+])  # fmt: skip
+def test_a_classification_needs_two_labels_on_either_side(tmp_path, more, told):
+    own = checked(OwnTask, counted(tmp_path, [4] * 20) | more)
+    with pytest.raises(UsageError) as caught:
+        build(own, 0, Words(), [0])
+    assert str(caught.value) == f"task 'c': fewer than two labels {told}"

@@ -16,7 +16,7 @@ from plain_audit import PlainBert
 from rich.console import Console
 from test_sampling import slow
 
-from jobs import pair_chunks, pairs_config, runs
+from jobs import pair_chunks, pair_socm, pairs_config, runs
 from jobs.errors import UsageError
 from jobs.pairs import pairs as run_pairs
 from jobs.progress import Journal
@@ -560,3 +560,28 @@ def test_wrong_usage_and_wrong_input_are_a_sentence_and_exit_code_2(tmp_path, mi
         assert words in " ".join(err.replace("│", " ").split()), err
         assert "Traceback" not in err
     assert [f.name for f in (tmp_path / "full").iterdir()] == ["precious.txt"]
+
+
+def test_a_chunk_whose_every_text_fails_is_rejected_whole(tmp_path, tiny_folder, monkeypatch):
+    lines = [{"text_a": "abc", "text_b": "xyz"}, {"text_a": "abc", "text_b": "pqr"}]
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    index, _, _ = chunked(tmp_path, tmp_path / "p.jsonl")
+    storage, model = Storage(str(tmp_path / "run")), runs.Model("tiny", str(tiny_folder("bert")), "", 64)
+    worker = pair_socm.PairActor(storage, model, [1.0, 0.8], {"token_budget": 90}, 0)
+
+    def fail(ids, device):
+        raise IndexError("index out of range in self")
+
+    monkeypatch.setattr(worker.encoder, "_hidden", fail)
+    mode = configured("p.jsonl").socm.model_dump()
+    work = pa.Table.from_pylist([{"name": index["shards"][0]["name"], **mode}])
+    assert worker.process(0, work) == {"number": 0, "pairs": 2}
+    assert [storage.rows(name) for name in storage.list("partials/pairs")] == [0, 0]
+    (name,) = storage.list("rejected/model=tiny")
+    reasons = storage.read_table(name).column("reason").to_pylist()
+    assert reasons == ["tiny: the model fails with IndexError: index out of range in self"] * 2
+
+
+def test_a_chunk_without_a_pair_embeds_nothing():
+    none = np.empty(0, dtype=np.int64)
+    assert pair_socm.PairActor._figures(None, Temperature(0.8), [], none, none, {}, None, {}).shape == (3, 0)

@@ -150,6 +150,52 @@ def test_every_node_proves_that_it_shares_the_folders(cluster, tmp_path, monkeyp
     assert not list((tmp_path / "run").glob(f"{shared.PROOF}*"))
 
 
+def test_a_node_answers_for_each_folder_and_model(tmp_path):
+    """Folders that it sees and can write, that it does not see, and whose files it cannot write."""
+    folders = [tmp_path / name for name in ("shared", "its own", "read-only")]
+    for folder in (folders[0], folders[2]):
+        Storage(str(folder)).write(f"{shared.PROOF}-token/driver", b"token")
+    Storage(str(folders[1])).write(f"{shared.PROOF}-token/driver", b"another")
+    (folders[2] / f"{shared.PROOF}-token" / "node").mkdir()  # In the way of the file that would be its answer.
+    read, models, kind = answer([str(folder) for folder in folders], [str(tmp_path), "/nowhere"], "token", "node")
+    assert read == [True, False, False]
+    assert models == [True, False]
+    assert kind == shared.processor()
+    assert (folders[0] / f"{shared.PROOF}-token" / "node").read_bytes() == b"token"
+    assert not (folders[1] / f"{shared.PROOF}-token" / "node").exists()
+
+
+def test_a_node_that_dies_while_it_is_asked_costs_nothing(tmp_path, monkeypatch):
+    """Ray as far as the question needs it: two nodes, of which the first has gone."""
+    nodes, asked = ["ab" * 28, "cd" * 28], []
+
+    class Asked:
+        def options(self, scheduling_strategy):
+            self.node = scheduling_strategy.node_id
+            return self
+
+        def remote(self, *given):
+            asked.append(self.node)
+            return self.node, given
+
+    def answered(reference):
+        node, given = reference
+        if node == nodes[0]:
+            raise ray.exceptions.NodeDiedError("it was taken away")
+        return answer(*given)
+
+    monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": n, "NodeManagerAddress": n[:2], "Alive": True} for n in nodes])
+    monkeypatch.setattr(ray, "remote", lambda **how: lambda task: Asked())
+    monkeypatch.setattr(ray, "get", answered)
+    monkeypatch.setattr(ray, "wait", lambda references, **how: (references, []))
+    out = Storage(str(tmp_path / "run"))
+    assert shared.check([("--out", out)], [str(tmp_path)]) == {shared.processor()}
+    assert asked == nodes
+    assert out.list("") == []
+    with pytest.raises(UsageError, match="model folder '/nowhere/model' is not on node cd"):
+        shared.check([("--out", out)], ["/nowhere/model"])
+
+
 @pytest.mark.soak
 def test_an_actor_that_finds_no_place_is_let_go(cluster, run, monkeypatch):
     """A cluster that is smaller than it said: what an actor without a place was given would wait for ever."""

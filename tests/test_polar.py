@@ -33,7 +33,8 @@ def value(step, x):
     return a * x + b * x**3 + c * x**5
 
 
-@pytest.mark.parametrize("smallest", sorted(polar._SMALLEST.values()))
+# At 1e-4 and 1e-9 rounding moves the points of the last exchange for ever: it ends after its 200 rounds.
+@pytest.mark.parametrize("smallest", sorted({*polar._SMALLEST.values(), 1e-4, 1e-9}))
 def test_each_quintic_is_the_closest_to_one_on_what_the_last_has_left(smallest):
     low, high = smallest, 1.0
     for step in quintics(smallest)[:-3]:

@@ -10,8 +10,8 @@ from by_hand_attention import by_hand
 from test_apply import alone, batch, random_ids, relative, run
 from tiny import HEADS
 
-from tempscale.apply import attach, attached, detach, role
-from tempscale.architectures import places
+from tempscale.apply import attach, attached, attachment, detach, role
+from tempscale.architectures import base_model, places
 from tempscale.divisors import text_temperatures
 from tempscale.temperature import Temperature, TemperatureError
 from tempscale.verify import verify
@@ -147,6 +147,26 @@ def test_an_unpadded_batch_gives_each_token_the_temperature_of_its_text():
     assert text_temperatures(STEPS, given).tolist() == [[1.0] * 3 + [0.5] * 20 + [1.0] * 5]
     found = text_temperatures(LOG, given)[0]
     assert found[[0, 3, 27]].tolist() == pytest.approx([1.0, math.log(8) / math.log(20), 1.0])
+
+
+def test_an_unpadded_batch_is_refused_where_each_text_would_need_its_own_position_bias(tiny_model):
+    model = attach(tiny_model("t5"), STEPS)
+    present = attachment(base_model(model))
+    ids = torch.zeros(1, 28, dtype=torch.long)
+    present._begin(model, (), {"input_ids": ids, "cu_seq_lens_q": torch.tensor([0, 3, 23, 28])})
+    with pytest.raises(TemperatureError, match="unpadded batches are not supported for models with a position bias"):
+        present._divide_bias([0], torch.zeros(1, HEADS, 28, 28))
+
+
+def test_a_schedule_that_is_switched_off_leaves_the_model_as_it_is_to_the_bit(tiny_model):
+    model = tiny_model("bert")
+    inputs = batch(model, random_ids(model, LENGTHS))
+    untouched = run(model, inputs)
+    present = attachment(base_model(attach(model, STEPS)))
+    present.enabled = False
+    assert torch.equal(run(model, inputs), untouched)
+    present.enabled = True
+    assert not torch.equal(run(model, inputs), untouched)
 
 
 def test_without_a_mask_every_token_counts():

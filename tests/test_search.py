@@ -355,3 +355,15 @@ def test_embeddings_that_are_not_finite_are_refused_and_leave_no_trace(tiny_fold
         layer_temperatures(encoder, *prefixes(encoder))
     assert attached(encoder.model) is None
     assert all(parameter.requires_grad for parameter in encoder.model.parameters())
+
+
+def test_a_search_that_cannot_begin_leaves_the_temperature_as_it_was(double):
+    encoder = double()
+    encoder.set_temperature(0.8)
+    with pytest.raises(TemperatureError, match="layers"), search._searching(encoder, torch.ones(LAYERS + 1)):
+        pass
+    assert encoder.temperature == Temperature(0.8)
+    encoder.set_temperature(1.0)
+    with pytest.raises(TemperatureError, match="layers"), search._searching(encoder, torch.ones(LAYERS + 1)):
+        pass
+    assert attached(encoder.model) is None

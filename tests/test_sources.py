@@ -7,7 +7,9 @@ import http.server
 import itertools
 import json
 import lzma
+import sys
 import threading
+import types
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -342,3 +344,23 @@ def test_errors_of_others_are_told_without_secrets():
     with pytest.raises(UsageError, match=r"cannot be opened|is not there") as caught:
         rows(source)
     assert "SEC" not in str(caught.value)
+
+
+def test_a_module_that_is_no_python_costs_only_its_own_docstrings(tmp_path, monkeypatch):
+    folder = tmp_path / "package_with_a_broken_file"
+    folder.mkdir()
+    write(folder / "__init__.py", b'"""The package."""')
+    write(folder / "a.py", b"print 'of another century'")
+    write(folder / "b.py", b'"""With a NUL.\0"""')
+    write(folder / "c.py", b'def f():\n    """A function."""\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    found = rows(f"docstrings:{folder.name}")
+    assert [(row.id, row.text) for row in found] == [
+        (folder.name, "The package."), (f"{folder.name}.c.f", "A function."),
+    ]  # fmt: skip
+
+
+def test_a_module_that_nobody_installed_is_no_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "made_by_hand", types.ModuleType("made_by_hand"))  # It has no __spec__.
+    with pytest.raises(UsageError, match="no package 'made_by_hand' is installed here"):
+        rows("docstrings:made_by_hand")

@@ -7,7 +7,7 @@ import pytest
 
 from jobs import pairs_schema, parts, schema
 from jobs.columns import Table
-from jobs.errors import IncompleteRun
+from jobs.errors import IncompleteRun, UsageError
 from jobs.storage import Storage
 
 
@@ -74,6 +74,53 @@ def test_a_full_disk_is_an_incomplete_run_and_leaves_nothing_half(tmp_path, monk
     with pytest.raises(IncompleteRun, match="the disk is full"):
         storage.write("a/b.parquet", b"x")
     assert list((tmp_path / "a").iterdir()) == []
+
+
+def test_a_storage_that_nobody_knows_is_a_sentence_without_secrets():
+    storage = Storage("nosuchscheme://bob:SECRET@host/run")
+    for ask in (storage.check_reachable, lambda: storage.exists("a")):
+        with pytest.raises(
+            UsageError, match=r"^'nosuchscheme://\*\*\*@host/run' cannot be opened: .*nosuchscheme"
+        ) as caught:
+            ask()
+        assert "SECRET" not in str(caught.value)
+
+
+def test_of_two_that_create_a_file_the_first_does(storage):
+    assert storage.create("lock", b"first")
+    assert not storage.create("lock", b"second")
+    assert storage.read("lock") == b"first"
+
+
+@pytest.mark.parametrize("answer", [
+    "An error occurred (PreconditionFailed) when calling the PutObject operation",
+    "412, At least one of the pre-conditions you specified did not hold.",
+])  # fmt: skip
+def test_a_store_may_say_in_its_own_words_that_a_file_is_there(monkeypatch, answer):
+    storage = Storage("memory://answers/run")
+
+    def refused(path, data, mode):
+        assert (path, data, mode) == (storage.path("lock"), b"x", "create")
+        raise OSError(answer)
+
+    monkeypatch.setattr(storage._fs[0], "pipe_file", refused)
+    assert storage.create("lock", b"x") is False
+
+
+@pytest.mark.parametrize(("error", "told", "words"), [
+    (OSError("the network is down"), OSError, "^the network is down$"),
+    (TypeError("unexpected keyword 'mode'"), NotImplementedError, "^'memory://answers/run' is on a storage without"),
+    (ValueError("mode create"), NotImplementedError, "is on a storage without such a step"),
+])  # fmt: skip
+def test_what_else_goes_wrong_while_a_file_is_created_is_no_file_that_is_there(monkeypatch, error, told, words):
+    storage = Storage("memory://answers/run")
+
+    def fails(path, data, mode):
+        raise error
+
+    monkeypatch.setattr(storage._fs[0], "pipe_file", fails)
+    with pytest.raises(told, match=words):
+        storage.create("lock", b"x")
 
 
 def test_schema_rejects_missing_and_unknown_columns():

@@ -75,6 +75,20 @@ def test_it_does_not_depend_on_how_the_product_is_cut(monkeypatch):
     assert sorted(map(tuple, whole[0].tolist())) == sorted(map(tuple, cut[0].tolist()))
 
 
+def test_of_more_texts_than_a_product_holds_each_pair_is_kept_once(monkeypatch):
+    """Unit vectors of 40 axes: a cosine is 1 on the same axis and 0 on two, to the bit."""
+    monkeypatch.setattr(module, "_ROWS", 64)
+    monkeypatch.setattr(module, "_COLUMNS", 96)
+    axis = np.random.default_rng(6).integers(0, 40, 300)
+    rows, trace = np.eye(40, dtype=np.float32)[axis], np.ones(len(axis), np.float32)
+    places, cosines, ranking = survivors(rows, trace, rows, trace, diagonal=True, socm=0.6, same_mean=0.5, cosine=0.5)
+    expected = np.argwhere(np.triu(axis[:, None] == axis[None], 1))
+    assert len(expected) > 500
+    assert sorted(map(tuple, places.tolist())) == sorted(map(tuple, expected.tolist()))
+    assert (cosines == 1).all()
+    assert (ranking == 2).all()  # (1 + 1)/2 · (1 + 1)/4 = 0.5 is below the threshold of the other.
+
+
 def test_nothing_left_is_empty():
     rows, trace = units(20, 3), np.ones(20, np.float32)
     places, cosines, ranking = survivors(rows, trace, rows, trace, diagonal=True, socm=5.0, same_mean=5.0, cosine=2.0)

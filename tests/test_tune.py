@@ -8,9 +8,11 @@ import re
 import shlex
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from rich.console import Console
 from scipy import stats
@@ -30,7 +32,7 @@ from jobs.tune import tune
 from jobs.tune_config import TuneConfig
 from jobs.tune_schema import COLLAPSE, INTERVALS, SCORES
 from tempscale import Encoder, Temperature
-from tempscale.search import layer_temperatures
+from tempscale.search import Cosines, Found, layer_temperatures
 from tempscale.tiles import keyed_hash
 
 TOKENS, SEED, PAIRS = 96, 3, 120
@@ -278,6 +280,38 @@ def test_texts_of_tasks_serve_the_search_of_layers(scored, tmp_path, texts, smal
     found = tune_layers._long_texts(begun, begun.models[0])
     assert len(set(found)) == 8
     assert set(found) <= {text.strip() for text in texts[: PAIRS + 60]} | set(texts[: PAIRS + 60])
+
+
+@pytest.mark.parametrize(
+    ("taus", "after", "kept"),
+    [([0.8, 1.1], 0.4, [0.8, 1.1]), ([0.8, 1.1], 0.5, None), ([0.8, 1.1], 0.6, None), ([0.8, 0.8], 0.4, None)],
+)
+def test_a_search_that_gains_nothing_or_finds_one_temperature_gives_no_candidate(monkeypatch, taus, after, kept):
+    before = Cosines(0.5, 0.5, 0.4, 0.0)
+    asked = []
+
+    def found(encoder, short, long, **settings):
+        asked.append((short, long, settings))
+        return Found(taus, before, before._replace(objective=after), [])
+
+    monkeypatch.setattr("tempscale.search.layer_temperatures", found)
+    tokenizer = lambda texts, n: SimpleNamespace(ids=[[n] for _ in texts])  # noqa: E731
+    worker = SimpleNamespace(encoder=SimpleNamespace(tokenizer=tokenizer))
+    settings = {"tokens": "96", "steps": "2", "seed": "3"}
+    report = tune_layers.leave_layers(worker, 0, pa.table({"text": ["a", "b"]}).replace_schema_metadata(settings))
+    assert asked == [([[32], [32]], [[96], [96]], {"steps": 2, "seed": 3})]
+    told = report["found"]
+    assert told["temperatures"] == kept
+    assert told["note"] == ("0.8, 1.1 from 2 texts" if kept else "the search found nothing better than τ 1 in every layer")
+    assert (told["objective_before"], told["objective_after"]) == (0.5, after)
+
+
+def test_rows_without_a_text_are_passed_over_in_the_search_for_long_ones(tmp_path):
+    corpus = tmp_path / "texts.jsonl"
+    corpus.write_text(as_lines([{"text": "   "}, {"text": "a text"}, {"text": None}, {"text": "another one"}]))
+    data = settings(tmp_path / "run", corpus, "a model")
+    data["corpus"]["max_characters"] = 7
+    assert list(tune_layers._texts(SimpleNamespace(config=checked(TuneConfig, data)), None)) == ["a text", "another"]
 
 
 def test_too_few_long_texts_leave_the_layers_out(tmp_path, small_model):

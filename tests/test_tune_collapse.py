@@ -11,7 +11,7 @@ from whole_run import as_lines, audited, documented
 
 from jobs.errors import UsageError
 from jobs.storage import Storage
-from jobs.tune_collapse import Seen, by_interval, choose, exposure, kept, prefix_gap, seen
+from jobs.tune_collapse import Seen, _fairer, by_interval, choose, exposure, kept, prefix_gap, seen
 
 EDGES, KEEP = [0, 32, 64], 0.9
 N, PROBED, K = 40, 40, 4
@@ -329,3 +329,11 @@ def test_without_probe_or_neighbours_there_is_nothing_to_read(audit, tmp_path):
     assert own.probe.is_empty()
     assert own.probe.columns == ["text_id", "group", "inside"]
     assert own.near == {}
+
+
+def test_an_exposure_of_nothing_is_compared_as_it_is():
+    """A scale of ratios has no place for 0: −0.5 and +0.5 in errors of 0.1."""
+    none, some = ({"exposure_long": value, "exposure_long_change_se": 0.1} for value in (0.0, 0.5))
+    assert _fairer(none, some) == pytest.approx(-5)
+    assert _fairer(some, none) == pytest.approx(5)
+    assert _fairer(none, none) == 0

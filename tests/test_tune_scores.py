@@ -105,6 +105,15 @@ def test_tasks_without_items_enough_are_left_out_and_none_left_is_a_sentence():
         choose(split(nothing, ["grouped"], 0.5, 0), [FIRST, OTHER], 0)
 
 
+def test_items_without_a_value_or_a_cosine_cannot_choose():
+    nothing = pl.lit(None, pl.Float64)
+    rows = table({FIRST: np.zeros(80), OTHER: np.ones(80)}).with_columns(value=nothing)
+    assert split(rows, ["one"], 0.5, 0) == Parts({}, {}, ["one"])
+    good = table({FIRST: np.zeros(80), OTHER: np.ones(80)}, subset="good")
+    ((dev,), (held,)) = (each["one"] for each in split(pl.concat([rows, good]), ["one"], 0.5, 0)[:2])
+    assert len(dev) + len(held) == 80
+
+
 # ---------------------------------------------------------------------------------------------- the choice
 
 

@@ -10,9 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from whole_run import audited
 
-from jobs import config
+from jobs import config, runs
 from jobs.errors import UsageError
-from jobs.vectors import Reader
+from jobs.storage import Storage
+from jobs.vectors import Reader, take
+from tempscale.tiles import keyed_hash
 
 TEXTS, DIM, EDGES = 300, 12, [0, 20, 60]
 
@@ -184,6 +186,34 @@ def test_rows_that_are_no_embeddings_are_recorded_and_counted(tmp_path, vectors)
 def test_options_that_do_not_go_with_them_are_named(data, words):
     with pytest.raises(UsageError, match=words):
         config.resolve(data)
+
+
+def begun(tmp_path, **corpus):
+    given = {"source": str(tmp_path / "v.jsonl"), "embedding_column": "v", "length_column": "n"} | corpus
+    return runs.begin(config.resolve({"out": str(tmp_path / "run"), "corpus": given}))
+
+
+def test_embeddings_are_read_once_and_a_source_that_changed_since_is_refused(tmp_path):
+    file, told = tmp_path / "v.jsonl", []
+    file.write_text("".join(json.dumps({"id": k, "v": [3, 4 + k], "n": 5}) + "\n" for k in range(3)))
+    first = take(begun(tmp_path), told.append)
+    assert (first["read"], first["analysed"], first["shards"]) == (3, 3, [])
+    assert take(begun(tmp_path), told.append) == first
+    assert sum(told) == 3
+    file.write_text('{"id": "a", "v": [1, 2], "n": 5}\n')
+    with pytest.raises(UsageError, match=r"v\.jsonl' changed since the run in"):
+        take(begun(tmp_path), told.append)
+
+
+def test_a_sample_of_embeddings_is_that_of_the_smallest_keyed_hashes(tmp_path):
+    rows = [{"id": f"t{k}", "v": [3, k], "n": 5} for k in range(40)]
+    (tmp_path / "v.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    index = take(begun(tmp_path, sample=7), lambda rows: None)
+    assert (index["usable"], index["analysed"]) == (40, 7)
+    storage = Storage(str(tmp_path / "run"))
+    (name,) = storage.list("texts")
+    chosen = set(sorted((row["id"] for row in rows), key=lambda text_id: keyed_hash(text_id, 0))[:7])
+    assert storage.read_table(name)["text_id"].to_pylist() == [row["id"] for row in rows if row["id"] in chosen]
 
 
 def test_columns_and_dimensions_that_are_not_there_are_named(tmp_path, vectors):

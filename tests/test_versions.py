@@ -3,6 +3,7 @@
 import json
 import re
 from contextlib import closing
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -10,12 +11,14 @@ import pytest
 from rich.console import Console
 from whole_run import documented
 
+from jobs import corpus as corpora
 from jobs import versions
 from jobs.diagnose import diagnose
 from jobs.diagnose_config import DiagnoseConfig
 from jobs.errors import UsageError
 from jobs.headline import with_error
 from jobs.progress import Journal
+from jobs.storage import Storage
 from jobs.strict import checked
 from tempscale import Encoder
 
@@ -180,3 +183,34 @@ def test_documents_are_taken_whole_by_hand():
     assert versions.sample(document_of, lengths, 2, 0, "of") == ["a", "b"]
     assert versions.ends(document_of, lengths) == [("a", "b"), ("c", "e")]
     assert versions.ends({}, lengths) == []
+
+
+def documents_of(folder, rows):
+    """What `documents` finds in rows that an audit would read."""
+    (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = checked(DiagnoseConfig, {
+        "out": str(folder / "run"), "corpus": {"source": str(folder / "texts.jsonl")}, "diagnosis": {"versions_of": "of"},
+    })  # fmt: skip
+    run = SimpleNamespace(config=settings, storage=Storage(settings.out))
+    index = corpora.shard(run.storage, settings.reading())
+    return versions.documents(run, index), versions.documents(run, index)
+
+
+def test_the_documents_of_the_texts_that_were_read_are_found_once(tmp_path):
+    rows = [
+        {"id": "a", "text": "one", "of": "x"}, {"id": "b", "text": " ", "of": "x"}, {"id": "c", "of": "x"},
+        {"id": "a", "text": "again", "of": "y"}, {"id": "d", "text": "two", "of": 3},
+        {"id": "e", "text": "three", "of": 3.0}, {"id": "f", "text": "four", "of": float("nan")},
+        {"id": "g", "text": "five", "of": None}, {"id": "h", "text": "six", "of": ""},
+    ]  # fmt: skip
+    found, again = documents_of(tmp_path, rows)
+    # The empty text, the one without, and the second of an id are no texts of the run; four to six name no document.
+    assert found == {"a": "x", "d": "3", "e": "3"}
+    assert again == found
+
+
+@pytest.mark.parametrize(("value", "kind"), [(2.5, "float"), (True, "bool"), ([1], "list")])
+def test_a_value_that_names_no_document_is_a_sentence(tmp_path, value, kind):
+    with pytest.raises(UsageError) as caught:
+        documents_of(tmp_path, [{"id": "a", "text": "one", "of": value}])
+    assert str(caught.value) == f"column 'of' (--versions-of): a value is neither a string nor a whole number but {kind}"

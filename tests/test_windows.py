@@ -4,12 +4,13 @@ import random
 import re
 from collections import Counter
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from whole_run import documented
 
-from jobs.windows import FEWEST_TOKENS, Chosen, Labelled, by_interval
+from jobs.windows import FEWEST_TOKENS, Chosen, Labelled, _fitted, _Split, _Window, by_interval
 from tempscale.tokens import Tokenizer
 
 EDGES = [0, 32, 64, 100, 200, 300, 400, 500]
@@ -257,3 +258,13 @@ def test_words_that_the_tokenizer_writes_otherwise_after_a_space(corpus, tmp_pat
     for window in windows_of(found):
         text_id, first, last = source(window)
         assert window.text.split() == texts[text_id][first:last]
+
+
+def test_a_window_whose_text_ends_before_it_is_long_enough_is_given_up():
+    """Three words were taken for ten tokens and are three: there is no fourth word to go on with."""
+    split = _Split(Labelled("x", "a b c", 0), [(0, 1), (2, 3), (4, 5)], np.array([0, 4, 7, 10]))
+    window = _Window(split, 0, 3, 10)
+    measure = SimpleNamespace(tokens=lambda texts: np.array([len(text.split()) for text in texts]))
+    assert window.moved(3) is None
+    assert _fitted([window], measure, 8, 12) == []
+    assert _fitted([window], measure, 3, 12) == [window]
