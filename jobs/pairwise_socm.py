@@ -12,6 +12,7 @@ from jobs import factor_parts, parts, schema, socm_tables
 from jobs.config import Analysis
 from jobs.engine import Cluster, results
 from jobs.errors import IncompleteRun
+from jobs.headline import count
 from jobs.layout import Layout, folder
 from jobs.runs import Model, Run
 from jobs.socm_tables import Sample, Weighted
@@ -136,7 +137,7 @@ def _assemble(
             whole[name][row, column] = whole[name][column, row] = table.column(name).to_numpy()
     missing = int(np.isnan(whole["d_sigma"]).sum()) - n
     if missing:
-        raise IncompleteRun(f"{missing // 2} values of d_Σ are missing or not a number; start over with --fresh")
+        raise IncompleteRun(f"d_Σ of {count(missing // 2, 'pair')} is missing or no number; start over with --fresh")
     d_mu, d_sigma = torch.from_numpy(whole["d_mu"]), torch.from_numpy(whole["d_sigma"])
     value = socm_value(d_mu, d_sigma, analysis.socm_alpha, analysis.socm_beta).numpy()
     np.fill_diagonal(value, np.nan)  # x**0 is 1 even where x is not a number.

@@ -119,7 +119,7 @@ def test_a_pair_that_did_not_come_is_told(storage, tiled, lost):
     storage.write_table(tiling.tile(0, 1), parts.SOCM_TILE.build(values))
     with pytest.raises(IncompleteRun) as error:
         assembled(tiling)
-    assert str(error.value) == "1 values of d_Σ are missing or not a number; start over with --fresh"
+    assert str(error.value) == "d_Σ of 1 pair is missing or no number; start over with --fresh"
 
 
 # --- cosine -----------------------------------------------------------------------------------------------------------
