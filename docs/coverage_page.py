@@ -51,12 +51,8 @@ def gaps(own: dict[str, Any]) -> bool:
 def share() -> str:
     """How much is run of what decides numbers or what is kept, in words."""
     files = json.loads(RESULT.read_text("utf-8"))["files"]
-    decisive = [own for name, own in files.items() if group(name) is not None]
-    lines, branches = (
-        100 * sum(own[f"{kind}_run"] for own in decisive) / sum(own[kind] for own in decisive)
-        for kind in ("lines", "branches")
-    )
-    return f"{lines:.1f} % of lines, {branches:.1f} % of branches"
+    shares = _shares([own for name, own in files.items() if group(name) is not None])
+    return ", ".join(f"{share:.1f} % of {kind}" for kind, (_, share) in shares.items())
 
 
 def page() -> str:
@@ -89,12 +85,14 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _shares(files: list[dict[str, Any]]) -> dict[str, tuple[int, float]]:
+    """Lines and branches of some files, and how many of a hundred are run."""
+    counts = {kind: (sum(f[kind] for f in files), sum(f[f"{kind}_run"] for f in files)) for kind in ("lines", "branches")}
+    return {kind: (every, 100 * run / max(every, 1)) for kind, (every, run) in counts.items()}
+
+
 def _row(what: str, files: list[dict[str, Any]]) -> str:
-    total = {key: sum(own[key] for own in files) for key in ("lines", "lines_run", "branches", "branches_run")}
-    shares = (
-        f"{total[kind]:,} | {100 * total[f'{kind}_run'] / max(total[kind], 1):.1f} %" for kind in ("lines", "branches")
-    )
-    return f"| {what} | {' | '.join(shares)} |"
+    return f"| {what} | {' | '.join(f'{every:,} | {share:.1f} %' for every, share in _shares(files).values())} |"
 
 
 def ranges(numbers: list[int]) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 from rich.console import Console
+from test_comparison import row
 from whole_run import as_lines, audited, documented
 
 from jobs import commands, compare, compare_sentences, schema
@@ -155,9 +156,7 @@ def test_folders_without_an_audit_are_told(runs, tmp_path):
 def left(folder, **rows):
     """A finished audit's figures in a folder: rows of collapse_summary by model."""
     storage = Storage(str(folder))
-    names = [column.name for column in schema.COLLAPSE_SUMMARY.columns]
-    unknown = dict.fromkeys(names) | {"temperature": "1.0", "schema_version": 1}
-    summary = [unknown | {"model": model, "cosine_mean": mean, "texts": 10} for model, mean in rows.items()]
+    summary = [row(model, cosine_mean=mean, texts=10) for model, mean in rows.items()]
     storage.write_table("tables/collapse_summary.parquet", schema.COLLAPSE_SUMMARY.build_rows(summary))
     cells = [dict.fromkeys(c.name for c in schema.LENGTH_COLLAPSE.columns) | {"schema_version": 1}]
     storage.write_table("tables/length_collapse.parquet", schema.LENGTH_COLLAPSE.build_rows(cells))

@@ -25,6 +25,8 @@ from whole_run import as_lines, documented
 
 mteb = pytest.importorskip("mteb")
 
+from test_evaluate_sentences import standard_error  # noqa: E402
+
 from jobs import cells, evaluate_report, evaluate_summary, mteb_results, runs, tasks  # noqa: E402
 from jobs.commands import render_again  # noqa: E402
 from jobs.errors import IncompleteRun, UsageError  # noqa: E402
@@ -165,10 +167,6 @@ def one(table, **where):
     """The only row with these values."""
     (row,) = table.filter(**where).to_dicts()
     return row
-
-
-def standard_error(values):
-    return np.std(values, ddof=1) / math.sqrt(len(values))
 
 
 def clustered_error(values, clusters):

@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from whole_run import audited
+from whole_run import as_lines, audited
 
 from jobs import config, runs
 from jobs.errors import UsageError
@@ -195,7 +195,7 @@ def begun(tmp_path, **corpus):
 
 def test_embeddings_are_read_once_and_a_source_that_changed_since_is_refused(tmp_path):
     file, told = tmp_path / "v.jsonl", []
-    file.write_text("".join(json.dumps({"id": k, "v": [3, 4 + k], "n": 5}) + "\n" for k in range(3)))
+    file.write_text(as_lines({"id": k, "v": [3, 4 + k], "n": 5} for k in range(3)))
     first = take(begun(tmp_path), told.append)
     assert (first["read"], first["analysed"], first["shards"]) == (3, 3, [])
     assert take(begun(tmp_path), told.append) == first
@@ -207,7 +207,7 @@ def test_embeddings_are_read_once_and_a_source_that_changed_since_is_refused(tmp
 
 def test_a_sample_of_embeddings_is_that_of_the_smallest_keyed_hashes(tmp_path):
     rows = [{"id": f"t{k}", "v": [3, k], "n": 5} for k in range(40)]
-    (tmp_path / "v.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "v.jsonl").write_text(as_lines(rows))
     index = take(begun(tmp_path, sample=7), lambda rows: None)
     assert (index["usable"], index["analysed"]) == (40, 7)
     storage = Storage(str(tmp_path / "run"))

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 from rich.console import Console
-from whole_run import documented
+from whole_run import as_lines, documented
 
 from jobs import corpus as corpora
 from jobs import versions
@@ -187,7 +187,7 @@ def test_documents_are_taken_whole_by_hand():
 
 def documents_of(folder, rows):
     """What `documents` finds in rows that an audit would read."""
-    (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "texts.jsonl").write_text(as_lines(rows))
     settings = checked(DiagnoseConfig, {
         "out": str(folder / "run"), "corpus": {"source": str(folder / "texts.jsonl")}, "diagnosis": {"versions_of": "of"},
     })  # fmt: skip
