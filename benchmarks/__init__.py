@@ -1,1 +1,1 @@
-"""Measurements, side by side with what a user would pick instead. `make bench` runs all of them."""
+"""Measurements, each against the alternatives that a user has. `make bench` runs all of them."""

@@ -1,8 +1,7 @@
-"""`python -m benchmarks [NAME …]`: a table, a file in results/, and docs/performance.md.
+"""`python -m benchmarks [NAME …]` writes a table, a file in results/, and docs/performance.md.
 
 Names: embedding, paragraphs, overhead, socm, cosine, stage, growth, workers, layers, grid, gpu; and million, which takes
-half an hour and is left out where no name is given. `python -m benchmarks render` measures nothing, and writes the page
-again.
+half an hour and runs only if it is named. `python -m benchmarks render` measures nothing and writes the page again.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
 
 
 def every() -> dict[str, Callable[[], list[dict[str, Any]]]]:
-    """The benchmarks by name, in the order in which they are measured."""
+    """The benchmarks by name, in the order of measurement."""
     from benchmarks import cosine, embedding, gpu, gpu_embedding, grid, growth, layers, million  # isort: skip
     from benchmarks import overhead, paragraphs, socm, stage, workers  # isort: skip
 
@@ -40,9 +39,10 @@ def every() -> dict[str, Callable[[], list[dict[str, Any]]]]:
 
 
 def main(names: list[str]) -> int:
-    """Run the named benchmarks, on one thread unless they say otherwise, and write what they found; 2 for an unknown one.
+    """Run the named benchmarks and write their results and the page; return 2 for an unknown name.
 
-    Each benchmark's rows are written when it ends; what was not measured now stays as it was.
+    Each benchmark runs on one thread unless it says otherwise. Its rows are written when it ends, and those of other
+    benchmarks do not change.
     """
     from rich.console import Console
     from rich.table import Table
@@ -65,7 +65,7 @@ def main(names: list[str]) -> int:
 
 
 def _measured(benchmarks: dict[str, Callable[[], list[dict[str, Any]]]], console: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Every row with the name of its benchmark; each benchmark's are in the file of results before the next begins."""
+    """Every row with the name of its benchmark; the rows of one are written to the file before the next begins."""
     import torch
     from threadpoolctl import threadpool_limits
     from transformers.utils import logging
@@ -78,7 +78,7 @@ def _measured(benchmarks: dict[str, Callable[[], list[dict[str, Any]]]], console
         for name, measure in benchmarks.items():
             status.update(f"measuring {name}")
             rows = measure()
-            if rows:  # A benchmark that this machine cannot run, such as one of GPUs, leaves what is there.
+            if rows:  # A benchmark that this machine cannot run, such as one of GPUs, changes nothing.
                 record.put(file, machine, name, rows, record.measured())
             found += [(name, row) for row in rows]
     console.print(f"written to {file}", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Growth in n, growth in length and scaling in workers -> charts with their alternative texts."""
+"""Charts of growth in n, growth in length and scaling in workers, with their alternative texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from jobs.figures import COLOURS
+from tempscale_jobs.report.charts import COLOURS
 
 _GROWTH = {
     "texts": ("growth-in-n", "Growth in n", "texts"),
@@ -21,7 +21,7 @@ _WIDTH, _HEIGHT = 480, 300
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart, what it shows in words, and the benchmark that it belongs to."""
+    """A chart, its alternative text, and its benchmark."""
 
     chart: alt.Chart
     alt: str
@@ -29,7 +29,7 @@ class Chart:
 
 
 def of(stem: str, rows: list[dict[str, Any]]) -> dict[str, Chart]:
-    """The charts of one machine's rows by the names of their files, none for what was not measured."""
+    """The charts of one machine's rows by the names of their files, without those that were not measured."""
     found = {}
     growth = [row for row in rows if row["benchmark"] == "growth"]
     for grows, (name, title, axis) in _GROWTH.items():
@@ -43,12 +43,12 @@ def of(stem: str, rows: list[dict[str, Any]]) -> dict[str, Chart]:
 
 
 def svg(chart: Chart) -> str:
-    """The chart as an SVG with a white ground, readable on dark pages too."""
+    """The chart as an SVG with a white background, so that it is readable on dark pages too."""
     return str(vl_convert.vegalite_to_svg(chart.chart.properties(background="white").to_dict()))
 
 
 def _growing(rows: list[dict[str, Any]], title: str, axis: str) -> alt.Chart:
-    """Seconds over sizes, both logarithmic: a power is a straight line."""
+    """Seconds over sizes on logarithmic axes, where a power law is a straight line."""
     logarithmic = alt.Scale(type="log", nice=False, padding=12)
     sizes, seconds = sorted({row["size"] for row in rows}), [row["seconds"] for row in rows]
     powers = range(math.floor(math.log10(min(seconds))), math.ceil(math.log10(max(seconds))) + 1)
@@ -60,7 +60,7 @@ def _growing(rows: list[dict[str, Any]], title: str, axis: str) -> alt.Chart:
 
 
 def _scaling(rows: list[dict[str, Any]]) -> alt.Chart:
-    """Ratios to one worker beside the line on which twice the workers have twice the rate."""
+    """Ratios to one worker, with a dashed line where twice the workers have twice the rate."""
     counts = sorted({row["workers"] for row in rows})
     ideal = [{"series": "one for one", "workers": count, "ratio": count} for count in counts]
     x = alt.X(
@@ -73,7 +73,7 @@ def _scaling(rows: list[dict[str, Any]]) -> alt.Chart:
 
 
 def _lines(values: list[dict[str, Any]], x: alt.X, y: alt.Y) -> alt.Chart:
-    """A line with points for each series, in the report's colours, its name above the chart."""
+    """A line with points for each series, in the report's colours, with a legend above the chart."""
     names = list(dict.fromkeys(row["series"] for row in values))
     colour = alt.Color(
         "series:N",
@@ -95,7 +95,7 @@ def _told(title: str, rows: list[dict[str, Any]], grows: str) -> str:
 
 def _told_workers(rows: list[dict[str, Any]]) -> str:
     ends = [f"{name} at {own[-1]['workers']}: {own[-1]['ratio']:.2f} times the rate of one" for name, own in _series(rows)]
-    return f"Scaling in workers, beside the line of one for one: {'; '.join(ends)}."
+    return f"Scaling in workers, with the line of one for one: {'; '.join(ends)}."
 
 
 def _series(rows: list[dict[str, Any]]) -> Iterable[tuple[str, list[dict[str, Any]]]]:

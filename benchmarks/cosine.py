@@ -1,4 +1,4 @@
-"""All-pairs cosine with histograms by interval, with and without neighbours, against scikit-learn chunks and faiss."""
+"""Cosine of all pairs with histograms by interval, with and without neighbours, against scikit-learn chunks and faiss."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ import numpy as np
 from benchmarks.measuring import fastest, gemm_rate
 
 if TYPE_CHECKING:
-    from tempscale.cosine import Block
+    from tempscale.collapse.aggregates import Block
 
 TEXTS, DIM, INTERVALS, NEIGHBOURS = 12_000, 384, 8, 10
 
 
 def measure() -> list[dict[str, Any]]:
-    """Unordered pairs a second on one thread, each way counting, summing and binning every pair of every cell.
+    """Unordered pairs a second on one thread; each method counts, sums and bins every pair of every cell.
 
-    The limit is the product's own operations at this machine's rate of products, half of them where a way computes each
-    unordered pair once.
+    The limit is the time of the product's operations at this machine's rate of products, with each unordered pair once.
     """
     from sklearn.metrics import pairwise_distances_chunked
 
-    from tempscale.aggregates import BINS
-    from tempscale.cosine import cosine_tile
+    from tempscale.collapse.aggregates import BINS
+    from tempscale.collapse.cosine import cosine_tile
 
     block = random_block(TEXTS)
     units, interval = block.embeddings, block.interval
     bounds = np.searchsorted(interval, np.arange(INTERVALS + 1))
 
     def histogram(rows: np.ndarray, first: int) -> np.ndarray:
-        """Every cell's histogram of some rows, above the diagonal."""
+        """The histogram of every cell for some rows, above the diagonal."""
         counts = np.zeros((INTERVALS, INTERVALS, BINS), np.int64)
         columns = np.arange(TEXTS)
         for a in range(INTERVALS):
@@ -89,8 +88,8 @@ def measure() -> list[dict[str, Any]]:
 
 
 def random_block(texts: int) -> Block:
-    """Random unit embeddings that lean one way, as real ones do, in intervals of length of about one size."""
-    from tempscale.cosine import Block
+    """Random unit embeddings with a common direction, as real ones have, in length intervals of about equal size."""
+    from tempscale.collapse.aggregates import Block
 
     generator = np.random.default_rng(0)
     units = generator.standard_normal((texts, DIM), dtype=np.float32) + 0.3

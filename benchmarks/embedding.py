@@ -1,4 +1,4 @@
-"""Embedding: our Encoder against sentence-transformers at the same maximum length, on the real MiniLM."""
+"""Embedding with `Encoder` against sentence-transformers at the same maximum length, on the real MiniLM."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from benchmarks.measuring import fastest, gemm_rate, texts
 
 
 def measure() -> list[dict[str, Any]]:
-    """Tokens a second; ratios to sentence-transformers; the share of the machine's GEMM rate."""
+    """Tokens a second, ratios to sentence-transformers, and the share of the machine's GEMM rate."""
     from sentence_transformers import SentenceTransformer
 
     from tempscale import Encoder
-    from tempscale.checkpoint import default_model
+    from tempscale.model.checkpoint import default_model
 
     corpus, folder = texts(), default_model()
     peer = SentenceTransformer(folder, device="cpu")
@@ -50,6 +50,6 @@ def measure() -> list[dict[str, Any]]:
 
 
 def operations(config: Any, lengths: list[int]) -> float:
-    """Float operations of the products of a BERT, without padding."""
+    """The float operations of a BERT's matrix products, without padding."""
     d, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     return float(sum(layers * (2 * n * (4 * d * d + 2 * d * inner) + 4 * n * n * d) for n in lengths))

@@ -1,7 +1,7 @@
 """The pairwise engine on a GPU: SOCM of all pairs of 1,000 texts, and super-tiles of cosines in each precision.
 
-Random factors and embeddings of the shape and spectrum of a model of 768 dimensions. Needs torch and numpy alone:
-`python -m benchmarks.gpu [DEVICE TEXTS TILE]`, smaller on `cpu:0`, where it shows no more than that it works.
+Random factors and embeddings with the shape and spectrum of a model of 768 dimensions. Needs only torch and numpy:
+`python -m benchmarks.gpu [DEVICE TEXTS TILE]`. A small run on `cpu:0` only checks that it works.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfl
 
 
 def measure(device: str = "cuda", texts: int = TEXTS, tile: int = TILE) -> list[dict[str, Any]]:
-    """Pairs a second of SOCM and of cosines; nothing where there is no GPU."""
+    """Pairs a second of SOCM and of cosines; empty without a GPU."""
     if device == "cuda" and not torch.cuda.is_available():
         return []
     rates = {name: dense(device, name) for name in DTYPES}
@@ -32,7 +32,7 @@ def measure(device: str = "cuda", texts: int = TEXTS, tile: int = TILE) -> list[
 
 
 def seconds_of(device: str, rounds: int, work: Callable[[], object]) -> float:
-    """The fastest of some rounds, each to the end of what the device was asked to do."""
+    """Seconds of the fastest round; each round waits until the device has finished."""
 
     def finished() -> None:
         work()
@@ -43,7 +43,7 @@ def seconds_of(device: str, rounds: int, work: Callable[[], object]) -> float:
 
 
 def dense(device: str, precision: str) -> float:
-    """Operations a second of a large square product."""
+    """Operations a second of a large square product in a precision."""
     size = 8192 if device.startswith("cuda") else 1024
     a, b = (torch.randn(size, size, device=device).to(DTYPES[precision]) for _ in range(2))
     before = torch.backends.cuda.matmul.allow_tf32
@@ -55,7 +55,7 @@ def dense(device: str, precision: str) -> float:
 
 
 def _tokens(texts: int) -> list[Tensor]:
-    """Token embeddings whose spectrum falls as real ones' does, around 35 to a text."""
+    """Random token embeddings, about 35 a text, with a spectrum that falls like a real one."""
     generator = np.random.default_rng(0)
     scale = (np.arange(1, DIM + 1) ** -0.5).astype(np.float32)
     centre = 8 * scale * generator.standard_normal(DIM, dtype=np.float32)
@@ -82,14 +82,15 @@ def _socm(device: str, texts: int, rate: float) -> dict[str, Any]:
 
 
 def _exact(one: Tensor, other: Tensor) -> float:
-    """d_Σ (S2 eq. 6) by singular values in float64."""
+    """d_Σ (S2 eq. 6) from singular values in float64."""
     means = [x.double().mean(0) for x in (one, other)]
     a, b = ((x.double() - m) / m.norm() / len(x) ** 0.5 for x, m in zip((one, other), means, strict=True))
     return float((a.square().sum() + b.square().sum() - 2 * torch.linalg.svdvals(a @ b.mT).sum()) / 4)
 
 
 def _cosines(device: str, tile: int, rates: dict[str, float]) -> list[dict[str, Any]]:
-    from tempscale.cosine import Block, cosine_tile, rounded, rounding_error
+    from tempscale.collapse.aggregates import Block
+    from tempscale.collapse.cosine import cosine_tile, rounded, rounding_error
 
     generator = np.random.default_rng(0)
     scale = (np.arange(1, DIM + 1) ** -0.35).astype(np.float32)

@@ -1,6 +1,6 @@
 """Embedding on a GPU: the real MiniLM over synthetic sentences, against sentence-transformers in float32 and bfloat16.
 
-`python -m benchmarks.gpu_embedding [DEVICE TEXTS]`; fewer on `cpu`, where it shows no more than that it works.
+`python -m benchmarks.gpu_embedding [DEVICE TEXTS]`. A small run on `cpu` only checks that it works.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ TEXTS, BATCHES, BUDGETS = 20_000, (32, 64, 128, 256), (16_384, 65_536)
 
 
 def measure(device: str = "cuda", count: int = TEXTS) -> list[dict[str, Any]]:
-    """Tokens a second of each way; ratios to sentence-transformers as it comes (float32, batches of 32)."""
+    """Tokens a second of each method; ratios to sentence-transformers with its defaults (float32, batches of 32)."""
     if device == "cuda" and not torch.cuda.is_available():
         return []
     from sentence_transformers import SentenceTransformer
 
     from tempscale import Encoder
-    from tempscale.checkpoint import default_model
+    from tempscale.model.checkpoint import default_model
 
     generator, folder = random.Random(0), default_model()
     words = [

@@ -1,4 +1,4 @@
-"""A grid of five temperatures: one `tempscale evaluate` against five of one temperature each, and mteb alone at τ = 1."""
+"""Scores under five temperatures: one `tempscale evaluate`, five with one temperature each, and mteb alone at τ = 1."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MTEB = """
 import sys
 import mteb
 from sentence_transformers import SentenceTransformer
-from jobs import inputs
-from jobs.evaluate_config import OwnTask
-from jobs.own_tasks import build
-from tempscale.checkpoint import default_model
+from tempscale_jobs import inputs
+from tempscale_jobs.config.evaluate import OwnTask
+from tempscale_jobs.evaluate.own_tasks import build
+from tempscale.model.checkpoint import default_model
 (own,) = inputs.read_tasks([sys.argv[1]], None, None)
 model = SentenceTransformer(default_model(), device="cpu")
 model.max_seq_length = 512
@@ -28,10 +28,10 @@ print(mteb.evaluate(model, build(OwnTask.model_validate(own), 0), cache=None, co
 
 
 def measure() -> list[dict[str, Any]]:
-    """Cells an hour from command to exit, on two threads, start of Ray and load of the model included."""
+    """Cells an hour of whole commands on two threads, including the start of Ray and of the model."""
     with tempfile.TemporaryDirectory() as folder:
         task = f"retrieval:{_write(Path(folder) / 'task')}"
-        evaluate = [sys.executable, "-m", "jobs", "evaluate", "--task", task, "--workers", "2"]
+        evaluate = [sys.executable, "-m", "tempscale_jobs", "evaluate", "--task", task, "--workers", "2"]
         grid = _seconds([*evaluate, *(part for tau in TAUS for part in ("--tau", tau)), "--out", f"{folder}/grid"])
         alone = sum(_seconds([*evaluate, "--tau", tau, "--out", f"{folder}/{tau}"]) for tau in TAUS)
         plain = _seconds([sys.executable, "-c", _MTEB, task])
@@ -46,7 +46,7 @@ def measure() -> list[dict[str, Any]]:
 
 
 def _write(folder: Path) -> Path:
-    """A retrieval task: each docstring of scipy is to be found by its first words."""
+    """Write a retrieval task: the query of each scipy docstring is its first words."""
     from benchmarks.measuring import texts
 
     folder.mkdir()

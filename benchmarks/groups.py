@@ -1,4 +1,4 @@
-"""What docs/performance.md says of each benchmark: what is compared with what, on what data, and what the limit is."""
+"""The text of docs/performance.md for each benchmark: what is compared with what, on which data, against which limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Group:
-    """A benchmark's heading, the headings of two columns, and what stands before its table."""
+    """A benchmark's heading, the text before its table, and the headings of two columns."""
 
     title: str
     text: str
@@ -20,105 +20,105 @@ GROUPS = {
         "Embedding",
         """300 docstrings of scipy of mixed length, up to 512 tokens, through the real all-MiniLM-L6-v2 in
         float32 on one thread: sentence-transformers' `encode` at the same maximum length, against tempscale's
-        `Encoder` alone, with the token moments, and under a temperature. The limit is the model's own matrix
-        products, without padding, at the rate of one large float32 product on the same thread.""",
+        `Encoder` alone, with the token moments, and under a temperature. The limit is the time of the model's own
+        matrix products, without padding, at the rate of one large float32 product on the same thread.""",
         "ratio to sentence-transformers",
     ),
     "paragraphs": Group(
         "Embedding paragraphs, and what Ray adds",
         """2,000 texts through the same model: sentence-transformers at the fastest of four batch sizes, against
         tempscale in float32, with token moments, and in bfloat16; the least cosine is to the embeddings of
-        sentence-transformers. The last two rows are an audit's embedding step on Ray with one worker, model
-        loading included, against the library's own loop over the same pieces. The limit is the model's products
-        at the rate of one large float32 product on as many threads, which bfloat16 may pass.""",
+        sentence-transformers. The last two rows are an audit's embedding step on Ray with one worker, including
+        the time to load the model, against the library's own loop over the same pieces. The limit is the time of
+        the model's products at the rate of one large float32 product on as many threads; bfloat16 may exceed
+        it.""",
         "ratio to sentence-transformers, to the loop",
     ),
     "overhead": Group(
         "What a temperature costs",
         """`encode` of sentence-transformers over 8 docstrings on two threads, the four models in alternating
         rounds: untouched, with τ = 0.8 attached, with a schedule by length attached, and with τ = 0.8 folded
-        into the weights. Told is the median over the rounds of how much longer than the untouched model each
-        takes, ± one standard error; no limit applies.""",
+        into the weights. The table shows the median over the rounds of how much longer each takes than the
+        untouched model, ± one standard error; no limit applies.""",
         "more time than untouched",
     ),
     "socm": Group(
         "SOCM of all pairs",
-        """Pairs of the same real texts by each way: the published protocol with two dense roots a pair, scipy's
+        """Pairs of the same real texts by each method: the published protocol with two dense roots a pair, scipy's
         `sqrtm`, POT, torch's singular values, and tempscale. The texts are MiniLM's token embeddings of 1,000
         Wikipedia sentences of about 32 tokens and of 64 texts of 512 tokens, or of 100 docstrings of scipy
-        where no Wikipedia lies beside the project. The largest error of d_Σ is from singular values in float64;
-        slow ways are timed on few pairs. The limit is no wall: the product's operations at the rate of large
-        products, and the time in which LAPACK finds the eigenvalues of one matrix a pair. More than 100 % is
-        faster than through LAPACK.""",
+        if the Wikipedia texts are missing. The largest error of d_Σ is the difference from singular values in float64;
+        slow methods are timed on few pairs. The limit can be exceeded: it is the time of the product's operations at
+        the rate of large products, plus the time in which LAPACK finds the eigenvalues of one matrix a pair. More
+        than 100 % is faster than with LAPACK.""",
         "ratio to the published protocol on as many threads",
-        "of the way through LAPACK",
+        "of the rate with LAPACK",
     ),
     "cosine": Group(
         "Cosine of all pairs",
         """12,000 random embeddings of 384 dimensions in eight intervals of length, on one thread: chunks of
         scikit-learn or numpy with numpy's histograms, against tempscale, which also sums and lists
-        near-duplicates; faiss finds the ten nearest and nothing else. The limit is one product a pair at the
-        rate of one large float32 product: a way that computes each pair twice cannot pass 50 %.""",
+        near-duplicates; faiss only finds the ten nearest. The limit is one product a pair at the
+        rate of one large float32 product: a method that computes each pair twice cannot exceed 50 %.""",
         "ratio to scikit-learn",
     ),
     "stage": Group(
         "The pairwise stages on Ray",
         """The whole stages as an audit runs them with two workers, from parts on disk to merged tables, over
-        random embeddings of 384 dimensions; the time that Ray takes to start is told apart. SOCM, of the real
-        sentences of the group above, stands alone. The limit of cosines is one product a pair at the rate of a
+        random embeddings of 384 dimensions; the time that Ray takes to start is shown separately. SOCM, of the real
+        sentences above, is compared with nothing here. The limit of cosines is one product a pair at the rate of a
         large float32 product on two cores.""",
         "ratio to the stage without neighbours",
     ),
     "growth": Group(
         "Growth in n and in length",
         """First more texts: cosines of random embeddings of 384 dimensions on one thread and as the stage on
-        Ray with two workers, SOCM of texts of 32 tokens. Then longer texts: as many of each length, embedded
-        and compared; texts are runs of consecutive tokens of scipy's docstrings, so that n alone or length
-        alone changes. The limits are those of the groups above: the GEMM rate, for SOCM the way through LAPACK.
-        The exponent is the slope of seconds on logarithmic axes, ± one standard error; all pairs are n², and
-        what a stage costs before its first pair makes its exponent smaller.""",
+        Ray with two workers, SOCM of texts of 32 tokens. Then longer texts: the same number of each length,
+        embedded and compared. The texts are runs of consecutive tokens of scipy's docstrings, so that only n or
+        only the length changes. The limits are those of the groups above: the GEMM rate, for SOCM the time with
+        LAPACK. The exponent is the slope of seconds on logarithmic axes, ± one standard error. All pairs are n²;
+        the fixed cost of a stage makes its exponent smaller.""",
         "ratio to the smallest size's",
         "of the limit",
     ),
     "workers": Group(
         "Scaling in workers",
         """The embedding step of an audit, model loading included, and the cosine stage over random embeddings,
-        on one machine with more and more workers, each a process of one thread; efficiency is the ratio over
-        the workers. Ray's own processes, the driver and the tokenising run on the same cores, so that the last
-        worker cannot have a whole one. The limit is the products at the rate of one large float32 product on as
-        many threads as there are workers.""",
+        on one machine with more and more workers, each a process of one thread; efficiency is the ratio divided by
+        the number of workers. Ray's own processes, the driver and the tokeniser run on the same cores, so the last
+        worker never has a core for itself. The limit is the time of the products at the rate of one large float32
+        product on as many threads as there are workers.""",
         "ratio to one worker",
     ),
     "layers": Group(
-        "Looking into layers",
-        """8 texts of 512 random tokens through MiniLM on one thread, each way in a process of its own: a plain
-        pass with `output_attentions=True` that decomposes every head and takes three figures a layer, against
-        `tempscale diagnose`'s looks, which leave every column of both tables. The rate is the best of five
-        rounds, memory the median over what the process held before; no limit is set beside them.""",
+        "Measuring the layers",
+        """8 texts of 512 random tokens through MiniLM on one thread, each method in its own process: a plain
+        pass with `output_attentions=True` that decomposes every head and computes three figures a layer, against
+        the measurement of `tempscale diagnose`, which fills every column of both tables. The rate is the best of
+        five rounds; memory is the median growth of the process; no limit applies.""",
         "ratio to the plain pass",
     ),
     "grid": Group(
         "Scores under five temperatures",
-        """Whole commands on two cores, start of Ray and load of the model included, on a retrieval task of 800
+        """Whole commands on two cores, including the start of Ray and of the model, on a retrieval task of 800
         queries and documents made of scipy's docstrings: `tempscale evaluate` with five temperatures in one run
-        and in five, and mteb with sentence-transformers, which has the untouched model only. A cell is one
-        temperature on the task; no limit is set beside them.""",
+        and in five runs, and mteb with sentence-transformers, which runs only the untouched model. A cell is one
+        temperature on the task; no limit applies.""",
         "ratio to five runs",
     ),
     "million": Group(
         "A million texts, and the next night",
         """Whole commands with two cores, from the file to the report: Wikipedia sentences through a random
         model of 2 layers, 128 wide; cosine in closed form, SOCM of 499,500 pairs, the prefix probe. In the
-        second night one sentence in a hundred is another, and `--cache` has the rest. No limit is set beside
-        them.""",
+        second night one sentence in a hundred is changed, and `--cache` contains the rest. No limit applies.""",
         "the first night's embedding time over its own",
     ),
     "gpu": Group(
         "On a GPU",
         """Random token embeddings and embeddings of 768 dimensions, and the real MiniLM against
-        sentence-transformers, each in several precisions; looks into the layers of a random BERT base. The
+        sentence-transformers, each in several precisions; the layers of a random BERT base. The
         limit is the rate of one large product in the same precision.""",
         "ratio to the first of its kind",
     ),
 }
-"""By the name of the benchmark, in the order of the page."""
+"""The groups by the name of their benchmark, in the order of the page."""

@@ -1,7 +1,7 @@
-"""Growth in n and in length: the cosine pass, its stage on Ray and SOCM over the texts; embedding and SOCM over the tokens.
+"""Growth with the number of texts (cosine pass, its stage on Ray, SOCM) and with their length (embedding, SOCM).
 
-All of it over runs of consecutive tokens of scipy's docstrings, cut to one length, so that n alone or length alone
-changes; cosines over random embeddings. `python -m benchmarks growth`.
+The texts are runs of consecutive tokens of scipy's docstrings, cut to one length, so that only n or only the length
+changes; cosines use random embeddings. `python -m benchmarks growth`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COSINE_TEXTS = (2_000, 4_000, 8_000, 16_000, 32_000)
 STAGE_TEXTS, STAGE_WORKERS = (25_000, 50_000, 100_000), 2
 SOCM_TEXTS, SOCM_TOKENS = (125, 250, 500, 1_000), 32
 LENGTHS, LENGTH_TEXTS = (64, 128, 256, 512), 24
-"""Tokens of a text, special tokens included; texts of each length."""
+"""The tokens of a text, special tokens included, and the number of texts of each length."""
 ROUNDS, AT_ONCE = 2, 16
 
 
@@ -33,9 +33,9 @@ def measure(
     lengths: Sequence[int] = LENGTHS,
     length_texts: int = LENGTH_TEXTS,
 ) -> list[dict[str, Any]]:
-    """Seconds and rates over n, then over length, each series with the exponent of its line on logarithmic axes.
+    """Seconds and rates over n, then over length; each series has the exponent of its line on logarithmic axes.
 
-    The ratio is the rate over that of the series' smallest size: 1 where time grows as the pairs or the tokens do.
+    The ratio is the rate divided by the rate of the series' smallest size: 1 where time grows like the pairs or tokens.
     """
     import scipy.stats  # noqa: F401 - brings its own BLAS, which only a limit set afterwards finds.
     from threadpoolctl import threadpool_limits
@@ -55,16 +55,10 @@ def measure(
 
 
 def series(name: str, grows: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of growing `size` as one series.
+    """One series of rows of growing size, with ratios to the first rate and the fitted exponent of seconds over size.
 
-    Args:
-        name: what they are called together.
-        grows: what `size` counts, `texts` or `tokens`.
-        rows: each with its size, seconds and rate, the smallest size first.
-
-    Returns:
-        The rows with ratios to the first rate, and the slope of log seconds over log size with its standard error by
-        least squares (None where two sizes leave none).
+    `grows` says what the size counts, `texts` or `tokens`. The exponent is a least-squares slope of logarithms; its standard
+    error is None for two sizes.
     """
     import numpy as np
     from scipy.stats import linregress
@@ -75,14 +69,14 @@ def series(name: str, grows: str, rows: list[dict[str, Any]]) -> list[dict[str, 
 
 
 def runs(encoder: Encoder, tokens: int, count: int) -> list[list[int]]:
-    """Ids of `count` texts of exactly `tokens` tokens: consecutive ones of docstrings between the two special tokens."""
+    """Token ids of `count` texts of exactly `tokens` tokens: consecutive tokens of docstrings between two special tokens."""
     ids = encoder.tokenizer(texts()).ids
     inner = cycle(token for own in ids for token in own[1:-1])
     return [[ids[0][0], *islice(inner, tokens - 2), ids[0][-1]] for _ in range(count)]
 
 
 def _embedded(encoder: Encoder, tokens: int, count: int) -> list[Tensor]:
-    """Token embeddings, (tokens, d), of as many texts of one length; none is padded."""
+    """Token embeddings (tokens, d) of `count` unpadded texts of one length."""
     ids = torch.tensor(runs(encoder, tokens, count))
     return [own for some in ids.split(AT_ONCE) for own in encoder.model(input_ids=some).last_hidden_state]
 
@@ -95,9 +89,9 @@ def _pairs(count: int) -> int:
 
 
 def _cosine(sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """One thread over all pairs in memory, as in `cosine`."""
+    """The cosine pass on one thread over all pairs in memory, as in `cosine`."""
     from benchmarks.cosine import DIM, INTERVALS, random_block
-    from tempscale.cosine import cosine_tile
+    from tempscale.collapse.cosine import cosine_tile
 
     rows = []
     for size in sizes:
@@ -114,7 +108,7 @@ def _cosine(sizes: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _stage(sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """The whole stage, as in `stage`."""
+    """The whole cosine stage on Ray, as in `stage`."""
     from benchmarks.stage import DIM, cosine_stage, product_rate
 
     rows = []
@@ -143,7 +137,7 @@ def _socm(encoder: Encoder, sizes: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _socm_row(count: int, length: int, text: Tensor, seconds: float) -> dict[str, Any]:
-    """Rate and limit, as in `socm`, of all pairs of `count` texts of `length` tokens."""
+    """The rate and the limit, as in `socm`, of all pairs of `count` texts of `length` tokens."""
     from benchmarks.socm import limit
 
     dim = text.shape[1]
@@ -158,9 +152,9 @@ def _socm_row(count: int, length: int, text: Tensor, seconds: float) -> dict[str
 
 
 def _embedding(encoder: Encoder, lengths: Sequence[int], count: int) -> list[dict[str, Any]]:
-    """As many texts of each length through the model on one thread, without and with the token moments."""
+    """The same number of texts of each length through the model on one thread, without and with the token moments."""
     from benchmarks.embedding import operations
-    from tempscale.tokens import Tokens
+    from tempscale.model.tokens import Tokens
 
     plain: list[dict[str, Any]] = []
     moments: list[dict[str, Any]] = []
@@ -182,7 +176,7 @@ def _embedding(encoder: Encoder, lengths: Sequence[int], count: int) -> list[dic
 
 
 def _socm_of_lengths(encoder: Encoder, lengths: Sequence[int], count: int) -> list[dict[str, Any]]:
-    """All pairs of as many texts of each length on one thread."""
+    """SOCM of all pairs of the same number of texts of each length, on one thread."""
     from tempscale import pairwise_socm
 
     rows = []

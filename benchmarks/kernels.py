@@ -1,7 +1,7 @@
-"""`python -m benchmarks.kernels`: what was tried for ‖F₁F₂ᵀ‖_* on one CPU thread, as the tables of benchmarks/NOTES.md.
+"""`python -m benchmarks.kernels` prints the tables of benchmarks/NOTES.md: methods for ‖F₁F₂ᵀ‖_* on one CPU thread.
 
-Every way gets the same float32 cross blocks of real token embeddings, so that the product, which all of them need, counts
-for none. Times are of the processor, not of the clock: other load on the machine counts little.
+Every method gets the same float32 cross blocks of real token embeddings, so that the common product is not counted. Times
+are processor time, so that other load on the machine matters little.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from benchmarks.measuring import texts
 
 RANKS = (16, 32, 64, 128, 256, 384)
 TALL = ((64, 16), (128, 32), (384, 16), (384, 32), (384, 64), (384, 128))
-"""Shapes of a long text beside a short one."""
+"""Shapes of the block of a long and a short text."""
 LANES, ELEMENTS, LEAST_SECONDS = 16, 1 << 20, 0.3
 
 
 def main() -> int:
-    """Print both tables as Markdown: microseconds a pair, and the largest error of d_Σ over all ranks."""
+    """Print both tables as Markdown, with microseconds a pair and the largest error of d_Σ over all ranks."""
     from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(1)
@@ -65,7 +65,7 @@ def _table(corner: str, ways: dict[str, Callable[[Any], Any]], shapes: Any, long
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """The least processor time of a call, of at least five and a third of a second in all."""
+    """The least processor time of a call, over at least five calls and 0.3 seconds."""
     best, total, calls = float("inf"), 0.0, 0
     while calls < 5 or total < LEAST_SECONDS:
         begun = time.process_time()
@@ -81,9 +81,9 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _long_texts() -> list[Tensor]:
-    """Token embeddings of docstrings of 512 tokens by the real MiniLM."""
+    """Token embeddings of docstrings of 512 tokens from the real MiniLM."""
     from tempscale import Encoder
-    from tempscale.checkpoint import default_model
+    from tempscale.model.checkpoint import default_model
 
     encoder = Encoder.load(default_model(), device="cpu")
     ids = [ids for ids in encoder.tokenizer(texts()).ids if len(ids) == 512][:12]
@@ -91,8 +91,8 @@ def _long_texts() -> list[Tensor]:
 
 
 def _blocks(long: list[Tensor], rows: int, columns: int) -> Tensor:
-    """F₁F₂ᵀ of random pairs of runs of consecutive tokens, (pairs, rows, columns) float32."""
-    from tempscale.moments import covariance_factor
+    """F₁F₂ᵀ of random pairs of runs of consecutive tokens: (pairs, rows, columns) float32."""
+    from tempscale.second_order.moments import covariance_factor
 
     generator = np.random.default_rng(0)
 
@@ -109,17 +109,17 @@ def _blocks(long: list[Tensor], rows: int, columns: int) -> Tensor:
 
 
 def _in_lanes(given: np.ndarray) -> np.ndarray:
-    from tempscale.bidiagonal import nuclear_norms
+    from tempscale.second_order.bidiagonal import nuclear_norms
 
     groups, rows, columns, _ = given.shape
     norms = np.empty(groups * LANES)
-    # The kernel overwrites what it is given; the copy counts.
+    # The kernel overwrites its input, so the copy is part of its time.
     nuclear_norms(given.copy().ravel(), np.arange(groups + 1, dtype=np.int64) * rows, columns, norms)
     return norms
 
 
 def _in_loops(given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same reflections with a loop over sixteen lanes where the kernel has a vector: the bidiagonal matrices."""
+    """The bidiagonal matrices by the same reflections, with a loop over sixteen lanes where the kernel has a vector."""
     groups, _, columns, _ = given.shape
     diagonal, above = np.zeros((groups, columns, LANES), np.float32), np.zeros((groups, columns, LANES), np.float32)
     scratch = given.copy()
@@ -199,7 +199,7 @@ def _gram(blocks: Tensor) -> Tensor:
 
 
 def _polar(blocks: Tensor, smallest: float | None = None) -> Tensor:
-    from tempscale.polar import nuclear_norms
+    from tempscale.second_order.polar import nuclear_norms
 
     with _first_interval(blocks.dtype, smallest):
         return nuclear_norms(blocks)
@@ -207,7 +207,7 @@ def _polar(blocks: Tensor, smallest: float | None = None) -> Tensor:
 
 @contextmanager
 def _first_interval(dtype: torch.dtype, smallest: float | None) -> Iterator[None]:
-    from tempscale import polar
+    from tempscale.second_order import polar
 
     before = polar._SMALLEST[dtype]
     polar._SMALLEST[dtype] = smallest or before

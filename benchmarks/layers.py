@@ -1,7 +1,7 @@
-"""Looking into the layers of texts of 512 tokens: peak memory and time beside a plain `output_attentions=True` pass.
+"""Measuring the layers for texts of 512 tokens: peak memory and time against a plain `output_attentions=True` pass.
 
-Both compute σ_a of every head, the ratio of ‖HC‖ and the spread of every layer; each in a process of its own, whose peak
-over what it held before is what counts. `python -m benchmarks layers`.
+Both compute σ_a of every head, and the ratio of ‖HC‖ and the spread of every layer. Each runs in its own process; its
+memory is the growth of the process up to its peak. `python -m benchmarks layers`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TEXTS, TOKENS = 8, 512
 
 
 def measure() -> list[dict[str, Any]]:
-    """Texts a second (the best) and bytes (the median) of each way over five alternating rounds."""
+    """Texts a second (the best) and bytes (the median) of each method over five alternating rounds."""
     found: dict[str, list[dict[str, float]]] = {"plain": [], "tempscale": []}
     for _ in range(5):
         for way, rounds in found.items():
@@ -41,15 +41,15 @@ def measure() -> list[dict[str, Any]]:
 
 
 def measure_gpu() -> list[dict[str, Any]]:
-    """Texts a second on a GPU, of 12 layers of 768 (BERT base, random); none where there is no GPU."""
+    """Texts a second on a GPU for 12 layers of 768 (BERT base, random); empty without a GPU."""
     return [on_device("cuda", 60)] if torch.cuda.is_available() else []
 
 
 def on_device(device: str, texts: int) -> dict[str, Any]:
-    """Looks into texts of 512 tokens on one device, beyond the first, which warms it up."""
+    """The rate for texts of 512 tokens on one device, after one text to warm it up."""
     from transformers import BertConfig, BertModel
 
-    from jobs.looks import Glance
+    from tempscale_jobs.diagnose.looks import Glance
 
     torch.manual_seed(0)
     model, glance = BertModel(BertConfig()).eval().to(device), Glance()
@@ -70,7 +70,7 @@ def _texts() -> list[list[int]]:
 
 
 def plain(encoder: Any, ids: list[int]) -> None:
-    """As one would write it: every layer's attention and hidden states at once, full decompositions."""
+    """The straightforward version: every layer's attention and hidden states at once, and full decompositions."""
     out = encoder.model(input_ids=torch.tensor([ids]), output_attentions=True, output_hidden_states=True)
     for attention in out.attentions:
         torch.linalg.matrix_norm(attention[0] - attention[0].mean(-2, keepdim=True), 2)
@@ -81,8 +81,8 @@ def plain(encoder: Any, ids: list[int]) -> None:
 
 
 def _main(way: str) -> None:
-    from jobs.looks import Glance
     from tempscale import Encoder
+    from tempscale_jobs.diagnose.looks import Glance
 
     torch.set_num_threads(1)
     encoder = Encoder.load(device="cpu")

@@ -1,4 +1,4 @@
-"""What every benchmark shares: real texts, times, and this machine's rate of matrix products."""
+"""Real texts, timing, and this machine's rate of matrix products, for all benchmarks."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import torch
 
 @lru_cache(maxsize=1)
 def texts(count: int = 300) -> list[str]:
-    """Docstrings of scipy, the same in every run, in the order of a keyed hash (hence of mixed length)."""
-    from jobs import config, sources
-    from tempscale.tiles import seeded_sample
+    """Docstrings of scipy, the same in every run, in the order of a keyed hash, so that lengths are mixed."""
+    from tempscale.stats.sample import seeded_sample
+    from tempscale_jobs.config.sections import Corpus
+    from tempscale_jobs.corpus import sources
 
-    every = {row.id: row.text for row in sources.rows(config.Corpus.model_validate({"source": "docstrings:scipy"}))}
+    every = {row.id: row.text for row in sources.rows(Corpus.model_validate({"source": "docstrings:scipy"}))}
     return [every[i] for i in seeded_sample(sorted(i for i, text in every.items() if text), count, 0)]
 
 
 def fastest(rounds: int, *works: Callable[[], object]) -> list[float]:
-    """Seconds of each work, the fastest of `rounds` that take turns, after one to warm up."""
+    """Seconds of the fastest round of each work; the works take turns, after one round to warm up."""
     best = [float("inf")] * len(works)
     for number in range(rounds + 1):
         for place, work in enumerate(works):
@@ -33,7 +34,7 @@ def fastest(rounds: int, *works: Callable[[], object]) -> list[float]:
 
 @lru_cache(maxsize=2)
 def gemm_rate(threads: int = 1) -> float:
-    """Float32 operations a second of a large square product: the limit for what is made of products."""
+    """Float32 operations a second of a large square product, the limit of all methods that are made of products."""
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -1,7 +1,7 @@
-"""A million sentences end to end with a small model, then a second night on which one in a hundred has changed.
+"""A million sentences from file to report with a small model, then a second night on which one in a hundred has changed.
 
-`python -m benchmarks.million [TEXTS]`; needs the Wikipedia sentences beside the project. Two processes' worth of work is
-left to the machine as it would be for a user: this is the command line, not the library.
+`python -m benchmarks.million [TEXTS]`; needs the Wikipedia sentences in shared/corpora. It runs the command line, as a user
+does, not the library.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 from benchmarks.socm import WIKIPEDIA
 
 TEXTS, FEWER, CHANGED = 1_000_000, 100_000, 100
-"""Texts of the large run and of the one that its memory is compared with; one text in so many changes over night."""
+"""The texts of the large run and of the run whose memory it is compared with; one text in CHANGED changes."""
 
 
 def measure(texts: int = TEXTS) -> list[dict[str, Any]]:
-    """Seconds, texts a second and peak memory of each night; nothing where the sentences are not there."""
+    """Seconds, texts a second and peak memory of each night; empty without the sentences."""
     source = WIKIPEDIA / "sentences_1M.parquet"
     if not source.is_file():
         return []
@@ -49,9 +49,10 @@ def measure(texts: int = TEXTS) -> list[dict[str, Any]]:
 
 
 def _night(out: Path, source: Path, model: Path, texts: int, more: list[str]) -> dict[str, Any]:
-    """One run of the command line, and what its run.json says."""
+    """The figures of one run of the command line, from its run.json."""
     command = [
-        sys.executable, "-m", "jobs", "audit", "--corpus", str(source), "--limit", str(texts), "--model", str(model),
+        sys.executable, "-m", "tempscale_jobs", "audit", "--corpus", str(source), "--limit", str(texts),
+        "--model", str(model),
         "--tau", "1.0", "--cosine", "moments", "--out", str(out), *more,
     ]  # fmt: skip
     begun = time.monotonic()
@@ -67,11 +68,11 @@ def _night(out: Path, source: Path, model: Path, texts: int, more: list[str]) ->
 
 
 def _small_model(folder: Path) -> Path:
-    """Two layers, 128 wide, random weights, the real MiniLM's tokenizer."""
+    """Save a model of two layers, 128 wide, with random weights and the real MiniLM's tokenizer."""
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from tempscale.checkpoint import default_model
+    from tempscale.model.checkpoint import default_model
 
     torch.manual_seed(0)
     sizes = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
@@ -81,7 +82,7 @@ def _small_model(folder: Path) -> Path:
 
 
 def _changed(source: Path, file: Path, texts: int) -> Path:
-    """The corpus of the second night."""
+    """Write the corpus of the second night."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

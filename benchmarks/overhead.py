@@ -1,4 +1,4 @@
-"""What an attached temperature costs: the untouched model, the attached and the folded one, in turns, on two threads."""
+"""The cost of an attached temperature: untouched, attached and folded models take turns on two threads."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ROUNDS, TEXTS, THREADS = 150, 8, 2
 
 
 def measure() -> list[dict[str, Any]]:
-    """Tokens a second of `encode` of sentence-transformers; the median of each round's ratio to the untouched model."""
+    """Tokens a second of sentence-transformers' `encode`, and the median over rounds of the ratio to the untouched model."""
     from sentence_transformers import SentenceTransformer
 
     from tempscale import attach, fold
-    from tempscale.checkpoint import default_model
+    from tempscale.model.checkpoint import default_model
 
     corpus = texts()[:TEXTS]
     models = {
@@ -36,7 +36,7 @@ def measure() -> list[dict[str, Any]]:
     try:
         for number in range(ROUNDS + 1):
             turn = number % len(names)
-            for name in names[turn:] + names[:turn]:  # Each begins a round in turn: no place in it is better.
+            for name in names[turn:] + names[:turn]:  # Each model begins a round in turn, so that no position is better.
                 begun = time.perf_counter()
                 models[name].encode(corpus, show_progress_bar=False)
                 if number:

@@ -1,6 +1,6 @@
-"""Embedding 2,000 Wikipedia paragraphs on two threads: sentence-transformers at its best batch size, and what Ray adds.
+"""Embedding 2,000 Wikipedia paragraphs on two threads, against sentence-transformers at its best batch size; Ray's cost.
 
-Needs the Wikipedia paragraphs beside the project; without them docstrings of scipy are measured, and the table says so.
+Without the Wikipedia paragraphs in shared/corpora it measures docstrings of scipy, and the table says so.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from benchmarks.measuring import fastest, gemm_rate, texts
 from benchmarks.socm import WIKIPEDIA
 
 COUNT, THREADS, BATCHES, TRIED = 2000, 2, (16, 32, 64, 128), 400
-"""Texts; threads; batch sizes of sentence-transformers, and how many texts they are tried on."""
+"""Texts, threads, batch sizes of sentence-transformers, and the number of texts on which they are tried."""
 
 
 def measure() -> list[dict[str, Any]]:
-    """Tokens a second in turns; ratios to sentence-transformers; cosines to its embeddings; Ray against the loop alone."""
+    """Tokens a second, ratios to sentence-transformers and cosines to its embeddings; then Ray against a plain loop."""
     from sentence_transformers import SentenceTransformer
 
     from tempscale import Encoder
-    from tempscale.checkpoint import default_model
+    from tempscale.model.checkpoint import default_model
 
     (corpus, source), folder = paragraphs(), default_model()
     peer = SentenceTransformer(folder, device="cpu")
@@ -73,7 +73,7 @@ def measure() -> list[dict[str, Any]]:
 
 
 def paragraphs(count: int = COUNT) -> tuple[list[str], str]:
-    """So many texts, and where they come from."""
+    """The first `count` texts, and the name of their source."""
     import pyarrow.parquet as pq
 
     file = WIKIPEDIA / "paragraphs_100k.parquet"
@@ -83,7 +83,7 @@ def paragraphs(count: int = COUNT) -> tuple[list[str], str]:
 
 
 def _on_ray(corpus: list[str], source: str, tokens: int) -> list[dict[str, Any]]:
-    """The embedding step of an audit with one worker of one thread, and the same shards through the library's own loop."""
+    """The embedding step of an audit with one worker of one thread, against a plain loop over the same shards."""
     from tempscale import Encoder
 
     torch.set_num_threads(1)
@@ -106,24 +106,19 @@ def _on_ray(corpus: list[str], source: str, tokens: int) -> list[dict[str, Any]]
 def embedding_step(
     corpora: Sequence[list[str]], workers: int, shard_texts: int | None = None
 ) -> tuple[float, list[list[str]], str]:
-    """The embedding step of an audit of each corpus in turn, in one Ray session; the earlier ones start Ray's processes.
+    """Seconds of an audit's embedding step for the last corpus, its shards, and the model's folder.
 
-    Args:
-        corpora: texts to embed.
-        workers: model actors, each a process of one thread.
-        shard_texts: texts of one piece of work; what an audit takes unless given.
-
-    Returns:
-        Seconds of the last corpus, from the start of its actors to its durable parts; its shards; the model's folder.
+    All corpora run in turn in one Ray session; the earlier ones only start Ray's processes.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from jobs import config, embed, engine, runs
-    from jobs import corpus as reading
-    from jobs.execution_config import Execution
-    from jobs.runs import Run
-    from jobs.storage import Storage
+    from tempscale_jobs.config.audit import resolve
+    from tempscale_jobs.config.sections import Execution
+    from tempscale_jobs.corpus import shards as reading
+    from tempscale_jobs.embedding import embed
+    from tempscale_jobs.runs.folder import begin
+    from tempscale_jobs.workers import engine
 
     embedding: dict[str, Any] = {"temperatures": [1.0]} | ({"shard_texts": shard_texts} if shard_texts else {})
     with (
@@ -133,11 +128,11 @@ def embedding_step(
         for number, corpus in enumerate(corpora):
             file, out = f"{folder}/texts-{number}.parquet", f"{folder}/run-{number}"
             pq.write_table(pa.table({"id": [str(k) for k in range(len(corpus))], "text": corpus}), file)
-            settings = config.resolve({"out": out, "corpus": {"source": file}, "embedding": embedding})
-            run = Run(settings, Storage(out), runs.begin(settings).models, settings.temperatures(), False)
-            index = reading.shard(run.storage, settings)
+            settings = resolve({"out": out, "corpus": {"source": file}, "embedding": embedding})
+            run = begin(settings)
+            index = reading.shard(run.storage, settings.corpus, settings.embedding, settings.seed, out)
             begun = time.perf_counter()
-            embed.embed(run, cluster, run.models[0], index, lambda count: None)
+            embed.embed(run, cluster, run.models[0], settings.embedding, index.shards, embed.EmbedActor, lambda count: None)
             seconds = time.perf_counter() - begun
-        shards = [run.storage.read_table(shard["name"]).column("text").to_pylist() for shard in index["shards"]]
+        shards = [run.storage.read_table(shard.name).column("text").to_pylist() for shard in index.shards]
         return seconds, shards, run.models[0].name

@@ -1,4 +1,4 @@
-"""The file of results of one machine: each benchmark's rows, with the date and the versions of their own measurement."""
+"""The file of results of one machine: each benchmark's rows, with the date and the versions of their measurement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGES = (
 
 
 def machine() -> dict[str, Any]:
-    """What this machine is."""
+    """The processor, cores, system and GPU of this machine."""
     import torch
 
     return {
@@ -30,13 +30,13 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's own name."""
+    """The processor's name."""
     names = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else []
     return names[0] if names else platform.processor() or platform.machine()
 
 
 def measured() -> dict[str, str]:
-    """What a measurement of today is made with: `on`, the date in UTC, and versions by package."""
+    """Today's date in UTC as `on`, and the installed versions by package."""
     import tempscale
 
     versions = {"tempscale": tempscale.__version__, "python": platform.python_version()}
@@ -44,7 +44,7 @@ def measured() -> dict[str, str]:
 
 
 def _version(package: str) -> str:
-    """A package's version; the peers POT and faiss are measured only where they are installed."""
+    """A package's version; POT and faiss are optional."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -52,7 +52,7 @@ def _version(package: str) -> str:
 
 
 def file_of(folder: Path, machine: dict[str, Any]) -> Path:
-    """Where a machine's results stand: named by its processor and GPU, and by its cores where another one has that name."""
+    """The path of a machine's results, named by its processor and GPU, and by its cores if that name is taken."""
     gpu = "" if machine["gpu"] == "none" else f" {machine['gpu']}"
     name = re.sub(r"[^a-z0-9]+", "-", f"{machine['processor']}{gpu}".lower()).strip("-")
     file = folder / f"{name}.json"
@@ -62,7 +62,7 @@ def file_of(folder: Path, machine: dict[str, Any]) -> Path:
 
 
 def put(file: Path, machine: dict[str, Any], benchmark: str, rows: list[dict[str, Any]], measured: dict[str, str]) -> None:
-    """Replace one benchmark's rows and what they were measured with; every other's stay as they were."""
+    """Replace one benchmark's rows and versions; those of the others do not change."""
     found = json.loads(file.read_text("utf-8")) if file.exists() else {"measured": {}, "results": []}
     others = [row for row in found["results"] if row["benchmark"] != benchmark]
     file.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""results/*.json -> docs/performance.md and its charts: no figure of that page is written by hand."""
+"""results/*.json -> docs/performance.md and its charts; no figure of that page is written by hand."""
 
 from __future__ import annotations
 
@@ -20,34 +20,26 @@ Results = dict[str, Any]
 _NO_VERSIONS = ("on", "known_from")
 
 _INTRODUCTION = """
-    Written from `benchmarks/results/` by `python -m benchmarks`: `make bench` measures all of it (a million texts apart),
-    `python -m benchmarks NAME …` some, `python -m benchmarks render` nothing and writes this page again.
+    Written from `benchmarks/results/` by `python -m benchmarks`. `make bench` repeats all measurements except the million
+    texts, `python -m benchmarks NAME …` some of them; `python -m benchmarks render` only writes this page again.
 """
 _READING = """
-    A rate is that of the fastest of a few rounds in which the ways take turns, on one thread unless its row says otherwise;
-    whole stages and commands are timed once. A ratio above 1 is faster. A share is of a physical limit, which each group
-    names. Every group has its own date and versions: what was measured again has later ones.
+    A rate is that of the fastest of a few rounds in which the methods take turns, on one thread unless its row says
+    otherwise; whole stages and commands are timed once. A ratio above 1 is faster. A share is relative to a physical limit,
+    which each group names. Every group has the date and the versions of its own measurement.
 """
 _LOST = """
-    Other kernels for d_Σ and for the cosines of all pairs, with their times and errors, and where the time of a million
-    texts goes: [benchmarks/NOTES.md](../benchmarks/NOTES.md).
+    Other kernels for d_Σ and for the cosines of all pairs, with their times and errors, and the time of each step for a
+    million texts: [benchmarks/NOTES.md](../benchmarks/NOTES.md).
 """
 _NEVER = """
-    Nothing was ever measured on a GPU: neither embedding nor the pairwise engine nor the looks into layers.
-    `python -m benchmarks gpu` would measure them where there is one.
+    Nothing was ever measured on a GPU: neither embedding nor the pairwise engine nor the layers.
+    `python -m benchmarks gpu` measures them on a machine with a GPU.
 """
 
 
 def write(results: Path, docs: Path) -> list[Path]:
-    """Write the page and its charts, and remove charts of what is no longer there.
-
-    Args:
-        results: the folder of results.
-        docs: the folder of the page.
-
-    Returns:
-        The files that were written.
-    """
+    """Write the page and its charts into `docs`, remove old charts, and return the written files."""
     machines, soak = read(results)
     folder = docs / CHARTS
     drawn = {
@@ -66,19 +58,13 @@ def write(results: Path, docs: Path) -> list[Path]:
 
 
 def read(results: Path) -> tuple[dict[str, Results], dict[str, Any] | None]:
-    """Every machine's results by the name of their file, and what the last soak left."""
+    """Every machine's results by the name of their file, and the results of the last soak."""
     files = {file.stem: json.loads(file.read_text("utf-8")) for file in sorted(results.glob("*.json"))}
     return {stem: found for stem, found in files.items() if "results" in found}, files.get("soak")
 
 
 def page(machines: dict[str, Results], soak: dict[str, Any] | None) -> str:
-    """The page as Markdown.
-
-    Args:
-        machines: results by the name of their file; all but `results` and each row's `benchmark`, `what`, `rate` and `unit`
-            may be missing.
-        soak: what `make soak` left: `tests` and `storms`.
-    """
+    """The page as Markdown; only `results` and each row's `benchmark`, `what`, `rate` and `unit` must be there."""
     parts = ["# How fast, against what", _wrapped(_INTRODUCTION), _wrapped(_READING)]
     for stem, found in machines.items():
         parts += _machine(stem, found)
@@ -99,7 +85,7 @@ def _machine(stem: str, found: Results) -> list[str]:
         f"{name}: {machine.get(key, 'not recorded')}"
         for name, key in (("cores", "cores"), ("system", "system"), ("GPU", "gpu"))
     ]
-    parts = [f"## {plain(machine.get('processor', stem))}", plain(f"Of the machine: {'; '.join(facts)}.")]
+    parts = [f"## {plain(machine.get('processor', stem))}", plain(f"The machine: {'; '.join(facts)}.")]
     order = [*GROUPS, *(row["benchmark"] for row in rows)]
     names = sorted({row["benchmark"] for row in rows}, key=order.index)
     drawn = charts.of(stem, rows)
@@ -114,8 +100,8 @@ def _machine(stem: str, found: Results) -> list[str]:
 
 
 def table(rows: list[dict[str, Any]], group: Group) -> str:
-    """The rows of one benchmark; a column that none of them fills is left out."""
-    heads = ("what", "rate", group.ratio, group.limit, "besides")
+    """The rows of one benchmark as a table, without empty columns."""
+    heads = ("what", "rate", group.ratio, group.limit, "other figures")
     lines = [(plain(row["what"]), *cells(row), further(row)) for row in rows]
     kept = [k for k in range(len(heads)) if k < 2 or any(line[k] for line in lines)]
     return "\n".join(
@@ -129,7 +115,7 @@ def table(rows: list[dict[str, Any]], group: Group) -> str:
 
 def _measured(measured: dict[str, str] | None) -> str:
     if measured is None:
-        return "When and with what this was measured is not recorded."
+        return "The date and the versions of this measurement are not recorded."
     versions = [f"{name} {measured[name]}" for name in ("tempscale", "torch") if name in measured]
     known = f" ({measured['known_from']})" if "known_from" in measured else ""
     return _wrapped(
@@ -138,7 +124,7 @@ def _measured(measured: dict[str, str] | None) -> str:
 
 
 def _versions(names: Iterable[str], measured: dict[str, dict[str, str]]) -> list[str]:
-    """One line for each set of versions that something was measured with."""
+    """One line for each set of versions, with the benchmarks that were measured with it."""
     sets: dict[str, list[str]] = {}
     for name in names:
         own = {package: version for package, version in measured.get(name, {}).items() if package not in _NO_VERSIONS}
@@ -149,7 +135,7 @@ def _versions(names: Iterable[str], measured: dict[str, dict[str, str]]) -> list
 
 
 def _exponents(rows: list[dict[str, Any]]) -> str:
-    """A line for each series with its fitted exponent."""
+    """A line for each series, with its fitted exponent."""
     series: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         if "exponent" in row:
@@ -164,17 +150,17 @@ def _exponents(rows: list[dict[str, Any]]) -> str:
 
 
 def _soak(soak: dict[str, Any]) -> str:
-    """Two lines."""
+    """The last soak, in two lines."""
     kinds = ", ".join(f"{number} of {kind}s" for kind, number in soak["of"].items())
     same = (
         "every run ended with the bytes of an undisturbed one" if soak["same_bytes"] else "not every run ended as it should"
     )
     told = f"The last `make soak`: {soak['kills']} kills ({kinds}) in {soak['runs']} runs on {soak['nodes']} nodes; {same}."
-    return f"{told}\nMore of it: [reliability.md](reliability.md)."
+    return f"{told}\nMore about it: [reliability.md](reliability.md)."
 
 
 def _wrapped(text: str, indent: str = "") -> str:
-    """A paragraph in lines; what stands in backticks stays on one."""
+    """A paragraph wrapped into lines; code in backticks is never broken."""
     kept = re.sub(r"`[^`]+`", lambda code: code.group().replace(" ", "\0"), " ".join(text.split()))
     lines = textwrap.fill(kept, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return lines.replace("\0", " ")

@@ -1,8 +1,8 @@
-"""SOCM of all pairs of real texts, beside the published protocol, other libraries and what a nuclear norm usually costs.
+"""SOCM of all pairs of real texts, against the published protocol, other libraries and usual ways to a nuclear norm.
 
-Each way's rate is taken on pairs of the same texts, its ratio to the published protocol on as many threads, and its error
-from singular values in float64. The limit is no wall: the product's operations at this machine's rate of products, and
-the seconds in which LAPACK finds the eigenvalues of one matrix a pair, so that a share may pass 1.
+Each method runs on pairs of the same texts. Its ratio is to the published protocol on as many threads, its error is the
+difference from singular values in float64. The limit is the time of the product's operations at this machine's rate of
+products plus the time in which LAPACK finds the eigenvalues of one matrix a pair; a share may exceed 1.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from benchmarks.measuring import fastest, gemm_rate, texts
 WIKIPEDIA = Path(__file__).resolve().parents[2] / "shared" / "corpora" / "wikipedia"
 SENTENCES, DOCSTRINGS, LONG_TEXTS = 1000, 100, 64
 FEW, SOME = 4, 55
-"""Pairs for what takes a tenth of a second each; texts on either side of the pairs for what takes a tenth of that."""
+"""Pairs for methods that take a tenth of a second each; texts on each side for methods that take a tenth of that."""
 ROUNDS = 2
 
 
 def measure() -> list[dict[str, Any]]:
-    """Pairs a second on one and two threads, with the largest error of d_Σ; long texts exact and within a tolerance."""
+    """Pairs a second on one and two threads, with the largest error of d_Σ; then of long texts."""
     import scipy.linalg  # noqa: F401 - brings its own BLAS, which only a limit set afterwards finds.
     from threadpoolctl import threadpool_limits
 
@@ -40,7 +40,7 @@ def measure() -> list[dict[str, Any]]:
 
 def _sentences(tokens: list[Tensor], source: str) -> list[dict[str, Any]]:
     from tempscale import pairwise_socm
-    from tempscale.nuclear import _gram_norms
+    from tempscale.second_order.nuclear import _gram_norms
 
     count = len(tokens)
     pairs = count * (count - 1) // 2
@@ -74,7 +74,7 @@ def _sentences(tokens: list[Tensor], source: str) -> list[dict[str, Any]]:
 
         return work
 
-    # name, what it is called, threads, pairs, the work
+    # key, name in the table, threads, pairs, work
     ways: list[tuple[str, str, int, int, Callable[[], None]]] = [
         ("dense 1", "published: two d×d roots a pair", 1, FEW, each("dense 1", 1, few, _dense)),
         ("dense 2", "published: two d×d roots a pair", 2, FEW, each("dense 2", 2, few, _dense)),
@@ -86,7 +86,7 @@ def _sentences(tokens: list[Tensor], source: str) -> list[dict[str, Any]]:
     ]
     if importlib.util.find_spec("ot"):
         ways.insert(3, ("pot", "POT bures_wasserstein_distance", 1, FEW, each("pot", 1, few, _pot)))
-    memory = {"tempscale 2": _extra_bytes(ours(2))}  # Of the first run alone: later ones find the process grown.
+    memory = {"tempscale 2": _extra_bytes(ours(2))}  # Only of the first run: later ones find the process grown.
     seconds = dict(zip([way[0] for way in ways], fastest(ROUNDS, *(way[4] for way in ways)), strict=True))
     lengths = torch.tensor([float(len(x)) for x in tokens])
     mean_tokens, dim = float(lengths.mean()), tokens[0].shape[1]
@@ -117,31 +117,23 @@ def _long(tokens: list[Tensor], source: str) -> list[dict[str, Any]]:
     exact = [_plain(tokens[i].double(), tokens[j].double()) for i, j in some]
     ranks = torch.tensor([float(min(len(x), dim)) for x in tokens])
     operations = dim * float(ranks.sum() ** 2 - ranks.square().sum())
-    tolerances = (0.0, 1e-3)
-    found: dict[float, Any] = {}
+    found: dict[tuple[int, int], float] = {}
 
-    def ours(tolerance: float) -> Callable[[], None]:
-        def work() -> None:
-            found[tolerance] = pairwise_socm(tokens, tolerance=tolerance)
-
-        return work
+    def ours() -> None:
+        values = pairwise_socm(tokens).d_sigma
+        found.update({pair: float(values[pair]) for pair in some})
 
     few = [(tokens[i], tokens[j]) for i, j in some[:FEW]]
     dense = fastest(1, lambda: _each(threads, _dense, few))[0] / len(few)
     with threads_used(threads):
-        seconds = fastest(1, *(ours(tolerance) for tolerance in tolerances))
-    result = []
-    for tolerance, own in zip(tolerances, seconds, strict=True):
-        errors = [abs(float(found[tolerance].d_sigma[pair]) - value) for pair, value in zip(some, exact, strict=True)]
-        how = "exact" if not tolerance else f"within {tolerance:g}"
-        result.append(
-            {"what": f"tempscale.pairwise_socm, long texts, {how}, {_in_words(threads)}", "rate": pairs / own,
-             "unit": "pairs/s", "ratio": pairs / own * dense, "threads": threads, "pairs": pairs,
-             "largest_error": max(errors), "certified_error": float(found[tolerance].d_sigma_error.max()),
-             "texts": source, "mean_tokens": mean_tokens, "dim": dim}
-            | limit(operations, pairs, round(float(ranks.mean())), threads, own)
-        )  # fmt: skip
-    return result
+        (own,) = fastest(1, ours)
+    errors = [abs(found[pair] - value) for pair, value in zip(some, exact, strict=True)]
+    row = {
+        "what": f"tempscale.pairwise_socm, long texts, {_in_words(threads)}", "rate": pairs / own, "unit": "pairs/s",
+        "ratio": pairs / own * dense, "threads": threads, "pairs": pairs, "largest_error": max(errors), "texts": source,
+        "mean_tokens": mean_tokens, "dim": dim,
+    }  # fmt: skip
+    return [row | limit(operations, pairs, round(float(ranks.mean())), threads, own)]
 
 
 def _in_words(threads: int) -> str:
@@ -152,13 +144,13 @@ def _in_words(threads: int) -> str:
 
 
 def _corpus() -> tuple[list[str], list[str], str]:
-    """Sentences, long texts, and where they come from; docstrings, fewer of them, where no Wikipedia lies beside us."""
+    """Sentences, long texts, and the name of their source; fewer texts, from docstrings, without the Wikipedia texts."""
     if not WIKIPEDIA.is_dir():
         every = texts(3 * DOCSTRINGS)
         return every[:DOCSTRINGS], sorted(every, key=len)[-LONG_TEXTS:], "docstrings of scipy"
     import pyarrow.parquet as pq
 
-    from tempscale.tiles import seeded_sample
+    from tempscale.stats.sample import seeded_sample
 
     def sample(name: str, count: int) -> list[str]:
         table = pq.read_table(WIKIPEDIA / f"{name}.parquet", columns=["id", "text"])
@@ -166,22 +158,22 @@ def _corpus() -> tuple[list[str], list[str], str]:
         found: list[str] = table["text"].take([place[i] for i in seeded_sample(sorted(place), count, 0)]).to_pylist()
         return found
 
-    each = 16  # Paragraphs have a hundred tokens in the mean: sixteen are cut at 512.
+    each = 16  # A paragraph has a hundred tokens on average: sixteen are longer than 512.
     paragraphs = sample("paragraphs_100k", each * LONG_TEXTS)
     joined = ["\n".join(paragraphs[at : at + each]) for at in range(0, len(paragraphs), each)]
     return sample("sentences_1M", SENTENCES), joined, "wikipedia"
 
 
 def sentences() -> tuple[list[str], str]:
-    """The texts whose pairs are measured, and where they come from."""
+    """The texts whose pairs are measured, and the name of their source."""
     chosen, _, source = _corpus()
     return chosen, source
 
 
 def _embedded(chosen: list[str]) -> list[Tensor]:
-    """Each text's token embeddings by the real MiniLM."""
+    """Each text's token embeddings from the real MiniLM."""
     from tempscale import Encoder
-    from tempscale.checkpoint import default_model
+    from tempscale.model.checkpoint import default_model
 
     encoder = Encoder.load(default_model(), device="cpu")
     with torch.inference_mode():
@@ -192,7 +184,7 @@ def _embedded(chosen: list[str]) -> list[Tensor]:
 
 
 def _each(threads: int, one: Callable[[Tensor, Tensor], float], pairs: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
-    """Of every pair, as many pairs at a time as there are threads: a pair alone leaves a second thread waiting."""
+    """The value of every pair, with one pair a thread: one pair alone would not use a second thread."""
     if threads == 1:
         return [one(*pair) for pair in pairs]
     with ThreadPoolExecutor(threads) as pool:
@@ -211,14 +203,14 @@ def _covariances(x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _plain(x1: Tensor, x2: Tensor) -> float:
-    """By the singular values of the n₁×n₂ cross block."""
+    """d_Σ from the singular values of the n₁×n₂ cross block."""
     f1, f2 = _factor(x1), _factor(x2)
     cross = torch.linalg.svdvals(f1 @ f2.mT).sum()
     return float(f1.square().sum() + f2.square().sum() - 2 * cross) / 4
 
 
 def _dense(x1: Tensor, x2: Tensor) -> float:
-    """As the published code does it, but in float64 and without its ε: a dense root, a dense product, a second root."""
+    """d_Σ as in the published code, but in float64 and without its ε: a dense root, a dense product, a second root."""
     s1, s2 = _covariances(x1, x2)
     values, vectors = torch.linalg.eigh(s1)
     root = (vectors * values.clamp_min(0).sqrt()) @ vectors.mT
@@ -227,7 +219,7 @@ def _dense(x1: Tensor, x2: Tensor) -> float:
 
 
 def _sqrtm(x1: Tensor, x2: Tensor) -> float:
-    """By one root of Σ₁Σ₂, whose trace is that of (Σ₁^½Σ₂Σ₁^½)^½, as Fréchet distances of images are usually computed."""
+    """d_Σ from one root of Σ₁Σ₂, whose trace is that of (Σ₁^½Σ₂Σ₁^½)^½, as usual for Fréchet distances of images."""
     from scipy.linalg import sqrtm
 
     s1, s2 = _covariances(x1, x2)
@@ -235,7 +227,7 @@ def _sqrtm(x1: Tensor, x2: Tensor) -> float:
 
 
 def _pot(x1: Tensor, x2: Tensor) -> float:
-    """W₂² = 4(d_μ + d_Σ) by POT, whose means are left equal."""
+    """d_Σ from POT's W₂² = 4(d_μ + d_Σ) with equal means."""
     from ot.gaussian import bures_wasserstein_distance  # type: ignore[import-untyped]
 
     s1, s2 = _covariances(x1, x2)
@@ -249,7 +241,7 @@ def _pot(x1: Tensor, x2: Tensor) -> float:
 
 @contextmanager
 def threads_used(count: int) -> Iterator[None]:
-    """So many threads of torch, and afterwards as many as before."""
+    """Run a block with `count` threads of torch, then restore the number."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -259,7 +251,7 @@ def threads_used(count: int) -> Iterator[None]:
 
 
 def limit(operations: float, pairs: int, rank: int, threads: int, seconds: float) -> dict[str, float]:
-    """Seconds of the product at the rate of large ones, and of LAPACK on one matrix of the mean rank a pair."""
+    """Seconds of the products at the rate of large ones and of LAPACK on one matrix of mean rank a pair, and their share."""
     product, lapack = operations / _product_rate(threads), _eigenvalue_seconds(rank) * pairs / threads
     return {"gemm_seconds": product, "lapack_seconds": lapack, "limit_share": (product + lapack) / seconds}
 
@@ -267,19 +259,19 @@ def limit(operations: float, pairs: int, rank: int, threads: int, seconds: float
 @lru_cache
 def _product_rate(threads: int) -> float:
     with threads_used(threads):
-        return gemm_rate.__wrapped__()  # Its own memory knows one number of threads.
+        return gemm_rate.__wrapped__()  # Past its cache.
 
 
 @lru_cache
 def _eigenvalue_seconds(rank: int) -> float:
-    """What LAPACK takes for the eigenvalues of one Gram matrix, in float64 on one thread."""
+    """The time of LAPACK for the eigenvalues of one Gram matrix, in float64 on one thread."""
     grams = torch.randn(max(4, 40_000 // rank**2), rank, rank, dtype=torch.float64)
     grams = grams @ grams.mT
     return fastest(5, lambda: torch.linalg.eigvalsh(grams))[0] / len(grams)
 
 
 def _extra_bytes(work: Callable[[], None]) -> int | None:
-    """How far the process grew during the work, where the kernel tells (Linux)."""
+    """The growth of the process during the work, in bytes, or None where the kernel does not report it (not Linux)."""
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not reset.exists():
         return None
@@ -287,7 +279,7 @@ def _extra_bytes(work: Callable[[], None]) -> int | None:
     def kilobytes(name: str) -> int:
         return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(name))
 
-    reset.write_text("5")  # The peak begins anew.
+    reset.write_text("5")  # Reset the peak.
     before = kilobytes("VmRSS")
     work()
     return 1024 * (kilobytes("VmHWM") - before)

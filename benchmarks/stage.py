@@ -1,4 +1,4 @@
-"""The pairwise stages as the job runs them, on Ray: cosines of 100,000 texts, with and without neighbours; SOCM of 1,000.
+"""The pairwise stages on Ray, as in the job: cosines of 100,000 texts, with and without neighbours; SOCM of 1,000 texts.
 
 `python -m benchmarks.stage TEXTS` measures cosines at any size.
 """
@@ -18,15 +18,15 @@ import pyarrow as pa
 from benchmarks.measuring import fastest
 
 if TYPE_CHECKING:
-    from jobs.engine import Cluster
-    from jobs.layout import Layout
-    from jobs.runs import Run
+    from tempscale_jobs.embedding.layout import Layout
+    from tempscale_jobs.runs.folder import Run
+    from tempscale_jobs.workers.engine import Cluster
 
 TEXTS, DIM, PART = 100_000, 384, 4096
 
 
 def measure(texts: int = TEXTS) -> list[dict[str, Any]]:
-    """Pairs a second of the whole stages with two workers: reading parts, tiles, merging, tables, and peak memory."""
+    """Pairs a second and peak memory of the whole stages with two workers: reading parts, tiles, merging, tables."""
     return [*_cosines(texts), _socm()]
 
 
@@ -47,7 +47,7 @@ def _cosines(texts: int) -> list[dict[str, Any]]:
 
 @cache
 def product_rate(threads: int) -> float:
-    """Float32 operations a second of large products on so many cores at once, by the BLAS that the stage's tiles use."""
+    """Float32 operations a second of large products on `threads` cores, with the BLAS that the stage's tiles use."""
     from threadpoolctl import threadpool_limits
 
     generator = np.random.default_rng(0)
@@ -57,11 +57,13 @@ def product_rate(threads: int) -> float:
 
 
 def _socm() -> dict[str, Any]:
-    """All pairs of the real sentences of `socm`, from the factors that the embedding step leaves."""
+    """The SOCM stage over all pairs of the real sentences of `socm`, from the factors of the embedding step."""
     from benchmarks.socm import sentences
-    from jobs import factor_parts, pairwise_socm
-    from jobs.factors import CHUNK
     from tempscale import Encoder
+    from tempscale_jobs.collapse import socm
+    from tempscale_jobs.config.audit import Analysis
+    from tempscale_jobs.embedding import factors
+    from tempscale_jobs.embedding.factors import CHUNK
 
     chosen, source = sentences()
     encoder = Encoder.load(device="cpu")
@@ -73,14 +75,14 @@ def _socm() -> dict[str, Any]:
         for number, start in enumerate(range(0, len(chosen), CHUNK)):
             own = slice(start, start + CHUNK)
             ids = [f"{k:08d}" for k in range(len(chosen))[own]]
-            table = factor_parts.table(ids, out.tokens[own].tolist(), out.factors[own])
+            table = factors.factor_table(ids, out.tokens[own].tolist(), out.factors[own])
             run.storage.write_table(run.part("factors", run.models[0], run.temperatures[0], number), table)
 
     def work(run: Run, cluster: Cluster, where: Layout, on_pairs: Callable[[int], None]) -> None:
-        pairwise_socm.measure(run, cluster, run.models[0], run.temperatures[0], where, on_pairs)
+        socm.all_pairs(run, cluster, run.models[0], run.temperatures[0], where, Analysis.model_validate({}), on_pairs)
 
     pairs = len(chosen) * (len(chosen) - 1) // 2
-    seconds, memory, started = _stage(prepare, work, len(chosen), pairs, {})
+    seconds, memory, started = _stage(prepare, work, len(chosen), pairs)
     return (
         {"what": f"SOCM stage on Ray, {len(chosen):,} texts ({source})", "rate": pairs / seconds, "unit": "pairs/s"}
         | {"ratio": 1.0, "seconds": seconds, "ray_start_seconds": started, "peak_memory_bytes": memory, "workers": 2}
@@ -88,40 +90,42 @@ def _socm() -> dict[str, Any]:
 
 
 def cosine_stage(texts: int, neighbours: int = 0, workers: int = 2) -> tuple[float, int, float]:
-    """Seconds of the cosine stage over random embeddings, its peak memory, and the seconds that Ray took to start."""
-    from jobs import pairwise
+    """Seconds of the cosine stage over random embeddings, its peak memory, and the seconds of Ray's start."""
+    from tempscale_jobs.collapse import cosine
+    from tempscale_jobs.config.audit import Analysis
 
     def work(run: Run, cluster: Cluster, where: Layout, on_pairs: Callable[[int], None]) -> None:
-        pairwise.cosine(run, cluster, run.models[0], run.temperatures[0], where, on_pairs)
+        cosine.cosine(run, cluster, run.models[0], run.temperatures[0], where, settings, on_pairs)
 
-    analysis = {"neighbours": neighbours, "worst_duplicates": 100}
-    return _stage(lambda run: _write_texts(run, texts), work, texts, texts * (texts - 1) // 2, analysis, workers)
+    settings = Analysis.model_validate({"neighbours": neighbours, "worst_duplicates": 100})
+    return _stage(lambda run: _write_texts(run, texts), work, texts, texts * (texts - 1) // 2, workers)
 
 
 def _stage(
     prepare: Callable[[Run], None], work: Callable[[Run, Cluster, Layout, Callable[[int], None]], None], texts: int,
-    pairs: int, analysis: dict[str, Any], workers: int = 2,
+    pairs: int, workers: int = 2,
 ) -> tuple[float, int, float]:  # fmt: skip
-    """Seconds of a stage, its peak memory (summed PSS of all processes), and the seconds that Ray took to start."""
+    """Seconds of a stage, its peak memory (summed PSS of all processes), and the seconds of Ray's start."""
     from rich.console import Console
 
-    from jobs import config, engine
-    from jobs.execution_config import Execution
-    from jobs.layout import layout
-    from jobs.progress import Journal
-    from jobs.runs import Model, Run
-    from jobs.storage import Storage
+    from tempscale import Temperature
+    from tempscale_jobs.config.audit import Analysis
+    from tempscale_jobs.config.sections import Execution
+    from tempscale_jobs.embedding.layout import layout
+    from tempscale_jobs.runs.folder import Model, Run
+    from tempscale_jobs.runs.journal import Journal
+    from tempscale_jobs.runs.storage import Storage
+    from tempscale_jobs.workers import engine
 
     with tempfile.TemporaryDirectory(prefix="tempscale-stage-") as folder:
-        settings = config.resolve({"out": folder, "embedding": {"temperatures": [1.0]}, "analysis": analysis})
-        run = Run(settings, Storage(folder), [Model("random", "random", "", 512)], settings.temperatures(), False)
+        run = Run(Storage(folder), [Model("random", "random", "", 512)], [Temperature(1.0)], "")
         prepare(run)
         execution = Execution.model_validate({"workers": workers})
         journal, begun = Journal(Console(stderr=True)), time.perf_counter()
         try:
             with engine.session(execution) as cluster:
                 started = time.perf_counter() - begun
-                where = layout(run, run.models[0], texts)
+                where = layout(run, run.models[0], texts, tuple(Analysis.model_validate({}).intervals))
                 with journal.stage("all pairs", pairs) as stage:
                     begun = time.perf_counter()
                     work(run, cluster, where, stage.advance)
@@ -132,8 +136,8 @@ def _stage(
 
 
 def _write_texts(run: Run, texts: int) -> None:
-    """Parts of texts/ with embeddings whose spectrum falls as real ones' does, and lengths from 5 to 500 tokens."""
-    from jobs import schema
+    """Write parts of texts/: embeddings with a spectrum that falls like a real one, and lengths from 5 to 500 tokens."""
+    from tempscale_jobs.tables import audit
 
     generator = np.random.default_rng(0)
     scale = (np.arange(1, DIM + 1) ** -0.35).astype(np.float32)
@@ -144,7 +148,7 @@ def _write_texts(run: Run, texts: int) -> None:
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
         tokens = np.clip(generator.lognormal(3.8, 0.8, size), 5, 500).astype(np.int32)
         constant = np.ones(size, np.float32)
-        table = schema.texts(DIM).build(
+        table = audit.texts(DIM).build(
             {
                 "text_id": [f"{start + k:08d}" for k in range(size)],
                 "content_sha": [""] * size,

@@ -1,4 +1,4 @@
-"""A row of results in words: what its rate, ratio, share and further figures read, in the terminal and on the page."""
+"""A row of results in words: its rate, ratio, share and further figures, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def cells(row: dict[str, Any]) -> tuple[str, str, str]:
-    """A row's rate, its ratio (or overhead with its error), and its share of the limit; empty where there is none."""
+    """A row's rate, its ratio (or overhead with its error), and its share of the limit; empty if missing."""
     ratio, limit = row.get("ratio"), row.get("limit_share")
     told = "" if ratio is None else _ratio(ratio)
     if "overhead" in row:
@@ -21,7 +21,7 @@ def cells(row: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def rate(value: float) -> str:
-    """Three digits or all before the point; millions as `104 M`."""
+    """A rate with three digits, or all digits before the point; millions as `104 M`."""
     if value >= 1e6:
         return f"{_three(value / 1e6)} M"
     return f"{value:,.0f}" if value >= 100 else _three(value)
@@ -32,7 +32,7 @@ def _ratio(value: float) -> str:
 
 
 def _three(value: float) -> str:
-    """Three digits, without an exponent."""
+    """A number with three digits, without an exponent."""
     places = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
     return f"{value:,.{places}f}"
 
@@ -48,7 +48,7 @@ def _size(size: float) -> str:
 
 
 def _below_one(value: float) -> str:
-    """A cosine, never rounded up."""
+    """A cosine, rounded down."""
     return f"{math.floor(value * 1e7) / 1e7:.7f}"
 
 
@@ -57,7 +57,6 @@ _FURTHER: dict[str, Callable[[Any], str]] = {
     "largest_difference": lambda value: f"largest difference of embeddings {value:.1e}",
     "largest_error": lambda value: f"largest error {value:.1e}",
     "max_error": lambda value: f"largest error {value:.1e}",
-    "certified_error": lambda value: f"certified {value:.1e}" if value else "",
     "least_cosine": lambda value: f"least cosine {_below_one(value)}",
     "moments_cost": lambda value: f"moments take {100 * value:.1f} % more time".replace("-", "−"),
     "efficiency": lambda value: f"efficiency {100 * value:.0f} %",
@@ -71,7 +70,7 @@ _FURTHER: dict[str, Callable[[Any], str]] = {
 
 
 def further(row: dict[str, Any]) -> str:
-    """Errors, seconds and memory, as far as the row has them."""
+    """The errors, seconds and memory of a row, if it has them."""
     found = [tell(row[key]) for key, tell in _FURTHER.items() if row.get(key) is not None]
     if row.get("nan"):
         found.append(f"NaN in {row['nan']} of {row['pairs']} pairs" if "pairs" in row else f"NaN in {row['nan']} pairs")
@@ -79,5 +78,5 @@ def further(row: dict[str, Any]) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that neither ends a cell or a line of a table nor begins an HTML element."""
+    """The text, escaped so that it neither ends a table cell or line nor starts an HTML element."""
     return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")

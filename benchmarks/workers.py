@@ -1,6 +1,6 @@
 """Scaling in workers: the embedding step and the cosine stage on Ray with one worker, two, four … up to the cores.
 
-A worker is one process of one thread. Ray's own processes, the driver and the tokenising run beside them on the same cores.
+A worker is one process of one thread. Ray's own processes, the driver and the tokeniser use the same cores.
 `python -m benchmarks workers`.
 """
 
@@ -15,28 +15,25 @@ from benchmarks.stage import DIM, cosine_stage, product_rate
 from benchmarks.stage import TEXTS as COSINE_TEXTS
 
 TEXTS, FIRST, SHARDS_A_WORKER = 1000, 64, 8
-"""Texts of the embedding step; texts that are embedded before, so that Ray's processes are there; pieces of work."""
+"""Texts of the embedding step, texts embedded before it to start Ray's processes, and shards for each worker."""
 
 
 def measure(texts: int = TEXTS, cosine_texts: int = COSINE_TEXTS, counts: Sequence[int] = ()) -> list[dict[str, Any]]:
-    """Rates, ratios to one worker and efficiency (ratio over workers); the share of the GEMM rate of as many threads.
+    """Rates, ratios to one worker, efficiency (ratio over workers), and shares of the GEMM rate of as many threads.
 
-    Args:
-        texts: how many the embedding step embeds.
-        cosine_texts: how many the cosine stage compares.
-        counts: numbers of workers, the first of them 1; powers of two and the machine's cores unless given.
+    `counts` are the numbers of workers, 1 first; by default powers of two up to the machine's cores.
     """
     counts = counts or worker_counts(os.cpu_count() or 1)
     return [*_embedding(texts, counts), *_cosine(cosine_texts, counts)]
 
 
 def worker_counts(cores: int) -> list[int]:
-    """1, 2, 4 … below the cores, and the cores."""
+    """1, 2, 4 … below the number of cores, and that number."""
     return [*(2**k for k in range(cores.bit_length()) if 2**k < cores), cores]
 
 
 def _embedding(count: int, counts: Sequence[int]) -> list[dict[str, Any]]:
-    """From the start of the step, model loading included, to its durable parts."""
+    """The embedding step, from its start with loading of the model to its durable parts."""
     from benchmarks.embedding import operations
     from benchmarks.paragraphs import embedding_step, paragraphs
     from tempscale import Encoder
@@ -58,7 +55,7 @@ def _embedding(count: int, counts: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _cosine(count: int, counts: Sequence[int]) -> list[dict[str, Any]]:
-    """The whole stage over random embeddings, from parts on disk to sums."""
+    """The whole cosine stage over random embeddings, from parts on disk to sums."""
     rows, pairs = [], count * (count - 1) / 2
     for workers in counts:
         seconds, memory, _ = cosine_stage(count, workers=workers)
@@ -71,7 +68,7 @@ def _cosine(count: int, counts: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _scaled(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with ratios to the first, which is of one worker, and efficiencies."""
+    """The rows with their efficiency and their ratio to the first row, which has one worker."""
     ratios = [row["rate"] / rows[0]["rate"] for row in rows]
     return [
         row | {"ratio": ratio, "efficiency": ratio / row["workers"], "series": name}

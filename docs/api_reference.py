@@ -1,4 +1,4 @@
-"""docs/api.md from the docstrings of `tempscale`, read from its source by griffe: nothing of it is imported."""
+"""Writes docs/api.md from the docstrings of `tempscale`, which griffe reads from the source without importing it."""
 
 from __future__ import annotations
 
@@ -16,42 +16,50 @@ THEMES: dict[str, tuple[str, str, str]] = {
     "encoder": (
         "Encoder and temperature",
         "Encoder Temperature TemperatureError attach detach attached role verify VerificationError UnsupportedArchitecture",
-        "gathering.Encoded gathering.Factor tokens encoder.Precision encoder.TOKEN_BUDGET temperature.ROLES "
-        "taus.LARGEST_TAU checkpoint.ModelError",
+        "model.gathering.Encoded model.gathering.Factor model.tokens model.encoder.Precision model.encoder.TOKEN_BUDGET "
+        "temperature.schedule.ROLES temperature.reading.LARGEST_TAU model.checkpoint.ModelError",
     ),
     "socm": (
         "Moments and SOCM",
         "socm pairwise_socm",
-        "socm moments truncation nuclear.cross_nuclear_norms nuclear.all_nuclear_norms nuclear.paired_nuclear_norms "
-        "nuclear.pair_frobenius bidiagonal.nuclear_norms polar.nuclear_norms survivors.survivors survivors.SLACK",
+        "second_order.socm second_order.moments second_order.nuclear.cross_nuclear_norms "
+        "second_order.nuclear.all_nuclear_norms second_order.nuclear.paired_nuclear_norms "
+        "second_order.nuclear.pair_frobenius second_order.bidiagonal.nuclear_norms "
+        "second_order.polar.nuclear_norms second_order.bounds.survivors "
+        "second_order.bounds.SLACK",
     ),
-    "length": ("Length collapse and statistics", "", "length neighbours sampling correlation cosine aggregates"),
-    "layers": ("Layers and theory", "", "layers spectrum contraction"),
-    "search": ("Search and fitting", "fit_by_length", "fit search"),
+    "length": (
+        "Length collapse and statistics",
+        "",
+        "collapse.length collapse.neighbours collapse.cosine collapse.aggregates stats.errors stats.dyads stats.paired "
+        "stats.correlation stats.enough",
+    ),
+    "layers": ("Layers and theory", "", "layers.observe layers.spectrum layers.contraction"),
+    "search": ("Search and fitting", "fit_by_length", "choosing.by_length choosing.by_layer"),
     "export": ("Export", "fold", ""),
 }
-"""Of each theme its title, the names of `tempscale` itself in it, and its modules, or some names of one."""
+"""For each theme: its title, its names of `tempscale` itself, and its modules, or some names of a module."""
 
 INTRO = """# Python API
 
-Generated from the docstrings of `tempscale/` by `python docs/generate.py`. Names without a dot are those of the package
-itself: `import tempscale as ts`, then `ts.attach`; these stay. The others are those of its modules, what the job itself
-computes with: `from tempscale.spectrum import sigma_a`.
+Generated from the docstrings of `tempscale/` by `python docs/generate.py`. Names without a dot are names of the package
+itself: `import tempscale as ts`, then `ts.attach`; these are stable. The others are names of its modules, which the job
+uses for its own computations: `from tempscale.layers.spectrum import sigma_a`.
 
 - S1 is *Length-Induced Embedding Collapse in Transformer-based Models*
   ([arXiv 2410.24200](https://arxiv.org/abs/2410.24200)), S2 *Why Mean Pooling Works*
   ([arXiv 2604.27398](https://arxiv.org/abs/2604.27398)). [equations.md](equations.md) names the test of each equation.
 - X = [x_1 … x_n] are the last layer's token embeddings of one text, as rows of a tensor (tokens, d): special tokens
-  included, padding excluded. Lengths are in tokens; nothing else has a unit but where it is said.
-- Shapes stand in the types: `Float[Tensor, "text dim"]` has two dimensions, `Float[Tensor, " text"]` has one, `*batch`
-  is any number of them, none too, `""` is a scalar. In words they are (texts, d).
+  included, padding excluded. Lengths are in tokens; everything else has no unit unless one is stated.
+- Shapes are in the types: `Float[Tensor, "text dim"]` has two dimensions, `Float[Tensor, " text"]` has one, `*batch`
+  is any number of dimensions, also none, `""` is a scalar. In prose they are written (texts, d).
 """
-OF_A_PAGE = "One of the pages of [api.md](../api.md), which says what S1, S2, X and the shapes are."
+OF_A_PAGE = "One of the pages of [api.md](../api.md), which defines S1, S2, X and the notation of shapes."
 
 
 def package(root: Path = ROOT, name: str = "tempscale") -> griffe.Module:
-    """A package as its source describes it, docstrings in Google style."""
-    # What comes before a colon in Returns is no type here: types stand in the signature.
+    """A package as griffe reads it from the source, with docstrings in Google style."""
+    # In our Returns sections the text before a colon is not a type: types are in the signature.
     options = {"warnings": False, "returns_named_value": False, "returns_multiple_items": False}
     found = griffe.load(
         name, search_paths=[root], docstring_parser=griffe.Parser.google, docstring_options=options, allow_inspection=False
@@ -64,7 +72,7 @@ def package(root: Path = ROOT, name: str = "tempscale") -> griffe.Module:
 
 
 def public(parent: griffe.Object) -> Iterator[griffe.Object]:
-    """The functions, classes, methods and fields that belong to a module or class and are not hidden, classes' too."""
+    """The public functions, classes, methods and fields of a module or class, also those of its classes."""
     for name, member in parent.members.items():
         if member.is_alias or (name.startswith("_") and name != "__call__"):
             continue
@@ -74,14 +82,14 @@ def public(parent: griffe.Object) -> Iterator[griffe.Object]:
 
 
 def sections(thing: griffe.Object, kind: str) -> list:
-    """The entries of one kind of section of a docstring; none where it is missing."""
+    """The entries of one kind of section of a docstring; empty where the section is missing."""
     if thing.docstring is None:
         return []
     return [entry for section in thing.docstring.parsed if section.kind.value == kind for entry in section.value]
 
 
 def outcome(function: griffe.Function) -> str:
-    """What a docstring says that comes back."""
+    """The description of the result in a docstring."""
     told = []
     for entry in sections(function, "returns"):
         own = str(entry.annotation or "")
@@ -90,7 +98,7 @@ def outcome(function: griffe.Function) -> str:
 
 
 def constructor(thing: griffe.Class) -> griffe.Function | None:
-    """The __init__ that somebody wrote; a dataclass's own and an inherited one are none."""
+    """The written __init__ of a class, or None where it is generated by a dataclass or inherited."""
     own = thing.members.get("__init__")
     return own if own is not None and not own.is_alias and "dataclass" not in thing.labels else None
 
@@ -99,26 +107,31 @@ def constructor(thing: griffe.Class) -> griffe.Function | None:
 
 
 def exports(tree: griffe.Module) -> dict[str, griffe.Object]:
-    """What `tempscale` itself promises: where it is imported from, for some names are also those of modules."""
-    paths = {str(name): tree.imports[str(name)].removeprefix("tempscale.").split(".") for name in tree.exports or []}
-    found = {name: tree.members[module].members[own] for name, (module, own) in paths.items()}
+    """The exported names of `tempscale`, resolved by their imports, because some are also names of modules."""
+    found = {str(name): at(tree, tree.imports[str(name)].removeprefix("tempscale.")) for name in tree.exports or []}
     return {name: thing.final_target if thing.is_alias else thing for name, thing in found.items()}
 
 
+def at(tree: griffe.Object, path: str) -> griffe.Object:
+    """The module, or the name of a module, at a dotted path below the package."""
+    for part in path.split("."):
+        tree = tree.members[part]
+    return tree
+
+
 def of_modules(tree: griffe.Module, theme: str) -> dict[str, griffe.Object]:
-    """The names of modules that a theme's own page holds, such as «spectrum.sigma_a», without those of the package."""
+    """The names of modules on a theme's page, such as «spectrum.sigma_a», without the names of the package."""
     exported = {thing.path for thing in exports(tree).values()}
     found = {}
     for entry in THEMES[theme][2].split():
-        module, _, name = entry.partition(".")
-        home = tree.members[module]
-        things = [home.members[name]] if name else [thing for thing in public(home) if thing.parent is home]
+        home = at(tree, entry)
+        things = [thing for thing in public(home) if thing.parent is home] if home.is_module else [home]
         found |= {thing.path.removeprefix("tempscale."): thing for thing in things if thing.path not in exported}
     return found
 
 
 def pages() -> dict[str, str]:
-    """docs/api.md, which lists every name, and the pages that it points to, by path from docs/."""
+    """docs/api.md, which lists every name, and the pages that it links to, by their path in docs/."""
     tree = package()
     exported, index, package_page = exports(tree), [INTRO], ["# The package itself", "", OF_A_PAGE]
     listed = [name for theme in THEMES for name in THEMES[theme][1].split()]
@@ -135,7 +148,7 @@ def pages() -> dict[str, str]:
 
 
 def _links(page: str, things: dict[str, griffe.Object]) -> list[str]:
-    """Each name with the first line of its docstring."""
+    """A link for each name, with the first line of its docstring."""
     lines = []
     for name, thing in things.items():
         if not _is_value(thing):
@@ -165,12 +178,12 @@ def _of_modules(things: dict[str, griffe.Object]) -> list[str]:
 
 
 def heading(name: str, thing: griffe.Object) -> str:
-    """What stands over a name: links know no case, so that a class is told from a function of the same name."""
+    """The heading of a name; «class» separates a class from a function, because links ignore case."""
     return f"class {name}" if thing.is_class else name
 
 
 def anchor(heading: str) -> str:
-    """Where a link to a heading leads on GitHub."""
+    """The anchor that GitHub gives a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -183,7 +196,7 @@ def _is_value(thing: griffe.Object) -> bool:
 
 
 def _body(thing: griffe.Object, call: str) -> list[str]:
-    """What stands under one heading."""
+    """The lines below one heading."""
     if thing.is_function:
         return [
             *_code(signature(thing, call)),
@@ -198,7 +211,7 @@ def _body(thing: griffe.Object, call: str) -> list[str]:
     bases = [str(base) for base in thing.bases if str(base) != "NamedTuple"]
     lines += ["", f"A `{'`, `'.join(bases)}`."] if bases else []
     lines += _list("Arguments", _told(thing, "parameters"))
-    # What is set in __init__ stands in the class's own docstring, a field has one of its own.
+    # Attributes that __init__ sets are in the docstring of the class; a field has its own docstring.
     fields = [
         (f"{one.name}: {_type(one.annotation)}", one.docstring.value) for one in own if one.is_attribute and one.docstring
     ]
@@ -213,7 +226,7 @@ def _body(thing: griffe.Object, call: str) -> list[str]:
 
 
 def signature(function: griffe.Function, name: str, *, of_class: bool = False) -> str:
-    """How a function is called, with its types, in lines of at most a hundred characters where that is possible."""
+    """The call of a function with its types, in lines of at most a hundred characters where possible."""
     parts, star = [], False
     for parameter in function.parameters:
         if parameter.name in ("self", "cls"):
@@ -227,7 +240,7 @@ def signature(function: griffe.Function, name: str, *, of_class: bool = False) -
     whole = f"{name}({', '.join(parts)}){result}"
     if len(whole) <= _WIDTH:
         return whole
-    # A space inside of a type is no place to break.
+    # Do not break a line inside a type.
     filled = textwrap.fill(
         ", ".join(part.replace(" ", "\0") for part in parts) + ",", _WIDTH, break_long_words=False, break_on_hyphens=False,
         initial_indent="    ", subsequent_indent="    ",
@@ -236,7 +249,7 @@ def signature(function: griffe.Function, name: str, *, of_class: bool = False) -
 
 
 def _type(expression: object) -> str:
-    """As the source writes it; griffe puts texts into single quotes."""
+    """An expression as the source writes it: griffe uses single quotes."""
     return str(expression).replace("'", '"')
 
 
@@ -269,7 +282,7 @@ def _line(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """A docstring's text as Markdown: what is indented is code, and no sign of an equation becomes emphasis."""
+    """A docstring's text as Markdown: indented blocks are code, and the signs of equations are escaped."""
     blocks = []
     for block in re.split(r"\n\s*\n", text.strip("\n")):
         if block.startswith("    "):

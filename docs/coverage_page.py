@@ -1,4 +1,4 @@
-"""The page docs/coverage.md from benchmarks/results/coverage.json: part of docs/generate.py."""
+"""Writes docs/coverage.md from benchmarks/results/coverage.json. Part of docs/generate.py."""
 
 from __future__ import annotations
 
@@ -10,46 +10,48 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "coverage.json"
 
 NUMBERS = (
-    "tempscale", "analysis", "blocks", "collapsed", "compare", "comparison", "diagnose_summary", "embed",
-    "evaluate_analyses", "evaluate_summary", "exposure", "factor_pairs", "factor_parts", "factors", "gate", "headline",
-    "layout", "looks", "nights", "pair_chunks", "pair_socm", "paired", "pairs_summary", "pairwise", "pairwise_socm", "parts",
-    "precision", "probe", "repeated", "scored", "series", "socm_sample", "socm_tables", "socm_top", "summary",
-    "tune_collapse", "tune_layers", "tune_scores", "two_texts", "vectors", "windows",
+    "tempscale", "collapse", "audit/model.py", "audit/summary.py", "audit/words.py", "corpus/vectors.py",
+    "diagnose/looks.py", "diagnose/repeated.py", "diagnose/summary.py", "diagnose/two_texts.py", "embedding/embed.py",
+    "embedding/factors.py", "embedding/layout.py", "embedding/pieces.py", "embedding/precision.py", "embedding/probe.py",
+    "evaluate/analyses.py", "evaluate/audits.py", "evaluate/scored.py", "evaluate/summary.py", "evaluate/windows.py",
+    "nights/compare.py", "nights/gate.py", "nights/night.py", "pairs/chunks.py", "pairs/socm.py", "pairs/summary.py",
+    "report/charts.py", "report/text.py", "tables/parts.py", "tune/collapse.py", "tune/layers.py", "tune/scores.py",
 )  # fmt: skip
-"""What decides numbers: all of tempscale/, and of jobs/ what computes or adds up."""
+"""Folders and files that decide numbers: all of tempscale/, and the files of the jobs that compute or sum."""
 KEPT = (
-    "cache", "cache_upkeep", "columns", "corpus", "errors", "history", "inputs", "lakes", "lock", "marks", "mteb_results",
-    "own_tasks", "readers", "runs", "schema", "shared", "sources", "storage", "versions",
+    "config/given.py", "corpus/lakes.py", "corpus/readers.py", "corpus/shards.py", "corpus/sources.py",
+    "diagnose/versions.py", "embedding/cache.py", "embedding/prune.py", "errors.py", "evaluate/own_tasks.py",
+    "nights/record.py", "runs/folder.py", "runs/lock.py", "runs/storage.py", "tables/audit.py", "tables/columns.py",
+    "workers/marks.py", "workers/nodes.py",
 )  # fmt: skip
-"""What decides which rows are read, which are rejected, and what stays of a run."""
+"""Files of the jobs that decide which rows are read, which are rejected, and what is kept of a run."""
 _GPU = "on a CUDA GPU only"
-_COMPARED = f"{_GPU}, where tests/test_gpu.py compares it with the CPU"
+_COMPARED = f"{_GPU}, where tests/tempscale/test_gpu.py compares it with the CPU"
 WHY = {
-    "tempscale/__init__.py": "a type checker alone goes past the condition",
-    "tempscale/batches.py": _GPU,
-    "tempscale/cosine_torch.py": _COMPARED,
-    "tempscale/nuclear.py": _COMPARED,
-    "tempscale/spectrum.py": f"41 {_GPU}, to what is tested on the CPU; the loop never runs out; no look is at one token",
+    "tempscale/__init__.py": "only a type checker skips the block",
+    "tempscale/model/batches.py": _GPU,
+    "tempscale/collapse/gpu.py": _COMPARED,
+    "tempscale/second_order/nuclear.py": _COMPARED,
+    "tempscale/layers/spectrum.py": f"41 {_GPU}, tested on the CPU; the loop always ends early; no text has one token",
 }
-"""Why something of a file is not run, for each of those files that has such lines or branches."""
+"""Why some lines or branches of a file are not run, for each such file."""
 
 
 def group(name: str) -> str | None:
     """`numbers`, `kept` or neither, for a file of the report."""
-    folder, _, file = name.partition("/")
-    stem = file.removesuffix(".py")
-    if folder in NUMBERS or stem in NUMBERS:
+    name = name.removeprefix("jobs/tempscale_jobs/")
+    if any(name == own or name.startswith(f"{own}/") for own in NUMBERS):
         return "numbers"
-    return "kept" if stem in KEPT else None
+    return "kept" if name in KEPT else None
 
 
 def gaps(own: dict[str, Any]) -> bool:
-    """Whether something of a file is not run."""
+    """Whether some lines or branches of a file are not run."""
     return bool(own["lines"] > own["lines_run"] or own["branches"] > own["branches_run"])
 
 
 def share() -> str:
-    """How much is run of what decides numbers or what is kept, in words."""
+    """The share of lines and branches that are run, of the code that decides numbers or what is kept, in words."""
     files = json.loads(RESULT.read_text("utf-8"))["files"]
     shares = _shares([own for name, own in files.items() if group(name) is not None])
     return ", ".join(f"{share:.1f} % of {kind}" for kind, (_, share) in shares.items())
@@ -63,19 +65,20 @@ def page() -> str:
         "# Which lines and branches the tests run",
         "",
         f"Generated by `python docs/generate.py` from the last `make coverage` ({found['on']}, coverage.py",
-        f"{found['coverage']}): every test, those that take minutes too, with the processes that they start and Ray's",
-        "workers. What numba compiles is left out, since Python's tracer does not see it; its results are proved by tests.",
+        f"{found['coverage']}): every test, also those that take minutes, with the processes that they start and Ray's",
+        "workers. Functions that numba compiles are left out, because Python's tracer does not see them; tests check their",
+        "results.",
         "",
         "| | lines | run | branches | run |",
         "| --- | ---: | ---: | ---: | ---: |",
-        _row("what decides numbers", [own for name, own in files.items() if group(name) == "numbers"]),
-        _row("what decides what is kept", [own for name, own in files.items() if group(name) == "kept"]),
+        _row("code that decides numbers", [own for name, own in files.items() if group(name) == "numbers"]),
+        _row("code that decides what is kept", [own for name, own in files.items() if group(name) == "kept"]),
         _row("the rest: commands, reports, figures, messages", [own for name, own in files.items() if group(name) is None]),
         _row("all", list(files.values())),
         "",
-        "Of the first two, every file that is not named here is run whole. The others, and why:",
+        "In the first two groups, every file that is not listed here is run completely. The others, with the reason:",
         "",
-        "| file | lines not run | branches not run | why |",
+        "| file | lines not run | branches not run | reason |",
         "| --- | --- | --- | --- |",
     ]
     for name, own in files.items():
@@ -86,7 +89,7 @@ def page() -> str:
 
 
 def _shares(files: list[dict[str, Any]]) -> dict[str, tuple[int, float]]:
-    """Lines and branches of some files, and how many of a hundred are run."""
+    """Lines and branches of some files, and the percentage that is run."""
     counts = {kind: (sum(f[kind] for f in files), sum(f[f"{kind}_run"] for f in files)) for kind in ("lines", "branches")}
     return {kind: (every, 100 * run / max(every, 1)) for kind, (every, run) in counts.items()}
 

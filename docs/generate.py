@@ -1,4 +1,4 @@
-"""Write the pages and drawings of docs/ that follow from code, docstrings, tests and results: python docs/generate.py."""
+"""Write the pages of docs/ that are made from code, docstrings, tests and results: python docs/generate.py."""
 
 from __future__ import annotations
 
@@ -10,38 +10,41 @@ from typing import get_args, get_origin
 from pydantic import BaseModel
 from table_examples import example
 
-from jobs import diagnose_schema, evaluate_schema, night_schema, pairs_schema, schema, tune_schema
-from jobs.columns import Table
-from jobs.config import AuditConfig
-from jobs.evaluate_config import EvaluateConfig, OwnTask
-from jobs.tune_config import TuneConfig
+from tempscale_jobs.config.audit import AuditConfig
+from tempscale_jobs.config.evaluate import EvaluateConfig, OwnTask
+from tempscale_jobs.config.option import settings
+from tempscale_jobs.config.tune import TuneConfig
+from tempscale_jobs.tables import audit, evaluate, nights, tune
+from tempscale_jobs.tables.columns import Table
+from tempscale_jobs.tables.diagnose import EVERY
+from tempscale_jobs.tables.pairs import TABLES
 
 HERE = Path(__file__).parent
 
 
 def tables_by_section() -> tuple[tuple[str, tuple[Table, ...]], ...]:
-    """Headings and the tables below each."""
-    parts = (schema.texts(384), schema.factors(384), schema.NEIGHBOURS, schema.REJECTED, schema.SHARDS)
+    """The headings, and the tables below each."""
+    parts = (audit.texts(384), audit.factors(384), audit.NEIGHBOURS, audit.REJECTED, audit.SHARDS)
     return (
-        ("Tables of a run: `tables/`", schema.TABLES),
-        ("The gate, the record of nights, and `tempscale compare`", night_schema.EVERY),
-        ("Tables of `tempscale pairs`: `tables/`", pairs_schema.TABLES),
-        ("Tables of `tempscale diagnose`: `tables/`", diagnose_schema.EVERY),
-        ("Tables of `tempscale evaluate`: `tables/`", evaluate_schema.EVERY),
-        ("Tables of `tempscale tune`: `tables/`", tune_schema.EVERY),
+        ("Tables of a run: `tables/`", audit.TABLES),
+        ("The gate, the record of nights, and `tempscale compare`", nights.EVERY),
+        ("Tables of `tempscale pairs`: `tables/`", TABLES),
+        ("Tables of `tempscale diagnose`: `tables/`", EVERY),
+        ("Tables of `tempscale evaluate`: `tables/`", evaluate.EVERY),
+        ("Tables of `tempscale tune`: `tables/`", tune.EVERY),
         ("Parts of a run", parts),
     )
 
 
 def tables() -> str:
-    """Every table with a question that it answers and its columns."""
+    """Every table, with a question that it answers and its columns."""
     lines = [
         "# Tables",
         "",
-        "Generated from the `…schema.py` files of `jobs/` by `python docs/generate.py`.",
-        "Each file is Parquet; units and meanings are also in its column metadata. Each table comes with a question that it",
+        "Generated from the schemas in `jobs/tempscale_jobs/tables/` by `python docs/generate.py`.",
+        "Each file is Parquet; units and meanings are also in its column metadata. Each table has a question that it",
         "answers in one line of polars (`import polars as pl`). RUN is the run's folder, NIGHTS the folder of the nights,",
-        "COMPARED what `--out` of `tempscale compare` was told; each may be on object storage.",
+        "COMPARED the folder given to `--out` of `tempscale compare`; each may be on object storage.",
     ]
     for heading, found in tables_by_section():
         lines += ["", f"## {heading}"]
@@ -57,45 +60,52 @@ def tables() -> str:
 
 
 def configuration() -> str:
-    """Every field of the configurations."""
+    """Every setting of the configurations, with its option."""
     lines = [
         "# Configuration",
         "",
-        "Generated from the `…config.py` files of `jobs/` by `python docs/generate.py`. `tempscale audit`, `evaluate` and",
-        "`tune` each read one as `CONFIG.toml`; options on the command line win over the file. Unknown keys and wrong types",
-        "are errors. Where `[corpus]` names no `source`, the quick start's is read with its sample sizes (2,000 texts, 400",
-        "for SOCM, 60 for the prefix probe).",
+        "Generated from the sections in `jobs/tempscale_jobs/config/` by `python docs/generate.py`. `tempscale audit`,",
+        "`evaluate` and `tune` each read one as `CONFIG.toml`; options on the command line override the file. Unknown keys",
+        "and wrong types are errors. If `[corpus]` names no `source`, the corpus and the sample sizes are those of the",
+        "quick start (2,000 texts, 400 for SOCM, 60 for the prefix probe). The column *option* names the option of the",
+        "command line that sets a key.",
     ]
     for config in (AuditConfig, EvaluateConfig, TuneConfig):
         lines += ["", f"# `tempscale {config.command} CONFIG.toml`", *_top_and_sections(config)]
         if config is EvaluateConfig:
-            lines += _section("## `[[tasks]]`: data of your own", OwnTask)
+            flags = {setting.path[0]: setting.named() for setting in settings(OwnTask)}
+            lines += _section("## `[[tasks]]`: data of your own", OwnTask, flags)
     return "\n".join(lines) + "\n"
 
 
 def _top_and_sections(config: type[BaseModel]) -> list[str]:
-    lines = _section("## Top level", config)
+    options = {
+        setting.path: " ".join(f"`{option.flag}`" for option, field in setting.options if field is setting.field)
+        for setting in settings(config)
+    }
+    lines = _section("## Top level", config, {key: flags for (key, *rest), flags in options.items() if not rest})
     for name, field in config.model_fields.items():
         if (section := _section_of(field.annotation)) is not None:
-            lines += _section(f"## `[{name}]`", section)
+            own = {path[1]: flags for path, flags in options.items() if path[0] == name}
+            lines += _section(f"## `[{name}]`", section, own)
     return lines
 
 
-def _section(heading: str, model: type[BaseModel]) -> list[str]:
+def _section(heading: str, model: type[BaseModel], options: dict[str, str]) -> list[str]:
     lines = ["", heading, "", f"{(model.__doc__ or '').strip().splitlines()[0]}", ""]
-    lines += ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
+    lines += ["| key | type | default | option | meaning |", "| --- | --- | --- | --- | --- |"]
     for key, field in model.model_fields.items():
         if _section_of(field.annotation) is None:
             plain = getattr(field.annotation, "__name__", field.annotation)
             kind = str(field.annotation if get_origin(field.annotation) else plain).replace("typing.", "").replace("|", "or")
-            kind = kind.replace("jobs.evaluate_config.", "")
+            kind = kind.replace("tempscale_jobs.config.evaluate.", "")
             default = "" if field.default is None or field.is_required() else repr(field.default)
-            lines.append(f"| {key} | {kind} | {default} | {field.description} |")
+            lines.append(f"| {key} | {kind} | {default} | {options.get(key, '')} | {field.description} |")
     return lines
 
 
 def _section_of(annotation: object) -> type[BaseModel] | None:
-    """The model of a section, also of one that may be left out."""
+    """The model of a section, also of an optional one."""
     found = [kind for kind in (annotation, *get_args(annotation)) if _is_section(kind)]
     return found[0] if found and get_origin(annotation) is not list else None
 
@@ -105,7 +115,7 @@ def _is_section(annotation: object) -> bool:
 
 
 def beside(name: str) -> ModuleType:
-    """A further file of this folder, which is no package."""
+    """Another file of this folder, as a module: the folder is not a package."""
     spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -117,7 +127,6 @@ def beside(name: str) -> ModuleType:
 PAGES = {
     "tables.md": tables,
     "configuration.md": configuration,
-    "data-flow.svg": beside("data_flow").drawing,
     "operations.md": beside("sizing").page,
     "reliability.md": beside("reliability").page,
     "coverage.md": beside("coverage_page").page,

@@ -1,4 +1,4 @@
-"""The page docs/reliability.md, counted from the tests themselves without running them: part of docs/generate.py."""
+"""Writes docs/reliability.md; counts the tests from their source, without running them. Part of docs/generate.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import coverage_page
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_EXAMPLES = 100
-"""What hypothesis draws where nothing else is said."""
+"""The examples that hypothesis draws by default."""
 
 FAULTS = (
     (
@@ -24,27 +24,27 @@ FAULTS = (
         ),
     ),
     (
-        "A node's raylet is killed; a node is taken away in the middle of a night",
-        "its work moves to others; the same bytes",
+        "A node's raylet is killed; a node is removed in the middle of a night",
+        "its work moves to other nodes; the same bytes",
         (
             "test_chaos::test_three_kills_change_no_byte",
-            "test_cluster_jobs::test_a_node_that_is_taken_away_in_the_middle_of_a_night_changes_no_byte",
+            "test_jobs_api::test_a_node_that_is_taken_away_in_the_middle_of_a_night_changes_no_byte",
         ),
     ),
     (
         "The driver is killed, alone and with all of its processes",
-        "the same command goes on; no finished part is done again; the same bytes",
+        "the same command resumes; no finished part is repeated; the same bytes",
         (
             "test_chaos::test_three_kills_change_no_byte",
             "test_faults::test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes",
-            "test_cluster_jobs::test_a_killed_driver_ends_with_3_and_the_next_attempt_finishes_the_same_run",
+            "test_jobs_api::test_a_killed_driver_ends_with_3_and_the_next_attempt_finishes_the_same_run",
             "test_evaluate::test_a_killed_run_goes_on_in_another_order_with_two_workers_to_the_same_bytes",
             "test_pairs::test_two_workers_in_shuffled_order_after_a_kill_give_the_same_bytes",
         ),
     ),
     (
         "Ctrl-C, SIGTERM",
-        "exit code 3, a sentence, and a folder that can be gone on with",
+        "exit code 3, a sentence, and a folder that can be resumed",
         (
             "test_faults::test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes",
             "test_cli::test_a_polite_kill_is_an_interrupt_whatever_ray_does_with_it",
@@ -53,14 +53,14 @@ FAULTS = (
     ),
     (
         "Ray's own process on the driver's machine ends",
-        "told within seconds, exit code 3",
+        "reported within seconds, exit code 3",
         ("test_faults::test_the_end_of_rays_own_process_is_told_and_leaves_an_incomplete_run",),
     ),
     (
-        "The head is replaced, or away for a while, or for good",
-        "the next submit finishes the run; a lost job is told",
+        "The head is replaced, or unreachable for a while, or lost",
+        "the next submit finishes the run; a lost job is reported",
         (
-            "test_cluster_jobs::test_a_new_head_in_the_middle_of_a_night_and_the_next_submit_finishes_the_same_run",
+            "test_jobs_api::test_a_new_head_in_the_middle_of_a_night_and_the_next_submit_finishes_the_same_run",
             "test_submit::test_a_head_may_be_away_for_a_while",
             "test_submit::test_a_head_that_stays_away_is_lost",
         ),
@@ -68,19 +68,19 @@ FAULTS = (
     (
         "The process dies between the last two writes of a run",
         "nothing is lost",
-        ("test_runs::test_a_kill_between_the_last_two_steps_costs_nothing",),
+        ("test_folder::test_a_kill_between_the_last_two_steps_costs_nothing",),
     ),
     (
         "The disk is full: while shards are written, while a worker writes",
-        "exit code 3, nothing half-written; it goes on where there is room",
+        "exit code 3, nothing half-written; the run resumes when there is room",
         (
             "test_faults::test_a_full_disk_ends_the_run_as_incomplete_and_it_goes_on_where_there_is_room",
             "test_storage::test_a_full_disk_is_an_incomplete_run_and_leaves_nothing_half",
         ),
     ),
     (
-        "A file arrives short on object storage; many create one file at once; no credentials",
-        "exit code 3; one does; a sentence",
+        "A file is incomplete on object storage; several create the same file at once; no credentials",
+        "exit code 3; one succeeds; a sentence",
         (
             "test_object_storage::test_a_file_that_arrives_short_is_an_incomplete_run",
             "test_object_storage::test_of_many_that_create_a_file_one_does",
@@ -89,12 +89,12 @@ FAULTS = (
     ),
     (
         "A killed writer leaves half a file",
-        "never listed, swept by the next run",
+        "never listed, removed by the next run",
         ("test_storage::test_what_a_killed_writer_left_is_never_listed_and_swept",),
     ),
     (
-        "A lock is left: by a dead process, a zombie, another machine, or damaged; several take it over at once",
-        "taken over by one, and recorded",
+        "A lock remains from a dead process, a zombie or another machine, or is damaged; several take it over at once",
+        "one takes it over, and it is recorded",
         (
             "test_lock::test_the_lock_of_a_dead_process_is_taken_over",
             "test_lock::test_a_zombie_holds_nothing_and_a_clock_that_was_set_changes_nothing",
@@ -105,12 +105,12 @@ FAULTS = (
     ),
     (
         "A text kills the process that embeds it, each time",
-        "found within a bounded number of deaths, left out with the reason; the others' embeddings stay as they are",
+        "found after a bounded number of deaths, left out with the reason; the embeddings of the others do not change",
         (
             "test_marks::test_exactly_what_kills_is_left_out",
             "test_marks::test_texts_that_kill_or_fail_are_recorded_and_all_others_analysed",
             "test_marks::test_the_number_of_deaths_is_bounded",
-            "test_pairs::test_a_text_that_kills_its_process_costs_its_pairs_only",
+            "test_pair_socm::test_a_text_that_kills_its_process_costs_its_pairs_only",
             "test_cells::test_a_piece_that_kills_its_worker_is_given_up_and_the_others_go_on",
         ),
     ),
@@ -120,19 +120,19 @@ FAULTS = (
         (
             "test_long_and_failing::test_texts_that_the_model_fails_on_are_found_and_the_others_embedded",
             "test_diagnose_edges::test_texts_that_the_model_fails_on_are_rejected_and_the_others_looked_into",
-            "test_pairs::test_a_text_that_breaks_the_model_costs_its_pairs_only",
+            "test_pair_socm::test_a_text_that_breaks_the_model_costs_its_pairs_only",
         ),
     ),
     (
-        "Memory does not hold a micro-batch, or a single text",
-        "halved; the text is named",
+        "Memory is too small for a micro-batch, or for a single text",
+        "the batch is halved; the text is named",
         (
             "test_long_and_failing::test_a_batch_that_memory_does_not_hold_runs_in_halves",
             "test_long_and_failing::test_a_text_too_large_for_the_memory_is_named_alone",
         ),
     ),
     (
-        "A GPU is lost (feigned)",
+        "A GPU is lost (simulated)",
         "its process ends, no text is blamed",
         (
             "test_cells::test_a_lost_gpu_ends_the_process_and_other_errors_do_not",
@@ -141,7 +141,7 @@ FAULTS = (
     ),
     (
         "The cluster is smaller than it said; a worker cannot be reached for a while",
-        "it is used as it is; the piece tries another",
+        "it is used as it is; another worker takes the piece",
         (
             "test_placement::test_an_actor_that_finds_no_place_is_let_go",
             "test_placement::test_workers_that_never_find_a_place_end_the_run",
@@ -154,8 +154,8 @@ FAULTS = (
         ("test_placement::test_every_node_proves_that_it_shares_the_folders",),
     ),
     (
-        "The cache is damaged, pruned beside a run, shared by two runs at once, or cannot be written",
-        "the run costs nothing but time",
+        "The cache is damaged, pruned during a run, shared by two runs at once, or cannot be written",
+        "the run loses only time",
         (
             "test_cache::test_damaged_files_of_a_cache_are_as_if_they_were_not_there",
             "test_cache::test_pruning_beside_a_run_costs_neither_anything",
@@ -164,8 +164,8 @@ FAULTS = (
         ),
     ),
     (
-        "The webhook fails, is busy or refuses; Kubernetes' API is in trouble, or its answer is lost",
-        "asked again, or told without its address; one job, not two",
+        "The webhook fails, is busy or refuses; Kubernetes' API fails, or its answer is lost",
+        "repeated, or reported without the address; one job, not two",
         (
             "test_notify::test_a_webhook_that_fails_costs_nothing_and_its_address_is_not_told",
             "test_notify::test_a_webhook_that_is_busy_is_asked_again_and_one_that_refuses_is_not",
@@ -174,7 +174,7 @@ FAULTS = (
         ),
     ),
     (
-        "Work comes in another order, on another number of workers",
+        "Work is done in another order, on another number of workers",
         "the same bytes",
         (
             "test_faults::test_three_workers_in_shuffled_order_give_the_same_bytes",
@@ -183,25 +183,26 @@ FAULTS = (
         ),
     ),
 )
-"""What is broken, what must hold, and the tests that break it."""
+"""Each fault, what must hold, and the tests that inject it."""
 
 BAD_INPUTS = (
-    ("test_bad_input", "corpora that nobody wants and everybody has, through whole runs"),
-    ("test_corpus", "rows and files of every kind, and sources that are none"),
-    ("test_sources", "files as people have them: cut, misnamed, of odd columns, behind passwords"),
-    ("test_lakes", "tables of Lance and Delta"),
-    ("test_vectors", "embeddings of one's own"),
-    ("test_own_tasks", "data of one's own for scores"),
+    ("test_bad_input", "common bad corpora, through whole runs"),
+    ("test_corpus", "rows and files of every kind, and sources that do not exist"),
+    ("test_sources", "real-world files: truncated, misnamed, with odd columns, behind passwords"),
+    ("test_lakes", "Lance and Delta tables"),
+    ("test_vectors", "user-supplied embeddings"),
+    ("test_own_tasks", "user-supplied data for scores"),
     ("test_config", "configurations"),
-    ("test_cli", "wrong options and what they say"),
-    ("test_checkpoint", "folders that are no models, or not safe ones"),
-    ("test_fuzz", "what is drawn at random: see below"),
+    ("test_cli", "wrong options and their errors"),
+    ("test_checkpoint", "folders that contain no model, or an unsafe one"),
+    ("test_random_rows", "rows that are drawn at random: see below"),
+    ("test_random_damage", "files that are damaged at random"),
 )
-"""Files of tests whose subject is what a user can get wrong."""
+"""Test files for the mistakes that a user can make."""
 
 
 class Drawn(NamedTuple):
-    """A test that hypothesis draws examples for."""
+    """A test for which hypothesis draws examples."""
 
     file: str
     test: str
@@ -212,14 +213,14 @@ class Drawn(NamedTuple):
 def suite() -> dict[str, list[ast.FunctionDef]]:
     """The test functions of each file of tests, by the file's name."""
     found = {}
-    for file in sorted((ROOT / "tests").glob("test_*.py")):
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
         body = ast.parse(file.read_text("utf-8")).body
         found[file.stem] = [node for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
     return found
 
 
 def drawn() -> list[Drawn]:
-    """Every test that draws, with the examples that it draws at least: of each of its parameters, as many again."""
+    """Every test that draws, with the least number of examples: as many for each of its parameters."""
     found = []
     for file, tests in suite().items():
         for test in tests:
@@ -229,7 +230,7 @@ def drawn() -> list[Drawn]:
 
 
 def cases(test: ast.FunctionDef) -> int:
-    """How many cases a test has at least: parameters that are not written out as a list count as one."""
+    """The least number of cases of a test: parameters that are not written out as a list count as one."""
     number = 1
     for call in _decorators(test, "parametrize"):
         values = call.args[1]
@@ -247,10 +248,10 @@ def page() -> str:
 _NOT_TRIED = """
 ## What is not survived, or was never tried
 
-- A network that is cut between two living halves of a cluster; here nodes and processes die.
-- A disk that returns other bytes than were written. A tile that is lost or doubled cannot pass, since sums are
-  compared with their closed form; a flipped bit inside one embedding can.
-- What a library does to its own process. Now and then a damaged Lance table ends the process that opens it, inside
+- A network that is cut between two living halves of a cluster; the tests only kill nodes and processes.
+- A disk that returns other bytes than were written. A tile that is lost or doubled is detected, because sums are
+  compared with their closed form; a flipped bit inside one embedding is not.
+- A library that ends its own process. In rare cases a damaged Lance table ends the process that opens it, inside
   Lance's compiled part: without a sentence, and before anything was written. The test allows one table in twenty.
 - A real GPU that falls off its bus, a real spot machine that is taken back, Kubernetes itself
   ([what was done instead](../cluster/README.md#what-was-never-run)).
@@ -266,7 +267,7 @@ def _head(soak: dict[str, Any]) -> list[str]:
         "# What it survives",
         "",
         "Generated by `python docs/generate.py` from the tests themselves and from the last result of `make soak`. A test",
-        "holds every count and every name on this page to the suite.",
+        "checks every count and every name on this page against the suite.",
         "",
         "| | |",
         "| --- | --- |",
@@ -274,8 +275,8 @@ def _head(soak: dict[str, Any]) -> list[str]:
         f"| faults injected | {len(FAULTS)} kinds, by {len(named)} tests |",
         f"| kills in the last soak ({storms['on']}) | {storms['kills']}, {bytes_of_soak} |",
         *_slow(soak),
-        f"| bad inputs tried | {sum(sum(map(cases, tests[file])) for file, _ in BAD_INPUTS)} cases written out |",
-        f"| [run by the tests](coverage.md), of what decides numbers or what is kept | {coverage_page.share()} |",
+        f"| bad inputs tested | {sum(sum(map(cases, tests[file])) for file, _ in BAD_INPUTS)} cases written out |",
+        f"| [run by the tests](coverage.md), of the code that decides numbers or what is kept | {coverage_page.share()} |",
         f"| drawn by hypothesis | {len(examples)} tests, at least {sum(e.examples for e in examples):,} examples a run |",
     ]
 
@@ -296,14 +297,14 @@ def _faults(soak: dict[str, Any]) -> list[str]:
         "",
         "## Faults",
         "",
-        "«The same bytes» is meant: tables, texts, factors and neighbours are compared by their digests with those of a run",
-        "that nobody disturbed.",
+        "«The same bytes» is literal: the digests of tables, texts, factors and neighbours are compared with those of an",
+        "undisturbed run.",
         "",
-        "| what breaks | what holds | shown by |",
+        "| fault | result | tests |",
         "| --- | --- | --- |",
         *(f"| {fault} | {holds} | {', '.join(f'`{name}`' for name in names)} |" for fault, holds, names in FAULTS),
         "",
-        "`make soak` kills at seeded random moments on a cluster of several nodes on one machine. The last time",
+        "`make soak` kills at seeded random moments on a cluster of several nodes on one machine. The last result",
         f"(benchmarks/results/soak.json, seed {soak['seed']}): {soak['kills']} kills ({kinds}) in {soak['runs']} runs on",
         f"{soak['nodes']} nodes, {soak['starts']} starts of the driver, {soak['files']} files of each run compared: {same}.",
     ]
@@ -311,17 +312,18 @@ def _faults(soak: dict[str, Any]) -> list[str]:
 
 def _bad_inputs() -> list[str]:
     tests = suite()
+    paths = {file.stem: file.relative_to(ROOT).as_posix() for file in (ROOT / "tests").rglob("test_*.py")}
     return [
         "",
         "## Bad inputs",
         "",
-        "Each ends in figures that make sense, in a row of `rejected/` with its reason, or in one sentence and exit code 2.",
+        "Each gives meaningful figures, a row of `rejected/` with its reason, or one sentence and exit code 2.",
         "",
-        "| tests | cases | what |",
+        "| tests | cases | subject |",
         "| --- | --- | --- |",
-        *(f"| [{file}.py](../tests/{file}.py) | {sum(map(cases, tests[file]))} | {what} |" for file, what in BAD_INPUTS),
+        *(f"| [{file}.py](../{paths[file]}) | {sum(map(cases, tests[file]))} | {what} |" for file, what in BAD_INPUTS),
         "",
-        "Of the first three, in words:",
+        "The tests of the first three files, by name:",
         "",
         *(f"- {_words(test.name)}" for file, _ in BAD_INPUTS[:3] for test in tests[file]),
     ]
@@ -331,22 +333,23 @@ def _random() -> list[str]:
     of_file: dict[str, list[Drawn]] = {}
     for own in drawn():
         of_file.setdefault(own.file, []).append(own)
-    fuzz = of_file.pop("test_fuzz")
+    strange = [own for file in sorted(of_file) if file.startswith("test_random_") for own in of_file.pop(file)]
     return [
         "",
         "## Drawn at random",
         "",
-        "`tests/test_fuzz.py` gives every reader, configuration and schedule what nobody thought of. The same examples are",
-        "drawn in each run of the suite; `TEMPSCALE_FUZZ=20 python -m pytest tests/test_fuzz.py` draws twenty times as",
-        "many, others each time. Where a test has parameters, such as the kind of the file, each draws as many.",
+        "The files `test_random_*.py` give random input to every reader, configuration and schedule. The same",
+        "examples are drawn in each run of the suite; `TEMPSCALE_FUZZ=20 python -m pytest -k test_random` draws twenty",
+        "times as many, and different ones each time. Where a test has parameters, such as the kind of the file, each",
+        "draws as many.",
         "",
         "| test | examples |",
         "| --- | --- |",
-        *(f"| {_words(own.test)} | {own.examples:,} |" for own in fuzz),
+        *(f"| {_words(own.test)} | {own.examples:,} |" for own in strange),
         "",
-        "Numbers are drawn too, for what computes with them:",
+        "Numbers are drawn too, for the functions that compute with them:",
         "",
-        "| tests | that draw | examples |",
+        "| file | tests that draw | examples |",
         "| --- | --- | --- |",
         *(f"| `{file}.py` | {len(own)} | {sum(one.examples for one in own):,} |" for file, own in of_file.items()),
     ]
@@ -357,13 +360,13 @@ def _words(name: str) -> str:
 
 
 def _decorators(node: ast.FunctionDef, name: str) -> list[ast.Call]:
-    """The decorators of a function that call something of this name."""
+    """The decorators of a function that call something with this name."""
     calls = [decorator for decorator in node.decorator_list if isinstance(decorator, ast.Call)]
     return [call for call in calls if ast.unparse(call.func).rpartition(".")[2] == name]
 
 
 def _examples(test: ast.FunctionDef) -> int:
-    """The examples of a test that draws: what `settings(max_examples=N)` or `drawn(N)` says."""
+    """The number of examples of a test that draws, from `settings(max_examples=N)` or `drawn(N)`."""
     for call in _decorators(test, "settings"):
         for keyword in call.keywords:
             if keyword.arg == "max_examples" and isinstance(keyword.value, ast.Constant):

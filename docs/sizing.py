@@ -1,7 +1,7 @@
 """How large a job is, for docs/operations.md: `python docs/sizing.py` measures rates, `docs/generate.py` renders them.
 
-The estimates are those of `tempscale audit --plan` (jobs/plan.py), from what one core of this machine needs for the real
-MiniLM and for a random model as large as the usual ones of 1,024 dimensions: time does not depend on the weights.
+The estimates are those of `tempscale audit --plan` (audit/plan.py), from rates measured on one core of this machine for
+the real MiniLM and for a random model of 24 layers and 1,024 dimensions: time does not depend on the weights.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from jobs import config, plan
-from jobs.progress import duration
+from tempscale_jobs.audit import plan
+from tempscale_jobs.config.audit import resolve, with_quick_start
+from tempscale_jobs.config.sections import QUICK_START_CORPUS
+from tempscale_jobs.runs.journal import duration
 
 HERE = Path(__file__).resolve().parent
 RATES = HERE.parent / "benchmarks" / "results" / "sizing.json"
 TEXTS, CORES = (10_000, 100_000, 1_000_000), (2, 16)
 _TEXTS_OF_LARGE = 12
-QUICK_START = {"corpus": {"source": config.QUICK_START_CORPUS}}
+QUICK_START = {"corpus": {"source": QUICK_START_CORPUS}}
 
 
 def rendered(page: str, found: dict[str, Any]) -> str:
-    """The page with what was measured between its marks."""
+    """The page with the measured tables between its marks."""
     printed = "".join(f"    {line}\n" for line in found["printed"])
     parts = {"plan": f"Of the quick start's texts it prints:\n\n{printed}", "sizing": _table(found)}
     for name, part in parts.items():
@@ -38,16 +40,16 @@ def rendered(page: str, found: dict[str, Any]) -> str:
 
 
 def page() -> str:
-    """docs/operations.md as it should be."""
+    """docs/operations.md with the current rates."""
     return rendered((HERE / "operations.md").read_text("utf-8"), json.loads(RATES.read_text("utf-8")))
 
 
 def _table(found: dict[str, Any]) -> str:
     """Time, memory and disk by texts and model, under the default configuration."""
-    settings = config.resolve({"corpus": {"source": "texts.parquet"}})
+    settings = resolve({"corpus": {"source": "texts.parquet"}})
     lines = [
-        f"Planned by the same code for the default configuration (τ 1.0 and 0.8), from rates measured on one core of "
-        f"{found['processor']}, for texts of {found['models'][0]['rates']['mean_tokens']:.0f} tokens in the mean:",
+        f"Estimates of the same code for the default configuration (τ 1.0 and 0.8), from rates measured on one core of "
+        f"{found['processor']}, for texts with a mean of {found['models'][0]['rates']['mean_tokens']:.0f} tokens:",
         "",
         f"| model | texts | {' | '.join(f'{n} cores: time | memory' for n in CORES)} | disk |",
         "| --- | --- | " + "--- | " * (2 * len(CORES) + 1),
@@ -71,19 +73,20 @@ def measure() -> dict[str, Any]:
     """Rates of both models on one core, and what `--plan` prints for the quick start."""
     from rich.console import Console
 
-    from jobs import corpus, runs
-    from jobs.provenance import processor
+    from tempscale_jobs.corpus import shards
+    from tempscale_jobs.runs.folder import find_models
+    from tempscale_jobs.runs.provenance import processor
 
-    settings = config.resolve(QUICK_START)
-    texts, _ = corpus.preview(settings, 2000)
-    small = plan.measured(settings, runs.find_models(settings)[0], texts)
+    settings = resolve(QUICK_START)
+    texts, _ = shards.preview(settings, 2000)
+    small = plan.measured(settings, find_models(settings)[0], texts)
     with tempfile.TemporaryDirectory() as folder:
-        settings = config.resolve(QUICK_START | {"embedding": {"models": [_large(folder)]}})
-        large = plan.measured(settings, runs.find_models(settings)[0], texts[:: len(texts) // _TEXTS_OF_LARGE])
-    # The lengths are the corpus's: of so few texts they would be chance.
+        settings = resolve(QUICK_START | {"embedding": {"models": [_large(folder)]}})
+        large = plan.measured(settings, find_models(settings)[0], texts[:: len(texts) // _TEXTS_OF_LARGE])
+    # The lengths of the whole corpus: those of so few texts would be chance.
     large = replace(large, mean_tokens=small.mean_tokens, long_share=small.long_share)
     named = (("all-MiniLM-L6-v2, 6 layers", small), ("a BERT of 24 layers", large))
-    quick = config.resolve(config.with_quick_start({}) | {"execution": {"workers": 2}})
+    quick = resolve(with_quick_start({}) | {"execution": {"workers": 2}})
     screen = io.StringIO()
     plan.print_plan(quick, Console(file=io.StringIO()), Console(file=screen, width=110))
     printed = [line.rstrip() for line in screen.getvalue().splitlines() if line.strip()]
@@ -96,7 +99,7 @@ def _large(folder: str) -> str:
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from tempscale.checkpoint import default_model
+    from tempscale.model.checkpoint import default_model
 
     torch.manual_seed(0)
     sizes = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}

@@ -1,6 +1,6 @@
-"""For each table one question and the line of polars that answers it; `docs/tables.md` shows both.
+"""One question for each table, and the line of polars that answers it, for docs/tables.md.
 
-RUN stands for a run's folder, NIGHTS for the folder of the nights, COMPARED for what `tempscale compare --out` wrote.
+RUN stands for a run's folder, NIGHTS for the folder of the nights, COMPARED for the folder of `tempscale compare --out`.
 """
 
 PLACES = {
@@ -14,15 +14,15 @@ PLACES = {
     "rejected": "RUN/rejected/*.parquet",
     "shards": "RUN/shards/*.parquet",
 }
-"""Where the files of a table lie, unless at RUN/tables/NAME.parquet."""
+"""The paths of tables that are not in RUN/tables/NAME.parquet."""
 
 QUESTIONS = {
     "length_collapse": (
-        "Do texts of one length lie closer together the longer they are?",
+        "Are texts of one length closer together, the longer they are?",
         '.filter(pl.col("interval_a") == pl.col("interval_b"))',
     ),
     "collapse_summary": (
-        "Which temperature leaves the smallest gap between long and short texts?",
+        "Which temperature gives the smallest gap between long and short texts?",
         '.sort("collapse_gap").select("temperature", "collapse_gap")',
     ),
     "prefix_probe": (
@@ -33,9 +33,9 @@ QUESTIONS = {
         "Whose texts take more than their share of the results, beyond noise?",
         '.filter(pl.col("exposure") - 2 * pl.col("exposure_se") > 1)',
     ),
-    "near_duplicates": ("Which texts are all but the same?", '.filter(pl.col("cosine") > 0.999)'),
+    "near_duplicates": ("Which texts are almost the same?", '.filter(pl.col("cosine") > 0.999)'),
     "collapsed_texts": (
-        "Which three texts lie nearest to all, or stand in most result lists?",
+        "Which three texts are nearest to all others, or in most result lists?",
         '.filter(pl.col("rank") <= 3)',
     ),
     "socm": ("Between which lengths does mean pooling lose most?", '.sort("socm_mean", descending=True).head(5)'),
@@ -45,14 +45,14 @@ QUESTIONS = {
         '.select("ranking", pl.col("kept_by_frobenius") / pl.col("pairs"))',
     ),
     "socm_scatter": (
-        "How many pairs lie in each band of d_Σ?",
+        "How many pairs are in each band of d_Σ?",
         '.filter(kind="bin").group_by("d_sigma").agg(pl.sum("pairs"))',
     ),
     "temperature_effect": (
         "Which figures does a temperature change by more than noise?",
         '.filter(pl.col("change").abs() > 2 * pl.col("change_se"))',
     ),
-    "excerpts": ("How do the longest of the texts that are named begin?", '.sort("characters", descending=True).head(5)'),
+    "excerpts": ("How do the longest texts with an excerpt begin?", '.sort("characters", descending=True).head(5)'),
     "gate": ("Why did the night fail?", '.filter(pl.col("verdict").is_in(["failed", "not measured"]))["reason"]'),
     "history": (
         "How has the collapse gap moved from night to night?",
@@ -63,35 +63,35 @@ QUESTIONS = {
         '.select("figure", "change_same_texts", "change_same_texts_se")',
     ),
     "compared_intervals": (
-        "Did cosines become others, or did lengths?",
+        "Did cosines change, or did lengths?",
         '.group_by("temperature").agg(pl.sum("by_cosine", "by_lengths"))',
     ),
     "compared_texts": (
-        "Which texts moved most though nobody edited them?",
+        "Which texts moved most without being edited?",
         '.filter(~pl.col("edited")).sort("rank").head(10)',
     ),
-    "pairs": ("Which pairs does mean pooling tell apart worst?", '.sort("socm", descending=True).head(10)'),
+    "pairs": ("Which pairs does mean pooling separate worst?", '.sort("socm", descending=True).head(10)'),
     "pairs_summary": (
         "Which temperature changes the mean SOCM by more than noise?",
         '.filter(pl.col("socm_change").abs() > 2 * pl.col("socm_change_se"))',
     ),
     "layers": (
-        "In which layers do the tokens of a text draw together?",
+        "In which layers do the tokens of a text move together?",
         '.group_by("layer").agg(pl.mean("within_cosine")).sort("layer")',
     ),
     "heads": ("Which heads filter most?", '.group_by("layer", "head").agg(pl.mean("sigma_a")).sort("sigma_a").head(5)'),
     "spectrum_by_length": ("Does σ_a fall with length?", '.select("temperature", "interval", "sigma_a_mean", "sigma_a_se")'),
     "layer_summary": (
-        "What does each layer leave of the difference between tokens, over all texts?",
+        "How much of the difference between tokens does each layer keep, over all texts?",
         '.filter(pl.col("interval").is_null()).select("layer", "hc_ratio_mean")',
     ),
     "findings": ("Which differences are more than noise?", '.filter(pl.col("change").abs() > 2 * pl.col("change_se"))'),
     "repeated_tokens": (
-        "Do texts without a common token grow alike with length?",
+        "Do texts without a common token become more similar with length?",
         '.sort("tokens").select("tokens", "cosine_mean", "cosine_se")',
     ),
-    "two_texts": ("Where do the tokens of both texts lie?", '.drop_nulls("place").select("side", "token", "x", "y")'),
-    "map": ("Which texts lie farthest out?", '.sort("origin_distance", descending=True).head(5)'),
+    "two_texts": ("Where are the tokens of both texts?", '.drop_nulls("place").select("side", "token", "x", "y")'),
+    "map": ("Which texts are farthest from the origin?", '.sort("origin_distance", descending=True).head(5)'),
     "evaluation": (
         "Which scores does a temperature change by more than noise?",
         '.filter(pl.col("change").abs() > 2 * pl.col("change_se"))',
@@ -112,18 +112,21 @@ QUESTIONS = {
         "Is a temperature for queries alone better?",
         '.sort("score", descending=True).select("case", "score")',
     ),
-    "evaluation_correlations": ("Does SOCM go with the mean score?", '.filter(pl.col("task").is_null())'),
+    "evaluation_correlations": ("Is SOCM correlated with the mean score?", '.filter(pl.col("task").is_null())'),
     "evaluation_models": (
         "What did training change of the backbone?",
         '.select("model", "backbone", "score_change", "socm_change")',
     ),
-    "evaluation_items": ("Which queries fare worst?", '.sort("value", nulls_last=True).select("item", "value").head(10)'),
+    "evaluation_items": (
+        "Which queries have the lowest scores?",
+        '.sort("value", nulls_last=True).select("item", "value").head(10)',
+    ),
     "evaluation_relevant": (
         "How long are the relevant documents that were not found?",
         '.filter(pl.col("rank").is_null())["tokens"].mean()',
     ),
     "tuning_scores": (
-        "Which temperature was chosen, and what did it gain on the part that chose nothing?",
+        "Which temperature was chosen, and what did it gain on the held-out part?",
         '.filter("chosen").select("temperature", "held_change", "reason")',
     ),
     "tuning_collapse": ("Why was each candidate chosen or not?", '.select("temperature", "eligible", "chosen", "reason")'),
@@ -138,22 +141,15 @@ QUESTIONS = {
     "factors": ("Which texts are in the SOCM sample?", '.select("model", "temperature", "text_id", "rank")'),
     "neighbours": ("Which texts does a text find first?", '.select("text_id", pl.col("neighbours").list.first())'),
     "rejected": ("Why were rows not analysed?", '.group_by("reason").len("rows").sort("rows", descending=True)'),
-    "shards": ("Which texts of a run under way were cut?", '.filter("cut").select("text_id")'),
+    "shards": ("Which texts of an unfinished run were cut?", '.filter("cut").select("text_id")'),
 }
-"""What a table answers, and how, after `pl.read_parquet(...)`."""
+"""For each table, a question and the polars code after `pl.read_parquet(...)` that answers it."""
 
 
 def example(table: str) -> tuple[str, str]:
-    """A question and the line that answers it.
-
-    Args:
-        table: its name.
-
-    Returns:
-        Both, the line without the import of polars as pl.
-    """
+    """The question of a table, and the line that answers it after `import polars as pl`."""
     question, rest = QUESTIONS[table]
     place = PLACES.get(table, f"RUN/tables/{table}.parquet")
-    # One model and temperature a folder: both become columns.
+    # Each folder is one model and temperature; both become columns.
     options = ", hive_partitioning=True" if place.endswith("/") else ""
     return question, f'pl.read_parquet("{place}"{options}){rest}'

@@ -14,38 +14,37 @@ Names are imported on first use, so that `import tempscale` costs nothing.
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 
 _HOME = {
-    "Temperature": "temperature",
-    "TemperatureError": "temperature",
-    "UnsupportedArchitecture": "architectures",
-    "attach": "apply",
-    "detach": "apply",
-    "attached": "apply",
-    "role": "apply",
-    "fold": "fold",
-    "fit_by_length": "fit",
-    "verify": "verify",
-    "VerificationError": "verify",
-    "Encoder": "encoder",
-    "pairwise_socm": "socm",
-    "socm": "socm",
+    "Temperature": "temperature.schedule",
+    "TemperatureError": "temperature.reading",
+    "UnsupportedArchitecture": "temperature.families",
+    "attach": "temperature.attach",
+    "detach": "temperature.attach",
+    "attached": "temperature.attach",
+    "role": "temperature.attach",
+    "fold": "temperature.fold",
+    "fit_by_length": "choosing.by_length",
+    "verify": "temperature.verify",
+    "VerificationError": "temperature.verify",
+    "Encoder": "model.encoder",
+    "pairwise_socm": "second_order.socm",
+    "socm": "second_order.socm",
 }
 
 if TYPE_CHECKING:
-    from tempscale.apply import attach, attached, detach, role
-    from tempscale.architectures import UnsupportedArchitecture
-    from tempscale.encoder import Encoder
-    from tempscale.fit import fit_by_length
-    from tempscale.fold import fold
-    from tempscale.socm import pairwise_socm, socm
-    from tempscale.temperature import Temperature, TemperatureError
-    from tempscale.verify import VerificationError, verify
+    from tempscale.choosing.by_length import fit_by_length
+    from tempscale.model.encoder import Encoder
+    from tempscale.second_order.socm import pairwise_socm, socm
+    from tempscale.temperature.attach import attach, attached, detach, role
+    from tempscale.temperature.families import UnsupportedArchitecture
+    from tempscale.temperature.fold import fold
+    from tempscale.temperature.reading import TemperatureError
+    from tempscale.temperature.schedule import Temperature
+    from tempscale.temperature.verify import VerificationError, verify
 
 __all__ = [
     "Encoder",
@@ -65,7 +64,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # A type checker would take any name for one of ours.
+if not TYPE_CHECKING:  # Otherwise a type checker would accept any name.
 
     def __getattr__(name: str) -> Any:
         if name not in _HOME:
@@ -73,14 +72,3 @@ if not TYPE_CHECKING:  # A type checker would take any name for one of ours.
         value = getattr(importlib.import_module(f"tempscale.{_HOME[name]}"), name)
         globals()[name] = value
         return value
-
-
-class _Package(ModuleType):
-    """Importing the submodule `tempscale.socm` would bind its name here; the public function of that name stays."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

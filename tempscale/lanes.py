@@ -1,9 +1,9 @@
-"""SIMD lanes for numba: sixteen numbers that are worked on as one, each lane belonging to another pair of texts.
+"""SIMD lanes for numba: sixteen numbers in one value, each lane for another pair of texts.
 
-A compiler rarely sees by itself that sixteen small matrices, stored element by element side by side, may be decomposed
-together: it must assume that arrays overlap. `Lanes` makes it explicit. Inside a numba function `load` and `store` move
-sixteen neighbours of an array, and +, −, ×, / and the functions below act on all of them. LLVM turns them into the
-widest instructions that the processor has. No lane ever meets another, so a lane's result does not depend on its place.
+If sixteen small matrices are stored interleaved, element by element, a compiler rarely decomposes them together on its own,
+because it must assume that arrays overlap. `Lanes` makes this explicit. Inside a numba function `load` and `store` move
+sixteen adjacent elements of an array, and +, −, ×, / and the functions below apply to all of them. LLVM compiles them to the
+widest instructions of the processor. Lanes never interact, so the result of a lane does not depend on its position.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
 LANES = 16
-"""Numbers side by side: one AVX-512 register of float32, two AVX2, four NEON."""
+"""Numbers in one value: one AVX-512 register of float32, two of AVX2, four of NEON."""
 _CONTRACT = ("contract", "nsz")
-"""A product and a sum may become one fused instruction; nothing else is reordered."""
+"""A product and a sum may be fused into one instruction; nothing else is reordered."""
 
 
 class Lanes(types.Type):
@@ -30,11 +30,11 @@ class Lanes(types.Type):
         super().__init__(name=f"Lanes({scalar})")
 
     def llvm(self) -> Any:
-        """The LLVM vector."""
+        """The LLVM vector type."""
         return ir.VectorType(ir.FloatType() if self.scalar == types.float32 else ir.DoubleType(), LANES)
 
     def suffix(self) -> str:
-        """How LLVM names the type in its intrinsics."""
+        """The name of the type in LLVM's intrinsics."""
         return f"v{LANES}f{32 if self.scalar == types.float32 else 64}"
 
 
@@ -58,7 +58,7 @@ def _address(context: Any, builder: Any, array: Any, lanes: Lanes, args: Any) ->
 
 @intrinsic
 def load(typing: Any, array: Any, offset: Any) -> Any:
-    """Sixteen neighbours of a flat array from `offset` on."""
+    """Sixteen adjacent elements of a flat array, from `offset` on."""
     lanes = _of(array)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -69,7 +69,7 @@ def load(typing: Any, array: Any, offset: Any) -> Any:
 
 @intrinsic
 def store(typing: Any, array: Any, offset: Any, value: Any) -> Any:
-    """Put sixteen neighbours into a flat array from `offset` on."""
+    """Write sixteen adjacent elements of a flat array, from `offset` on."""
     lanes = _of(array)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -98,7 +98,7 @@ _arithmetic(operator.truediv, "fdiv")
 
 
 def _elementwise(name: str, arguments: int) -> Any:
-    """One of LLVM's own functions, lane by lane."""
+    """An LLVM intrinsic applied to each lane."""
 
     def call(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         lanes = signature.return_type
@@ -118,7 +118,7 @@ maximum = _elementwise("maxnum", 2)
 
 @intrinsic
 def splat(typing: Any, like: Any, value: Any) -> Any:
-    """Sixteen times one number, of the type of `like`."""
+    """One number in all sixteen lanes, in the type of `like`."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         one = builder.insert_element(ir.Constant(like.llvm(), ir.Undefined), args[1], ir.Constant(ir.IntType(32), 0))
@@ -129,7 +129,7 @@ def splat(typing: Any, like: Any, value: Any) -> Any:
 
 @intrinsic
 def where_positive(typing: Any, condition: Any, a: Any, b: Any) -> Any:
-    """Lane by lane, `a` where the condition is above 0, else `b`."""
+    """For each lane, `a` if the condition is above 0, else `b`."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         zero = ir.Constant(condition.llvm(), [0.0] * LANES)
@@ -150,7 +150,7 @@ def widen(typing: Any, a: Any) -> Any:
 
 @intrinsic
 def largest(typing: Any, a: Any) -> Any:
-    """The largest of the sixteen."""
+    """The largest of the sixteen numbers."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         scalar = ir.FloatType() if a == _F32 else ir.DoubleType()

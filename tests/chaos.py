@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import signal
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from whole_run import digests
 
 KINDS = ("actor", "worker", "raylet", "driver")
 NODES, CPUS, PATIENCE = 3, 1, 900
@@ -68,7 +68,7 @@ class Storm:
     def _start(self) -> subprocess.Popen[bytes]:
         self.starts += 1
         log = open(self.out.with_name(f"driver-{self.starts}.log"), "wb")  # noqa: SIM115 - the child's
-        command = [sys.executable, "-m", "jobs", *self.arguments, "--address", self.cluster.address]
+        command = [sys.executable, "-m", "tempscale_jobs", *self.arguments, "--address", self.cluster.address]
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
     def _kill(self, kind: str, driver: subprocess.Popen[bytes]) -> bool:
@@ -129,13 +129,6 @@ def _name(process: psutil.Process) -> str:
         return ""
 
 
-def digests(out: Path) -> dict[str, str]:
-    """What must not change: tables, texts, factors, neighbours."""
-    kinds = ("tables", "texts", "factors", "neighbours", "rejected")
-    files = (file for kind in kinds for file in sorted((out / kind).rglob("*.parquet")))
-    return {str(file.relative_to(out)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-
-
 def plan(kills: int, seed: int) -> list[str]:
     """As many kills of each kind as fit, in a seeded order."""
     kinds = [KINDS[k % len(KINDS)] for k in range(kills)]
@@ -152,7 +145,7 @@ def soak(kills: int, seed: int) -> dict[str, Any]:
     base = ["audit", "--corpus", "docstrings:scipy", *sizes]
     undisturbed = folder / "undisturbed"
     begun = time.monotonic()
-    subprocess.run([sys.executable, "-m", "jobs", *base, "--out", str(undisturbed)], check=True)
+    subprocess.run([sys.executable, "-m", "tempscale_jobs", *base, "--out", str(undisturbed)], check=True)
     expected, seconds = digests(undisturbed), time.monotonic() - begun
     hits: list[dict[str, Any]] = []
     rounds = starts = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import importlib.util
 import os
 import string
@@ -10,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tiny import FAMILIES, LONGEST, WRITTEN_OUT
 
 # No test reaches the network, whatever it asks the hub for. Read when huggingface_hub is first imported.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -17,13 +19,6 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-FAMILIES = (
-    "bert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "distilbert", "mpnet", "t5", "mt5", "umt5",
-    "nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert", "llama", "mistral", "qwen2", "qwen3", "gemma3_text",
-)  # fmt: skip
-WRITTEN_OUT = ("bert", "roberta", "xlm-roberta", "distilbert")
-"""Families that oracles.py computes from the embeddings to the last layer."""
-LONGEST = 64
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -48,7 +43,7 @@ def shared_corpora():
 @pytest.fixture(scope="session")
 def minilm():
     """The folder of the real all-MiniLM-L6-v2 that the demo extra installs."""
-    from tempscale.checkpoint import default_model
+    from tempscale.model.checkpoint import default_model
 
     folder = Path(default_model())
     if not folder.is_dir():
@@ -57,17 +52,40 @@ def minilm():
 
 
 @pytest.fixture(scope="session")
-def small_model(tmp_path_factory, minilm):
-    """A small random BERT with MiniLM's tokenizer: fast, and every step is real."""
-    import torch
-    from transformers import AutoTokenizer, BertConfig, BertModel
+def once(tmp_path_factory):
+    """A function that has a folder made once, for all of xdist's processes, with Ray where it is asked for."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
 
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("model") / "tiny-bert"
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
-    BertModel(BertConfig(vocab_size=30522, initializer_range=0.3, **sizes)).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(minilm).save_pretrained(folder)
-    return str(folder)
+    def once(name, make, ray=False):
+        folder = root / "once" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / "made").exists():
+                if ray:
+                    start_ray()
+                make(folder)
+                (folder / "made").touch()
+        return folder
+
+    return once
+
+
+@pytest.fixture(scope="session")
+def small_model(once, minilm):
+    """A small random BERT with MiniLM's tokenizer: fast, and every step is real."""
+
+    def make(folder):
+        import torch
+        from transformers import AutoTokenizer, BertConfig, BertModel
+
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+        BertModel(BertConfig(vocab_size=30522, initializer_range=0.3, **sizes)).save_pretrained(folder / "tiny-bert")
+        AutoTokenizer.from_pretrained(minilm).save_pretrained(folder / "tiny-bert")
+
+    return str(once("model", make) / "tiny-bert")
 
 
 _RAY = ExitStack()
@@ -93,16 +111,21 @@ def actors_that_tell_what_they_ran():
         yield
 
 
-@pytest.fixture(scope="module")
-def ray_session():
-    """One Ray that every run of a process joins: starting it, and its workers' imports, take most of a small run's time."""
+def start_ray():
+    """The Ray that every run of a process joins: starting it, and its workers' imports, take most of a small run's time."""
     import ray
 
-    from jobs import engine
-    from jobs.execution_config import Execution
+    from tempscale_jobs.config.sections import Execution
+    from tempscale_jobs.workers import engine
 
     if not ray.is_initialized():
         _RAY.enter_context(engine.session(Execution.model_validate({"workers": 2})))
+
+
+@pytest.fixture(scope="module")
+def ray_session():
+    """One Ray for a file's runs."""
+    start_ray()
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,16 @@
 
 import numpy as np
 
-from jobs.schema import COLLAPSE_SUMMARY
+from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
 
 EDGES = (0, 32, 64, 100)
 FEWEST = 30
+
+
+def summary_row(model, temperature="1.0", **figures):
+    """A row of collapse_summary: what is not given is not known."""
+    row = dict.fromkeys(column.name for column in COLLAPSE_SUMMARY.columns)
+    return row | {"model": model, "temperature": temperature, "schema_version": 1} | figures
 
 
 def summary(vectors, tokens, *, model="small", corpus_texts=None, truncated=None, **more):
@@ -15,8 +21,7 @@ def summary(vectors, tokens, *, model="small", corpus_texts=None, truncated=None
     """
     vectors, tokens = np.asarray(vectors, np.float64), np.asarray(tokens)
     n, cosine = len(vectors), np.asarray(vectors, np.float64) @ np.asarray(vectors, np.float64).T
-    row = dict.fromkeys(c.name for c in COLLAPSE_SUMMARY.columns)
-    row |= {"model": model, "temperature": "1.0", "tau": 1.0, "schema_version": 1, "texts": n, "rejected": 0}
+    row = summary_row(model, tau=1.0, texts=n, rejected=0)
     row |= {"corpus_texts": corpus_texts or n, "tokens": int(tokens.sum()), "socm_texts": 0}
     row["cosine_mean"], error = _mean(cosine)
     row |= errors("cosine", error, n, row["corpus_texts"])

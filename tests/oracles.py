@@ -193,6 +193,33 @@ def effective_rank(embeddings):
     return math.exp(-sum(float(value) * math.log(value) for value in values if value > 1e-14))
 
 
+def standard_error(values):
+    """sd/√n."""
+    return np.std(values, ddof=1) / math.sqrt(len(values))
+
+
+def dyadic_error(values, first, second):
+    """Aronow, Samii & Assenova's double sum, times c = 1ᵀBBᵀ1 / tr(A·M·BBᵀ·M), with dense matrices."""
+    pairs = [frozenset(pair) for pair in zip(first, second, strict=True)]
+    n, mean = len(values), sum(values) / len(values)
+    total = 0.0
+    for p in range(n):
+        for q in range(n):
+            if pairs[p] & pairs[q]:
+                total += (values[p] - mean) * (values[q] - mean)
+    texts = sorted(set().union(*pairs))
+    incidence = np.array([[float(text in pair) for text in texts] for pair in pairs])
+    shares = np.array([[float(bool(one & other)) for other in pairs] for one in pairs])
+    centring = np.eye(n) - np.ones((n, n)) / n
+    model = incidence @ incidence.T
+    expected = np.trace(shares @ centring @ model @ centring)
+    if expected < 1e-9 * model.sum():
+        return math.nan
+    if total > 1e-12:
+        return math.sqrt(total / n**2 * model.sum() / expected)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / n / (n - 1))
+
+
 # --- attention ------------------------------------------------------------------------------------------------------
 
 _BERT = {

@@ -11,7 +11,21 @@ from urllib.parse import unquote
 import polars as pl
 import pytest
 
-from jobs import report, schema
+from tempscale_jobs.audit import report
+from tempscale_jobs.tables.audit import (
+    COLLAPSE_SUMMARY,
+    COLLAPSED_TEXTS,
+    EXCERPTS,
+    EXPOSURE,
+    LENGTH_COLLAPSE,
+    NEAR_DUPLICATES,
+    PREFIX_PROBE,
+    SOCM,
+    SOCM_PAIRS,
+    SOCM_SCATTER,
+    SOCM_SEARCH,
+    TEMPERATURE_EFFECT,
+)
 
 HOSTILE = """</script><script>alert("x")</script><img src=x onerror=alert(1)> & 'q' \u2028 {{ 7*7 }}"""
 EDGES = (0, 100, 400)
@@ -115,11 +129,11 @@ def tables_of(
             | measured("change", 0.001, 0.003) | {"texts": 120},
         ]  # fmt: skip
     rows = {
-        schema.LENGTH_COLLAPSE: cells, schema.COLLAPSE_SUMMARY: summary, schema.PREFIX_PROBE: probe, schema.SOCM: seconds,
-        schema.SOCM_PAIRS: pairs, schema.SOCM_SCATTER: scatter, schema.TEMPERATURE_EFFECT: effects,
-        schema.EXPOSURE: exposures, schema.NEAR_DUPLICATES: duplicates, schema.SOCM_SEARCH: searched,
-        schema.COLLAPSED_TEXTS: collapsed,
-        schema.EXCERPTS: [{"text_id": i, "characters": 999, "excerpt": text} for i in ("one", text)],
+        LENGTH_COLLAPSE: cells, COLLAPSE_SUMMARY: summary, PREFIX_PROBE: probe, SOCM: seconds,
+        SOCM_PAIRS: pairs, SOCM_SCATTER: scatter, TEMPERATURE_EFFECT: effects,
+        EXPOSURE: exposures, NEAR_DUPLICATES: duplicates, SOCM_SEARCH: searched,
+        COLLAPSED_TEXTS: collapsed,
+        EXCERPTS: [{"text_id": i, "characters": 999, "excerpt": text} for i in ("one", text)],
     }  # fmt: skip
     return {table.name: pl.DataFrame(pl.from_arrow(table.build_rows(r))) for table, r in rows.items()}
 

@@ -1,89 +1,20 @@
-"""The rules of the house: imports run one way, light paths stay light, files stay readable."""
+"""The rules of the house: folders import downwards, light paths stay light, tempscale/ knows no Ray and no tables."""
 
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-STEPS = {
-    "embed", "factors", "pairwise", "exposure", "pairwise_socm", "socm_top", "probe", "report", "pair_chunks", "pair_socm",
-    "cache", "vectors", "budget", "precision", "looks", "repeated", "two_texts", "diagnose_report",
-    "cells", "mteb_results", "evaluate_report", "tune_layers", "tune_scores", "tune_collapse", "tune_report",
-}  # fmt: skip
-KNOW_STEPS = {
-    "audit.py", "analysis.py", "pairs.py", "diagnose.py", "evaluate.py", "tune.py", "cli.py", "commands.py", "plan.py",
-    "cache_upkeep.py", "beside.py",
-}  # fmt: skip
-BELOW_STEPS = {
-    "runs",
-    "raylet",
-    "storage",
-    "schema",
-    "config",
-    "execution_config",
-    "readers",
-    "lakes",
-    "inputs",
-    "marks",
-    "lock",
-    "shared",
-    "strict",
-    "page",
-    "diagnose_config",
-    "diagnose_schema",
-    "diagnose_figures",
-    "text_map",
-    "findings",
-    "diagnose_sentences",
-    "versions",
-    "urls",
-    "pairs_config",
-    "pairs_schema",
-    "errors",
-    "engine",
-    "actor",
-    "corpus",
-    "sources",
-    "layout",
-    "parts",
-    "blocks",
-    "socm_sample",
-    "socm_tables",
-    "factor_pairs",
-    "factor_parts",
-    "headline",
-    "verdict",
-    "columns",
-    "collapsed",
-    "night_figures",
-    "figures",
-    "crew",
-    "series",
-    "evaluate_config",
-    "evaluate_schema",
-    "evaluate_figures",
-    "evaluate_sentences",
-    "evaluate_analyses",
-    "tasks",
-    "own_tasks",
-    "windows",
-    "paired",
-    "comparison",
-    "mteb_model",
-    "scored",
-    "tune_config",
-    "tune_schema",
-    "tune_sentences",
-    "gate",
-    "night_config",
-    "night_schema",
-    "notify",
-    "observing",
-    "provenance",
-}
+JOBS = ROOT / "jobs" / "tempscale_jobs"
+FOLDERS = (
+    {"__main__"}, {"cli"}, {"submit"}, {"tune"}, {"audit", "pairs", "diagnose", "evaluate"}, {"nights"}, {"collapse"},
+    {"embedding"}, {"corpus"}, {"lifecycle"}, {"report"}, {"workers"}, {"runs"}, {"config"}, {"tables"}, {"errors", "urls"},
+)  # fmt: skip
+"""The folders of jobs/, from the top: each imports only from those further down, and none of one set another of it."""
 
 
 def imported(file):
@@ -94,46 +25,65 @@ def imported(file):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file.name} uses a relative import"
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
 
 
-def sources(package):
-    return sorted((ROOT / package).rglob("*.py"))
+def folder(file):
+    """The first part of a file's path below jobs/, without an ending."""
+    return file.relative_to(JOBS).parts[0].removesuffix(".py")
 
 
-@pytest.mark.parametrize("file", sources("tempscale"), ids=lambda f: f.name)
+def sources(root):
+    return sorted(root.rglob("*.py"))
+
+
+def place(name):
+    """How far up the list a folder is."""
+    return next(rank for rank, names in enumerate(FOLDERS) if name in names)
+
+
+@pytest.mark.parametrize("file", sources(ROOT / "tempscale"), ids=lambda f: str(f.relative_to(ROOT)))
 def test_the_science_imports_no_ray_no_tables_no_storage_and_nothing_of_jobs(file):
     roots = {name.split(".")[0] for name in imported(file)}
-    assert not roots & {"jobs", "ray", "pyarrow", "polars", "pandas", "fsspec", "pydantic", "typer", "rich", "datasets"}
+    assert not roots & {
+        "tempscale_jobs",
+        "ray",
+        "pyarrow",
+        "polars",
+        "pandas",
+        "fsspec",
+        "pydantic",
+        "typer",
+        "rich",
+        "datasets",
+    }
 
 
-@pytest.mark.parametrize("step", sorted(STEPS | BELOW_STEPS))
-def test_steps_and_what_they_stand_on_import_neither_a_step_nor_what_stands_above(step):
-    ours = {name.split(".")[1] for name in imported(ROOT / "jobs" / f"{step}.py") if name.startswith("jobs.")}
-    assert ours <= BELOW_STEPS
-    assert not ours & (
-        STEPS
-        | {"audit", "analysis", "pairs", "diagnose", "evaluate", "tune", "cli", "commands", "plan", "closing"}
-        | {
-            "closing_tune",
-            "history",
-            "history_page",
-            "nights",
-            "compare",
-            "compare_sentences",
-            "submit",
-            "submission",
-            "beside",
-        }
-        | {"summary", "pairs_summary", "diagnose_summary", "evaluate_summary", "cache_upkeep"}
-    )
+def test_the_list_names_every_folder_once():
+    there = {folder(file) for file in sources(JOBS)} - {"__init__"}
+    listed = [name for names in FOLDERS for name in names]
+    assert sorted(listed) == sorted(set(listed))
+    assert there == set(listed)
 
 
-def test_only_the_command_line_and_the_runs_know_the_steps():
-    for file in sources("jobs"):
-        known = {name.split(".")[1] for name in imported(file) if name.startswith("jobs.")} & STEPS
-        assert not known or file.name in KNOW_STEPS, f"{file.name} imports {known}"
+@pytest.mark.parametrize("file", sources(JOBS), ids=lambda f: str(f.relative_to(JOBS)))
+def test_folders_import_only_from_folders_further_down(file):
+    own = folder(file)
+    if own == "__init__":
+        return
+    others = {name.split(".")[1] for name in imported(file) if name.startswith("tempscale_jobs.")} - {own}
+    assert not {other for other in others if place(other) <= place(own)}
+
+
+@pytest.mark.parametrize("package", [JOBS, ROOT / "tempscale"], ids=lambda package: package.name)
+def test_no_file_imports_itself_by_way_of_others(package):
+    modules = {".".join(file.relative_to(package.parent).with_suffix("").parts): file for file in sources(package)}
+    graph = {}
+    for module, file in modules.items():
+        names = imported(file)
+        graph[module] = {other for name in names for other in (name, name.rpartition(".")[0]) if other in modules} - {module}
+    TopologicalSorter(graph).prepare()
 
 
 def loaded_after(code):
@@ -146,36 +96,35 @@ def loaded_after(code):
     return set(run.stdout.split())
 
 
+LIGHT = (
+    "audit --help", "audit --smaple 3", "audit --tau 0", "audit --night x", "diagnose --help", "diagnose --texts 0",
+    "evaluate --help", "evaluate", "tune --help", "tune --tau 0", "history --help", "compare x", "submit --help",
+    "compare --help", "report --help", "cache --help", "export --help",
+    "submit -- audit --smaple 3", "pairs --help", "pairs --column-a x", "pairs --pairs x --alpha -1",
+)  # fmt: skip
+"""Commands that end before anything is computed."""
+
+
 @pytest.mark.parametrize(
     "code",
     [
         "import tempscale",
-        "import jobs.config as c; c.resolve({})",
-        "import jobs.config as c, jobs.errors as e\ntry: c.resolve({'corpus': {'sample': -1}})\nexcept e.UsageError: pass",
-        "import jobs.cli as c\ntry: c.app(['audit', '--help'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['audit', '--smaple', '3'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['audit', '--tau', '0'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['diagnose', '--help'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['diagnose', '--texts', '0'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['evaluate', '--help'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['evaluate'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['tune', '--help'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['history', '--help'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['compare', 'x'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['submit', '--help'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['submit', '--', 'audit', '--smaple', '3'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['audit', '--night', 'x'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['tune', '--tau', '0'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['pairs', '--help'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['pairs', '--column-a', 'x'])\nexcept SystemExit: pass",
-        "import jobs.cli as c\ntry: c.app(['pairs', '--pairs', 'x', '--alpha', '-1'])\nexcept SystemExit: pass",
+        "import tempscale_jobs.config.audit as c; c.resolve({})",
+        "import tempscale_jobs.config.audit as c, tempscale_jobs.errors as e\n"
+        "try: c.resolve({'corpus': {'sample': -1}})\nexcept e.UsageError: pass",
+        *(f"import tempscale_jobs.cli.app as c\ntry: c.app({line.split()!r})\nexcept SystemExit: pass" for line in LIGHT),
     ],
 )
 def test_help_mistyped_options_and_configuration_errors_load_neither_torch_nor_ray(code):
     assert not loaded_after(code) & {"torch", "ray", "transformers", "pyarrow"}
 
 
-@pytest.mark.parametrize("file", [*sources("tempscale"), *sources("jobs")], ids=lambda f: f"{f.parent.name}/{f.name}")
-def test_files_stay_readable(file):
-    assert len(file.read_text("utf-8").splitlines()) <= 330
+@pytest.mark.parametrize("file", [*sources(ROOT / "tempscale"), *sources(JOBS)], ids=lambda f: str(f.relative_to(ROOT)))
+def test_files_are_named_by_their_subject(file):
     assert file.stem not in {"utils", "helpers", "base", "manager", "registry", "common", "misc"}
+
+
+def test_the_names_of_durable_parts_are_made_in_one_file():
+    authors = [file.relative_to(JOBS).as_posix() for file in sources(JOBS) if "/part-{" in file.read_text("utf-8")]
+    places = [file.relative_to(JOBS).as_posix() for file in sources(JOBS) if "model={" in file.read_text("utf-8")]
+    assert authors == places == ["runs/folder.py"]

@@ -22,7 +22,7 @@ shape: tuple[int, ...] = tuple(encoder.encode(["a short text", "a longer text"])
 same: ts.Encoder = ts.attach(ts.detach(encoder), 0.8)
 ts.verify(same)
 value: float = float(ts.socm(torch.ones(3, 4), torch.ones(5, 4)).socm)
-error: torch.Tensor = ts.pairwise_socm([torch.ones(3, 4)], tolerance=0.01).d_sigma_error
+matrix: torch.Tensor = ts.pairwise_socm([torch.ones(3, 4)]).d_sigma
 fitted: str = ts.fit_by_length(encoder, ["text"], n0=128).temperature.canonical
 """
 WRONG = """
@@ -39,7 +39,7 @@ def test_the_package_is_marked_as_typed_and_the_mark_is_packaged():
     assert (importlib.resources.files("tempscale") / "py.typed").is_file()
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
     # Hatch packs a package whole, but for what the repository ignores.
-    assert wheel == {"packages": ["tempscale", "jobs"]}
+    assert wheel == {"packages": ["tempscale", "jobs/tempscale_jobs"]}
     ignored = (ROOT / ".gitignore").read_text("utf-8").split()
     assert not any(line in ("py.typed", "*.typed") for line in ignored)
 

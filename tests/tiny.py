@@ -1,9 +1,17 @@
 """Small random models of every family, from a config alone."""
 
 import pytest
-import torch
 
+FAMILIES = (
+    "bert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "distilbert", "mpnet", "t5", "mt5", "umt5",
+    "nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert", "llama", "mistral", "qwen2", "qwen3", "gemma3_text",
+)  # fmt: skip
+WRITTEN_OUT = ("bert", "roberta", "xlm-roberta", "distilbert")
+"""Families that oracles.py computes from the embeddings to the last layer."""
 WIDTH, LAYERS, HEADS, VOCABULARY, LONGEST = 32, 3, 4, 160, 64
+
+LETTERS = ["a", "b c", "the quick brown fox", "0 1 2 3 4 5 6 7 8 9", "zz", "!", "mean pooling hides what differs", "x" * 30]
+"""Texts for a tokenizer of single letters."""
 
 _SIZES = {
     "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 2 * WIDTH,
@@ -46,6 +54,7 @@ CONFIGS = {
 
 def model(family, seed=0, **changes):
     """A model in evaluation mode with seeded weights."""
+    import torch
     from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
 
     torch.set_num_threads(1)

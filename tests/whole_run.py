@@ -1,24 +1,74 @@
-"""What tests of whole audits begin with: a run in this process, and real texts."""
+"""Whole runs in this process, what they are run on, and what they leave: for the tests that begin with a run."""
 
+import hashlib
 import json
+import re
 from contextlib import closing
+from pathlib import Path
 
+import polars as pl
 from rich.console import Console
 
-from jobs import config, sources
-from jobs.audit import audit
-from jobs.progress import Journal
+from tempscale_jobs.cli import records
+from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.config.strict import checked
+from tempscale_jobs.corpus import shards, sources
+from tempscale_jobs.runs.journal import Journal
+
+# --- the five commands, each with a configuration given as plain data ---------------------------------------------------
+
+
+def _run(command, config, console=None, **how):
+    with closing(Journal(console or Console(stderr=True))) as journal:
+        return command(config, journal, **how)
 
 
 def audited(data, **how):
-    """The run of a configuration given as plain data."""
-    with closing(Journal(Console(stderr=True))) as journal:
-        return audit(config.resolve(data), journal, **how)
+    from tempscale_jobs.audit.run import audit
+
+    return _run(audit, resolve(data), **how)
+
+
+def paired(data, **how):
+    from tempscale_jobs.config.pairs import PairsConfig
+    from tempscale_jobs.pairs.run import pairs
+
+    return _run(pairs, checked(PairsConfig, data), **how)
+
+
+def diagnosed(data, **how):
+    from tempscale_jobs.config.diagnose import DiagnoseConfig
+    from tempscale_jobs.diagnose.run import diagnose
+
+    return _run(diagnose, checked(DiagnoseConfig, data), **how)
+
+
+def evaluated(data, **how):
+    from tempscale_jobs.config.evaluate import EvaluateConfig
+    from tempscale_jobs.evaluate.run import evaluate
+
+    return _run(evaluate, checked(EvaluateConfig, data), **how)
+
+
+def tuned(data, **how):
+    from tempscale_jobs.config.tune import TuneConfig
+    from tempscale_jobs.tune.run import tune
+
+    return _run(tune, checked(TuneConfig, data), **how)
+
+
+# --- what a run is made on ----------------------------------------------------------------------------------------------
+
+
+def sharded(storage, config):
+    """The index of an audit's corpus, read into shards."""
+    return shards.shard(storage, config.corpus, config.embedding, config.seed, config.out)
 
 
 def documented(package):
     """The docstrings of a package as records, by id."""
-    rows = sources.rows(config.Corpus.model_validate({"source": f"docstrings:{package}"}))
+    rows = sources.rows(Corpus.model_validate({"source": f"docstrings:{package}"}))
     return sorted(({"id": row.id, "text": row.text} for row in rows if row.text.strip()), key=lambda text: text["id"])
 
 
@@ -34,3 +84,49 @@ def encodable(text):
     except UnicodeEncodeError:
         return False
     return True
+
+
+# --- what a run leaves --------------------------------------------------------------------------------------------------
+
+
+def read_tables(out):
+    """The tables of a run by name."""
+    return {file.stem: pl.read_parquet(file) for file in (Path(out) / "tables").iterdir()}
+
+
+def read_parts(out, kind, tau="*"):
+    """What texts/, factors/ or neighbours/ hold under a temperature, in the order of the files."""
+    return pl.read_parquet(Path(out) / kind / "*" / f"temperature={tau}" / "*.parquet", hive_partitioning=False)
+
+
+def read_record(out):
+    """run.json."""
+    return json.loads((Path(out) / "run.json").read_text("utf-8"))
+
+
+def rejected(out):
+    """The reason of each text that was left out."""
+    found = pl.read_parquet(Path(out) / "rejected" / "**" / "*.parquet", hive_partitioning=False)
+    return dict(zip(found["text_id"].to_list(), found["reason"].to_list(), strict=True))
+
+
+def digests(out, *folders):
+    """The digest of each Parquet file; of what must not change where no folder is named."""
+    kinds = folders or ("tables", "texts", "factors", "neighbours", "rejected")
+    files = (file for kind in kinds for file in sorted((Path(out) / kind).rglob("*.parquet")))
+    return {str(file.relative_to(out)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def read_report(out):
+    """The report of a run, which asks for nothing from outside, shows no NaN and is the same when it is written again."""
+    from pages import specs_of
+
+    page = Path(out, "report.html").read_text("utf-8")
+    assert len(page) < 3_000_000
+    assert not re.search(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)\s*=\s*["']?(?:https?:)?//""", page)
+    assert ">nan" not in page.lower()
+    assert all(f'id="{key}"' in page for key in specs_of(page))
+    Path(out, "report.html").unlink()
+    records.report(str(out))
+    assert Path(out, "report.html").read_text("utf-8") == page
+    return page

@@ -1,8 +1,8 @@
 """Create the night's RayJob from its suspended template, wait for its end, and exit as the audit itself exits.
 
-Runs in the CronJob's pod with Python's standard library alone. Exit codes are those of `tempscale audit`: 0 done and the
-gate held, 1 the gate failed, 2 something to mend (the template, the rights, the configuration), 3 incomplete, or how it
-ended cannot be learned.
+Runs in the CronJob's pod with only Python's standard library. Exit codes are those of `tempscale audit`: 0 done and the
+gate passed, 1 the gate failed, 2 something to fix (the template, the rights, the configuration), 3 incomplete, or the end
+is unknown.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 DONE, MEND, INCOMPLETE = 0, 2, 3
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _FAILED = re.compile(r"Job entrypoint command failed with exit code (\d+)")
-"""How Ray's job server begins its message; KubeRay hands it on as status.message."""
+"""The start of the message of Ray's job server, which KubeRay passes on as status.message."""
 
 
 class End(Exception):
-    """The watch ends here, with this exit code and sentence."""
+    """The end of the watch, with an exit code and a sentence."""
 
     def __init__(self, code: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -36,28 +36,28 @@ class End(Exception):
 
 
 class Api:
-    """RayJobs of one namespace."""
+    """The RayJobs of one namespace."""
 
     def __init__(self, server: str, account: Path, patience: float, poll: float) -> None:
         self._account, self._patience, self._poll = account, patience, poll
         namespace = (account / "namespace").read_text("utf-8").strip()
         self._jobs = f"{server}/apis/ray.io/v1/namespaces/{namespace}/rayjobs"
-        handlers: list[Any] = [urllib.request.ProxyHandler({})]  # The API server is never behind a proxy of ours.
+        handlers: list[Any] = [urllib.request.ProxyHandler({})]  # The API server is never behind a proxy.
         if server.startswith("https:"):
             trusted = ssl.create_default_context(cafile=str(account / "ca.crt"))
             handlers.append(urllib.request.HTTPSHandler(context=trusted))
         self._opener = urllib.request.build_opener(*handlers)
 
     def get(self, name: str) -> tuple[int, dict[str, Any]]:
-        """A RayJob, with 200, or why not, with 404."""
+        """A RayJob with 200, or the reason with 404."""
         return self._answer("GET", f"{self._jobs}/{name}", None, {404})
 
     def create(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """The new RayJob, with 201, or that there is one of this name, with 409. A field that no one knows is an error."""
+        """The new RayJob with 201, or a message with 409 if the name exists; an unknown field is an error."""
         return self._answer("POST", f"{self._jobs}?fieldValidation=Strict", body, {409})
 
     def _answer(self, method: str, url: str, body: dict[str, Any] | None, expected: set[int]) -> tuple[int, dict[str, Any]]:
-        """What the server answers, however often it has to be asked within the patience."""
+        """The server's answer; a failed request is repeated until the patience is over."""
         until = time.monotonic() + self._patience
         while True:
             try:
@@ -86,7 +86,7 @@ class Api:
 
 
 def _told(error: urllib.error.HTTPError) -> str:
-    """The sentence of an error of the API server."""
+    """The message of an error of the API server."""
     try:
         return str(json.load(error)["message"])
     except (ValueError, KeyError, TypeError, OSError):
@@ -94,22 +94,22 @@ def _told(error: urllib.error.HTTPError) -> str:
 
 
 def say(sentence: str) -> None:
-    """One line of the log."""
+    """Print one line of the log."""
     print(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {sentence}", flush=True)
 
 
 def night_of(job: str, now: datetime) -> str:
-    """The night that a Job of this name is for.
+    """The night of a Job with this name.
 
-    A CronJob's controller ends the name with the minute the Job was scheduled for, counted from 1970: the night stays the
-    same where the pod starts late, or again after midnight. A name made by hand may end with a date. Else it is today in
-    UTC.
+    A CronJob's controller ends the name with the minute for which the Job was scheduled, counted from 1970. So the night
+    stays the same if the pod starts late, or again after midnight. A name given by hand may end with a date. Otherwise the
+    night is today in UTC.
     """
     if found := re.search(r"\d{4}-\d{2}-\d{2}$", job):
         try:
             return date.fromisoformat(found[0]).isoformat()
         except ValueError:
-            raise End(MEND, f"the name of the Job, '{job}', ends with no date that there is") from None
+            raise End(MEND, f"the name of the Job, '{job}', ends with a date that does not exist") from None
     if found := re.search(r"-(\d{7,9})$", job):
         scheduled = datetime.fromtimestamp(60 * int(found[1]), UTC)
         if abs(now - scheduled) < timedelta(days=7):
@@ -134,7 +134,7 @@ def job_of(template: dict[str, Any], night: str) -> dict[str, Any]:
 
 
 def state(job: dict[str, Any]) -> str:
-    """Where a RayJob stands, in a few words."""
+    """The state of a RayJob, in a few words."""
     status = job.get("status", {})
     words = [status.get("jobDeploymentStatus") or "new", status.get("jobStatus"), status.get("reason")]
     failed = status.get("failed")
@@ -142,13 +142,13 @@ def state(job: dict[str, Any]) -> str:
 
 
 def end_of(job: dict[str, Any]) -> End | None:
-    """How a RayJob ended, or None while it goes on."""
+    """The end of a RayJob, or None while it runs."""
     status = job.get("status", {})
     deployment, message = status.get("jobDeploymentStatus"), str(status.get("message") or "")
-    first = message.partition("\n")[0]  # The lines after it are the job's log, which lies with the job.
+    first = message.partition("\n")[0]  # The following lines are the job's log, which is kept with the job.
     if deployment == "Complete":
         if status.get("jobStatus") == "SUCCEEDED":
-            return End(DONE, "done, and the gate held")
+            return End(DONE, "done, and the gate passed")
         return End(INCOMPLETE, f"it was stopped ({status.get('jobStatus')})")
     if deployment == "ValidationFailed":
         return End(MEND, f"KubeRay refuses it: {first}")
@@ -161,7 +161,7 @@ def end_of(job: dict[str, Any]) -> End | None:
 
 
 def watch(api: Api, template: str, night: str, deadline: float, poll: float) -> End:
-    """Create the night's RayJob, or find it, and wait."""
+    """Create or find the night's RayJob, and wait for its end."""
     until = time.monotonic() + deadline
     status, found = api.get(template)
     if status == 404:
@@ -169,7 +169,7 @@ def watch(api: Api, template: str, night: str, deadline: float, poll: float) -> 
     body = job_of(found, night)
     name = body["metadata"]["name"]
     status, job = api.create(body)
-    say(f"{name} created" if status == 201 else f"{name} is there already; waiting for it")
+    say(f"{name} created" if status == 201 else f"{name} exists already; waiting for it")
     last = ""
     while True:
         status, job = api.get(name)
@@ -181,12 +181,12 @@ def watch(api: Api, template: str, night: str, deadline: float, poll: float) -> 
         if (end := end_of(job)) is not None:
             return End(end.code, f"{name}: {end}")
         if time.monotonic() > until:
-            return End(INCOMPLETE, f"{name} has not ended within {deadline:.0f} s; it goes on unwatched")
+            return End(INCOMPLETE, f"{name} has not ended within {deadline:.0f} s; it continues without the watch")
         time.sleep(poll)
 
 
 def _server() -> str:
-    """The API server, as the kubelet tells every pod."""
+    """The address of the API server, from the variables that the kubelet gives every pod."""
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
@@ -196,10 +196,10 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--template", required=True, help="name of the suspended RayJob to copy")
-    parser.add_argument("--night", help="its date; told from the Job's name, $JOB_NAME, unless given")
+    parser.add_argument("--night", help="its date; read from the Job's name, $JOB_NAME, by default")
     parser.add_argument("--deadline", type=float, default=75600, help="seconds to wait for the end")
     parser.add_argument("--patience", type=float, default=900, help="seconds that the API server may be silent")
-    parser.add_argument("--poll", type=float, default=15, help="seconds between two looks")
+    parser.add_argument("--poll", type=float, default=15, help="seconds between two requests")
     parser.add_argument("--server", default=_server(), help="the API server")
     parser.add_argument("--account", type=Path, default=Path(ACCOUNT), help="folder of the service account's token")
     options = parser.parse_args(arguments)

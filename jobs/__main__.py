@@ -1,5 +1,0 @@
-"""`python -m jobs` is the `tempscale` command."""
-
-from jobs.cli import main
-
-main()

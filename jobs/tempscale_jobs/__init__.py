@@ -1,0 +1,29 @@
+"""What runs on Ray. A folder is a subject, and each imports only from the folders below it in this list.
+
+    cli/          the command line. app, runs (commands that run), records (commands over finished runs), options, submit
+    submit/       a command as a Ray job: command (what is sent), packing (which files), watch, head
+    tune/         `tempscale tune`: by scores, by collapse, layers (the search by gradient); export (a folded checkpoint)
+    audit/        `tempscale audit`. model: one model, a stage a step; words: sentences; verdict: the answer; plan: --plan
+    pairs/        `tempscale pairs`, SOCM of explicit pairs of texts: chunks, socm
+    diagnose/     `tempscale diagnose`, why embeddings collapse: looks, two_texts, repeated, versions, findings
+    evaluate/     `tempscale evaluate`, downstream scores: tasks, own_tasks, windows, cells, scored, analyses, audits
+    nights/       nightly audits. night (the end of one), gate (thresholds and drift), record, compare, notify
+    collapse/     the O(n²) steps: blocks, cosine, exposure, sample (of SOCM), socm, worst (pairs of the corpus)
+    embedding/    the O(n) steps: embed, cache, budget, precision, factors (covariance), probe (prefixes), layout
+    corpus/       sources (kinds), readers (file formats), lakes (tables), vectors (your own embeddings), shards
+    lifecycle.py  a run from its lock to run.json, for all five commands
+    report/       what all reports share: text (figures in words), charts (colours, lines), page and its templates, screen
+    workers/      Ray: engine (the session), actor, crew, marks (deadly texts), nodes, raylet
+    runs/         the run folder: folder, storage, lock, journal (progress), observing (status), provenance
+    config/       each setting with its option and help: sections (shared by commands), and a file a command
+    tables/       the Arrow schema of every table, a file a command
+    errors, urls  errors that a user reads; addresses without their secrets
+
+In the folder of a command the same names mean the same thing: run (the command, top to bottom), its steps, summary (parts to
+tables), charts, words (tables to sentences), report (the page). Steps hand on durable parts, not objects in memory:
+corpus -> shards/ -> texts/ -> factors/ -> partials/ -> tables/ -> report.html.
+
+The steps compute with `tempscale/`, the science, which knows no Ray and no tables: temperature/ (schedule, families of
+models, attach, fold, verify), model/ (from a checkpoint to embeddings), collapse/ (cosine: a tile; aggregates: its histogram
+and sums; neighbours, length), second_order/ (moments, socm), layers/, choosing/, stats/ (errors, samples, enough).
+"""

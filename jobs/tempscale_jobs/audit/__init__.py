@@ -1,0 +1,1 @@
+"""`tempscale audit`, the main job."""

@@ -1,0 +1,188 @@
+"""The stages of an audit for one model, from the shards of texts to partial tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.collapse import blocks, cosine, exposure, sample, socm, worst
+from tempscale_jobs.config import sections
+from tempscale_jobs.config.audit import Analysis, AuditConfig, Embedding
+from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.embedding import budget, cache, embed, factors, precision, probe
+from tempscale_jobs.embedding.cache import Cache
+from tempscale_jobs.embedding.layout import Layout, layout
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.report.text import count
+from tempscale_jobs.runs.folder import Model, Run, commonest_reason
+from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.engine import Cluster
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The query texts, in a separate run below queries/."""
+
+    run: Run
+    corpus: sections.Queries
+    index: Index
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The values that all stages of one audit share."""
+
+    config: AuditConfig
+    run: Run
+    cluster: Cluster
+    index: Index
+    queries: Queries | None
+    journal: Journal
+
+
+def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
+    """Embed and compare the texts under one model; returns its texts in canonical order and how many it rejected."""
+    config, run, index, rejected = audit.config, audit.run, audit.index, 0
+    encoding, edges = config.embedding, tuple(config.analysis.intervals)
+    if config.corpus.embedding_column is None:
+        encoding = _settle(audit, model)
+        actor = embed.EmbedActor
+        rejected = _embed(audit, model, encoding, run, config.corpus, index, f"embed {model.label}", actor)
+    texts = layout(run, model, index.usable, edges)
+    if config.corpus.embedding_column is None:
+        if len(texts) != index.analysed - rejected or not texts.are_distinct():
+            raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
+        _embed_samples(audit, model, encoding, texts)
+        if (asking := audit.queries) is not None:
+            name, actor = f"embed the queries{run.named(model)}", embed.QueryActor
+            _embed(audit, model, encoding, asking.run, asking.corpus, asking.index, name, actor)
+    for temperature in run.temperatures:
+        _compare_all_pairs(audit, model, temperature, texts)
+    if config.analysis.socm_top_over == "corpus":
+        _search_worst_pairs(audit, model, encoding, texts)
+    for temperature in run.temperatures:  # Only the steps over all pairs read these copies of the embeddings.
+        run.storage.remove(f"{blocks.tiling(run, model, temperature, texts, config.analysis).place}/blocks")
+    return texts, rejected
+
+
+def _settle(audit: Audit, model: Model) -> Embedding:
+    """The embedding configuration with the model's token budget, measured first if the user asked for that."""
+    how = (audit.run, audit.cluster, model, audit.config.embedding, audit.index.shards[0])
+    if not audit.config.embedding.tune_batches:
+        return budget.settle(*how)
+    with audit.journal.stage(f"micro-batches{audit.run.named(model)}") as stage:
+
+        def note(text: str) -> None:
+            stage.note = text
+
+        return budget.settle(*how, note)
+
+
+def _embed(
+    audit: Audit, model: Model, encoding: Embedding, run: Run, corpus: sections.Corpus, index: Index, name: str,
+    worker: type[embed.EmbedActor],
+) -> int:  # fmt: skip
+    """Embed the texts of a run that are not in the cache; returns how many were rejected."""
+    journal, cluster, root = audit.journal, audit.cluster, audit.config.execution.cache
+    store = None if root is None else Cache(root, encoding, corpus.max_characters, worker.role)
+    if store is None:
+        plan = cache.look_up(run, cluster, model, store, index, corpus, encoding)
+    else:
+        with journal.stage(f"cache{run.named(model)}") as stage:
+            plan = cache.look_up(run, cluster, model, store, index, corpus, encoding)
+            stage.note = f"{plan.found:,} of {count(index.analysed, 'text')} known"
+    journal.count("cache_hits", plan.found)
+    with journal.stage(name, index.analysed, "texts") as stage:
+        rejected = embed.embed(run, cluster, model, encoding, plan.shards, worker, stage.advance, plan.found)
+        journal.count("rejected", rejected)
+        lost = f", {rejected:,} rejected" if rejected else ""
+        stage.note = f"{count(index.analysed - rejected, 'text')} under τ {run.taus}{lost}"
+        if rejected == index.analysed:
+            raise UsageError(
+                f"model {model.label} gives no finite embedding for any text under all of τ {run.taus}; leave out what "
+                f"breaks it{commonest_reason(run, model)}"
+            )
+        if store is not None and (problem := cache.remember(run, cluster, model, store, len(plan.shards))) is not None:
+            stage.note = f"{stage.note}; {problem}"
+    return rejected
+
+
+def _embed_samples(audit: Audit, model: Model, encoding: Embedding, texts: Layout) -> None:
+    """Embed samples of the texts again, for the precision check, the covariance factors and the prefix probe."""
+    run, index, analysis, seed = audit.run, audit.index, audit.config.analysis, audit.config.seed
+    of, journal = run.named(model), audit.journal
+    drawn = _draw_socm_sample(audit, model, encoding, texts) if analysis.socm_sample else []
+    with Crew(run, audit.cluster, model, encoding) as crew:
+        if encoding.precision != "float32":
+            with journal.stage(f"precision{of}", min(len(texts), precision.SAMPLE)) as stage:
+                found = precision.cosine_to_float32(run, crew, model, encoding.precision, texts, index, seed, stage.advance)
+                stage.note = (
+                    f"cosine to float32: {found['cosine_least']:.6f} at least, {found['cosine_mean']:.6f} in the mean"
+                )
+        if drawn:
+            with journal.stage(f"covariance factors{of}", len(drawn)) as stage:
+                stage.note = f"{factors.collect(run, crew, model, texts, index, drawn, stage.advance):,} sampled texts"
+        if analysis.probe_sample:
+            with journal.stage(f"prefix probe{of}") as stage:
+                probed = probe.probe(run, crew, model, texts, index, analysis.probe_sample, seed, stage.advance)
+                stage.note = f"{probed['texts']:,} long texts at {', '.join(map(str, probed['prefixes']))} tokens"
+                if not probed["texts"]:
+                    stage.note = "left out: too few texts are long enough"
+
+
+def _draw_socm_sample(audit: Audit, model: Model, encoding: Embedding, texts: Layout) -> list[str]:
+    """Draw a simple random sample or, where a cell error is configured, one by length interval sized by a pilot."""
+    run, analysis, seed = audit.run, audit.config.analysis, audit.config.seed
+    if analysis.socm_cell_se is None:
+        return sample.simple(texts, analysis.socm_sample, seed)
+    kind, tiles = "partials/pilot", "partials/pilot_socm"
+    with audit.journal.stage(f"SOCM pilot{run.named(model)}") as stage:
+        pilot = sample.stratified(texts, sample.pilot_sizes(texts), seed)
+        with Crew(run, audit.cluster, model, encoding) as crew:
+            factors.collect(run, crew, model, texts, audit.index, pilot, lambda count: None, kind)
+        measured = [
+            socm.all_pairs(run, audit.cluster, model, t, texts, analysis, lambda count: None, kind, tiles)
+            for t in run.temperatures
+        ]
+        sizes = sample.wanted_sizes(measured, texts, analysis.socm_cell_se, analysis.socm_sample)
+        stage.note = f"{len(pilot):,} texts; {int(sizes.sum()):,} will give each cell an error of {analysis.socm_cell_se:g}"
+    return sample.stratified(texts, sizes, seed)
+
+
+def _compare_all_pairs(audit: Audit, model: Model, temperature: Temperature, texts: Layout) -> None:
+    """Compute cosines and neighbours over all pairs of the corpus, and SOCM over all pairs of the sample."""
+    run, cluster, journal, analysis = audit.run, audit.cluster, audit.journal, audit.config.analysis
+    pairs, under = len(texts) * (len(texts) - 1) // 2, f"{run.named(model)}, τ {temperature.canonical}"
+    with journal.stage(f"cosine{under}", pairs, "pairs") as stage:
+        blocks_found = cosine.cosine(run, cluster, model, temperature, texts, analysis, stage.advance)
+        stage.note = f"{pairs:,} pairs, equal to their closed form"
+        if (moved := cosine.rounding(run, model, temperature)) is not None:
+            stage.note = f"{pairs:,} pairs in {moved['precision']}, equal to their closed form; means are exact"
+        if analysis.cosine == "moments":
+            stage.note = f"mean and variance of {pairs:,} pairs in closed form"
+    if analysis.cosine == "full":
+        with journal.stage(f"exposure{under}") as stage:
+            asking = None if audit.queries is None else audit.queries.run
+            exposure.expose(run, cluster, model, temperature, texts, analysis, blocks_found, asking)
+            stage.note = f"{analysis.neighbours} nearest of {len(texts):,} texts"
+    if analysis.socm_sample and audit.config.corpus.embedding_column is None:
+        size = socm.sample_size(run, model, temperature)
+        with journal.stage(f"SOCM{under}", size * (size - 1) // 2, "pairs") as stage:
+            done = socm.socm(run, cluster, model, temperature, texts, analysis, audit.config.seed, stage.advance)
+            stage.note = f"{done:,} pairs, {_method(analysis)}"
+
+
+def _search_worst_pairs(audit: Audit, model: Model, encoding: Embedding, texts: Layout) -> None:
+    """Find the most collapsed pairs of the whole corpus."""
+    with audit.journal.stage(f"most collapsed pairs{audit.run.named(model)}") as stage:
+        searched = worst.Searched(
+            audit.run, audit.cluster, model, encoding, audit.index, texts, audit.config.analysis
+        )  # fmt: skip
+        found = worst.search(searched, stage.tell)
+        stage.note = f"of {found['pairs']:,} pairs {found['exact']:,} left by the bounds, exact"
+
+
+def _method(analysis: Analysis) -> str:
+    """How d_Σ was computed."""
+    return f"with ε = {analysis.socm_regularization:g}" if analysis.socm_regularization else "exact"

@@ -1,0 +1,187 @@
+"""`--plan`: the estimated cost of a run on this machine, measured on a few of its texts before anything is written."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from threadpoolctl import threadpool_limits
+
+from tempscale.collapse.aggregates import Block
+from tempscale.collapse.cosine import cosine_tile
+from tempscale.collapse.grid import block_size
+from tempscale_jobs.config.audit import AuditConfig
+from tempscale_jobs.corpus import shards, vectors
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs import folder
+from tempscale_jobs.runs.journal import duration
+from tempscale_jobs.urls import masked
+
+_MEASURED_TEXTS = 48
+_LOOKED_AT = 2000
+_BASE_BYTES, _WORKER_BYTES = 900 << 20, 500 << 20
+"""Memory of Ray with this process, and of one worker without its model, measured on the quick start."""
+_START_SECONDS, _ROW_BYTES = 30.0, 120
+_LONGEST_PREFIX, _PROBE_TOKENS = 512, 32 + 64 + 128 + 256 + 512
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The cost of one model on one core, and the size of its embeddings and texts."""
+
+    width: int
+    """Dimensions of the embeddings."""
+    weights_bytes: float
+    mean_tokens: float
+    """Mean tokens per text."""
+    long_share: float
+    """Share of texts that fill the longest prefix of the probe."""
+    token_seconds: float
+    socm_seconds: float
+    """For one pair of the SOCM sample."""
+    cosine_seconds: float
+    """For one pair of the corpus."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Estimates for one machine with these workers."""
+
+    texts: int
+    corpus_texts: int
+    tokens: int
+    pairs: int
+    socm_pairs: int
+    seconds: float
+    memory_bytes: int
+    disk_bytes: int
+    workers: int
+
+
+def plan(config: AuditConfig) -> Plan:
+    """Estimate the whole run from the corpus's rows and the measured cost of embedding a few of its texts.
+
+    Raises:
+        UsageError: the corpus or a model cannot be used, as in the run itself.
+    """
+    cores = os.cpu_count() or 1
+    # The workers of a run have one thread each. Processor time is measured, so that other programs do not count.
+    with threadpool_limits(1):
+        if config.corpus.embedding_column is not None:
+            width, usable = _given(config)
+            given = Rates(width, 0.0, 0.0, 0.0, 0.0, 0.0, _cosine_seconds(width, config.analysis.neighbours))
+            return estimated(config, usable, [given], cores)
+        models = folder.find_models(config)
+        some, usable = shards.preview(config.corpus, _LOOKED_AT, config.seed, config.out)
+        if not usable:
+            raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable text")
+        return estimated(config, usable, [measured(config, model, some) for model in models], cores)
+
+
+def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], cores: int) -> Plan:
+    """The plan of a run over `corpus_texts` usable texts, from the rates of each model, or of user-supplied embeddings."""
+    own = config.corpus.embedding_column is not None
+    analysis, temperatures = config.analysis, len(config.temperatures())
+    texts = min(corpus_texts, config.corpus.sample or corpus_texts)
+    socm_texts = 0 if own else min(analysis.socm_sample, texts)
+    pairs, socm_pairs = texts * (texts - 1) // 2, socm_texts * (socm_texts - 1) // 2
+    workers = config.execution.workers or cores
+    tokens = seconds = disk = largest = 0.0
+    for rate in rates:
+        probe = min(analysis.probe_sample, int(rate.long_share * texts)) * _PROBE_TOKENS
+        model_tokens = rate.mean_tokens * (texts + socm_texts) + probe
+        cosine_seconds = rate.cosine_seconds if analysis.cosine == "full" else 0.0
+        each = model_tokens * rate.token_seconds + pairs * cosine_seconds + socm_pairs * rate.socm_seconds
+        tokens += temperatures * model_tokens
+        seconds += temperatures * each / min(workers, cores) + _START_SECONDS
+        factor_bytes = socm_texts * min(rate.mean_tokens, rate.width) * rate.width * 4
+        text_bytes = 8 * rate.width + _ROW_BYTES + 40 * analysis.neighbours
+        disk += temperatures * (texts * text_bytes + factor_bytes)
+        blocks = 2 * 4 * rate.width * min(texts, block_size(texts, rate.width))
+        largest = max(largest, rate.weights_bytes + blocks)
+    memory = _BASE_BYTES + workers * (_WORKER_BYTES + largest) + texts * _ROW_BYTES
+    return Plan(texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers)
+
+
+def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rates:
+    """The rates of a model on one core of this machine, measured on some of these texts."""
+    import torch
+    from transformers.utils import logging
+
+    from tempscale.model.encoder import Encoder
+    from tempscale.second_order.socm import socm_tile
+
+    torch.set_num_threads(1)
+    logging.disable_progress_bar()
+    encoder = Encoder.load(
+        model.name,
+        max_length=config.embedding.max_length,
+        long=config.embedding.long,
+        precision=config.embedding.precision,
+        device="cpu",
+    )
+    tokens = encoder.tokenizer(texts, isolate=True)
+    good = [k for k in range(len(texts)) if k not in tokens.failed]
+    if not good:
+        raise UsageError(f"model {model.label}: {tokens.failed[0]}, and so on each of {len(texts):,} texts of the corpus")
+    lengths = np.array(tokens.lengths)[good]
+    few = tokens.take(good[:: max(1, len(good) // _MEASURED_TEXTS)])
+    begun = time.process_time()
+    found = encoder.encode_tokens(few, factors=True)
+    token_seconds = (time.process_time() - begun) / int(found.tokens.sum())
+    assert found.factors is not None
+    means, factors = torch.stack([m for m, _ in found.factors]), [f for _, f in found.factors]
+    socm_tile(means[:1], factors[:1], means[:1], factors[:1])  # Compile it before timing it.
+    begun = time.process_time()
+    socm_tile(means, factors, means, factors)
+    socm_seconds = (time.process_time() - begun) / len(factors) ** 2
+    width, weights = found.embeddings.shape[1], sum(p.numel() * 4 for p in encoder.model.parameters())
+    return Rates(
+        width, weights, float(lengths.mean()), float((lengths >= _LONGEST_PREFIX).mean()), token_seconds, socm_seconds,
+        _cosine_seconds(width, config.analysis.neighbours),
+    )  # fmt: skip
+
+
+def _given(config: AuditConfig) -> tuple[int, int]:
+    """The dimensions and the number of usable user-supplied embeddings."""
+    counts, reader, width = shards.Counts(), vectors.Reader(config.corpus), 0
+    rows = vectors.rows(config.corpus, config.out)
+    for _, (row, _) in shards.usable(rows, config.corpus.limit, counts, None, lambda row: None, reader):
+        width = len(row)
+    if not counts.usable:
+        raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable embedding")
+    return width, counts.usable
+
+
+def _cosine_seconds(width: int, neighbours: int) -> float:
+    """Seconds per pair in the pass over all cosines, measured on a small tile."""
+    units = np.random.default_rng(0).standard_normal((4096, width), dtype=np.float32)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    seconds = 0.0
+    for rows in (16, len(units)):  # The small first call compiles the function.
+        block = Block(units[:rows], np.zeros(rows, np.int64), np.arange(rows, dtype=np.int32))
+        begun = time.process_time()
+        cosine_tile(block, block, 1, diagonal=True, neighbours=neighbours)
+        seconds = (time.process_time() - begun) / (rows * (rows - 1) / 2)
+    return seconds
+
+
+def print_plan(config: AuditConfig, console: Console, screen: Console | None = None) -> None:
+    """Print progress on `console` and the plan as a table on `screen`, which is standard output by default."""
+    console.print("reading the corpus and measuring a few of its texts …", highlight=False)
+    found = plan(config)
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    temperatures = ", ".join(t.canonical for t in config.temperatures())
+    table.add_row("texts", f"{found.texts:,} of {found.corpus_texts:,} usable")
+    table.add_row("tokens", f"about {found.tokens:,} over all temperatures ({temperatures}), samples included")
+    table.add_row("pairs", f"{found.pairs:,} cosines and {found.socm_pairs:,} SOCM for each temperature")
+    table.add_row("time", f"about {duration(found.seconds)} with {found.workers} workers on processors like this one's")
+    table.add_row("memory", f"about {found.memory_bytes / 2**30:.1f} GiB")
+    table.add_row("disk", f"about {max(found.disk_bytes / 2**30, 0.01):.2f} GiB in {escape(masked(config.out))}")
+    (screen or Console()).print(table)

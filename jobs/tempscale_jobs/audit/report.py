@@ -1,0 +1,148 @@
+"""Tables -> one self-contained HTML page that works offline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+from rich.console import Console
+
+from tempscale_jobs.audit import charts as figures
+from tempscale_jobs.audit import verdict
+from tempscale_jobs.audit.words import NOTE, closing_figures, headline, labelled
+from tempscale_jobs.nights import charts as night_figures
+from tempscale_jobs.nights.night import verdict_in_words as night_told
+from tempscale_jobs.nights.notify import github_lines
+from tempscale_jobs.report.page import Page, page
+from tempscale_jobs.report.screen import print_table
+from tempscale_jobs.report.text import count, estimate, labels
+from tempscale_jobs.runs.folder import DONE, Run, load_tables
+from tempscale_jobs.tables.audit import EXCERPTS, TABLES
+from tempscale_jobs.urls import masked
+
+_SHOWN = 5
+
+
+def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], beside: Sequence[dict[str, Any]] = ()) -> Page:
+    """The report of an audit, from its tables by name (`excerpts` may be absent) and the content of run.json.
+
+    `beside` are sections made from `diagnose` and `evaluate` runs of the same models.
+    """
+    # A run of an older version lacks the newer tables.
+    known = {t.name: pl.DataFrame(pl.from_arrow(t.schema().empty_table())) for t in TABLES if t is not EXCERPTS}
+    tables = known | tables
+    names = labels(tables["collapse_summary"]["temperature"].unique(maintain_order=True))
+    tables, edges = labelled(tables), run["config"]["analysis"]["intervals"]
+    trend = pl.DataFrame(run.get("trend", []), infer_schema_length=None)
+    if not trend.is_empty():
+        trend = trend.with_columns(pl.col("temperature").replace(names))
+    sentences_of = headline(tables, edges)
+    models = [_model(place, name, tables, edges, trend) for place, name in enumerate(sentences_of)]
+    charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
+    small = {tile["id"]: tile["chart"] for model in models for tile in model["tiles"] if tile["chart"] is not None}
+    charts |= {f"{part['id']}-{key}": chart for part in beside for key, chart in part["charts"].items() if chart is not None}
+    return page(
+        "report.html.j2",
+        run,
+        charts | small,
+        {_relabelled(step, names): done["seconds"] for step, done in run.get("steps", {}).items()},
+        models=models,
+        small=list(small),
+        sentences={m: [sentence.replace(" ± ", "\u00a0±\u00a0") for sentence in each] for m, each in sentences_of.items()},
+        note=NOTE,
+        gate=tables["gate"].to_dicts() if "gate" in tables else [],
+        analysed=_analysed(run, models),
+        temperatures=names,
+        layers=[part for part in beside if part["kind"] == "layers"],
+        downstream=[part for part in beside if part["kind"] == "downstream"],
+        nights=trend["night"].n_unique() if not trend.is_empty() else 0,
+    )
+
+
+def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[int], trend: pl.DataFrame) -> dict[str, Any]:
+    """The section of the page for one model."""
+    mine = {key: table.filter(pl.col("model") == name) for key, table in tables.items() if "model" in table.columns}
+    excerpts = {r["text_id"]: r for r in tables["excerpts"].to_dicts()} if "excerpts" in tables else None
+    first, effects = mine["collapse_summary"].row(0, named=True), mine["temperature_effect"].to_dicts()
+    own = trend if trend.is_empty() else trend.filter(pl.col("temperature") == first["temperature"])
+    if (
+        tables["collapse_summary"]["model"].n_unique() > 1
+    ):  # With one model in the run, the nights of an earlier model stay in the chart and are marked.
+        own = own if own.is_empty() else own.filter(pl.col("model") == name)
+    nights = verdict.TILES if not own.is_empty() and own["night"].n_unique() > 1 else ()
+    same = own if own.is_empty() else own.filter(pl.col("model") == name)
+    return {
+        "id": f"m{place}",
+        "name": name,
+        "verdict": verdict.answer(first, effects).replace(" ± ", "\u00a0±\u00a0"),
+        "tiles": verdict.tiles(first, effects, same, f"m{place}"),
+        "temperature": first["temperature"],
+        "texts": mine["collapse_summary"]["texts"][0],
+        "summary": [_strip(row) for row in mine["collapse_summary"].to_dicts()],
+        "charts": {
+            "cosine": figures.cosine_by_length(mine["length_collapse"], edges),
+            "heatmap": figures.heatmap(mine["length_collapse"], edges),
+            "probe": figures.prefix_probe(mine["prefix_probe"]),
+            "exposure": figures.exposure_by_length(mine["exposure"], edges, "corpus"),
+            "queries": figures.exposure_by_length(mine["exposure"], edges, "queries"),
+            "effects": figures.effects(mine["temperature_effect"]),
+            "scatter": figures.scatter(mine["socm_scatter"]),
+            "socm": figures.socm_by_length(mine["socm"], edges),
+        }
+        | {f"nights-{key}": night_figures.chart(own, key, label) for key, label in nights},
+        "nights": [(f"nights-{key}", label) for key, label in nights],
+        "collapsed": _first(mine["collapsed_texts"], "nearness", "hub"),
+        "pairs": _first(mine["socm_pairs"], "socm", "same_mean"),
+        "search": mine["socm_search"].to_dicts(),
+        "duplicates": mine["near_duplicates"].filter(pl.col("rank") <= _SHOWN).to_dicts(),
+        "excerpts": excerpts,
+        "several": mine["collapse_summary"].height > 1,
+    }
+
+
+def _first(table: pl.DataFrame, *rankings: str) -> dict[str, list[dict[str, Any]]]:
+    """The first rows of each ranking."""
+    shown = table.filter(pl.col("rank") <= _SHOWN)
+    return {ranking: shown.filter(pl.col("ranking") == ranking).to_dicts() for ranking in rankings}
+
+
+def _analysed(run: dict[str, Any], models: list[dict[str, Any]]) -> str:
+    """How many texts the figures are computed from: fewer than were read where a model rejected some."""
+    taken = run["corpus"]["analysed"]
+    fewest, most = min(m["texts"] for m in models), max(m["texts"] for m in models)
+    if fewest == taken:
+        return count(taken, "text")
+    kept = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    return f"{kept} of {count(taken, 'text')} ({'by model, ' if fewest < most else ''}the rest rejected by the model)"
+
+
+def _relabelled(step: str, names: dict[str, str]) -> str:
+    """A step's name with the temperature's label instead of its text, which may be hundreds of characters long."""
+    for text in sorted(names, key=len, reverse=True):
+        step = step.replace(f"τ {text}", names[text])
+    return step
+
+
+def _strip(row: dict[str, Any]) -> dict[str, Any]:
+    named = {
+        f"{figure}_text": estimate(row, figure)
+        for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean", "exposure_short", "exposure_long")
+    }
+    return row | named
+
+
+def close(run: Run) -> None:
+    """Print the figures that matter, the gate's verdict and where the report is, on standard output."""
+    console, record = Console(), run.storage.read_json(DONE)
+    for model, (temperatures, lines) in closing_figures(load_tables(run.storage)).items():
+        print_table(console, (model, *temperatures), lines)
+    root, judged = masked(run.storage.root), record["gate"]
+    if judged["verdict"] != "none":
+        reasons = "".join(f"\n        {reason}" for reason in [*judged["failed"], *judged["not_compared"]])
+        console.print(f"\ngate    {night_told(judged)}{reasons}", highlight=False, soft_wrap=True, markup=False)
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            console.print("\n".join(github_lines(record)), highlight=False, soft_wrap=True, markup=False)
+    places = f"\nreport  {root}/report.html\ntables  {root}/tables/"
+    console.print(places, highlight=False, soft_wrap=True, markup=False)

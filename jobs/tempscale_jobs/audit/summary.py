@@ -1,0 +1,253 @@
+"""Partial tables of the steps -> the tables of an audit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale.collapse.length import gap_intervals
+from tempscale.stats.errors import finite_population, within_error
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.collapse.exposure import ranked
+from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.corpus import shards
+from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.embedding.layout import Layout
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT
+from tempscale_jobs.tables.columns import Table
+
+_EXCERPT_CHARACTERS = 280
+_STEPS = {
+    "length_collapse": "cosine", "exposure": "exposure", "near_duplicates": "exposure", "collapsed_texts": "exposure",
+    "prefix_probe": "probe", "socm": "socm", "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top",
+}  # fmt: skip
+
+
+def summarise(
+    run: Run, corpus: Corpus, analysis: Analysis, keep_text: bool, layouts: dict[str, Layout], index: Index
+) -> dict[str, pa.Table]:
+    """Write every table of the run; returns them by name."""
+    found = {table.name: _collected(run, table, analysis) for table in TABLES if table.name in _STEPS}
+    tokens_seen = corpus.embedding_column is None
+    summaries, effects = [], []
+    for model in run.models:
+        figures = [_figures(run, model, t, layouts[model.label], found, index, tokens_seen) for t in run.temperatures]
+        summaries += [row for row, _ in figures]
+        effects += _effects(run, model, figures)
+    nearest = [_nearest_to_all(run, model, t, layouts[model.label]) for model in run.models for t in run.temperatures]
+    found["collapsed_texts"] = pa.concat_tables([found["collapsed_texts"], *nearest])
+    found["collapse_summary"] = COLLAPSE_SUMMARY.build_rows(summaries)
+    found["temperature_effect"] = TEMPERATURE_EFFECT.build_rows(effects)
+    if keep_text and tokens_seen:
+        named = [found[name] for name in ("socm_pairs", "near_duplicates", "collapsed_texts")]
+        found["excerpts"] = _excerpts(run, index, named)
+    for name, table in found.items():
+        run.storage.write_table(f"tables/{name}.parquet", table)
+    return found
+
+
+def _collected(run: Run, table: Table, analysis: Analysis) -> pa.Table:
+    """A table's rows from the partial tables of all models and temperatures."""
+    step = _STEPS[table.name]
+    if table.name == "socm_pairs" and analysis.socm_top_over == "corpus":
+        step = "top"
+    names = (f"{run.place(f'partials/{step}', m, t)}/{table.name}.parquet" for m in run.models for t in run.temperatures)
+    return pa.concat_tables(
+        [table.schema().empty_table(), *(run.storage.read_table(n) for n in names if run.storage.exists(n))]
+    )
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The per-text values behind a figure, from which its standard error is computed."""
+
+    sets: list[np.ndarray]
+    """One array for each independent set of texts."""
+    over_pairs: bool
+    """Whether the values are means over pairs, which count each text twice."""
+    correction: float | list[float]
+    """Finite-population correction, one number or one for each set."""
+    texts: np.ndarray | None = None
+    """The corpus's texts in each set, where the sets are length intervals and the values are weighted by their shares."""
+    between: float = 0.0
+    """Finite-population correction of these numbers of texts."""
+
+
+Samples = dict[str, Sampled]
+
+
+def _figures(
+    run: Run, model: Model, temperature: Temperature, layout: Layout, found: dict[str, pa.Table], index: Index,
+    tokens_seen: bool,
+) -> tuple[dict[str, Any], Samples]:  # fmt: skip
+    """The summary row of one model and temperature, and the per-text values behind its figures."""
+    n = len(layout)
+    correction = finite_population(n, layout.population(n))
+    texts = _columns(run, run.place("texts", model, temperature), ["tokens", "truncated", "spread", "within_cosine"])
+    means = run.storage.read_table(f"{run.place('partials/cosine', model, temperature)}/text_means.parquet")
+    closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
+    inside, overall = means.column("inside").to_numpy(), means.column("overall").to_numpy()
+    samples: Samples = {
+        "cosine_mean": Sampled([overall], True, correction),
+        "spread_mean": Sampled([texts["spread"]], False, correction),
+    }
+    row: dict[str, Any] = run.key(model, temperature) | {
+        "texts": n,
+        "corpus_texts": max(n, layout.corpus_texts),
+        "rejected": index.rejected + index.analysed - n,
+        "tokens": int(texts["tokens"].sum()),
+        "truncated_share": float(texts["truncated"].mean()),
+        "cosine_mean": closed["cosine_mean"],
+        "effective_rank": closed["effective_rank"],
+        "spread_mean": None,
+        "spread_over_2_share": None,
+        "within_cosine_over_third_share": None,
+    }
+    if tokens_seen:
+        row |= {
+            "spread_mean": float(texts["spread"].mean(dtype=np.float64)),
+            "spread_over_2_share": float((texts["spread"] > 2).mean()),
+            "within_cosine_over_third_share": _condition_share(texts["tokens"], texts["within_cosine"]),
+        }
+    ends = gap_intervals(layout.texts().tolist())
+    row |= dict.fromkeys(("collapse_gap", "gap_shortest", "gap_longest", "gap_texts"))
+    if ends is not None:
+        short, long = (inside[layout.interval == k] for k in ends)
+        row |= {"collapse_gap": float(long.mean() - short.mean()), "gap_texts": min(len(long), len(short))}
+        row |= {"gap_shortest": layout.edges[ends[0]], "gap_longest": layout.edges[ends[1]]}
+        samples["collapse_gap"] = Sampled([long, short], True, correction)
+    row |= _exposure(found["exposure"], found["length_collapse"], row)
+    row |= _probe_gap(run, model, temperature, samples)
+    row |= _socm(run, model, temperature, samples)
+    for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "spread_mean", "socm_mean"):
+        name = figure.removesuffix("_mean")
+        row[f"{name}_se_superpopulation"], row[f"{name}_se"] = _errors(None if row[figure] is None else samples[figure])
+    row["socm_freedom"] = _freedom(samples.get("socm_mean"))
+    return row, samples
+
+
+def _exposure(exposures: pa.Table, cells: pa.Table, row: dict[str, Any]) -> dict[str, Any]:
+    """The summary row's figures on neighbours: exposure at both ends of the collapse gap, hubness, near-duplicates."""
+    own = [
+        r for r in exposures.to_pylist()
+        if (r["model"], r["temperature"], r["asked_by"]) == (row["model"], row["temperature"], "corpus")
+    ]  # fmt: skip
+    widest = [r for r in own if r["k"] == max(r["k"] for r in own)]
+    found: dict[str, Any] = {"k_occurrence_skewness": widest[0]["k_occurrence_skewness"] if widest else None}
+    for name, edge in (("exposure_short", row["gap_shortest"]), ("exposure_long", row["gap_longest"])):
+        here = next((r for r in widest if r["interval"] == edge), dict.fromkeys(widest[0] if widest else ()))
+        for suffix in ("", "_se", "_se_superpopulation"):
+            found[name + suffix] = here.get(f"exposure{suffix}")
+    pairs = [
+        c["near_duplicates"] for c in cells.to_pylist()
+        if (c["model"], c["temperature"]) == (row["model"], row["temperature"])
+    ]  # fmt: skip
+    return found | {"near_duplicate_pairs": None if not pairs or None in pairs else sum(pairs)}
+
+
+def _probe_gap(run: Run, model: Model, temperature: Temperature, samples: Samples) -> dict[str, Any]:
+    """The prefix gap: the same texts at their longest prefix minus at their shortest; its values go into `samples`."""
+    place = run.place("partials/probe", model, temperature)
+    if not run.storage.exists(f"{place}/prefix_probe.parquet"):
+        return dict.fromkeys(("prefix_gap", "prefix_shortest", "prefix_longest", "prefix_texts"))
+    means = run.storage.read_table(f"{place}/text_means.parquet")
+    prefix, inside = means.column("group").to_numpy(), means.column("inside").to_numpy()
+    gap = inside[prefix == prefix.max()] - inside[prefix == prefix.min()]
+    samples["prefix_gap"] = Sampled([gap], True, run.storage.read_json(f"{place}/done.json")["correction"])
+    return {
+        "prefix_gap": float(gap.mean()), "prefix_shortest": int(prefix.min()), "prefix_longest": int(prefix.max()),
+        "prefix_texts": len(gap),
+    }  # fmt: skip
+
+
+def _socm(run: Run, model: Model, temperature: Temperature, samples: Samples) -> dict[str, Any]:
+    place = run.place("partials/socm", model, temperature)
+    if not run.storage.exists(f"{place}/done.json"):
+        return {"socm_texts": 0, "socm_mean": None, "socm_over_1_share": None}
+    done = run.storage.read_json(f"{place}/done.json")
+    if done["pairs"]:
+        means = run.storage.read_table(f"{place}/text_means.parquet")
+        overall, group = means.column("overall").to_numpy(), means.column("group").to_numpy()
+        samples["socm_mean"] = Sampled([overall], True, done["correction"])
+        if done["groups"] is not None:  # Drawn by length interval: each interval's texts are a separate sample.
+            edges, groups = [int(edge) for edge in done["groups"]], list(done["groups"].values())
+            sets, corrections = [overall[group == e] for e in edges], [g["correction"] for g in groups]
+            numbers = np.array([g["texts"] for g in groups])
+            samples["socm_mean"] = Sampled(sets, True, corrections, numbers, done["corpus_correction"])
+    return {"socm_texts": done["texts"], "socm_mean": done["socm_mean"], "socm_over_1_share": done["socm_over_1_share"]}
+
+
+def _condition_share(tokens: np.ndarray, within: np.ndarray) -> float | None:
+    """Share of texts with (n·w−1)/(n−1) ≥ 1/3, the condition of S2 Appendix J, among texts of at least two tokens."""
+    several = tokens > 1
+    n, w = tokens[several].astype(np.float64), within[several].astype(np.float64)
+    return float(((n * w - 1) / (n - 1) >= 1 / 3).mean()) if several.any() else None
+
+
+def _errors(sample: Sampled | None) -> tuple[float | None, float | None]:
+    """Standard errors without and with the finite-population correction; (None, None) where there are too few texts."""
+    if sample is None or any(len(values) < 3 for values in sample.sets):
+        return None, None
+    # Means over pairs count each text twice (see within_error); plain means once. Independent sets add in squares.
+    squares = np.array([within_error(values.var(ddof=1, dtype=np.float64), len(values)) ** 2 for values in sample.sets])
+    between = 0.0
+    if sample.texts is not None:
+        # Another corpus would also have other shares p_a of texts in the intervals: (4/N)·Σ p_a (m_a − m̄)².
+        share = sample.texts / sample.texts.sum()
+        means = np.array([values.mean() for values in sample.sets]) / share
+        between = 4 * float((share * (means - (share * means).sum()) ** 2).sum()) / float(sample.texts.sum())
+    factor = 1.0 if sample.over_pairs else 0.5
+    corrected = (squares * np.square(sample.correction)).sum() + between * sample.between**2
+    return factor * float(np.sqrt(squares.sum() + between)), factor * float(np.sqrt(corrected))
+
+
+def _freedom(sample: Sampled | None) -> float | None:
+    """Degrees of freedom of a sum of independent errors (Satterthwaite): (Σv)²/Σ(v²/(n−1)), v each set's squared error."""
+    if sample is None or any(len(values) < 3 for values in sample.sets):
+        return None
+    squares = np.array([values.var(ddof=1, dtype=np.float64) / len(values) for values in sample.sets])
+    less = np.array([len(values) - 1 for values in sample.sets])
+    return float(squares.sum() ** 2 / (squares**2 / less).sum()) if squares.any() else float(less.sum())
+
+
+def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples]]) -> list[dict[str, Any]]:
+    """The change of each figure from the first temperature to each other one, from differences on the same texts."""
+    (reference, before), rows = figures[0], []
+    for temperature, (row, after) in zip(run.temperatures[1:], figures[1:], strict=True):
+        for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean", "spread_mean"):
+            if figure not in before or figure not in after or reference[figure] is None or row[figure] is None:
+                continue
+            differences = [new - old for new, old in zip(after[figure].sets, before[figure].sets, strict=True)]
+            superpopulation, error = _errors(replace(after[figure], sets=differences))
+            rows.append(
+                run.key(model, temperature)
+                | {"reference": run.temperatures[0].canonical, "figure": figure, "reference_value": reference[figure]}
+                | {"value": row[figure], "change": row[figure] - reference[figure], "change_se": error}
+                | {"change_se_superpopulation": superpopulation, "texts": sum(len(values) for values in differences)}
+            )
+    return rows
+
+
+def _nearest_to_all(run: Run, model: Model, temperature: Temperature, layout: Layout) -> pa.Table:
+    means = run.storage.read_table(f"{run.place('partials/cosine', model, temperature)}/text_means.parquet", ["overall"])
+    rows = ranked(run.key(model, temperature), "nearness", means.column("overall").to_numpy(), layout)
+    return COLLAPSED_TEXTS.build_rows(rows)
+
+
+def _columns(run: Run, place: str, names: list[str]) -> dict[str, np.ndarray]:
+    parts = [run.storage.read_table(part, names) for part in run.storage.list(place)]
+    return {name: np.concatenate([part.column(name).to_numpy() for part in parts]) for name in names}
+
+
+def _excerpts(run: Run, index: Index, rankings: list[pa.Table]) -> pa.Table:
+    """The first characters of the texts in the rankings."""
+    sides = [(table, name) for table in rankings for name in table.column_names if name.startswith("text_id")]
+    ids = sorted({i for table, name in sides for i in table.column(name).to_pylist()})
+    texts = shards.texts_of(run.storage, index, set(ids)) if ids else {}
+    rows = [{"text_id": i, "characters": len(texts[i]), "excerpt": texts[i][:_EXCERPT_CHARACTERS]} for i in ids]
+    return EXCERPTS.build_rows(rows)

@@ -1,0 +1,93 @@
+"""The first screen of an audit's report: the answer in up to three sentences, and the four figures behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from tempscale_jobs.audit.words import finding
+from tempscale_jobs.nights.charts import sparkline
+from tempscale_jobs.report.text import count, estimate
+
+Row = dict[str, Any]
+TILES = (
+    ("cosine_mean", "mean cosine"),
+    ("collapse_gap", "collapse gap"),
+    ("prefix_gap", "prefix gap"),
+    ("socm_mean", "mean SOCM"),
+)
+_GAP = {
+    "up": "Yes: longer texts lie closer together, by {collapse} in mean cosine.",
+    "down": "No: longer texts lie further apart, by {collapse} in mean cosine.",
+    "noise": "Not by length: long and short texts lie equally close, within the noise.",
+    "unknown": "Not known: too few texts to tell whether longer ones lie closer together.",
+    "absent": "Not measured by length: fewer than two length intervals have at least 30 texts.",
+}
+_PREFIX = {
+    "up": " The same texts, cut shorter, lie further apart, by {prefix}: length itself draws them together.",
+    "down": " The same texts, cut shorter, lie closer together, by {prefix}: length itself draws them apart.",
+    "noise": " In the prefix probe length itself makes no difference beyond noise.",
+}
+_SAYS = {
+    "collapse_gap": {
+        "up": "long texts lie closer together", "down": "long texts lie further apart",
+        "noise": "no difference beyond noise",
+    },
+    "prefix_gap": {
+        "up": "length itself draws them together", "down": "length itself draws them apart",
+        "noise": "no difference beyond noise",
+    },
+}  # fmt: skip
+
+
+def answer(row: Row, effects: Sequence[Row]) -> str:
+    """The answer to «do these embeddings collapse?», from the first row of collapse_summary and the temperature effects."""
+    text = _GAP[finding(row, "collapse_gap")] + _PREFIX.get(finding(row, "prefix_gap"), "")
+    sizes = {name: estimate(row, f"{name}_gap").removeprefix("−") for name in ("collapse", "prefix")}
+    return text.format(**sizes) + _lowered(row, effects)
+
+
+def _lowered(row: Row, effects: Sequence[Row]) -> str:
+    """A sentence on the temperature that narrows the collapse gap most, or nothing where there is no gap to narrow."""
+    mine = [effect for effect in effects if effect["figure"] == "collapse_gap"]
+    if finding(row, "collapse_gap") != "up" or not mine:
+        return ""
+    less = [effect for effect in mine if finding(effect, "change") == "down"]
+    if not less:
+        return " No temperature tried narrows that gap beyond noise."
+    best = min(less, key=lambda effect: effect["change"])
+    return f" {best['temperature']} narrows that gap by {estimate(best, 'change').removeprefix('−')}."
+
+
+def tiles(row: Row, effects: Sequence[Row], trend: pl.DataFrame, place: str) -> list[dict[str, Any]]:
+    """The four figures of `row`, each with its meaning, its change under other temperatures and its trend over nights.
+
+    `place` is the model's id on the page, and begins the id of each tile.
+    """
+    found = []
+    for name, label in TILES:
+        value, _, error = estimate(row, name).partition(" ± ")
+        moved = [f"{effect['temperature']}: {_signed(effect)}" for effect in effects if effect["figure"] == name]
+        found.append(
+            {
+                "id": f"{place}-trend-{name}", "name": label, "value": value, "error": error, "says": _says(row, name),
+                "changes": moved, "chart": sparkline(trend, name),
+                "nights": 0 if trend.is_empty() else trend[name].drop_nulls().len(),
+            }
+        )  # fmt: skip
+    return found
+
+
+def _says(row: Row, name: str) -> str:
+    if name in _SAYS:
+        return _SAYS[name].get(finding(row, name), "not known" if row[name] is not None else "not measured")
+    if row[name] is None:
+        return "not measured"
+    texts = row["texts"] if name == "cosine_mean" else row["socm_texts"]
+    return f"over {count(texts * (texts - 1) // 2, 'pair')} of texts"
+
+
+def _signed(effect: Row) -> str:
+    return f"{'+' if effect['change'] > 0 else ''}{estimate(effect, 'change')}"

@@ -1,0 +1,50 @@
+"""The `tempscale` command. Help and usage errors answer without importing torch or ray."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+import tempscale
+from tempscale_jobs.cli import records, runs, submit
+
+app = typer.Typer(
+    name="tempscale",
+    help="Do your text embeddings collapse, and what to do about it: a distributed audit on Ray.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"tempscale {tempscale.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _tempscale(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and stop.")
+    ] = False,
+) -> None: ...
+
+
+app.add_typer(runs.app)
+app.add_typer(records.app)
+app.add_typer(submit.app)
+
+
+def main() -> None:
+    """The console command."""
+    # A polite kill ends as Ctrl-C does: the folder stays resumable and Ray is stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        app(prog_name="tempscale")  # However Python was started: `python -m tempscale` is the same command.
+    except KeyboardInterrupt:
+        sys.exit(3)

@@ -1,0 +1,289 @@
+"""The commands over finished runs: a checkpoint of a chosen temperature, the record of nights, reports, and the cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tempscale_jobs.cli.options import argument, option
+from tempscale_jobs.cli.start import answered
+
+app = typer.Typer()
+
+
+@app.command(
+    rich_help_panel="Temperature",
+    epilog="Exit codes: 0 written · 2 the model, temperature or folder cannot be used.\n\n"
+    "Embed queries and the whole index again, together: vectors of the two models do not mix.",
+)
+@answered
+def export(
+    out: Annotated[
+        str, option("Model and temperature", "The new checkpoint's folder; must be new or empty.", metavar="DIR")
+    ],
+    model: Annotated[
+        str | None,
+        option("Model and temperature", "Folder or hub name (default: the installed demo MiniLM).", metavar="M"),
+    ] = None,
+    tau: Annotated[float | None, option("Model and temperature", "Attention temperature in (0, 2].", metavar="T")] = None,
+    temperature: Annotated[
+        Path | None,
+        option(
+            "Model and temperature", "One by layer or head as data, TOML or JSON: by_layer = [1.0, 0.9, …].", metavar="FILE"
+        ),
+    ] = None,
+) -> None:
+    """Fold a temperature into a plain safetensors checkpoint, with tokenizer, further stages and a model card.
+
+    Any server that runs the base model runs it. Schedules by length or role cannot be folded: attach them at run time.
+    """
+    from tempscale_jobs.config.given import read_temperature, temperature_of
+    from tempscale_jobs.errors import UsageError
+
+    if (tau is None) == (temperature is None):
+        raise UsageError("give either --tau T or --temperature FILE")
+    value = temperature_of(tau if temperature is None else read_temperature(str(temperature)))
+    from tempscale.model.checkpoint import default_model
+    from tempscale_jobs.tune.export import export as fold_and_write
+
+    done = fold_and_write(model or default_model(), value, out)
+    _say(
+        f"checkpoint: {done.folder}\n"
+        f"  temperature {value.canonical}, {done.dtype}; largest difference from attaching it: {done.difference:.1g}\n"
+        "  embed queries and the whole index again, together: vectors of the two models do not mix"
+    )
+
+
+@app.command(
+    rich_help_panel="Nights",
+    epilog="Exit codes: 0 done · 2 the folder holds no record, or the options do not fit.\n\nExamples:\n\n"
+    "  tempscale history nights                          every night's figures with their errors, and a page of them\n\n"
+    "  tempscale history nights --accept 2026-11-25      that change was meant: later nights are compared with it\n\n"
+    "  tempscale history nights --prune --keep 7         embeddings of the last seven nights stay, tables of all",
+)
+@answered
+def history(
+    folder: Annotated[str, argument("FOLDER", "The folder of the nights, or of their record.")],
+    accept: Annotated[
+        str | None,
+        option(
+            "The gate",
+            "Accept a run on purpose, by its night, id or folder: it may then be the baseline `latest`.",
+            metavar="RUN",
+        ),
+    ] = None,
+    prune: Annotated[
+        bool,
+        option("The run", "Remove the embeddings of old nights; tables, reports and the record stay.", "--prune"),
+    ] = False,
+    keep: Annotated[int | None, option("The run", "prune: nights whose embeddings stay.", metavar="N", min=1)] = None,
+    last: Annotated[int, option("The run", "How many nights to print.", metavar="N", min=1)] = 30,
+) -> None:
+    """Print and draw the record of nights; accept a run as baseline; remove old nights' embeddings."""
+    from tempscale_jobs.errors import UsageError
+
+    if prune != (keep is not None):
+        raise UsageError("--prune and --keep N belong together: tempscale history FOLDER --prune --keep 7")
+    if prune and accept is not None:
+        raise UsageError("--accept and --prune are two things; do one after the other")
+    from tempscale_jobs.nights import night, page, record
+    from tempscale_jobs.report.screen import print_table, screen
+    from tempscale_jobs.runs.storage import Storage
+    from tempscale_jobs.urls import masked
+
+    storage = record.open_record(folder)
+    if accept is not None:
+        row = record.accept(storage, accept)
+        _say(f"accepted: the night of {row['night']} (run {row['run']}); later nights are compared with it")
+        return
+    if keep is not None:
+        gone = night.prune_record(storage, None, keep)
+        _say(f"the embeddings of {len(gone)} nights removed: {', '.join(gone)}" if gone else "nothing to remove")
+        return
+    found = record.load(storage)
+    if found.is_empty():
+        raise UsageError(f"the record in '{masked(storage.root)}' is empty: no audit has ended there")
+    print_table(screen(), page.heads(), page.table(found, last))
+    storage.write("history.html", page.render(found).html.encode())
+    place = Storage(storage.root).path("history.html") if storage.is_local else f"{masked(storage.root)}/history.html"
+    screen().print(f"\ndrawn   {place}", highlight=False, soft_wrap=True, markup=False)
+
+
+@app.command(
+    rich_help_panel="Nights",
+    epilog="Exit codes: 0 done · 2 one of the folders holds no finished audit.\n\nExample:\n\n"
+    "  tempscale compare nights/2026-11-24 nights/2026-11-25",
+)
+@answered
+def compare(
+    run_a: Annotated[str, argument("RUN_A", "The folder of a finished audit.")],
+    run_b: Annotated[str, argument("RUN_B", "The folder of another one, later.")],
+    out: Annotated[str | None, option("The run", "Also write what was found as Parquet tables.", metavar="DIR")] = None,
+) -> None:
+    """Say what changed from one audit to another, whether beyond noise, and what moved it.
+
+    The model, the temperature or the corpus; which lengths; and the texts that moved most.
+    """
+    from rich.console import Console
+
+    from tempscale_jobs.nights import compare as comparing
+    from tempscale_jobs.nights import words as sentences
+    from tempscale_jobs.report.screen import print_table, screen
+    from tempscale_jobs.urls import masked
+
+    with Console(stderr=True).status("comparing"):
+        found = comparing.compare(run_a, run_b)
+    paper = screen()
+    for line in sentences.sentences(found):
+        paper.print(f"• {line}", highlight=False, soft_wrap=True, markup=False)
+    for name, lines in sentences.figure_lines(found):
+        print_table(paper, (name, "A", "B", "change", "on the same texts"), lines)
+    intervals = ("where the mean moved, tokens", "pairs", "cosine A", "B", "change", "by cosines", "by lengths")
+    texts = ("texts that moved most", "words", "tokens", "mean cosine to all, A", "B", "change")
+    for heads, parts in ((intervals, sentences.interval_lines(found)), (texts, sentences.text_lines(found))):
+        for name, lines in parts:
+            if lines:
+                print_table(paper, heads if len(found.pairs) == 1 else (f"{name}: {heads[0]}", *heads[1:]), lines)
+    if out is not None:
+        found.write(out)
+        paper.print(f"\ntables  {masked(out)}/", highlight=False, soft_wrap=True, markup=False)
+
+
+@app.command(
+    rich_help_panel="Upkeep",
+    epilog="Exit codes: 0 written · 2 a folder holds no finished run, or one of another model."
+    "\n\nExample:\n\n"
+    "  tempscale report runs/audit --with runs/diagnose --with runs/evaluate",
+)
+@answered
+def report(
+    run: Annotated[str, argument("RUN", "The folder of a finished run.")],
+    others: Annotated[
+        list[str] | None,
+        option(
+            "The run",
+            "A finished run of diagnose or evaluate whose findings an audit's report is to hold too.",
+            "--with",
+            metavar="RUN",
+        ),
+    ] = None,
+) -> None:
+    """Write report.html and figures/ again from the tables of a finished run.
+
+    An audit's report also holds what `diagnose` and `evaluate` found of the same model, where --with names their runs.
+    """
+    from tempscale_jobs.audit import report as audit_report
+    from tempscale_jobs.diagnose import report as diagnose_report
+    from tempscale_jobs.errors import UsageError
+    from tempscale_jobs.evaluate import report as evaluate_report
+    from tempscale_jobs.runs.folder import DONE, finished, load_tables
+    from tempscale_jobs.tune import report as tune_report
+    from tempscale_jobs.urls import masked
+
+    pages = {
+        "audit": audit_report.render, "diagnose": diagnose_report.render, "evaluate": evaluate_report.render,
+        "tune": tune_report.render,
+    }  # fmt: skip
+    storage = finished(run)
+    record = storage.read_json(DONE)
+    if (command := record.get("command", "audit")) not in pages:
+        raise UsageError(f"'{masked(run)}' holds a run of tempscale {command}, which has tables and no report")
+    if others and command != "audit":
+        raise UsageError(f"--with puts other runs beside an audit, and '{masked(run)}' holds a run of tempscale {command}")
+    parts = [part for number, other in enumerate(others or []) for part in _findings(other, record, number)]
+    pages[command](load_tables(storage), record, **({"beside": parts} if others else {})).write_to(storage)
+    _say(f"report: {masked(storage.root)}/report.html")
+
+
+_CHARTS = {"layers": ("filter", "parts", "contraction", "concentration"), "downstream": ("changes", "types", "best")}
+
+
+def _findings(folder: str, audited: dict[str, Any], number: int) -> list[dict[str, Any]]:
+    """What a run of `diagnose` or `evaluate` found of each model of an audit; `number` keeps ids on the page apart."""
+    from tempscale_jobs.diagnose import report as diagnose_report
+    from tempscale_jobs.errors import UsageError
+    from tempscale_jobs.evaluate import report as evaluate_report
+    from tempscale_jobs.runs.folder import DONE, finished, load_tables
+    from tempscale_jobs.urls import masked
+
+    storage = finished(folder, "--with ")
+    record = storage.read_json(DONE)
+    command, tables = record.get("command", "audit"), load_tables(storage)
+    if command == "diagnose":
+        kind, models = "layers", diagnose_report.of_models(tables, record)
+    elif command == "evaluate":
+        kind, models = "downstream", evaluate_report.of_models(tables, record)
+    else:
+        raise UsageError(f"--with '{masked(folder)}' holds a run of tempscale {command}; give one of diagnose or evaluate")
+    known = {model["fingerprint"] for model in audited["models"].values()}
+    same = [model for model in models if record["models"][model["name"]]["fingerprint"] in known]
+    if not same:
+        raise UsageError(
+            f"--with '{masked(folder)}' looks into {', '.join(model['name'] for model in models)}, and the audit has "
+            f"{', '.join(audited['models'])}: no model is the same"
+        )
+    return [
+        {
+            "id": f"{kind}{number}{model['id']}", "kind": kind, "name": model["name"],
+            "sentences": model["sentences"], "folder": masked(storage.root), "rows": model.get("rows"),
+            "charts": {key: model["charts"].get(key) for key in _CHARTS[kind]},
+        }
+        for model in same
+    ]  # fmt: skip
+
+
+@app.command(rich_help_panel="Upkeep", epilog="Exit codes: 0 done · 2 the folder is no cache, or the options do not fit.")
+@answered
+def cache(
+    folder: Annotated[str, argument("DIR", "The folder that --cache named.")],
+    action: Annotated[str, argument("[list|prune]", "Say what it holds, or make it smaller.")] = "list",
+    unused_for: Annotated[
+        int | None,
+        option(
+            "The run",
+            "prune: remove the embeddings of models and temperatures that no run used for so long.",
+            metavar="DAYS",
+            min=0,
+        ),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        option("The run", "prune: remove texts that none of these finished runs holds. Repeatable.", metavar="RUN"),
+    ] = None,
+) -> None:
+    """Say what a cache of embeddings holds, or prune it; pruning also merges its many small files.
+
+    Safe while a run uses the cache.
+    """
+    from rich.console import Console
+    from rich.filesize import decimal
+
+    from tempscale_jobs.embedding import prune as cache_upkeep
+    from tempscale_jobs.errors import UsageError
+    from tempscale_jobs.report.screen import print_table
+
+    console = Console(stderr=True)
+    if action not in ("list", "prune"):
+        raise UsageError(f"'{action}' is nothing to do with a cache; say list or prune")
+    if action == "list":
+        if unused_for is not None or keep:
+            raise UsageError("--unused-for and --keep belong to prune: tempscale cache DIR prune …")
+        rows = [
+            [h.values["name"], h.values["temperature"], f"{h.values['max_length']}", h.values["precision"],
+             f"{h.texts:,}", f"{h.files:,}", decimal(h.bytes), h.values["last_used"]]
+            for h in cache_upkeep.listed(folder)
+        ]  # fmt: skip
+        print_table(console, ["model", "τ", "window", "precision", "texts", "files", "size", "last used"], rows)
+        return
+    with console.status("pruning") as status:
+        freed = cache_upkeep.prune(folder, unused_for, keep or [], lambda what: status.update(f"pruning {what}"))
+    _say(f"freed {decimal(max(0, freed))}")
+
+
+def _say(sentence: str) -> None:
+    """Print to the terminal, not to where tables are printed."""
+    from rich.console import Console
+
+    Console(stderr=True).print(sentence, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,166 @@
+"""The commands that write a run folder; each has an option for every setting of its configuration that has one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from tempscale_jobs.cli.options import CONFIG, PLAN, RESUME, configured
+from tempscale_jobs.cli.start import EXIT_CODES, NO_GATE, begun
+from tempscale_jobs.config.audit import AuditConfig
+from tempscale_jobs.config.diagnose import DiagnoseConfig
+from tempscale_jobs.config.evaluate import EvaluateConfig, task_names
+from tempscale_jobs.config.pairs import PairsConfig
+from tempscale_jobs.config.tune import TuneConfig
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = typer.Typer()
+
+
+@app.command(
+    rich_help_panel="Measure",
+    epilog=EXIT_CODES
+    + "\n\nExamples:\n\n"
+    + "  tempscale audit                                   the quick start: docstrings of installed packages\n\n"
+    + "  tempscale audit --corpus texts.parquet --sample 20000 --out runs/mine\n\n"
+    + "  tempscale audit --corpus 'logs/*.jsonl.gz' --text-column body --tau 1.0 --tau 0.9 --tau 0.8\n\n"
+    + "  tempscale audit nightly.toml --out 'nights/{night}' --baseline latest     a night, compared with the last good one",
+)
+@configured(AuditConfig, CONFIG, RESUME, PLAN)
+def audit(config: AuditConfig, console: Console, resume: bool, plan: bool) -> int:
+    """Measure length collapse and second-order collapse of a corpus, under each temperature.
+
+    Without arguments: a seeded 2,000 of the docstrings of installed Python packages, τ 1.0 and 0.8.
+    """
+    if plan:
+        from tempscale_jobs.audit.plan import print_plan
+
+        print_plan(config, console)
+        return 0
+    from tempscale_jobs.errors import UsageError
+    from tempscale_jobs.nights import notify
+    from tempscale_jobs.runs.folder import DONE
+    from tempscale_jobs.urls import reason
+
+    with begun(config, config.corpus.source, console) as journal:
+        from tempscale_jobs.audit.run import audit as run_audit
+
+        try:
+            run = run_audit(config, journal, fresh=not resume)
+        except Exception as error:  # What is no usage error is incomplete, whatever it is.
+            code = 2 if isinstance(error, UsageError) else 3
+            notify.post_unfinished(config.gate, config.night, config.out, reason(error, config.out), code)
+            raise
+        judged = run.storage.read_json(DONE)["gate"]
+        journal.outcome = "; ".join([f"gate {judged['verdict']}", *judged["failed"]])
+    if config.execution.log_format == "text":
+        from tempscale_jobs.audit.report import close
+
+        close(run)
+    return 1 if judged["verdict"] == "failed" else 0
+
+
+@app.command(
+    rich_help_panel="Measure",
+    epilog=NO_GATE
+    + "\n\nExamples:\n\n"
+    + "  tempscale pairs --pairs pairs.csv                 columns text_a and text_b, all-MiniLM, τ 1.0 and 0.8\n\n"
+    + "  tempscale pairs --pairs mined.jsonl.gz --column-a query --column-b negatives --out runs/negatives\n\n"
+    + "  tempscale pairs --pairs sts.parquet --column-a sentence1 --column-b sentence2 --tau 1.0 --paper",
+)
+@configured(PairsConfig, RESUME)
+def pairs(config: PairsConfig, console: Console, resume: bool) -> int:
+    """Measure second-order collapse (d_μ, d_Σ, SOCM) of explicit pairs of texts, under each temperature.
+
+    Where a column holds lists, such as a query's hard negatives, each text of a list makes a pair.
+
+    Columns id, id_a and id_b are kept where they are there. Standard errors know which pairs share a text.
+    """
+    with begun(config, config.pairs.source, console) as journal:
+        from tempscale_jobs.pairs.run import pairs as run_pairs
+
+        run = run_pairs(config, journal, fresh=not resume)
+    if config.execution.log_format == "text":
+        from tempscale_jobs.pairs.summary import close_pairs
+
+        close_pairs(run)
+    return 0
+
+
+@app.command(
+    rich_help_panel="Measure",
+    epilog=NO_GATE
+    + "\n\nExamples:\n\n"
+    + "  tempscale diagnose                                200 docstrings by length, all-MiniLM, τ 1.0 and 0.8\n\n"
+    + "  tempscale diagnose --corpus docs.parquet --model ./tuned --model ./backbone --texts 400 --out runs/why",
+)
+@configured(DiagnoseConfig, RESUME)
+def diagnose(config: DiagnoseConfig, console: Console, resume: bool) -> int:
+    """Look inside: attention as a filter (σ_a, σ_s), and what each layer does to the tokens of a text (HC, λ, ρ, r, C).
+
+    A sample of texts, as many from each length interval as there are, runs through each model under each temperature.
+    """
+    with begun(config, config.corpus.source, console) as journal:
+        from tempscale_jobs.diagnose.run import diagnose as run_diagnose
+
+        run = run_diagnose(config, journal, fresh=not resume)
+    if config.execution.log_format == "text":
+        from tempscale_jobs.diagnose.report import close_diagnose
+
+        close_diagnose(run)
+    return 0
+
+
+@app.command(
+    rich_help_panel="Measure",
+    epilog=NO_GATE
+    + "\n\nExamples:\n\n"
+    + "  tempscale evaluate --task SciFact --tau 1.0 --tau 0.9 --tau 0.8     a task of MTEB, from the hub\n\n"
+    + "  tempscale evaluate --task 'MTEB(eng, v2)' --model BAAI/bge-base-en-v1.5 --out runs/bge\n\n"
+    + "  tempscale evaluate --task retrieval:mine/ --task sts:pairs.parquet  corpus, queries and qrels in mine/\n\n"
+    + "  tempscale evaluate --task classification:reviews.parquet --texts-per-interval 500 --windows\n\n"
+    + "  tempscale evaluate tasks.toml --role-grid",
+)
+@configured(EvaluateConfig, CONFIG, RESUME)
+def evaluate(config: EvaluateConfig, console: Console, resume: bool) -> int:
+    """Score a model under each temperature on MTEB tasks, by name or of your own data, and say where it helps.
+
+    A cell is a model, a temperature and a task; those that are there are not scored again.
+    """
+    with begun(config, ", ".join(task_names(config.tasks)), console) as journal:
+        from tempscale_jobs.evaluate.run import evaluate as run_evaluate
+
+        run = run_evaluate(config, journal, fresh=not resume)
+    if config.execution.log_format == "text":
+        from tempscale_jobs.evaluate.report import close_evaluate
+
+        close_evaluate(run)
+    return 0
+
+
+@app.command(
+    rich_help_panel="Temperature",
+    epilog=NO_GATE
+    + "\n\nExamples:\n\n"
+    + "  tempscale tune --corpus docs.parquet              without labels: by what collapses in the corpus\n\n"
+    + "  tempscale tune --task retrieval:mine/ --model ./tuned\n\n"
+    + "  tempscale tune --task SciFact --tau 1.0 --tau 0.9 --tau 0.8 --no-layers",
+)
+@configured(TuneConfig, CONFIG, RESUME)
+def tune(config: TuneConfig, console: Console, resume: bool) -> int:
+    """Choose a temperature for a model and say why, or to leave it at 1: nothing is chosen that does not beat noise.
+
+    With tasks: by their scores on one half of the items, told on the other. Without: by prefix gap and exposure.
+    """
+    with begun(config, ", ".join(task_names(config.tasks)) or config.texts().source, console) as journal:
+        from tempscale_jobs.tune.run import tune as run_tune
+
+        run = run_tune(config, journal, fresh=not resume)
+    if config.execution.log_format == "text":
+        from tempscale_jobs.tune.report import close_tune
+
+        close_tune(run)
+    return 0

@@ -1,0 +1,1 @@
+"""The O(n²) steps: cosine, exposure and SOCM over blocks of texts."""

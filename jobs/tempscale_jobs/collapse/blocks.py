@@ -1,0 +1,149 @@
+"""Durable blocks of texts in canonical order, and what a tile task reads and writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale.collapse.aggregates import Block, CosineCells, CosineTile, Duplicates, Precision
+from tempscale.collapse.cosine import cosine_tile, rounded
+from tempscale.collapse.neighbours import Nearest
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.embedding.layout import Layout
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables import parts
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Folder and settings of one grid of super-tiles; small, because it is sent to every task."""
+
+    storage: Storage
+    place: str
+    intervals: int
+    neighbours: int
+    duplicate: float
+    listed: int
+    precision: Precision = "float32"
+
+    def block(self, number: int) -> str:
+        """The name of one block of texts."""
+        return f"{self.place}/blocks/block-{number:05d}.parquet"
+
+    def cells(self, i: int, j: int) -> str:
+        """The name of a finished tile's aggregates, which are written last."""
+        return f"{self.place}/tile-{i:05d}-{j:05d}.parquet"
+
+    def near(self, i: int, j: int, side: str) -> str:
+        """The name of the neighbours that a tile found for its `rows` or `columns`."""
+        return f"{self.place}/near/tile-{i:05d}-{j:05d}-{side}.parquet"
+
+    def duplicates(self, i: int, j: int) -> str:
+        """The name of a tile's near-duplicates."""
+        return f"{self.place}/near/tile-{i:05d}-{j:05d}-duplicates.parquet"
+
+
+def tiling(run: Run, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis) -> Tiling:
+    """The grid of super-tiles of one model and temperature."""
+    return Tiling(
+        run.storage, run.place("partials/cosine", model, temperature), len(layout.edges), analysis.neighbours,
+        analysis.near_duplicate, analysis.worst_duplicates, analysis.cosine_precision,
+    )  # fmt: skip
+
+
+def write_blocks(
+    tiling: Tiling, texts: str, first: int, bounds: list[tuple[int, int]], part: np.ndarray, row: np.ndarray,
+    interval: np.ndarray, labels: np.ndarray,
+) -> None:  # fmt: skip
+    """Write consecutive blocks, number `first` and on, in one pass over the parts in the folder `texts`.
+
+    The arrays have an entry for each text of these blocks, in canonical order; `bounds` are [start, stop) in them.
+    """
+    names = tiling.storage.list(texts)
+    gathered: np.ndarray | None = None
+    for number in np.unique(part):
+        matrix = parts.matrix(tiling.storage.read_table(names[number], ["embedding"]), "embedding")
+        if gathered is None:
+            gathered = np.empty((len(part), matrix.shape[1]), dtype=np.float32)
+        here = np.flatnonzero(part == number)
+        gathered[here] = matrix[row[here]]
+    assert gathered is not None, "a block has at least one text"
+    for k, (start, stop) in enumerate(bounds):
+        own = gathered[start:stop]
+        columns = {"embedding": parts.row_bytes(own), "interval": interval[start:stop], "label": labels[start:stop]}
+        # Uncompressed: embeddings hardly shrink, and a block is read once for every tile of its row and column.
+        tiling.storage.write_table(tiling.block(first + k), parts.blocks(own.shape[1]).build(columns), "none")
+
+
+@lru_cache(maxsize=2)
+def read_block(storage_root: str, name: str, precision: Precision = "float32") -> Block:
+    """A block of texts, rounded to `precision`; the last two are cached, because the tiles of a row share a block."""
+    table = Storage(storage_root).read_table(name)
+    embeddings = rounded(parts.matrix_of_bytes(table, "embedding"), precision)
+    return Block(embeddings, table.column("interval").to_numpy(), table.column("label").to_numpy())
+
+
+def work(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:
+    """Compute one super-tile, write its parts (the aggregates last) and return its number of pairs."""
+    rows = read_block(tiling.storage.root, tiling.block(i), tiling.precision)
+    columns = rows if i == j else read_block(tiling.storage.root, tiling.block(j), tiling.precision)
+    tile = cosine_tile(
+        rows, columns, tiling.intervals, diagonal=i == j, neighbours=tiling.neighbours, duplicate=tiling.duplicate,
+        listed=tiling.listed, device=device, precision=tiling.precision,
+    )  # fmt: skip
+    _write(tiling, i, j, tile)
+    return int(tile.cells.pairs.sum())
+
+
+def _write(tiling: Tiling, i: int, j: int, tile: CosineTile) -> None:
+    storage = tiling.storage
+    if tiling.neighbours:
+        for side, near in (("rows", tile.rows), ("columns", tile.columns))[: 1 if i == j else 2]:
+            storage.write_table(tiling.near(i, j, side), _near_table(near))
+    pairs = {"cosine": tile.duplicates.cosine, "first": tile.duplicates.labels[:, 0], "second": tile.duplicates.labels[:, 1]}
+    storage.write_table(tiling.duplicates(i, j), parts.DUPLICATE_TILE.build(pairs))
+    cells = tile.cells
+    found: list[dict[str, Any]] = [
+        {"a": a, "b": b, "pairs": int(cells.pairs[a, b]), "first": cells.first[a, b], "second": cells.second[a, b]}
+        | {"duplicates": int(cells.duplicates[a, b]), "histogram": cells.histogram[a, b]}
+        for a in range(tiling.intervals)
+        for b in range(a, tiling.intervals)
+        if cells.pairs[a, b]
+    ]
+    storage.write_table(tiling.cells(i, j), parts.COSINE_TILE.build_rows(found))
+
+
+def _near_table(near: Nearest) -> pa.Table:
+    lists = {"cosine": parts.fixed_lists(near.cosine), "label": parts.fixed_lists(near.label)}
+    return parts.near_tile(near.cosine.shape[1]).build(lists)
+
+
+def read_near(tiling: Tiling, i: int, j: int, side: str) -> Nearest:
+    """The neighbours that one tile found for its rows or columns."""
+    table = tiling.storage.read_table(tiling.near(i, j, side))
+    return Nearest(parts.matrix(table, "cosine"), parts.matrix(table, "label"))
+
+
+def read_duplicates(tiling: Tiling, i: int, j: int) -> Duplicates:
+    """The near-duplicates that one tile found."""
+    table = tiling.storage.read_table(tiling.duplicates(i, j))
+    first, second = (table.column(name).to_numpy() for name in ("first", "second"))
+    return Duplicates(table.column("cosine").to_numpy(), np.stack([first, second], axis=1))
+
+
+def read_cells(tiling: Tiling, i: int, j: int) -> CosineCells:
+    """The aggregates of one finished tile."""
+    cells = CosineCells.empty(tiling.intervals)
+    table = tiling.storage.read_table(tiling.cells(i, j))
+    if table.num_rows:
+        here = table.column("a").to_numpy(), table.column("b").to_numpy()
+        for name in ("pairs", "first", "second", "duplicates"):
+            getattr(cells, name)[here] = table.column(name).to_numpy()
+        cells.histogram[here] = parts.matrix(table, "histogram")
+    return cells

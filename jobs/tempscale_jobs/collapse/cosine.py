@@ -1,0 +1,221 @@
+"""Cosine over all pairs of texts: durable blocks -> tile tasks -> partials -> the rows of length_collapse.
+
+Texts are in canonical order, (interval, id), and cut into blocks of up to 65,536. Ray tasks write each block as a part, sum
+it in closed form, and compute the super-tiles i ≤ j of the grid; a finished tile is a durable part that a resumed run skips.
+Every run checks the tile sums against their closed form, so a lost or doubled tile is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tempscale.collapse import grid as tiles
+from tempscale.collapse.aggregates import CosineCells, Precision, merge_tree
+from tempscale.collapse.cosine import rounding_error
+from tempscale.collapse.length import CosineSums, Moments, text_means
+from tempscale.stats.errors import between_error, finite_population, within_error
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.collapse import blocks
+from tempscale_jobs.collapse.blocks import Tiling
+from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.embedding.layout import Layout
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.runs.folder import Model, Run, dimensions
+from tempscale_jobs.tables import parts
+from tempscale_jobs.tables.audit import LENGTH_COLLAPSE
+from tempscale_jobs.workers.engine import Cluster, results, tile_results
+
+_CLOSED_FORM_TOLERANCE = 1e-6
+"""Largest allowed distance of a cell's mean from its closed form: float32 products against float64 sums."""
+_GATHERED_BYTES = 256 << 20
+"""Size of the embeddings that one task sorts into canonical order in one pass over texts/."""
+_GATHERING = 4
+"""Most tasks that share what one could gather, because each of them reads all of texts/."""
+
+
+def cosine(
+    run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
+    on_pairs: Callable[[int], None],
+) -> int:  # fmt: skip
+    """Write length_collapse, text_means and closed.json of one model and temperature; return the number of blocks.
+
+    `on_pairs` is called with the pairs of all tiles that exist already, then with those of each finished tile.
+
+    Raises:
+        IncompleteRun: a task failed for good, or the tiles do not add up to their closed form.
+    """
+    grid, n = blocks.tiling(run, model, temperature, layout, analysis), len(layout)
+    texts = run.place("texts", model, temperature)
+    dim = dimensions(run, model, temperature)
+    bounds = tiles.blocks(n, tiles.block_size(n, dim))
+    if run.storage.exists(f"{grid.place}/closed.json"):
+        on_pairs(n * (n - 1) // 2)
+        return len(bounds)
+    together = min(_GATHERED_BYTES // (4 * dim), -(-n // min(cluster.workers, _GATHERING)))
+    _gather(cluster, grid, texts, bounds, layout, together)
+    sums = _closed_form(cluster, grid, len(bounds), "float32")
+    means = _text_means(cluster, grid, len(bounds), sums)
+    cells, rounding = None, None
+    if analysis.cosine == "full":
+        cells = _tiles(cluster, grid, bounds, on_pairs)
+        seen = sums if grid.precision == "float32" else _closed_form(cluster, grid, len(bounds), grid.precision)
+        _check_closed_form(cells, seen)
+        rounding = _rounding(grid, sums, seen)
+    else:
+        on_pairs(n * (n - 1) // 2)
+    _finish(run, grid, run.key(model, temperature), layout, cells, sums, means, rounding)
+    return len(bounds)
+
+
+def rounding(run: Run, model: Model, temperature: Temperature) -> dict[str, Any] | None:
+    """The precision of the products and the error it caused in means and can cause in a cosine; None in float32."""
+    closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
+    return dict(closed["rounding"]) if closed["rounding"] else None
+
+
+def _gather(cluster: Cluster, grid: Tiling, texts: str, bounds: list[tuple[int, int]], layout: Layout, rows: int) -> None:
+    """Write the missing blocks, about `rows` texts in a task; each task reads all of texts/."""
+    import ray
+
+    together = max(1, rows // bounds[0][1])
+    groups = [range(k, min(k + together, len(bounds))) for k in range(0, len(bounds), together)]
+    missing = [g for g in groups if not all(grid.storage.exists(grid.block(k)) for k in g)]
+    if not missing:
+        return
+    labels, task = layout.labels(), ray.remote(blocks.write_blocks)
+
+    def submit(group: range) -> Any:
+        own = slice(bounds[group[0]][0], bounds[group[-1]][1])
+        local = [(a - own.start, b - own.start) for a, b in (bounds[k] for k in group)]
+        columns = (layout.part[own], layout.row[own], layout.interval[own], labels[own])
+        return task.remote(grid, texts, group[0], local, *columns)
+
+    for _ in results(cluster, submit, missing):
+        pass
+
+
+def _closed_form(cluster: Cluster, grid: Tiling, count: int, precision: Precision) -> CosineSums:
+    """The sums of all texts, with embeddings rounded to `precision`."""
+    import ray
+
+    task = ray.remote(_block_sums)
+    submit = lambda k: task.remote(grid, k, precision)  # noqa: E731
+    found: dict[int, tuple[np.ndarray, CosineSums]] = dict(results(cluster, submit, range(count)))
+    return merge_tree((found[k][1].spread(found[k][0], grid.intervals) for k in range(count)), CosineSums.merged)
+
+
+def _block_sums(grid: Tiling, number: int, precision: Precision) -> tuple[np.ndarray, CosineSums]:
+    """The intervals that occur in a block, and the sums of each."""
+    block = blocks.read_block(grid.storage.root, grid.block(number), precision)
+    present, place = np.unique(block.interval, return_inverse=True)
+    return present, CosineSums.of(block.embeddings, place, len(present))
+
+
+def _text_means(cluster: Cluster, grid: Tiling, count: int, sums: CosineSums) -> np.ndarray:
+    """Each text's mean cosine with each interval and, last, with all other texts: (texts, intervals + 1)."""
+    import ray
+
+    task, shared = ray.remote(_block_means), ray.put(CosineSums(sums.texts, sums.vectors, sums.squares[:0], sums.norms))
+    means = dict(results(cluster, lambda k: task.remote(grid, k, shared), range(count)))
+    return np.concatenate([means[k] for k in range(count)])
+
+
+def _block_means(grid: Tiling, number: int, sums: CosineSums) -> np.ndarray:
+    block = blocks.read_block(grid.storage.root, grid.block(number))
+    by_interval = text_means(block.embeddings, block.interval, sums)
+    everything = CosineSums(sums.texts.sum(keepdims=True), sums.vectors.sum(0, keepdims=True), sums.squares, sums.norms[:1])
+    overall = text_means(block.embeddings, np.zeros(len(block), dtype=np.int64), everything)
+    return np.concatenate([by_interval, overall], axis=1)
+
+
+def _tiles(cluster: Cluster, grid: Tiling, bounds: list[tuple[int, int]], on_pairs: Callable[[int], None]) -> CosineCells:
+    """Compute the missing tiles and return the merged aggregates of all tiles."""
+    triangle = tiles.upper_triangle(len(bounds))
+    missing = [(i, j) for i, j in triangle if not grid.storage.exists(grid.cells(i, j))]
+    on_pairs(sum(_pairs(bounds, i, j) for i, j in set(triangle) - set(missing)))
+    for (i, j), _ in tile_results(cluster, blocks.work, (grid,), missing):
+        on_pairs(_pairs(bounds, i, j))
+    return merge_tree((blocks.read_cells(grid, i, j) for i, j in triangle), CosineCells.merged)
+
+
+def _pairs(bounds: list[tuple[int, int]], i: int, j: int) -> int:
+    rows, columns = bounds[i][1] - bounds[i][0], bounds[j][1] - bounds[j][0]
+    return rows * (rows - 1) // 2 if i == j else rows * columns
+
+
+def _check_closed_form(cells: CosineCells, sums: CosineSums) -> None:
+    upper = np.triu_indices(len(sums.texts))
+    pairs = sums.pairs()[upper]
+    if not (cells.pairs[upper] == pairs).all() or not (cells.histogram.sum(-1)[upper] == pairs).all():
+        raise IncompleteRun("the tiles do not hold every pair once; start over with --fresh")
+    for tiled, closed in zip((cells.first, cells.second), sums.sums(), strict=True):
+        away = np.abs(tiled[upper] - closed[upper]) - _CLOSED_FORM_TOLERANCE * np.maximum(pairs, 1)
+        if not (away <= 0).all():
+            raise IncompleteRun("the tile sums of cosine differ from their closed form; start over with --fresh")
+
+
+def _rounding(grid: Tiling, sums: CosineSums, seen: CosineSums) -> dict[str, Any] | None:
+    """The largest error that rounding can cause in a cosine, and the largest that it caused in a cell's mean."""
+    if grid.precision == "float32":
+        return None
+    pairs = np.maximum(sums.pairs(), 1)
+    means = np.abs(seen.sums()[0] - sums.sums()[0]) / pairs
+    return {
+        "precision": grid.precision,
+        "largest_cosine_error": rounding_error(grid.precision),
+        "largest_mean_error": float(means.max()),
+    }
+
+
+def _finish(
+    run: Run, grid: Tiling, key: dict[str, Any], layout: Layout, cells: CosineCells | None, sums: CosineSums,
+    means: np.ndarray, rounding: dict[str, Any] | None,
+) -> None:  # fmt: skip
+    """Write the results of the tiles, or of the closed form alone; closed.json last."""
+    place, intervals = grid.place, len(layout.edges)
+    counts, pairs = layout.texts(), sums.pairs()
+    # Where the products used rounded embeddings, the closed form is more exact than the tiles.
+    tiled = cells is not None and grid.precision == "float32"
+    first, second = (cells.first, cells.second) if cells is not None and tiled else sums.sums()
+    moments = [Moments.of(means[layout.interval == a, :intervals]) for a in range(intervals)]
+    correction = finite_population(len(layout), layout.population(len(layout)))
+    rows = []
+    for a in range(intervals):
+        for b in range(a, intervals):
+            if not pairs[a, b]:
+                continue
+            mean = first[a, b] / pairs[a, b]
+            error = _error(moments, counts, a, b)
+            percentiles = {f"cosine_p{q:02d}": cells and cells.percentile(a, b, q / 100) for q in (5, 50, 95)}
+            rows.append(
+                key
+                | {"interval_a": layout.edges[a], "interval_b": layout.edges[b], "pairs": int(pairs[a, b])}
+                | {"texts_a": int(counts[a]), "texts_b": int(counts[b]), "cosine_mean": mean}
+                | {"cosine_se": None if error is None else error * correction, "cosine_se_superpopulation": error}
+                | {"cosine_std": float(np.sqrt(max(0.0, second[a, b] / pairs[a, b] - mean**2)))}
+                | {"near_duplicates": cells and int(cells.duplicates[a, b])}
+                | percentiles
+            )
+    inside = means[np.arange(len(layout)), layout.interval]
+    groups = np.array(layout.edges)[layout.interval]
+    columns = {"text_id": layout.ids, "group": groups, "inside": inside, "overall": means[:, intervals]}
+    run.storage.write_table(f"{place}/text_means.parquet", parts.TEXT_MEANS.build(columns))
+    run.storage.write_table(f"{place}/length_collapse.parquet", LENGTH_COLLAPSE.build_rows(rows))
+    upper = np.triu_indices(intervals)
+    total = int(pairs[upper].sum())
+    closed: dict[str, Any] = {"pairs": total, "cosine_mean": float(first[upper].sum() / total) if total else None}
+    closed["cosine_p99"] = cells.overall_percentile(0.99) if cells is not None and total else None
+    closed |= {"effective_rank": sums.effective_rank(), "rounding": rounding}
+    run.storage.write_json(f"{place}/closed.json", closed)
+
+
+def _error(moments: list[Moments], counts: np.ndarray, a: int, b: int) -> float | None:
+    """Standard error of a cell's mean from per-text means; None where there are too few texts."""
+    if a == b:
+        return within_error(moments[a].variance()[a], counts[a]) if counts[a] > 2 else None
+    if counts[a] < 2 or counts[b] < 2:
+        return None
+    return between_error(moments[a].variance()[b], counts[a], moments[b].variance()[a], counts[b])

@@ -1,0 +1,180 @@
+"""Exposure: merge the neighbours that the tiles found, and count who fills the search results by length interval.
+
+Near-duplicates are listed here too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale.collapse.aggregates import Block, merge_tree
+from tempscale.collapse.cosine import cosine_tile, rounded
+from tempscale.collapse.grid import upper_triangle
+from tempscale.collapse.neighbours import NOBODY, Nearest, exposure, occurrences, skewness
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.collapse import blocks
+from tempscale_jobs.collapse.blocks import Tiling
+from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.embedding.layout import Layout
+from tempscale_jobs.runs.folder import Model, Run, numbered
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables import parts
+from tempscale_jobs.tables.audit import COLLAPSED_TEXTS, EXPOSURE, NEAR_DUPLICATES, NEIGHBOURS
+from tempscale_jobs.workers.engine import Cluster, results
+
+_QUERY_PARTS = 8
+"""Parts of queries that one task compares with the whole corpus: 4,096 queries at most."""
+
+
+def expose(
+    run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis, count: int,
+    queries: Run | None,
+) -> None:  # fmt: skip
+    """Write the neighbours, and the tables exposure, near_duplicates and collapsed_texts (hubs).
+
+    `count` is the number of blocks of the grid, `queries` the run in the folder queries/ if there are queries.
+    """
+    place = run.place("partials/exposure", model, temperature)
+    grid = blocks.tiling(run, model, temperature, layout, analysis)
+    if run.storage.exists(f"{place}/done.json"):
+        return
+    import ray
+
+    key = run.key(model, temperature)
+    # Tiles name a text by its rank by id; `order` turns a rank into the text's place in canonical order.
+    order = np.argsort(layout.ids, kind="stable")
+    duplicates = _duplicates(grid, layout, key, count, order)
+    run.storage.write_table(f"{place}/near_duplicates.parquet", NEAR_DUPLICATES.build_rows(duplicates))
+    rows, hubs = list[dict[str, Any]](), list[dict[str, Any]]()
+    if grid.neighbours:
+        names = ray.put(pa.array(layout.ids[order].tolist(), pa.string()))
+        if len(layout) > 1:
+            ranks = _merged(cluster, grid, run.place("neighbours", model, temperature), count, names)
+            places = _places(ranks, order)
+            rows = _exposures(places, layout, key, "corpus", own=True)
+            hubs = ranked(key, "hub", occurrences(places, len(layout)).astype(np.float64), layout)
+        if queries is not None:
+            ranks = _query_neighbours(cluster, queries, grid, model, temperature, count, names)
+            rows += _exposures(_places(ranks, order), layout, key, "queries", own=False)
+    run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows))
+    run.storage.write_table(f"{place}/collapsed_texts.parquet", COLLAPSED_TEXTS.build_rows(hubs))
+    run.storage.write_json(f"{place}/done.json", {"texts": len(layout), "k": grid.neighbours})
+    run.storage.remove(f"{grid.place}/near")
+
+
+def _places(ranks: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Turn ranks by id into places in canonical order; NOBODY stays."""
+    return np.where(ranks == NOBODY, NOBODY, order[np.where(ranks == NOBODY, 0, ranks)])
+
+
+def _merged(cluster: Cluster, grid: Tiling, neighbours: str, count: int, names: Any) -> np.ndarray:
+    """Merge and write every block's neighbours; return them as ranks by id, (texts, k)."""
+    import ray
+
+    task = ray.remote(_merge_block)
+    found = dict(results(cluster, lambda k: task.remote(grid, k, count, neighbours, names), range(count)))
+    return np.concatenate([found[k] for k in range(count)])
+
+
+def _query_neighbours(
+    cluster: Cluster, queries: Run, grid: Tiling, model: Model, temperature: Temperature, count: int, names: Any
+) -> np.ndarray:
+    """Find the nearest texts of every query and write them to queries/neighbours; return ranks by id, (queries, k)."""
+    import ray
+
+    files = queries.storage.list(queries.place("texts", model, temperature))
+    groups = [files[k : k + _QUERY_PARTS] for k in range(0, len(files), _QUERY_PARTS)]
+    place, task = queries.place("neighbours", model, temperature), ray.remote(_ask)
+    submit = lambda k: task.remote(grid, queries.storage, groups[k], count, numbered(place, k), names)  # noqa: E731
+    found = dict(results(cluster, submit, range(len(groups)), ahead=1))
+    return np.concatenate([found[k] for k in range(len(groups))])
+
+
+def _ask(grid: Tiling, storage: Storage, files: list[str], count: int, name: str, names: pa.Array) -> np.ndarray:
+    """Find and write the nearest texts of some queries in all blocks of the corpus."""
+    queries_table = pa.concat_tables([storage.read_table(file, ["text_id", "embedding"]) for file in files])
+    asking = rounded(parts.matrix(queries_table, "embedding"), grid.precision)
+    nobody = np.zeros(len(asking), np.int64)
+    rows = Block(asking, nobody, np.full(len(asking), NOBODY, np.int32))
+    near = Nearest.empty(len(asking), grid.neighbours)
+    for number in range(count):
+        block = blocks.read_block(grid.storage.root, grid.block(number), grid.precision)
+        tile = cosine_tile(rows, block, grid.intervals, diagonal=False, neighbours=grid.neighbours)
+        near = near.merged(tile.rows)
+    ids = queries_table.column("text_id").combine_chunks()
+    storage.write_table(name, NEIGHBOURS.build(_graph(near, ids, names)))
+    return near.label
+
+
+def _graph(near: Nearest, ids: pa.Array, names: pa.Array) -> dict[str, pa.Array]:
+    """The columns of the table `neighbours`."""
+    found = near.label != NOBODY
+    offsets = pa.array(np.concatenate([[0], np.cumsum(found.sum(1))]), pa.int32())
+    return {
+        "text_id": ids,
+        "neighbours": pa.ListArray.from_arrays(offsets, names.take(pa.array(near.label[found]))),
+        "cosines": pa.ListArray.from_arrays(offsets, pa.array(near.cosine[found])),
+    }
+
+
+def _merge_block(grid: Tiling, own: int, count: int, neighbours: str, names: pa.Array) -> np.ndarray:
+    """Merge one block's neighbours in the order of the grid; write them with text ids, return them as ranks by id."""
+    lists = (
+        blocks.read_near(grid, own, other, "rows") if own <= other else blocks.read_near(grid, other, own, "columns")
+        for other in range(count)
+    )
+    near = merge_tree(lists, Nearest.merged)
+    table = grid.storage.read_table(grid.block(own), ["label"])
+    ids = names.take(table.column("label").combine_chunks())
+    grid.storage.write_table(numbered(neighbours, own), NEIGHBOURS.build(_graph(near, ids, names)))
+    return near.label
+
+
+def _exposures(label: np.ndarray, layout: Layout, key: dict[str, Any], asked_by: str, own: bool) -> list[dict[str, Any]]:
+    """One row for each interval, for the nearest text alone and for all k."""
+    population = layout.population(len(layout)) if own else float("inf")
+    counts, rows = layout.texts(), []
+    for k in sorted({1, label.shape[1]}):
+        found = exposure(label[:, :k], layout.interval, len(layout.edges), own, population)
+        hubness = skewness(occurrences(label[:, :k], len(layout)))
+        for b in np.flatnonzero(counts):
+            rows.append(
+                key
+                | {"asked_by": asked_by, "queries": len(label), "k": k, "interval": layout.edges[b], "texts": int(counts[b])}
+                | {"texts_share": float(found.texts_share[b]), "slots_share": float(found.slots_share[b])}
+                | {"exposure": float(found.exposure[b]), "exposure_se": float(found.corrected[b])}
+                | {"exposure_se_superpopulation": float(found.error[b]), "k_occurrence_skewness": hubness}
+            )
+    return rows
+
+
+def _duplicates(grid: Tiling, layout: Layout, key: dict[str, Any], count: int, order: np.ndarray) -> list[dict[str, Any]]:
+    """The listed near-duplicates of all tiles."""
+    lists = (blocks.read_duplicates(grid, i, j) for i, j in upper_triangle(count))
+    pairs = merge_tree(lists, lambda one, other: one.merged(other).first(grid.listed))
+    return [
+        key
+        | {"rank": rank, "text_id_a": layout.ids[a], "text_id_b": layout.ids[b], "cosine": float(cosine)}
+        | {"tokens_a": int(layout.tokens[a]), "tokens_b": int(layout.tokens[b])}
+        for rank, (cosine, (a, b)) in enumerate(zip(pairs.cosine, order[pairs.labels], strict=True), start=1)
+    ]
+
+
+_LISTED = 20
+
+
+def ranked(key: dict[str, Any], ranking: str, values: np.ndarray, layout: Layout) -> list[dict[str, Any]]:
+    """Rows of `collapsed_texts` for the ranking `nearness` or `hub`: largest value first, ties by id, NaN skipped."""
+    known = np.flatnonzero(~np.isnan(values))
+    if len(known) > _LISTED:  # Sort only the texts that can be listed.
+        known = known[values[known] >= np.partition(values[known], -_LISTED)[-_LISTED]]
+    order = sorted(known.tolist(), key=lambda place: (-values[place], layout.ids[place]))[:_LISTED]
+    return [
+        key
+        | {"ranking": ranking, "rank": rank, "text_id": layout.ids[place]}
+        | {"tokens": int(layout.tokens[place]), "value": float(values[place])}
+        for rank, place in enumerate(order, start=1)
+    ]

@@ -1,0 +1,172 @@
+"""SOCM over all pairs of a sample: durable factors -> tile tasks -> partials -> the rows of the socm tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tempscale.collapse import grid
+from tempscale.collapse.length import interval_of
+from tempscale.stats.errors import finite_population
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.collapse import socm_tables
+from tempscale_jobs.collapse.socm_tables import Sample, Weighted
+from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.embedding import factors as factor_parts
+from tempscale_jobs.embedding.layout import Layout
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.report.text import count
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables import parts
+from tempscale_jobs.tables.audit import SOCM, SOCM_PAIRS, SOCM_SCATTER
+from tempscale_jobs.workers.engine import Cluster, results
+
+_GROUP_TEXTS, _GROUP_ROWS = 128, 8192
+"""Most texts along one side of a super-tile, and most rows of their factors together: 13 MB at 384 dimensions."""
+
+
+@dataclass(frozen=True)
+class _Tiling:
+    """The folder of a sample's tiles and the settings of its pairs."""
+
+    storage: Storage
+    place: str
+    regularization: float
+
+    def tile(self, i: int, j: int) -> str:
+        return f"{self.place}/tile-{i:05d}-{j:05d}.parquet"
+
+
+def socm(
+    run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis, seed: int,
+    on_pairs: Callable[[int], None],
+) -> int:  # fmt: skip
+    """Write the socm tables, text_means and done.json of one model and temperature; return the number of pairs."""
+    place = run.place("partials/socm", model, temperature)
+    if run.storage.exists(f"{place}/done.json"):
+        pairs = int(run.storage.read_json(f"{place}/done.json")["pairs"])
+        on_pairs(pairs)
+        return pairs
+    sample = all_pairs(run, cluster, model, temperature, layout, analysis, on_pairs)
+    _finish(run, place, run.key(model, temperature), layout, analysis, seed, sample)
+    return len(sample.pairs())
+
+
+def sample_size(run: Run, model: Model, temperature: Temperature) -> int:
+    """The number of texts that have factors."""
+    names = run.storage.list(run.place("factors", model, temperature))
+    return sum(map(run.storage.rows, names))
+
+
+def all_pairs(
+    run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
+    on_pairs: Callable[[int], None], kind: str = "factors", tiles: str = "partials/socm",
+) -> Sample:  # fmt: skip
+    """Measure all pairs of the texts whose factors are in the folder `kind`; the folder `tiles` keeps finished tiles."""
+    import ray
+
+    names = run.storage.list(run.place(kind, model, temperature))
+    heads = [run.storage.read_table(name, ["text_id", "tokens", "rank"]) for name in names]
+    rows = [int(np.sum(head.column("rank").to_numpy())) for head in heads]
+    groups = factor_parts.groups([head.num_rows for head in heads], rows, _GROUP_TEXTS, _GROUP_ROWS)
+    ids = np.array([i for head in heads for i in head.column("text_id").to_pylist()], dtype=object)
+    tokens = np.concatenate([head.column("tokens").to_numpy() for head in heads]).astype(np.int64)
+    sizes = [sum(heads[k].num_rows for k in group) for group in groups]
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
+    tiling = _Tiling(run.storage, run.place(tiles, model, temperature), analysis.socm_regularization)
+    triangle = grid.upper_triangle(len(groups))
+    pairs = {(i, j): sizes[i] * (sizes[i] - 1) // 2 if i == j else sizes[i] * sizes[j] for i, j in triangle}
+    missing = [tile for tile in triangle if not run.storage.exists(tiling.tile(*tile))]
+    on_pairs(sum(pairs[tile] for tile in set(triangle) - set(missing)))
+    task = ray.remote(_tile)
+    files = [[names[k] for k in group] for group in groups]
+    submit = lambda t: task.remote(tiling, t[0], t[1], files[t[0]], files[t[1]], starts[t[0]], starts[t[1]])  # noqa: E731
+    # The longest texts are last and cost most. Started first, they do not keep one worker busy after the others are done.
+    for tile, _ in results(cluster, submit, missing[::-1]):
+        on_pairs(pairs[tile])
+    return _assemble(tiling, triangle, ids, tokens, interval_of(tokens, layout.edges), analysis)
+
+
+def _tile(tiling: _Tiling, i: int, j: int, rows: list[str], columns: list[str], first_row: int, first_column: int) -> None:
+    """Compute one super-tile and write its pairs row < column."""
+    import torch
+
+    from tempscale.second_order.socm import socm_square, socm_tile
+
+    torch.set_num_threads(1)
+    _, means, factors = factor_parts.read(tiling.storage.root, tuple(rows))
+    if i == j:
+        found = socm_square(means, factors, regularization=tiling.regularization)
+        row, column = np.triu_indices(len(factors), 1)
+    else:
+        _, other_means, other_factors = factor_parts.read(tiling.storage.root, tuple(columns))
+        found = socm_tile(means, factors, other_means, other_factors, regularization=tiling.regularization)
+        row, column = (index.ravel() for index in np.indices((len(factors), len(other_factors))))
+    values = {"row": first_row + row, "column": first_column + column}
+    values |= {"d_mu": found.d_mu.numpy()[row, column], "d_sigma": found.d_sigma.numpy()[row, column]}
+    tiling.storage.write_table(tiling.tile(i, j), parts.SOCM_TILE.build(values))
+
+
+def _assemble(
+    tiling: _Tiling, triangle: list[tuple[int, int]], ids: np.ndarray, tokens: np.ndarray, interval: np.ndarray,
+    analysis: Analysis,
+) -> Sample:  # fmt: skip
+    """Join the tiles and check that no pair is missing."""
+    import torch
+
+    from tempscale.second_order.socm import socm_value
+
+    n = len(ids)
+    whole = {name: np.full((n, n), np.nan) for name in ("d_mu", "d_sigma")}
+    for i, j in triangle:
+        table = tiling.storage.read_table(tiling.tile(i, j))
+        row, column = table.column("row").to_numpy(), table.column("column").to_numpy()
+        for name, matrix in whole.items():
+            matrix[row, column] = matrix[column, row] = table.column(name).to_numpy()
+    missing = int(np.isnan(whole["d_sigma"]).sum()) - n
+    if missing:
+        raise IncompleteRun(f"d_Σ of {count(missing // 2, 'pair')} is missing or no number; start over with --fresh")
+    d_mu, d_sigma = torch.from_numpy(whole["d_mu"]), torch.from_numpy(whole["d_sigma"])
+    value = socm_value(d_mu, d_sigma, analysis.socm_alpha, analysis.socm_beta).numpy()
+    np.fill_diagonal(value, np.nan)  # x**0 is 1 even where x is not a number.
+    return Sample(ids, tokens, interval, whole["d_mu"], whole["d_sigma"], value)
+
+
+def _finish(
+    run: Run, place: str, key: dict[str, Any], layout: Layout, analysis: Analysis, seed: int, sample: Sample
+) -> None:
+    """Write the tables of one model and temperature; done.json last."""
+    n = len(sample.ids)
+    drawn, texts = np.bincount(sample.interval, minlength=len(layout.edges)), layout.texts()
+    by_interval = analysis.socm_cell_se is not None
+    overall_correction = finite_population(n, layout.population(len(layout)))
+    correction = np.full(len(texts), overall_correction)
+    if by_interval:
+        correction = np.array([finite_population(k, layout.population(int(of))) for k, of in zip(drawn, texts, strict=True)])
+    tables = (
+        (SOCM, socm_tables.cells(layout.edges, sample, correction, exact=not analysis.socm_regularization)),
+        (SOCM_PAIRS, socm_tables.ranked(sample, analysis.worst_pairs)),
+        (SOCM_SCATTER, socm_tables.scatter(sample, seed)),
+    )
+    for table, rows in tables:
+        run.storage.write_table(f"{place}/{table.name}.parquet", table.build_rows([key | row for row in rows]))
+    pairs = sample.pairs()
+    summary: dict[str, Any] = {"texts": n, "pairs": len(pairs), "socm_mean": socm_tables.mean(pairs)}
+    summary |= {"socm_over_1_share": float((pairs > 1).mean()) if len(pairs) else None, "groups": None}
+    overall = sample.overall()
+    if by_interval and len(pairs):
+        weighted = Weighted.of(sample, texts)
+        overall = weighted.own
+        summary |= {"socm_mean": weighted.mean, "socm_over_1_share": weighted.over_1_share}
+        summary["groups"] = {
+            str(layout.edges[a]): {"correction": float(correction[a]), "texts": int(texts[a])} for a in np.flatnonzero(drawn)
+        }
+    groups = np.array(layout.edges)[sample.interval]
+    columns = {"text_id": sample.ids, "group": groups, "inside": sample.inside(), "overall": overall}
+    run.storage.write_table(f"{place}/text_means.parquet", parts.TEXT_MEANS.build(columns))
+    summary["corpus_correction"] = finite_population(len(layout), layout.population(len(layout)))
+    run.storage.write_json(f"{place}/done.json", summary | {"correction": overall_correction})

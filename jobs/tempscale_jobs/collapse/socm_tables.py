@@ -1,0 +1,185 @@
+"""Results of a SOCM sample's pairs: cells of length intervals, rankings, the (d_μ, d_Σ) plane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tempscale.stats.errors import between_error, within_error
+
+_SAME_MEAN_SHARE = 0.01
+_SCATTER_PAIRS, _SCATTER_BINS = 20_000, 64
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The texts of a sample and all their pairs: symmetric matrices, NaN on the diagonal."""
+
+    ids: np.ndarray
+    tokens: np.ndarray
+    interval: np.ndarray
+    d_mu: np.ndarray
+    d_sigma: np.ndarray
+    value: np.ndarray
+
+    def pairs(self) -> np.ndarray:
+        """SOCM of every unordered pair."""
+        return self.value[np.triu_indices(len(self.ids), 1)]
+
+    def inside(self) -> np.ndarray:
+        """Each text's mean with the other texts of its interval; NaN where there are none."""
+        own = [self.value[k, self.interval == self.interval[k]] for k in range(len(self.ids))]
+        return np.array([mean(values) for values in own], dtype=float)
+
+    def overall(self) -> np.ndarray:
+        """Each text's mean with all others."""
+        return np.array([mean(values) for values in self.value], dtype=float)
+
+
+class Pairs(NamedTuple):
+    """Values of explicit pairs; `first` and `second` are places in a list of texts."""
+
+    first: np.ndarray
+    second: np.ndarray
+    d_mu: np.ndarray
+    d_sigma: np.ndarray
+    value: np.ndarray
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A sample drawn by length interval, weighted back to the corpus's shares of pairs."""
+
+    mean: float
+    """Σ_ab W_ab·(mean of cell ab), W_ab the cell's share of the corpus's pairs."""
+    over_1_share: float
+    own: np.ndarray
+    """Each text's contribution: Σ_b (1 + [a=b])·W_ab·(its mean with interval b), halved as means over pairs are."""
+
+    @classmethod
+    def of(cls, sample: Sample, texts: np.ndarray) -> Weighted:
+        """Weight a sample with at least one pair; `texts` counts the corpus's texts in each interval."""
+        present = np.unique(sample.interval)
+        pairs = np.multiply.outer(texts, texts).astype(float)
+        np.fill_diagonal(pairs, texts * (texts - 1) / 2)
+        here = [sample.interval == a for a in present]
+        means, over = np.full((2, len(present), len(present)), np.nan)
+        by_text = np.array([[mean(row[b]) for b in here] for row in sample.value], dtype=float)
+        for a in range(len(present)):
+            for b in range(len(present)):
+                block = sample.value[np.ix_(here[a], here[b])]
+                means[a, b] = mean(block.ravel())
+                over[a, b] = mean(np.where(np.isnan(block), np.nan, block > 1).ravel())
+        weight = np.where(np.isnan(means), 0.0, pairs[np.ix_(present, present)])
+        total = np.triu(weight).sum()
+        share = np.triu(weight) / total
+        own = np.zeros(len(sample.ids))
+        for a, member in enumerate(here):
+            moved = (weight[a] / total) * np.where(np.arange(len(present)) == a, 2.0, 1.0)
+            own[member] = np.where(moved > 0, moved * by_text[member], 0.0).sum(1) / 2
+        return cls(float(np.nansum(share * means)), float(np.nansum(share * over)), own)
+
+
+def mean(values: np.ndarray) -> float | None:
+    """The mean of the values that are not NaN; None where there are none."""
+    kept = values[~np.isnan(values)]
+    return float(kept.mean()) if len(kept) else None
+
+
+def cells(edges: tuple[int, ...], sample: Sample, correction: np.ndarray, exact: bool) -> list[dict[str, Any]]:
+    """One row for each cell of length intervals.
+
+    `correction` is the finite-population correction of each interval; `exact` says that d_Σ is the equation's own value,
+    without ε.
+    """
+    rows = []
+    interval = sample.interval
+    present = np.unique(interval).tolist()
+    for a in present:
+        for b in [k for k in present if k >= a]:
+            here = np.ix_(interval == a, interval == b)
+            block = sample.value[here]
+            kept = np.triu(np.ones_like(block, dtype=bool), 1) if a == b else np.ones_like(block, dtype=bool)
+            found = block[kept]
+            if not len(found):
+                continue
+            corrected, error = _errors(block, a == b, correction[a], correction[b])
+            rows.append(
+                {"interval_a": edges[a], "interval_b": edges[b], "pairs": len(found)}
+                | {
+                    "d_mu_mean": float(sample.d_mu[here][kept].mean()),
+                    "d_sigma_mean": float(sample.d_sigma[here][kept].mean()),
+                }
+                | {"socm_mean": float(found.mean()), "socm_se": corrected}
+                | {"socm_se_superpopulation": error, "socm_over_1_share": float((found > 1).mean()), "exact": exact}
+                | {"d_sigma_error": 0.0}
+                | {"socm_p50": float(np.quantile(found, 0.5)), "socm_p95": float(np.quantile(found, 0.95))}
+            )
+    return rows
+
+
+def _errors(block: np.ndarray, inside: bool, here: float, there: float) -> tuple[float | None, float | None]:
+    """Standard errors of a cell's mean, with and without finite-population corrections; None for too few texts."""
+    texts_a, texts_b = block.shape
+    if inside:
+        error = within_error(np.nanmean(block, axis=1).var(ddof=1), texts_a) if texts_a > 2 else None
+        return (None if error is None else error * here), error
+    if texts_a < 2 or texts_b < 2:
+        return None, None
+    rows, columns = block.mean(1).var(ddof=1), block.mean(0).var(ddof=1)
+    corrected = between_error(rows * here**2, texts_a, columns * there**2, texts_b)
+    return corrected, between_error(rows, texts_a, columns, texts_b)
+
+
+def ranked(sample: Sample, size: int) -> list[dict[str, Any]]:
+    """The pairs of largest SOCM, and of largest d_Σ among the hundredth of pairs with the highest cosine; ties by id."""
+    rows: list[dict[str, Any]] = []
+    row, column = np.triu_indices(len(sample.ids), 1)
+    if not len(row):
+        return rows
+    distance = sample.d_mu[row, column]
+    closest = distance <= np.quantile(distance, _SAME_MEAN_SHARE)
+    for ranking, scores, kept in (("socm", sample.value, slice(None)), ("same_mean", sample.d_sigma, closest)):
+        first, second = row[kept], column[kept]
+        pairs = Pairs(first, second, *(m[first, second] for m in (sample.d_mu, sample.d_sigma, sample.value)))
+        found = best(pairs, scores[first, second], sample.ids, sample.tokens, size)
+        rows += [{"over": "sample", "ranking": ranking} | pair for pair in found]
+    return rows
+
+
+def best(pairs: Pairs, score: np.ndarray, ids: np.ndarray, tokens: np.ndarray, size: int) -> list[dict[str, Any]]:
+    """The pairs of largest score; ties by ids."""
+    if not len(score):
+        return []
+    last = min(size, len(score))
+    # Sort everything that ties with the last place by id before the list is cut.
+    ordered = []
+    for k in np.flatnonzero(score >= np.partition(score, -last)[-last]).tolist():
+        a, b = sorted((int(pairs.first[k]), int(pairs.second[k])), key=lambda text: str(ids[text]))
+        ordered.append((-score[k], ids[a], ids[b], a, b, k))
+    return [
+        {"rank": rank, "text_id_a": one, "text_id_b": other, "tokens_a": int(tokens[a]), "tokens_b": int(tokens[b])}
+        | {"d_mu": float(pairs.d_mu[k]), "d_sigma": float(pairs.d_sigma[k]), "socm": float(pairs.value[k])}
+        for rank, (_, one, other, a, b, k) in enumerate(sorted(ordered)[:size], start=1)
+    ]
+
+
+def scatter(sample: Sample, seed: int) -> list[dict[str, Any]]:
+    """The occupied bins of the (d_μ, d_Σ) plane, then a seeded sample of pairs."""
+    upper = np.triu_indices(len(sample.ids), 1)
+    x, y = sample.d_mu[upper], sample.d_sigma[upper]
+    if not len(x):
+        return []
+    # The upper edge is a little above the largest value, so that this value is inside the last bin.
+    limits = [[0.0, max(1e-9, float(values.max())) * (1 + 1e-9)] for values in (x, y)]
+    counts, x_edges, y_edges = np.histogram2d(x, y, bins=_SCATTER_BINS, range=limits)
+    widths = {"d_mu_width": float(x_edges[1]), "d_sigma_width": float(y_edges[1])}
+    bins = [
+        {"kind": "bin", "d_mu": float(x_edges[i]), "d_sigma": float(y_edges[j]), "pairs": int(counts[i, j])} | widths
+        for i, j in zip(*np.nonzero(counts), strict=True)
+    ]
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(x))[:_SCATTER_PAIRS])
+    one = {"kind": "pair", "d_mu_width": 0.0, "d_sigma_width": 0.0, "pairs": 1}
+    return bins + [one | {"d_mu": float(x[k]), "d_sigma": float(y[k])} for k in chosen]

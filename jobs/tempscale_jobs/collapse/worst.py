@@ -1,0 +1,263 @@
+"""The most collapsed pairs of a whole corpus, exactly: cheap bounds over all pairs, then the exact d_Σ of the survivors.
+
+First, all pairs of the texts of largest tr Σ are computed; the best of them give thresholds that a pair of the ranking must
+reach. Tiles of the cosine grid then keep the pairs that the traces cannot rule out. The factors of their texts are computed
+again, each in the micro-batch of its shard. The Frobenius norm of F_1F_2ᵀ rules out more pairs, and the rest is computed
+exactly. The factors of all other texts are never computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale.collapse import grid as tiles
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.collapse import blocks, socm_tables
+from tempscale_jobs.collapse.blocks import Tiling
+from tempscale_jobs.collapse.factor_pairs import FactorFiles, bounded, exact_pairs
+from tempscale_jobs.collapse.socm_tables import Pairs
+from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.config.sections import Encoding
+from tempscale_jobs.corpus import shards
+from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.embedding import factors
+from tempscale_jobs.embedding.layout import Layout, column
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import Model, Run, dimensions, place
+from tempscale_jobs.tables import parts
+from tempscale_jobs.tables.audit import SOCM_PAIRS, SOCM_SEARCH
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.engine import Cluster, results
+
+_SEEDS = 1024
+"""Texts of largest tr Σ, whose pairs are computed first."""
+_MOST_PAIRS = 50_000_000
+RANKINGS = ("socm", "same_mean")
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The corpus that is searched, under one model."""
+
+    run: Run
+    cluster: Cluster
+    model: Model
+    encoding: Encoding
+    index: Index
+    layout: Layout
+    analysis: Analysis
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The bounds of a search under one model and temperature."""
+
+    place: str
+    cosine: float
+    """The corpus's 99th percentile of cosine; the ranking `same_mean` has only pairs at or above it."""
+    trace: np.ndarray
+    thresholds: dict[str, float]
+
+
+def search(corpus: Searched, on_step: Callable[[str], None]) -> dict[str, int]:
+    """Write socm_pairs and socm_search of the whole corpus under every temperature; count `pairs` and `exact` pairs.
+
+    Raises:
+        UsageError: the bounds keep more pairs than fit in memory, so a second run would end in the same way.
+        IncompleteRun: a task failed for good.
+    """
+    run, model, layout = corpus.run, corpus.model, corpus.layout
+    means = _means_are_embeddings(model)
+    todo = [t for t in run.temperatures if not run.storage.exists(f"{run.place('partials/top', model, t)}/done.json")]
+    traces = {t.slug: column(run, model, t, layout, "spread") for t in todo}
+    on_step("factors of the texts of largest trace")
+    seeds = {t.slug: np.sort(np.argsort(-traces[t.slug], kind="stable")[:_SEEDS]) for t in todo}
+    _factors(corpus, seeds, "partials/top-seeds")
+    searches, left = {}, {}
+    for t in todo:
+        on_step(f"bounds over all pairs, τ {t.canonical}")
+        searches[t.slug] = _begin(corpus, t, seeds[t.slug], traces[t.slug])
+        left[t.slug] = _survivors(corpus, t, searches[t.slug], means)
+    on_step("factors of the texts that are left")
+    texts = {slug: np.unique(pairs.places) for slug, pairs in left.items()}
+    _factors(corpus, texts, "partials/top-factors")
+    for t in todo:
+        on_step(f"exact pairs, τ {t.canonical}")
+        _finish(corpus, t, searches[t.slug], left[t.slug], texts[t.slug])
+    counts = [run.storage.read_json(f"{run.place('partials/top', model, t)}/done.json") for t in run.temperatures]
+    for kind in ("partials/top-seeds", "partials/top-factors"):
+        for t in run.temperatures:
+            run.storage.remove(run.place(kind, model, t))
+    return {name: sum(count[name] for count in counts) for name in ("pairs", "exact")}
+
+
+def _means_are_embeddings(model: Model) -> bool:
+    """Whether text embeddings are the normalised token means; then their cosine gives d_μ."""
+    from tempscale.model.checkpoint import resolve
+    from tempscale.model.pooling import load_head
+
+    return load_head(resolve(model.name)).keeps_means
+
+
+def _factors(corpus: Searched, wanted: dict[str, np.ndarray], kind: str) -> None:
+    """Write the factors of the wanted texts of each temperature, one part for each shard."""
+    run, model, layout, index = corpus.run, corpus.model, corpus.layout, corpus.index
+    work: dict[int, pa.Table] = {}
+    for t in run.temperatures:
+        if t.slug not in wanted:
+            continue
+        ids_of = shards.places_of(run.storage, index, set(layout.ids[wanted[t.slug]].tolist()))
+        for number, ids in ids_of.items():
+            if run.storage.exists(run.part(kind, model, t, number)):
+                continue
+            own = pa.table({"temperature": [t.slug] * len(ids), "text_id": ids})
+            work[number] = pa.concat_tables([work[number], own]) if number in work else own
+    named = {
+        number: table.replace_schema_metadata({"kind": kind, "shard": index.shards[number].name})
+        for number, table in work.items()
+    }
+    # End the actors here, because the tiles that follow need their processors.
+    with Crew(run, corpus.cluster, model, corpus.encoding) as crew:
+        for _ in crew.work(write_factors, named):
+            pass
+
+
+def write_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Compute factors of some texts of a shard again, in the micro-batches in which they were embedded.
+
+    Writes one part for each temperature that a text is wanted under.
+    """
+    metadata = {key.decode(): value.decode() for key, value in work.schema.metadata.items()}
+    shard = worker.storage.read_table(metadata["shard"], ["text_id", "text"])
+    tokens = worker.encoder.tokenizer(shard.column("text").to_pylist(), isolate=True)
+    row = {text_id: k for k, text_id in enumerate(shard.column("text_id").to_pylist())}
+    rejected = worker.storage.list(place("rejected", worker.model))
+    lost = {i for name in rejected for i in worker.storage.read_table(name, ["text_id"]).column("text_id").to_pylist()}
+    without = {k for text_id, k in row.items() if text_id in lost}
+    wanted_texts = list(zip(work.column("temperature").to_pylist(), work.column("text_id").to_pylist(), strict=True))
+    for temperature in worker.temperatures:
+        ids = [text_id for slug, text_id in wanted_texts if slug == temperature.slug]
+        if not ids:
+            continue
+        worker.encoder.set_temperature(temperature)
+        with worker.noting(f"{metadata['kind'].rpartition('/')[2]} {number} under τ {temperature.slug}"):
+            wanted = {row[text_id] for text_id in ids}
+            found = worker.encoder.factors_of(tokens, wanted, role=actor.ROLE, without=without)
+        places = [row[text_id] for text_id in ids]
+        table = factors.factor_table(ids, [tokens.lengths[k] for k in places], [found[k] for k in places])
+        worker.storage.write_table(worker.part(metadata["kind"], temperature, number), table)
+    return {"number": number, "texts": len(wanted_texts)}
+
+
+def _begin(corpus: Searched, temperature: Temperature, seeds: np.ndarray, trace: np.ndarray) -> _Search:
+    """Thresholds that enough pairs reach to fill the ranking, from all pairs of the seed texts."""
+    run, model, layout, analysis = corpus.run, corpus.model, corpus.layout, corpus.analysis
+    closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
+    cosine = float(closed["cosine_p99"] if closed["cosine_p99"] is not None else 2.0)
+    files = FactorFiles.of(run, model, temperature, "partials/top-seeds")
+    first, second = np.triu_indices(len(seeds), 1)
+    found = exact_pairs(corpus.cluster, files, layout.ids[seeds], first, second, analysis)
+    # These cosines may differ from the grid's in the last digit; the margin keeps only pairs that qualify by both.
+    near = 1 - 2 * found.d_mu >= cosine + 1e-4
+    thresholds = {}
+    for ranking, scores in (("socm", found.value), ("same_mean", found.d_sigma[near])):
+        enough = len(scores) >= analysis.worst_pairs
+        thresholds[ranking] = float(np.partition(scores, -analysis.worst_pairs)[-analysis.worst_pairs]) if enough else 0.0
+    return _Search(run.place("partials/top", model, temperature), cosine, trace, thresholds)
+
+
+@dataclass(frozen=True)
+class _Left:
+    """The pairs that the traces could not rule out."""
+
+    places: np.ndarray
+    ranking: np.ndarray
+
+
+def _survivors(corpus: Searched, temperature: Temperature, search: _Search, means: bool) -> _Left:
+    """Compare the trace bound of every pair of the grid with the thresholds; a finished tile is a durable part."""
+    import ray
+
+    run, model, layout, analysis = corpus.run, corpus.model, corpus.layout, corpus.analysis
+    grid = blocks.tiling(run, model, temperature, layout, analysis)
+    dim = dimensions(run, model, temperature)
+    bounds = tiles.blocks(len(layout), tiles.block_size(len(layout), dim))
+    triangle = tiles.upper_triangle(len(bounds))
+    missing = [tile for tile in triangle if not run.storage.exists(_name(search.place, *tile))]
+    task, shared, total = ray.remote(_bound_tile), ray.put(search), 0
+    exponents = (analysis.socm_alpha, analysis.socm_beta, means)
+    for _ in results(corpus.cluster, lambda t: task.remote(grid, shared, t[0], t[1], bounds, exponents), missing, ahead=1):
+        pass
+    tables = []
+    for i, j in triangle:
+        table = run.storage.read_table(_name(search.place, i, j))
+        total += table.num_rows
+        if total > _MOST_PAIRS:
+            raise UsageError(
+                f"the bounds leave more than {_MOST_PAIRS:,} pairs of this corpus under τ {temperature.canonical}; rank "
+                "those of a sample: --sample N, or --socm-top-over sample"
+            )
+        tables.append(table)
+    whole = pa.concat_tables(tables)
+    places = np.stack([whole.column("row").to_numpy(), whole.column("column").to_numpy()], axis=1)
+    return _Left(places, whole.column("ranking").to_numpy())
+
+
+def _name(place: str, i: int, j: int) -> str:
+    return f"{place}/tile-{i:05d}-{j:05d}.parquet"
+
+
+def _bound_tile(
+    grid: Tiling, search: _Search, i: int, j: int, bounds: list[tuple[int, int]], exponents: tuple[float, float, bool]
+) -> None:
+    """Write the pairs of one tile that the traces cannot rule out."""
+    from tempscale.second_order.bounds import survivors
+
+    rows = blocks.read_block(grid.storage.root, grid.block(i))
+    columns = rows if i == j else blocks.read_block(grid.storage.root, grid.block(j))
+    alpha, beta, means = exponents
+    places, cosines, ranking = survivors(
+        rows.embeddings, search.trace[slice(*bounds[i])], columns.embeddings, search.trace[slice(*bounds[j])],
+        diagonal=i == j, socm=search.thresholds["socm"], same_mean=search.thresholds["same_mean"], cosine=search.cosine,
+        alpha=alpha, beta=beta, means=means,
+    )  # fmt: skip
+    kept = {"row": places[:, 0] + bounds[i][0], "column": places[:, 1] + bounds[j][0]}
+    grid.storage.write_table(
+        _name(search.place, i, j), parts.BOUND_TILE.build(kept | {"cosine": cosines, "ranking": ranking})
+    )
+
+
+def _finish(corpus: Searched, temperature: Temperature, search: _Search, left: _Left, texts: np.ndarray) -> None:
+    """Bound the remaining pairs by the Frobenius norm, compute those still possible, and rank; done.json last."""
+    run, model, layout, analysis = corpus.run, corpus.model, corpus.layout, corpus.analysis
+    key, storage, cluster = run.key(model, temperature), run.storage, corpus.cluster
+    files = FactorFiles.of(run, model, temperature, "partials/top-factors")
+    first, second = (np.searchsorted(texts, left.places[:, side]) for side in (0, 1))
+    ids = layout.ids[texts]
+    ranked: list[dict[str, Any]] = []
+    searched: list[dict[str, Any]] = []
+    pairs = len(layout) * (len(layout) - 1) // 2
+    wanted_texts = {"socm": (left.ranking & 1) > 0, "same_mean": (left.ranking & 2) > 0}
+    needed = bounded(cluster, files, ids, first, second, wanted_texts, search.thresholds, analysis)
+    every = needed["socm"] | needed["same_mean"]
+    found = exact_pairs(cluster, files, ids, first[every], second[every], analysis)
+    for ranking in RANKINGS:
+        here = needed[ranking][every]
+        scores = found.value if ranking == "socm" else found.d_sigma
+        kept = Pairs(*(column[here] for column in found))
+        rows = socm_tables.best(kept, scores[here], ids, layout.tokens[texts], analysis.worst_pairs)
+        ranked += [key | {"over": "corpus", "ranking": ranking} | row for row in rows]
+        searched.append(
+            key
+            | {"ranking": ranking, "threshold": search.thresholds[ranking], "pairs": pairs, "texts": len(texts)}
+            | {"kept_by_traces": int(wanted_texts[ranking].sum()), "kept_by_frobenius": int(needed[ranking].sum())}
+        )
+    storage.write_table(f"{search.place}/socm_pairs.parquet", SOCM_PAIRS.build_rows(ranked))
+    storage.write_table(f"{search.place}/socm_search.parquet", SOCM_SEARCH.build_rows(searched))
+    storage.write_json(f"{search.place}/done.json", {"pairs": pairs, "exact": int(every.sum())})

@@ -1,0 +1,209 @@
+"""The one description of a run: strict, TOML in, JSON out. Imports neither torch nor ray.
+
+What decides the tables (`identity`) is apart from how they are computed (`Execution`, `out`).
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.command import Command
+from tempscale_jobs.config.nights import NIGHT, Gate, RecordOfNights, checked_night, filled, history_folder
+from tempscale_jobs.config.option import Option
+from tempscale_jobs.config.sections import (
+    Alpha,
+    Beta,
+    CachedExecution,
+    Corpus,
+    Encoding,
+    Intervals,
+    Queries,
+    Regularization,
+    Seed,
+)
+from tempscale_jobs.config.strict import checked
+
+QUICK_START_SAMPLE = 2000
+QUICK_START_SOCM_SAMPLE = 400
+QUICK_START_PROBE_SAMPLE = 60
+
+
+class Embedding(Encoding):
+    """Which models under which temperatures, and how texts are grouped."""
+
+    shard_texts: int = Field(512, ge=1, description="Most texts of one shard, the unit of work and of resuming.")
+    shard_characters: int = Field(131_072, ge=1, description="A shard ends when it holds this many characters.")
+
+
+class Analysis(Intervals, allow_inf_nan=False):
+    """What is measured on the embeddings."""
+
+    socm_sample: Annotated[int, Option("--socm-sample", "What is measured", "N")] = Field(
+        1000, ge=0, le=5000, description="Texts of the SOCM sample; all their pairs are computed. 0 leaves SOCM out."
+    )
+    socm_cell_se: Annotated[float | None, Option("--socm-se", "What is measured", "SE")] = Field(
+        None,
+        gt=0,
+        description="Wanted standard error of mean SOCM in each cell of intervals: the sample is then drawn by interval, as "
+        "large as that takes and socm_sample allows, and weighted back.",
+    )
+    socm_alpha: Alpha = 1.0
+    socm_beta: Beta = 1.0
+    socm_regularization: Regularization = 0.0
+    probe_sample: int = Field(200, ge=0, description="Texts of the prefix probe. 0 leaves it out.")
+    socm_top_over: Annotated[Literal["sample", "corpus"], Option("--socm-top-over", "What is measured")] = Field(
+        "sample",
+        description="Whether the most collapsed pairs are those of the SOCM sample or, found by exact bounds, of all texts.",
+    )
+    worst_pairs: int = Field(20, ge=1, le=1000, description="Pairs kept in each ranking of the most collapsed.")
+    cosine: Annotated[Literal["full", "moments"], Option("--cosine", "What is measured")] = Field(
+        "full",
+        description="full: every pair, with percentiles, near-duplicates and neighbours. moments: mean and variance only, "
+        "in closed form, at once.",
+    )
+    cosine_precision: Annotated[
+        Literal["float32", "tf32", "bfloat16"],
+        Option("--cosine-precision", "What is measured"),
+    ] = Field(
+        "float32",
+        description="What embeddings are rounded to for the pairs' products; tf32 and bfloat16 are faster on a GPU. Means "
+        "and variances stay exact; percentiles, near-duplicates and neighbours move by at most 0.001 or 0.008.",
+    )
+    neighbours: Annotated[int, Option("--neighbours", "What is measured", "K")] = Field(
+        10, ge=0, le=1000, description="Nearest texts kept of each text, for exposure and hubness. 0 leaves them out."
+    )
+    near_duplicate: float = Field(0.95, gt=-1, le=1, description="Cosine from which a pair is a near-duplicate.")
+    worst_duplicates: int = Field(100, ge=0, le=100_000, description="Near-duplicates listed; all are counted.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_tolerance(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "socm_tolerance" in data:
+            raise ValueError("socm_tolerance is gone, since it saved no time, and every SOCM is exact; leave it out")
+        return data
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Analysis:
+        if self.socm_top_over == "corpus" and self.cosine != "full":
+            raise ValueError("socm_top_over = corpus needs every cosine; leave cosine at full")
+        return self
+
+
+class AuditConfig(Command):
+    """A whole audit."""
+
+    command: ClassVar[str] = "audit"
+    reads: ClassVar[str] = "corpus"
+    outside_identity: ClassVar[frozenset[str]] = frozenset({"out", "execution", "night", "gate", "record"})
+    out: Annotated[str, Option("--out", "The run", "DIR")] = Field(
+        "runs/audit", min_length=1, description="The run folder; {night} in it, and in the sources, stands for the night."
+    )
+    night: Annotated[str | None, Option("--night", "The run", "DATE")] = Field(
+        None, description="Date of the night, such as 2026-11-22; today's in UTC unless given."
+    )
+    seed: Seed = 0
+    keep_text: Annotated[bool, Option("--text/--no-text", "The run")] = Field(
+        True, description="Whether excerpts of the worst pairs' texts may be in tables and report."
+    )
+    corpus: Corpus = Field(default_factory=lambda: Corpus.model_validate({}), description="Which texts.")
+    queries: Queries | None = Field(None, description="Texts that search the corpus, for its exposure; keys as corpus.")
+    embedding: Embedding = Field(
+        default_factory=lambda: Embedding.model_validate({}), description="Models and temperatures."
+    )
+    analysis: Analysis = Field(default_factory=lambda: Analysis.model_validate({}), description="What is measured.")
+    execution: CachedExecution = Field(
+        default_factory=lambda: CachedExecution.model_validate({}), description="Where it runs."
+    )
+    gate: Gate = Field(default_factory=lambda: Gate.model_validate({}), description="What a night is checked against.")
+    record: RecordOfNights = Field(
+        default_factory=lambda: RecordOfNights.model_validate({}), description="What is kept of a night."
+    )
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """The checked configuration of tonight, with the quick start's sample sizes where no corpus is named."""
+        return checked(cls, with_quick_start(data)).tonight()
+
+    @field_validator("night")
+    @classmethod
+    def _is_a_date(cls, night: str | None) -> str | None:
+        return checked_night(night)
+
+    @model_validator(mode="after")
+    def _own_embeddings_have_no_model(self) -> AuditConfig:
+        own = self.corpus.embedding_column is not None
+        if self.queries is not None and (self.queries.embedding_column is not None) != own:
+            raise ValueError("corpus and queries need embeddings of one kind: give embedding_column for both or neither")
+        if not own:
+            return self
+        if self.embedding.models or "temperatures" in self.embedding.model_fields_set:
+            raise ValueError("embeddings of your own have neither model nor temperature; leave out --model and --tau")
+        for_models = {"max_length", "long", "precision", "token_budget", "tune_batches"} & self.embedding.model_fields_set
+        if for_models or self.execution.cache is not None:
+            name = min(for_models, default="cache")
+            raise ValueError(f"embeddings of your own are not embedded again; leave out {name}")
+        if self.analysis.socm_top_over == "corpus" or self.analysis.socm_cell_se is not None:
+            raise ValueError("SOCM needs token embeddings, which embeddings of your own do not have; leave out its options")
+        return self
+
+    @model_validator(mode="after")
+    def _exact_bounds(self) -> AuditConfig:
+        coarse = self.embedding.precision != "float32" and self.execution.cache is not None
+        if coarse and self.analysis.socm_top_over == "corpus":
+            raise ValueError(
+                "socm_top_over = corpus compares texts with what the cache holds of them, which bfloat16 makes too coarse; "
+                "leave out one of cache, precision and socm_top_over"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _held_temperatures_are_measured(self) -> AuditConfig:
+        measured = [temperature.canonical for temperature in self.temperatures()]
+        if absent := sorted(self.gate.named() - set(measured)):
+            raise ValueError(f"gate.temperatures names {', '.join(absent)}, and the run measures {', '.join(measured)}")
+        return self
+
+    def tonight(self) -> Self:
+        """The same with the night's date in place of {night}, and with the folder of its record."""
+        night = self.night or datetime.datetime.now(datetime.UTC).date().isoformat()
+        history = filled(history_folder(self.record, self.out), night)
+        read = {name: own for name in ("corpus", "queries") if (own := getattr(self, name)) is not None}
+        dated = NIGHT in self.out or any(NIGHT in own.source for own in read.values())
+        return self.model_copy(
+            update={name: own.model_copy(update={"source": filled(own.source, night)}) for name, own in read.items()}
+            | {
+                "out": filled(self.out, night),
+                "night": night if dated else self.night,
+                "record": self.record.model_copy(update={"history": history}),
+            }
+        )
+
+    def temperatures(self) -> list[Temperature]:
+        """The temperatures in the order given; the first is the reference."""
+        if self.corpus.embedding_column is not None:
+            return [Temperature.of(1.0)]
+        return super().temperatures()
+
+
+def with_quick_start(data: dict[str, Any]) -> dict[str, Any]:
+    """The data with the quick start's sample sizes, where no corpus is named."""
+    corpus, analysis = data.setdefault("corpus", {}), data.setdefault("analysis", {})
+    if isinstance(corpus, dict) and isinstance(analysis, dict) and "source" not in corpus:
+        if "limit" not in corpus:
+            corpus.setdefault("sample", QUICK_START_SAMPLE)
+        analysis.setdefault("socm_sample", QUICK_START_SOCM_SAMPLE)
+        analysis.setdefault("probe_sample", QUICK_START_PROBE_SAMPLE)
+    return data
+
+
+def resolve(data: dict[str, Any]) -> AuditConfig:
+    """A checked configuration of tonight from plain data.
+
+    Raises:
+        UsageError: as `checked`.
+    """
+    return checked(AuditConfig, data).tonight()

@@ -1,0 +1,59 @@
+"""What the configurations of all commands that write a run folder have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.given import lay_over, read_toml
+from tempscale_jobs.config.option import settings
+from tempscale_jobs.config.strict import Strict, checked
+
+if TYPE_CHECKING:
+    from tempscale_jobs.config.sections import Execution, Models
+
+
+class Command(Strict):
+    """A command's configuration; each command declares these sections itself, with its own defaults."""
+
+    command: ClassVar[str]
+    reads: ClassVar[str]
+    """The section that names the source."""
+    outside_identity: ClassVar[frozenset[str]] = frozenset({"out", "execution"})
+    """Fields that decide no table."""
+    if TYPE_CHECKING:
+        out: str
+        embedding: Models
+        execution: Execution
+
+    @classmethod
+    def read(cls, parameters: dict[str, Any]) -> Self:
+        """The configuration that a command's parameters give: CONFIG.toml, if it is given, with the options laid over it."""
+        return cls.from_data(cls._file_and_options(parameters))
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """The checked configuration from what the file and the options say."""
+        return checked(cls, data)
+
+    @classmethod
+    def _file_and_options(cls, parameters: dict[str, Any]) -> dict[str, Any]:
+        """The data of the file with the options laid over it."""
+        file = parameters.get("config")
+        data = {} if file is None else read_toml(str(file))
+        given = [(setting, value) for setting in settings(cls) if (value := setting.value(parameters)) is not None]
+        for setting, _ in given:
+            for option, _ in setting.options:
+                if option.excludes is not None and isinstance(section := data.get(setting.path[0]), dict):
+                    section.pop(option.excludes, None)
+        for setting, value in given:
+            lay_over(data, setting.path, value)
+        return data
+
+    def identity(self) -> dict[str, Any]:
+        """All that decides the tables, as plain data."""
+        return self.model_dump(mode="json", exclude=set(self.outside_identity))
+
+    def temperatures(self) -> list[Temperature]:
+        """The temperatures in the order given; the first is the reference."""
+        return [Temperature.of(value) for value in self.embedding.temperatures]

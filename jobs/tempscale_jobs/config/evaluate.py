@@ -1,0 +1,225 @@
+"""What `tempscale evaluate` is asked to do: strict. Imports neither torch nor ray nor mteb."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from tempscale.temperature.schedule import ROLES, Temperature
+from tempscale_jobs.config.command import Command
+from tempscale_jobs.config.option import Option, ReadBy
+from tempscale_jobs.config.sections import Execution, Intervals, Models, RunFolder, Seed
+from tempscale_jobs.config.strict import Strict
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.urls import masked, reason
+
+OWN_KINDS = ("retrieval", "reranking", "classification", "clustering", "sts")
+_FILES = {"retrieval": ("corpus", "queries", "qrels")} | dict.fromkeys(OWN_KINDS[1:], ("source",))
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """A file of a task, as `sources` reads it."""
+
+    source: str
+    kind: ClassVar[str] = "task file"
+
+
+class OwnTask(Strict):
+    """Your own data set as a task, scored as MTEB scores tasks of its type."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="How tables call it.")
+    type: Literal["retrieval", "reranking", "classification", "clustering", "sts"] = Field(
+        description="What is asked of the embeddings."
+    )
+    source: str | None = Field(None, min_length=1, description="Its rows, for every type but retrieval; as corpus.source.")
+    corpus: str | None = Field(None, min_length=1, description="Documents (id, text, title if there is one), for retrieval.")
+    queries: str | None = Field(None, min_length=1, description="Queries (id, text), for retrieval.")
+    qrels: str | None = Field(
+        None, min_length=1, description="Which documents answer which queries (query_id, doc_id, score), for retrieval."
+    )
+    where: dict[str, str] = Field(
+        {}, description="Rows of source, or queries, to take: those with these values, such as {type = 'specific'}."
+    )
+    text_column: str = Field("text", min_length=1, description="Column of the texts of classification and clustering.")
+    label_column: str = Field("label", min_length=1, description="Column of their labels.")
+    test_share: float = Field(
+        0.5, gt=0, lt=1, description="Share of the rows that a classification is tested on; the others are learned from."
+    )
+    samples_per_label: int = Field(8, ge=1, description="Texts of each label that one experiment learns from, as in MTEB.")
+    experiments: int = Field(10, ge=1, le=100, description="Experiments whose scores are averaged, as in MTEB.")
+    texts_per_interval: Annotated[int | None, Option("--texts-per-interval", "Tasks", "N")] = Field(
+        None,
+        ge=1,
+        description="Test your own classifications on N texts of each length interval (500 in S1), if there are so many; on "
+        "all test rows unless given.",
+    )
+    windows: Annotated[bool, Option("--windows", "Tasks")] = Field(
+        False, description="Fill length intervals that hold fewer with seeded windows of longer texts, marked as such."
+    )
+
+    @model_validator(mode="after")
+    def _files_fit(self) -> OwnTask:
+        wanted = _FILES[self.type]
+        for name in ("source", "corpus", "queries", "qrels"):
+            if (getattr(self, name) is None) == (name in wanted):
+                verb = "needs" if name in wanted else "has no"
+                raise ValueError(f"task '{self.name}': {self.type} {verb} {name}")
+        for name in ("texts_per_interval", "windows"):
+            if getattr(self, name) and self.type != "classification":
+                raise ValueError(f"task '{self.name}': {name} is for classification, not for {self.type}")
+        if self.windows and self.texts_per_interval is None:
+            raise ValueError(f"task '{self.name}': windows fill length intervals; give texts_per_interval too")
+        return self
+
+
+def read_tasks(texts: list[str] | None, texts_per_interval: int | None, windows: bool | None) -> list[str | dict[str, Any]]:
+    """The tasks that --task gives: MTEB's by name, your own as data."""
+    tasks: list[str | dict[str, Any]] = []
+    by_length = {"texts_per_interval": texts_per_interval, "windows": windows}
+    for text in texts or []:
+        named, _, path = text.partition(":")
+        name, _, kind = named.rpartition("=")
+        if kind not in OWN_KINDS or not path:
+            tasks.append(text)
+            continue
+        last = masked(path).rstrip("/").rsplit("/", 1)[-1].split(".")[0]  # Names are printed everywhere.
+        task: dict[str, Any] = {"name": name or re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-._") or kind, "type": kind}
+        if kind == "retrieval":
+            task |= {file: _only(path, file) for file in _FILES[kind]}
+        else:
+            task["source"] = path
+        if kind == "classification":
+            task |= {key: value for key, value in by_length.items() if value is not None}
+        tasks.append(task)
+    classified = any(isinstance(task, dict) and task["type"] == "classification" for task in tasks)
+    if (texts_per_interval is not None or windows) and not classified:
+        raise UsageError("--texts-per-interval and --windows belong to --task classification:FILE; give both")
+    return tasks
+
+
+def _only(folder: str, name: str) -> str:
+    """The one file of a folder that has this name, whatever its ending."""
+    import fsspec
+
+    pattern = f"{folder.rstrip('/')}/{name}.*"
+    try:
+        fs, path = fsspec.core.url_to_fs(os.path.expanduser(pattern))
+        found = [str(fs.unstrip_protocol(file)) if "://" in folder else str(file) for file in fs.glob(path)]
+    except (ImportError, ValueError, OSError) as error:
+        raise UsageError(f"--task retrieval:{masked(folder)} cannot be opened: {reason(error, folder)}") from None
+    if len(found) != 1:
+        number = "no such file" if not found else f"{len(found)} of them"
+        raise UsageError(
+            f"--task retrieval:{masked(folder)}: the folder must hold one file {name}.* (Parquet, JSONL, CSV or TSV), and "
+            f"there is {number}"
+        )
+    return found[0]
+
+
+def read_backbones(texts: list[str]) -> dict[str, str]:
+    """The models and backbones that --backbone gives."""
+    found: dict[str, str] = {}
+    for text in texts:
+        model, _, backbone = text.partition("=")
+        if not model or not backbone:
+            raise UsageError(f"--backbone '{text}' is not of the form MODEL=BACKBONE")
+        found[model] = backbone
+    return found
+
+
+def task_names(tasks: list[str | OwnTask]) -> list[str]:
+    """How tables call each task."""
+    return [task if isinstance(task, str) else task.name for task in tasks]
+
+
+Tasks = Annotated[
+    list[str | OwnTask],
+    Option(
+        "--task", "Tasks", "TASK", kind=list[str], alias="--tasks",
+        more="Your own are [NAME=]TYPE:PATH, of type retrieval, reranking, classification, clustering or sts; PATH is a "
+        "file, for retrieval a folder with corpus, queries and qrels.",
+    ),
+    ReadBy(read_tasks),
+]  # fmt: skip
+
+
+class Scoring(Models):
+    """Which models under which temperatures; texts are cut at the window."""
+
+    long: ClassVar[str] = "truncate"
+    token_budget: ClassVar[int | None] = None
+    precision: Annotated[Literal["float32", "bfloat16"], Option("--precision", "Model and temperature")] = Field(
+        "float32", description="What the model computes in; bfloat16 is faster and moves scores a little."
+    )
+    prompts: Annotated[Literal["none", "model"], Option("--prompts", "Model and temperature")] = Field(
+        "none", description="Whether the model's own prompts are put before queries and documents."
+    )
+    role_grid: Annotated[bool, Option("--role-grid", "Model and temperature")] = Field(
+        False,
+        description="Also every pair of a query τ and a document τ for retrieval (S1 Fig 9), with τ for one side only "
+        "among them (S1 Table 2).",
+    )
+
+
+class EvaluateConfig(Command):
+    """Downstream scores under attention temperatures."""
+
+    command: ClassVar[str] = "evaluate"
+    reads: ClassVar[str] = "tasks"
+    outside_identity: ClassVar[frozenset[str]] = frozenset({"out", "execution", "audits", "backbones"})
+    """Audits and backbones only decide what is shown with the scores: they may be given later."""
+    without_option: ClassVar[frozenset[str]] = frozenset({"execution.log_format"})
+    out: RunFolder = "runs/evaluate"
+    seed: Seed = 0
+    tasks: Tasks = Field(
+        min_length=1, description="MTEB tasks and benchmarks by name, such as MTEB(eng, v2), and tasks of your own."
+    )
+    embedding: Scoring = Field(default_factory=lambda: Scoring.model_validate({}), description="Models and temperatures.")
+    audits: Annotated[list[str], Option("--audit", "What is measured", "RUN")] = Field(
+        [], description="Finished audits of the same models, whose SOCM is compared with the scores (S2 Fig 5, Table 1)."
+    )
+    backbones: Annotated[
+        dict[str, str],
+        Option("--backbone", "What is measured", "MODEL=BACKBONE", kind=list[str]),
+        ReadBy(read_backbones),
+    ] = Field({}, description="Which model each was made from, by label, for differences to it.")
+    analysis: Intervals = Field(default_factory=lambda: Intervals.model_validate({}), description="Length intervals.")
+    execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """The checked configuration; without any task, a sentence that names --task."""
+        if not data.get("tasks"):
+            raise UsageError(
+                "no task is named; give --task with a task or benchmark of MTEB, such as SciFact, or TYPE:PATH of your own"
+            )
+        return super().from_data(data)
+
+    @model_validator(mode="after")
+    def _backbones_have_audits(self) -> EvaluateConfig:
+        if self.backbones and not self.audits:
+            raise ValueError("backbones are compared by what audits measured of them; give audits (--audit RUN) too")
+        return self
+
+    @field_validator("tasks")
+    @classmethod
+    def _distinct(cls, tasks: list[str | OwnTask]) -> list[str | OwnTask]:
+        names = task_names(tasks)
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"task '{twice[0]}' is named twice; give each once, or names of its own: NAME=TYPE:PATH")
+        return tasks
+
+    def temperatures(self) -> list[Temperature]:
+        """The temperatures in the order given, the first the reference, then the grid's pairs of roles."""
+        given = [Temperature.of(value) for value in self.embedding.temperatures]
+        if not self.embedding.role_grid:
+            return given
+        plain = [temperature for temperature in given if not temperature.roles]
+        pairs = [Temperature.by_role(**dict(zip(ROLES, (a, b), strict=True))) for a in plain for b in plain if a != b]
+        return [*given, *(pair for pair in pairs if pair not in given)]

@@ -1,0 +1,205 @@
+"""What a night is checked against and what is kept of it: sections [gate] and [record]. Nothing here changes a figure."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.option import Option
+from tempscale_jobs.config.strict import Strict
+
+NIGHT = "{night}"
+"""Stands for the night's date in `out` and in `corpus.source`."""
+SHARES = {"truncated_share": "texts", "spread_over_2_share": "texts", "within_cosine_over_third_share": "texts"}
+"""Figures that are shares of texts, and the column that says of how many: their error is a binomial's."""
+WITH_ERRORS = (
+    "cosine_mean", "collapse_gap", "prefix_gap", "exposure_short", "exposure_long", "spread_mean", "socm_mean", *SHARES,
+)  # fmt: skip
+"""Figures of collapse_summary whose noise is known, so that their drift can be checked."""
+FIGURES = (
+    "texts", "corpus_texts", "tokens", "rejected", *WITH_ERRORS, "k_occurrence_skewness", "near_duplicate_pairs",
+    "effective_rank", "socm_texts", "socm_over_1_share",
+)  # fmt: skip
+"""What a threshold may name: the figures of collapse_summary."""
+_THRESHOLD = re.compile(r"\s*([a-z_0-9]+)\s*(<=|>=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*", re.IGNORECASE)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+DRIFT = {"cosine_mean": 0.02, "collapse_gap": 0.02, "prefix_gap": 0.02, "socm_mean": 0.02}
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A figure and what it must be."""
+
+    figure: str
+    relation: Literal["<=", ">=", "<", ">"]
+    limit: float
+
+    @classmethod
+    def read(cls, text: str) -> Threshold:
+        """A threshold from its text, such as `collapse_gap <= 0.15`.
+
+        Raises:
+            ValueError: it is of another form, or names no figure.
+        """
+        found = _THRESHOLD.fullmatch(text)
+        if found is None:
+            raise ValueError(f"'{text}' is not of the form FIGURE <= NUMBER (or <, >=, >), such as collapse_gap <= 0.15")
+        figure, relation, limit = found.groups()
+        if figure not in FIGURES:
+            raise ValueError(f"'{text}' names no figure of collapse_summary; there are {', '.join(FIGURES)}")
+        return cls(figure, relation, float(limit))  # type: ignore[arg-type]
+
+    def excess(self, value: float) -> float:
+        """How far a value lies on the wrong side; 0 or less where it holds (`<` and `>` do not hold at the limit)."""
+        return value - self.limit if self.relation in ("<=", "<") else self.limit - value
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is on the right side."""
+        excess = self.excess(value)
+        return excess < 0 or (excess == 0 and self.relation in ("<=", ">="))
+
+    def __str__(self) -> str:
+        return f"{self.figure} {self.relation} {self.limit:g}"
+
+
+class Gate(Strict):
+    """What a night is checked against."""
+
+    thresholds: list[str] = Field(
+        [], description="Each `FIGURE <= NUMBER` (or <, >=, >) on a figure of collapse_summary: collapse_gap <= 0.15."
+    )
+    temperatures: list[float | str] = Field(
+        [], description="Temperatures the gate holds for, as numbers or canonical texts; all of the run unless given."
+    )
+    baseline: Annotated[
+        str | None,
+        Option(
+            "--baseline", "The gate", "RUN|latest",
+            more="A change beyond its size and its noise is exit code 1; the thresholds and sizes are in the configuration, "
+            "[gate].",
+        ),
+    ] = Field(
+        None,
+        min_length=1,
+        description="What the night is compared with: `latest`, the last passing or accepted night of the same model and "
+        "temperature, or a run folder. Nothing unless given.",
+    )  # fmt: skip
+    drift: dict[str, float] = Field(
+        DRIFT, description="Figure by figure the size that a change from the baseline must exceed, besides its noise."
+    )
+    false_alarms: float = Field(
+        0.01,
+        gt=0,
+        lt=0.5,
+        description="Largest share of nights on which nothing changed that may fail by noise, over all checks of a night.",
+    )
+    webhook_env: str = Field(
+        "TEMPSCALE_WEBHOOK",
+        description="Name of the environment variable that holds the URL to which the verdict is posted, as Slack reads it. "
+        "Never the URL itself.",
+    )
+    notify: Literal["failures", "always", "never"] = Field("failures", description="Which verdicts are posted there.")
+
+    @field_validator("thresholds")
+    @classmethod
+    def _readable(cls, texts: list[str]) -> list[str]:
+        read = [Threshold.read(text) for text in texts]
+        if len(set(read)) < len(read):
+            raise ValueError("a threshold stands there twice; give each once")
+        return texts
+
+    @field_validator("drift")
+    @classmethod
+    def _with_errors(cls, sizes: dict[str, float]) -> dict[str, float]:
+        for figure, size in sizes.items():
+            if figure not in WITH_ERRORS:
+                raise ValueError(
+                    f"'{figure}' is no figure whose noise is known; there are {', '.join(WITH_ERRORS)}"
+                    + ("; hold it to a threshold instead" if figure in FIGURES else "")
+                )
+            if not 0 <= size < float("inf"):
+                raise ValueError(f"{figure} = {size}: the size of a change is 0 or more")
+        return sizes
+
+    @field_validator("webhook_env")
+    @classmethod
+    def _is_a_name(cls, name: str) -> str:
+        if not name.isidentifier():  # The address is a secret and is not shown here either.
+            raise ValueError("give the name of the environment variable that holds the webhook's address, not the address")
+        return name
+
+    @field_validator("temperatures")
+    @classmethod
+    def _are_temperatures(cls, values: list[float | str]) -> list[float | str]:
+        for value in values:
+            Temperature.of(value)
+        return values
+
+    def read_thresholds(self) -> list[Threshold]:
+        """The thresholds."""
+        return [Threshold.read(text) for text in self.thresholds]
+
+    def holds_for(self, temperature: str) -> bool:
+        """Whether anything is checked under a temperature, given by its canonical text."""
+        named = self.named()
+        return not named or temperature in named
+
+    def named(self) -> set[str]:
+        """The canonical texts of the temperatures that it names."""
+        return {Temperature.of(value).canonical for value in self.temperatures}
+
+    def asks(self) -> bool:
+        """Whether there is anything to hold a night to."""
+        return bool(self.thresholds) or self.baseline is not None
+
+
+class RecordOfNights(Strict):
+    """What is kept of a night when others have come."""
+
+    history: Annotated[str | None, Option("--history", "The gate", "DIR")] = Field(
+        None,
+        min_length=1,
+        description="Folder that holds the record of nights; unless given, FOLDER/history where out is FOLDER/{night}, else "
+        "history below the run folder.",
+    )
+    name: str = Field(
+        "", description="What the night is about, where several corpora share a record: each is compared with its own."
+    )
+    keep_embeddings: int | None = Field(
+        None,
+        ge=1,
+        description="Nights whose embeddings stay; older ones keep tables and report. All stay unless given.",
+    )
+
+
+def checked_night(night: str | None) -> str | None:
+    """The date, if it is one.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if night is not None:
+        if not _DATE.fullmatch(night):
+            raise ValueError(f"'{night}' is not a date such as 2026-11-22")
+        datetime.date.fromisoformat(night)
+    return night
+
+
+def filled(text: str, night: str) -> str:
+    """The text with the night's date in it."""
+    return text.replace(NIGHT, night)
+
+
+def history_folder(record: RecordOfNights, out: str) -> str:
+    """Where the record of nights lies, from `out` as it was given."""
+    if record.history is not None:
+        return record.history
+    if NIGHT in out:
+        before = out.split(NIGHT, 1)[0].rpartition("/")[0]
+        return f"{before}/history" if before or out.startswith("/") else "history"
+    return f"{out.rstrip('/')}/history"

@@ -1,0 +1,232 @@
+"""The settings and sections that several commands share."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.given import read_edges, read_temperatures
+from tempscale_jobs.config.nights import NIGHT
+from tempscale_jobs.config.option import Option, ReadBy
+from tempscale_jobs.config.strict import Strict
+
+QUICK_START_CORPUS = "docstrings:scipy,torch"
+PUBLISHED_REGULARIZATION = 1e-9
+"""ε of S2's published code, for --paper."""
+
+RunFolder = Annotated[str, Option("--out", "The run", "DIR"), Field(min_length=1, description="The run folder.")]
+Seed = Annotated[int, Option("--seed", "What is measured"), Field(ge=0, lt=2**63, description="Seed of every sample.")]
+Alpha = Annotated[
+    float,
+    Option("--alpha", "What is measured", "α"),
+    Field(ge=0, allow_inf_nan=False, description="α of SOCM = (1−d_μ)^α·d_Σ^β (S2 eq. 30)."),
+]
+Beta = Annotated[
+    float,
+    Option("--beta", "What is measured", "β"),
+    Field(ge=0, allow_inf_nan=False, description="β of SOCM = (1−d_μ)^α·d_Σ^β (S2 eq. 30)."),
+]
+Regularization = Annotated[
+    float,
+    Option(
+        "--paper", "What is measured", sets=PUBLISHED_REGULARIZATION,
+        help="d_Σ as S2's published code has it, with its ε = 1e-9; a little lower.",
+    ),
+    Field(
+        ge=0, allow_inf_nan=False,
+        description="ε of S2's published code, which used 1e-9 and lowers d_Σ by 0.005 to 0.012; 0 is exact.",
+    ),
+]  # fmt: skip
+
+
+class Corpus(Strict, allow_inf_nan=False):
+    """Which texts."""
+
+    kind: ClassVar[str] = "corpus"
+    source: Annotated[str, Option("--corpus", "Texts", "SRC")] = Field(
+        QUICK_START_CORPUS,
+        min_length=1,
+        description="Parquet, JSONL, CSV or text: a file, folder or glob (local, s3://, gs://, hf://datasets/…); a Lance or "
+        "Delta table (lance:PATH or delta:PATH where its name does not tell); hf:NAME[:CONFIG][:SPLIT]; or docstrings:PKG,…",
+    )
+    id_column: Annotated[str | None, Option("--id-column", "Texts")] = Field(
+        None, description="Column of the ids; `id` where there is one, else a digest of text and place."
+    )
+    text_column: Annotated[str, Option("--text-column", "Texts")] = Field(
+        "text", min_length=1, description="Column of the texts."
+    )
+    sample: Annotated[int | None, Option("--sample", "Texts", "N", excludes="limit")] = Field(
+        None, ge=1, description="A seeded random sample of N texts, stable from night to night."
+    )
+    limit: Annotated[int | None, Option("--limit", "Texts", "N", excludes="sample")] = Field(
+        None, ge=1, description="The first N rows only: these rows then are the corpus."
+    )
+    embedding_column: Annotated[str | None, Option("--embedding-column", "Texts")] = Field(
+        None, min_length=1, description="Column of your own embeddings, lists of numbers: no model is run."
+    )
+    length_column: Annotated[str | None, Option("--length-column", "Texts")] = Field(
+        None, min_length=1, description="Column of the lengths, with embedding_column; words of the texts unless given."
+    )
+    dims: Annotated[int | None, Option("--dims", "Texts", "N")] = Field(
+        None, ge=2, description="Leading dimensions of embedding_column to keep, for Matryoshka models."
+    )
+    bits: bool = Field(False, description="Whether embedding_column packs eight dimensions of ±1 into each byte.")
+    scale: float | list[float] = Field(
+        1.0, description="What the integers of embedding_column are multiplied by, one number or one a dimension."
+    )
+    max_characters: int = Field(50_000, ge=1, description="Longer texts are cut here before they are tokenised.")
+
+    @model_validator(mode="after")
+    def _belongs_to_embeddings(self) -> Corpus:
+        if self.embedding_column is None:
+            given = [name for name in ("length_column", "dims", "bits", "scale") if name in self.model_fields_set]
+            if given:
+                raise ValueError(f"{given[0]} belongs to embedding_column; give both")
+        return self
+
+    @model_validator(mode="after")
+    def _one_of_sample_and_limit(self) -> Corpus:
+        if self.sample is not None and self.limit is not None:
+            raise ValueError("sample and limit exclude each other; give one of them")
+        return self
+
+
+class Queries(Corpus):
+    """Texts that search the corpus."""
+
+    kind: ClassVar[str] = "queries"
+    without_option: ClassVar[frozenset[str]] = frozenset(Corpus.model_fields) - {"source"}
+    source: Annotated[str, Option("--queries", "Texts", "SRC")] = Field(
+        min_length=1,
+        description="Texts that search the corpus, from a source like corpus.source: whose texts fill their results?",
+    )
+
+
+class Models(Strict):
+    """Which models under which temperatures."""
+
+    models: Annotated[list[str], Option("--model", "Model and temperature", "M")] = Field(
+        [], description="Folders or hub names; the installed demo MiniLM unless given."
+    )
+    temperatures: Annotated[
+        list[float | dict[str, Any]],
+        Option(
+            "--tau", "Model and temperature", "T", kind=list[float],
+            help="Attention temperature in (0, 2]; changes are reported against the first.",
+        ),
+        Option(
+            "--temperature", "Model and temperature", "FILE", kind=Path,
+            help="A temperature or schedule as data, TOML or JSON: log_length = 64. Added after --tau.",
+        ),
+        ReadBy(read_temperatures),
+    ] = Field(
+        [1.0, 0.8], min_length=1, description="Numbers τ or schedules such as {log_length = 64}; the first is the reference."
+    )  # fmt: skip
+    max_length: Annotated[int | None, Option("--max-length", "Model and temperature", "N")] = Field(
+        None, ge=3, description="Tokens a text is cut to; the model's own limit unless given."
+    )
+
+    @field_validator("temperatures")
+    @classmethod
+    def _readable(cls, values: list[float | dict[str, Any]]) -> list[float | dict[str, Any]]:
+        texts = [Temperature.of(value).canonical for value in values]
+        if len(set(texts)) < len(texts):
+            raise ValueError(f"temperatures {', '.join(texts)} name one twice; give each once")
+        return values
+
+    @field_validator("models")
+    @classmethod
+    def _distinct(cls, values: list[str]) -> list[str]:
+        if len(set(values)) < len(values):
+            raise ValueError("a model is named twice; give each once")
+        return values
+
+
+class Encoding(Models):
+    """Which models under which temperatures, and how they run."""
+
+    long: Annotated[Literal["truncate", "chunk"], Option("--long", "Model and temperature")] = Field(
+        "truncate",
+        description="Texts beyond max_length are cut and counted, or run in chunks of it, all tokens of which count.",
+    )
+    precision: Annotated[Literal["float32", "bfloat16"], Option("--precision", "Model and temperature")] = Field(
+        "float32",
+        description="What the model computes in; bfloat16 is faster, and its error is measured and reported.",
+    )
+    token_budget: int | None = Field(
+        None, ge=1, description="Padded tokens of one micro-batch; 1,024 on a CPU and 16,384 on a GPU unless given."
+    )
+    tune_batches: Annotated[bool, Option("--tune-batches", "Model and temperature")] = Field(
+        False, description="Measure once, before the pool starts, which token_budget is fastest on this device and model."
+    )
+
+
+class Intervals(Strict):
+    """The length intervals that texts are compared by."""
+
+    intervals: Annotated[
+        list[int],
+        Option("--intervals", "What is measured", "EDGES", kind=str),
+        ReadBy(read_edges),
+    ] = Field(
+        [0, 32, 64, 100, 200, 300, 400, 500],
+        min_length=1,
+        description="Lower edges of the length intervals in tokens, from 0, ascending; the last is open.",
+    )
+
+    @field_validator("intervals")
+    @classmethod
+    def _ascending(cls, edges: list[int]) -> list[int]:
+        if edges[0] != 0 or any(later <= earlier for earlier, later in pairwise(edges)):
+            raise ValueError(f"intervals {edges} must start at 0 and ascend, e.g. 0,100,200")
+        return edges
+
+
+class Execution(Strict):
+    """Where and how wide it runs. Nothing here changes a byte of the tables, but for the last digits of cached texts."""
+
+    workers: Annotated[int | None, Option("--workers", "The run", "N")] = Field(
+        None, ge=1, description="Model actors and tile tasks at once; all cores or GPUs unless given."
+    )
+    address: Annotated[str | None, Option("--address", "The run", "RAY")] = Field(
+        None,
+        description="A Ray cluster of which this machine is one: auto or HOST:PORT; an in-process Ray unless given.",
+    )
+    log_format: Annotated[Literal["text", "json"], Option("--log-format", "The run")] = Field(
+        "text", description="text: lines for people. json: one JSON object a line, each with the run's id."
+    )
+    shuffle_seed: int | None = Field(
+        None, description="Submit work in a seeded random order, to prove that order changes nothing."
+    )
+
+    @field_validator("address")
+    @classmethod
+    def _no_client(cls, address: str | None) -> str | None:
+        if address is not None and address.startswith("ray://"):
+            raise ValueError(
+                "Ray Data does not run through Ray's client, ray://; start the command on a machine of the cluster with "
+                "--address auto, such as by: tempscale submit --address http://HEAD:8265 -- audit …"
+            )
+        return address
+
+
+class CachedExecution(Execution):
+    """Where and how wide it runs, with embeddings that earlier runs left."""
+
+    cache: Annotated[str | None, Option("--cache", "The run", "DIR")] = Field(
+        None,
+        min_length=1,
+        description="A folder, local or remote, of embeddings by content: what earlier runs embedded is taken from it, the "
+        "rest is added.",
+    )
+
+    @field_validator("cache")
+    @classmethod
+    def _of_all_nights(cls, cache: str | None) -> str | None:
+        if cache is not None and NIGHT in cache:
+            raise ValueError(f"a cache serves the nights after it; leave {NIGHT} out of its name")
+        return cache

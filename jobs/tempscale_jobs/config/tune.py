@@ -1,0 +1,169 @@
+"""What `tempscale tune` is asked to do: strict. Imports neither torch nor ray nor mteb."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.audit import AuditConfig
+from tempscale_jobs.config.command import Command
+from tempscale_jobs.config.evaluate import EvaluateConfig, OwnTask, Tasks
+from tempscale_jobs.config.given import read_temperature
+from tempscale_jobs.config.option import Option, ReadBy
+from tempscale_jobs.config.sections import CachedExecution, Corpus, Intervals, Models, RunFolder, Seed
+
+SAMPLE = 1000
+"""Texts of the corpus that a choice without labels uses, unless `sample` or `limit` is given."""
+_STEPS = ((128, 0.9), (128, 0.8), (256, 0.8))
+
+
+def read_candidates(taus: list[float] | None, files: list[Path] | None) -> list[Any]:
+    """The candidates that --tau and --temperature give: schedules alone are compared with τ = 1."""
+    schedules = [read_temperature(str(file)) for file in files or []]
+    return [*(taus or ([1.0] if schedules else [])), *schedules]
+
+
+class TunedModel(Models):
+    """Which model; texts are cut at the window."""
+
+    long: ClassVar[str] = "truncate"
+    token_budget: ClassVar[int | None] = None
+    models: Annotated[
+        list[str],
+        Option("--model", "Model and temperature", "M", kind=str),
+        ReadBy(lambda model: [model]),
+    ] = Field([], max_length=1, description="The model, a folder or hub name; the installed demo MiniLM unless given.")
+    temperatures: Annotated[
+        list[float | dict[str, Any]],
+        Option(
+            "--tau", "Model and temperature", "T", kind=list[float],
+            help="A constant to try; the first stays unless another is better (default: 1.0, five others and five schedules "
+            "by length).",
+        ),
+        Option(
+            "--temperature", "Model and temperature", "FILE", kind=list[Path],
+            help="A schedule to try as data, TOML or JSON; added after --tau.",
+        ),
+        ReadBy(read_candidates),
+    ] = Field(
+        [
+            1.0, 0.95, 0.9, 0.8, 0.7, 0.5, {"log_length": 64}, {"log_length": 128},
+            *({"by_length": {"0": 1.0, str(edge): tau}} for edge, tau in _STEPS),
+        ],
+        min_length=2,
+        description="The candidates, of which the first is the one to leave it at: constants, and schedules by length.",
+    )  # fmt: skip
+    precision: Annotated[Literal["float32", "bfloat16"], Option("--precision", "Model and temperature")] = Field(
+        "float32", description="What the model computes in."
+    )
+
+
+class Choosing(Intervals):
+    """How a temperature is chosen."""
+
+    layers: Annotated[bool, Option("--layers/--no-layers", "Model and temperature")] = Field(
+        True, description="Whether one τ for each layer, searched for by gradient, is a candidate too."
+    )
+    layer_texts: int = Field(48, ge=8, le=2000, description="Long texts that this search looks at.")
+    layer_tokens: int = Field(256, ge=64, description="Tokens of their long prefix; the short one is 32.")
+    layer_steps: int = Field(10, ge=1, le=1000, description="Steps of the search.")
+    held_out: float = Field(
+        0.5, gt=0, lt=1, description="With labels: share of queries, texts or pairs that the choice is reported on, unseen."
+    )
+    probe_sample: int = Field(100, ge=30, description="Without labels: texts of the prefix probe.")
+    neighbours: int = Field(
+        10, ge=1, le=1000, description="Without labels: nearest texts, for exposure and what short texts keep."
+    )
+    keep_neighbours: float = Field(
+        0.9,
+        ge=0,
+        le=1,
+        description="Without labels: share of their nearest texts at the first temperature that short texts must keep.",
+    )
+
+
+class TuneConfig(Command):
+    """A choice of a temperature for a model: by scores where there are tasks, else by what collapses in a corpus."""
+
+    command: ClassVar[str] = "tune"
+    reads: ClassVar[str] = "tasks"
+    without_option: ClassVar[frozenset[str]] = frozenset({
+        "corpus.embedding_column", "corpus.length_column", "corpus.dims", "execution.cache", "execution.log_format",
+    })  # fmt: skip
+    out: RunFolder = "runs/tune"
+    seed: Seed = 0
+    corpus: Corpus | None = Field(
+        None,
+        description=f"Texts without labels, to choose by what collapses; {SAMPLE:,} of them "
+        "unless sample or limit says otherwise.",
+    )
+    tasks: Tasks = Field(
+        [],
+        description="MTEB tasks and benchmarks by name, and tasks of your own, as for tempscale evaluate: the choice is "
+        "made by their scores. Without one it is made by what collapses in the corpus.",
+    )
+    embedding: TunedModel = Field(
+        default_factory=lambda: TunedModel.model_validate({}), description="The model and the candidates."
+    )
+    choosing: Choosing = Field(default_factory=lambda: Choosing.model_validate({}), description="How it is chosen.")
+    execution: CachedExecution = Field(
+        default_factory=lambda: CachedExecution.model_validate({}), description="Where it runs."
+    )
+
+    @model_validator(mode="after")
+    def _fitting(self) -> TuneConfig:
+        if self.tasks and self.corpus is not None:
+            raise ValueError("tasks choose by scores and a corpus by what collapses; give one of them")
+        if self.corpus is not None and self.corpus.embedding_column is not None:
+            raise ValueError("embeddings of your own have no temperature to choose; leave out embedding_column")
+        clustering = [task.name for task in self.tasks if isinstance(task, OwnTask) and task.type == "clustering"]
+        if clustering:
+            raise ValueError(
+                f"task '{clustering[0]}': a clustering has no score of each text, so no part can be held out; leave it out"
+            )
+        if self.tasks and self.execution.cache is not None:
+            raise ValueError("a cache holds texts of a corpus, and scores do not read it; leave out execution.cache")
+        if any(temperature.roles for temperature in self.temperatures()):
+            raise ValueError("a temperature by role is no candidate; tempscale evaluate --role-grid tries pairs of roles")
+        return self
+
+    def texts(self) -> Corpus:
+        """The corpus; a sample of it unless `sample` or `limit` is given."""
+        corpus = self.corpus if self.corpus is not None else Corpus.model_validate({})
+        if corpus.sample is None and corpus.limit is None:
+            return corpus.model_copy(update={"sample": SAMPLE})
+        return corpus
+
+    def evaluation(self, candidates: list[Temperature]) -> EvaluateConfig:
+        """How the candidates are scored."""
+        return EvaluateConfig.model_validate(self._shared(candidates) | {
+            "execution": self.execution.model_dump(exclude={"cache"}),
+            "tasks": [task if isinstance(task, str) else task.model_dump(exclude_unset=True) for task in self.tasks],
+            "analysis": {"intervals": self.choosing.intervals},
+        })  # fmt: skip
+
+    def audit(self, candidates: list[Temperature]) -> AuditConfig:
+        """How the collapse under the candidates is measured."""
+        choosing = self.choosing
+        return AuditConfig.model_validate(self._shared(candidates) | {
+            "execution": self.execution.model_dump(),
+            "corpus": self.texts().model_dump(exclude_unset=True),
+            "keep_text": False,
+            "analysis": {
+                "intervals": choosing.intervals, "socm_sample": 0, "probe_sample": choosing.probe_sample,
+                "neighbours": choosing.neighbours,
+            },
+        })  # fmt: skip
+
+    def _shared(self, candidates: list[Temperature]) -> dict[str, Any]:
+        own = self.embedding
+        return {
+            "out": f"{self.out.rstrip('/')}/measured", "seed": self.seed,
+            "embedding": {
+                "models": own.models, "temperatures": [t.tau if t.tau is not None else t.as_data() for t in candidates],
+                "max_length": own.max_length, "precision": own.precision,
+            },
+        }  # fmt: skip

@@ -1,0 +1,1 @@
+"""Sources of texts and of your own embeddings, read into shards."""

@@ -1,0 +1,270 @@
+"""Read the rows of files: Parquet, JSON lines, CSV and plain text, compressed or not.
+
+Rows are returned unchanged; `shards` decides which are usable. A file that cannot be read to its end is an error.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import itertools
+import json
+import lzma
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tempscale_jobs.errors import UsageError
+
+KINDS = {".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+         ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # fmt: skip
+UNREADABLE = (pa.ArrowException, EOFError, OSError, zlib.error, lzma.LZMAError, UnicodeDecodeError)
+"""The errors that a damaged file raises; they depend on its format and compression."""
+
+_NO_OBJECT = (OverflowError, ValueError, KeyError)
+"""The errors of converting a cell to Python: a date after the year 9999, an unknown time zone, bad UTF-8 in a struct."""
+_RECORDS_AHEAD = 1000
+_COLUMNS_NAMED = 20
+_LONGEST_FIELD = 64 * 2**20
+
+
+class Columns(NamedTuple):
+    """The columns to read from a source, each with the option that names it, if there is one."""
+
+    texts: dict[str, str | None]
+    """Every record must have these."""
+    ids: dict[str, str | None]
+    """Some record must have these."""
+    optional: dict[str, str | None]
+    """Read if the source has them."""
+
+
+class Record(NamedTuple):
+    """One row of a source by column. A value is str, bytes (perhaps not UTF-8), None, or an object that is not a text."""
+
+    place: str
+    values: Mapping[str, Any]
+    problem: str | None = None
+
+
+class Unreadable:
+    """Replaces a value that cannot be converted to Python; it is neither a text nor an id."""
+
+    def __repr__(self) -> str:
+        return "a value that cannot be read"
+
+
+def suffix(file: str) -> str:
+    """The ending that names a file's format, such as .csv of a.csv.gz."""
+    name = _name(file)
+    for ending in _DECOMPRESSED:
+        name = name.removesuffix(ending)
+    return os.path.splitext(name)[1]
+
+
+def read(stream: Any, file: str, place: str, columns: Columns) -> Iterator[Record]:
+    """The rows of one open file, whose format and compression follow from its ending; rows and errors call it `place`."""
+    readers = {"parquet": _parquet, "jsonl": _jsonl, "csv": _csv, "text": _lines}
+    reader = readers[KINDS[suffix(file)]]
+    if reader is _parquet:
+        yield from _parquet(stream, place, columns)
+        return
+    ending = os.path.splitext(_name(file))[1]
+    with _DECOMPRESSED.get(ending, _plain)(stream) as decompressed:
+        yield from reader(decompressed, place, columns)
+
+
+def check_columns(present: list[str], where: str, columns: Columns) -> list[str]:
+    """The columns to read that the source has; a required column that is missing or occurs twice is a UsageError."""
+    for column, option in (*columns.texts.items(), *columns.ids.items(), *columns.optional.items()):
+        if column not in present:
+            if column in columns.texts or column in columns.ids:
+                names = ", ".join(map(repr, present[:_COLUMNS_NAMED])) + (", …" if len(present) > _COLUMNS_NAMED else "")
+                raise UsageError(f"'{where}' has no column '{column}'; it has {names or 'none'}: name one with {option}")
+        elif present.count(column) > 1:
+            raise UsageError(
+                f"'{where}' has the column '{column}' {present.count(column)} times; rename all but one"
+                + (f", or name another with {option}" if option else "")
+            )
+    return [column for column in {**columns.texts, **columns.ids, **columns.optional} if column in present]
+
+
+def utf8_or_bytes(value: Any) -> Any:
+    """Bytes as text if they are UTF-8; any other value unchanged."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value
+    return value
+
+
+def _name(file: str) -> str:
+    """A file's name in lower case; a URL without its query."""
+    return (re.sub(r"[?#].*", "", file, flags=re.DOTALL) if "://" in file else file).lower()
+
+
+def _plain(stream: Any) -> Any:
+    return stream
+
+
+def _zstandard(stream: Any) -> Any:
+    # Arrow reads all frames of a file and raises if the last one is cut.
+    return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd"))
+
+
+_DECOMPRESSED: dict[str, Callable[[Any], Any]] = {
+    ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _zstandard
+}  # fmt: skip
+COMPRESSIONS = tuple(_DECOMPRESSED)
+"""Endings of compressed files."""
+
+
+def _parquet(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
+    # Without Arrow's threads: they would call into this Python stream, and a process that ends during such a call aborts.
+    file = pq.ParquetFile(stream, pre_buffer=False)
+    wanted = check_columns(file.schema_arrow.names, place, columns)
+    yield from batches_as_records(file.iter_batches(batch_size=4096, columns=wanted, use_threads=False), place)
+
+
+def batches_as_records(batches: Iterable[pa.RecordBatch], place: str) -> Iterator[Record]:
+    """The rows of Arrow batches, numbered from 0."""
+    number = 0
+    for batch in batches:
+        names = batch.schema.names
+        for values in zip(*(_values(batch.column(name)) for name in names), strict=True):
+            yield Record(f"{place}:{number}", dict(zip(names, values, strict=True)))
+            number += 1
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """The values of a column as Python objects: strings as bytes, because Arrow does not check that they are UTF-8.
+
+    Lists of numbers become arrays, because a million embeddings would be a billion Python numbers.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = column.type
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) and (
+        pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
+    ):
+        return [None if not cell.is_valid else cell.values.to_numpy(zero_copy_only=False) for cell in column]
+    column = column.cast(_unchecked(column.type))
+    try:
+        return list(column.to_pylist())
+    except _NO_OBJECT:
+        return [_value(cell) for cell in column]
+
+
+def _value(cell: pa.Scalar) -> Any:
+    """One cell as a Python value, or `Unreadable`."""
+    try:
+        return cell.as_py()
+    except _NO_OBJECT:
+        return Unreadable()
+
+
+def _unchecked(kind: pa.DataType) -> pa.DataType:
+    """The type with bytes in place of strings, also inside lists."""
+    if pa.types.is_string(kind) or pa.types.is_string_view(kind):
+        return pa.binary()
+    if pa.types.is_large_string(kind):
+        return pa.large_binary()
+    if pa.types.is_list(kind):
+        return pa.list_(_unchecked(kind.value_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_unchecked(kind.value_type))
+    return kind
+
+
+def _jsonl(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
+    """Records may have different columns: one without an id gets a digest as its id, one without a text is rejected.
+
+    A required column is missing if none of the first 1,000 records has it.
+    """
+    lines = _json_records(stream, place)
+    wanted = {*columns.texts, *columns.ids}
+    ahead: list[tuple[str, dict[str, Any] | str]] = []
+    present: dict[str, None] = {}
+    for place_of_line, record in itertools.islice(lines, _RECORDS_AHEAD):
+        ahead.append((place_of_line, record))
+        present |= dict.fromkeys(record if isinstance(record, dict) else ())
+        if wanted <= present.keys():
+            break
+    if any(isinstance(record, dict) for _, record in ahead):
+        check_columns(list(present), place, columns)
+    for place_of_line, record in itertools.chain(ahead, lines):
+        if isinstance(record, str):
+            yield Record(place_of_line, {}, record)
+            continue
+        missing = next((column for column in columns.texts if column not in record), None)
+        problem = None if missing is None else f"the record has no column '{missing}'"
+        yield Record(place_of_line, record, problem)
+
+
+def _json_records(stream: Any, place: str) -> Iterator[tuple[str, dict[str, Any] | str]]:
+    """The place of every line that is not blank, with its record or the reason why it has none."""
+    first = True
+    for number, line in enumerate(stream):
+        if not line.strip():
+            continue
+        if first and line.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+            raise UsageError(
+                f"'{place}' is a JSON array, and one JSON object a line is needed; "
+                "convert it with: jq -c '.[]' in.json > out.jsonl"
+            )
+        first = False
+        record: dict[str, Any] | str
+        try:
+            record = json.loads(line)
+        except UnicodeDecodeError:
+            record = "the line is not valid UTF-8"
+        except (ValueError, RecursionError):
+            record = "the line is not valid JSON"
+        else:
+            record = record if isinstance(record, dict) else "the line is not a JSON object"
+        yield f"{place}:{number}", record
+
+
+def _csv(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
+    records = filter(None, _csv_records(stream, place))  # Skip blank lines.
+    names = [name.removeprefix("\ufeff") for name in next(records, [])]
+    if not names:
+        raise UsageError(f"'{place}' is empty; its first line must name the columns, such as id,text")
+    check_columns(names, place, columns)
+    for number, fields in enumerate(records):
+        yield Record(f"{place}:{number}", dict(zip(names, fields, strict=False)))
+
+
+def _csv_records(stream: Iterable[bytes], place: str) -> Iterator[list[str]]:
+    """The fields of each record; a record that is not valid CSV is a UsageError."""
+    # A quote that is never closed must not read a large file into memory.
+    csv.field_size_limit(_LONGEST_FIELD)
+    # Bytes that are not UTF-8 become lone surrogates, so that `shards` can reject single rows.
+    text = (line.decode("utf-8", "surrogateescape") for line in stream)
+    reader = csv.reader(text, delimiter="\t" if suffix(place) == ".tsv" else ",", strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise UsageError(
+                f"'{place}' is not valid CSV in the record that begins in line {line}: {error}; "
+                "close its quotes, and double each quote inside a field"
+            ) from None
+        yield fields
+
+
+def _lines(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
+    check_columns(["text"], place, columns)
+    for number, line in enumerate(stream):
+        yield Record(f"{place}:{number}", {"text": line.rstrip(b"\r\n")})

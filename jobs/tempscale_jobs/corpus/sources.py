@@ -1,0 +1,287 @@
+"""Read every kind of source as a stream of rows, in a fixed order."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import inspect
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.corpus import lakes
+from tempscale_jobs.corpus.readers import (
+    COMPRESSIONS,
+    KINDS,
+    UNREADABLE,
+    Columns,
+    Record,
+    check_columns,
+    read,
+    suffix,
+    utf8_or_bytes,
+)
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.urls import masked, reason
+
+_NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_DOCUMENTED = (ast.Module, *_NAMED)
+
+
+class Source(Protocol):
+    """The section of a configuration that names a source; error messages call it `kind`."""
+
+    kind: ClassVar[str]
+
+    @property
+    def source(self) -> str:
+        """A path or glob, a URL, hf:NAME or docstrings:PKG,…"""
+
+
+class Row(NamedTuple):
+    """One row of a corpus. `text` is str, bytes (perhaps not UTF-8), None, or an object that is not a text."""
+
+    place: str
+    id: Any
+    text: Any
+    problem: str | None = None
+
+
+def rows(corpus: Corpus, without: str | None = None) -> Iterator[Row]:
+    """All rows of the corpus, in the order of `records`; `id` is None if a row has none."""
+    for row, _ in rows_with(corpus, {}, without):
+        yield row
+
+
+def rows_with(
+    corpus: Corpus, further: dict[str, str | None], without: str | None = None
+) -> Iterator[tuple[Row, Mapping[str, Any]]]:
+    """Each row of the corpus, with all its values; every row must have the `further` columns, named by their option."""
+    id_column = "id" if corpus.id_column is None else corpus.id_column
+    ids: dict[str, str | None] = {id_column: "--id-column"}
+    named, optional = ({}, ids) if corpus.id_column is None else (ids, {})
+    columns = Columns({corpus.text_column: "--text-column", **further}, named, optional)
+    for record in records(corpus, columns, without):
+        text_id = utf8_or_bytes(record.values.get(id_column))
+        yield Row(record.place, text_id, record.values.get(corpus.text_column), record.problem), record.values
+
+
+def records(given: Source, columns: Columns, without: str | None = None) -> Iterator[Record]:
+    """All rows of a source, in its order, without the files in the folder `without` (the run's, for example).
+
+    Raises:
+        UsageError: no such source, a missing column, or a file that cannot be read.
+    """
+    source = given.source
+    if source.startswith("docstrings:"):
+        yield from _docstrings(given, columns)
+    elif _is_hub_dataset(source):
+        yield from _hub_dataset(given, columns)
+    elif lakes.kind(source) is not None:
+        yield from lakes.records(source, columns)
+    else:
+        yield from _files(given, columns, without)
+
+
+def state(given: Source, without: str | None = None) -> dict[str, Any]:
+    """Sizes and times, or versions, which show that a source has changed without reading it."""
+    source = given.source
+    if source.startswith("docstrings:"):
+        return {package: _version(package) for package in _packages(source)}
+    if _is_hub_dataset(source):
+        return {}
+    if lakes.kind(source) is not None:
+        return {"version": lakes.version(source)}
+    fs, files = _expand(given, without)
+    facts = {masked(file): fs.info(file) for file in files}
+    return {file: [found.get("size"), str(_when(found))] for file, found in facts.items()}
+
+
+def _when(found: dict[str, Any]) -> Any:
+    """The time of a file's last change, or a tag of its content, under the name that the file system uses."""
+    return next((found[name] for name in ("mtime", "LastModified", "ETag", "blob_id") if found.get(name)), None)
+
+
+def _is_hub_dataset(source: str) -> bool:
+    return source.startswith("hf:") and not source.startswith("hf://")
+
+
+def check_unchanged(given: Source, out: str, before: dict[str, Any]) -> None:
+    """Raise a UsageError if a source has changed since the run in `out` read it."""
+    if before != state(given, out):
+        raise UsageError(
+            f"{given.kind} '{masked(given.source)}' changed since the run in '{masked(out)}' read it; "
+            "start over with --fresh or choose another --out"
+        )
+
+
+def check_rows(given: Source, out: str, rows: Iterable[Any]) -> None:
+    """Raise a UsageError unless a source has a first row, so that a mistake does not delete the run to be replaced."""
+    state(given, out)
+    if next(iter(rows), None) is None:
+        raise UsageError(f"{given.kind} '{masked(given.source)}' has no row")
+
+
+def _files(given: Source, columns: Columns, without: str | None) -> Iterator[Record]:
+    fs, files = _expand(given, without)
+    names = [masked(file) for file in files]
+    common = os.path.dirname(names[0]) if len(names) == 1 else os.path.commonpath(names)
+    for file, name in zip(files, names, strict=True):
+        if suffix(file) not in KINDS:
+            raise UsageError(
+                f"{given.kind} file '{name}' is of no known kind; "
+                f"known endings: {', '.join(KINDS)} (and {', '.join(COMPRESSIONS)})"
+            )
+        try:
+            with fs.open(file, "rb") as stream:
+                yield from read(stream, file, os.path.relpath(name, common), columns)
+        except UNREADABLE as error:
+            raise UsageError(
+                f"'{name}' cannot be read to its end as {KINDS[suffix(file)]}: {reason(error, file)}; "
+                "replace or leave out the file"
+            ) from None
+
+
+def _expand(given: Source, without: str | None) -> tuple[Any, list[str]]:
+    """The file system and the sorted files of a path, folder or glob."""
+    source, kind = given.source, given.kind
+    try:
+        fs, path = fsspec.core.url_to_fs(os.path.expanduser(source))
+        if _is_web_file(fs, path):
+            found, files = "file", [path] if fs.exists(path) else []
+        elif fs.isdir(path):
+            found, files = "folder", _outside(fs, path, [file for file in fs.find(path) if suffix(file) in KINDS], without)
+        elif fs.exists(path):
+            found, files = "file", [path]
+        elif any(magic in path for magic in "*?["):
+            matches = fs.glob(path, detail=True)
+            found = "glob of folders" if matches else "nothing"
+            matching = [file for file, facts in matches.items() if facts["type"] != "directory"]
+            files = _outside(fs, re.split(r"[*?\[]", path)[0].rpartition("/")[0] or "/", matching, without)
+        else:
+            found, files = "nothing", []
+    except Exception as error:  # Every file system has its own exceptions.
+        raise UsageError(f"{kind} '{masked(source)}' cannot be opened: {reason(error, source)}") from None
+    if files:
+        return fs, sorted(files)
+    if found == "folder":
+        raise UsageError(
+            f"{kind} folder '{masked(source)}' holds no Parquet, JSONL, CSV or text file; known endings: {', '.join(KINDS)}"
+        )
+    if found == "glob of folders":
+        raise UsageError(f"{kind} '{masked(source)}' matches folders or the run's own files only; match the {kind}'s files")
+    raise UsageError(f"{kind} '{masked(source)}' is not there; give a file, a folder, a glob, hf:NAME or docstrings:PACKAGE")
+
+
+def _is_web_file(fs: Any, path: str) -> bool:
+    """Whether the name of a web address is that of a file; fsspec would call any page with links a folder."""
+    return "http" in fs.protocol and suffix(path) in KINDS and "*" not in path
+
+
+def _outside(fs: Any, root: str, files: list[str], without: str | None) -> list[str]:
+    """The files below `root` that are not in the folder `without`."""
+    if without is None:
+        return files
+    try:
+        other, path = fsspec.core.url_to_fs(os.path.expanduser(without))
+    except (ImportError, ValueError):
+        return files  # A broken folder is reported where it is opened.
+    if type(other) is not type(fs):
+        return files
+    real = os.path.realpath if isinstance(fs, LocalFileSystem) else str
+    inside = real(path).rstrip("/") + "/"
+    if (real(root).rstrip("/") + "/").startswith(inside):
+        return files
+    return [file for file in files if not real(file).startswith(inside)]
+
+
+def _hub_dataset(given: Source, columns: Columns) -> Iterator[Record]:
+    import datasets
+
+    name = given.source.removeprefix("hf:")
+    parts = name.split(":")
+    if not 1 <= len(parts) <= 3 or not parts[0]:
+        raise UsageError(f"{given.kind} 'hf:{name}' is not of the form hf:NAME[:CONFIG][:SPLIT]")
+    split = parts[-1] if len(parts) > 1 else "train"
+    config = parts[1] if len(parts) == 3 else None
+    try:
+        stream = datasets.load_dataset(parts[0], config, split=split, streaming=True)
+        for number, record in enumerate(stream):
+            if number == 0:
+                check_columns(list(record), f"hf:{name}", columns)
+            yield Record(f"{name}:{number}", record)
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        raise UsageError(f"dataset 'hf:{name}' cannot be loaded: {reason(error, name)}") from None
+
+
+def _docstrings(given: Source, columns: Columns) -> Iterator[Record]:
+    """The distinct docstrings of installed packages, without their tests; files are parsed and never imported."""
+    check_columns(["id", "text"], given.source, columns)
+    seen: set[str] = set()
+    for package in _packages(given.source):
+        root = _package_folder(package)
+        for file in sorted(root.rglob("*.py")):
+            inside = file.relative_to(root.parent)
+            if any(part in ("tests", "test", "_vendor", "__pycache__") for part in inside.parts):
+                continue
+            try:
+                tree = ast.parse(file.read_bytes())
+            except (SyntaxError, ValueError, RecursionError):
+                continue
+            module = ".".join(inside.with_suffix("").parts).removesuffix(".__init__")
+            for name, text in _documented(tree, module):
+                if text not in seen:
+                    seen.add(text)
+                    yield Record(f"{inside.as_posix()}:{name}", {"id": name, "text": text})
+
+
+def _documented(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
+    """(qualified name, docstring) in source order; a repeated name gets #2, #3, …"""
+    counts: dict[str, int] = {}
+    # Only statements can contain a definition, so expressions are not walked.
+    stack: list[tuple[ast.AST, str]] = [(tree, module)]
+    while stack:
+        node, name = stack.pop()
+        if isinstance(node, _DOCUMENTED):
+            text = ast.get_docstring(node, clean=False)
+            if text and text.strip():
+                counts[name] = counts.get(name, 0) + 1
+                yield (name if counts[name] == 1 else f"{name}#{counts[name]}"), inspect.cleandoc(text)
+        inner = [
+            child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case))
+        ]
+        for child in reversed(inner):
+            stack.append((child, f"{name}.{child.name}" if isinstance(child, _NAMED) else name))
+
+
+def _packages(source: str) -> list[str]:
+    packages = source.removeprefix("docstrings:").split(",")
+    if not all(packages):
+        raise UsageError(
+            f"corpus '{source}' has an empty package name; give installed packages, e.g. docstrings:scipy,torch"
+        )
+    return packages
+
+
+def _package_folder(package: str) -> Path:
+    try:
+        found = importlib.util.find_spec(package) if package.isidentifier() else None
+    except (ImportError, ValueError):
+        found = None
+    if found is None or not found.submodule_search_locations:
+        raise UsageError(f"corpus 'docstrings:{package}': no package '{package}' is installed here")
+    return Path(found.submodule_search_locations[0])
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return str(_package_folder(package))

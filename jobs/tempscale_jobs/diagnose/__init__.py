@@ -1,0 +1,1 @@
+"""`tempscale diagnose`: why a model's embeddings collapse, layer by layer."""

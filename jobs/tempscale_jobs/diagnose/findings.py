@@ -1,0 +1,120 @@
+"""The rows of the table `findings`: single numbers with errors, from the layers and embeddings of the chosen texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from tempscale.collapse.length import mean_cosines
+from tempscale.stats.enough import VALUES_FOR_A_SENTENCE
+from tempscale.stats.errors import within_error
+from tempscale_jobs.diagnose import versions
+
+
+class Looked(NamedTuple):
+    """The measurements of one model under one temperature, one row per text, sorted by text."""
+
+    sigma_a: pl.DataFrame
+    """Columns text_id and sigma_a, the mean over heads and layers."""
+    within_cosine: pl.DataFrame
+    """Columns text_id and within_cosine after the last layer."""
+    seen: pl.DataFrame
+    """Columns text_id, tokens, interval and embedding."""
+
+
+def rows(own: Looked, first: Looked, base: Looked, document_of: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The findings of one model under one temperature, against its first temperature and the first model (`base`)."""
+    found = [*_length(own), _difference("temperature", own.sigma_a["sigma_a"] - first.sigma_a["sigma_a"])]
+    pairs = versions.shortest_and_longest(document_of, dict(own.seen.select("text_id", "tokens").iter_rows()))
+    if pairs:
+        found += _versions(own, pairs)
+    if base is not own:
+        both = own.within_cosine.join(base.within_cosine, on="text_id", suffix="_base").sort("text_id")
+        found.append(_difference("model", both["within_cosine"] - both["within_cosine_base"]))
+    return found
+
+
+def _length(own: Looked) -> list[dict[str, Any]]:
+    """σ_a in the longest interval with enough texts minus σ_a in the shortest; None where fewer than two have enough."""
+    mine = own.seen.select("text_id", "interval").join(own.sigma_a, on="text_id", maintain_order="left")
+    edges = mine.group_by("interval").len().filter(pl.col("len") >= VALUES_FOR_A_SENTENCE)["interval"].sort().to_list()
+    if len(edges) < 2:
+        return [{"finding": "length", "texts": len(mine), "change": None, "change_se": None}]
+    short, long = (mine.filter(pl.col("interval") == edge)["sigma_a"].to_numpy() for edge in (edges[0], edges[-1]))
+    error = math.sqrt(short.var(ddof=1) / len(short) + long.var(ddof=1) / len(long))
+    change = float(long.mean() - short.mean())
+    return [{"finding": "length", "texts": len(short) + len(long), "change": change, "change_se": error}]
+
+
+def _versions(own: Looked, pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """The effect of length on the same content: from the shortest to the longest version of the same documents."""
+    sigma = dict(own.sigma_a.iter_rows())
+    found = [_difference("versions", pl.Series([sigma[long] - sigma[short] for short, long in pairs]))]
+    vectors = dict(zip(own.seen["text_id"], own.seen["embedding"].to_numpy(), strict=True))
+    short, long = (np.stack([vectors[pair[side]] for pair in pairs]) for side in (0, 1))
+    n = len(pairs)
+    if n > 1:
+        moved = mean_cosines(long) - mean_cosines(short)
+        error = within_error(float(moved.var(ddof=1)), n) if n > 2 else None
+        found.append({"finding": "versions_cosine", "texts": n, "change": float(moved.mean()), "change_se": error})
+    return found
+
+
+def _difference(finding: str, values: pl.Series) -> dict[str, Any]:
+    return {"finding": finding, "texts": len(values), "change": mean(values), "change_se": error(values)}
+
+
+def mean(values: pl.Series) -> float | None:
+    """The mean of the known values; None where there are none."""
+    known = values.drop_nulls().to_numpy().astype(np.float64)
+    return finite(known.mean()) if len(known) else None
+
+
+def error(values: pl.Series) -> float | None:
+    """The standard error of the mean over texts; None for fewer than two."""
+    known = values.drop_nulls().to_numpy()
+    return finite(known.std(ddof=1) / math.sqrt(len(known))) if len(known) > 1 else None
+
+
+def finite(value: float) -> float | None:
+    """The value, or None where it is not finite."""
+    return float(value) if math.isfinite(value) else None
+
+
+def resemblance(vectors: np.ndarray) -> tuple[float | None, float | None]:
+    """Mean cosine between unit vectors over all pairs, and its standard error; None where there are too few."""
+    n = len(vectors)
+    if n < 2:
+        return None, None
+    means = mean_cosines(vectors)
+    return float(means.mean()), finite(within_error(float(means.var(ddof=1)), n)) if n > 2 else None
+
+
+PERPLEXITY = 30.0
+
+
+def map_rows(seen: pl.DataFrame, seed: int) -> list[dict[str, Any]]:
+    """The rows of the table `map` without key columns, from each text's columns; none for fewer than five texts."""
+    if len(seen) < VALUES_FOR_A_SENTENCE:
+        return []
+    places = placed(np.stack(seen["embedding"].to_list()), seed)
+    distances = np.linalg.norm(places, axis=1)
+    columns = seen.select("text_id", "tokens", "interval", "document").to_dicts()
+    return [
+        row | {"x": float(x), "y": float(y), "origin_distance": float(distance)}
+        for row, (x, y), distance in zip(columns, places, distances, strict=True)
+    ]
+
+
+def placed(vectors: np.ndarray, seed: int) -> np.ndarray:
+    """The t-SNE coordinates of the texts (texts, 2), centred; call it with one thread, as more threads change the digits."""
+    from sklearn.manifold import TSNE
+
+    perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)
+    found = TSNE(init="pca", perplexity=perplexity, random_state=seed % 2**32).fit_transform(vectors.astype(np.float32))
+    centred: np.ndarray = found.astype(np.float64) - found.astype(np.float64).mean(0)
+    return centred

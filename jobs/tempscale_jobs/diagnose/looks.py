@@ -1,0 +1,227 @@
+"""Choose a sample of texts, evenly from the length intervals, and measure every layer and head on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale.collapse.length import interval_of
+from tempscale.model import checkpoint
+from tempscale.model.checkpoint import first_line
+from tempscale.model.pooling import transformer_folder
+from tempscale.stats.sample import seeded_sample
+from tempscale_jobs.config.diagnose import Diagnosis
+from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.diagnose import versions
+from tempscale_jobs.diagnose.findings import finite
+from tempscale_jobs.embedding import pieces
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import Model, Run, part
+from tempscale_jobs.runs.folder import place as place_of
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables import parts
+from tempscale_jobs.tables.audit import REJECTED
+from tempscale_jobs.tables.diagnose import HEAD_PART, KINDS, LAYER_PART, seen
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.engine import Cluster, results
+
+if TYPE_CHECKING:
+    from tempscale.layers.observe import Layer
+
+
+_LENGTHS = "partials/lengths"
+_COPIES = 4
+"""Arrays of one layer's attention in memory at once: logits before and after the mask, weights, and derived values."""
+
+Rows = list[dict[str, Any]]
+
+
+def lengths(run: Run, cluster: Cluster, model: Model, index: Index, on_texts: Callable[[int], None]) -> dict[str, int]:
+    """The length in tokens of every text by id, as the model sees it; texts that do not tokenise are rejected."""
+    import ray
+
+    task, shards = ray.remote(num_cpus=1)(_write_lengths), index.shards
+    names = [run.part(_LENGTHS, model, None, k) for k in range(len(shards))]
+    missing = [k for k, name in enumerate(names) if not run.storage.exists(name)]
+    on_texts(index.analysed - sum(shards[k].texts for k in missing))
+    for k, _ in results(cluster, lambda k: task.remote(run.storage, shards[k].name, model, k), missing):
+        on_texts(shards[k].texts)
+    found: dict[str, int] = {}
+    for name in names:
+        found.update(zip(*(column.to_pylist() for column in run.storage.read_table(name).columns), strict=True))
+    return found
+
+
+def _write_lengths(storage: Storage, shard: str, model: Model, number: int) -> None:
+    """Write the lengths of a shard's texts, and the texts that do not tokenise to rejected/."""
+    table = storage.read_table(shard, ["text_id", "text"])
+    tokens = actor.tokenizer(model.name, model.max_length, "truncate")(table.column("text").to_pylist(), isolate=True)
+    good = [k for k in range(len(tokens)) if k not in tokens.failed]
+    ids = table.column("text_id").to_pylist()
+    failed = [{"text_id": ids[k], "place": shard, "reason": reason} for k, reason in sorted(tokens.failed.items())]
+    if failed:
+        storage.write_table(f"{place_of('rejected', model)}/lengths-{number:05d}.parquet", REJECTED.build_rows(failed))
+    name = part(_LENGTHS, model, None, number)
+    storage.write_table(name, pa.table({"text_id": [ids[k] for k in good], "tokens": [tokens.lengths[k] for k in good]}))
+
+
+def sample(asked: Diagnosis, seed: int, found: Sequence[Mapping[str, int]], document_of: Mapping[str, str]) -> list[str]:
+    """Ids of the texts to look into, the same for every model: evenly by length interval, or whole documents of versions.
+
+    `found` are the lengths of the texts by model; the first model's lengths decide the interval.
+    """
+    edges = asked.intervals
+    # HC and σ_a compare a text's tokens with one another, so a text needs at least two.
+    lengths = {i: tokens for i, tokens in found[0].items() if all(own.get(i, 0) > 1 for own in found)}
+    if asked.versions_of is not None:
+        return versions.sample(document_of, lengths, asked.texts, seed, asked.versions_of)
+    ids = np.array(sorted(lengths), dtype=object)
+    interval = interval_of(np.array([lengths[i] for i in ids], dtype=np.int64), edges)
+    members = [ids[interval == a].tolist() for a in range(len(edges))]
+    sizes = even_sizes([len(own) for own in members], asked.texts)
+    return sorted(i for own, size in zip(members, sizes, strict=True) for i in seeded_sample(own, size, seed))
+
+
+def even_sizes(available: list[int], wanted: int) -> list[int]:
+    """Sizes of the groups' samples that sum to `wanted` and are as even as the available numbers allow."""
+    sizes, left = [0] * len(available), min(wanted, sum(available))
+    for place, k in enumerate(sorted(range(len(available)), key=lambda k: (available[k], k))):
+        sizes[k] = min(available[k], left // (len(available) - place))
+        left -= sizes[k]
+    # The remainder of the division goes to the longest intervals that have more texts.
+    for k in reversed(range(len(available))):
+        more = min(left, available[k] - sizes[k])
+        sizes[k], left = sizes[k] + more, left - more
+    return sizes
+
+
+def check_memory(model: Model, longest: int, workers: int) -> None:
+    """Raise if the attention of the longest text does not fit into this machine's memory."""
+    import psutil
+
+    config = checkpoint.read_json(transformer_folder(checkpoint.resolve(model.name)) / "config.json")
+    heads = next((config[name] for name in ("num_attention_heads", "n_heads", "num_heads") if name in config), 0)
+    needed = _COPIES * 4 * int(heads) * longest**2 * workers
+    memory = psutil.virtual_memory().total
+    if needed > memory:
+        raise UsageError(
+            f"model {model.label}: the attention of a text of {longest:,} tokens takes about {needed / 1e9:,.0f} GB and "
+            f"this machine has {memory / 1e9:,.0f}; look at shorter ones with --max-length"
+        )
+
+
+def look(
+    run: Run, crew: Crew, model: Model, index: Index, chosen: list[str], size: int, on_texts: Callable[[int], None]
+) -> None:
+    """Write the missing pieces of `size` texts: the layers, heads and embeddings of the chosen texts at each temperature."""
+    missing = pieces.missing(run, model, index, chosen, size, KINDS)
+    on_texts(len(chosen) - sum(piece.num_rows for piece in missing.values()))
+    for report in crew.work(write_layers, missing):
+        on_texts(report["texts"])
+
+
+def rejected(run: Run, model: Model) -> int:
+    """The number of texts on which the tokenizer or the model failed."""
+    names = run.storage.list(run.place("rejected", model))
+    return sum(run.storage.read_table(name, ["text_id"]).num_rows for name in names)
+
+
+def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Write the layers, heads and embeddings of some texts, one part of each kind per temperature.
+
+    A text that fails or has no finite embedding under one temperature is rejected under all of them.
+    """
+    worker.note_processor()
+    names = work.column("text_id").to_pylist()
+    tokens = worker.encoder.tokenizer(work.column("text").to_pylist(), isolate=True)
+    words = worker.encoder.model.get_input_embeddings().weight.detach()
+    glance, problems = Glance(), dict(tokens.failed)
+    found: list[tuple[Any, dict[int, tuple[Rows, Rows]]]] = []
+    for temperature in worker.temperatures:
+        worker.encoder.set_temperature(temperature)
+        with worker.noting(f"look {number} at τ {temperature.slug}"):
+            out = worker.encode(tokens, moments=False, role=actor.ROLE)
+        finite = np.isfinite(out.embeddings.numpy()).all(1)
+        problems = dict.fromkeys(np.flatnonzero(~finite).tolist(), "it gives no finite embedding") | out.failed | problems
+        looked = {}
+        for k in (k for k in range(len(names)) if k not in problems):
+            try:
+                looked[k] = glance.of(worker.encoder.model, tokens.ids[k])
+            except (RuntimeError, IndexError, ValueError) as error:
+                problems[k] = f"the model fails on it: {first_line(error)}"
+        found.append((out.embeddings.numpy(), looked))
+    good = [k for k in range(len(names)) if k not in problems]
+    for temperature, (embeddings, looked) in zip(worker.temperatures, found, strict=True):
+        own = {k: {"text_id": names[k], "tokens": len(tokens.ids[k])} for k in good}
+        layers, heads = ([own[k] | row for k in good for row in looked[k][side]] for side in (0, 1))
+        columns = {"embedding": embeddings[good], "words": _mean_words(words, [tokens.ids[k] for k in good])}
+        columns = {name: parts.fixed_lists(matrix) for name, matrix in columns.items()}
+        lengths = {"text_id": [names[k] for k in good], "tokens": [len(tokens.ids[k]) for k in good]}
+        tables = (
+            LAYER_PART.build_rows(layers), HEAD_PART.build_rows(heads),
+            seen(embeddings.shape[1], words.shape[1]).build(lengths | columns),
+        )  # fmt: skip
+        for kind, table in zip(KINDS, tables, strict=True):
+            worker.storage.write_table(worker.part(kind, temperature, number), table)
+    rejected = [(names[k], f"{worker.model.label}: {why}") for k, why in sorted(problems.items())]
+    worker.reject(number, [{"text_id": i, "place": f"piece {number}", "reason": why} for i, why in rejected])
+    return {"number": number, "texts": work.num_rows}
+
+
+def _mean_words(table: Any, ids: list[list[int]]) -> np.ndarray:
+    """The unit-norm mean of each text's word embeddings, before any layer (texts, d)."""
+    means = np.empty((len(ids), table.shape[1]), dtype=np.float32)
+    for k, own in enumerate(ids):
+        mean = table[own].float().mean(0)
+        means[k] = (mean / mean.norm()).cpu().numpy()
+    return means
+
+
+class Glance:
+    """Measures every layer and head on one text; the norms of the weights are computed once per layer."""
+
+    def __init__(self) -> None:
+        self._norms: dict[int, tuple[Any, Any]] = {}
+
+    def of(self, model: Any, ids: list[int]) -> tuple[Rows, Rows]:
+        """Rows of `layers` and of `heads` for one text, without the columns that identify it."""
+        from tempscale.layers.observe import observe
+
+        found = observe(model, ids, self._rows, role=actor.ROLE)
+        return [layer for layer, _ in found], [head for _, heads in found for head in heads]
+
+    def _rows(self, layer: Layer) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        import torch
+
+        from tempscale.layers.contraction import contraction, gain, head_contraction
+        from tempscale.layers.spectrum import head_spectrum, high_frequency_ratios
+
+        if layer.number not in self._norms:
+            norms = torch.linalg.matrix_norm(layer.value_weights.double(), 2)
+            self._norms[layer.number] = (norms, gain(layer))
+        norms, gains = self._norms[layer.number]
+        spectrum, lambdas = head_spectrum(layer, norms), head_contraction(layer, gains)
+        kept, own = high_frequency_ratios(layer), contraction(layer)
+        row = {
+            "hc_ratio": kept.whole, "hc_attention": kept.attention, "hc_residual": kept.residual, "hc_norms": kept.norms,
+            "hc_feed_forward": kept.feed_forward, "sigma_a_mean": spectrum.sigma_a.mean(), "rho": own.rho, "r": own.r,
+            "C": own.c, "spread": own.spread, "spread_bound": own.bound, "within_cosine": own.within_cosine,
+            "lambda": lambdas.mean(),
+        }  # fmt: skip
+        row["hc_attention_bound"] = (spectrum.sigma_a * gains).sum()
+        columns = {
+            "sigma_a": spectrum.sigma_a, "sigma_s": spectrum.sigma_s, "tau_s": 1 / spectrum.sigma_s,
+            "sigma_a_bound": spectrum.sigma_a_bound, "lambda": lambdas, "thm2_ratio": spectrum.theorem_2_ratio,
+        }  # fmt: skip
+        # One transfer for all values: each separate one would wait for the GPU.
+        by_head = torch.stack([values.double() for values in columns.values()], 1).tolist()
+        own_row = torch.stack([value.double() for value in row.values()]).tolist()
+        heads = [
+            {"layer": layer.number, "head": head} | dict(zip(columns, map(finite, values), strict=True))
+            for head, values in enumerate(by_head)
+        ]
+        return {"layer": layer.number} | dict(zip(row, map(finite, own_row), strict=True)), heads

@@ -1,0 +1,83 @@
+"""Texts of one repeated token: two of them share only special tokens, and come closer as they grow (S1 App. E.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale.stats.sample import keyed_hash
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.tables.diagnose import REPEATED_PARTS
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.crew import Crew
+
+_BEGINNINGS = "▁Ġ"
+SHORTEST, LONGEST = 8, 512
+
+
+def embed_repeated(run: Run, crew: Crew, model: Model, pairs: int, seed: int) -> int:
+    """Embed `pairs` pairs of repeated tokens at 8, 16, … 512 tokens under every temperature; returns how many lengths."""
+    lengths = lengths_up_to(model.max_length)
+    if not pairs or not lengths:
+        return 0
+    missing = [
+        k
+        for k in range(len(lengths))
+        if not all(run.storage.exists(run.part(REPEATED_PARTS, model, t, k)) for t in run.temperatures)
+    ]
+    settings = {"pairs": [pairs], "seed": [seed]}
+    for _ in crew.work(write_cosines, {k: pa.table(settings | {"tokens": [lengths[k]]}) for k in missing}):
+        pass
+    return len(lengths)
+
+
+def lengths_up_to(window: int) -> list[int]:
+    """The lengths 8, 16, … tokens, up to the model's window and 512."""
+    lengths: list[int] = []
+    while (length := SHORTEST << len(lengths)) <= min(window, LONGEST):
+        lengths.append(length)
+    return lengths
+
+
+def write_cosines(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Write the cosine of each pair at one length, one part per temperature."""
+    from tempscale.model.tokens import Tokens
+
+    worker.note_processor()
+    row = work.to_pylist()[0]
+    first, last = special_tokens(worker.encoder.tokenizer)
+    words = ordinary(worker.encoder.tokenizer, 2 * row["pairs"], row["seed"])
+    words = words[: len(words) // 2 * 2]  # A small vocabulary gives fewer pairs.
+    inside = row["tokens"] - len(first) - len(last)
+    texts = Tokens([[*first, *[word] * inside, *last] for word in words], [False] * len(words))
+    for temperature in worker.temperatures:
+        worker.encoder.set_temperature(temperature)
+        cosine = np.empty(0)
+        if words and inside > 0:
+            found = worker.encoder.encode_tokens(texts, moments=False, role=actor.ROLE).embeddings.double().numpy()
+            cosine = (found[0::2] * found[1::2]).sum(1)
+        name = worker.part(REPEATED_PARTS, temperature, number)
+        worker.storage.write_table(name, pa.table({"tokens": np.full(len(cosine), row["tokens"]), "cosine": cosine}))
+    return {"number": number, "texts": len(words)}
+
+
+def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special tokens before and after every text."""
+    one, other = (tokenizer([word]).ids[0] for word in ("0", "a"))
+    shortest = min(len(one), len(other))
+    before = next((k for k in range(shortest) if one[k] != other[k]), None)
+    after = next((k for k in range(shortest) if one[-1 - k] != other[-1 - k]), None)
+    if before is None or after is None:  # The vocabulary has neither word.
+        return [], []
+    return one[:before], one[len(one) - after :]
+
+
+def ordinary(tokenizer: Any, count: int, seed: int) -> list[int]:
+    """Ids of at most `count` ordinary tokens: the words of the vocabulary with the smallest keyed hashes."""
+    found = tokenizer.vocabulary()
+    # Where a vocabulary marks the beginning of words, tokens without the mark are parts of words.
+    marked = [token for token in found if token[0:1] in tuple(_BEGINNINGS)]
+    words = {token: found[token] for token in (marked or found) if token.lstrip(_BEGINNINGS).isalpha()}
+    return [words[token] for token in sorted(words, key=lambda token: (keyed_hash(token, seed), token))[:count]]

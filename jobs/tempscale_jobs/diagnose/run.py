@@ -1,0 +1,106 @@
+"""`tempscale diagnose`, top to bottom: why a model's embeddings collapse, layer by layer."""
+
+from __future__ import annotations
+
+from tempscale_jobs import lifecycle
+from tempscale_jobs.config.audit import Embedding
+from tempscale_jobs.config.diagnose import DiagnoseConfig
+from tempscale_jobs.corpus import shards, sources
+from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.diagnose import looks, repeated, report, summary, two_texts, versions
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.report.text import count
+from tempscale_jobs.runs.folder import DONE, SHARDED, Model, Run, load_tables
+from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.engine import Cluster
+
+
+def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -> Run:
+    """Measure a sample of texts layer by layer, or the missing ones, and write tables, report and run.json.
+
+    Raises:
+        UsageError: the configuration, corpus, models or run folder cannot be used.
+        IncompleteRun: it stopped before its end; the same call resumes it.
+    """
+    corpus, asked = config.candidates(), config.diagnosis
+    with lifecycle.running(config, journal, fresh=fresh, check=lambda: _check(config, fresh)) as life:
+        run = life.run
+        with journal.stage("read the corpus") as stage:
+            if run.complete:
+                sources.check_unchanged(corpus, config.out, run.storage.read_json(DONE)["corpus"]["source_state"])
+                stage.note = "the run is complete: nothing to do"
+                return run
+            versions.check_column(
+                config.corpus, asked.versions_of, config.out
+            )  # Check before the long reading of the corpus.
+            sizes = Embedding.model_validate({})
+            index = shards.shard(run.storage, corpus, sizes, config.seed, config.out, stage.advance)
+            stage.note = f"{index.analysed:,} of {index.usable:,} texts, {index.rejected:,} rows rejected"
+        import sklearn.manifold  # noqa: F401 - the limit of threads applies only to libraries that are already loaded
+
+        with life.cluster() as cluster:
+            try:
+                two_texts.check_named(run, asked.pair, index)
+                document_of = versions.documents(run, corpus, asked.versions_of, config.out, index)
+                chosen, longest = _choose(config, run, cluster, index, document_of, journal)
+            except UsageError:
+                run.storage.remove(SHARDED)  # A run that ends in a mistake here leaves nothing to resume.
+                raise
+            # Outside of the try: on a smaller machine the work of a larger one is kept.
+            for model, tokens in zip(run.models, longest, strict=True):
+                looks.check_memory(model, tokens, config.execution.workers or 1)
+            for model in run.models:
+                _look(config, run, cluster, model, index, chosen, journal)
+            looked = {"texts": len(chosen), "rejected": {m.label: looks.rejected(run, m) for m in run.models}}
+            with journal.stage("tables") as stage:
+                stage.note = f"{len(summary.summarise(run, asked.intervals, config.seed, document_of))} tables"
+        with journal.stage("report") as stage:
+            record = life.record(command=config.command, seed=config.seed, corpus=index.facts(), looked_into=looked)
+            report.render(load_tables(run.storage), record).write_to(run.storage)
+            stage.note = "report.html"
+    return run
+
+
+def _check(config: DiagnoseConfig, fresh: bool) -> None:
+    """With --fresh, raise unless the corpus has the configured columns and at least one row."""
+    if fresh:
+        versions.check_column(config.corpus, config.diagnosis.versions_of, config.out)
+        sources.check_rows(config.corpus, config.out, sources.rows(config.corpus, config.out))
+
+
+def _choose(
+    config: DiagnoseConfig, run: Run, cluster: Cluster, index: Index, document_of: dict[str, str], journal: Journal
+) -> tuple[list[str], list[int]]:
+    """Ids of the texts to look into, and for each model the tokens of the longest of them."""
+    found: list[dict[str, int]] = []
+    for model in run.models:
+        with journal.stage(f"lengths{run.named(model)}", index.analysed) as stage:
+            found.append(looks.lengths(run, cluster, model, index, stage.advance))
+            stage.note = count(len(found[-1]), "text")
+            if not found[-1]:
+                raise UsageError(f"model {model.label}: its tokenizer fails on every text")
+    with journal.stage("choose texts") as stage:
+        chosen = looks.sample(config.diagnosis, config.seed, found, document_of)
+        by = "document" if config.diagnosis.versions_of else "length interval"
+        stage.note = f"{count(len(chosen), 'text')} by {by}"
+    if not chosen:
+        raise UsageError("there is no text of at least two tokens on which the tokenizers of all models work")
+    return chosen, [max(lengths[i] for i in chosen) for lengths in found]
+
+
+def _look(
+    config: DiagnoseConfig, run: Run, cluster: Cluster, model: Model, index: Index, chosen: list[str], journal: Journal
+) -> None:
+    """Write all partial tables of one model."""
+    asked, of = config.diagnosis, run.named(model)
+    with Crew(run, cluster, model, config.embedding) as crew:
+        with journal.stage(f"look into {model.label}", len(chosen)) as stage:
+            looks.look(run, crew, model, index, chosen, asked.piece_texts, stage.advance)
+            stage.note = f"{count(len(chosen), 'text')} under τ {run.taus}"
+        with journal.stage(f"two texts{of}") as stage:
+            pair = two_texts.look(run, crew, model, index, asked.pair, config.keep_text)
+            stage.note = "left out: there is one text only" if pair is None else f"{pair[0]} and {pair[1]}"
+        with journal.stage(f"repeated tokens{of}") as stage:
+            lengths = repeated.embed_repeated(run, crew, model, asked.repeated_pairs, config.seed)
+            stage.note = f"{asked.repeated_pairs} pairs at {lengths} lengths"

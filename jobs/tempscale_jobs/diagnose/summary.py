@@ -1,0 +1,127 @@
+"""Partial tables of the steps -> the tables of `tempscale diagnose`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from tempscale.collapse.length import interval_of
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.diagnose import findings
+from tempscale_jobs.diagnose.findings import Looked, error, mean, resemblance
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.tables.columns import Table
+from tempscale_jobs.tables.diagnose import (
+    FINDINGS,
+    HEADS,
+    KINDS,
+    LAYER_SUMMARY,
+    LAYERS,
+    MAP,
+    PAIR_PARTS,
+    REPEATED,
+    REPEATED_PARTS,
+    SPECTRUM,
+    TWO_TEXTS,
+)
+
+
+def summarise(run: Run, edges: Sequence[int], seed: int, document_of: Mapping[str, str]) -> dict[str, pa.Table]:
+    """Write the tables of the run; returns them by name."""
+    found: dict[str, list[pa.Table]] = {}
+    base: dict[Temperature, Looked] = {}
+    for model in run.models:
+        first: Looked | None = None
+        for temperature in run.temperatures:
+            layers, heads, seen = (_parts(run, kind, model, temperature, edges) for kind in KINDS)
+            if seen.is_empty():
+                raise UsageError(f"model {model.label} gives no finite embedding for any text that was looked into")
+            last = layers.filter(pl.col("layer") == layers["layer"].max())
+            by_text = heads.group_by("text_id", maintain_order=True).agg(pl.col("sigma_a").mean())
+            own = Looked(by_text, last.select("text_id", "within_cosine"), seen)
+            first = own if first is None else first
+            rows_of_findings = findings.rows(own, first, base.setdefault(temperature, own), document_of)
+            documents = [document_of.get(text_id) for text_id in seen["text_id"]]
+            placed = findings.map_rows(seen.with_columns(pl.Series("document", documents, pl.String)), seed)
+            rows: list[tuple[Table, list[dict[str, Any]]]] = [
+                (SPECTRUM, _spectrum(heads, seen)), (LAYER_SUMMARY, _layer_summary(layers)), (FINDINGS, rows_of_findings),
+                (REPEATED, _repeated(run, model, temperature)), (MAP, placed),
+            ]  # fmt: skip
+            key = run.key(model, temperature)
+            for table, each_row in ((LAYERS, layers.drop("interval")), (HEADS, heads.drop("interval"))):
+                found.setdefault(table.name, []).append(_keyed(table, each_row, key))
+            pair = run.part(PAIR_PARTS, model, temperature, 0)
+            if run.storage.exists(pair):
+                rows.append((TWO_TEXTS, run.storage.read_table(pair).to_pylist()))
+            for table, each in rows:
+                found.setdefault(table.name, []).append(table.build_rows([key | row for row in each]))
+    tables = {name: pa.concat_tables(parts) for name, parts in found.items()}
+    for name, table in tables.items():
+        run.storage.write_table(f"tables/{name}.parquet", table)
+    return tables
+
+
+def _parts(run: Run, kind: str, model: Model, temperature: Temperature, edges: Sequence[int]) -> pl.DataFrame:
+    """All parts of a kind with each text's length interval, sorted by text, layer and head."""
+    names = run.storage.list(run.place(kind, model, temperature))
+    table = pl.DataFrame(pl.from_arrow(pa.concat_tables([run.storage.read_table(name) for name in names])))
+    interval = np.asarray(edges)[interval_of(table["tokens"].to_numpy().astype(np.int64), edges)]
+    order = [name for name in ("text_id", "layer", "head") if name in table.columns]
+    return table.with_columns(pl.Series("interval", interval, dtype=pl.Int32)).sort(order)
+
+
+def _keyed(table: Table, rows: pl.DataFrame, key: dict[str, Any]) -> pa.Table:
+    types = table.schema()
+    columns = {name: pa.repeat(pa.scalar(value, types.field(name).type), len(rows)) for name, value in key.items()}
+    arrow = rows.to_arrow()
+    return table.build(columns | {name: arrow.column(name).cast(types.field(name).type) for name in arrow.column_names})
+
+
+def _spectrum(heads: pl.DataFrame, seen: pl.DataFrame) -> list[dict[str, Any]]:
+    """One row per length interval that has texts."""
+    rows = []
+    for (interval,), texts in seen.group_by("interval", maintain_order=True):
+        mine = heads.filter(pl.col("interval") == interval)
+        each = mine.group_by("text_id", maintain_order=True).agg(pl.col("sigma_a", "sigma_s", "sigma_a_bound").mean())
+        own, words = (resemblance(np.stack(texts[name].to_list())) for name in ("embedding", "words"))
+        rows.append(
+            {
+                "interval": interval, "texts": len(texts), "tokens_mean": mean(texts["tokens"]),
+                "sigma_a_mean": mean(each["sigma_a"]), "sigma_a_se": error(each["sigma_a"]),
+                "sigma_s_mean": mean(each["sigma_s"]), "sigma_a_bound_mean": mean(each["sigma_a_bound"]),
+                "over_bound_share": float((mine["sigma_a"] > mine["sigma_a_bound"]).to_numpy().mean()),
+                "cosine_mean": own[0], "cosine_se": own[1], "words_cosine_mean": words[0], "words_cosine_se": words[1],
+            }
+        )  # fmt: skip
+    return sorted(rows, key=lambda row: row["interval"])
+
+
+def _layer_summary(layers: pl.DataFrame) -> list[dict[str, Any]]:
+    """One row per layer over all texts, and one per layer and interval."""
+    names = [column.removesuffix("_mean") for column in LAYER_SUMMARY.schema().names if column.endswith("_mean")]
+    names = [name if name in layers.columns else f"{name}_mean" for name in names]
+    over_all = layers.with_columns(pl.lit(None, pl.Int32).alias("interval"))
+    rows = []
+    for (layer, interval), own in pl.concat([over_all, layers]).group_by("layer", "interval", maintain_order=True):
+        row: dict[str, Any] = {"layer": layer, "interval": interval, "texts": len(own)}
+        row |= {f"{name}_mean": mean(own[name]) for name in names}
+        rows.append(row | {f"{name}_se": error(own[name]) for name in names})
+    return sorted(rows, key=lambda row: (row["interval"] is not None, row["interval"] or 0, row["layer"]))
+
+
+def _repeated(run: Run, model: Model, temperature: Temperature) -> list[dict[str, Any]]:
+    names = run.storage.list(run.place(REPEATED_PARTS, model, temperature))
+    tables = [pl.DataFrame(pl.from_arrow(run.storage.read_table(name))) for name in names]
+    return [
+        {
+            "tokens": int(table["tokens"][0]), "pairs": len(table), "cosine_mean": mean(table["cosine"]),
+            "cosine_se": error(table["cosine"]),
+        }
+        for table in tables
+        if len(table)
+    ]  # fmt: skip

@@ -1,0 +1,103 @@
+"""Texts that are versions of one document with different lengths, such as a document and its summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from tempscale.stats.sample import keyed_hash
+from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.corpus import shards, sources
+from tempscale_jobs.corpus.readers import utf8_or_bytes
+from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import Run
+
+_OPTION = "--versions-of"
+_FOUND = "partials/versions.parquet"
+
+
+def documents(run: Run, corpus: Corpus, column: str | None, out: str, index: Index) -> dict[str, str]:
+    """The document of each text, by the text's id, as `column` names it; empty without a column.
+
+    The first call reads the source once more.
+    """
+    if column is None:
+        return {}
+    if not run.storage.exists(_FOUND):
+        sources.check_unchanged(corpus, out, index.source_state)
+        read = {i for shard in index.shards for i in run.storage.read_table(shard.name, ["text_id"])[0].to_pylist()}
+        found = _documents(corpus, column, out, read)
+        run.storage.write_table(_FOUND, pa.table({"text_id": list(found), "document": list(found.values())}))
+        return found
+    return dict(zip(*(column.to_pylist() for column in run.storage.read_table(_FOUND).columns), strict=True))
+
+
+def check_column(corpus: Corpus, column: str | None, out: str) -> None:
+    """Raise if versions are configured and the source's first row has no such column."""
+    if column is not None:
+        next(sources.rows_with(corpus, {column: _OPTION}, out), None)
+
+
+def _documents(corpus: Corpus, column: str, out: str, read: set[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for row, values in sources.rows_with(corpus, {column: _OPTION}, out):
+        if row.problem is not None or shards.usable_text(row.text)[1] is not None:
+            continue
+        text_id, problem = shards.identifier(row)
+        if problem is None and text_id is not None and text_id in read and text_id not in found:
+            found[text_id] = _document(values.get(column), column)
+    return {text_id: document for text_id, document in found.items() if document}
+
+
+def _versions(document_of: Mapping[str, str], lengths: Mapping[str, int]) -> dict[str, list[tuple[int, str]]]:
+    """(tokens, id) of each document's versions, ascending, by document; documents with one length only are left out."""
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for text_id, tokens in lengths.items():
+        if text_id in document_of:
+            groups.setdefault(document_of[text_id], []).append((tokens, text_id))
+    found = {name: sorted(own) for name, own in sorted(groups.items())}
+    return {name: own for name, own in found.items() if own[0][0] < own[-1][0]}
+
+
+def _document(value: Any, column: str) -> str:
+    """The document that a value names, or an empty string; raises unless the value is a string or a whole number."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # pandas writes whole numbers as floats in a column with gaps.
+    document, problem = shards.usable_id(utf8_or_bytes(value))
+    if document is None:
+        raise UsageError(f"column '{column}' ({_OPTION}): {str(problem).replace('the id', 'a value')}")
+    return document
+
+
+def sample(document_of: Mapping[str, str], lengths: Mapping[str, int], wanted: int, seed: int, column: str) -> list[str]:
+    """Ids of all versions of whole documents, at most `wanted` texts, the documents in order of their keyed hashes.
+
+    Raises:
+        UsageError: no document has two versions of different length, or none has at most `wanted` versions.
+    """
+    versions = {name: [text_id for _, text_id in own] for name, own in _versions(document_of, lengths).items()}
+    if not versions:
+        raise UsageError(
+            f"no two texts of different length share a value of column '{column}': give versions of one document the same "
+            f"value, or leave out {_OPTION}"
+        )
+    chosen: list[str] = []
+    fitting = {name: own for name, own in versions.items() if len(own) <= wanted}
+    if not fitting:
+        least = min(map(len, versions.values()))
+        raise UsageError(f"the document of fewest versions has {least} of them: look into at least as many with --texts")
+    for name in sorted(fitting, key=lambda name: (keyed_hash(name, seed), name)):
+        if len(chosen) + len(fitting[name]) > wanted:
+            break  # Taking a smaller document from further on would favour small ones.
+        chosen += fitting[name]
+    return sorted(chosen)
+
+
+def shortest_and_longest(document_of: Mapping[str, str], lengths: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The shortest and the longest version of each document, by document; documents with one length only are left out."""
+    return [(own[0][1], own[-1][1]) for own in _versions(document_of, lengths).values()]

@@ -1,0 +1,88 @@
+"""The token budget of a micro-batch: a constant of the device, the user's value, or the fastest of several that are tried.
+
+It is chosen once, before the pool starts, and kept in the run folder, so that a resumed run uses the same micro-batches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from tempscale_jobs.config.audit import Embedding
+from tempscale_jobs.corpus.shards import Shard
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.runs.folder import Model, Run, place
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.engine import Cluster
+
+_TRIED = {False: (256, 512, 1024, 2048, 4096), True: (4096, 8192, 16_384, 32_768, 65_536, 131_072)}
+_ROUNDS = 3
+_CPU_TEXTS = 128
+"""Texts of the shard that a CPU is timed with; the whole shard would take minutes."""
+_CLOSE = 0.02
+"""A smaller budget is preferred if it is within this share of the fastest, because it needs less memory."""
+
+
+def settle(
+    run: Run, cluster: Cluster, model: Model, encoding: Embedding, shard: Shard,
+    on_measured: Callable[[str], None] = lambda text: None,
+) -> Embedding:  # fmt: skip
+    """Return `encoding` with the model's token budget, measured on the texts of `shard` if the user wants that."""
+    if run.storage.exists(result_name(model)):
+        found = run.storage.read_json(result_name(model))
+    else:
+        found = {"token_budget": encoding.token_budget or actor.TOKEN_BUDGETS[bool(cluster.gpus)], "tokens_per_second": {}}
+        if encoding.tune_batches:
+            work = {0: pa.table({"name": [shard.name], "gpu": [bool(cluster.gpus)]})}
+            rates: dict[int, float] = {}
+            try:
+                with Crew(run, cluster, model, encoding) as crew:
+                    (rates,) = (report["rates"] for report in crew.work(tokens_per_second, work))
+            except IncompleteRun as error:  # The run itself finds a text that kills workers.
+                on_measured(f"not measured: {error}")
+            if rates:
+                best = min(k for k, rate in rates.items() if rate >= (1 - _CLOSE) * max(rates.values()))
+                found = {"token_budget": best, "tokens_per_second": {str(k): round(rate) for k, rate in rates.items()}}
+        run.storage.write_json(result_name(model), found)
+    if found["tokens_per_second"]:
+        tried = ", ".join(f"{int(k):,}: {rate:,}" for k, rate in found["tokens_per_second"].items())
+        on_measured(f"{found['token_budget']:,} padded tokens at once (tokens/s by budget {tried})")
+    return encoding.model_copy(update={"token_budget": found["token_budget"]})
+
+
+def result_name(model: Model) -> str:
+    """The name of the file that keeps the chosen budget."""
+    return f"{place('partials/budget', model)}.json"
+
+
+def tokens_per_second(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Measure tokens per second of a shard under each budget: the fastest of three rounds over all budgets."""
+    import torch
+
+    row = work.to_pylist()[0]
+    texts = worker.storage.read_table(row["name"], ["text"]).column("text").to_pylist()
+    tokens = worker.encoder.tokenizer(texts, isolate=True)
+    if not row["gpu"]:
+        tokens = tokens.take(range(min(len(tokens), _CPU_TEXTS)))
+    tokens = tokens.take([k for k in range(len(tokens)) if k not in tokens.failed])
+    if not len(tokens):
+        return {"number": number, "rates": {}}
+    worker.encoder.set_temperature(worker.temperatures[0])
+    own, best = worker.encoder.token_budget, dict.fromkeys(_TRIED[row["gpu"]], 0.0)
+    try:
+        for _ in range(_ROUNDS):
+            for budget in best:
+                worker.encoder.token_budget = budget
+                begun = time.perf_counter()
+                out = worker.encoder.encode_tokens(tokens, role=actor.ROLE, isolate=True)
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                if not out.halved:  # A budget that does not fit in memory gets no rate.
+                    best[budget] = max(best[budget], sum(tokens.lengths) / (time.perf_counter() - begun))
+    finally:
+        worker.encoder.token_budget = own
+    return {"number": number, "rates": {budget: rate for budget, rate in best.items() if rate}}

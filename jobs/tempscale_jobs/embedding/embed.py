@@ -1,0 +1,130 @@
+"""Shards of texts -> parts of texts/: CPU tasks of Ray Data read and tokenise, a pool of model actors embeds.
+
+The unit of work and of resuming is one shard under all temperatures of a model. A text is kept only if every temperature
+gives it a finite embedding, so that temperatures are compared on the same texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale_jobs.config.sections import Encoding
+from tempscale_jobs.corpus.shards import Shard
+from tempscale_jobs.runs.folder import Model, Run, place
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables import parts
+from tempscale_jobs.tables.audit import texts
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
+
+
+def embed(
+    run: Run, cluster: Cluster, model: Model, encoding: Encoding, shards: Sequence[Shard], worker: type[EmbedActor],
+    on_texts: Callable[[int], None], there: int = 0,
+) -> int:  # fmt: skip
+    """Embed every shard that has no parts yet, under every temperature; return how many texts the model rejected.
+
+    `on_texts` is called with the texts that exist already, `there` among them, then with those of each finished shard.
+    """
+    forget(run.storage, run.place(MARKS, model))
+    work: dict[int, pa.Table] = {}
+    for number, shard in enumerate(shards):
+        if all(run.storage.exists(run.part("texts", model, t, number)) for t in run.temperatures):
+            there += shard.texts
+        else:
+            work[number] = pa.table({"name": [shard.name]})
+    on_texts(there)
+    arguments = {"storage": run.storage, "folder": model.name, "max_length": model.max_length}
+    arguments |= {"long": encoding.long}
+    for report in actor.pool(run, cluster, model, encoding, worker, work, tokenise, arguments):
+        on_texts(report["texts"])
+    return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
+
+
+def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int, long: str) -> pa.Table:
+    """Read and tokenise the shards that a batch names."""
+    pieces: dict[int, pa.Table] = {}
+    for row in batch.to_pylist():
+        shard = storage.read_table(actor.unpack(row["payload"]).column("name")[0].as_py())
+        tokens = actor.tokenizer(folder, max_length, long)(shard.column("text").to_pylist(), isolate=True)
+        truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
+        pieces[row["number"]] = pa.table(
+            {
+                "text_id": shard.column("text_id"),
+                "content_sha": shard.column("content_sha"),
+                "ids": pa.array(tokens.chunks(), pa.list_(pa.list_(pa.int32()))),
+                "truncated": pa.array(truncated),
+                "failed": pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string()),
+            }
+        )
+    return actor.rows(pieces)
+
+
+class EmbedActor(actor.ModelActor):
+    """Embeds tokenised shards."""
+
+    role = actor.ROLE
+
+    def process(self, number: int, work: pa.Table) -> dict[str, Any]:
+        """Write one shard's parts, one for each temperature, and its rejected texts."""
+        from tempscale.model.tokens import Tokens
+
+        self.note_processor()
+        failed = {k: reason for k, reason in enumerate(work.column("failed").to_pylist()) if reason is not None}
+        tokens = Tokens.of_chunks(work.column("ids").to_pylist(), work.column("truncated").to_pylist(), failed)
+        marks = Marks(self.storage, f"{place(MARKS, self.model)}/shard-{number:05d}.json")
+        batches = marks.begin(self.encoder.batches(tokens))
+        encoded = []
+        with self.noting(f"shard {number}", marks.halved):
+            for temperature in self.temperatures:
+                self.encoder.set_temperature(temperature)
+                encoded.append(self.encode(tokens, role=self.role, batches=batches, before=marks.before))
+                marks.after()
+        owner = range(work.num_rows) if tokens.text is None else tokens.text
+        reasons = {owner[i]: DEADLY for i in marks.deadly}
+        for out in encoded:
+            reasons = out.failed | reasons
+        finite = np.array([k not in reasons for k in range(work.num_rows)], dtype=bool)
+        for out in encoded:
+            for column in (out.embeddings, *(out.moments or ())):
+                finite &= np.isfinite(column.numpy().reshape(work.num_rows, -1)).all(1)
+        self.reject(number, self._lost(number, work, finite, reasons))
+        for temperature, out in zip(self.temperatures, encoded, strict=True):
+            self.storage.write_table(self.part("texts", temperature, number), _table(work, out, finite))
+        marks.done()
+        return {"number": number, "texts": work.num_rows}
+
+    def _lost(self, number: int, work: pa.Table, finite: np.ndarray, reasons: dict[int, str]) -> list[dict[str, Any]]:
+        return [
+            {"text_id": text_id, "place": f"shard {number}"}
+            | {"reason": f"{self.model.label}: {reasons.get(k, 'it gives no finite embedding')}"}
+            for k, (text_id, kept) in enumerate(zip(work.column("text_id").to_pylist(), finite, strict=True))
+            if not kept
+        ]
+
+
+class QueryActor(EmbedActor):
+    """Embeds tokenised shards of queries."""
+
+    role = "query"
+
+
+def _table(work: pa.Table, out: Any, finite: np.ndarray) -> pa.Table:
+    kept = np.flatnonzero(finite)
+    embeddings = out.embeddings.numpy()[kept]
+    moments = out.moments._asdict()
+    return texts(embeddings.shape[1]).build(
+        {
+            "text_id": work.column("text_id").take(kept),
+            "content_sha": work.column("content_sha").take(kept),
+            "tokens": out.tokens.numpy()[kept].astype(np.int32),
+            "truncated": work.column("truncated").take(kept),
+            "embedding": parts.fixed_lists(embeddings),
+            **{name: column.numpy()[kept].astype(np.float32) for name, column in moments.items()},
+        }
+    )

@@ -1,0 +1,92 @@
+"""Covariance factors of the SOCM sample, whose texts are embedded again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.embedding import pieces
+from tempscale_jobs.embedding.layout import Layout
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables import audit, parts
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.crew import Crew
+
+CHUNK = 32
+"""Texts in one part. They are of similar length, so that they share micro-batches and have factors of similar rank."""
+
+
+def collect(
+    run: Run, crew: Crew, model: Model, layout: Layout, index: Index, wanted: Iterable[str],
+    on_texts: Callable[[int], None], kind: str = "factors",
+) -> int:  # fmt: skip
+    """Write the covariance factors of the wanted texts, under every temperature, to the folder `kind`; count the texts."""
+    tokens = dict(zip(layout.ids.tolist(), layout.tokens.tolist(), strict=True))
+    sample = sorted(set(wanted), key=lambda text_id: (tokens[text_id], text_id))
+    missing = pieces.missing(run, model, index, sample, CHUNK, [kind])
+    on_texts(len(sample) - sum(piece.num_rows for piece in missing.values()))
+    work = {number: piece.replace_schema_metadata({"kind": kind}) for number, piece in missing.items()}
+    for report in crew.work(write_factors, work):
+        on_texts(report["texts"])
+    return len(sample)
+
+
+def write_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Embed sampled texts and write one chunk's factors, one part for each temperature."""
+    kind = work.schema.metadata[b"kind"].decode()
+    tokens = worker.encoder.tokenizer(work.column("text").to_pylist())
+    for temperature in worker.temperatures:
+        worker.encoder.set_temperature(temperature)
+        with worker.noting(f"{kind.rpartition('/')[2]} {number} under τ {temperature.slug}"):
+            out = worker.encoder.encode_tokens(tokens, moments=False, factors=True, role=actor.ROLE)
+        assert out.factors is not None
+        table = factor_table(work.column("text_id"), out.tokens.tolist(), out.factors)
+        worker.storage.write_table(worker.part(kind, temperature, number), table)
+    return {"number": number, "texts": work.num_rows}
+
+
+def factor_table(ids: Any, tokens: Sequence[int], found: Sequence[tuple[Any, Any]]) -> pa.Table:
+    """A part from each text's (unit mean, factor), as the encoder returns them."""
+    means = np.stack([mean.numpy() for mean, _ in found])
+    return audit.factors(means.shape[1]).build(
+        {
+            "text_id": ids,
+            "tokens": np.asarray(tokens, dtype=np.int32),
+            "mean": parts.fixed_lists(means),
+            "rank": np.array([factor.shape[0] for _, factor in found], dtype=np.int32),
+            "factor": [factor.numpy().ravel() for _, factor in found],
+        }
+    )
+
+
+@lru_cache(maxsize=2)
+def read(root: str, names: tuple[str, ...]) -> tuple[list[str], Any, list[Any]]:
+    """Ids, unit means and factors of some parts; the last two are cached, because the tiles of a row share a group."""
+    import torch
+
+    ids, means, factors = list[str](), [], []
+    for name in names:
+        part = Storage(root).read_table(name)
+        means.append(torch.tensor(parts.matrix(part, "mean")))
+        factors += [torch.tensor(np.asarray(f.values).reshape(-1, means[0].shape[1])) for f in part.column("factor")]
+        ids += part.column("text_id").to_pylist()
+    return ids, torch.cat(means), factors
+
+
+def groups(texts: Sequence[int], rows: Sequence[int], most_texts: int, most_rows: int) -> list[list[int]]:
+    """Group consecutive parts within the two limits; a group has at least one part."""
+    found: list[list[int]] = []
+    own_texts = own_rows = 0
+    for part, (size, rank) in enumerate(zip(texts, rows, strict=True)):
+        if not found or own_texts + size > most_texts or own_rows + rank > most_rows:
+            found.append([])
+            own_texts = own_rows = 0
+        found[-1].append(part)
+        own_texts, own_rows = own_texts + size, own_rows + rank
+    return found

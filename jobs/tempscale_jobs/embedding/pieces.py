@@ -1,0 +1,22 @@
+"""The pieces of a sample that are not written yet, with their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tempscale_jobs.corpus.shards import Index, texts_of
+from tempscale_jobs.runs.folder import Model, Run
+
+
+def missing(run: Run, model: Model, index: Index, sample: list[str], size: int, kinds: Sequence[str]) -> dict[int, pa.Table]:
+    """The ids and texts of each piece of `size` texts that lacks a part of one of the kinds at one of the temperatures."""
+    pieces = {number: sample[start : start + size] for number, start in enumerate(range(0, len(sample), size))}
+    pieces = {
+        number: piece
+        for number, piece in pieces.items()
+        if not all(run.storage.exists(run.part(kind, model, t, number)) for kind in kinds for t in run.temperatures)
+    }
+    texts = texts_of(run.storage, index, {text_id for piece in pieces.values() for text_id in piece}) if pieces else {}
+    return {number: pa.table({"text_id": piece, "text": [texts[i] for i in piece]}) for number, piece in pieces.items()}

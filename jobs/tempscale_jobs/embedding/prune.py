@@ -1,0 +1,127 @@
+"""List a cache and make it smaller: remove unused keys and texts that no run has, and merge small files."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tempscale_jobs.embedding.cache import BUCKETS, KEY, write_bucket
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import DONE
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.urls import masked
+
+_ABANDONED_SECONDS = 86_400
+"""An unfinished file that has not changed for so long belongs to no live run."""
+
+
+class Held(NamedTuple):
+    """One key of a cache and the size of its contents."""
+
+    place: str
+    values: dict[str, Any]
+    texts: int
+    files: int
+    bytes: int
+
+
+def listed(root: str) -> list[Held]:
+    """Every key of a cache, the last used first.
+
+    Raises:
+        UsageError: the folder is no cache.
+    """
+    store = Storage(root)
+    keys = [name.removesuffix(f"/{KEY}") for name in store.list("") if name.endswith(f"/{KEY}")]
+    if not keys:
+        raise UsageError(f"'{masked(root)}' holds no cache; give the folder that --cache named")
+    entries = [_contents_of(store, place) for place in keys]
+    return sorted(entries, key=lambda one: (one.values["last_used"], one.place), reverse=True)
+
+
+def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[[str], None] = lambda text: None) -> int:
+    """Remove keys unused for `unused_days` and texts in none of the runs `keep`, merge each bucket; return the bytes freed.
+
+    A run may use the cache at the same time: a file is removed only after the file that replaces it is written.
+
+    Raises:
+        UsageError: the folder is no cache, or one to keep is no finished run.
+    """
+    store, entries = Storage(root), listed(root)
+    wanted = _contents(keep) if keep else None
+    store.sweep(_ABANDONED_SECONDS)
+    today = datetime.datetime.now(datetime.UTC).date()
+    for one in entries:
+        on_key(f"{one.values['name']}, τ {one.values['temperature']}")
+        age = (today - datetime.date.fromisoformat(one.values["last_used"])).days
+        if unused_days is not None and age >= unused_days:
+            store.remove(one.place)
+            continue
+        for number in range(BUCKETS):
+            _merge(store, one.place, number, wanted)
+    after = sum(_contents_of(store, one.place).bytes for one in entries if store.exists(f"{one.place}/{KEY}"))
+    return sum(one.bytes for one in entries) - after
+
+
+def _contents_of(store: Storage, place: str) -> Held:
+    files = [name for name in store.list(place) if name.endswith(".parquet")]
+    rows = sum(_rows(store, name) for name in files)
+    return Held(place, store.read_json(f"{place}/{KEY}"), rows, len(files), sum(store.size(name) for name in files))
+
+
+def _rows(store: Storage, name: str) -> int:
+    """The number of texts in a file; 0 where it is damaged."""
+    try:
+        return store.rows(name)
+    except (OSError, pa.ArrowException):
+        return 0
+
+
+def _contents(runs: list[str]) -> set[str]:
+    """The digests of all texts of some runs."""
+    found: set[str] = set()
+    for folder in runs:
+        storage = Storage(folder)
+        if not storage.exists(DONE):
+            raise UsageError(f"'{masked(folder)}' holds no finished run; give run folders whose texts are to be kept")
+        if not (names := storage.list("texts")):
+            raise UsageError(f"'{masked(folder)}' no longer holds its texts: they were pruned; give runs that hold theirs")
+        for name in names:
+            found.update(storage.read_table(name, ["content_sha"]).column("content_sha").to_pylist())
+    return found
+
+
+def _merge(store: Storage, place: str, number: int, wanted: set[str] | None) -> None:
+    """Replace a bucket's files by one that has each wanted text once."""
+    files = store.list(f"{place}/bucket-{number:03d}")
+    if not files or (len(files) == 1 and wanted is None):
+        return
+    try:
+        table = pa.concat_tables([store.read_table(name) for name in files]).combine_chunks()
+    except FileNotFoundError:
+        return  # Another process prunes too.
+    except (OSError, pa.ArrowException):
+        for name in files:
+            _drop_damaged(store, name)
+        return
+    shas = table.column("content_sha").to_pylist()
+    first = {sha: row for row, sha in reversed(list(enumerate(shas))) if wanted is None or sha in wanted}
+    kept = write_bucket(store, place, number, table.take([first[sha] for sha in sorted(first)])) if first else None
+    for name in files:
+        if name != kept:
+            with suppress(FileNotFoundError):
+                store.remove(name)
+
+
+def _drop_damaged(store: Storage, name: str) -> None:
+    """Remove a file if it cannot be read; its texts are embedded again."""
+    try:
+        store.read_table(name)
+    except FileNotFoundError:
+        pass
+    except (OSError, pa.ArrowException):
+        store.remove(name)

@@ -1,0 +1,1 @@
+"""`tempscale evaluate`: downstream scores under each temperature."""

@@ -1,0 +1,144 @@
+"""The papers' analyses of one cell's items: by length, for the shortest and the longest fifth, and by role."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tempscale.collapse.length import interval_of
+from tempscale.stats import paired
+from tempscale.stats.enough import VALUES_FOR_A_SENTENCE
+
+_END = 0.2
+"""The share of queries, and of relevant documents, that S1 calls the longest or the shortest."""
+
+
+def by_length(own: pl.DataFrame, base: pl.DataFrame | None, edges: Sequence[int]) -> list[dict[str, Any]]:
+    """One row per length interval that has items; no rows where single items have no value, such as the pairs of STS.
+
+    `own` are the cell's items of one split and subset, `base` the same items under the first temperature.
+    """
+    if own.is_empty() or own["value"].null_count() or own["tokens"].null_count():
+        return []
+    interval = np.asarray(edges)[interval_of(own["tokens"].to_numpy().astype(np.int64), edges)]
+    table = own.with_columns(pl.Series("interval", interval, dtype=pl.Int32))
+    if base is not None:
+        first = base.select("item", "value", "entropy", "right")
+        table = table.join(first, on="item", suffix="_first", maintain_order="left", validate="1:1")
+    rows = []
+    for (edge,), mine in table.group_by("interval", maintain_order=True):
+        row: dict[str, Any] = {"interval": edge, "items": len(mine), "best": None}
+        row["windows"] = None if mine["window"].null_count() else int(mine["window"].sum())
+        for name, change in (("value", "change"), ("entropy", "entropy_change")):
+            known = mine[name].null_count() == 0
+            row[name], row[f"{name}_se"] = paired.mean(mine[name].to_numpy()) if known else (None, None)
+            row[change] = row[f"{change}_se"] = None
+            if known and base is not None and mine[f"{name}_first"].null_count() == 0:
+                row[change], row[f"{change}_se"] = paired.mean((mine[name] - mine[f"{name}_first"]).to_numpy())
+        if mine["right"].null_count() == 0:  # The texts that a classifier learns from are resampled, too.
+            drawn = experiments(mine["right"])
+            row["value_se"] = together(row["value_se"], drawn)
+            if base is not None and mine["right_first"].null_count() == 0:
+                row["change_se"] = together(row["change_se"], drawn - experiments(mine["right_first"]))
+        rows.append(row)
+    return sorted(rows, key=lambda row: row["interval"])
+
+
+def experiments(right: pl.Series) -> np.ndarray:
+    """The accuracy of each experiment over these texts, (experiments,)."""
+    accuracies: np.ndarray = np.array(right.to_list(), dtype=np.float64).mean(0)
+    return accuracies
+
+
+def together(error: float | None, drawn: np.ndarray) -> float | None:
+    """The error over items combined with the error over experiments, which learn from different draws: √(se² + se²)."""
+    more = paired.mean(drawn).se
+    return None if error is None or more is None else math.hypot(error, more)
+
+
+def sources(items: pl.DataFrame) -> np.ndarray:
+    """The id of each item's text, or of the text that it is a window of."""
+    names = [row["item"].rpartition("[")[0] if row["window"] else row["item"] for row in items.to_dicts()]
+    return np.array(names)
+
+
+def mark_best(rows: list[dict[str, Any]]) -> None:
+    """Set `best` in every row: True for the first temperature with the highest value in its interval."""
+    best: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("model", "task", "split", "subset", "interval"))
+        row["best"] = False
+        if key not in best or row["value"] > best[key]["value"]:
+            best[key] = row
+    for row in best.values():
+        row["best"] = True
+
+
+def shortest_and_longest(
+    own: pl.DataFrame, base: pl.DataFrame | None, relevant: pl.DataFrame, base_relevant: pl.DataFrame | None
+) -> list[dict[str, Any]]:
+    """NDCG@100 of the shortest and the longest fifth of queries, and the rank of these fifths of relevant documents.
+
+    `own` and `relevant` are of one split and subset; `base` and `base_relevant` are the same under the first temperature.
+    """
+    rows = []
+    if not own.is_empty() and own["ndcg_at_100"].null_count() == 0:
+        values = own.select("item", "tokens", pl.col("ndcg_at_100").alias("value"), pl.col("item").alias("cluster"))
+        if base is not None:
+            first = base.select("item", pl.col("ndcg_at_100").alias("first"))
+            values = values.join(first, on="item", maintain_order="left")
+        rows += _ends("ndcg_at_100", values, ["item"])
+    if not relevant.is_empty():
+        keys = ["document", "query"]
+        values = _ranks(relevant).with_columns(pl.col("document").alias("cluster"))
+        if base_relevant is not None:
+            first = _ranks(base_relevant).select(*keys, pl.col("value").alias("first"))
+            values = values.join(first, on=keys, maintain_order="left")
+        rows += _ends("rank", values, keys)
+    return rows
+
+
+def _ranks(relevant: pl.DataFrame) -> pl.DataFrame:
+    """The rank of each relevant document; one that was not found gets the rank after the last one found."""
+    lost = pl.col("rank").is_null()
+    value = pl.when(lost).then(pl.col("found") + 1).otherwise(pl.col("rank")).cast(pl.Float64)
+    return relevant.select("document", "query", "tokens", value.alias("value"), lost.alias("lost"))
+
+
+def _ends(figure: str, values: pl.DataFrame, keys: list[str]) -> list[dict[str, Any]]:
+    """One row for each end, over a fifth of the distinct documents (or queries), the same for every temperature.
+
+    No rows where both ends have the same length, such as documents that are all cut at the window.
+    """
+    lengths = values.select("tokens", pl.col(keys[0])).unique().sort("tokens", keys[0])
+    if lengths["tokens"].null_count() or (count := math.ceil(_END * len(lengths))) < VALUES_FOR_A_SENTENCE:
+        return []
+    if lengths["tokens"][count - 1] >= lengths["tokens"][-count]:
+        return []
+    rows = []
+    for end, chosen in (("shortest", lengths[keys[0]][:count]), ("longest", lengths[keys[0]][-count:])):
+        mine = values.filter(pl.col(keys[0]).is_in(chosen.implode()))
+        clusters = mine["cluster"].to_numpy()
+        value, error = paired.mean(mine["value"].to_numpy(), clusters)
+        change = paired.Error(None, None)
+        if "first" in mine.columns and mine["first"].null_count() == 0:
+            change = paired.mean((mine["value"] - mine["first"]).to_numpy(), clusters)
+        lost = int(mine["lost"].sum()) if "lost" in mine.columns else None
+        rows.append(
+            {"figure": figure, "end": end, "items": len(mine), "tokens_mean": float(mine["tokens"].to_numpy().mean())}
+            | {"value": value, "value_se": error, "change": change.value, "change_se": change.se, "not_found": lost}
+        )
+    return rows
+
+
+def case(query: float | None, document: float | None, reference: float | None) -> str:
+    """The sides that a pair of temperatures changes (S1 Table 2)."""
+    if query == document:
+        return "neither" if query == reference else "both"
+    if document == reference:
+        return "query only"
+    return "document only" if query == reference else "each its own"

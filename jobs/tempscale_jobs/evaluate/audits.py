@@ -1,0 +1,222 @@
+"""Compare finished audits with downstream scores: rank correlation over models, and models against their backbones.
+
+S2 (arXiv 2604.27398) Fig 5 and Table 2: Spearman's ρ of mean SOCM, and of S/‖μ‖², with the mean score of a benchmark over
+models. Table 1: each fine-tuned model next to its backbone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tempscale.stats.correlation import spearman
+from tempscale.stats.enough import VALUES_FOR_AN_ERROR
+from tempscale.stats.errors import within_error
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import BEGUN, DONE, place
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.urls import masked
+
+MEASURES = ("socm_mean", "spread_mean")
+"""The figures that are correlated with scores."""
+_SUMMARY = "tables/collapse_summary.parquet"
+
+
+class Measured(NamedTuple):
+    """The figures of one model under one temperature in an audit; None where they were not measured."""
+
+    model: str
+    """The model's label in that audit."""
+    fingerprint: str
+    temperature: str
+    """Its canonical text."""
+    socm_mean: float | None
+    socm_se_superpopulation: float | None
+    spread_mean: float | None
+    cosine_mean: float | None
+    folder: str
+    """The audit's folder, as the user gave it."""
+
+
+_COLUMNS = [name for name in Measured._fields if name not in ("fingerprint", "folder")]
+
+# ---------------------------------------------------------------------------------------------- reading audits
+
+
+def measures(folders: Sequence[str]) -> list[Measured]:
+    """Every model and temperature of the audits in these folders, in the order of the folders and of their tables.
+
+    Raises:
+        UsageError: a folder has no finished audit of models, or two have the same model and temperature.
+    """
+    found: dict[tuple[str, str], Measured] = {}
+    for folder in folders:
+        storage = Storage(folder)
+        storage.check_reachable()
+        models = _models(storage, folder)
+        for row in storage.read_table(_SUMMARY, _COLUMNS).to_pylist():
+            one = Measured(fingerprint=models[row["model"]]["fingerprint"], folder=folder, **row)
+            other = found.setdefault((one.fingerprint, one.temperature), one)
+            if other is not one:
+                raise _given_twice(other, one)
+    return list(found.values())
+
+
+def _models(storage: Storage, folder: str) -> dict[str, Any]:
+    """The models in the folder's run.json by label; raises unless it is a finished audit of models."""
+    name = masked(folder)
+    if not storage.exists(DONE):
+        if storage.exists(BEGUN):
+            raise UsageError(f"'{name}' holds a run that is not finished; start its command again, or leave the folder out")
+        raise UsageError(f"'{name}' holds no finished run: there is no {DONE} in it; give one that tempscale audit wrote")
+    try:
+        record = storage.read_json(DONE)
+    except ValueError:
+        record = None
+    command = record.get("command", "audit") if isinstance(record, dict) else None
+    if command == "audit" and "models" in record and storage.exists(_SUMMARY):
+        models: dict[str, Any] = record["models"]
+        if all(model["fingerprint"] for model in models.values()):
+            return models
+        # Such audits all have one label and no fingerprint, so that they cannot be matched with scores.
+        raise UsageError(
+            f"'{name}' holds an audit of user-supplied embeddings, whose model is not known; give audits of models"
+        )
+    found_run = "no audit" if command in (None, "audit") else f"a run of tempscale {command} and no audit"
+    raise UsageError(f"'{name}' holds {found_run}; give a folder that tempscale audit wrote")
+
+
+def _given_twice(first: Measured, second: Measured) -> UsageError:
+    if Storage(first.folder).root == Storage(second.folder).root:
+        return UsageError(f"'{masked(second.folder)}' is given twice; give each folder once")
+    names = f"'{first.model}'" + (f" (also called '{second.model}')" if second.model != first.model else "")
+    return UsageError(
+        f"'{masked(first.folder)}' and '{masked(second.folder)}' both hold model {names} under temperature "
+        f"{first.temperature}; leave one of them out"
+    )
+
+
+# ---------------------------------------------------------------------------------------------- comparison with scores
+
+
+def correlations(measured: Sequence[Measured], scores: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Spearman's ρ over models of each measure with each task's score, for each temperature (S2 Fig 5, Table 2).
+
+    Each of `scores` has fingerprint, temperature (canonical text), task (None for the mean over tasks) and score.
+    """
+    by_place = _by_place(scores)
+    rows: list[dict[str, Any]] = []
+    for temperature in dict.fromkeys(one.temperature for one in measured):
+        for task in dict.fromkeys(score["task"] for score in scores):
+            for measure in MEASURES:
+                pairs = [
+                    (getattr(one, measure), by_place.get((one.fingerprint, temperature, task)))
+                    for one in measured if one.temperature == temperature
+                ]  # fmt: skip
+                both = [(value, score) for value, score in pairs if _known(value) and _known(score)]
+                if len(both) >= VALUES_FOR_AN_ERROR:
+                    found = spearman(*zip(*both, strict=True))
+                    rows.append(
+                        {"temperature": temperature, "task": task, "measure": measure, "models": found.n}
+                        | {"rho": found.rho, "p_exact": found.p_exact, "p_t": found.p_t}
+                    )
+    return rows
+
+
+def against_backbones(
+    measured: Sequence[Measured], scores: Sequence[Mapping[str, Any]], backbones: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """One row per model and temperature with its change from its backbone under the same temperature (S2 Table 1).
+
+    `backbones` maps a model's label to the label of the model that it was trained from.
+
+    Raises:
+        UsageError: a label belongs to no model or to several, or a model is its own backbone.
+    """
+    _check(measured, backbones)
+    by_place = _by_place(scores)
+    by_label = {(one.model, one.temperature): one for one in measured}
+    rows: list[dict[str, Any]] = []
+    for one in measured:
+        backbone = backbones.get(one.model)
+        base = by_label.get((backbone, one.temperature)) if backbone is not None else None
+        score = by_place.get((one.fingerprint, one.temperature, None))
+        base_score = by_place.get((base.fingerprint, base.temperature, None)) if base else None
+        rows.append(
+            {"model": one.model, "temperature": one.temperature, "backbone": backbone}
+            | {"socm_mean": one.socm_mean, "socm_se": one.socm_se_superpopulation, "spread_mean": one.spread_mean}
+            | {"score": score, "socm_change": _difference(one.socm_mean, base.socm_mean if base else None)}
+            | {"socm_change_se": _error(one, base) if base else None}
+            | {"spread_change": _difference(one.spread_mean, base.spread_mean if base else None)}
+            | {"score_change": _difference(score, base_score)}
+        )
+    return rows
+
+
+def _check(measured: Sequence[Measured], backbones: Mapping[str, str]) -> None:
+    """Raise unless every label in `backbones` belongs to exactly one model."""
+    known: dict[str, set[str]] = {}
+    for one in measured:
+        known.setdefault(one.model, set()).add(one.fingerprint)
+    for model, backbone in backbones.items():
+        for label in (model, backbone):
+            if label not in known:
+                names = ", ".join(f"'{name}'" for name in known) or "none"
+                raise UsageError(f"backbones name '{label}', which no audit holds; models that are there: {names}")
+            if len(known[label]) > 1:
+                raise UsageError(
+                    f"backbones name '{label}', and the audits hold {len(known[label])} models of that name; "
+                    "leave out the folders of all but one"
+                )
+        if model == backbone:
+            raise UsageError(f"backbones name '{model}' as its own backbone; name the model that it was trained from")
+
+
+def _by_place(scores: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str | None], float]:
+    return {(score["fingerprint"], score["temperature"], score["task"]): score["score"] for score in scores}
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _difference(value: float | None, base: float | None) -> float | None:
+    return value - base if value is not None and base is not None else None
+
+
+# ---------------------------------------------------------------------------------------------- errors of a change
+
+
+def _error(one: Measured, base: Measured) -> float | None:
+    """Standard error of the difference of two models' mean SOCM, for texts drawn like these.
+
+    It is 2·sd/√n of per-text differences where one audit measured both models on the same texts, else √(se² + se²).
+    """
+    if one.folder == base.folder:
+        own, other = _text_means(one), _text_means(base)
+        # The order of the texts may differ: they are sorted by length in each model's own tokens.
+        if own is not None and other is not None and own.keys() == other.keys() and len(own) >= VALUES_FOR_AN_ERROR:
+            differences = np.array([own[text] - other[text] for text in own])
+            return within_error(float(differences.var(ddof=1)), len(differences))
+    if one.socm_se_superpopulation is None or base.socm_se_superpopulation is None:
+        return None
+    return math.hypot(one.socm_se_superpopulation, base.socm_se_superpopulation)
+
+
+def _text_means(one: Measured) -> dict[str, float] | None:
+    """Each sampled text's mean SOCM with all others, or None.
+
+    None where the means are missing or the texts were drawn by length interval: then the models' samples differ.
+    """
+    storage = Storage(one.folder)
+    at = place("partials/socm", one.model, Temperature.of(one.temperature))
+    if not (storage.exists(f"{at}/done.json") and storage.exists(f"{at}/text_means.parquet")):
+        return None
+    if storage.read_json(f"{at}/done.json")["groups"] is not None:
+        return None
+    table = storage.read_table(f"{at}/text_means.parquet", ["text_id", "overall"])
+    return dict(zip(*(column.to_pylist() for column in table.columns), strict=True))

@@ -1,0 +1,286 @@
+"""User-supplied data sets as MTEB tasks, with the same classes, scores and seeds as a task of the hub."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from datasets import Dataset, DatasetDict
+from mteb.abstasks.classification import AbsTaskClassification
+from mteb.abstasks.clustering import AbsTaskClustering
+from mteb.abstasks.retrieval import AbsTaskRetrieval
+from mteb.abstasks.sts import AbsTaskSTS
+from mteb.abstasks.task_metadata import TaskMetadata
+
+from tempscale.model.tokens import Tokenizer
+from tempscale.stats.sample import keyed_hash
+from tempscale_jobs.config.evaluate import OwnTask, TaskFile
+from tempscale_jobs.corpus import sources
+from tempscale_jobs.corpus.readers import Columns, utf8_or_bytes
+from tempscale_jobs.corpus.shards import usable_id, usable_text
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.evaluate.windows import Chosen, Labelled, by_interval
+from tempscale_jobs.urls import masked
+
+_SCORES = {
+    "retrieval": "ndcg_at_10", "reranking": "map_at_1000", "classification": "accuracy", "clustering": "v_measure",
+    "sts": "cosine_spearman",
+}  # fmt: skip
+_TYPES = {"sts": "STS"}
+_QUERY, _DOCUMENT, _RELEVANCE = ("query_id", "query-id", "qid"), ("doc_id", "corpus-id", "corpus_id", "docid"), (
+    "score", "rel", "relevance",
+)  # fmt: skip
+_BATCH = 512
+
+
+def build(own: OwnTask, seed: int, tokenizer: Tokenizer | None = None, edges: Sequence[int] = ()) -> Any:
+    """A user's task with its data, as an mteb task; tokenizer and edges serve `texts_per_interval` alone."""
+    if own.type == "classification":
+        made = _classification(own, seed, tokenizer, edges)
+    else:
+        makers = {"retrieval": _retrieval, "reranking": _reranking, "clustering": _clustering, "sts": _sts}
+        made = makers[own.type](own)
+    made.data_loaded = True
+    return made
+
+
+def _task(own: OwnTask, base: type, **attributes: Any) -> Any:
+    """A task of an mteb class under the user's name."""
+    metadata = TaskMetadata(
+        name=own.name, description=f"Own data: {own.type}.", dataset={"path": own.name, "revision": "own"},
+        type=_TYPES.get(own.type, own.type.capitalize()), category="t2t", eval_splits=["test"], eval_langs=["eng-Latn"],
+        main_score=_SCORES[own.type], modalities=["text"],
+    )  # fmt: skip
+    # The data set is already in memory; mteb's own loading would ask the hub for it.
+    loaded = {"metadata": metadata, "load_data": lambda self, *_, **__: None}
+    return type(own.name, (base,), loaded | attributes)()
+
+
+def _retrieval(own: OwnTask) -> Any:
+    assert own.corpus is not None
+    assert own.queries is not None
+    assert own.qrels is not None
+    documents: dict[str, dict[str, str]] = {}
+    for place, values in _rows(own, own.corpus, {"id": None, "text": None}, {"title": None}):
+        key, text = _id(own, place, values["id"]), values["text"]
+        title = values.get("title") or ""
+        _new(own, place, key, documents)
+        documents[key] = {"id": key, "title": str(title), "text": _text(own, place, text if not title or text else title)}
+    queries: dict[str, dict[str, str]] = {}
+    for place, values in _rows(own, own.queries, {"id": None, "text": None} | dict.fromkeys(own.where)):
+        if _wanted(own, values):
+            key = _id(own, place, values["id"])
+            _new(own, place, key, queries)
+            queries[key] = {"id": key, "text": _text(own, place, values["text"], "query")}
+    relevant = _relevant(own, documents, queries)
+    task = _task(own, AbsTaskRetrieval)
+    data = {
+        "corpus": Dataset.from_list(list(documents.values())), "queries": Dataset.from_list(list(queries.values())),
+        "relevant_docs": relevant, "top_ranked": None,
+    }  # fmt: skip
+    task.dataset = {"default": {"test": data}}
+    return task
+
+
+def _relevant(own: OwnTask, documents: Mapping[str, Any], queries: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Relevance by query and document, of the queries that were taken."""
+    assert own.qrels is not None
+    missing: Counter[str] = Counter()
+    example: dict[str, str] = {}
+    relevant: dict[str, dict[str, int]] = {}
+    optional = dict.fromkeys((*_QUERY, *_DOCUMENT, *_RELEVANCE))
+    for place, values in _rows(own, own.qrels, {}, optional):
+        query, document, score = (
+            next((values[name] for name in names if values.get(name) is not None), None)
+            for names in (_QUERY, _DOCUMENT, _RELEVANCE)
+        )
+        if query is None or document is None:
+            raise _wrong(own, place, f"no query and document; name the columns {_QUERY[0]}, {_DOCUMENT[0]} and score")
+        query, document = _id(own, place, query), _id(own, place, document)
+        if own.where and query not in queries:
+            continue  # `where` left this query out.
+        for kind, key, there in (("query", query, queries), ("document", document, documents)):
+            if key not in there:
+                missing[kind] += 1
+                example.setdefault(kind, key)
+                break
+        else:
+            value = _score(own, place, 1 if score is None else score)
+            if relevant.setdefault(query, {}).setdefault(document, value) != value:
+                raise _wrong(own, place, f"query '{query}' and document '{document}' were there with another relevance")
+    if missing:
+        found = " and ".join(
+            f"{count} × a {kind} that is not there, such as '{example[kind]}'" for kind, count in missing.items()
+        )
+        raise UsageError(
+            f"task '{own.name}': the qrels '{masked(own.qrels)}' name {found}; mend the qrels or add what is missing"
+        )
+    if not any(score > 0 for scores in relevant.values() for score in scores.values()):
+        raise UsageError(f"task '{own.name}': the qrels '{masked(own.qrels)}' give no query a relevant document")
+    return relevant
+
+
+def _score(own: OwnTask, place: str, value: Any) -> int:
+    try:
+        whole = int(float(value))
+    except (TypeError, ValueError, OverflowError):
+        raise _wrong(own, place, f"the relevance {value!r} is no number") from None
+    if whole != float(value):
+        raise _wrong(own, place, f"the relevance {value!r} is no whole number, which trec_eval's measures are made of")
+    return whole
+
+
+def _reranking(own: OwnTask) -> Any:
+    assert own.source is not None
+    corpus: dict[str, str] = {}
+    queries: list[dict[str, str]] = []
+    relevant: dict[str, dict[str, int]] = {}
+    ranked: dict[str, list[str]] = {}
+    columns = dict.fromkeys(("query", "positives", "negatives", *own.where))
+    for number, (place, values) in enumerate(_rows(own, own.source, columns)):
+        if not _wanted(own, values):
+            continue
+        key = f"q{number}"
+        queries.append({"id": key, "text": _text(own, place, values["query"], "query")})
+        for side, score in (("positives", 1), ("negatives", 0)):
+            texts = values[side]
+            if not isinstance(texts, list) or (score and not texts):
+                raise _wrong(own, place, f"{side} must be a list of texts" + (", at least one" if score else ""))
+            for text in texts:
+                document = corpus.setdefault(_text(own, place, text, side), f"d{len(corpus)}")
+                # A text on both sides is relevant.
+                relevant.setdefault(key, {}).setdefault(document, score)
+        ranked[key] = list(relevant[key])
+    if not queries:
+        raise UsageError(f"task '{own.name}': '{masked(own.source)}' has no row to ask")
+    task = _task(own, AbsTaskRetrieval)
+    documents = [{"id": document, "title": "", "text": text} for text, document in corpus.items()]
+    task.dataset = {"default": {"test": {
+        "corpus": Dataset.from_list(documents), "queries": Dataset.from_list(queries), "relevant_docs": relevant,
+        "top_ranked": ranked,
+    }}}  # fmt: skip
+    return task
+
+
+def _classification(own: OwnTask, seed: int, tokenizer: Tokenizer | None, edges: Sequence[int]) -> Any:
+    held: list[Labelled] = []
+    train: list[dict[str, Any]] = []
+    for row in _labelled(own):
+        if keyed_hash(row.id, seed) / 2**64 < own.test_share:
+            held.append(row)
+        else:
+            train.append(row._asdict())
+    chosen = [Chosen(*row, window=False) for row in held]
+    if own.texts_per_interval is not None and tokenizer is not None:
+        chosen = by_interval(held, tokenizer, edges, own.texts_per_interval, own.windows, seed)
+    test = [row._asdict() for row in chosen]
+    for name, part in (("learn from", train), ("test on", test)):
+        if len({row["label"] for row in part}) < 2:
+            raise UsageError(
+                f"task '{own.name}': fewer than two labels among the {len(part)} rows to {name}; give more rows"
+            )
+    task = _task(
+        own, AbsTaskClassification, samples_per_label=own.samples_per_label, n_experiments=own.experiments,
+    )  # fmt: skip
+    task.dataset = DatasetDict({"train": Dataset.from_list(train), "test": Dataset.from_list(test)})
+    return task
+
+
+def _clustering(own: OwnTask) -> Any:
+    rows = _labelled(own)
+    task = _task(
+        own, AbsTaskClustering, max_fraction_of_documents_to_embed=None, max_document_to_embed=len(rows),
+        input_column_name="text", label_column_name="labels",
+    )  # fmt: skip
+    data = [{"id": row.id, "text": row.text, "labels": row.label} for row in rows]
+    task.dataset = DatasetDict({"test": Dataset.from_list(data)})
+    return task
+
+
+def _labelled(own: OwnTask) -> list[Labelled]:
+    """The texts with the numbers of their labels in alphabetical order."""
+    assert own.source is not None
+    found: list[tuple[str, str, str]] = []
+    seen: set[str] = set()
+    required = {own.text_column: "text_column", own.label_column: "label_column"} | dict.fromkeys(own.where)
+    for number, (place, values) in enumerate(_rows(own, own.source, required, {"id": None})):
+        if not _wanted(own, values):
+            continue
+        label = utf8_or_bytes(values[own.label_column])
+        if not isinstance(label, (str, int)):
+            raise _wrong(own, place, f"the label {label!r} is neither a string nor a whole number")
+        text_id = str(number) if values.get("id") is None else _id(own, place, values["id"])
+        if text_id in seen:
+            raise _wrong(own, place, f"the id '{text_id}' was there before")
+        seen.add(text_id)
+        found.append((text_id, _text(own, place, values[own.text_column]), str(label)))
+    labels = {label: number for number, label in enumerate(sorted({label for _, _, label in found}))}
+    if len(labels) < 2:
+        there = f"the one label {next(iter(labels))!r}" if labels else "no row"
+        raise UsageError(f"task '{own.name}': '{masked(own.source)}' has {there}; {own.type} needs at least two labels")
+    return [Labelled(text_id, text, labels[label]) for text_id, text, label in found]
+
+
+def _sts(own: OwnTask) -> Any:
+    assert own.source is not None
+    pairs: list[dict[str, Any]] = []
+    for place, values in _rows(own, own.source, dict.fromkeys(("sentence1", "sentence2", "score", *own.where))):
+        if _wanted(own, values):
+            score = values["score"]
+            try:
+                score = float(score)
+            except (TypeError, ValueError):
+                raise _wrong(own, place, f"the score {score!r} is no number") from None
+            if score != score or abs(score) == float("inf"):
+                raise _wrong(own, place, f"the score {score!r} is not finite")
+            first, second = (_text(own, place, values[name], name) for name in ("sentence1", "sentence2"))
+            pairs.append({"sentence1": first, "sentence2": second, "score": score})
+    if len({pair["score"] for pair in pairs}) < 2:
+        raise UsageError(f"task '{own.name}': '{masked(own.source)}' has no two pairs of different score")
+    scores = [float(pair["score"]) for pair in pairs]
+    task = _task(own, AbsTaskSTS, min_score=min(scores), max_score=max(scores))
+    task.dataset = DatasetDict({"test": Dataset.from_list(pairs)})
+    return task
+
+
+def _rows(
+    own: OwnTask, source: str, required: Mapping[str, str | None], optional: Mapping[str, str | None] | None = None
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(place, values) of every row of a file; raises if the file, a column or a row cannot be read."""
+    columns = Columns(dict(required), {}, dict(optional or {}))
+    try:
+        for record in sources.records(TaskFile(source), columns):
+            if record.problem is not None:
+                raise _wrong(own, record.place, record.problem)
+            yield record.place, record.values
+    except UsageError as error:
+        message = str(error)
+        raise UsageError(message if message.startswith("task ") else f"task '{own.name}': {message}") from None
+
+
+def _new(own: OwnTask, place: str, key: str, there: Mapping[str, Any]) -> None:
+    if key in there:
+        raise _wrong(own, place, f"the id '{key}' was there before")
+
+
+def _wanted(own: OwnTask, values: Mapping[str, Any]) -> bool:
+    return all(str(utf8_or_bytes(values.get(name))) == value for name, value in own.where.items())
+
+
+def _text(own: OwnTask, place: str, value: Any, what: str = "text") -> str:
+    text, problem = usable_text(value)
+    if text is None:
+        raise _wrong(own, place, (problem or "").replace("the text", f"the {what}"))
+    return text
+
+
+def _id(own: OwnTask, place: str, value: Any) -> str:
+    found, problem = usable_id(utf8_or_bytes(value))
+    if found is None:
+        raise _wrong(own, place, str(problem))
+    return found
+
+
+def _wrong(own: OwnTask, place: str, problem: str) -> UsageError:
+    return UsageError(f"task '{own.name}': row {place}: {problem}; mend the row or leave it out")

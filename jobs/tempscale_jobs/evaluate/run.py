@@ -1,0 +1,100 @@
+"""`tempscale evaluate`, top to bottom: downstream scores under attention temperatures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tempscale_jobs import lifecycle
+from tempscale_jobs.config.evaluate import EvaluateConfig
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.evaluate import audits, cells, report, tasks
+from tempscale_jobs.evaluate.summary import Compared, summarise, write
+from tempscale_jobs.evaluate.tasks import Evaluation
+from tempscale_jobs.report.text import count
+from tempscale_jobs.runs.folder import DONE, Model, Run, load_tables
+from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.urls import masked
+from tempscale_jobs.workers import engine
+from tempscale_jobs.workers.crew import Crew
+
+_NAMED = 3
+"""Number of tasks, or of reasons for missing cells, in a sentence; evaluation.parquet has all of them."""
+
+
+def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -> Run:
+    """Score every task under every temperature, or the missing cells, and write tables, report and run.json.
+
+    Raises:
+        UsageError: the configuration, models, a task's name or the run folder cannot be used.
+        IncompleteRun: it stopped before its end or a cell is missing; the same call resumes it.
+    """
+    with journal.stage("tasks") as stage:
+        units = tuple(tasks.expand(config.tasks))
+        # Check folders and labels before the long scoring.
+        audits.against_backbones(audits.measures(config.audits), [], config.backbones)
+        engine.check_reachable(config.execution)
+        names = [unit.name for unit in units[:_NAMED]] + ["…"] * (len(units) > _NAMED)
+        stage.note = f"{count(len(units), 'task')}: {', '.join(names)}"
+    compared = Compared(config.audits, config.backbones)
+    beside = {"audits": [masked(folder) for folder in config.audits], "backbones": config.backbones}
+    with lifecycle.running(config, journal, fresh=fresh) as life:
+        run = life.run
+        _check_prompts(config, run.models)
+        evaluation = Evaluation(run, units, config.embedding, tuple(config.analysis.intervals), config.seed)
+        states = {unit.name: tasks.state(unit) for unit in units}
+        if run.complete:
+            done = run.storage.read_json(DONE)
+            _check_unchanged(config, done["tasks"], states)
+            if done["beside"] == beside:  # Otherwise tables and report are written again.
+                return run
+        missing: dict[tuple[str, str, str], str] = {}
+        with life.cluster() as cluster:
+            for model in run.models:
+                with (
+                    Crew(run, cluster, model, config.embedding) as crew,
+                    journal.stage(f"score {model.label}", evaluation.cells) as stage,
+                ):
+                    wrong = cells.work(evaluation, crew, model, stage.advance)
+                    missing |= {(model.label, temperature, task): why for (task, temperature), why in wrong.items()}
+                    stage.note = f"{evaluation.cells - len(wrong)} of {count(evaluation.cells, 'cell')}"
+        with journal.stage("tables") as stage:
+            stage.note = f"{len(summarise(evaluation, compared, missing))} tables"
+            write(evaluation, missing)
+        with journal.stage("report") as stage:
+            record = life.record(command=config.command, seed=config.seed, missing=len(missing), beside=beside, tasks=states)
+            report.render(load_tables(run.storage), record).write_to(run.storage)
+            stage.note = "report.html"
+        if missing:
+            raise IncompleteRun(_incomplete(config, missing, evaluation.cells * len(run.models)))
+    return run
+
+
+def _check_prompts(config: EvaluateConfig, models: list[Model]) -> None:
+    """Raise if prompts are configured that a model lacks: its scores would look like scores with prompts."""
+    for model in models:
+        if config.embedding.prompts == "model" and not tasks.prompts(model.name):
+            raise UsageError(
+                f"model {model.label} names no prompts in its config_sentence_transformers.json; leave out --prompts model"
+            )
+
+
+def _check_unchanged(config: EvaluateConfig, before: dict[str, Any], states: dict[str, Any]) -> None:
+    """Raise if the data of a task changed since a finished run read it."""
+    changed = sorted(name for name, state in states.items() if before.get(name) != state)
+    if changed:
+        raise UsageError(
+            f"the data of task '{changed[0]}' changed since the run in '{masked(config.out)}' read it; "
+            "start over with --fresh or choose another --out"
+        )
+
+
+def _incomplete(config: EvaluateConfig, missing: dict[tuple[str, str, str], str], cells: int) -> str:
+    """The error message on missing cells."""
+    reasons = list(dict.fromkeys(missing.values()))
+    further = len(reasons) - _NAMED
+    more = f" (and {count(further, 'further reason')}, see evaluation.parquet)" if further > 0 else ""
+    return (
+        f"{len(missing)} of {count(cells, 'cell')} {'is' if len(missing) == 1 else 'are'} missing: "
+        f"{'; '.join(reasons[:_NAMED])}{more}; tables and report in '{masked(config.out)}' "
+        "hold the others, and the same command goes on"
+    )

@@ -1,0 +1,176 @@
+"""Score one task under one temperature with mteb, and keep the score of each of its items."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mteb
+import numpy as np
+from mteb._evaluators.sklearn_evaluator import SklearnEvaluator
+from mteb.abstasks.classification import AbsTaskClassification
+from mteb.abstasks.retrieval import AbsTaskRetrieval
+from mteb.abstasks.sts import AbsTaskSTS
+
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.evaluate.mteb_model import MtebModel, Texts
+
+_RANKED = {"ndcg_at_": "ndcg_cut_", "map_at_": "map_cut_", "recall_at_": "recall_", "precision_at_": "P_"}
+"""mteb's names of a query's scores -> trec_eval's names."""
+
+_EMPTY = dict.fromkeys(("window", "right", "value", "ndcg_at_10", "ndcg_at_100", "entropy", "predicted", "gold"))
+"""The columns that only items of some types of task fill."""
+
+
+class Scored(NamedTuple):
+    """The result of one cell, with the rows of its items and of its relevant documents."""
+
+    result: dict[str, Any]
+    """mteb's TaskResult, as it is written to disk."""
+    items: list[dict[str, Any]]
+    relevant: list[dict[str, Any]]
+
+
+def score(task: Any, model: MtebModel, temperature: Temperature, keep: bool) -> Scored:
+    """Score a loaded task with `mteb.evaluate`; `keep` keeps embeddings for temperatures that differ in one role only."""
+    record = _Record(task)
+    _reseed(task)
+    model.begin(temperature, keep)
+    with tempfile.TemporaryDirectory() as folder:
+        found = mteb.evaluate(
+            model, task, cache=None, co2_tracker=False, show_progress_bar=False, prediction_folder=folder,
+            encode_kwargs={"batch_size": 512},
+        )  # fmt: skip
+        predictions = Path(folder) / task.prediction_file_name
+        predicted = json.loads(predictions.read_text("utf-8")) if predictions.is_file() else {}
+    result = found.task_results[0]
+    own = json.loads(result.model_dump_json())
+    rows = [_items(task, split, subset, model.seen, record, predicted) for split, subset in _parts(own)]
+    return Scored(own, [item for items, _ in rows for item in items], [row for _, relevant in rows for row in relevant])
+
+
+def _reseed(task: Any) -> None:
+    """Reset the task's random generators, so that its scores do not depend on earlier temperatures."""
+    for own in [task, *getattr(task, "tasks", [])]:
+        own.rng_state, own.np_rng = random.Random(own.seed), np.random.default_rng(own.seed)  # noqa: S311 - as mteb's
+
+
+def _parts(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for split, scores in result["scores"].items():
+        for row in scores:
+            yield split, row["hf_subset"]
+
+
+class _Record:
+    """Per-item scores, which mteb only averages: scores of queries, and a classifier's output."""
+
+    def __init__(self, task: Any) -> None:
+        self.queries: dict[tuple[str, str], tuple[Any, Any, Any]] = {}
+        self.labels: list[tuple[np.ndarray, np.ndarray]] = []
+        """(whether each test text is right, the entropy of the output), one pair per experiment."""
+        self.experiments = 0
+        record = self
+        if isinstance(task, AbsTaskRetrieval):
+            own = type(task).task_specific_scores
+
+            def specific(scores: Any, qrels: Any, results: Any, hf_split: str, hf_subset: str) -> Any:
+                record.queries[hf_split, hf_subset] = (scores, qrels, results)
+                return own(task, scores, qrels, results, hf_split=hf_split, hf_subset=hf_subset)
+
+            task.task_specific_scores = specific
+        elif isinstance(task, AbsTaskClassification) and type(task).evaluator is SklearnEvaluator:
+            self.experiments = task.n_experiments
+
+            class Recording(SklearnEvaluator):  # type: ignore[misc]
+                def __call__(self, train_embeddings: Any, test_embeddings: Any) -> Any:
+                    labels = super().__call__(train_embeddings, test_embeddings)
+                    right = np.asarray(labels) == np.asarray(self.eval_dataset[self.label_column_name])
+                    record.labels.append((right, _entropy(self.evaluator_model, test_embeddings)))
+                    return labels
+
+            task.evaluator = Recording
+            scores_of = type(task)._calculate_scores
+            # As arrays: scikit-learn reads a column of the data set row by row, which takes seconds each time.
+            task._calculate_scores = lambda labels, found: scores_of(task, np.asarray(labels), np.asarray(found))
+
+
+def _entropy(classifier: Any, embeddings: Any) -> np.ndarray:
+    """Entropy of each text's distribution over labels, in nats; NaN where the classifier gives no distribution."""
+    if not hasattr(classifier, "predict_proba"):
+        return np.full(len(embeddings), np.nan)
+    p = classifier.predict_proba(embeddings)
+    return np.asarray(-np.sum(p * np.log(np.clip(p, 1e-300, None)), axis=1))
+
+
+def _items(
+    task: Any, split: str, subset: str, seen: list[Texts], record: _Record, predicted: dict[str, Any]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of items and of relevant documents of one split and subset; none for task types without known items."""
+    here = {"task": task.metadata.name, "split": split, "subset": subset}
+    own = [texts for texts in seen if (texts.split, texts.subset) == (split, subset)]
+    if isinstance(task, AbsTaskRetrieval):
+        return _queries(here, own, task.metadata.main_score, *record.queries[split, subset])
+    if isinstance(task, AbsTaskClassification) and record.experiments and not task.is_cross_validation:
+        mine, record.labels = record.labels[: record.experiments], record.labels[record.experiments :]
+        return _texts(here, own[-1], _dataset(task, split, subset), mine, task.metadata.main_score), []
+    if isinstance(task, AbsTaskSTS):
+        return _pairs(here, own, _dataset(task, split, subset), predicted[subset][split]), []
+    return [], []
+
+
+def _queries(
+    here: dict[str, str], own: list[Texts], metric: str, scores: Any, qrels: Any, results: Any
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    lengths = {
+        role: {key: n for texts in own if texts.role == role for key, n in zip(texts.ids, texts.lengths, strict=True)}
+        for role in ("query", "document")
+    }
+    name = next((trec + metric.removeprefix(own) for own, trec in _RANKED.items() if metric.startswith(own)), "")
+    items, relevant = [], []
+    for query in sorted(scores):
+        got = scores[query]
+        row = _EMPTY | here | {"item": query, "tokens": lengths["query"].get(query), "value": got.get(name)}
+        items.append(row | {"ndcg_at_10": got.get("ndcg_cut_10"), "ndcg_at_100": got.get("ndcg_cut_100")})
+        # trec_eval's order: by score, ties by id, both descending.
+        ranked = sorted(results[query].items(), key=lambda pair: (pair[1], pair[0]), reverse=True)
+        place = {document: k + 1 for k, (document, _) in enumerate(ranked)}
+        for document, relevance in sorted(qrels[query].items()):
+            if relevance > 0:
+                facts_of_pair = {"query": query, "document": document, "tokens": lengths["document"].get(document)}
+                relevant.append(here | facts_of_pair | {"rank": place.get(document), "found": len(ranked)})
+    return items, relevant
+
+
+def _texts(
+    here: dict[str, str], own: Texts, data: Any, experiments: list[tuple[np.ndarray, np.ndarray]], metric: str
+) -> list[dict[str, Any]]:
+    ids, windows = (data[name] if name in data.column_names else None for name in ("id", "window"))
+    names = [str(key) for key in (range(len(data)) if ids is None else ids)]
+    if len(set(names)) < len(names):  # Repeated ids cannot match texts between temperatures.
+        names = [str(k) for k in range(len(data))]
+    right = np.array([row[0] for row in experiments]).T
+    # Only accuracy is a mean over texts; other scores have no value per text.
+    values = right.mean(1).tolist() if metric == "accuracy" else [None] * len(names)
+    entropy = np.mean([row[1] for row in experiments], axis=0)
+    columns = zip(names, own.lengths, right.tolist(), values, entropy.tolist(), windows or [False] * len(names), strict=True)
+    return [
+        _EMPTY | here | {"item": i, "tokens": n, "window": w, "right": r, "value": v, "entropy": e if e == e else None}
+        for i, n, r, v, e, w in columns
+    ]
+
+
+def _pairs(here: dict[str, str], own: list[Texts], dataset: Any, scores: dict[str, Any]) -> list[dict[str, Any]]:
+    tokens = np.sum([texts.lengths for texts in own[:2]], axis=0).tolist()
+    columns = zip(tokens, scores["cosine_scores"], dataset["score"], strict=True)
+    return [
+        _EMPTY | here | {"item": str(k), "tokens": n, "predicted": float(cosine), "gold": float(gold)}
+        for k, (n, cosine, gold) in enumerate(columns)
+    ]
+
+
+def _dataset(task: Any, split: str, subset: str) -> Any:
+    return task.dataset[subset][split] if subset in task.dataset else task.dataset[split]

@@ -1,0 +1,173 @@
+"""The tasks of an evaluation: mteb's tasks and benchmarks by name, and user-supplied ones; workers load their data."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tempscale.model.checkpoint import first_line, read_json, resolve
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.evaluate import OwnTask, Scoring, TaskFile
+from tempscale_jobs.corpus import sources
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import Model, Run, place
+from tempscale_jobs.tables.evaluate import CELLS
+
+_ALIKE = 5
+
+
+class Unit(NamedTuple):
+    """One task of a run."""
+
+    name: str
+    benchmark: str | None
+    """The benchmark that chooses its subsets; None where the user named the task."""
+    own: dict[str, Any] | None
+    """A user's `OwnTask` as plain data; None for a task of mteb."""
+    sides: bool
+    """Whether the task has queries and documents."""
+
+    @property
+    def slug(self) -> str:
+        """The name in a form that is safe in paths."""
+        return "".join(c if c.isalnum() or c in "._-" else f"%{ord(c):02x}" for c in self.name)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The run, its tasks, and the sections of the configuration that its steps read."""
+
+    run: Run
+    units: tuple[Unit, ...]
+    embedding: Scoring
+    edges: tuple[int, ...]
+    """Lower edges of the length intervals."""
+    seed: int
+
+    @property
+    def given(self) -> list[Temperature]:
+        """The run's temperatures without the grid's pairs of roles."""
+        return self.run.temperatures[: len(self.embedding.temperatures)]
+
+    def temperatures(self, unit: Unit) -> list[Temperature]:
+        """The temperatures of a task: the grid's pairs of roles only where it has two sides."""
+        return self.run.temperatures if unit.sides else self.given
+
+    @property
+    def cells(self) -> int:
+        """Number of cells of one model."""
+        return sum(len(self.temperatures(unit)) for unit in self.units)
+
+
+def folder(model: Model, temperature: Temperature, unit: Unit) -> str:
+    """The folder of a cell; `result.json` is written last."""
+    return f"{place(CELLS, model, temperature)}/task={unit.slug}"
+
+
+def expand(tasks: Sequence[str | OwnTask]) -> list[Unit]:
+    """The distinct tasks of a run in the configured order, with each benchmark replaced by its tasks.
+
+    Raises:
+        UsageError: mteb is not installed, or has no task or benchmark of a name.
+    """
+    found: dict[str, Unit] = {}
+    for task in tasks:
+        own = None
+        if isinstance(task, OwnTask):
+            library()  # A user-supplied task needs mteb, too.
+            own = Unit(task.name, None, task.model_dump(mode="json"), task.type in ("retrieval", "reranking"))
+        for unit in [own] if own is not None else _named(str(task)):
+            earlier = found.setdefault(unit.name, unit)
+            if (earlier.own is None) != (unit.own is None):
+                raise UsageError(f"task '{unit.name}' is both yours and MTEB's; give yours another name")
+    return list(found.values())
+
+
+def _named(name: str) -> list[Unit]:
+    mteb = library()
+    try:
+        return [Unit(task.metadata.name, name, None, _sides(task)) for task in mteb.get_benchmark(name).tasks]
+    except (KeyError, ValueError):
+        pass
+    try:
+        task = mteb.get_task(name)
+        return [Unit(task.metadata.name, None, None, _sides(task))]
+    except (KeyError, ValueError):
+        known = [*(b.name for b in mteb.get_benchmarks()), *(t.metadata.name for t in mteb.get_tasks())]
+        lower = {other.lower(): other for other in known}
+        alike = [lower[other] for other in difflib.get_close_matches(name.lower(), lower, _ALIKE, 0.6)]
+        hint = f"; did you mean {' or '.join(alike)}?" if alike else "; mteb.get_tasks() lists its names"
+        raise UsageError(f"MTEB has no task or benchmark '{name}'{hint} (data of your own: --task TYPE:FOLDER)") from None
+
+
+def _sides(task: Any) -> bool:
+    return str(task.metadata.type) in ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking")
+
+
+def library() -> Any:
+    """The module mteb; raises UsageError if it is not installed."""
+    try:
+        import mteb
+    except ImportError:
+        raise UsageError("tempscale evaluate needs mteb; install it: pip install 'tempscale[evaluate]'") from None
+    return mteb
+
+
+def load(unit: Unit, seed: int, tokenizer: Any, edges: Sequence[int]) -> Any:
+    """An mteb task with its data; seed, tokenizer and edges serve user-supplied data alone."""
+    if unit.own is not None:
+        from tempscale_jobs.evaluate.own_tasks import build  # It imports mteb, which may not be installed.
+
+        return build(OwnTask.model_validate(unit.own), seed, tokenizer, edges)
+    mteb = library()
+    if unit.benchmark is None:
+        task = mteb.get_task(unit.name)
+    else:
+        task = next(task for task in mteb.get_benchmark(unit.benchmark).tasks if task.metadata.name == unit.name)
+    if "text" not in task.metadata.modalities:
+        raise UsageError(f"task '{unit.name}' is about {' and '.join(task.metadata.modalities)}; only texts are embedded")
+    try:
+        task.load_data()
+    except Exception as error:  # The hub's client and each data set's script raise exceptions of many types.
+        if isinstance(error, (ConnectionError, TimeoutError)) or "offline" in str(error).lower():
+            raise UsageError(
+                f"task '{unit.name}' needs the network, which does not answer ({first_line(error)}); start the same command "
+                "again where it does, or give the data as a task of your own"
+            ) from None
+        raise UsageError(f"task '{unit.name}': its data cannot be loaded: {first_line(error)}") from None
+    return task
+
+
+def state(unit: Unit) -> dict[str, Any] | None:
+    """The state of a user-supplied task's files, which changes when they do; None for a task of the hub."""
+    if unit.own is None:
+        return None
+    names = ("source", "corpus", "queries", "qrels")
+    try:
+        return {name: sources.state(TaskFile(unit.own[name])) for name in names if unit.own[name] is not None}
+    except UsageError as error:  # The scoring of the cell reports it.
+        return {"problem": str(error)}
+
+
+def prompts(model: str) -> dict[str, str]:
+    """The prompts in a sentence-transformers folder, by name; empty where it has none."""
+    file = Path(resolve(model)) / "config_sentence_transformers.json"
+    found = read_json(file) if file.is_file() else {}
+    return {name: text for name, text in (found.get("prompts") or {}).items() if isinstance(text, str)}
+
+
+def texts(task: Any) -> Iterator[str]:
+    """The texts of a loaded task, documents before queries."""
+    parts = task.dataset.values() if task.dataset is not None else ()
+    for part in parts:
+        splits = part.values() if hasattr(part, "values") else [part]
+        for split in splits:
+            # Retrieval has a data set for each side; other types have one per split.
+            sides = [split[name] for name in ("corpus", "queries") if name in split] if isinstance(split, dict) else [split]
+            for rows in sides:
+                for name in ("text", "sentences", "sentence1", "sentence2"):
+                    if name in getattr(rows, "column_names", ()):
+                        yield from (text for text in rows[name] if isinstance(text, str) and text.strip())

@@ -1,0 +1,192 @@
+"""Test sets of a classification by length interval, like the 500 texts per interval of S1 (arXiv 2410.24200, Fig 1a, 6).
+
+A corpus seldom has enough texts of every length: its short intervals are filled up with windows of longer texts. A window
+is a run of whole words at a seeded place, with its text's label.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from tempscale.collapse.length import interval_of
+from tempscale.model.tokens import Tokenizer
+from tempscale.stats.enough import TOKENS_FOR_A_WINDOW
+from tempscale.stats.sample import keyed_hash
+
+_WORD = re.compile(r"\S+")
+_BATCH = 256
+_ROUNDS = 6
+"""Number of attempts to fit a window's end before its text is given up."""
+
+
+class Labelled(NamedTuple):
+    """A text of a classification, with the number of its label."""
+
+    id: str
+    text: str
+    label: int
+
+
+class Chosen(NamedTuple):
+    """A text to test on."""
+
+    id: str
+    """The text's id; for a window `id[first:last]`, the words first to last − 1 of that text."""
+    text: str
+    label: int
+    window: bool
+
+
+class _Split(NamedTuple):
+    """A text split into words."""
+
+    source: Labelled
+    spans: list[tuple[int, int]]
+    """Characters of each word."""
+    tokens: Int[np.ndarray, " word+1"]
+    """Tokens before each word and, last, of the whole text; estimates, since words are measured one by one."""
+
+
+class _Window(NamedTuple):
+    """The words [first, last) of a text, with the number of tokens that they should have."""
+
+    split: _Split
+    first: int
+    last: int
+    target: int
+
+    def text(self) -> str:
+        """The window as in the text, inner whitespace included."""
+        return self.split.source.text[self.split.spans[self.first][0] : self.split.spans[self.last - 1][1]]
+
+    def chosen(self) -> Chosen:
+        source = self.split.source
+        return Chosen(f"{source.id}[{self.first}:{self.last}]", self.text(), source.label, True)
+
+    def moved(self, tokens: int) -> _Window | None:
+        """The window with a better end, given its measured number of tokens; None where the text ends first."""
+        last = int(_nearest(self.split.tokens, self.split.tokens[self.last] + self.target - tokens))
+        if last == self.last:
+            last += 1 if tokens < self.target else -1
+        return self._replace(last=last) if self.first < last <= len(self.split.spans) else None
+
+
+def by_interval(
+    texts: Sequence[Labelled], tokenizer: Tokenizer, edges: Sequence[int], most: int, windows: bool, seed: int
+) -> list[Chosen]:
+    """At most `most` texts to test on from each length interval, filled up with windows of longer texts on request.
+
+    Lengths include special tokens, after truncation at `max_length`. Each longer text gives at most one window per
+    interval, perhaps beyond the part that the model sees; languages written without spaces give no windows.
+    """
+    texts = sorted(texts)  # The result does not depend on the order of the texts, not even where ids repeat.
+    measure = _Measure(tokenizer)
+    lengths = measure.tokens([text.text for text in texts])
+    interval = interval_of(lengths, edges)
+    found: list[Chosen] = []
+    for k, (low, high) in enumerate(zip(edges, [*edges[1:], tokenizer.max_length + 1], strict=True)):
+        inside = [texts[i] for i in np.flatnonzero(interval == k)]
+        own = heapq.nsmallest(most, inside, key=lambda text: (keyed_hash(text.id, seed), text))
+        found += [Chosen(*text, False) for text in sorted(own)]
+        if windows and len(own) < most:
+            longer = [texts[i] for i in np.flatnonzero(lengths >= high)]
+            found += sorted(_windows(longer, measure, low, high, most - len(own), seed))
+    return found
+
+
+class _Measure:
+    """Counts the tokens of texts exactly, and those of words approximately."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._words: dict[str, int] = {}
+        empty, one = self.tokens(["", "a"])
+        self.special, self._before = int(empty), int(one)
+
+    def tokens(self, texts: Sequence[str]) -> Int[np.ndarray, " text"]:
+        """Length of each text, as the model sees it."""
+        found: list[int] = []
+        for first in range(0, len(texts), _BATCH):
+            found += self._tokenizer(texts[first : first + _BATCH], self._tokenizer.max_length).lengths
+        return np.array(found, np.int64)
+
+    def split(self, sources: Iterable[Labelled]) -> list[_Split]:
+        """Split texts into words; each distinct word is tokenised once."""
+        spans = [(source, [match.span() for match in _WORD.finditer(source.text)]) for source in sources]
+        words = [[source.text[first:last] for first, last in own] for source, own in spans]
+        new = list({word for own in words for word in own} - self._words.keys())
+        # After another word, like most words: byte-pair tokenizers have other tokens for a word after a space.
+        counts = self.tokens([f"a {word}" for word in new]) - self._before
+        self._words.update(zip(new, counts.tolist(), strict=True))
+        return [
+            _Split(source, own, np.cumsum([0, *(self._words[word] for word in named)]))
+            for (source, own), named in zip(spans, words, strict=True)
+        ]
+
+
+def _windows(sources: Sequence[Labelled], measure: _Measure, low: int, high: int, wanted: int, seed: int) -> list[Chosen]:
+    """At most `wanted` windows of `low` to `high` − 1 tokens, each from a different text.
+
+    Each text's window depends on its id, the interval and the seed alone, not on the other texts.
+    """
+    fewest = max(low, TOKENS_FOR_A_WINDOW)
+    if fewest >= high:
+        return []
+
+    def drawn(what: str, source: Labelled) -> int:
+        # The interval is in the key, so that intervals take different texts and different parts of a shared text.
+        return keyed_hash(f"{what} {low} {source.id}", seed)
+
+    order = sorted(sources, key=lambda source: drawn("order", source))
+    found: list[Chosen] = []
+    for first in range(0, len(order), _BATCH):
+        meant: list[_Window] = []
+        for split in measure.split(order[first : first + _BATCH]):
+            target = fewest + drawn("length", split.source) % (high - fewest)
+            starts, ends = _places(split.tokens, target - measure.special, fewest - measure.special, high - measure.special)
+            if len(starts):
+                place = drawn("place", split.source) % len(starts)
+                meant.append(_Window(split, int(starts[place]), int(ends[place]), target))
+        found += [window.chosen() for window in _fitted(meant, measure, fewest, high)]
+        if len(found) >= wanted:
+            break
+    return found[:wanted]
+
+
+def _places(
+    tokens: Int[np.ndarray, " word+1"], target: int, low: int, high: int
+) -> tuple[Int[np.ndarray, " start"], Int[np.ndarray, " start"]]:
+    """First words followed by at least `target` tokens, and for each the end nearest to the target, within [low, high)."""
+    starts = np.flatnonzero(tokens[:-1] + target <= tokens[-1])
+    ends = _nearest(tokens, tokens[starts] + target)
+    count = tokens[ends] - tokens[starts]
+    fit = (count >= max(low, 1)) & (count < high)
+    return starts[fit], ends[fit]
+
+
+def _nearest(ascending: Int[np.ndarray, " word+1"], values: Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
+    """The index of the number nearest to each value; the lower of two equally near ones."""
+    above = np.searchsorted(ascending, values).clip(1, len(ascending) - 1)
+    return np.asarray(np.where(ascending[above] - values < values - ascending[above - 1], above, above - 1))
+
+
+def _fitted(meant: Sequence[_Window], measure: _Measure, low: int, high: int) -> list[_Window]:
+    """The windows that measure `low` to `high` − 1 tokens, after their ends were moved where needed, in order."""
+    found: dict[int, _Window] = {}
+    open_ = dict(enumerate(meant))
+    for _ in range(_ROUNDS):
+        counts = measure.tokens([window.text() for window in open_.values()]).tolist()
+        moved = {}
+        for (place, window), count in zip(open_.items(), counts, strict=True):
+            if low <= count < high:
+                found[place] = window
+            elif (nearer := window.moved(count)) is not None:
+                moved[place] = nearer
+        open_ = moved
+    return [found[place] for place in sorted(found)]

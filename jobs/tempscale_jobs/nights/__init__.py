@@ -1,0 +1,1 @@
+"""Nightly audits: the gate, the record of nights, baselines and comparisons."""

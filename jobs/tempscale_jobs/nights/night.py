@@ -1,0 +1,253 @@
+"""The end of a night: judge it, enter it into the record, and remove the embeddings of old nights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from tempscale_jobs.config.audit import AuditConfig
+from tempscale_jobs.config.nights import Gate, RecordOfNights, history_folder
+from tempscale_jobs.nights import gate, notify
+from tempscale_jobs.nights import record as history
+from tempscale_jobs.report.text import count
+from tempscale_jobs.runs import folder as runs
+from tempscale_jobs.runs.folder import Run
+from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.nights import GATE
+from tempscale_jobs.urls import masked, reason
+
+PRUNED = "pruned.json"
+TABLE = "tables/gate.parquet"
+_EMBEDDINGS = ("texts", "factors", "neighbours", "queries")
+_DRAWN = 30
+"""Number of nights in the charts of a report."""
+_TREND = (
+    "night", "model", "model_fingerprint", "temperature", "texts", "gate", "gate_reason", "accepted",
+    *(f"{name}_se_superpopulation" for name in ("cosine", "collapse_gap", "prefix_gap", "socm")),
+    "cosine_mean", "collapse_gap", "prefix_gap", "socm_mean",
+)  # fmt: skip
+_UNKNOWN = dict.fromkeys(("texts_added", "texts_removed", "texts_edited"))
+
+
+@dataclass(frozen=True)
+class Night:
+    """A run as a night: its checks, and where the record of nights is."""
+
+    run: Run
+    gate: Gate
+    record: RecordOfNights
+    out: str
+
+    @classmethod
+    def of(cls, run: Run, config: AuditConfig) -> Night:
+        """The night of an audit, with the sections of its configuration."""
+        return cls(run, config.gate, config.record, config.out)
+
+    @property
+    def history(self) -> Storage:
+        """The folder of the record of nights."""
+        return Storage(history_folder(self.record, self.out).rstrip("/"))
+
+    @property
+    def folder(self) -> str:
+        """The run's folder as the record names it: relative if it is next to the record, so that both can be moved."""
+        parent = self.history.root.rpartition("/")[0]
+        own = self.run.storage.root.rstrip("/")
+        if own == parent:
+            return "."
+        return own.removeprefix(f"{parent}/") if own.startswith(f"{parent}/") else masked(own)
+
+
+def close(
+    night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]], journal: Journal,
+    write_report: Callable[[dict[str, Any]], None],
+) -> bool:  # fmt: skip
+    """Judge the night, enter it into the record of nights, report the verdict, and remove old nights' embeddings.
+
+    A finished run is judged again, since its checks may have changed; its report is written and its verdict posted only if
+    the verdict changed. `record`, the content of run.json, gets `gate`, `changed_texts` and `trend`. Returns whether the
+    verdict is new.
+
+    Raises:
+        UsageError: the baseline is no finished audit.
+    """
+    before = record.get("gate")
+    with journal.stage("gate") as stage:
+        if before is None:
+            record["changed_texts"] = changed_texts(night, record)
+        record["gate"] = judge(night, record, summary)
+        enter(night, record, summary)
+        stage.note = verdict_in_words(record["gate"]) + changes_in_words(record["changed_texts"])
+    if record["gate"] != before:
+        with journal.stage("report") as stage:
+            record["trend"] = trend(night, record)
+            write_report(record)
+            stage.note = "report.html"
+        if record["gate"]["verdict"] != "none":
+            with journal.stage("tell") as stage:  # Before run.json is written: a run that dies here posts it again.
+                stage.note = notify.post_verdict(night.gate, record, night.run.storage.root)
+    if night.record.keep_embeddings is not None:
+        with journal.stage("prune") as stage:
+            stage.note = pruned(night, night.record.keep_embeddings)
+    return bool(record["gate"] != before)
+
+
+def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Judge the run and write the table `gate`; returns the verdict as an entry of run.json."""
+    run, config = night.run, night.gate
+    asked, baselines = _rows(night, record, summary), [gate.Baseline(None, "")] * len(summary)
+    if config.baseline == history.LATEST:
+        baselines = history.latest(history.load(night.history), asked)
+    elif config.baseline is not None:
+        baselines = history.of_run(config.baseline, asked)
+    rows = gate.judge(config, summary, baselines)
+    run.storage.write_table(TABLE, GATE.build_rows(rows))
+    verdict, failed = gate.verdict(rows)
+    without = [
+        (f"{row['model']} at {row['temperature']}", baseline.label)
+        for row, baseline in zip(summary, baselines, strict=True)
+        if config.baseline is not None and baseline.row is None and config.holds_for(row["temperature"])
+    ]
+    single = [
+        row["reason"] for row in rows
+        if row["verdict"] == "not comparable" and (f"{row['model']} at {row['temperature']}") not in dict(without)
+    ]  # fmt: skip
+    return {
+        "verdict": verdict,
+        "failed": failed,
+        "checks": sum(row["verdict"] != "not comparable" for row in rows),
+        "not_compared": [*(f"{what} is not compared: {why}" for what, why in without), *single],
+    }
+
+
+def verdict_in_words(judged: dict[str, Any]) -> str:
+    """The verdict in a few words."""
+    if judged["verdict"] == "none":
+        return "not checked"
+    failed, checks = len(judged["failed"]), count(judged["checks"], "check")
+    found = f"failed: {failed} of {checks}" if failed else f"passed: {checks}"
+    return f"{found}; not all is comparable" if judged["not_compared"] else found
+
+
+def changes_in_words(changed: dict[str, int | None]) -> str:
+    """The changes of the texts, to append to a line; empty where they are not known."""
+    if changed["texts_added"] is None:
+        return ""
+    texts = ", ".join(f"{changed[f'texts_{what}']:,} {what}" for what in ("added", "removed", "edited"))
+    return f"; texts since the night before: {texts}"
+
+
+def enter(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> None:
+    """Enter the run into the record of nights."""
+    history.add(night.history, _rows(night, record, summary))
+
+
+def trend(night: Night, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of the last nights of the run's series up to this night, for the charts of the report."""
+    nights = history.load(night.history).filter(pl.col("name") == night.record.name, pl.col("night") <= record["night"])
+    last = nights["night"].unique().sort().tail(_DRAWN)
+    found: list[dict[str, Any]] = nights.filter(pl.col("night").is_in(last.to_list())).select(_TREND).to_dicts()
+    return found
+
+
+def check_record(config: AuditConfig) -> None:
+    """Raise UsageError, before the long work, if the record cannot be reached or the baseline is no finished run."""
+    Storage(history_folder(config.record, config.out)).check_reachable()
+    if config.gate.baseline not in (None, history.LATEST):
+        history.baseline_run(str(config.gate.baseline))
+
+
+def changed_texts(night: Night, record: dict[str, Any]) -> dict[str, int | None]:
+    """The numbers of texts added, removed and edited since the night before; None where its texts are gone."""
+    with suppress(Exception):  # This count is an extra: a failure must not end the night.
+        return _changed_texts(night, record)
+    return dict(_UNKNOWN)
+
+
+def _changed_texts(night: Night, record: dict[str, Any]) -> dict[str, int | None]:
+    nights = history.load(night.history).filter(
+        pl.col("name") == night.record.name,
+        pl.col("run") != record["run"],
+        pl.col("folder") != night.folder,  # This run replaced the nights in its own folder.
+        pl.col("night") <= record["night"],
+    )
+    if nights.is_empty():
+        return dict(_UNKNOWN)
+    last = nights.row(-1, named=True)
+    folder = Storage(_full(night, last["folder"]))
+    if not folder.exists(runs.DONE) or folder.read_json(runs.DONE).get("run") != last["run"]:
+        return dict(_UNKNOWN)
+    before, now = _contents(folder), _contents(night.run.storage)
+    if before is None or now is None:
+        return dict(_UNKNOWN)
+    both = now.join(before, on="text_id", suffix="_before")
+    return {
+        "texts_added": len(now) - len(both),
+        "texts_removed": len(before) - len(both),
+        "texts_edited": both.filter(pl.col("content_sha") != pl.col("content_sha_before")).height,
+    }
+
+
+def pruned(night: Night, keep: int) -> str:
+    """Remove the embeddings of all but the last `keep` nights, not their tables and reports; returns the result in words."""
+    try:
+        gone = prune_record(night.history, night.record.name, keep, night.folder)
+    except Exception as error:  # Old nights must not fail a finished one.
+        return f"old nights keep their embeddings: {reason(error, night.run.storage.root)}"
+    return f"the embeddings of {count(len(gone), 'old night')} removed"
+
+
+def prune_record(record: Storage, name: str | None, keep: int, spared: str | None = None) -> list[str]:
+    """Remove the embeddings of old nights of one name, or of all names; returns the folders.
+
+    Only folders next to the record that still have the recorded run are changed, and never `spared`.
+    """
+    nights, gone = history.load(record), []
+    for _, own in nights.group_by("name", maintain_order=True):
+        if name is not None and own["name"][0] != name:
+            continue
+        kept = own["night"].unique().sort().tail(keep).to_list()
+        for row in own.unique(["folder"], keep="last", maintain_order=True).to_dicts():
+            if row["night"] in kept or row["folder"] == spared or not _is_next_to(row["folder"]):
+                continue
+            folder = Storage(_next_to(record, row["folder"]))
+            held = folder.read_json(runs.DONE).get("run") if folder.exists(runs.DONE) else None
+            if held == row["run"] and not folder.exists(PRUNED):
+                for part in _EMBEDDINGS:
+                    folder.remove(part)
+                folder.write_json(PRUNED, {"removed": list(_EMBEDDINGS), "at": runs.now()})
+                gone.append(row["folder"])
+    return gone
+
+
+def _rows(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    known = {"gate": {"verdict": "none", "failed": []}, "changed_texts": _UNKNOWN} | record
+    return history.rows(known, summary, night.folder, night.record.name)
+
+
+def _is_next_to(folder: str) -> bool:
+    return "://" not in folder and not folder.startswith("/")
+
+
+def _next_to(record: Storage, folder: str) -> str:
+    parent = record.root.rpartition("/")[0]
+    return parent if folder == "." else f"{parent}/{folder}"
+
+
+def _full(night: Night, folder: str) -> str:
+    return _next_to(night.history, folder) if _is_next_to(folder) else folder
+
+
+def _contents(storage: Storage) -> pl.DataFrame | None:
+    """Id and content digest of every text of a run; None where they were pruned."""
+    parts = storage.list("texts", ".parquet")
+    if not parts:
+        return None
+    first = parts[0].rpartition("/")[0]  # Every model and temperature has the same texts, except rejected ones.
+    mine = [name for name in parts if name.startswith(f"{first}/")]
+    return pl.concat(storage.read_frames(mine, ["text_id", "content_sha"]))

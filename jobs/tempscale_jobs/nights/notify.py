@@ -1,0 +1,86 @@
+"""Notifications of a verdict: a webhook in Slack's format, and annotations of GitHub Actions."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+from tempscale_jobs.config.nights import Gate
+from tempscale_jobs.urls import masked
+
+_SECONDS, _PAUSES = 10.0, (1.0, 5.0)
+_SHOWN_REASONS = 10
+
+
+def post_verdict(gate: Gate, record: dict[str, Any], folder: str) -> str:
+    """Post the verdict of a run, given its run.json, if the configuration asks for it; returns the result in words."""
+    verdict = record["gate"]["verdict"]
+    if verdict == "none" or gate.notify == "never" or (gate.notify == "failures" and verdict == "passed"):
+        return "nobody: not asked for"
+    mark = ":white_check_mark:" if verdict == "passed" else ":x:"
+    lines = [f"{mark} tempscale, night of {record['night']}: the gate {'held' if verdict == 'passed' else 'failed'}"]
+    return _post(gate, lines, record["gate"]["failed"], f"report: {masked(folder)}/report.html")
+
+
+def post_unfinished(gate: Gate, night: str | None, folder: str, why: str, code: int) -> str:
+    """Post that a run ended without a verdict, if verdicts are posted and there are checks; exit code 3 means incomplete."""
+    if gate.notify == "never" or not gate.asks():
+        return "nobody: not asked for"
+    of = "" if night is None else f", night of {night}"
+    return _post(
+        gate,
+        [f":warning: tempscale{of}: {'incomplete' if code == 3 else 'not run'}"],
+        [why],
+        f"run folder: {masked(folder)}",
+    )
+
+
+def github_lines(record: dict[str, Any]) -> list[str]:
+    """The verdict as annotations of GitHub Actions: one error for each failed check, or one notice."""
+    failed = record["gate"]["failed"]
+    if record["gate"]["verdict"] == "passed":
+        return [f"::notice title=tempscale::{_escaped('the gate held: ' + str(record['gate']['checks']) + ' checks')}"]
+    return [f"::error title=tempscale gate::{_escaped(reason)}" for reason in failed]
+
+
+def _post(gate: Gate, lines: list[str], reasons: Sequence[str], end: str) -> str:
+    url = os.environ.get(gate.webhook_env, "").strip()
+    if not url:
+        return f"nobody: {gate.webhook_env} is not set"
+    more = [f"and {len(reasons) - _SHOWN_REASONS} more"] if len(reasons) > _SHOWN_REASONS else []
+    text = "\n".join([*lines, *(f"• {_plain(reason)}" for reason in [*reasons[:_SHOWN_REASONS], *more]), _plain(end)])
+    if not url.startswith(("https://", "http://")):
+        return f"nobody: {gate.webhook_env} holds no http address"
+    try:
+        request = urllib.request.Request(  # noqa: S310 - the scheme was checked
+            url, json.dumps({"text": text}).encode(), {"Content-Type": "application/json"}, method="POST"
+        )
+        for pause in (*_PAUSES, None):
+            try:
+                with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
+                    return f"the webhook: {answer.status}"
+            except (urllib.error.URLError, TimeoutError) as error:
+                refused = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429
+                if refused or pause is None:
+                    raise
+                time.sleep(pause)
+    except urllib.error.HTTPError as error:
+        return f"nobody: the webhook of {gate.webhook_env} answered {error.code}"
+    except Exception as error:  # Its message may contain the address, which is a secret.
+        return f"nobody: the webhook of {gate.webhook_env} cannot be reached ({type(error).__name__})"
+    raise AssertionError("every way out is above")
+
+
+def _plain(text: str) -> str:
+    """The text with Slack's control characters escaped."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _escaped(text: str) -> str:
+    """The text escaped for the message of a workflow command."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

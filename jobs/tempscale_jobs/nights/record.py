@@ -1,0 +1,195 @@
+"""The record of nights: one small Parquet part per run, the baseline of a night, and runs accepted by the user."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.nights.gate import Baseline
+from tempscale_jobs.runs.folder import DONE, finished, load_tables, now
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
+from tempscale_jobs.tables.columns import KEY
+from tempscale_jobs.tables.nights import HISTORY
+from tempscale_jobs.urls import masked
+
+ACCEPTED = "accepted"
+LATEST = "latest"
+_SAME_SERIES = ("name", "temperature")
+_FIGURES = tuple(c.name for c in COLLAPSE_SUMMARY.columns if c not in KEY)
+
+
+def open_record(folder: str) -> Storage:
+    """Open the record in a folder of nights, in a run folder, or in its own folder; raises UsageError if there is none."""
+    storage = Storage(folder.rstrip("/") or folder)
+    storage.check_reachable()
+    for found in (Storage(f"{storage.root}/history"), storage):
+        if any(name.startswith("part-") and name.endswith(".parquet") for name in found.names()):
+            return found
+    raise UsageError(
+        f"'{masked(folder)}' holds no record of nights; give the folder of the nights, or what --history or [record] named"
+    )
+
+
+def measured(config: dict[str, Any], max_length: int) -> str:
+    """The settings that decide a figure besides corpus, model and temperature, as JSON; `config` is that of run.json."""
+    corpus, embedding, analysis = config["corpus"], config["embedding"], config["analysis"]
+    own = ("embedding_column", "length_column", "dims", "bits", "scale") if corpus.get("embedding_column") else ()
+    analysed = ("intervals", "neighbours", "socm_alpha", "socm_beta", "socm_regularization")
+    return json.dumps(
+        {"max_length": max_length}
+        | {name: corpus.get(name) for name in ("max_characters", *own)}
+        | {name: embedding.get(name) for name in ("long", "precision")}
+        | {name: analysis.get(name) for name in analysed},
+        sort_keys=True,
+    )
+
+
+def rows(record: dict[str, Any], summary: Sequence[dict[str, Any]], folder: str, name: str) -> list[dict[str, Any]]:
+    """The rows of a run for the record of nights, from its run.json and the rows of its collapse_summary."""
+    found = []
+    for row in summary:
+        model = record["models"][row["model"]]
+        found.append(
+            {
+                "run": record["run"], "night": record["night"], "name": name, "started": record["started"],
+                "finished": record["finished"], "folder": folder, "tempscale": record["tempscale"],
+                "corpus": record["corpus"]["source"], "corpus_fingerprint": record["corpus"]["fingerprint"],
+                "model_fingerprint": model["fingerprint"], "measured": measured(record["config"], model["max_length"]),
+                "gate": record["gate"]["verdict"], "gate_reason": "; ".join(record["gate"]["failed"]),
+            }
+            | {key: record["changed_texts"][key] for key in ("texts_added", "texts_removed", "texts_edited")}
+            | row
+        )  # fmt: skip
+    return found
+
+
+def add(storage: Storage, found: Sequence[dict[str, Any]]) -> None:
+    """Write the part of a run; a repeated call for the same run writes the same part."""
+    if (name := part(found)) is not None:
+        storage.write_table(name, HISTORY.build_rows(found))
+
+
+def part(found: Sequence[dict[str, Any]]) -> str | None:
+    """The file name of a run's part; None without rows."""
+    if not found:
+        return None
+    started = "".join(c for c in found[0]["started"][:19] if c.isalnum())
+    return f"part-{started}-{found[0]['run']}.parquet"
+
+
+def load(storage: Storage) -> pl.DataFrame:
+    """The rows of the record by night, the last run of each night and folder, with a column `accepted`."""
+    names = [name for name in storage.list("", ".parquet") if name.startswith("part-")]
+    empty = pl.DataFrame(pl.from_arrow(HISTORY.schema().empty_table()))
+    accepted = {name.rsplit("/", 1)[-1].removesuffix(".json") for name in storage.list(ACCEPTED, ".json")}
+    return (
+        pl.concat([empty, *storage.read_frames(names)], how="diagonal_relaxed")
+        .sort("night", "started", "run", maintain_order=True)
+        .unique(["name", "folder", "night", "model", "temperature"], keep="last", maintain_order=True)
+        .with_columns(pl.col("run").is_in(list(accepted)).alias("accepted"))
+    )
+
+
+def accept(storage: Storage, which: str) -> dict[str, Any]:
+    """Accept a run, given by id, night or folder, so that it may be the `latest` baseline; returns one of its rows.
+
+    Raises:
+        UsageError: there is no such run, or there are several.
+    """
+    record = load(storage)
+    wanted = which.rstrip("/")
+    mine = record.filter((pl.col("run") == wanted) | (pl.col("night") == wanted) | (pl.col("folder") == wanted))
+    if mine.is_empty():
+        mine = record.filter(pl.col("folder").str.split("/").list.last() == wanted.rsplit("/", 1)[-1])
+    nights = record["night"].unique().sort().to_list()
+    if mine.is_empty():
+        there = f"it holds {nights[0]} to {nights[-1]}" if nights else "it is empty"
+        raise UsageError(f"--accept '{which}' is no run of the record in '{masked(storage.root)}': {there}")
+    if mine["run"].n_unique() > 1:
+        raise UsageError(
+            f"--accept '{which}' names {mine['run'].n_unique()} runs; give the id of one: "
+            f"{', '.join(mine['run'].unique().sort())}"
+        )
+    row: dict[str, Any] = mine.row(0, named=True)
+    storage.write_json(f"{ACCEPTED}/{row['run']}.json", {"run": row["run"], "night": row["night"], "accepted": now()})
+    return row
+
+
+def latest(record: pl.DataFrame, tonight: Sequence[dict[str, Any]]) -> list[Baseline]:
+    """For each row of a night, the last earlier night of the same model and temperature that passed or was accepted."""
+    return [_latest(record, row) for row in tonight]
+
+
+def _latest(record: pl.DataFrame, row: dict[str, Any]) -> Baseline:
+    earlier = record.filter(
+        *(pl.col(key) == row[key] for key in _SAME_SERIES),
+        # Leave out the run itself and the run that it replaced.
+        (pl.col("run") != row["run"]) & ((pl.col("folder") != row["folder"]) | (pl.col("night") != row["night"])),
+        (pl.col("night") < row["night"]) | ((pl.col("night") == row["night"]) & (pl.col("started") < row["started"])),
+    )
+    if earlier.is_empty():
+        return Baseline(None, "it is the first night at this temperature, there is nothing to compare it with")
+    same = earlier.filter(pl.col("model_fingerprint") == row["model_fingerprint"])
+    if same.is_empty():
+        last = earlier.row(-1, named=True)
+        return Baseline(None, f"the model is another than on {last['night']} ({last['model']}), which is no drift")
+    alike = same.filter(pl.col("measured") == row["measured"])
+    if alike.is_empty():
+        last = same.row(-1, named=True)
+        return Baseline(None, f"it is measured otherwise than on {last['night']}: {_differences(last, row)}")
+    # A night without checks has not passed.
+    fit = alike.filter((pl.col("gate") == "passed") | pl.col("accepted"))
+    if fit.is_empty():
+        last = alike.row(-1, named=True)
+        return Baseline(None, f"no earlier night passed or was accepted; the last one, {last['night']}, was {_state(last)}")
+    found = fit.row(-1, named=True)
+    return Baseline(found, f"the night of {found['night']} (run {found['run']})")
+
+
+def baseline_run(folder: str) -> Storage:
+    """The folder of a run to compare with; raises UsageError unless it has a finished run."""
+    return finished(folder, "--baseline ", "; or say latest")
+
+
+def of_run(folder: str, tonight: Sequence[dict[str, Any]]) -> list[Baseline]:
+    """For each row of a night, the row of the same model and temperature in a finished audit."""
+    storage = baseline_run(folder)
+    record, tables = storage.read_json(DONE), load_tables(storage)
+    if "collapse_summary" not in tables:
+        command = record.get("command", "another command")
+        raise UsageError(f"--baseline '{masked(folder)}' is a run of tempscale {command}; give an audit's")
+    unknown = dict.fromkeys(_FIGURES)  # A run of an older version lacks newer columns.
+    there = [
+        unknown
+        | row
+        | {"model_fingerprint": model["fingerprint"], "measured": measured(record["config"], model["max_length"])}
+        for row in tables["collapse_summary"].to_dicts()
+        for model in [record["models"][row["model"]]]
+    ]
+    found = []
+    for row in tonight:
+        same = [other for other in there if other["temperature"] == row["temperature"]]
+        alike = [other for other in same if other["model_fingerprint"] == row["model_fingerprint"]]
+        if not alike:
+            why = "the model is another than" if same else "this temperature was not measured in"
+            found.append(Baseline(None, f"{why} {'in ' if same else ''}the baseline run {masked(folder)}"))
+        elif alike[0]["measured"] != row["measured"]:
+            found.append(Baseline(None, f"it is measured otherwise than the baseline: {_differences(alike[0], row)}"))
+        else:
+            found.append(Baseline(alike[0], f"the run {masked(folder)}"))
+    return found
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> str:
+    old, new = json.loads(before["measured"]), json.loads(after["measured"])
+    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    return ", ".join(f"{key} was {old.get(key)!r} and is {new.get(key)!r}" for key in changed)
+
+
+def _state(row: dict[str, Any]) -> str:
+    return "held to nothing" if row["gate"] == "none" else "failed by its gate"

@@ -1,0 +1,176 @@
+"""The sentences and table lines of `tempscale compare`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import polars as pl
+
+from tempscale_jobs.nights.compare import Compared, Row
+from tempscale_jobs.nights.record import measured
+from tempscale_jobs.report.text import beyond_noise, count, interval_name, labels, number, share, with_error
+from tempscale_jobs.urls import masked
+
+_TOLD_TEXTS, _TOLD_CELLS = 10, 8
+_SAME = 1e-6
+"""Differences up to this size count as none: processors of different kinds differ in the last digits."""
+
+
+def sentences(found: Compared) -> list[str]:
+    """Sentences on the differences between the runs, then on the mean cosine of each model and temperature."""
+    return [*_runs(found), *(line for place in range(len(found.pairs)) for line in _pair(found, place))]
+
+
+def _runs(found: Compared) -> list[str]:
+    a, b = found.a.record, found.b.record
+    lines = [f"A is {_named(found.a)}, B is {_named(found.b)}."]
+    models = [(one["model"], one["fingerprint"], two["model"], two["fingerprint"]) for one, two in found.pairs]
+    changed = list(dict.fromkeys((x, y) for x, old, y, new in models if old != new))
+    lines += [f"The model differs: {x} in A, {y} in B." if x != y else f"{x} has other weights in B." for x, y in changed]
+    if not changed:
+        given = not any(new for *_, new in models)
+        lines.append("The model is not known: embeddings were given." if given else "The model is the same.")
+    settings = [
+        json.loads(measured(run["config"], run["models"][row["model"]]["max_length"]))
+        for run, row in zip((a, b), found.pairs[0], strict=True)
+    ]
+    differ = [key for key in sorted({*settings[0], *settings[1]}) if settings[0].get(key) != settings[1].get(key)]
+    lines += [f"Measured differently: {key} was {settings[0].get(key)!r} and is {settings[1].get(key)!r}." for key in differ]
+    versions = [run["versions"] | {"tempscale": run["tempscale"]} for run in (a, b)]
+    newer = [k for k in sorted({*versions[0], *versions[1]}) if versions[0].get(k) != versions[1].get(k)]
+    if newer:
+        lines.append(f"Versions differ: {', '.join(f'{k} {versions[0].get(k)} → {versions[1].get(k)}' for k in newer)}.")
+    return [*lines, _corpus(found)]
+
+
+def _corpus(found: Compared) -> str:
+    a, b = (run.record["corpus"] for run in (found.a, found.b))
+    if a["fingerprint"] == b["fingerprint"]:
+        return f"The corpus is the same: {count(b['analysed'], 'text')}."
+    sizes = f"{count(a['analysed'], 'text')} in A, {count(b['analysed'], 'text')} in B"
+    changed = found.changed[0]
+    if changed["added"] is None:
+        return f"The corpus differs: {sizes}; it is not known which texts changed, because their embeddings are gone."
+    what = ", ".join(f"{changed[key]:,} {key}" for key in ("added", "removed", "edited"))
+    return f"The corpus differs: {sizes}; {what}."
+
+
+def _named(run: Any) -> str:
+    folder = masked(run.storage.root).rstrip("/").rsplit("/", 1)[-1]
+    return f"{folder} (run {run.record.get('run', '–')}, begun {run.record['started'][:10]})"
+
+
+def _pair(found: Compared, place: int) -> list[str]:
+    """Sentences on the mean cosine of one model and temperature and what changed it."""
+    a, b = found.pairs[place]
+    names = labels([a["temperature"], b["temperature"]])
+    figures = {row["figure"]: row for row in _of(found.figures, b).to_dicts()}
+    if "cosine_mean" not in figures:
+        return [f"{b['model']}: one of the runs has no pair of texts, so there is no mean cosine to compare."]
+    cosine = figures["cosine_mean"]
+    at = names[b["temperature"]]
+    if a["temperature"] != b["temperature"]:
+        at = f"{names[a['temperature']]} in A and {at} in B"
+    moved = f"{b['model']}, {at}: the mean cosine {_moved(cosine)}"
+    lines = [f"{moved}."]
+    if cosine["change_same_texts"] is not None:
+        lines.append(_same_texts(cosine, a, b))
+    cells = _of(found.intervals, b).to_dicts()
+    if cells and abs(cosine["change"]) > _SAME:
+        lines.append(_by_length(cells, found.b.record["config"]["analysis"]["intervals"]))
+    return lines
+
+
+def _moved(row: Row) -> str:
+    if abs(row["change"]) <= _SAME:
+        return f"is the same, {number(row['value_b'])}"
+    way = "rose" if row["change"] > 0 else "fell"
+    noise = "" if beyond_noise(row["change"], row["change_se"]) else ", no difference beyond the noise of two corpora"
+    values = f"from {number(row['value_a'])} to {number(row['value_b'])}"
+    return f"{way} {values}, by {with_error(row['change'], row['change_se'])}{noise}"
+
+
+def _same_texts(row: Row, a: Row, b: Row) -> str:
+    same = f"On the {count(row['same_texts'], 'text')} that are unchanged in both runs,"
+    others = [what for what, key in (("the model", "fingerprint"), ("the temperature", "temperature")) if a[key] != b[key]]
+    if not others and abs(row["change_same_texts"]) <= _SAME:
+        return (
+            f"{same} nothing moved: model and temperature are the same, so the whole change comes from texts that were "
+            "added, removed or edited."
+        )
+    what = " and ".join(others) or "the way of measuring"
+    return (
+        f"{same} {what} moved it by {with_error(row['change_same_texts'], row['change_same_texts_se'])}; "
+        f"the rest, {number(row['change_of_corpus'])}, comes from texts that were added, removed or edited."
+    )
+
+
+def _by_length(cells: list[Row], edges: list[int]) -> str:
+    by_cosine, by_lengths = (sum(cell[key] for cell in cells) for key in ("by_cosine", "by_lengths"))
+    largest = max(cells, key=lambda cell: (abs(cell["by_cosine"] + cell["by_lengths"]), -cell["interval_a"]))
+    ends = [interval_name(largest[key], edges) for key in ("interval_a", "interval_b")]
+    of = f"two texts of {ends[0]} tokens" if ends[0] == ends[1] else f"texts of {ends[0]} with texts of {ends[1]} tokens"
+    shares = f"{share(largest['pairs_share_a'])} of the pairs in A, {share(largest['pairs_share_b'])} in B"
+    most = number(largest["by_cosine"] + largest["by_lengths"])
+    return (
+        f"By length: {number(by_cosine)} of it comes from other cosines at the same lengths, {number(by_lengths)} from a "
+        f"change in how frequent the lengths are. The largest part, {most}, comes from {of} ({shares})."
+    )
+
+
+def _of(table: pl.DataFrame, row: Row) -> pl.DataFrame:
+    return table.filter((pl.col("model") == row["model"]) & (pl.col("temperature") == row["temperature"]))
+
+
+def figure_lines(found: Compared) -> list[tuple[str, list[list[str]]]]:
+    """For each model and temperature its name, and one line per figure: A, B, change, change on the same texts."""
+    tables = []
+    for _, b in found.pairs:
+        name = f"{b['model']}, {labels([b['temperature']])[b['temperature']]}"
+        lines = [
+            [
+                row["figure"], number(row["value_a"]), number(row["value_b"]),
+                "other lengths" if row["change"] is None else with_error(row["change"], row["change_se"]),
+                with_error(row["change_same_texts"], row["change_same_texts_se"]),
+            ]
+            for row in _of(found.figures, b).to_dicts()
+        ]  # fmt: skip
+        tables.append((name, lines))
+    return tables
+
+
+def interval_lines(found: Compared) -> list[tuple[str, list[list[str]]]]:
+    """For each model and temperature its name, and one line for each pair of length intervals that moved the mean most."""
+    tables, edges = [], found.b.record["config"]["analysis"]["intervals"]
+    for _, b in found.pairs:
+        cells = _of(found.intervals, b).with_columns((pl.col("by_cosine") + pl.col("by_lengths")).alias("part"))
+        most = cells.filter(pl.col("part").abs() > _SAME).sort(pl.col("part").abs(), descending=True).head(_TOLD_CELLS)
+        lines = [
+            [
+                " and ".join(dict.fromkeys(interval_name(row[key], edges) for key in ("interval_a", "interval_b"))),
+                f"{share(row['pairs_share_a'])} → {share(row['pairs_share_b'])}",
+                number(row["cosine_mean_a"]), number(row["cosine_mean_b"]), with_error(row["change"], row["change_se"]),
+                number(row["by_cosine"]), number(row["by_lengths"]),
+            ]
+            for row in most.to_dicts()
+        ]  # fmt: skip
+        tables.append((b["model"], lines))
+    return tables
+
+
+def text_lines(found: Compared) -> list[tuple[str, list[list[str]]]]:
+    """For each model and temperature its name, and one line for each text that moved most."""
+    tables = []
+    for _, b in found.pairs:
+        rows = _of(found.texts, b).head(_TOLD_TEXTS).to_dicts()
+        moved = [row for row in rows if abs(row["change"]) > _SAME]
+        lines = [
+            [
+                row["text_id"], "edited" if row["edited"] else "the same", f"{row['tokens_a']} → {row['tokens_b']}",
+                number(row["nearness_a"]), number(row["nearness_b"]), number(row["change"]),
+            ]
+            for row in moved
+        ]  # fmt: skip
+        tables.append((b["model"], lines))
+    return tables

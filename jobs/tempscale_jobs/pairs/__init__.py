@@ -1,0 +1,1 @@
+"""`tempscale pairs`: SOCM of explicit pairs of texts."""

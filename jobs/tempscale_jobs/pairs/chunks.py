@@ -1,0 +1,206 @@
+"""Split a source into deterministic chunks of pairs of usable texts, and record every row that gives no pair.
+
+A cell is one text or a list of texts; each text of column a makes a pair with each text of column b in its row. Texts of
+equal content are the same text. Chunks depend on the source and the configuration alone; `shards/index.json` is written
+last, and a resumed run does not read the source again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+from tempscale_jobs.config.pairs import Pairs
+from tempscale_jobs.corpus import sources
+from tempscale_jobs.corpus.readers import Columns, Record, utf8_or_bytes
+from tempscale_jobs.corpus.shards import Reading, Rejects, usable_id, usable_text
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import SHARDED, numbered
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.pairs import CHUNK
+from tempscale_jobs.urls import masked
+
+_ID_CHARACTERS = 24
+
+
+class Side(NamedTuple):
+    """A usable text of a pair; `element` is its place in a list, such as `[2]`, or empty."""
+
+    text_id: str
+    text: str
+    content: str
+    cut: bool
+    element: str
+
+
+class Pair(NamedTuple):
+    """Two usable texts and their place in the source."""
+
+    pair_id: str
+    place: str
+    a: Side
+    b: Side
+
+
+@dataclass
+class Counts:
+    """Rows read, pairs found, and rejections by reason, counted while the source is read."""
+
+    rows: int = 0
+    pairs: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A file of pairs below shards/: the unit of work and of resuming."""
+
+    name: str
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Index(Reading):
+    """The content of shards/index.json: the source, its chunks and the counts of its rows."""
+
+    unit: ClassVar[type] = Chunk
+    rejected_reasons: dict[str, int]
+    pairs: int
+    shards: tuple[Chunk, ...]
+
+
+def chunk(storage: Storage, asked: Pairs, out: str, on_rows: Callable[[int], None] = lambda rows: None) -> Index:
+    """Read the source once and write its chunks, unless an earlier session did; raises if it changed since then.
+
+    Raises:
+        UsageError: the source cannot be read, gives no pair, or changed since the run began.
+    """
+    state = sources.state(asked, out)
+    if storage.exists(SHARDED):
+        index = Index.load(storage)
+        sources.check_unchanged(asked, out, index.source_state)
+        return index
+    storage.remove("shards")
+    storage.remove("rejected")
+    counts, rejects = Counts(), Rejects(storage)
+    digest, chunks = hashlib.sha256(), list[Chunk]()
+    for number, pairs in enumerate(_chunks(_pairs(asked, out, counts, rejects, on_rows), asked)):
+        name = numbered("shards", number)
+        for pair in pairs:
+            ids = (pair.pair_id, pair.a.text_id, pair.b.text_id)
+            digest.update(f"{'|'.join(f'{len(i)}:{i}' for i in ids)}:{pair.a.content}:{pair.b.content}\n".encode())
+        storage.write_table(name, CHUNK.build_rows([_row(counts.pairs + k, pair) for k, pair in enumerate(pairs)]))
+        chunks.append(Chunk(name, len(pairs)))
+        counts.pairs += len(pairs)
+    rejects.flush()
+    reasons = dict(sorted(counts.reasons.items()))
+    if counts.pairs == 0:
+        reasons_text = ", ".join(f"{count} × {reason}" for reason, count in reasons.items())
+        raise UsageError(
+            f"pairs '{masked(asked.source)}' has no usable pair: {counts.rows} rows read"
+            + (f", all rejected ({reasons_text})" if reasons_text else "")
+        )
+    index = Index(
+        masked(asked.source), state, digest.hexdigest(), counts.rows, sum(reasons.values()), reasons, counts.pairs,
+        tuple(chunks),
+    )  # fmt: skip
+    storage.write_json(SHARDED, asdict(index))
+    return index
+
+
+def records(asked: Pairs, out: str) -> Iterator[Record]:
+    """The rows of the source, in order."""
+    texts: dict[str, str | None] = {asked.column_a: "--column-a", asked.column_b: "--column-b"}
+    yield from sources.records(asked, Columns(texts, {}, dict.fromkeys(("id", "id_a", "id_b"))), out)
+
+
+def _pairs(asked: Pairs, out: str, counts: Counts, rejects: Rejects, on_rows: Callable[[int], None]) -> Iterator[Pair]:
+    """The pairs of all rows; a row or text that gives none is recorded with a reason and counted."""
+    for record in records(asked, out):
+        if asked.limit is not None and counts.rows >= asked.limit:
+            return
+        counts.rows += 1
+        on_rows(1)
+        own, problem = _own_id(record)
+
+        def reject(element: str, reason: str, own: str | None = own, place: str = record.place) -> None:
+            counts.reasons[reason] += 1
+            rejects.add(own, f"{place}{element}", reason)
+
+        if record.problem is not None or problem is not None:
+            reject("", str(record.problem or problem))
+            continue
+        first = _sides(record, asked.column_a, "id_a", asked.max_characters, reject)
+        if not first:
+            continue  # The row has a reason; column b is not checked too.
+        second = _sides(record, asked.column_b, "id_b", asked.max_characters, reject)
+        for a in first:
+            for b in second:
+                element = a.element + b.element
+                yield Pair(f"{own or record.place}{element}", f"{record.place}{element}", a, b)
+
+
+def _own_id(record: Record) -> tuple[str | None, str | None]:
+    """(the row's id or None, None), or (None, the reason why the id is not usable)."""
+    value = utf8_or_bytes(record.values.get("id"))
+    return (None, None) if value is None else usable_id(value)
+
+
+def _sides(
+    record: Record, column: str, id_column: str, max_characters: int, reject: Callable[[str, str], None]
+) -> list[Side]:
+    """The usable texts of one column of a row; the others go to `reject`."""
+    content, ids = record.values.get(column), utf8_or_bytes(record.values.get(id_column))
+    listed = isinstance(content, list)
+    texts: list[Any] = content if isinstance(content, list) else [content]
+    if listed and not texts:
+        reject("", f"{column}: the list is empty")
+    if isinstance(ids, list) and not (listed and len(ids) == len(texts)):
+        reject("", f"{id_column}: {len(ids)} ids for {len(texts) if listed else 'one'} of {column}")
+        return []
+    found = []
+    for k, value in enumerate(texts):
+        element = f"[{k}]" if listed else ""
+        text, reason = usable_text(value)
+        own, bad_id = None, None
+        given = utf8_or_bytes(ids[k]) if isinstance(ids, list) else ids
+        if given is not None:
+            own, bad_id = usable_id(given)
+        if text is None or bad_id is not None:
+            reject(element, f"{column}: {reason}" if text is None else f"{id_column}: {bad_id}")
+            continue
+        if own is not None and not isinstance(ids, list):
+            own += element
+        kept = text[:max_characters]
+        sha = hashlib.sha256(kept.encode()).hexdigest()
+        found.append(Side(own or sha[:_ID_CHARACTERS], kept, sha, len(text) > max_characters, element))
+    return found
+
+
+def _chunks(pairs: Iterator[Pair], asked: Pairs) -> Iterator[list[Pair]]:
+    """Lists of consecutive pairs; a chunk ends at its limit of pairs or of characters in distinct texts."""
+    current: list[Pair] = []
+    seen: set[str] = set()
+    characters = 0
+    for pair in pairs:
+        current.append(pair)
+        for side in (pair.a, pair.b):
+            if side.content not in seen:
+                seen.add(side.content)
+                characters += len(side.text)
+        if len(current) == asked.chunk_pairs or characters >= asked.chunk_characters:
+            yield current
+            current, seen, characters = [], set(), 0
+    if current:
+        yield current
+
+
+def _row(number: int, pair: Pair) -> dict[str, Any]:
+    row: dict[str, Any] = {"pair": number, "pair_id": pair.pair_id, "place": pair.place}
+    for letter, side in (("a", pair.a), ("b", pair.b)):
+        row |= {f"text_id_{letter}": side.text_id, f"text_{letter}": side.text}
+        row |= {f"content_{letter}": side.content, f"cut_{letter}": side.cut}
+    return row

@@ -1,0 +1,58 @@
+"""`tempscale pairs`, top to bottom: SOCM of explicit pairs of texts."""
+
+from __future__ import annotations
+
+from tempscale_jobs import lifecycle
+from tempscale_jobs.config.pairs import PairsConfig
+from tempscale_jobs.corpus import sources
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.pairs import chunks, socm, summary
+from tempscale_jobs.pairs.chunks import Index
+from tempscale_jobs.runs.folder import DONE, Model, Run, commonest_reason
+from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.workers.engine import Cluster
+
+
+def pairs(config: PairsConfig, journal: Journal, *, fresh: bool = False) -> Run:
+    """Measure every pair, or the missing ones, and write tables and run.json.
+
+    Raises:
+        UsageError: the configuration, source, models or run folder cannot be used.
+        IncompleteRun: it stopped before its end; the same call resumes it.
+    """
+    with lifecycle.running(config, journal, fresh=fresh, check=lambda: _check(config, fresh)) as life:
+        run = life.run
+        with journal.stage("read the pairs") as stage:
+            if run.complete:
+                sources.check_unchanged(config.pairs, config.out, run.storage.read_json(DONE)["pairs"]["source_state"])
+                stage.note = "the run is complete: nothing to do"
+                return run
+            index = chunks.chunk(run.storage, config.pairs, config.out, stage.advance)
+            lost = f", {index.rejected:,} rejected" if index.rejected else ""
+            stage.note = f"{index.pairs:,} pairs of {index.read:,} rows{lost}"
+        with life.cluster() as cluster:
+            rejected = sum(_measure(config, run, cluster, model, index, journal) for model in run.models)
+            with journal.stage("tables") as stage:
+                stage.note = f"{len(summary.summarise(run, config.socm, index))} tables"
+        life.record(command=config.command, pairs=index.facts() | {"rejected_by_models": rejected})
+    return run
+
+
+def _check(config: PairsConfig, fresh: bool) -> None:
+    """With --fresh, raise unless the source has the configured columns and at least one row."""
+    if fresh:
+        sources.check_rows(config.pairs, config.out, chunks.records(config.pairs, config.out))
+
+
+def _measure(config: PairsConfig, run: Run, cluster: Cluster, model: Model, index: Index, journal: Journal) -> int:
+    """Measure all pairs under one model; returns the number of pairs that it cannot measure."""
+    with journal.stage(f"SOCM {model.label}", index.pairs) as stage:
+        rejected = socm.measure_pairs(run, cluster, model, config.embedding, config.socm, index, stage.advance)
+        lost = f", {rejected:,} rejected" if rejected else ""
+        stage.note = f"{index.pairs - rejected:,} pairs under τ {run.taus}{lost}"
+        if rejected == index.pairs:
+            raise UsageError(
+                f"model {model.label} gives no finite figures for any pair under all of τ {run.taus}; leave out what breaks "
+                f"it{commonest_reason(run, model)}"
+            )
+    return rejected

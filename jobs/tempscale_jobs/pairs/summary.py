@@ -1,0 +1,112 @@
+"""Parts of all chunks -> the tables and the closing lines of `tempscale pairs`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from rich.console import Console
+
+from tempscale.stats.dyads import dyadic_error
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.pairs import Value
+from tempscale_jobs.pairs.chunks import Index
+from tempscale_jobs.report.screen import print_table
+from tempscale_jobs.report.text import labels, share, with_error
+from tempscale_jobs.runs.folder import Model, Run, load_tables
+from tempscale_jobs.tables.pairs import PAIRS, PAIRS_SUMMARY, PARTIALS
+from tempscale_jobs.urls import masked
+
+
+def summarise(run: Run, value: Value, index: Index) -> dict[str, pa.Table]:
+    """Write the tables of the run; returns them by name."""
+    names = ["pair", "pair_id", "text_id_a", "text_id_b", "content_a", "content_b"]
+    heads = [run.storage.read_table(chunk.name, names) for chunk in index.shards]
+    pairs, summaries = [], []
+    for model in run.models:
+        before: np.ndarray | None = None
+        for temperature in run.temperatures:
+            parts, own = [], []
+            for number, head in enumerate(heads):
+                part = run.storage.read_table(run.part(PARTIALS, model, temperature, number))
+                parts.append(part)
+                # Both are sorted by pair; a part lacks the rejected pairs.
+                own.append(head.take(np.searchsorted(head.column("pair").to_numpy(), part.column("pair").to_numpy())))
+            part, head = pa.concat_tables(parts).combine_chunks(), pa.concat_tables(own).combine_chunks()
+            pairs.append(_pairs(run, model, temperature, part, head))
+            summaries.append(_summary(run, model, temperature, value, part, head, before))
+            before = part.column("socm").to_numpy() if before is None else before
+    tables = {"pairs": pa.concat_tables(pairs), "pairs_summary": PAIRS_SUMMARY.build_rows(summaries)}
+    for name, table in tables.items():
+        run.storage.write_table(f"tables/{name}.parquet", table)
+    return tables
+
+
+def _pairs(run: Run, model: Model, temperature: Temperature, part: pa.Table, head: pa.Table) -> pa.Table:
+    """The rows of the pairs table under one temperature."""
+    types = PAIRS.schema()
+    key = {name: pa.repeat(pa.scalar(value, types.field(name).type), part.num_rows)
+           for name, value in run.key(model, temperature).items()}  # fmt: skip
+    named = {name: head.column(name) for name in ("pair_id", "text_id_a", "text_id_b")}
+    return PAIRS.build(key | named | {name: part.column(name) for name in part.column_names})
+
+
+def _summary(
+    run: Run, model: Model, temperature: Temperature, value: Value, part: pa.Table, head: pa.Table,
+    before: np.ndarray | None,
+) -> dict[str, Any]:  # fmt: skip
+    """The summary row of one model and temperature; `before` is each pair's SOCM under the first temperature."""
+    contents = pa.concat_arrays([head.column(f"content_{letter}").combine_chunks() for letter in "ab"])
+    place = contents.dictionary_encode().indices.to_numpy()
+    first, second = place[: part.num_rows], place[part.num_rows :]
+    truncated = np.zeros(place.max() + 1, dtype=bool)
+    for letter, side in (("a", first), ("b", second)):
+        truncated[side[part.column(f"truncated_{letter}").to_numpy()]] = True
+    socm = part.column("socm").to_numpy()
+    change = None if before is None else socm - before
+    return run.key(model, temperature) | {
+        "pairs": part.num_rows,
+        "texts": len(truncated),
+        "truncated_share": float(truncated.mean()),
+        "d_mu_mean": float(part.column("d_mu").to_numpy().mean()),
+        "d_sigma_mean": float(part.column("d_sigma").to_numpy().mean()),
+        "socm_mean": float(socm.mean()),
+        "socm_se": _error(socm, first, second),
+        **{f"socm_p{share:02d}": float(np.quantile(socm, share / 100)) for share in (5, 50, 95)},
+        "socm_over_1_share": float((socm > 1).mean()),
+        "reference": None if change is None else run.temperatures[0].canonical,
+        "socm_change": None if change is None else float(change.mean()),
+        "socm_change_se": None if change is None else _error(change, first, second),
+        **value.model_dump(),
+    }
+
+
+def _error(values: np.ndarray, first: np.ndarray, second: np.ndarray) -> float | None:
+    """The standard error clustered on shared texts; None where the pairs are too few."""
+    error = dyadic_error(values, first, second)
+    return None if math.isnan(error) else error
+
+
+def close_pairs(run: Run) -> None:
+    """Print the main figures of `tempscale pairs` and the folder of its tables on standard output."""
+    console = Console()
+    summary = load_tables(run.storage)["pairs_summary"]
+    names = labels(summary["temperature"].unique(maintain_order=True))
+    for model, rows in summary.group_by("model", maintain_order=True):
+        each = rows.to_dicts()
+        lines = [["mean SOCM", *(with_error(row["socm_mean"], row["socm_se"]) for row in each)]]
+        if len(each) > 1:
+            change = [with_error(row["socm_change"], row["socm_change_se"]) for row in each]
+            lines.append([f"change from {names[each[0]['temperature']]}", *change])
+        for label, name in (("mean d_μ", "d_mu_mean"), ("mean d_Σ", "d_sigma_mean")):
+            lines.append([label, *(f"{row[name]:.4f}" for row in each)])
+        lines.append(["SOCM > 1", *(share(row["socm_over_1_share"]) for row in each)])
+        print_table(console, (str(model[0]), *(names[row["temperature"]] for row in each)), lines)
+    first = summary.row(0, named=True)
+    console.print(
+        f"\n{first['pairs']:,} pairs of {first['texts']:,} texts; ± is a 95 % interval that allows for pairs sharing texts"
+        f"\ntables  {masked(run.storage.root)}/tables/",
+        highlight=False, soft_wrap=True, markup=False,
+    )  # fmt: skip

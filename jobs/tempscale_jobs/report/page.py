@@ -1,0 +1,99 @@
+"""A template, charts and a run's record -> one self-contained HTML page, and its figures as files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import vl_convert
+
+from tempscale_jobs.report.text import count, number, share
+from tempscale_jobs.runs.storage import Storage
+
+FIGURES = "figures"
+_TEMPLATES = Path(__file__).parent / "templates"
+_WIDTH = 820
+"""Pixels of a figure in a file; on the page it is as wide as the window."""
+_PER_PIXEL = 2
+_ON_WHITE = {"background": "white", "font": "sans-serif", "view": {"stroke": None}}
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page as HTML, with the specifications of its figures."""
+
+    html: str
+    figures: dict[str, dict[str, Any]]
+    """The Vega-Lite specification of each figure, by the name of its file."""
+
+    def write_to(self, storage: Storage) -> None:
+        """Write the page, and each figure as SVG and PNG below figures/, in place of an earlier page's figures."""
+        storage.write("report.html", self.html.encode())
+        storage.remove(FIGURES)
+        for figure, spec in self.figures.items():
+            wide = spec | ({"width": _WIDTH} if spec.get("width") == "container" else {})
+            svg = vl_convert.vegalite_to_svg(wide, config=_ON_WHITE)
+            storage.write(f"{FIGURES}/{figure}.svg", svg.encode(), durable=False)
+            storage.write(f"{FIGURES}/{figure}.png", vl_convert.svg_to_png(svg, scale=_PER_PIXEL), durable=False)
+
+
+def page(
+    template: str,
+    run: dict[str, Any],
+    charts: dict[str, Any],
+    steps: dict[str, float],
+    models: Sequence[Mapping[str, Any]] = (),
+    small: Sequence[str] = (),
+    **values: Any,
+) -> Page:
+    """A page that loads nothing from outside, with all text escaped; equal input gives equal text.
+
+    `charts` are by the id of their element, which begins with a model's id; `small` ones are not written as files.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "share": share, "count": count}
+    specs = {key: chart.to_dict(validate=False) for key, chart in charts.items()}
+    html = environment.get_template(template).render(
+        run=run,
+        steps=steps,
+        config=json.dumps(run.get("config", {}), indent=2, ensure_ascii=False),
+        specs=_safe_json(specs),
+        bundle=_bundle(),
+        models=models,
+        **values,
+    )
+    names = {str(model["id"]): str(model["name"]) for model in models}
+    return Page(html, {_file(key, names): spec for key, spec in specs.items() if key not in small})
+
+
+def _file(key: str, names: Mapping[str, str]) -> str:
+    """The name of a figure's file, which begins with the model's name where there are several."""
+    place, _, figure = key.partition("-")
+    if len(names) < 2 or place not in names:
+        return figure
+    # Two names may become equal here; the place makes them distinct.
+    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', names[place])[:60]}-{place}-{figure}"
+
+
+def _safe_json(value: Any) -> str:
+    """JSON that cannot end the script element around it."""
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+@lru_cache(maxsize=1)
+def _bundle() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script."""
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")

@@ -1,0 +1,98 @@
+"""Figures, errors, shares and names as text, for reports and the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tempscale.stats.errors import Z_95
+
+_LONGEST_LABEL, _LABEL_END = 40, 15
+
+# ---------------------------------------------------------------------------------------------- numbers and names
+
+
+def number(value: float | None) -> str:
+    """A figure to three significant digits, never as 0.000 unless it is 0."""
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    if abs(value) < 0.001:
+        return "<0.001" if value > 0 else ">−0.001"
+    # From 999.5 on three digits would be written 1e+03.
+    text = f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+    return text.replace("-", "−")
+
+
+def with_error(value: float | None, error: float | None) -> str:
+    """A figure and the 95 % half-width of its error, to the same decimal place; `± ?` where the error is not known."""
+    if value is None:
+        return "–"
+    if error is None:
+        return f"{number(value)} ± ?"
+    if error == 0:
+        return number(value)
+    half = Z_95 * error
+    places = min(6, max(0, -int(f"{half:e}".split("e")[1]) + 1))
+    width = f"{half:,.{places}f}"
+    return f"{_fixed(value, places)} ± {width if float(width.replace(',', '')) else '<0.000001'}"
+
+
+def share(value: float | None) -> str:
+    """A share in per cent to one decimal; it is 0 % or 100 % only if it is exactly 0 or 1."""
+    if value is None or value in (0, 1):
+        return "–" if value is None else f"{100 * value:.0f} %"
+    text = f"{100 * value:.1f}"
+    return {"0.0": "<0.1 %", "100.0": ">99.9 %"}.get(text, f"{text} %")
+
+
+def count(n: int, noun: str) -> str:
+    """A number with its noun: `1 text`, `2,000 texts`."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def interval_name(edge: int, edges: Sequence[int]) -> str:
+    """`100–199` for the interval from 100 to the next of the configured edges, `500+` for the last."""
+    later = [e for e in edges if e > edge]
+    if not later:
+        return f"{edge}+"
+    return f"{edge}–{min(later) - 1}" if min(later) - 1 > edge else str(edge)
+
+
+def labels(temperatures: Iterable[str]) -> dict[str, str]:
+    """The label of each temperature: `τ 0.8`, a schedule's text, or the two ends of a long text.
+
+    Long texts that are equal when cut get numbers, so that equal labels mean equal temperatures.
+    """
+    short = {text: _label(text) for text in temperatures}
+    found: dict[str, str] = {}
+    for text, label in short.items():
+        alike = [other for other in short if short[other] == label]
+        found[text] = label if len(alike) == 1 else f"{label} #{alike.index(text) + 1}"
+    return found
+
+
+def beyond_noise(value: float, error: float | None) -> bool:
+    """Whether a figure differs from 0 by more than its 95 % error; a figure without an error never does."""
+    return error is not None and abs(value) > Z_95 * error
+
+
+def _fixed(value: float, places: int) -> str:
+    text = f"{value:,.{places}f}".replace("-", "−")
+    return text if text.strip("−0.,") else text.removeprefix("−")  # No minus before a figure that is rounded to 0.
+
+
+def _label(text: str) -> str:
+    try:
+        float(text)
+    except ValueError:
+        if len(text) <= _LONGEST_LABEL:
+            return text
+        return f"{text[: _LONGEST_LABEL - 1 - _LABEL_END]}…{text[-_LABEL_END:]}"
+    return f"τ {text}"
+
+
+def estimate(row: dict[str, Any], name: str) -> str:
+    """A figure of a row and the 95 % half-width of its error, for texts drawn like these."""
+    return with_error(row[name], row[f"{name.removesuffix('_mean')}_se_superpopulation"])

@@ -1,0 +1,311 @@
+"""The run folder: the identity of a run, whether it can be resumed, and its completion."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import uuid
+from collections import Counter
+from dataclasses import dataclass, replace
+from importlib import metadata
+from typing import Any
+
+import polars as pl
+
+import tempscale
+from tempscale.model import checkpoint
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.audit import AuditConfig
+from tempscale_jobs.config.command import Command
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.runs import lock
+from tempscale_jobs.runs.provenance import hide_secrets, processor, processors
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.columns import SCHEMA_VERSION
+from tempscale_jobs.urls import masked
+
+BEGUN, SHARDED, DONE = "begun.json", "shards/index.json", "run.json"
+EXCEPTIONS = "partials/exceptions"
+"""Files of one sentence each, about what may not be byte-identical to another run of the same texts."""
+TAKEOVERS = "partials/takeovers"
+"""A record of each dead run whose lock was taken over."""
+_OURS = (
+    DONE, "report.html", "figures", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards",
+    "status.json", "pruned.json",
+)  # fmt: skip
+_OURS_OF = {"evaluate": ("cells", "mteb"), "tune": ("layers.json", "measured", "temperature.json")}
+"""Names that only the runs of one command write; in the folder of another command's run they belong to somebody else."""
+_WORTH = ("cells", "layers.json", "measured/cells", f"measured/{SHARDED}", f"measured/{DONE}")
+"""The names among these that make a run worth resuming."""
+_VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "numba", "pyarrow", "ray", "polars")
+
+_FURTHER_VERSIONS = {"evaluate": ("mteb", "scikit-learn")}
+"""Further packages on which the results of a command depend."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the run."""
+
+    label: str
+    name: str
+    fingerprint: str
+    max_length: int
+
+
+GIVEN = Model("given", "given", "", 0)
+"""Replaces the model where the user supplies the embeddings."""
+
+
+def place(kind: str, model: Model | str, temperature: Temperature | None = None) -> str:
+    """The folder of one model (or its label), or of one model and temperature, below texts/, factors/, partials/…"""
+    of_model = f"{kind}/model={model if isinstance(model, str) else model.label}"
+    return of_model if temperature is None else f"{of_model}/temperature={temperature.slug}"
+
+
+def numbered(folder: str, number: int) -> str:
+    """The name of a durable part in a folder: the only place where such a name is made."""
+    return f"{folder}/part-{number:05d}.parquet"
+
+
+def part(kind: str, model: Model, temperature: Temperature | None, number: int) -> str:
+    """The name of a durable part of one model, or of one model and temperature."""
+    return numbered(place(kind, model, temperature), number)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run and its folder, without its configuration: each step gets the sections that it reads."""
+
+    storage: Storage
+    models: list[Model]
+    temperatures: list[Temperature]
+    night: str
+    """The night's date: the option's, or else the day on which the run began."""
+    complete: bool = False
+    """Whether this run is already finished in the folder."""
+
+    def place(self, kind: str, model: Model, temperature: Temperature | None = None) -> str:
+        """The folder of a model, or of a model and temperature, in texts/, factors/, partials/…"""
+        return place(kind, model, temperature)
+
+    def part(self, kind: str, model: Model, temperature: Temperature | None, number: int) -> str:
+        """The name of one durable part."""
+        return part(kind, model, temperature, number)
+
+    def below(self, name: str) -> Run:
+        """The same run in a subfolder."""
+        return replace(self, storage=Storage(f"{self.storage.root}/{name}"))
+
+    @property
+    def taus(self) -> str:
+        """The temperatures as a list for sentences."""
+        return ", ".join(temperature.canonical for temperature in self.temperatures)
+
+    def named(self, model: Model) -> str:
+        """The end of a stage's name that names the model; empty if the run has only one."""
+        return f" of {model.label}" if len(self.models) > 1 else ""
+
+    def key(self, model: Model, temperature: Temperature) -> dict[str, Any]:
+        """The columns that every table begins with."""
+        values = (model.label, temperature.canonical, temperature.tau, SCHEMA_VERSION)
+        return dict(zip(("model", "temperature", "tau", "schema_version"), values, strict=True))
+
+
+def begin(config: Command, *, fresh: bool = False) -> Run:
+    """Create the run's folder or resume the same run in it; `fresh` first removes an earlier run's files.
+
+    Raises:
+        UsageError: the folder has other contents, or a model cannot be used.
+    """
+    models = [GIVEN] if _own_embeddings(config) else find_models(config)
+    storage = Storage(config.out)
+    identity: dict[str, Any] = {
+        "config": config.identity(),
+        "models": {m.label: {"fingerprint": m.fingerprint, "max_length": m.max_length} for m in models},
+        "versions": {"tempscale": tempscale.__version__}
+        | {name: metadata.version(name) for name in (*_VERSIONS, *_FURTHER_VERSIONS.get(config.command, ()))},
+    }
+    identity["config"]["embedding"]["models"] = [m.label for m in models]
+    hide_secrets(identity["config"], config.reads)
+    if config.command != "audit":  # An audit's folder does not name its command, because audits came first.
+        identity["command"] = config.command
+    found = _begun(storage)
+    if found is not None:
+        own = _OURS_OF.get(found["identity"].get("command", "audit"), ())
+        # Until the corpus is read there is nothing worth keeping, so a mistyped --corpus does not block the folder.
+        worth = [name for name in _WORTH if name.split("/")[0] in own]
+        if fresh or not any(map(storage.exists, (SHARDED, DONE, *worth))):
+            for name in (*_OURS, *own, BEGUN):
+                storage.remove(name)
+            found = None
+    if found is None:
+        try:
+            storage.write_json(
+                BEGUN,
+                {"identity": identity, "run": uuid.uuid4().hex[:12], "started": now(), "processor": processor()},
+            )
+        except IncompleteRun as error:  # Nothing was begun, so the same command would fail again.
+            raise UsageError(
+                str(error).replace("start the same command again", "choose an --out that can be written")
+            ) from None
+    else:
+        command = found["identity"].get("command", "audit")
+        if command != config.command:
+            raise UsageError(
+                f"'{masked(config.out)}' holds a run of tempscale {command}, and this is tempscale {config.command}. "
+                "Choose another --out, or start over in this folder with --fresh"
+            )
+        differences = _differences(found["identity"], identity)
+        if differences:
+            raise UsageError(
+                f"'{masked(config.out)}' holds a different run: {'; '.join(differences)}. "
+                "Choose another --out, or start over in this folder with --fresh"
+            )
+    storage.sweep()
+    if (dead := lock.took_over(storage)) is not None:
+        seen = datetime.datetime.fromtimestamp(dead["renewed"], datetime.UTC).isoformat(timespec="seconds")
+        record = {"host": dead["host"], "process": dead["pid"], "last_seen": seen, "taken_over": now()}
+        storage.write_json(f"{TAKEOVERS}/{uuid.uuid4().hex[:12]}.json", record)
+    done = storage.exists(DONE)
+    if done:
+        storage.remove("shards")  # The process may have been killed between the two steps of `complete`.
+    begun = str(storage.read_json(BEGUN)["started"])
+    return Run(storage, models, config.temperatures(), getattr(config, "night", None) or begun[:10], done)
+
+
+def _own_embeddings(config: Command) -> bool:
+    return isinstance(config, AuditConfig) and config.corpus.embedding_column is not None
+
+
+def find_models(config: Command) -> list[Model]:
+    """Find and fingerprint the models of a run.
+
+    Raises:
+        UsageError: a model is not found, is not of a supported family, or does not allow one of the temperatures.
+    """
+    from tempscale.model.loading import check_temperatures
+    from tempscale.model.tokens import Tokenizer
+
+    models: list[Model] = []
+    for name in config.embedding.models or [checkpoint.default_model()]:
+        try:
+            folder = checkpoint.resolve(name)
+            check_temperatures(folder, config.temperatures())
+            limit = Tokenizer(folder, config.embedding.max_length).max_length
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        fingerprint = checkpoint.fingerprint(folder)
+        label = checkpoint.label(name)
+        if any(other.fingerprint == fingerprint for other in models):
+            raise UsageError(f"model '{name}' has the same files as another model of the run; give each once")
+        if any(other.label == label for other in models):
+            label = f"{label}-{fingerprint[:8]}"
+        # Workers get a folder's full path, because their working directory is another.
+        models.append(Model(label, str(folder.resolve()) if os.path.isdir(name) else name, fingerprint, limit))
+    return models
+
+
+def commonest_reason(run: Run, model: Model) -> str:
+    """The most frequent reason of a model's rejected texts, as the end of a sentence; empty if there are none."""
+    reasons: Counter[str] = Counter()
+    for name in run.storage.list(run.place("rejected", model)):
+        reasons.update(run.storage.read_table(name, ["reason"]).column("reason").to_pylist())
+    return f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
+
+
+def facts(run: Run, config: Command) -> dict[str, Any]:
+    """The facts that run.json has for every command."""
+    begun = started(run)
+    noted = [*run.storage.list(EXCEPTIONS), *run.storage.list(f"queries/{EXCEPTIONS}")]
+    exceptions = [("queries: " if name.startswith("queries/") else "") + run.storage.read_json(name) for name in noted]
+    exceptions += processors(run.storage, {begun["processor"], processor()})
+    models = {m.label: {"name": m.label, "fingerprint": m.fingerprint, "max_length": m.max_length} for m in run.models}
+    return {
+        "tempscale": tempscale.__version__,
+        "run": begun["run"],
+        "night": run.night,
+        "started": begun["started"],
+        "finished": now(),
+        "config": described(config),
+        "models": models,
+        "versions": begun["identity"]["versions"] | {"python": platform.python_version()},
+        "processor": processor(),
+        "byte_identity_exceptions": exceptions,
+        "taken_over": [run.storage.read_json(name) for name in run.storage.list(TAKEOVERS)],
+    }
+
+
+def described(config: Command) -> dict[str, Any]:
+    """The configuration as data, without secrets, so that it can be written down."""
+    data = config.model_dump(mode="json", exclude={"execution": {"address"}})  # An address may contain a secret.
+    hide_secrets(data, config.reads)
+    data["out"] = masked(data["out"])
+    if (cache := data["execution"].get("cache")) is not None:
+        data["execution"]["cache"] = masked(cache)
+    return data
+
+
+def complete(run: Run, record: dict[str, Any]) -> None:
+    """Write run.json, which marks the run as complete, and remove the shards, which only the run itself needed."""
+    run.storage.write_json(DONE, record)
+    for name in ("shards", "queries/shards"):
+        run.storage.remove(name)
+
+
+def finished(folder: str, called: str = "", mend: str = "") -> Storage:
+    """The storage of a finished run; the error begins with `called`, such as an option's name, and ends with `mend`.
+
+    Raises:
+        UsageError: the storage cannot be reached, or there is no finished run in the folder.
+    """
+    storage = Storage(folder)
+    storage.check_reachable()
+    if not storage.exists(DONE):
+        raise UsageError(f"{called}'{masked(folder)}' holds no finished run: there is no {DONE} in it{mend}")
+    return storage
+
+
+def started(run: Run) -> dict[str, Any]:
+    """The content of begun.json, such as when and on what processor the run began."""
+    begun: dict[str, Any] = run.storage.read_json(BEGUN)
+    return begun
+
+
+def now() -> str:
+    """The time in UTC, in seconds."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _begun(storage: Storage) -> dict[str, Any] | None:
+    if storage.exists(BEGUN):
+        begun: dict[str, Any] = storage.read_json(BEGUN)
+        return begun
+    if storage.is_local and os.path.isfile(storage.path("")):
+        raise UsageError(f"'{storage.root}' is a file; --out must be a folder")
+    if set(storage.names()) - {lock.NAME, "history"}:  # The record of other runs stays with --fresh too.
+        raise UsageError(f"'{masked(storage.root)}' is not empty and is no tempscale run; choose another --out")
+    return None
+
+
+def _differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """The differences between two identities, each as 'path was OLD, now NEW'."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted(set(old) | set(new))
+        return [d for key in keys for d in _differences(old.get(key), new.get(key), f"{path}.{key}".lstrip("."))]
+    return [] if old == new else [f"{path.removeprefix('config.')} was {old!r}, now {new!r}"]
+
+
+def load_tables(storage: Storage) -> dict[str, pl.DataFrame]:
+    """The tables of a finished run, by name."""
+    names = storage.list("tables", ".parquet")
+    return {
+        n.removeprefix("tables/").removesuffix(".parquet"): pl.DataFrame(pl.from_arrow(storage.read_table(n))) for n in names
+    }
+
+
+def dimensions(run: Run, model: Model, temperature: Temperature) -> int:
+    """The dimension of the embeddings in texts/."""
+    table = run.storage.read_table(run.storage.list(run.place("texts", model, temperature))[0], ["embedding"])
+    return int(table.schema.field("embedding").type.list_size)

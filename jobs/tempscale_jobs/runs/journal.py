@@ -1,0 +1,197 @@
+"""The progress of a run for people: a line for each stage, with a progress bar, or plain lines without a terminal."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from tempscale_jobs.runs import folder
+from tempscale_jobs.runs.folder import Run
+from tempscale_jobs.runs.observing import Observer, State, Unit
+
+_LOG_SECONDS = 60.0
+_SAMPLE_SECONDS, _SAMPLE_SHARE = 2.0, 0.02
+"""Memory is measured so often, or less often where measuring, which visits all pages of all processes, costs more."""
+
+
+class Stage:
+    """A stage in progress: `advance` moves its bar, and `note` becomes its closing line."""
+
+    def __init__(
+        self, name: str, total: int | None, console: Console, observers: Sequence[Observer] = (), unit: Unit | None = None
+    ) -> None:
+        self.note = ""
+        self._observers, self._unit = observers, unit
+        self._console, self._name, self._total, self._done, self._logged = console, name, total, 0, time.monotonic()
+        self._first: tuple[float, int] | None = None
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            columns: list[Any] = [
+                TextColumn("  {task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                _Rate(),
+                TimeRemainingColumn(),
+            ]
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(escape(name), total=total)
+
+    def advance(self, count: int) -> None:
+        """Add `count` to the work done."""
+        self._done += count
+        for observer in self._observers:
+            observer.progress(self._done)
+            # The first call brings the work of an earlier session, which was counted then.
+            if self._unit is not None and self._first is not None:
+                observer.count(self._unit, count)
+        if self._first is None:  # An earlier session's work is no part of the rate.
+            self._first = time.monotonic(), self._done
+        if self._bar is not None:
+            self._bar.update(self._task, advance=count)
+        elif not self._console.quiet and time.monotonic() - self._logged > _LOG_SECONDS:
+            self._logged = time.monotonic()
+            of = f" of {self._total:,}" if self._total else ""
+            line = f"  {self._name}: {self._done:,}{of}{self._pace()}"
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _pace(self) -> str:
+        """The rate and the time left; empty until something new is done."""
+        assert self._first is not None
+        seconds, done = time.monotonic() - self._first[0], self._done - self._first[1]
+        if not done or seconds <= 0:
+            return ""
+        rate = done / seconds
+        left = f", about {duration((self._total - self._done) / rate)} left" if self._total else ""
+        pace = f"{rate:,.0f}/s" if rate >= 1 else f"{60 * rate:,.1f}/min"
+        return f", {pace}{left}"
+
+    def tell(self, what: str) -> None:
+        """Show what the stage does now."""
+        for observer in self._observers:
+            observer.say("progress", what)
+        if self._bar is not None:
+            self._bar.update(self._task, description=escape(f"{self._name}: {what}"))
+        else:
+            self._console.print(f"  {self._name}: {what}", highlight=False, markup=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+class _Rate(ProgressColumn):
+    """The column of the work done per second."""
+
+    def render(self, task: Task) -> Text:
+        """The rate, empty until there is one."""
+        return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="progress.data.speed")
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.1 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class Journal:
+    """Reports the stages and keeps their seconds and peak memory for run.json."""
+
+    def __init__(self, console: Console, observers: Sequence[Observer] = ()) -> None:
+        self.console, self._observers = console, observers
+        self.outcome = ""
+        self.steps: dict[str, dict[str, Any]] = {}
+        self._memory = _PeakMemory()
+
+    def follow(self, run: Run) -> None:
+        """Make all observers follow this run."""
+        begun = folder.started(run)
+        for observer in self._observers:
+            observer.follow(begun["run"], run.night, run.storage)
+
+    def count(self, unit: Unit, number: int) -> None:
+        """Add a number of texts, pairs, rejected rows or cache hits."""
+        for observer in self._observers:
+            observer.count(unit, number)
+
+    def end(self, state: State, message: str = "") -> None:
+        """Report the end of the run."""
+        for observer in self._observers:
+            observer.end(state, message)
+
+    @contextmanager
+    def stage(self, name: str, total: int | None = None, unit: Unit | None = None) -> Iterator[Stage]:
+        """Run a stage, of `total` units if that is known; its line is printed if it ends without an error."""
+        begun = time.monotonic()
+        self._memory.reset()
+        for observer in self._observers:
+            observer.stage(name, total)
+        stage = Stage(name, total, self.console, self._observers, unit)
+        try:
+            yield stage
+        finally:
+            stage.close()
+        seconds = time.monotonic() - begun
+        self.steps[name] = {"seconds": round(seconds, 2), "peak_memory_bytes": self._memory.peak()}
+        for observer in self._observers:
+            observer.say("done", stage.note, seconds)
+        line = escape(f"{name:<28} {stage.note:<58} {seconds:7.1f} s")
+        self.console.print(f"  [green]✓[/] {line}", highlight=False, soft_wrap=True)
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The largest peak of all stages so far."""
+        return max((step["peak_memory_bytes"] for step in self.steps.values()), default=0)
+
+    def close(self) -> None:
+        """Stop measuring memory."""
+        self._memory.stop()
+
+
+class _PeakMemory:
+    """Summed PSS of this process and all its children, sampled in the background."""
+
+    def __init__(self) -> None:
+        self._peak, self._stopped = 0, threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def reset(self) -> None:
+        self._peak = 0
+
+    def peak(self) -> int:
+        self._peak = max(self._peak, summed_pss())
+        return self._peak
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        pause = _SAMPLE_SECONDS
+        while not self._stopped.wait(pause):
+            begun = time.monotonic()
+            self._peak = max(self._peak, summed_pss())
+            pause = max(_SAMPLE_SECONDS, (time.monotonic() - begun) / _SAMPLE_SHARE)
+
+
+def summed_pss() -> int:
+    """Bytes of memory of this process and its children together, with shared pages counted once."""
+    total = 0
+    for process in [psutil.Process(os.getpid()), *psutil.Process(os.getpid()).children(recursive=True)]:
+        try:
+            memory = process.memory_full_info()
+            total += getattr(memory, "pss", memory.rss)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return total

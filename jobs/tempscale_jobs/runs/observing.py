@@ -1,0 +1,180 @@
+"""The progress of a run for machines: JSON lines, a status file to poll, and metrics of the Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import suppress
+from typing import Any, Literal
+
+from typing_extensions import override
+
+from tempscale_jobs.runs.folder import DONE, now
+from tempscale_jobs.runs.storage import Storage
+
+STATUS = "status.json"
+_STATUS_SECONDS = {True: 5.0, False: 30.0}
+"""How often a stage writes the status file, remotely (False) and locally (True)."""
+_LINE_SECONDS = 30.0
+
+Unit = Literal["texts", "pairs", "rejected", "cache_hits"]
+State = Literal["running", "complete", "incomplete", "failed"]
+
+
+class Observer:
+    """Receives the progress of a run and keeps the current stage; subclasses report it."""
+
+    def __init__(self) -> None:
+        self.run: str | None = None
+        self.night: str | None = None
+        self.name: str | None = None
+        self.done = 0
+        self.total: int | None = None
+
+    def follow(self, run: str, night: str, storage: Storage) -> None:
+        """Follow this run from now on."""
+        if self.run is None:  # A run may have another one inside it.
+            self.run, self.night = run, night
+
+    def stage(self, name: str, total: int | None) -> None:
+        """A stage begins."""
+        self.name, self.done, self.total = name, 0, total
+
+    def progress(self, done: int) -> None:
+        """The amount `done` of the stage so far."""
+        self.done = done
+
+    def count(self, unit: Unit, number: int) -> None:
+        """Add a number of texts, pairs, rejected rows or cache hits."""
+
+    def say(self, event: str, message: str, seconds: float | None = None) -> None:
+        """Report the end of a stage or another event."""
+
+    def end(self, state: State, message: str) -> None:
+        """The run ended."""
+
+
+class JsonLines(Observer):
+    """Prints JSON objects to standard error, one in a line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told = 0.0
+
+    @override
+    def stage(self, name: str, total: int | None) -> None:
+        super().stage(name, total)
+        self._told = time.monotonic()
+        self.say("begin", "")
+
+    @override
+    def progress(self, done: int) -> None:
+        super().progress(done)
+        if time.monotonic() - self._told >= _LINE_SECONDS:
+            self._told = time.monotonic()
+            self.say("progress", "")
+
+    @override
+    def say(self, event: str, message: str, seconds: float | None = None) -> None:
+        line: dict[str, Any] = {"time": now(), "run": self.run, "night": self.night, "stage": self.name, "event": event}
+        if self.total is not None or self.done:
+            line |= {"done": self.done, "total": self.total}
+        if seconds is not None:
+            line["seconds"] = round(seconds, 2)
+        print(json.dumps(line | ({"message": message} if message else {}), ensure_ascii=False), file=sys.stderr, flush=True)
+
+    @override
+    def end(self, state: State, message: str) -> None:
+        self.name, self.done, self.total = None, 0, None
+        self.say(state, message)
+
+
+class StatusFile(Observer):
+    """Writes `status.json` in the run folder, to be polled; it is no part of the run's results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._storage: Storage | None = None
+        self._started, self._written = now(), 0.0
+
+    @override
+    def follow(self, run: str, night: str, storage: Storage) -> None:
+        super().follow(run, night, storage)
+        # The status file of a complete run already says how it ended.
+        if self._storage is None and not storage.exists(DONE):
+            self._storage = storage
+            self._write("running", "")
+
+    @override
+    def stage(self, name: str, total: int | None) -> None:
+        super().stage(name, total)
+        self._write("running", "")
+
+    @override
+    def progress(self, done: int) -> None:
+        super().progress(done)
+        if self._storage is not None and time.monotonic() - self._written >= _STATUS_SECONDS[self._storage.is_local]:
+            self._write("running", "")
+
+    @override
+    def end(self, state: State, message: str) -> None:
+        self._write(state, message)
+
+    def _write(self, state: State, message: str) -> None:
+        if self._storage is None:
+            return
+        self._written = time.monotonic()
+        status = {
+            "run": self.run, "night": self.night, "state": state, "stage": self.name, "done": self.done, "total": self.total,
+            "started": self._started, "updated": now(), "message": message,
+        }  # fmt: skip
+        with suppress(Exception):  # The run itself reports a folder that cannot be written.
+            self._storage.write_json(STATUS, status, durable=False)
+
+
+class RayMetrics(Observer):
+    """Publishes counters and the stage as Ray metrics, which Prometheus can read, while Ray runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._metrics: dict[str, Any] = {}
+
+    @override
+    def stage(self, name: str, total: int | None) -> None:
+        before = self.name
+        super().stage(name, total)
+        if before is not None:
+            self._set(before, 0)
+        self._set(name, 1)
+
+    @override
+    def count(self, unit: Unit, number: int) -> None:
+        with suppress(Exception):  # A failing metric must not end the run.
+            if number and (counter := self._metric(unit)) is not None:
+                counter.inc(number, {"run": self.run or ""})
+
+    @override
+    def end(self, state: State, message: str) -> None:
+        if self.name is not None:
+            self._set(self.name, 0)
+
+    def _set(self, stage: str, value: int) -> None:
+        with suppress(Exception):
+            if (gauge := self._metric("stage")) is not None:  # Ray's labels are ASCII.
+                name = stage.replace("τ", "tau").encode("ascii", "replace").decode()
+                gauge.set(value, {"run": self.run or "", "stage": name})
+
+    def _metric(self, name: str) -> Any:
+        ray = sys.modules.get("ray")
+        if ray is None or not ray.is_initialized():
+            return None
+        if name not in self._metrics:
+            from ray.util import metrics
+
+            if name == "stage":
+                self._metrics[name] = metrics.Gauge("tempscale_stage", "1 for the stage under way", ("run", "stage"))
+            else:
+                what = f"{name.replace('_', ' ')} of tempscale runs"
+                self._metrics[name] = metrics.Counter(f"tempscale_{name}_total", what, ("run",))
+        return self._metrics[name]

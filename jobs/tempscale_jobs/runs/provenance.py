@@ -1,0 +1,57 @@
+"""The origin of a run, as it is written down: kinds of processor, and sources without secrets."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from typing import Any
+
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.urls import masked
+
+PROCESSORS = "partials/processors"
+"""The kinds of processor that worked on a run, by step; the last digits depend on them."""
+
+
+def processor() -> str:
+    """The name of this machine's processor, on which the last bits of a product depend."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    return f"{platform.machine()} {names[0] if names else platform.processor()}".strip()
+
+
+def note_processor(storage: Storage, name: str, step: str) -> None:
+    """Record a kind of processor that works on a step of the run."""
+    file = f"{PROCESSORS}/{step}/{hashlib.sha256(name.encode()).hexdigest()[:12]}.json"
+    if not storage.exists(file):
+        storage.write_json(file, name)
+
+
+def processors(storage: Storage, of_driver: set[str]) -> list[str]:
+    """A sentence for each step on which several kinds of processor worked."""
+    found = []
+    for step, own in (("embedded", set[str]()), ("computed", of_driver)):
+        noted = [*storage.list(f"{PROCESSORS}/{step}"), *storage.list(f"queries/{PROCESSORS}/{step}")]
+        names = own | {storage.read_json(name) for name in noted}
+        if len(names) > 1:
+            found.append(f"{step} on {len(names)} kinds of processor: {'; '.join(sorted(names))}")
+    return found
+
+
+def hide_secrets(config: dict[str, Any], reads: str) -> None:
+    """Remove the secrets from all URLs in a configuration."""
+    for section, name in (("gate", "baseline"), ("record", "history")):
+        if isinstance(config.get(section), dict) and config[section][name] is not None:
+            config[section][name] = masked(config[section][name])
+    if isinstance(config.get("audits"), list):
+        config["audits"] = [masked(folder) for folder in config["audits"]]
+    sections: list[Any] = []
+    for key in dict.fromkeys((reads, "corpus", "queries")):
+        sections += config[key] if isinstance(config.get(key), list) else [config.get(key)]
+    for section in sections:
+        for name in ("source", "corpus", "queries", "qrels"):
+            if isinstance(section, dict) and isinstance(section.get(name), str):
+                section[name] = masked(section[name])

@@ -1,0 +1,211 @@
+"""Read, write and list files, local or remote (fsspec).
+
+A file appears whole or not at all: locally a temporary file is renamed; remotely one PUT is made and its size checked.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.urls import masked, reason
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+_READERS = 16
+_TEMPORARY = ".writing-"
+
+
+class Storage:
+    """The files in one folder, named by paths relative to it; small, because it is sent to workers."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root if "://" in root else os.path.abspath(os.path.expanduser(root))
+
+    def __reduce__(self) -> tuple[type[Storage], tuple[str]]:
+        return Storage, (self.root,)
+
+    @cached_property
+    def _fs(self) -> tuple[Any, str]:
+        try:
+            # Never cache listings, because other processes write too.
+            fs, path = fsspec.core.url_to_fs(self.root, **({} if self.is_local else {"use_listings_cache": False}))
+        except (ImportError, ValueError) as error:
+            raise UsageError(f"'{masked(self.root)}' cannot be opened: {reason(error, self.root)}") from None
+        return fs, path.rstrip("/")
+
+    def check_reachable(self) -> None:
+        """Raise a UsageError if a remote storage does not exist, cannot be reached or gets no credentials."""
+        try:
+            if not self.is_local:
+                self.exists("")
+        except UsageError:
+            raise
+        except Exception as error:  # Every storage has its own exceptions.
+            raise UsageError(f"'{masked(self.root)}' cannot be opened: {reason(error, self.root)}") from None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the folder is on this machine's file system."""
+        return "://" not in self.root or self.root.startswith("file://")
+
+    def path(self, name: str) -> str:
+        """The full path of a name."""
+        return f"{self._fs[1]}/{name}" if name else self._fs[1]
+
+    def exists(self, name: str) -> bool:
+        """Whether the file or folder exists."""
+        return bool(self._fs[0].exists(self.path(name)))
+
+    def names(self) -> list[str]:
+        """The names of the files and folders directly in the folder; empty if it does not exist."""
+        fs, root = self._fs
+        if not fs.exists(root):
+            return []
+        found = (file.rstrip("/").rsplit("/", 1)[-1] for file in fs.ls(root, detail=False) if file.rstrip("/") != root)
+        return sorted(name for name in found if not name.startswith(_TEMPORARY))
+
+    def list(self, folder: str, suffix: str = "") -> list[str]:
+        """The sorted names of all finished files below a folder."""
+        fs, root = self._fs
+        if not fs.exists(self.path(folder)):
+            return []
+        names = [
+            os.path.relpath(file, root) if self.is_local else file[len(root) + 1 :] for file in fs.find(self.path(folder))
+        ]
+        return sorted(n for n in names if n.endswith(suffix) and not n.rsplit("/", 1)[-1].startswith(_TEMPORARY))
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file."""
+        return bytes(self._fs[0].cat_file(self.path(name)))
+
+    def write(self, name: str, data: bytes, durable: bool = True) -> None:
+        """Write a file whole or not at all; a `durable` file survives a crash of the machine, not only of this process.
+
+        Raises:
+            IncompleteRun: the disk is full or the folder cannot be written.
+        """
+        fs, _ = self._fs
+        target = self.path(name)
+        try:
+            if not self.is_local:
+                fs.pipe_file(target, data)
+                if fs.info(target)["size"] != len(data):
+                    raise IncompleteRun(f"'{target}' was not written whole; start the same command again")
+                return
+            with _temporary(target, data, durable) as temporary:
+                os.replace(temporary, target)
+        except OSError as error:
+            reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+            raise IncompleteRun(f"cannot write '{target}': {reason}; mend that and start the same command again") from None
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a file unless it exists, as one atomic step; return whether this process created it.
+
+        Raises:
+            NotImplementedError: the storage has no such step.
+        """
+        fs, _ = self._fs
+        target = self.path(name)
+        if self.is_local:
+            with _temporary(target, data, durable=False) as temporary:
+                try:
+                    os.link(temporary, target)
+                except FileExistsError:
+                    return False
+            return True
+        try:
+            fs.pipe_file(target, data, mode="create")
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if "PreconditionFailed" in str(error) or "At least one of the pre-conditions" in str(error):
+                return False  # Some stores answer this if the file exists.
+            raise
+        except (TypeError, ValueError):
+            raise NotImplementedError(f"'{masked(self.root)}' is on a storage without such a step") from None
+        return True
+
+    def remove(self, name: str) -> None:
+        """Remove a file or folder, if it exists."""
+        if self.exists(name):
+            self._fs[0].rm(self.path(name), recursive=True)
+
+    def sweep(self, seconds: float = 0.0) -> None:
+        """Remove the unfinished files of killed writers that have not changed for `seconds`."""
+        fs, _ = self._fs
+        if self.is_local and fs.exists(self.path("")):
+            for file in fs.find(self.path("")):
+                if os.path.basename(file).startswith(_TEMPORARY):
+                    with suppress(FileNotFoundError):  # A live writer has renamed it.
+                        if time.time() - os.path.getmtime(file) >= seconds:
+                            os.unlink(file)
+
+    def read_table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read a Parquet file, or some of its columns."""
+        with self._fs[0].open(self.path(name), "rb") as stream:
+            return pq.read_table(stream, columns=None if columns is None else [*columns])
+
+    def read_frames(self, names: Sequence[str], columns: Sequence[str] | None = None) -> Sequence[pl.DataFrame]:
+        """Read many small parts at the same time; return them in the given order."""
+        import polars as pl
+
+        with ThreadPoolExecutor(_READERS) as pool:
+            tables = pool.map(lambda name: self.read_table(name, columns), names)
+            return [pl.DataFrame(pl.from_arrow(table)) for table in tables]
+
+    def rows(self, name: str) -> int:
+        """The number of rows of a Parquet file, from its footer."""
+        with self._fs[0].open(self.path(name), "rb") as stream:
+            return int(pq.ParquetFile(stream).metadata.num_rows)
+
+    def size(self, name: str) -> int:
+        """The size of a file in bytes."""
+        return int(self._fs[0].size(self.path(name)))
+
+    def write_table(self, name: str, table: pa.Table, compression: str = "zstd") -> None:
+        """Write a Parquet file; equal tables give equal bytes."""
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression=compression, write_statistics=True)
+        self.write(name, sink.getvalue().to_pybytes())
+
+    def read_json(self, name: str) -> Any:
+        """Read a JSON file."""
+        return json.loads(self.read(name))
+
+    def write_json(self, name: str, value: Any, durable: bool = True) -> None:
+        """Write a JSON file with keys in the given order."""
+        self.write(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode(), durable)
+
+
+@contextmanager
+def _temporary(target: str, data: bytes, durable: bool) -> Iterator[str]:
+    """Write a temporary file next to the target and yield its name; remove it at the end, unless it was renamed."""
+    folder = os.path.dirname(target)
+    os.makedirs(folder, exist_ok=True)
+    temporary = os.path.join(folder, f"{_TEMPORARY}{uuid.uuid4().hex}")
+    try:
+        with open(temporary, "wb") as stream:
+            stream.write(data)
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
+        yield temporary
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)

@@ -1,0 +1,257 @@
+"""What `tempscale submit` sends: a command, read by our own command line before anything travels, and its name."""
+
+from __future__ import annotations
+
+import datetime
+import glob
+import hashlib
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tempscale_jobs.config.audit import AuditConfig
+from tempscale_jobs.config.command import Command
+from tempscale_jobs.config.diagnose import DiagnoseConfig
+from tempscale_jobs.config.evaluate import EvaluateConfig, task_names
+from tempscale_jobs.config.nights import NIGHT, checked_night, filled
+from tempscale_jobs.config.option import setting_at
+from tempscale_jobs.config.pairs import PairsConfig
+from tempscale_jobs.config.tune import TuneConfig
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.submit.packing import FOLDER, Packed, pack
+from tempscale_jobs.urls import masked
+
+COMMANDS: dict[str, type[Command]] = {
+    kind.command: kind for kind in (AuditConfig, PairsConfig, DiagnoseConfig, EvaluateConfig, TuneConfig)
+}
+"""Commands that write a run folder and resume where they stopped: those that a job may run, with their configurations."""
+_FOUND = f"i.find_spec({FOLDER!r}).submodule_search_locations"
+"""Where the working directory lies on a node. Ray's own `working_dir` would be unpacked anew, under the driver's feet, by
+each node that shares a disk with the head; its `py_modules` are not."""
+_WRITTEN = ("out", "execution.cache", "record.history")
+"""Folders that must outlive a job, by their place in a configuration."""
+_READ = ("source", "corpus", "queries", "qrels", "models", "audits", "baseline")
+"""Where a configuration may name what a run reads."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A command as a job."""
+
+    command: str
+    arguments: tuple[str, ...]
+    night: str
+    identifier: str
+    """The submission id of the first attempt."""
+    packed: Packed | None
+    """What travels with it; nothing where it names no file."""
+    image_code: bool
+    """Whether the cluster's own tempscale runs."""
+
+    @property
+    def entrypoint(self) -> str:
+        """What the head's shell runs."""
+        python = ["python", "-P"]  # -P: a folder of this name in the working directory is not this package.
+        run = shlex.join(["exec", *python, "-m", "tempscale_jobs", self.command, *self.arguments])
+        # Python without this package, or without what it stands on, would end with 1, which is a failed gate's.
+        if self.packed is None:
+            return f"{shlex.join([*python, '-c', 'import tempscale_jobs.cli.app'])} || exit 2; {run}"
+        find = shlex.join([*python, "-c", f"import tempscale_jobs.cli.app, importlib.util as i; print(*{_FOUND})"])
+        return f'files=$({find}) && cd "$files" || exit 2; {run}'
+
+
+def read(context: Any, night: str | None, working_dir: Path | None, image_code: bool) -> Submission:
+    """The submission of a command whose options are parsed, the context of typer; --night, --working-dir, --image-code."""
+    command, given = context.info_name, context.params
+    if given.get("plan"):
+        raise UsageError("--plan estimates and stops: give it to the command without submit")
+    night = _night(night, given.get("night"))
+    knows_night = "night" in given  # Any other command gets the date where its arguments have {night}.
+    dated = given | {"night": night} if knows_night else {name: _filled(value, night) for name, value in given.items()}
+    config = COMMANDS[command].read(dated)
+    _check_folders(config, knows_night)
+    packed = _packed(given, working_dir, image_code)
+    _check_files(config.model_dump(mode="json"), packed)
+
+    def sent(value: Any) -> str:
+        if isinstance(value, Path):
+            return _name_there(value, packed)
+        return str(value) if knows_night else filled(str(value), night)
+
+    arguments = _arguments(context, sent)
+    for argument in arguments:
+        if masked(argument) != argument:
+            raise UsageError(
+                f"'{masked(argument)}' holds a password or token, and all who see a cluster see the arguments of its jobs; "
+                "give the cluster its credentials by environment, or write the address into the configuration file"
+            )
+    more = ["--night", night] if knows_night and given["night"] is None else []
+    if given.get("address") is None:
+        more += ["--address", "auto"]
+    return Submission(command, (*arguments, *more), night, _identifier(config, night), packed, image_code)
+
+
+def _filled(value: Any, night: str) -> Any:
+    """A parameter with the night's date in place of {night}."""
+    if isinstance(value, (list, tuple)):
+        return [_filled(one, night) for one in value]
+    return filled(value, night) if isinstance(value, str) else value
+
+
+def _night(outer: str | None, inner: str | None) -> str:
+    if outer is not None and inner is not None and outer != inner:
+        raise UsageError(f"--night {outer} and --night {inner} are two nights; give one")
+    night = outer or inner
+    try:
+        return checked_night(night) or datetime.datetime.now(datetime.UTC).date().isoformat()
+    except ValueError:
+        raise UsageError(f"--night '{night}' is no date; write it as 2026-11-22") from None
+
+
+def _packed(given: dict[str, Any], working_dir: Path | None, image_code: bool) -> Packed | None:
+    """The working directory: the one that is given, else the configuration's."""
+    values = [one for value in given.values() for one in (value if isinstance(value, (list, tuple)) else [value])]
+    files = [value for value in values if isinstance(value, Path)]
+    if working_dir is not None:
+        if not working_dir.is_dir():
+            raise UsageError(f"--working-dir '{working_dir}' is no folder of this machine")
+        return pack(Path(os.path.abspath(working_dir)))
+    if image_code:
+        if any(not path.is_absolute() for path in files):
+            raise UsageError(
+                f"'{files[0]}' does not travel with --image-code; give its full path in the image, or --working-dir DIR"
+            )
+        return None
+    if isinstance(given.get("config"), Path):
+        return pack(Path(os.path.abspath(given["config"])).parent)
+    if files:
+        raise UsageError(f"'{files[0]}' has to travel with the job; give --working-dir with a folder that holds it")
+    return None
+
+
+def _name_there(file: Path, packed: Packed | None) -> str:
+    """What a file is called where the job runs.
+
+    Raises:
+        UsageError: it does not travel.
+    """
+    if packed is None:
+        return str(file)
+    full = Path(os.path.abspath(file))  # Links are kept: Kubernetes mounts a file as a link into a hidden folder.
+    if not full.is_relative_to(packed.folder):
+        raise UsageError(
+            f"'{file}' is not below the working directory '{packed.folder}'; give one that holds it: --working-dir"
+        )
+    name = full.relative_to(packed.folder).as_posix()
+    if not packed.holds(name):
+        raise packed.unsent(str(file))
+    return name
+
+
+def _arguments(context: Any, sent: Callable[[Any], str]) -> tuple[str, ...]:
+    """The arguments that were given, written anew, each value as `sent` writes it."""
+    positional, options = list[str](), list[str]()
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name)
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[parameter.name]
+        if parameter.param_type_name == "argument":
+            positional.append(sent(value))
+        elif isinstance(value, bool):
+            options.append((parameter.opts if value else parameter.secondary_opts)[0])
+        else:
+            for one in value if parameter.multiple else [value]:
+                options += [max(parameter.opts, key=len), *map(sent, one if isinstance(one, tuple) else [one])]
+    return (*positional, *options)
+
+
+def _check_folders(config: Command, knows_night: bool) -> None:
+    """Raise where a folder that must outlive the job would be in the job's own directory."""
+    data = config.model_dump(mode="json")
+    for place in _WRITTEN:
+        section, _, name = place.rpartition(".")
+        value = ((data.get(section) or {}) if section else data).get(name)
+        if not isinstance(value, str):
+            continue
+        setting = setting_at(type(config), tuple(place.split(".")))
+        name = place if setting is None else setting.named()
+        if NIGHT in value and not knows_night:
+            raise UsageError(f"{name} '{value}': this command fills in {NIGHT} only where --out has it on the command line")
+        if _is_relative(value):
+            raise UsageError(
+                f"{name} '{value}' would be in the job's own directory and be lost with it; give the full path of a folder "
+                "that all machines of the cluster share, or object storage such as s3://BUCKET/nights/{night}"
+            )
+
+
+def _check_files(config: dict[str, Any], packed: Packed | None) -> None:
+    """Raise where what the run reads lies on this machine and does not travel."""
+    for path in _read_by(config):
+        inside = [] if packed is None else _matches(path, packed.folder)
+        if packed is not None and inside:
+            if not any(map(packed.holds, inside)):
+                raise packed.unsent(path)
+        elif _matches(path, Path.cwd()):
+            raise UsageError(
+                f"'{path}' lies on this machine and does not travel; put it on a shared folder or object storage, or into "
+                "the working directory (--working-dir) and call it as it is called there"
+            )
+
+
+def _read_by(config: Any, key: str = "") -> Iterator[str]:
+    """Relative paths, or what may be one, of what the run reads."""
+    if isinstance(config, dict):
+        for name, value in config.items():
+            yield from _read_by(value, name)
+    elif isinstance(config, list):
+        for value in config:
+            yield from _read_by(value, key)
+    elif isinstance(config, str) and key in _READ and _is_relative(config):
+        yield config
+
+
+def _is_relative(path: str) -> bool:
+    return "://" not in path and not path.startswith(("/", "~", "hf:", "docstrings:"))
+
+
+def _matches(path: str, folder: Path) -> list[str]:
+    """What a relative path or glob stands for in a folder, as names there."""
+    if any(magic in path for magic in "*?["):
+        return glob.glob(path, root_dir=folder, recursive=True)
+    return [os.path.normpath(path)] if (folder / path).exists() else []
+
+
+def _identifier(config: Command, night: str) -> str:
+    """One name for a corpus, what is done with it and a night; no secret goes into it."""
+    identity = {"command": config.command, "config": config.identity(), "out": config.out, "night": night}
+    digest = hashlib.sha256(json.dumps(_without_secrets(identity), sort_keys=True).encode()).hexdigest()[:8]
+    slug = re.sub(r"[^a-z0-9]+", "-", _title(config, night).lower()).strip("-")[:24].strip("-")
+    return f"tempscale-{slug or config.command}-{night}-{digest}"
+
+
+def _title(config: Command, night: str) -> str:
+    """What the run is about in a few words: the name of its record, or the last word of its source."""
+    if name := getattr(getattr(config, "record", None), "name", ""):
+        return str(name)
+    section = getattr(config, config.reads, None) or getattr(config, "corpus", None)
+    if isinstance(section, list):
+        return "-".join(task_names(section))
+    source = masked(str(getattr(section, "source", ""))).replace(NIGHT, "").replace(night, "")
+    if source.startswith("hf:"):
+        return source.split(":")[1].rpartition("/")[2]
+    words = [word for word in re.split(r"[/:]+", source) if word.strip(".") and "*" not in word]
+    return words[-1].split(".")[0] if words else ""
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_secrets(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(inner) for inner in value]
+    return masked(value) if isinstance(value, str) else value

@@ -1,0 +1,1 @@
+"""The Arrow schema of every table, one file for each command."""

@@ -1,0 +1,277 @@
+"""The Arrow schemas of an audit's tables: the type, unit and meaning of each column.
+
+`docs/tables.md` is generated from it.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tempscale_jobs.tables.columns import BIG, BOOL, FLOAT, INT, KEY, TEXT, Column, Table, with_error
+
+_CELL = (
+    Column("interval_a", INT, "tokens", "lower edge of one text's length interval"),
+    Column("interval_b", INT, "tokens", "lower edge of the other text's; interval_a ≤ interval_b, pairs are unordered"),
+)
+SHARDS = Table(
+    "shards",
+    "the texts to analyse, as read; removed when the run completes",
+    (
+        Column("text_id", TEXT, "", "the corpus's id, as a string"),
+        Column("text", TEXT, "", "the text, cut at max_characters"),
+        Column("content_sha", TEXT, "", "sha256 of the text as it is analysed"),
+        Column("cut", BOOL, "", "whether the text was cut by characters"),
+    ),
+)
+
+REJECTED = Table(
+    "rejected",
+    "rows that were not analysed",
+    (
+        Column("text_id", TEXT, "", "the row's id where it has a readable one, else null"),
+        Column("place", TEXT, "", "where the row stands: file and row, from 0"),
+        Column("reason", TEXT, "", "why it was not analysed"),
+    ),
+)
+
+
+def texts(dim: int) -> Table:
+    """The table of embedded texts, for embeddings of `dim` dimensions."""
+    return Table(
+        "texts",
+        "one row a text: its embedding and its token statistics",
+        (
+            Column("text_id", TEXT, "", "the corpus's id, as a string"),
+            Column("content_sha", TEXT, "", "sha256 of the text"),
+            Column("tokens", INT, "tokens", "what the model saw: special tokens included, after truncation"),
+            Column("truncated", BOOL, "", "whether the model saw less than the text"),
+            Column("embedding", pa.list_(pa.float32(), dim), "", "unit-norm text embedding"),
+            Column("mean_norm", pa.float32(), "", "‖μ‖, the norm of the mean token embedding"),
+            Column("spread", pa.float32(), "", "tr Σ after scaling to ‖μ‖ = 1 (S2 eqs. 8, 12)"),
+            Column("within_cosine", pa.float32(), "", "mean cosine over pairs of tokens (S2 H.2)"),
+        ),
+    )
+
+
+def factors(dim: int) -> Table:
+    """The table of covariance factors of the SOCM sample."""
+    return Table(
+        "factors",
+        "one row a sampled text: unit mean and covariance factor F (rank × dim, row-major), Σ = FᵀF",
+        (
+            Column("text_id", TEXT, "", "the corpus's id"),
+            Column("tokens", INT, "tokens", "what the model saw"),
+            Column("mean", pa.list_(pa.float32(), dim), "", "mean token embedding, scaled to unit norm"),
+            Column("rank", INT, "", "rows of the factor, min(tokens, dim)"),
+            Column("factor", pa.large_list(pa.float32()), "", "F, row-major"),
+        ),
+    )
+
+
+LENGTH_COLLAPSE = Table(
+    "length_collapse",
+    "pairwise cosine inside and between length intervals, over all unordered pairs",
+    (
+        *KEY, *_CELL,
+        Column("texts_a", BIG, "texts", "texts in interval_a"),
+        Column("texts_b", BIG, "texts", "texts in interval_b"),
+        Column("pairs", BIG, "pairs", "unordered pairs of the cell"),
+        *with_error("cosine_mean", "mean cosine"),
+        Column("cosine_std", FLOAT, "", "standard deviation over pairs"),
+        Column("cosine_p05", FLOAT, "", "5th percentile, to one bin of 1/2048; null without the full pass"),
+        Column("cosine_p50", FLOAT, "", "median, to one bin of 1/2048; null without the full pass"),
+        Column("cosine_p95", FLOAT, "", "95th percentile, to one bin of 1/2048; null without the full pass"),
+        Column("near_duplicates", BIG, "pairs", "pairs whose cosine reaches the threshold; null without the full pass"),
+    ),
+)  # fmt: skip
+
+EXPOSURE = Table(
+    "exposure",
+    "who takes the search results: neighbour slots by length interval against its share of the texts",
+    (
+        *KEY,
+        Column("asked_by", TEXT, "", "`corpus`: every text asks for its nearest others; `queries`: a file of queries asks"),
+        Column("queries", BIG, "texts", "how many asked"),
+        Column("k", INT, "texts", "nearest texts of each"),
+        Column("interval", INT, "tokens", "lower edge of the length interval"),
+        Column("texts", BIG, "texts", "texts in it"),
+        Column("texts_share", FLOAT, "share", "its share of the texts"),
+        Column("slots_share", FLOAT, "share", "its share of all neighbour slots"),
+        *with_error("exposure", "slots_share over texts_share; 1 is fair"),
+        Column("k_occurrence_skewness", FLOAT, "", "skewness of the k-occurrence N_k over all texts: hubness"),
+    ),
+)
+
+NEAR_DUPLICATES = Table(
+    "near_duplicates",
+    "the pairs of largest cosine among those that reach the threshold of a near-duplicate",
+    (
+        *KEY,
+        Column("rank", INT, "", "place, from 1"),
+        Column("text_id_a", TEXT, "", "one text"),
+        Column("text_id_b", TEXT, "", "the other; text_id_a < text_id_b"),
+        Column("tokens_a", INT, "tokens", "length of one text"),
+        Column("tokens_b", INT, "tokens", "length of the other"),
+        Column("cosine", FLOAT, "", "cosine"),
+    ),
+)
+
+NEIGHBOURS = Table(
+    "neighbours",
+    "the k-nearest-neighbour graph of the corpus, one row a text, below neighbours/; of the queries, below queries/",
+    (
+        Column("text_id", TEXT, "", "the text that asks"),
+        Column("neighbours", pa.list_(TEXT), "", "its nearest texts, nearest first; ties by id"),
+        Column("cosines", pa.list_(pa.float32()), "", "their cosines"),
+    ),
+)
+
+COLLAPSE_SUMMARY = Table(
+    "collapse_summary",
+    "one row a model and temperature: the figures that matter",
+    (
+        *KEY,
+        Column("texts", BIG, "texts", "texts analysed"),
+        Column("corpus_texts", BIG, "texts", "usable texts of the corpus that they were drawn from"),
+        Column("rejected", BIG, "texts", "rows of the corpus and texts that were not analysed: see rejected/"),
+        Column("tokens", BIG, "tokens", "tokens the model saw"),
+        Column("truncated_share", FLOAT, "share", "texts of which the model saw only a part"),
+        *with_error("cosine_mean", "mean cosine over all pairs"),
+        *with_error("collapse_gap", "mean cosine inside the longest interval of 30 texts or more minus in the shortest"),
+        Column("gap_shortest", INT, "tokens", "lower edge of the shortest interval with at least 30 texts"),
+        Column("gap_longest", INT, "tokens", "lower edge of the longest interval with at least 30 texts"),
+        Column("gap_texts", BIG, "texts", "texts of that of the two that holds fewer"),
+        *with_error("prefix_gap", "mean cosine of the same texts at the longest prefix minus at the shortest"),
+        Column("prefix_shortest", INT, "tokens", "the shortest prefix"),
+        Column("prefix_longest", INT, "tokens", "the longest prefix"),
+        Column("prefix_texts", BIG, "texts", "texts of the probe"),
+        *with_error("exposure_short", "exposure of the shortest interval with at least 30 texts, at the largest k"),
+        *with_error("exposure_long", "exposure of the longest interval with at least 30 texts, at the largest k"),
+        Column("k_occurrence_skewness", FLOAT, "", "hubness at the largest k"),
+        Column("near_duplicate_pairs", BIG, "pairs", "pairs whose cosine reaches the threshold of a near-duplicate"),
+        Column("effective_rank", FLOAT, "", "exp(entropy of the eigenvalues of UᵀU/n); cannot exceed the number of texts"),
+        *with_error("spread_mean", "mean of tr Σ over texts"),
+        Column("spread_over_2_share", FLOAT, "share", "texts with tr Σ > 2, which break the papers' assumption"),
+        Column("within_cosine_over_third_share", FLOAT, "share", "texts with (n·w−1)/(n−1) ≥ 1/3 (S2 Appendix J)"),
+        Column("socm_texts", BIG, "texts", "texts of the SOCM sample"),
+        *with_error("socm_mean", "mean SOCM over all pairs of the sample"),
+        Column("socm_freedom", FLOAT, "", "degrees of freedom of its error (Satterthwaite, where drawn by interval)"),
+        Column("socm_over_1_share", FLOAT, "share", "pairs of the sample with SOCM > 1"),
+    ),
+)  # fmt: skip
+
+PREFIX_PROBE = Table(
+    "prefix_probe",
+    "the same long texts cut to growing prefixes: length without topic",
+    (
+        *KEY,
+        Column("prefix_tokens", INT, "tokens", "tokens the model saw of each text"),
+        Column("texts", BIG, "texts", "texts of the probe"),
+        *with_error("cosine_mean", "mean cosine over all pairs of the probe at this prefix"),
+    ),
+)
+
+SOCM = Table(
+    "socm",
+    "second-order collapse inside and between length intervals, over all pairs of the sample",
+    (
+        *KEY, *_CELL,
+        Column("pairs", BIG, "pairs", "unordered pairs of the cell"),
+        Column("d_mu_mean", FLOAT, "", "mean d_μ = (1−cos)/2 of the token means"),
+        Column("d_sigma_mean", FLOAT, "", "mean d_Σ"),
+        *with_error("socm_mean", "mean SOCM = (1−d_μ)·d_Σ"),
+        Column("socm_p50", FLOAT, "", "median"),
+        Column("socm_p95", FLOAT, "", "95th percentile"),
+        Column("socm_over_1_share", FLOAT, "share", "pairs with SOCM > 1"),
+        Column("exact", BOOL, "", "whether d_Σ is the equation's own: no ε, every singular value"),
+        Column("d_sigma_error", FLOAT, "", "certified: largest error of a d_Σ of the cell, for want of singular values"),
+    ),
+)  # fmt: skip
+
+SOCM_PAIRS = Table(
+    "socm_pairs",
+    "the most collapsed pairs of the sample",
+    (
+        *KEY,
+        Column("over", TEXT, "", "`sample`: all pairs of the SOCM sample; `corpus`: all pairs of all texts, exactly"),
+        Column("ranking", TEXT, "", "`socm`: largest SOCM; `same_mean`: largest d_Σ among the pairs of highest cosine"),
+        Column("rank", INT, "", "place in the ranking, from 1"),
+        Column("text_id_a", TEXT, "", "one text"),
+        Column("text_id_b", TEXT, "", "the other; text_id_a < text_id_b"),
+        Column("tokens_a", INT, "tokens", "length of one text"),
+        Column("tokens_b", INT, "tokens", "length of the other"),
+        Column("d_mu", FLOAT, "", "d_μ"),
+        Column("d_sigma", FLOAT, "", "d_Σ"),
+        Column("socm", FLOAT, "", "SOCM"),
+    ),
+)
+
+SOCM_SEARCH = Table(
+    "socm_search",
+    "how the most collapsed pairs of the whole corpus were found: what each bound left",
+    (
+        *KEY,
+        Column("ranking", TEXT, "", "as in socm_pairs"),
+        Column("threshold", FLOAT, "", "value that the bounds were held against, reached by as many pairs as are ranked"),
+        Column("pairs", BIG, "pairs", "pairs of the corpus"),
+        Column("kept_by_traces", BIG, "pairs", "pairs that d_Σ ≤ (tr Σ_1 + tr Σ_2)/4 left"),
+        Column("kept_by_frobenius", BIG, "pairs", "of these, pairs that d_Σ ≤ (tr Σ_1 + tr Σ_2 − 2‖F_1F_2ᵀ‖_F)/4 left"),
+        Column("texts", BIG, "texts", "texts whose factors were computed again"),
+    ),
+)
+
+SOCM_SCATTER = Table(
+    "socm_scatter",
+    "the plane of (d_μ, d_Σ): a histogram of all pairs of the sample, and seeded pairs of it",
+    (
+        *KEY,
+        Column("kind", TEXT, "", "`bin` or `pair`"),
+        Column("d_mu", FLOAT, "", "lower edge of the bin, or the pair's value"),
+        Column("d_sigma", FLOAT, "", "lower edge of the bin, or the pair's value"),
+        Column("d_mu_width", FLOAT, "", "width of the bin; 0 for a pair"),
+        Column("d_sigma_width", FLOAT, "", "width of the bin; 0 for a pair"),
+        Column("pairs", BIG, "pairs", "pairs in the bin; 1 for a pair"),
+    ),
+)
+
+TEMPERATURE_EFFECT = Table(
+    "temperature_effect",
+    "what a temperature changes against the model's first one, from per-text differences on the same texts",
+    (
+        *KEY,
+        Column("reference", TEXT, "", "canonical text of the temperature it is compared with"),
+        Column("figure", TEXT, "", "column of collapse_summary"),
+        Column("reference_value", FLOAT, "", "the figure under the reference"),
+        Column("value", FLOAT, "", "the figure under this temperature"),
+        *with_error("change", "value − reference_value"),
+        Column("texts", BIG, "texts", "texts that the differences were taken over"),
+    ),
+)
+
+COLLAPSED_TEXTS = Table(
+    "collapsed_texts",
+    "the texts that lie nearest to all others, and those that stand in most result lists",
+    (
+        *KEY,
+        Column(
+            "ranking", TEXT, "", "`nearness`: mean cosine with all others; `hub`: how many have it among their k nearest"
+        ),
+        Column("rank", INT, "", "place in the ranking, from 1"),
+        Column("text_id", TEXT, "", "the text"),
+        Column("tokens", INT, "tokens", "its length"),
+        Column("value", FLOAT, "", "mean cosine, or the k-occurrence N_k at the largest k"),
+    ),
+)
+
+EXCERPTS = Table(
+    "excerpts", "the beginnings of the texts that the ranking tables name; absent under --no-text", (
+        Column("text_id", TEXT, "", "the corpus's id"),
+        Column("characters", BIG, "characters", "length of the text as analysed"),
+        Column("excerpt", TEXT, "", "its first 280 characters"),
+    ),
+)  # fmt: skip
+
+TABLES = (
+    LENGTH_COLLAPSE, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, NEAR_DUPLICATES, COLLAPSED_TEXTS, SOCM, SOCM_PAIRS,
+    SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, EXCERPTS,
+)  # fmt: skip

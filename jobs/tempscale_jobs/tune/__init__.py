@@ -1,0 +1,1 @@
+"""`tempscale tune` and `tempscale export`: choose a temperature, and write a checkpoint with it."""

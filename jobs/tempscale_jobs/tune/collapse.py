@@ -1,0 +1,176 @@
+"""Choose a temperature without labels: it must improve the prefix gap or the exposure of long texts and worsen nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from tempscale.stats import paired
+from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
+from tempscale.stats.errors import Z_95, within_error
+from tempscale.stats.paired import Error
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.report.text import interval_name, share
+from tempscale_jobs.runs.folder import Model, Run
+
+_LEVEL = 0.05
+
+
+class Seen(NamedTuple):
+    """The parts of an audit under one candidate that the choice needs."""
+
+    texts: pl.DataFrame
+    """Columns text_id, group (lower edge of the length interval) and inside (the text's mean cosine within it)."""
+    probe: pl.DataFrame
+    """Columns text_id, group (tokens of the prefix) and inside; empty where the probe was left out."""
+    near: dict[str, set[str]]
+    """The nearest texts of each text, by id."""
+
+
+def measured(run: Run, model: Model, temperature: Temperature) -> Seen:
+    """Read the parts of a finished audit under one candidate."""
+    tables = []
+    for step in ("cosine", "probe"):
+        name = f"{run.place(f'partials/{step}', model, temperature)}/text_means.parquet"
+        empty = pl.DataFrame(schema={"text_id": pl.String, "group": pl.Int32, "inside": pl.Float64})
+        tables.append(pl.DataFrame(pl.from_arrow(run.storage.read_table(name))) if run.storage.exists(name) else empty)
+    parts = [run.storage.read_table(name) for name in run.storage.list(run.place("neighbours", model, temperature))]
+    graph = pa.concat_tables(parts) if parts else pa.table({"text_id": pa.array([], pa.string()), "neighbours": []})
+    columns = (graph.column(name).to_pylist() for name in ("text_id", "neighbours"))
+    texts, probe = (table.select("text_id", "group", "inside") for table in tables)
+    return Seen(texts, probe, {text_id: set(near) for text_id, near in zip(*columns, strict=True)})
+
+
+def by_interval(own: Seen, first: Seen) -> list[dict[str, Any]]:
+    """The mean cosine inside each length interval with at least 30 texts, and its change on the same texts."""
+    both = own.texts.join(first.texts.select("text_id", "inside"), on="text_id", suffix="_first", maintain_order="left")
+    rows = []
+    for (edge,), mine in both.group_by("group", maintain_order=True):
+        if len(mine) >= TEXTS_FOR_AN_INTERVAL:
+            change, error = _pairs_change(mine)
+            mean = float(mine["inside"].to_numpy().mean())
+            rows.append({"interval": edge, "texts": len(mine), "cosine_mean": mean, "change": change, "change_se": error})
+    return sorted(rows, key=lambda row: row["interval"])
+
+
+def _pairs_change(both: pl.DataFrame) -> tuple[float, float]:
+    """The change of a mean over pairs and its error 2·sd/√n, from per-text means, since each pair counts in two texts."""
+    moved = (both["inside"] - both["inside_first"]).to_numpy()
+    return float(moved.mean()), within_error(float(moved.var(ddof=1)), len(moved))
+
+
+def prefix_gap(own: Seen, first: Seen) -> tuple[float | None, Error]:
+    """The prefix gap and its change on the same texts; None where no text was long enough to be probed."""
+    if own.probe.is_empty():
+        return None, Error(None, None)
+    gaps = []
+    for each in (own, first):
+        ends = (
+            each.probe.filter(pl.col("group") == edge) for edge in (each.probe["group"].min(), each.probe["group"].max())
+        )
+        short, long = (end.select("text_id", "inside") for end in ends)
+        both = long.join(short, on="text_id", suffix="_short").sort("text_id")
+        gaps.append((both["inside"] - both["inside_short"]).to_numpy())
+    moved = gaps[0] - gaps[1]
+    error = within_error(float(moved.var(ddof=1)), len(moved))
+    return float(gaps[0].mean()), Error(float(moved.mean()), error)
+
+
+def exposure(own: Seen, first: Seen, long: set[str]) -> tuple[float, Error]:
+    """Exposure of the longest texts (their share of neighbour slots over their share of texts), and its change."""
+    share = len(long) / len(own.near)
+    taken, before = (
+        np.array([len(each.near[i] & long) / len(each.near[i]) for i in sorted(each.near)]) / share for each in (own, first)
+    )
+    return float(taken.mean()), paired.mean(taken - before)
+
+
+def kept(own: Seen, first: Seen, short: set[str]) -> float:
+    """The share of the shortest texts' nearest texts that this candidate keeps."""
+    return float(np.mean([len(own.near[i] & first.near[i]) / len(first.near[i]) for i in sorted(short)]))
+
+
+def choose(
+    every: Sequence[Seen], keep_neighbours: float, edges: Sequence[int]
+) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
+    """The rows of `tuning_collapse` without key columns, and each candidate's rows of `tuning_intervals`; reference first.
+
+    A candidate is eligible if the mean cosine rises beyond its error in no interval (raising it for short texts is no gain)
+    and short texts keep the share `keep_neighbours` of their nearest texts. It must also improve the prefix gap or the
+    exposure of long texts beyond noise (Bonferroni over the candidates) and worsen neither. The smallest gap is chosen.
+    """
+    first = every[0]
+    found = [by_interval(own, first) for own in every]
+    if len(found[0]) < 2:
+        raise UsageError(
+            f"fewer than two length intervals have {TEXTS_FOR_AN_INTERVAL} texts, so length collapse cannot be measured; "
+            "give a larger --sample or other --intervals"
+        )
+    ends = (found[0][place]["interval"] for place in (0, -1))
+    short, long = (set(first.texts.filter(pl.col("group") == edge)["text_id"]) for edge in ends)
+    z = NormalDist().inv_cdf(1 - _LEVEL / 2 / max(1, len(every) - 1))
+    rows: list[dict[str, Any]] = []
+    for own, intervals in zip(every, found, strict=True):
+        gap, gap_change = prefix_gap(own, first)
+        exposed, exposed_change = exposure(own, first, long)
+        worst = max(intervals, key=lambda row: _size(row["change"], row["change_se"]))
+        row: dict[str, Any] = {
+            "prefix_gap": gap, "prefix_gap_change": gap_change.value, "prefix_gap_change_se": gap_change.se,
+            "exposure_long": exposed, "exposure_long_change": exposed_change.value,
+            "exposure_long_change_se": exposed_change.se, "rise": _size(worst["change"], worst["change_se"]),
+            "rise_interval": worst["interval"], "short_kept": kept(own, first, short), "eligible": True, "chosen": False,
+        }  # fmt: skip
+        rows.append(row | _judged(row, rows[0] if rows else row, worst, keep_neighbours, z, edges))
+    better = [row for row in rows[1:] if row["better"]]
+    probed = rows[0]["prefix_gap"] is not None
+    chosen = min(better, key=lambda row: row["prefix_gap"] if probed else -_fairer(row, rows[0])) if better else rows[0]
+    chosen["chosen"] = True
+    if chosen is rows[0]:
+        chosen["reason"] = "no eligible candidate betters it by more than noise"
+    else:
+        chosen["reason"] += f"; of such candidates the {'smallest prefix gap' if probed else 'fairest exposure'}"
+    return [{name: value for name, value in row.items() if name != "better"} for row in rows], found
+
+
+def _judged(
+    row: dict[str, Any], first: dict[str, Any], worst: dict[str, Any], keep: float, z: float, edges: Sequence[int]
+) -> dict[str, Any]:
+    """Whether a candidate is eligible, whether it is better than the reference, and the reason."""
+    if row["rise"] > Z_95:
+        where = f"texts of {interval_name(worst['interval'], edges)} tokens"
+        return {"eligible": False, "better": False, "reason": f"raises the mean cosine of {where} beyond its error"}
+    if row["short_kept"] < keep:
+        reason_text = f"short texts keep {share(row['short_kept'])} of their nearest texts; {share(keep)} are asked"
+        return {"eligible": False, "better": False, "reason": reason_text}
+    gap = -_size(row["prefix_gap_change"], row["prefix_gap_change_se"])
+    exposed = _fairer(row, first)
+    if min(gap, exposed) < -Z_95:
+        what = "prefix gap" if gap < -Z_95 else "exposure of long texts"
+        return {"eligible": True, "better": False, "reason": f"worsens the {what} beyond its error"}
+    good = [what for what, size in (("prefix gap", gap), ("exposure of long texts", exposed)) if size > z]
+    if not good:
+        return {"eligible": True, "better": False, "reason": "betters neither prefix gap nor exposure by more than noise"}
+    return {"eligible": True, "better": True, "reason": f"betters the {' and the '.join(good)} beyond noise"}
+
+
+def _fairer(row: dict[str, Any], first: dict[str, Any]) -> float:
+    """How much the exposure of long texts moves towards 1, on a log scale, in standard errors of its change."""
+    own, before = row["exposure_long"], first["exposure_long"]
+    if own <= 0 or before <= 0:
+        return _size(own - before, row["exposure_long_change_se"])
+    error = row["exposure_long_change_se"]
+    return _size(abs(math.log(before)) - abs(math.log(own)), None if error is None else error / own)
+
+
+def _size(change: float | None, error: float | None) -> float:
+    """A change in units of its standard error; 0 where nothing moved or the error is not known."""
+    if change is None or error is None or change == 0:
+        return 0.0
+    return change / error if error > 0 else float(np.copysign(np.inf, change))

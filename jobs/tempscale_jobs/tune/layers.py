@@ -1,0 +1,110 @@
+"""One τ per layer as a further candidate: choose long texts, and search by gradient on a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from tempscale.stats.enough import TEXTS_FOR_LAYERS
+from tempscale.stats.sample import keyed_hash
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.evaluate import OwnTask
+from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.config.tune import Choosing
+from tempscale_jobs.corpus import sources
+from tempscale_jobs.corpus.shards import usable_text
+from tempscale_jobs.evaluate import tasks
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.crew import Crew
+
+FOUND = "layers.json"
+"""The result of the search in the run folder, so that a resumed run does not search again."""
+_SHORT = 32
+"""Tokens of the short prefix, the same as the shortest of the prefix probe."""
+_ROWS = 20_000
+_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Source:
+    """The texts for the search: those of the tasks, or of the corpus where there are no tasks."""
+
+    tasks: list[str | OwnTask]
+    corpus: Corpus
+    out: str
+    states: dict[str, Any]
+    """States of the sources, which change when their texts do."""
+
+
+def search(run: Run, crew: Crew, model: Model, source: Source, choosing: Choosing, seed: int) -> dict[str, Any]:
+    """Search, unless layers.json has the result, and return its content; `temperatures` is None where nothing was found."""
+    if not run.storage.exists(FOUND) or run.storage.read_json(FOUND)["states"] != source.states:
+        run.storage.remove(FOUND)
+        tokens = min(choosing.layer_tokens, model.max_length)
+        texts = _long_texts(model, source, choosing, seed, tokens)
+        if len(texts) < TEXTS_FOR_LAYERS or tokens <= _SHORT:
+            note = "left out: too few texts are long enough"
+            run.storage.write_json(FOUND, {"temperatures": None, "note": note, "states": source.states})
+        else:
+            settings = {"tokens": tokens, "steps": choosing.layer_steps, "seed": seed}
+            work = pa.table({"text": texts}).replace_schema_metadata({name: str(value) for name, value in settings.items()})
+            for report in crew.work(search_layers, {0: work}):
+                run.storage.write_json(FOUND, report["found"] | {"states": source.states})
+    found: dict[str, Any] = run.storage.read_json(FOUND)
+    return found
+
+
+def candidate(found: dict[str, Any]) -> list[Temperature]:
+    """The schedule of the search as a list of one, or an empty list."""
+    return [] if found["temperatures"] is None else [Temperature.by_layer(found["temperatures"])]
+
+
+def search_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Search on a worker; the result is in the returned report."""
+    from tempscale.choosing.by_layer import layer_temperatures
+
+    settings = {name.decode(): int(value) for name, value in work.schema.metadata.items()}
+    texts = work.column("text").to_pylist()
+    short, long = (worker.encoder.tokenizer(texts, n).ids for n in (_SHORT, settings["tokens"]))
+    found = layer_temperatures(worker.encoder, short, long, steps=settings["steps"], seed=settings["seed"])
+    result: dict[str, Any] = {
+        "temperatures": found.temperatures, "texts": len(texts), "tokens": settings["tokens"],
+        "objective_before": found.before.objective, "objective_after": found.after.objective,
+        "note": f"{', '.join(f'{tau:g}' for tau in found.temperatures)} from {len(texts)} texts",
+    }  # fmt: skip
+    # Equal to another candidate, or no better than τ 1: there is nothing new to try.
+    if found.after.objective >= found.before.objective or len(set(found.temperatures)) == 1:
+        result |= {"temperatures": None, "note": "the search found nothing better than τ 1 in every layer"}
+    return {"number": number, "found": result}
+
+
+def _long_texts(model: Model, source: Source, choosing: Choosing, seed: int, tokens: int) -> list[str]:
+    """A seeded sample of texts of at least `tokens` tokens, from the first 20,000 rows."""
+    tokenizer = actor.tokenizer(model.name, model.max_length, "truncate")
+    rows = dict.fromkeys(islice(_texts(source, choosing, seed, tokenizer), _ROWS))
+    ordered = sorted(rows, key=lambda text: (keyed_hash(text, seed + 1), text))
+    found: list[str] = []
+    for start in range(0, len(ordered), _BATCH):
+        batch = ordered[start : start + _BATCH]
+        lengths = tokenizer(batch, isolate=True).lengths
+        found += [text for text, length in zip(batch, lengths, strict=True) if length >= tokens]
+        if len(found) >= choosing.layer_texts:
+            return found[: choosing.layer_texts]
+    return found
+
+
+def _texts(source: Source, choosing: Choosing, seed: int, tokenizer: Any) -> Iterator[str]:
+    """The texts of the corpus, or those of the tasks where there are some."""
+    if not source.tasks:
+        for row in sources.rows(source.corpus, source.out):
+            text, _ = usable_text(row.text)
+            if text is not None:
+                yield text[: source.corpus.max_characters]
+        return
+    for unit in tasks.expand(source.tasks):
+        yield from tasks.texts(tasks.load(unit, seed, tokenizer, choosing.intervals))

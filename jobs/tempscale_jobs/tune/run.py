@@ -1,0 +1,137 @@
+"""`tempscale tune`, top to bottom: measure the candidates, choose one, and say why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs import lifecycle
+from tempscale_jobs.audit.run import audit
+from tempscale_jobs.config.tune import TuneConfig
+from tempscale_jobs.corpus import sources
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.evaluate import tasks
+from tempscale_jobs.evaluate.run import evaluate
+from tempscale_jobs.report.text import count, labels
+from tempscale_jobs.runs import folder
+from tempscale_jobs.runs.folder import Run
+from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.tables.tune import COLLAPSE, INTERVALS, SCORES
+from tempscale_jobs.tune import collapse, layers, report, scores
+from tempscale_jobs.urls import masked
+from tempscale_jobs.workers import engine
+from tempscale_jobs.workers.crew import Crew
+
+CHOSEN = "temperature.json"
+"""The file of the chosen temperature, which --temperature reads."""
+
+
+def tune(config: TuneConfig, journal: Journal, *, fresh: bool = False) -> Run:
+    """Choose a temperature, or resume the choice, and write tables, report, temperature.json and run.json.
+
+    Raises:
+        UsageError: the configuration, the model, a task, the corpus or the run folder cannot be used.
+        IncompleteRun: it stopped before its end; the same call resumes it.
+    """
+    states: dict[str, Any] = {}
+    with lifecycle.running(config, journal, fresh=fresh, check=lambda: states.update(_states(config))) as life:
+        run = life.run
+        (model,) = run.models
+        if run.complete:
+            with journal.stage("choose") as stage:
+                _check_unchanged(config, run.storage.read_json(folder.DONE)["states"], states)
+                stage.note = "the run is complete: nothing to do"
+            return run
+        with life.cluster() as cluster:
+            candidates = run.temperatures
+            if config.choosing.layers:
+                source = layers.Source(config.tasks, config.texts(), config.out, states)
+                with (
+                    Crew(run, cluster, model, config.embedding) as crew,
+                    journal.stage("search one τ a layer") as stage,
+                ):
+                    found = layers.search(run, crew, model, source, config.choosing, config.seed)
+                    stage.note = found["note"]
+                candidates = candidates + [t for t in layers.candidate(found) if t not in candidates]
+            if config.tasks:
+                tables, choice = _choose_by_scores(config, run, candidates, list(states), journal)
+            else:
+                tables, choice = _choose_by_collapse(config, run, candidates, journal)
+        with journal.stage("report on the choice") as stage:
+            for name, table in tables.items():
+                run.storage.write_table(f"tables/{name}.parquet", table)
+            chosen = next(t for t in candidates if t.canonical == choice["chosen"])
+            run.storage.write_json(CHOSEN, chosen.as_data())
+            record = life.record(command=config.command, seed=config.seed, states=states, choice=choice)
+            report.render(folder.load_tables(run.storage), record).write_to(run.storage)
+            stage.note = "report.html"
+    return run
+
+
+def _check_unchanged(config: TuneConfig, before: dict[str, Any], states: dict[str, Any]) -> None:
+    """Raise if the texts changed since a finished run read them."""
+    if before != states:
+        raise UsageError(
+            f"the texts changed since the run in '{masked(config.out)}' read them; start over with --fresh or choose "
+            "another --out"
+        )
+
+
+def _states(config: TuneConfig) -> dict[str, Any]:
+    """The states of the sources, which change when their texts do; raises if a task or the corpus cannot be found."""
+    engine.check_reachable(config.execution)
+    if not config.tasks:
+        return {"corpus": sources.state(config.texts(), config.out)}
+    return {unit.name: tasks.state(unit) for unit in tasks.expand(config.tasks)}
+
+
+def _choose_by_scores(
+    config: TuneConfig, run: Run, candidates: list[Temperature], names: list[str], journal: Journal
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Evaluate the candidates and choose by scores; returns the table and the facts for run.json."""
+    done = evaluate(config.evaluation(candidates), journal)
+    with journal.stage("choose") as stage:
+        tables = folder.load_tables(done.storage)
+        items = tables.get("evaluation_items", pl.DataFrame(schema={"task": pl.String}))
+        parts = scores.split(items, names, config.choosing.held_out, config.seed)
+        rows = scores.choose(parts, [t.canonical for t in candidates], config.seed)
+        keyed = [run.key(run.models[0], t) | row for t, row in zip(candidates, rows, strict=True)]
+        facts = _facts(candidates, rows) | {"by": "scores", "tasks": list(parts.dev), "left_out": parts.left_out}
+        stage.note = _note(facts)
+    return {SCORES.name: SCORES.build_rows(keyed)}, facts
+
+
+def _choose_by_collapse(
+    config: TuneConfig, run: Run, candidates: list[Temperature], journal: Journal
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Audit under the candidates and choose without labels; returns the tables and the facts for run.json."""
+    done = audit(config.audit(candidates), journal)
+    with journal.stage("choose") as stage:
+        every = [collapse.measured(done, done.models[0], t) for t in candidates]
+        rows, intervals = collapse.choose(every, config.choosing.keep_neighbours, config.choosing.intervals)
+        keys = [run.key(run.models[0], t) for t in candidates]
+        tables = {
+            COLLAPSE.name: COLLAPSE.build_rows([key | row for key, row in zip(keys, rows, strict=True)]),
+            INTERVALS.name: INTERVALS.build_rows([key | r for key, own in zip(keys, intervals, strict=True) for r in own]),
+        }
+        facts = _facts(candidates, rows) | {"by": "collapse", "texts": len(every[0].texts)}
+        facts["probed"] = every[0].probe["text_id"].n_unique()
+        stage.note = _note(facts)
+    return tables, facts
+
+
+def _facts(candidates: list[Temperature], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    place = next(k for k, row in enumerate(rows) if row["chosen"])
+    chosen = candidates[place]
+    foldable = not (chosen.steps or chosen.n0 is not None or chosen.roles)
+    return {
+        "chosen": chosen.canonical, "reference": candidates[0].canonical, "candidates": len(candidates),
+        "changed": place != 0, "reason": rows[place]["reason"], "foldable": foldable,
+    }  # fmt: skip
+
+
+def _note(facts: dict[str, Any]) -> str:
+    label = labels([facts["chosen"]])[facts["chosen"]]
+    return f"{label} of {count(facts['candidates'], 'candidate')}" if facts["changed"] else f"leave it at {label}"

@@ -1,0 +1,112 @@
+"""The sentences of `tempscale tune`: the choice, its evidence and the next steps."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import polars as pl
+
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.report.text import count, interval_name, labels, number, share, with_error
+
+
+def answer(run: dict[str, Any]) -> str:
+    """The choice in one sentence, from the content of run.json."""
+    choice = run["choice"]
+    label = labels([choice["chosen"]])[choice["chosen"]]
+    if not choice["changed"]:
+        what = label if choice["chosen"] != "1.0" else "1"
+        return f"Leave it at {what}: of {count(choice['candidates'] - 1, 'other candidate')}, {_none(choice)}."
+    return f"Use {label}: {choice['reason']}."
+
+
+def _none(choice: dict[str, Any]) -> str:
+    if choice["by"] == "scores":
+        return "none is best on the development part and better on the held-out part by more than noise"
+    return "none reduces the collapse by more than noise without raising it elsewhere"
+
+
+def evidence(run: dict[str, Any], tables: dict[str, pl.DataFrame], edges: list[int]) -> list[str]:
+    """The sentences with the figures behind the choice."""
+    return (
+        _scores(run["choice"], tables["tuning_scores"])
+        if run["choice"]["by"] == "scores"
+        else _collapse(run["choice"], tables["tuning_collapse"], edges)
+    )
+
+
+def _scores(choice: dict[str, Any], table: pl.DataFrame) -> list[str]:
+    first = table.row(0, named=True)
+    best = max(table.to_dicts(), key=lambda row: row["dev_score"])
+    names = labels(table["temperature"])
+    found = [
+        f"The mean score over {count(len(choice['tasks']), 'task')} is {number(first['dev_score'])} on the development part "
+        f"({count(first['dev_items'], 'item')}) and {number(first['held_score'])} on the held-out part "
+        f"({count(first['held_items'], 'item')}) at {names[first['temperature']]}."
+    ]
+    if best["temperature"] == first["temperature"]:
+        found.append("On the development part no other candidate scores higher.")
+    else:
+        low, high = number(best["held_low"]), number(best["held_high"])
+        found.append(
+            f"On the development part {names[best['temperature']]} scores highest, {number(best['dev_score'])}, a change of "
+            f"{with_error(best['dev_change'], best['dev_change_se'])}; on the held-out part, not used to choose it, the "
+            f"change is {number(best['held_change'])} (paired bootstrap, 95 %: {low} to {high})."
+        )
+    if choice["left_out"]:
+        found.append(f"Left out, because too few items have a score each: {', '.join(choice['left_out'])}.")
+    return found
+
+
+def _collapse(choice: dict[str, Any], table: pl.DataFrame, edges: list[int]) -> list[str]:
+    rows = table.to_dicts()
+    first, names = rows[0], labels(table["temperature"])
+    label = names[first["temperature"]]
+    exposed = f"the exposure of the longest texts is {number(first['exposure_long'])} (1 is fair)"
+    found = [f"At {label}, over {count(choice['texts'], 'text')}, {exposed}."]
+    if first["prefix_gap"] is None:
+        found.append("The prefix gap is not known: too few texts are long enough.")
+    else:
+        found.append(f"The prefix gap, over {count(choice['probed'], 'text')}, is {number(first['prefix_gap'])}.")
+    out = [row for row in rows[1:] if not row["eligible"]]
+    if out:
+        raised = sum("raises" in row["reason"] for row in out)
+        found.append(
+            f"{len(out)} of {count(len(rows) - 1, 'other candidate')} may not be chosen: {raised} because the mean cosine "
+            f"of some length interval rises, {len(out) - raised} because short texts lose too many of their neighbours."
+        )
+    chosen = next(row for row in rows if row["chosen"])
+    if chosen is not first:
+        found.append(
+            f"{names[chosen['temperature']]} changes the prefix gap by "
+            f"{with_error(chosen['prefix_gap_change'], chosen['prefix_gap_change_se'])} and the longest texts' exposure by "
+            f"{with_error(chosen['exposure_long_change'], chosen['exposure_long_change_se'])}; short texts keep "
+            f"{share(chosen['short_kept'])} of their nearest, and from {_names(edges)} no mean cosine rises beyond error."
+        )
+    found.append(
+        "Without labels nothing is known about scores: if you have labels, check the choice with tempscale evaluate."
+    )
+    return found
+
+
+def _names(edges: list[int]) -> str:
+    return f"{interval_name(edges[0], edges)} to {interval_name(edges[-1], edges)} tokens"
+
+
+def then(run: dict[str, Any], root: str) -> list[str]:
+    """The next steps: shell commands, with a line of Python where a schedule cannot be folded; none without a change."""
+    choice = run["choice"]
+    if not choice["changed"]:
+        return []
+    (model,) = run["config"]["embedding"]["models"] or [None]
+    named = f" --model {shlex.quote(model)}" if model else ""
+    file = shlex.quote(f"{root}/temperature.json")
+    if choice["foldable"]:
+        return [f"tempscale export{named} --temperature {file} --out {shlex.quote(f'{root}-checkpoint')}"]
+    data = json.dumps(Temperature.of(choice["chosen"]).as_data())
+    return [
+        f"import tempscale as ts; ts.attach(model, {data})  # a schedule by length cannot be folded into weights",
+        f"tempscale audit{named} --tau 1.0 --temperature {file} --corpus …",
+    ]

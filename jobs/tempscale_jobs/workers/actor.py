@@ -1,0 +1,256 @@
+"""Actors that load a model once and run it under every temperature, and a Ray Data pool of them; see also `crew`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.runs.folder import EXCEPTIONS, part, place
+from tempscale_jobs.runs.provenance import note_processor, processor
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.audit import REJECTED
+from tempscale_jobs.workers.engine import Cluster, failure, readable_failures
+
+if TYPE_CHECKING:
+    from tempscale.model.gathering import Encoded
+    from tempscale.model.tokens import Tokens
+    from tempscale.temperature.schedule import Temperature
+    from tempscale_jobs.runs.folder import Model, Run
+
+
+ROLE = "document"
+"""The role of a corpus's texts, for temperatures that depend on the role."""
+TOKEN_BUDGETS = {False: 1024, True: 16_384}
+"""Padded tokens of a micro-batch without and with a GPU, unless they are configured or measured."""
+_LOST_DEVICE = 70
+"""Exit code of a worker that has lost its GPU."""
+RETRIES = 3
+"""How often a piece of work that ends its process is tried again."""
+_ROW = pa.schema(
+    [("number", pa.int64()), ("payload", pa.large_binary()), ("failure", pa.string()), ("traceback", pa.string())]
+)
+
+Process = Callable[["ModelActor", int, pa.Table], dict[str, Any]]
+"""A step's function for one piece of work on an actor: it writes durable parts and returns counts."""
+
+
+class Encoding(Protocol):
+    """The settings of a configuration's section [embedding] that actors read."""
+
+    @property
+    def long(self) -> str:
+        """The treatment of texts that are longer than the window."""
+
+    @property
+    def precision(self) -> str:
+        """The precision in which the model computes."""
+
+    @property
+    def token_budget(self) -> int | None:
+        """Padded tokens of one micro-batch; None for the device's default."""
+
+
+class ModelActor:
+    """An actor with an encoder. A subclass defines the work in `process`, or `run` gets a function."""
+
+    def __init__(self, storage: Storage, model: Model, temperatures: list[Any], settings: dict[str, Any], gpus: int) -> None:
+        import torch
+
+        from tempscale.model.encoder import Encoder
+        from tempscale.temperature.schedule import Temperature
+
+        if not gpus:
+            # The last bits of a product depend on the number of threads; with one thread all workers give equal bytes.
+            torch.set_num_threads(1)
+        self.storage, self.model = storage, model
+        self.temperatures = [Temperature.of(value) for value in temperatures]
+        self.encoder = Encoder.load(model.name, device="cuda" if gpus else "cpu", **settings)
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """Process a batch of (number, payload) rows and return each one's report or failure."""
+        reports = [self._report(row) for row in batch.to_pylist()]
+        _return_freed_memory()
+        return pa.Table.from_pylist(reports)
+
+    def _report(self, row: dict[str, Any]) -> dict[str, Any]:
+        if row["failure"] is not None:
+            return {name: row[name] for name in ("number", "failure", "traceback")}
+        try:
+            return self.process(row["number"], unpack(row["payload"]))
+        except Exception as error:
+            return {"number": row["number"]} | _failed(error)
+
+    def run(self, process: Process, number: int, work: pa.Table) -> dict[str, Any]:
+        """Run a step's function on one piece of work."""
+        report = process(self, number, work)
+        _return_freed_memory()
+        return report
+
+    def note_processor(self) -> None:
+        """Record the processor that embeds here, because the last digits depend on it."""
+        import torch
+
+        device = next(self.encoder.model.parameters()).device
+        note_processor(self.storage, processor() if device.type == "cpu" else torch.cuda.get_device_name(device), "embedded")
+
+    def encode(self, tokens: Tokens, **how: Any) -> Encoded:
+        """Call `Encoder.encode_tokens` so that it isolates texts on which the model fails; a lost GPU ends the process."""
+        try:
+            return self.encoder.encode_tokens(tokens, isolate=True, **how)
+        except RuntimeError as error:
+            end_if_lost(error)
+            raise
+
+    def reject(self, number: int, rows: list[dict[str, Any]]) -> None:
+        """Write the rejected rows of a piece of work, in place of those of an attempt that died."""
+        name = self.part("rejected", None, number)
+        self.storage.remove(name)
+        if rows:
+            self.storage.write_table(name, REJECTED.build_rows(rows))
+
+    @contextmanager
+    def noting(self, piece: str, died: bool = False) -> Iterator[None]:
+        """Write a note if micro-batches of a piece of work were halved, because its bytes may then differ in another run.
+
+        `piece` names it, such as «shard 7»; `died` says that a micro-batch was halved because a process died in it.
+        """
+        before = self.encoder.halved
+        yield
+        memory = self.encoder.halved - before
+        causes = ["its process died there"] * died + [f"{memory} × memory did not hold one"] * bool(memory)
+        name = f"{place(EXCEPTIONS, self.model)}/{piece.replace(' ', '-')}.json"
+        self.storage.remove(name)  # An attempt that died may have written it.
+        if causes:
+            note = f"{self.model.label}, {piece}: micro-batches in halves, {' and '.join(causes)}"
+            self.storage.write_json(name, note)
+
+    def part(self, kind: str, temperature: Temperature | None, number: int) -> str:
+        """The name of one durable part of this actor's model."""
+        return part(kind, self.model, temperature, number)
+
+    def process(self, number: int, work: pa.Table) -> dict[str, Any]:
+        """Write the durable parts of one piece of work and return its counts."""
+        raise NotImplementedError
+
+
+def end_if_lost(error: BaseException) -> None:
+    """Exit if the error says that the GPU is lost: the device is unusable, so the process cannot continue."""
+    from tempscale.model.batches import lost_device
+
+    if lost_device(error):
+        os._exit(_LOST_DEVICE)
+
+
+def pool(
+    run: Run,
+    cluster: Cluster,
+    model: Model,
+    encoding: Encoding,
+    actor: type[ModelActor],
+    work: dict[int, pa.Table],
+    prepare: Callable[..., pa.Table] | None = None,
+    prepare_arguments: dict[str, Any] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Stream pieces of work, by number, through a Ray Data pool of model actors; yield each report as it finishes.
+
+    One row is one piece of work, so that micro-batches never depend on blocks or workers. CPU tasks first run `prepare` on
+    each row.
+    """
+    if not work:
+        return
+    import ray.data
+
+    blank = {"failure": None, "traceback": None}
+    rows = [{"number": number, "payload": pack(work[number])} | blank for number in cluster.ordered(sorted(work))]
+    data = ray.data.from_items(rows, override_num_blocks=len(rows))
+    if prepare is not None:
+        # These tasks claim no CPU: in a cluster that has become smaller, the actors could occupy all CPUs for ever.
+        ahead = ray.data.TaskPoolStrategy(size=min(cluster.workers, len(rows)))
+        data = data.map_batches(
+            _prepared, batch_size=1, batch_format="pyarrow", num_cpus=0, compute=ahead,
+            fn_kwargs={"prepare": prepare, "arguments": prepare_arguments or {}},
+        )  # fmt: skip
+    resources: dict[str, Any] = {"num_gpus": 1} if cluster.gpus else {"num_cpus": 1}
+    data = data.map_batches(
+        actor,
+        batch_size=1,
+        batch_format="pyarrow",
+        compute=ray.data.ActorPoolStrategy(size=min(cluster.workers, len(rows)), max_tasks_in_flight_per_actor=2),
+        fn_constructor_kwargs=arguments(run, cluster, model, encoding),
+        **resources,
+    )  # fmt: skip
+    with readable_failures():
+        for report in data.iter_rows():
+            if report.get("failure"):
+                raise IncompleteRun(report["failure"]) from RuntimeError(report["traceback"])
+            yield report
+
+
+def _prepared(batch: pa.Table, prepare: Callable[..., pa.Table], arguments: dict[str, Any]) -> pa.Table:
+    """Run `prepare` on a batch of one row; return its result or its failure."""
+    try:
+        return prepare(batch, **arguments)
+    except Exception as error:
+        row = {"number": batch.column("number")[0].as_py(), "payload": b""} | _failed(error)
+        return pa.Table.from_pylist([row], schema=_ROW)
+
+
+def _failed(error: Exception) -> dict[str, str]:
+    """A failure as part of a report, because Ray Data's own error says only that user code failed."""
+    return {"failure": failure(error), "traceback": traceback.format_exc()}
+
+
+def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> dict[str, Any]:
+    """The arguments of a model actor."""
+    return {
+        "storage": run.storage, "model": model, "temperatures": [t.as_data() for t in run.temperatures],
+        "settings": {
+            "max_length": model.max_length, "long": encoding.long, "precision": encoding.precision,
+            "token_budget": encoding.token_budget or TOKEN_BUDGETS[bool(cluster.gpus)],
+        },
+        "gpus": cluster.gpus,
+    }  # fmt: skip
+
+
+@lru_cache(maxsize=4)
+def tokenizer(folder: str, max_length: int, long: Any) -> Any:
+    """A model's tokenizer, loaded once in each process, for tasks that need no model."""
+    from tempscale.model.checkpoint import resolve
+    from tempscale.model.tokens import Tokenizer
+
+    return Tokenizer(Path(resolve(folder)), max_length, long)
+
+
+def _return_freed_memory() -> None:
+    """Return freed heap memory to the system; micro-batches of many shapes fragment it by hundreds of MB."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def pack(table: pa.Table) -> bytes:
+    """A table as bytes, so that it fits in one cell of a row."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def unpack(payload: bytes) -> pa.Table:
+    """The table that `pack` packed."""
+    return pa.ipc.open_stream(payload).read_all()
+
+
+def rows(pieces: dict[int, pa.Table]) -> pa.Table:
+    """(number, payload) rows, as a pool's `prepare` returns them."""
+    found = [{"number": number, "payload": pack(table)} for number, table in pieces.items()]
+    return pa.Table.from_pylist(found, schema=_ROW)

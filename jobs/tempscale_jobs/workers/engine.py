@@ -1,0 +1,271 @@
+"""Start or join Ray, run tasks, and turn their failures into readable errors."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tempscale.model.checkpoint import first_line
+from tempscale_jobs.config.sections import Execution
+from tempscale_jobs.errors import IncompleteRun, RunError, UsageError
+from tempscale_jobs.workers import raylet
+
+_OBJECT_STORE_BYTES = 1 << 30
+_TO_COME = "autoscaled_gpus"
+"""The custom resource of Ray with the number of GPUs that the autoscaler can start."""
+_NO_PROGRESS_SECONDS = 3600
+"""Longer than any shard takes. Marks find a text that kills its process long before."""
+_CONNECT_SECONDS = 10
+_LEAST_PATIENCE_SECONDS = 30
+_ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "POLARS_MAX_THREADS": "1",
+}
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The workers that the run may use at the same time."""
+
+    workers: int
+    gpus: int
+    """GPUs of each worker: 0 or 1."""
+    shuffle_seed: int | None = None
+
+    def ordered(self, items: Sequence[Item]) -> list[Item]:
+        """The items in the given order, or in a seeded random order."""
+        items = list(items)
+        if self.shuffle_seed is not None:
+            random.Random(self.shuffle_seed).shuffle(items)  # noqa: S311 - an order, not a secret
+        return items
+
+
+@contextmanager
+def session(execution: Execution) -> Iterator[Cluster]:
+    """Join the configured or already joined Ray cluster, or start one in this process and stop it at the end."""
+    import ray
+
+    warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
+    started = not ray.is_initialized()
+    if started:
+        _start(execution)
+    try:
+        _configure_data()
+        resources = ray.cluster_resources()
+        # A cluster that starts without GPU workers declares the number that its autoscaler can start.
+        gpus = int(max(resources.get("GPU", 0), resources.get(_TO_COME, 0)))
+        # Keep one logical CPU for tokenising.
+        workers = execution.workers or gpus or max(1, int(resources.get("CPU", 1)) - 1)
+        with raylet.watched() if started else nullcontext():
+            yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed)
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _start(execution: Execution) -> None:
+    import ray
+
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    environment = {"env_vars": _ONE_THREAD}
+    if execution.address is not None:
+        if execution.address == "auto" and "://" in os.environ.get("RAY_ADDRESS", ""):  # Ray would be a client there.
+            raise UsageError("RAY_ADDRESS names no machine of a cluster but a client's or dashboard's address; unset it")
+        check_reachable(execution)
+        try:
+            with _silenced_stderr(), _signals_kept():
+                ray.init(address=execution.address, runtime_env=environment, **quiet)
+        except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+            raise UsageError(f"the Ray cluster at '{execution.address}' cannot be joined: {first_line(error)}") from None
+        return
+    # No dashboard, which listens on a port and costs 100 MB; no auth token, which Ray writes into the user's home.
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    workers = execution.workers or os.cpu_count() or 1
+    try:
+        with _silenced_stderr(), _signals_kept():
+            ray.init(
+                address="local", num_cpus=workers + 1, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
+                runtime_env=environment, **quiet,
+            )  # fmt: skip
+    except Exception as error:
+        if "timed out during startup" not in str(error):
+            raise
+        raise IncompleteRun(
+            "Ray did not start on this machine within half a minute: it has too much else to do; the same command goes on"
+        ) from None
+
+
+def check_reachable(execution: Execution) -> None:
+    """Raise a UsageError if nothing listens at the address's HOST:PORT; Ray itself would try for minutes."""
+    address = execution.address
+    if address is None:
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        raise UsageError(f"the Ray cluster at '{address}' cannot be reached: {error.strerror or error}") from None
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Restore the SIGTERM handler that Ray replaces; Ray's would end the process with a dump and its own exit code."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _silenced_stderr() -> Iterator[None]:
+    """Hide the start messages of Ray's C++ core; its errors are raised as exceptions."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _configure_data() -> None:
+    import ray.data
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    # A pipeline that hangs ends as an incomplete run.
+    context.execution_no_progress_timeout_s = _NO_PROGRESS_SECONDS
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+def results(
+    cluster: Cluster, submit: Callable[[Item], Any], items: Sequence[Item], ahead: int = 2
+) -> Iterator[tuple[Item, Any]]:
+    """Run one Ray task, started by `submit`, for each item; yield (item, result) as they finish.
+
+    At most `ahead` tasks for each worker are in flight, which limits their memory.
+    """
+    import ray
+
+    waiting, flying = cluster.ordered(items)[::-1], dict[Any, Item]()
+    with readable_failures():
+        while waiting or flying:
+            while waiting and len(flying) < ahead * cluster.workers:
+                item = waiting.pop()
+                flying[submit(item)] = item
+            done, _ = ray.wait(list(flying), num_returns=1)
+            for reference in done:
+                yield flying.pop(reference), ray.get(reference)
+
+
+def tile_results(
+    cluster: Cluster, work: Callable[..., Any], arguments: tuple[Any, ...], items: Sequence[tuple[int, int]]
+) -> Iterator[tuple[tuple[int, int], Any]]:
+    """Run `work(*arguments, i, j)` for each super-tile, as tasks or on GPU actors that cache their blocks; yield results.
+
+    There are no more tiles in flight than workers, because each has two blocks of texts in memory.
+    """
+    import ray
+
+    if not cluster.gpus:
+        task = ray.remote(work)
+        yield from results(cluster, lambda tile: task.remote(*arguments, *tile), items, ahead=1)
+        return
+    from ray.util import ActorPool
+
+    actor = ray.remote(num_gpus=1, max_restarts=-1, max_task_retries=-1)(TileActor)
+    with readable_failures():
+        pool = ActorPool(started([actor.remote(work, arguments) for _ in range(min(cluster.workers, len(items)))]))
+        yield from pool.map_unordered(lambda worker, tile: worker.work.remote(*tile), cluster.ordered(items))
+
+
+def started(actors: Sequence[Any]) -> list[Any]:
+    """The actors that have started: at least one, and those that need at most twice its time; the others are killed.
+
+    A cluster can be smaller than Ray says (a dead node is counted for a while), and work for an actor without a place would
+    wait for ever.
+    """
+    import ray
+
+    begun = time.monotonic()
+    pending = {actor.__ray_ready__.remote(): actor for actor in actors}
+    with readable_failures():
+        if not ray.wait(list(pending), num_returns=1, timeout=_NO_PROGRESS_SECONDS)[0]:
+            raise IncompleteRun(
+                "no worker found a place in the Ray cluster within an hour; see what holds its processors or GPUs "
+                "(ray status), and start the same command again"
+            )
+        patience = max(_LEAST_PATIENCE_SECONDS, 2 * (time.monotonic() - begun))
+        done, late = ray.wait(list(pending), num_returns=len(pending), timeout=patience)
+        ray.get(done)
+    for reference in late:
+        ray.kill(pending[reference])
+    return [pending[reference] for reference in done]
+
+
+class TileActor:
+    """An actor that computes tiles on one GPU; its process caches blocks from one tile to the next."""
+
+    def __init__(self, work: Callable[..., Any], arguments: tuple[Any, ...], device: str = "cuda") -> None:
+        self._work, self._arguments, self._device = work, arguments, device
+
+    def work(self, i: int, j: int) -> tuple[tuple[int, int], Any]:
+        """Compute one tile; return it with its result."""
+        return (i, j), self._work(*self._arguments, i, j, device=self._device)
+
+
+@contextmanager
+def readable_failures() -> Iterator[None]:
+    """Turn Ray's error for a failed task into a RunError with the sentence of its cause."""
+    import ray.exceptions
+
+    try:
+        yield
+    except (ray.exceptions.RayError, RuntimeError) as error:
+        if isinstance(error, RunError) and not isinstance(error, ray.exceptions.RayError):
+            raise
+        cause = _root_cause(error)
+        if isinstance(cause, RunError):
+            raise type(cause)(str(cause)) from None
+        raise IncompleteRun(failure(cause)) from error
+
+
+def failure(error: BaseException) -> str:
+    """A sentence about an error in a worker."""
+    if isinstance(error, RunError):
+        return str(error)
+    return f"a worker failed with {type(error).__name__}: {first_line(error)}; start the same command again to go on"
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    """The user code's own exception under Ray's wrappers."""
+    seen: set[int] = set()
+    while id(error) not in seen:
+        seen.add(id(error))
+        inner = getattr(error, "cause", None) or error.__cause__
+        if isinstance(inner, BaseException):
+            error = inner
+    return error

@@ -1,0 +1,125 @@
+"""Find a text that kills the process that embeds it, by marks that are written before the work.
+
+First a shard is marked as a whole. A worker that finds such a mark knows that another died there, and marks each
+micro-batch before it runs. A second death on the same micro-batch halves it, and so on down to one text, which is skipped.
+A death with another cause, such as a node that was removed or an impatient user, only makes the marks finer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.runs.storage import Storage
+
+MARKS = "partials/marks"
+"""The folder of a run's marks, by model."""
+_MOST_ELSEWHERE = 6
+"""Deaths outside of micro-batches after which a shard is given up for this session."""
+_MOST = 100
+"""Deaths in all after which a shard is given up. To find one deadly text among a hundred takes eight, each a model load."""
+DEADLY = "its process died each time it was embedded"
+"""The reason why a deadly text is rejected."""
+
+
+class Marks:
+    """The marks of one shard: call `begin` before the work, `before` and `after` each micro-batch, `done` at the end."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage, self._name, self._fine = storage, name, False
+        self._known: dict[str, Any] = {}
+
+    def begin(self, batches: list[list[int]]) -> list[list[int]]:
+        """Mark the shard; return the micro-batches to run, without deadly sequences and with killing batches in halves.
+
+        It sets `deadly`, the sequences to skip, and `halved`, whether a micro-batch was halved.
+        """
+        known = _read(self._storage, self._name)
+        found = known is not None
+        known = known or {"doing": None, "last": None, "batches": None, "deadly": [], "elsewhere": 0, "deaths": 0}
+        doing = known["doing"]
+        known["deaths"] += found
+        if known["deaths"] > _MOST:
+            raise IncompleteRun(
+                f"the processes that work on {self._name} died {_MOST} times, for ever other texts; look for what ends "
+                "them, such as memory, and start the same command again to go on"
+            )
+        if found and not isinstance(doing, list):
+            known["elsewhere"] += 1
+            if known["elsewhere"] > _MOST_ELSEWHERE:
+                raise IncompleteRun(
+                    f"the process that works on {self._name} died {known['elsewhere']} times outside of the model; "
+                    "look for what ends it, such as memory, and start the same command again"
+                )
+        elif isinstance(doing, list):
+            # This is half of a batch that killed twice, so it need not kill twice itself.
+            suspected = len(doing) > 1 and doing not in batches
+            if doing != known["last"] and not suspected:
+                known["last"] = doing
+            elif len(doing) > 1:
+                known["batches"] = _halved(known["batches"] or batches, doing)
+                known["last"] = None
+            else:
+                known["deadly"] += doing
+                known["last"] = None
+        self._fine = found
+        self._known = known | {"doing": None if found else "shard"}
+        self._write()
+        self.deadly: list[int] = known["deadly"]
+        self.halved = known["batches"] is not None
+        remaining = [[i for i in batch if i not in self.deadly] for batch in known["batches"] or batches]
+        return [batch for batch in remaining if batch]
+
+    def before(self, batch: list[int]) -> None:
+        """Mark a micro-batch that is about to run, if a process died in this shard before."""
+        if self._fine:
+            self._known["doing"] = batch
+            self._write()
+
+    def after(self) -> None:
+        """Remove the mark of the micro-batch that has run."""
+        if self._fine:
+            self._known["doing"] = None
+            self._write()
+
+    def done(self) -> None:
+        """Remove the marks of the shard, because it is embedded."""
+        self._storage.remove(self._name)
+
+    def _write(self) -> None:
+        # Not durable: the mark must survive this process but not the machine, whose crash no text causes.
+        self._storage.write_json(self._name, self._known, durable=False)
+
+
+def forget(storage: Storage, folder: str) -> None:
+    """Reset the marks of an earlier session, whose workers were ended with it; keep the halved batches and deadly texts."""
+    for name in storage.list(folder):
+        known = _read(storage, name)
+        if known is None or (known["batches"] is None and not known["deadly"] and known["last"] is None):
+            storage.remove(name)
+        else:
+            storage.write_json(name, known | {"doing": None, "elsewhere": 0, "deaths": 0}, durable=False)
+
+
+def _read(storage: Storage, name: str) -> dict[str, Any] | None:
+    """A shard's marks; None if there are none, or if they were damaged when the machine crashed."""
+    if not storage.exists(name):
+        return None
+    try:
+        known = storage.read_json(name)
+    except ValueError:
+        return None
+    return dict(known) if isinstance(known, dict) and "deaths" in known else None
+
+
+def _halved(batches: list[list[int]], deadly: list[int]) -> list[list[int]]:
+    """The batches with `deadly`, a batch or a part of one, in halves."""
+    found: list[list[int]] = []
+    middle = (len(deadly) + 1) // 2
+    for batch in batches:
+        if set(deadly) <= set(batch):
+            rest = [i for i in batch if i not in deadly]
+            found += [*([rest] if rest else []), deadly[:middle], deadly[middle:]]
+        else:
+            found.append(batch)
+    return found

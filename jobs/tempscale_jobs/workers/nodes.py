@@ -1,0 +1,102 @@
+"""Check that all machines of a cluster see each other's files and the models, before a run uses them."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.runs.folder import Run
+from tempscale_jobs.runs.provenance import note_processor, processor
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers.engine import readable_failures
+
+_ANSWER_SECONDS = 60
+
+
+def check_run(run: Run, folders: Sequence[tuple[str, Storage]]) -> None:
+    """Call `check` with the run's models and record the kinds of processor in the run."""
+    for kind in check_shared(folders, [model.name for model in run.models if os.path.isabs(model.name)]):
+        note_processor(run.storage, kind, "computed")
+
+
+def check_shared(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> set[str]:
+    """Check that every node shares `folders` (each with its option) and has `models`; return the nodes' kinds of processor.
+
+    Each node must read a file of this process and write one that this process reads. With one machine the result is empty.
+
+    Raises:
+        UsageError: a node does not share a folder or has no such model.
+    """
+    import ray.exceptions
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    local = [(option, storage) for option, storage in folders if storage.is_local]
+    if len(nodes) < 2:
+        return set()
+    processors = set()
+    died = (
+        ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError,
+        ray.exceptions.LocalRayletDiedError,
+    )  # fmt: skip
+    token = uuid.uuid4().hex
+    for _, storage in local:
+        storage.write(f"{PROOF}-{token}/driver", token.encode())
+    roots = [storage.root for _, storage in local]
+    ask = ray.remote(num_cpus=0, max_retries=3)(answer)
+    answers = {
+        node: ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+            roots, list(models), token, node
+        )
+        for node in nodes
+    }
+    try:
+        for node, reference in answers.items():
+            with readable_failures():
+                try:
+                    read, present, kind = ray.get(reference)
+                except died:
+                    continue  # The node died during the check, so this run will not use it.
+            processors.add(kind)
+            for (option, storage), seen in zip(local, read, strict=True):
+                name = f"{PROOF}-{token}/{node}"
+                if not (seen and storage.exists(name) and storage.read(name) == token.encode()):
+                    raise UsageError(
+                        f"{option} '{storage.root}' is a folder of this machine that node {nodes[node]} does not share or "
+                        "cannot write; give one on a shared disk or object storage, such as s3://bucket/run"
+                    )
+            for model, there in zip(models, present, strict=True):
+                if not there:
+                    raise UsageError(
+                        f"model folder '{model}' is not on node {nodes[node]}; put it on a shared disk or on every node"
+                    )
+    finally:
+        # If one node failed, the others may still be writing.
+        ray.wait(list(answers.values()), num_returns=len(answers), timeout=_ANSWER_SECONDS)
+        for _, storage in local:
+            storage.remove(f"{PROOF}-{token}")
+    return processors
+
+
+PROOF = ".proof"
+"""Prefix of the folder of the check's files, which exists for seconds."""
+
+
+def answer(roots: Sequence[str], models: Sequence[str], token: str, node: str) -> tuple[list[bool], list[bool], str]:
+    """On a node: whether it reads the driver's token in each folder, whether it has each model, and its kind of processor.
+
+    It writes its own token into each folder that it can read.
+    """
+    read = []
+    for root in roots:
+        storage, name = Storage(root), f"{PROOF}-{token}/driver"
+        try:
+            seen = storage.exists(name) and storage.read(name) == token.encode()
+            if seen:
+                storage.write(f"{PROOF}-{token}/{node}", token.encode())
+        except (OSError, IncompleteRun):  # The folder may be read-only on this node.
+            seen = False
+        read.append(seen)
+    return read, [os.path.isdir(model) for model in models], processor()

@@ -1,0 +1,1 @@
+"""Fit a temperature to a model: by length, or by layer."""

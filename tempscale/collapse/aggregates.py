@@ -1,0 +1,193 @@
+"""Mergeable aggregates of pairwise cosines, whose result does not depend on which parts are ready first.
+
+Counts and histograms are integers, whose sums are exact; float64 sums are merged along a fixed tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from tempscale.collapse.neighbours import Nearest
+
+BINS = 4096
+"""Histogram bins over [−1, 1]: a percentile is known to 1/2048."""
+
+T = TypeVar("T")
+"""The type of the parts."""
+
+
+def merge_tree(parts: Iterable[T], merge: Callable[[T, T], T]) -> T:
+    """Merge parts pairwise along a fixed balanced tree in the given order; at most one part a tree level is in memory.
+
+    Args:
+        parts: in their canonical order, at least one.
+        merge: merges two neighbours, given in their order.
+
+    Returns:
+        The whole; equal to the bit for equal parts in the same order.
+
+    Raises:
+        ValueError: there is no part.
+    """
+    waiting: list[tuple[int, T]] = []  # Merged runs of 2^k neighbours, longest first.
+    for part in parts:
+        size = 1
+        while waiting and waiting[-1][0] == size:
+            part = merge(waiting.pop()[1], part)
+            size *= 2
+        waiting.append((size, part))
+    if not waiting:
+        raise ValueError("nothing to merge")
+    _, whole = waiting.pop()
+    while waiting:
+        whole = merge(waiting.pop()[1], whole)
+    return whole
+
+
+@dataclass(frozen=True)
+class CosineCells:
+    """Count, Σcos, Σcos² and histogram of the unordered pairs in each cell (a ≤ b) of length intervals."""
+
+    pairs: Int[np.ndarray, "interval interval"]
+    """Number of pairs, int64; 0 below the diagonal, as in all fields."""
+    first: Float[np.ndarray, "interval interval"]
+    """Σ cos, float64."""
+    second: Float[np.ndarray, "interval interval"]
+    """Σ cos², float64."""
+    histogram: Int[np.ndarray, "interval interval bin"]
+    """Number of pairs by cosine, int64, in `BINS` equal bins from −1 to 1."""
+    duplicates: Int[np.ndarray, "interval interval"]
+    """Number of pairs whose cosine reaches the near-duplicate threshold."""
+
+    @classmethod
+    def empty(cls, intervals: int) -> CosineCells:
+        """The aggregates of no pairs.
+
+        Args:
+            intervals: how many length intervals there are.
+
+        Returns:
+            Zeros.
+        """
+        shape = (intervals, intervals)
+        counts, bins = np.zeros(shape, np.int64), np.zeros((*shape, BINS), np.int64)
+        return cls(counts, np.zeros(shape), np.zeros(shape), bins, counts.copy())
+
+    def merged(self, other: CosineCells) -> CosineCells:
+        """The aggregates of both sets of pairs.
+
+        Args:
+            other: the aggregates of other pairs, over the same intervals.
+
+        Returns:
+            The sums of both; exact for integers.
+        """
+        return CosineCells(
+            self.pairs + other.pairs, self.first + other.first, self.second + other.second,
+            self.histogram + other.histogram, self.duplicates + other.duplicates,
+        )  # fmt: skip
+
+    def percentile(self, a: int, b: int, share: float) -> float:
+        """A percentile of one cell: the cosine that a given share of its pairs is below, interpolated inside a histogram
+        bin.
+
+        Args:
+            a: one interval, from 0.
+            b: the other interval, ≥ a.
+            share: from 0 to 1.
+
+        Returns:
+            A cosine in [−1, 1], accurate to 1/2048; −1 for a cell without pairs.
+        """
+        return _percentile(self.histogram[a, b], share)
+
+    def overall_percentile(self, share: float) -> float:
+        """The same for the pairs of all cells.
+
+        Args:
+            share: from 0 to 1.
+
+        Returns:
+            A cosine in [−1, 1], accurate to 1/2048.
+        """
+        return _percentile(self.histogram.sum((0, 1)), share)
+
+
+def _percentile(counts: Int[np.ndarray, " bin"], share: float) -> float:
+    cumulative = np.cumsum(counts)
+    target = share * cumulative[-1]
+    index = int(np.searchsorted(cumulative, target))
+    below = cumulative[index - 1] if index > 0 else 0
+    inside = (target - below) / counts[index] if counts[index] else 0.0
+    return float(-1.0 + (index + inside) * 2.0 / BINS)
+
+
+Precision = Literal["float32", "tf32", "bfloat16"]
+"""The precision that a product's factors are rounded to; sums are float32 in each product, float64 over products."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The texts on one side of a super-tile, in canonical order."""
+
+    embeddings: Float[np.ndarray, "text dim"]
+    """Unit norm, float32."""
+    interval: Int[np.ndarray, " text"]
+    """Length interval of each text, ascending."""
+    labels: Int[np.ndarray, " text"]
+    """Each text's rank by id, int32, which breaks ties."""
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """The near-duplicate pairs of largest cosine, in that order; ties by ids."""
+
+    cosine: Float[np.ndarray, " pair"]
+    """Float32, descending."""
+    labels: Int[np.ndarray, "pair 2"]
+    """Ranks by id, the smaller first."""
+
+    def merged(self, other: Duplicates) -> Duplicates:
+        """Both lists, unsorted.
+
+        Args:
+            other: other pairs.
+
+        Returns:
+            These pairs, then the others.
+        """
+        return Duplicates(np.concatenate([self.cosine, other.cosine]), np.concatenate([self.labels, other.labels]))
+
+    def first(self, size: int) -> Duplicates:
+        """The pairs of largest cosine, in that order; ties by ids.
+
+        Args:
+            size: how many pairs.
+
+        Returns:
+            This many pairs, or all if there are fewer.
+        """
+        order = np.lexsort((self.labels[:, 1], self.labels[:, 0], -self.cosine))[:size]
+        return Duplicates(self.cosine[order], self.labels[order])
+
+
+@dataclass(frozen=True)
+class CosineTile:
+    """The results of one super-tile."""
+
+    cells: CosineCells
+    """Counts and sums by cell of length intervals."""
+    duplicates: Duplicates
+    """The near-duplicates of largest cosine."""
+    rows: Nearest
+    """The nearest columns of each row; empty lists unless requested."""
+    columns: Nearest
+    """The nearest rows of each column. On the diagonal this is the same object as `rows`, which then contains both."""

@@ -1,0 +1,161 @@
+"""Nearest neighbours by cosine, and which lengths they have: exposure by length interval, hubness.
+
+How collapse affects search is measured here without labels. N_k(j) counts the queries, out of n, that have text j among
+their k nearest (the k-occurrence). If a length interval b has a share p_b of the texts and a share s_b of all neighbour
+slots, its exposure
+
+    exposure_b = s_b/p_b = (mean of N_k over the texts of b)/(mean of N_k over all texts)
+
+is 1 if no length is favoured. The skewness of N_k is hubness (Radovanović et al. 2010): few texts fill many slots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy import sparse
+
+NOBODY = np.iinfo(np.int32).max
+"""The label of an empty slot, when a text has fewer neighbours than requested."""
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The k nearest texts of each text: largest cosine first, ties by the neighbour's rank by id. Mergeable."""
+
+    cosine: Float[np.ndarray, "text k"]
+    """Float32; −∞ in an empty slot."""
+    label: Int[np.ndarray, "text k"]
+    """Ranks by id, int32; NOBODY in an empty slot."""
+
+    @classmethod
+    def empty(cls, texts: int, k: int) -> Nearest:
+        """Lists without neighbours.
+
+        Args:
+            texts: how many texts.
+            k: how many neighbours each text can have.
+
+        Returns:
+            (texts, k) of −∞ and NOBODY.
+        """
+        return cls(np.full((texts, k), -np.inf, np.float32), np.full((texts, k), NOBODY, np.int32))
+
+    def merged(self, other: Nearest) -> Nearest:
+        """The k nearest of both lists.
+
+        Args:
+            other: neighbours of the same texts, none of them in these lists.
+
+        Returns:
+            As many neighbours as here; the order of the two lists does not matter.
+        """
+        cosine = np.concatenate([self.cosine, other.cosine], axis=1)
+        label = np.concatenate([self.label, other.label], axis=1)
+        order = np.lexsort((label, -cosine), axis=1)[:, : self.cosine.shape[1]]
+        return Nearest(np.take_along_axis(cosine, order, 1), np.take_along_axis(label, order, 1))
+
+
+class Exposure(NamedTuple):
+    """Shares and exposure of each length interval; each (interval,), NaN if an interval has no text."""
+
+    texts_share: Float[np.ndarray, " interval"]
+    """p_b, the interval's share of the texts, in [0, 1]."""
+    slots_share: Float[np.ndarray, " interval"]
+    """s_b, the interval's share of all neighbour slots, in [0, 1]."""
+    exposure: Float[np.ndarray, " interval"]
+    """slots_share/texts_share, ≥ 0."""
+    error: Float[np.ndarray, " interval"]
+    """Standard error of the exposure over repeated draws of texts and queries."""
+    corrected: Float[np.ndarray, " interval"]
+    """The same for repeated draws of as many texts from the finite population: 0 if all of it was drawn."""
+
+
+def occurrences(label: Int[np.ndarray, "query k"], texts: int) -> Int[np.ndarray, " text"]:
+    """N_k, the k-occurrence: how many queries have each text among their neighbours.
+
+    Args:
+        label: the neighbours of each query, as indices from 0; NOBODY in an empty slot.
+        texts: how many texts there are.
+
+    Returns:
+        ≥ 0; the sum is the number of filled slots.
+    """
+    return np.bincount(label[label != NOBODY].ravel(), minlength=texts)
+
+
+def skewness(occurrence: Int[np.ndarray, " text"]) -> float:
+    """E[(N_k − mean)³]/sd³, the hubness of Radovanović et al. 2010.
+
+    Args:
+        occurrence: N_k of each text, at least one.
+
+    Returns:
+        Any number: above 0 if a few texts are neighbours of many queries; 0 if every text occurs equally often.
+    """
+    centred = occurrence - occurrence.mean()
+    deviation = np.sqrt((centred**2).mean())
+    return float((centred**3).mean() / deviation**3) if deviation > 0 else 0.0
+
+
+def exposure(
+    label: Int[np.ndarray, "query k"],
+    interval: Int[np.ndarray, " text"],
+    intervals: int,
+    own: bool = True,
+    population: float = np.inf,
+) -> Exposure:
+    """Exposure of each length interval, from the neighbours of some queries.
+
+    A slot is a dyad of the query and the text that fills it, and slots that share a text are dependent (Aronow, Samii &
+    Assenova 2015, as in `stats.dyads`). Let e = (1[the filler is in b] − s_b)/(p_b·slots) for each slot; S_t the sum of e
+    over the slots that text t fills or whose query it is; D_t = exposure_b·(1[t is in b] − p_b)/(p_b·n) the effect of t on
+    p_b; and T_u the sum of e over the slots between the same two texts u. Then
+
+        V = Σ_t (S_t − D_t)² − Σ_u T_u² ,      of n texts out of N:   (1 − n/N)·(V + (n/N)·Σ_u T_u²) ,
+
+    because a slot is drawn again only if both its texts are.
+
+    Args:
+        label: the neighbours of each query, as indices into `interval`; NOBODY in an empty slot.
+        interval: length interval of every text that could be a neighbour.
+        intervals: how many length intervals there are.
+        own: the queries are the texts themselves, in the same order.
+        population: number of texts that these were drawn from.
+
+    Returns:
+        Shares, exposures and their errors. V is not a sum of squares; if it is 0 or negative, Σ_u T_u² is used instead.
+    """
+    texts, queries = len(interval), len(label)
+    filled = label != NOBODY
+    slots, asker, filler = int(filled.sum()), np.nonzero(filled)[0], label[filled]
+    occurrence = occurrences(label, texts)
+    shares = np.bincount(interval, minlength=intervals) / texts
+    taken = np.bincount(interval[filler], minlength=intervals) / max(1, slots)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = taken / np.where(shares > 0, shares, np.nan)
+    error, corrected = np.full((2, intervals), np.nan)
+    mutual = _mutual(asker, filler, texts) if own else (filler[:0], filler[:0])
+    drawn = min(1.0, texts / population)
+    for b in np.flatnonzero(shares > 0):
+        here = interval == b
+        slot = (here - taken[b]) / (shares[b] * max(1, slots))
+        of_text = occurrence * slot - ratio[b] * (here - shares[b]) / (shares[b] * texts)
+        of_query = np.bincount(asker, slot[filler], queries)
+        nodes = ((of_text + of_query) ** 2).sum() if own else (of_text**2).sum() + (of_query**2).sum()
+        dyads = (occurrence * slot**2).sum() + (slot[mutual[0]] * slot[mutual[1]]).sum()
+        variance = nodes - dyads if nodes > dyads else dyads
+        error[b], corrected[b] = np.sqrt(variance), np.sqrt((1 - drawn) * (variance + drawn * dyads))
+    return Exposure(shares, taken, ratio, error, corrected)
+
+
+def _mutual(
+    asker: Int[np.ndarray, " slot"], filler: Int[np.ndarray, " slot"], texts: int
+) -> tuple[Int[np.ndarray, " slot"], Int[np.ndarray, " slot"]]:
+    """Both ends of every slot whose filler also has the query among its neighbours."""
+    asked = sparse.csr_array((np.ones(len(asker), np.int8), (asker, filler)), shape=(texts, texts))
+    ends: tuple[np.ndarray, np.ndarray] = asked.multiply(asked.T).nonzero()
+    return ends

@@ -1,0 +1,1 @@
+"""The effect of each layer on the tokens of a text: attention as a filter, and the contraction of the spread."""

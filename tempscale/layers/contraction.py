@@ -1,0 +1,107 @@
+"""Why the token embeddings of one text become more similar from layer to layer: λ, ρ, r, C and the bound that they give.
+
+S2 (arXiv 2604.27398) §6. With S(M) = (1/n)Σ‖m_j − μ(M)‖² (12), the spread after the first residual sum is at most
+(1+√ρ)²·S(H). The spread of a layer's output, relative to its mean, is therefore at most C·(1+√ρ)²·r (47).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tempscale.layers.observe import Layer
+from tempscale.layers.spectrum import high_frequency
+
+
+class Contraction(NamedTuple):
+    """One layer of one text; float64 scalars."""
+
+    rho: Tensor
+    """ρ = S(Z)/S(H): the spread after attention relative to the spread of the layer's input. ≥ 0."""
+    r: Tensor
+    """r = S(H)/‖μ(Y)‖² (14): the input's spread relative to the mean after the residual sum. ≥ 0."""
+    c: Tensor
+    """C = [S(X)/‖μ(X)‖²] / [S(Y)/‖μ(Y)‖²] (Definition 3): the effect of the rest of the layer on the spread. ≥ 0."""
+    spread: Tensor
+    """S(X)/‖μ(X)‖² of the layer's output."""
+    bound: Tensor
+    """C(1+√ρ)²r, never below `spread` (47)."""
+    within_cosine: Tensor
+    """Mean cosine over all pairs of tokens in the output, j = k included: ‖mean of unit tokens‖² (H.2). In [0, 1]."""
+
+
+def contraction(layer: Layer) -> Contraction:
+    """ρ, r, C, S(X)/‖μ(X)‖², its bound and the within-text cosine of one layer's pass.
+
+        ρ = S(Z)/S(H),   r = S(H)/‖μ(Y)‖²                                    S2 eq. 14
+        C = [S(X)/‖μ(X)‖²] / [S(Y)/‖μ(Y)‖²]                                  S2 Definition 3
+        S(X)/‖μ(X)‖² ≤ C·(1 + √ρ)²·r                                         S2 eq. 47
+
+    Args:
+        layer: one layer's pass over one text, from `layers.observe.observe`.
+
+    Returns:
+        Float64 scalars; NaN or infinite if the tokens do not differ (such as one token) or a mean is zero.
+    """
+    h, z, y, x = (tokens.double() for tokens in (layer.h, layer.z, layer.y, layer.x))
+    rho, r = scatter(z) / scatter(h), scatter(h) / _square(y.mean(0))
+    spread = scatter(x) / _square(x.mean(0))
+    c = spread / (scatter(y) / _square(y.mean(0)))
+    unit = x / x.norm(dim=-1, keepdim=True)
+    return Contraction(rho, r, c, spread, c * (1 + rho.sqrt()).square() * r, _square(unit.mean(0)))
+
+
+def head_contraction(layer: Layer, gains: Float[Tensor, " head"]) -> Float[Tensor, " head"]:
+    """λ_h = ‖W^o_hW^v_h‖²_op·‖PA_h‖²_F/(n−1), P = I − (1/n)11ᵀ (S2 13), of each head; float64, NaN for one token.
+
+    The layer's λ is the mean over heads, as published. λ bounds the spread after one head relative to the spread before it,
+    on average over directions. It is not a contraction factor of the whole layer, whose heads are added.
+
+    Args:
+        layer: one layer's pass.
+        gains: the result of `gain` for this layer.
+
+    Returns:
+        λ_h ≥ 0, (head,).
+    """
+    n = layer.attention.shape[-1]
+    left = torch.stack([high_frequency(own.double()).square().sum() for own in layer.attention])
+    found: Tensor = gains.double().square() * left / (n - 1 if n > 1 else torch.nan)
+    return found
+
+
+def gain(layer: Layer) -> Float[Tensor, " head"]:
+    """‖W^o_hW^v_h‖_op of each head (in S2 eq. 13), which depends on the weights alone.
+
+    It is computed from two QR decompositions and the singular values of a width×width product, without a d×d matrix.
+
+    Args:
+        layer: a pass of this layer over any text.
+
+    Returns:
+        Float64 (head,), ≥ 0.
+    """
+    out, value = layer.output_weights.double(), layer.value_weights.double()
+    right = torch.linalg.qr(value.mT, mode="r").R
+    left = torch.linalg.qr(out, mode="r").R
+    found: Tensor = torch.linalg.matrix_norm(left @ right.mT, 2)
+    return found
+
+
+def scatter(tokens: Float[Tensor, "token dim"]) -> Tensor:
+    """S(M) = (1/n)Σ‖m_j − μ(M)‖² (S2 eq. 12).
+
+    Args:
+        tokens: M, at least one row.
+
+    Returns:
+        A scalar ≥ 0, in the precision of `tokens`.
+    """
+    return (tokens - tokens.mean(0)).square().sum() / len(tokens)
+
+
+def _square(vector: Tensor) -> Tensor:
+    return vector.square().sum()

@@ -1,0 +1,1 @@
+"""From the folder of a model to embeddings: checkpoint, tokens, batches, pooling, encoder."""

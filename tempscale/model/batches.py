@@ -1,0 +1,95 @@
+"""Group sequences into micro-batches by a token budget and run them.
+
+Only the lengths of the sequences decide which ones run together, so results do not depend on workers or timing. A batch that
+does not fit in memory is the one exception: it runs in halves, and the caller is given its sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import torch
+
+from tempscale.model.checkpoint import first_line
+
+Result = TypeVar("Result")
+"""The result of one micro-batch."""
+_PADDING, _LEAST_SHARE = 0.04, 0.25
+"""A batch of `_LEAST_SHARE` of the budget or more ends before the sequence that makes its padding exceed `_PADDING`. Smaller
+batches would cost more than the padding.
+"""
+NO_MEMORY = "it needs more memory than there is"
+"""The reason reported for a text that does not fit in memory alone."""
+
+
+def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+    """Batches of indices, longest sequence first, each of at most `token_budget` padded tokens or of one sequence."""
+    batches: list[list[int]] = []
+    longest = tokens = 0
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        size = len(batches[-1]) if batches else 0
+        padded = longest * (size + 1)
+        enough = longest * size >= _LEAST_SHARE * token_budget
+        if size and padded <= token_budget and not (enough and padded > (1 + _PADDING) * (tokens + lengths[index])):
+            batches[-1].append(index)
+            tokens += lengths[index]
+        else:
+            batches.append([index])
+            longest = tokens = lengths[index]
+    return batches
+
+
+def run_batches(
+    batches: Sequence[list[int]],
+    run: Callable[[list[int]], Result],
+    *,
+    halved: list[list[int]],
+    failed: dict[int, str] | None = None,
+    before: Callable[[list[int]], None] | None = None,
+) -> Iterator[Result]:
+    """Yield the result of each batch; a batch that does not fit in memory runs in halves and is added to `halved`. With
+    `failed`, any failing batch is halved until the failing sequence is alone, and its reason is added to `failed`; without
+    it, the error is raised.
+    """
+    waiting = list(batches)[::-1]
+    while waiting:
+        batch = waiting.pop()
+        if before is not None:
+            before(batch)
+        try:
+            result = run(batch)
+        except Exception as error:
+            memory = out_of_memory(error)
+            if lost_device(error) or (failed is None and (not memory or len(batch) == 1)):
+                raise
+            reason = NO_MEMORY if memory else f"the model fails with {type(error).__name__}: {first_line(error)}"
+        else:
+            yield result
+            continue
+        # After the except block, because its traceback keeps the tensors of the failed pass alive.
+        if memory and torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if len(batch) == 1:
+            assert failed is not None
+            failed[batch[0]] = reason
+            continue
+        if memory:
+            halved.append(batch)
+        middle = (len(batch) + 1) // 2
+        waiting += [batch[middle:], batch[:middle]]
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that no memory is left; some libraries say so only in the error's message."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        words in str(error)
+        for words in ("can't allocate memory", "not enough memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
+    )
+
+
+def lost_device(error: BaseException) -> bool:
+    """Whether an error means that this process can no longer use CUDA: a context does not survive a failed kernel."""
+    return isinstance(error, RuntimeError) and not out_of_memory(error) and "CUDA error" in str(error)

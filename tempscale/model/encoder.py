@@ -1,0 +1,315 @@
+"""Texts -> micro-batches by token budget -> hidden states -> text embeddings and token moments.
+
+A result depends only on the texts of one call and on the encoder's settings; `batches` explains why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tempscale.model.batches import micro_batches, run_batches
+from tempscale.model.checkpoint import default_model, resolve
+from tempscale.model.gathering import Encoded, Factor, Pass, gather
+from tempscale.model.loading import check_family, load_transformer
+from tempscale.model.pooling import Head, load_head
+from tempscale.model.tokens import Long, Tokenizer, Tokens
+from tempscale.second_order.moments import Scatter, TokenMoments, TokenSums, covariance_factor, token_sums
+from tempscale.temperature import attach
+from tempscale.temperature.families import base_model, family_of, supported
+from tempscale.temperature.schedule import Temperature
+
+TOKEN_BUDGET = 1024
+"""Padded tokens in one micro-batch."""
+Precision = Literal["float32", "bfloat16"]
+"""The precision that the transformer computes in; pooling, moments and factors are float32."""
+
+
+class Encoder:
+    """A transformer, its tokenizer, its pooling and one attention temperature.
+
+        enc = Encoder.load("path or hub name", temperature=0.8)
+        out = enc.encode(texts)        # out.embeddings (texts, d), out.moments.spread (texts,)
+
+    Which texts run together depends only on their lengths and the token budget, and so do the last digits of a result.
+
+    Args:
+        model: a transformers model of a supported family; it is put into evaluation mode.
+        tokenizer: the tokenizer of this model.
+        head: the stages from token embeddings to text embeddings.
+        token_budget: padded tokens in one micro-batch, ≥ 1.
+        precision: the precision that the transformer computes in.
+
+    Attributes:
+        model: the transformers model; `attach`, `verify` and `fold` also accept the encoder itself.
+        tokenizer: its `Tokenizer`; texts are cut at `tokenizer.max_length`.
+        head: pooling and the stages after it.
+        token_budget: padded tokens in one micro-batch.
+        precision: the precision that the transformer computes in.
+        halved: how many micro-batches so far did not fit in memory and ran in halves.
+
+    Raises:
+        ValueError: the token budget is below 1, or the precision is unknown.
+        UnsupportedArchitecture: the model's family is not supported.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, tokenizer: Tokenizer, head: Head, token_budget: int = TOKEN_BUDGET,
+        precision: Precision = "float32",
+    ) -> None:  # fmt: skip
+        if token_budget < 1:
+            raise ValueError(f"token_budget {token_budget} must be at least 1")
+        if precision not in get_args(Precision):
+            raise ValueError(f"precision can be {' or '.join(get_args(Precision))}, not {precision!r}")
+        self.precision = precision
+        self.halved = 0
+        self.model: Any = model.eval()
+        self.tokenizer, self.head, self.token_budget = tokenizer, head.eval(), token_budget
+        self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
+        # Otherwise a decoder would cache the keys and values of every layer for later tokens.
+        self._arguments = {"use_cache": False} if supported(family_of(base_model(model))).decoder else {}
+
+    @classmethod
+    def load(
+        cls,
+        name: str | Path | None = None,
+        temperature: Temperature | float | str | Mapping[str, Any] = 1.0,
+        *,
+        max_length: int | None = None,
+        token_budget: int = TOKEN_BUDGET,
+        device: str | torch.device | None = None,
+        precision: Precision = "float32",
+        long: Long = "truncate",
+    ) -> Encoder:
+        """Load a model folder or hub name: safetensors only, no remote code.
+
+        Args:
+            name: a transformers or sentence-transformers folder, or a hub name; the demo MiniLM by default.
+            temperature: τ in (0, 2], a schedule, or any value that `Temperature.of` reads.
+            max_length: in tokens; the model's own limit by default.
+            token_budget: padded tokens in one micro-batch, ≥ 1.
+            device: CUDA by default if there is a GPU, else CPU.
+            precision: bfloat16 runs the transformer under torch's autocast: faster if the processor supports it.
+            long: what happens to a text longer than `max_length`: it is cut, or run in chunks of that length whose token
+                embeddings are then treated as one text. Moments and factors of chunks are exact; the embedding is the mean
+                over chunks, weighted by tokens.
+
+        Returns:
+            An encoder with float32 weights, on the device.
+
+        Raises:
+            ModelError: the folder or hub name has no safetensors model, or `max_length` or `long` does not fit it.
+            UnsupportedArchitecture: the model's family is not supported.
+            TemperatureError: τ cannot be used, or the schedule has another number of layers or heads than the model.
+            ValueError: the token budget is below 1, or the precision is unknown.
+        """
+        folder = resolve(str(name) if name is not None else default_model())
+        check_family(folder)
+        head, tokenizer = load_head(folder), Tokenizer(folder, max_length, long)
+        model, _ = load_transformer(folder)
+        chosen = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
+        encoder = cls(model.to(chosen), tokenizer, head.to(chosen), token_budget, precision)
+        encoder.set_temperature(temperature)
+        return encoder
+
+    @property
+    def temperature(self) -> Temperature:
+        """The temperature of every following `encode`; `Temperature(1.0)` if none is attached."""
+        return attach.attached(self.model) or Temperature(1.0)
+
+    def set_temperature(self, temperature: Temperature | float | str | Mapping[str, Any]) -> None:
+        """Replace the temperature. τ = 1 leaves the model untouched, so another temperature can be attached to it.
+
+        Args:
+            temperature: τ in (0, 2], a schedule, or any value that `Temperature.of` reads.
+
+        Raises:
+            TemperatureError: it cannot be used, or has another number of layers or heads than the model; the old one is
+                kept.
+        """
+        temperature = Temperature.of(temperature)
+        before = attach.attached(self.model)
+        if before is not None:
+            attach.detach(self.model)
+        try:
+            if not temperature.is_identity:
+                attach.attach(self.model, temperature)
+        except ValueError:
+            if before is not None:
+                attach.attach(self.model, before)
+            raise
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        moments: bool = True,
+        factors: bool = False,
+        max_length: int | None = None,
+        role: str | None = None,
+    ) -> Encoded:
+        """Embed texts; no prompt is added.
+
+            u = pool(x_1 … x_n) / ‖pool(x_1 … x_n)‖,  for mean pooling  pool = μ = (1/n)Σ x_j          S2 eq. 2
+
+        Args:
+            texts: strings.
+            moments: also compute ‖μ‖, spread and within-text cosine of each text.
+            factors: also return the unit mean and the covariance factor (min(tokens, d), d) of each text.
+            max_length: where texts are cut, in tokens from 3 to the model's limit; the encoder's own by default.
+            role: «query» or «document», for a temperature that depends on it.
+
+        Returns:
+            `Encoded`: embeddings (texts, d) of unit norm and, unless switched off, moments (texts,); float32, on the CPU, in
+            the order of the texts.
+
+        Raises:
+            TypeError: texts is one string.
+            ModelError: `max_length` is out of range.
+            TemperatureError: the temperature depends on the role and none is given, or the role is unknown.
+        """
+        return self.encode_tokens(self.tokenizer(texts, max_length), moments=moments, factors=factors, role=role)
+
+    def encode_tokens(
+        self,
+        tokens: Tokens,
+        *,
+        moments: bool = True,
+        factors: bool | Collection[int] = False,
+        role: str | None = None,
+        isolate: bool = False,
+        batches: Sequence[list[int]] | None = None,
+        before: Callable[[list[int]], None] | None = None,
+    ) -> Encoded:
+        """Embed tokenised texts.
+
+        Args:
+            tokens: from this encoder's tokenizer.
+            moments: also compute ‖μ‖, spread and within-text cosine of each text.
+            factors: also return unit mean and covariance factor (min(tokens, d), d) of all texts, or of those listed.
+            role: «query» or «document», for a temperature that depends on it.
+            isolate: find the texts that the model fails on instead of raising; `Encoded.failed` lists them with those that
+                the tokenizer failed on.
+            batches: which sequences of `tokens` run together, each in one batch; `self.batches(tokens)` by default.
+            before: called with the sequences of each micro-batch before it runs.
+
+        Returns:
+            The same as `encode`; NaN for a text that failed, or whose sequences are in no batch.
+
+        Raises:
+            TemperatureError: the temperature depends on the role and none is given.
+        """
+        batches = self.batches(tokens) if batches is None else batches
+        owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
+        lengths, device = [len(ids) for ids in tokens.ids], next(self.model.parameters()).device
+        wanted: Collection[int] = range(len(tokens) if factors is True else 0) if isinstance(factors, bool) else factors
+        chunked: dict[int, Scatter] = {}
+
+        def run(batch: list[int]) -> Pass:
+            hidden, mask = self._hidden([tokens.ids[i] for i in batch], device)
+            with torch.autocast(device.type, enabled=False):
+                hidden = hidden.float()
+                sums = token_sums(hidden, mask) if moments else None
+                texts = {owner[i]: hidden[row, : lengths[i]] for row, i in enumerate(batch) if owner[i] in wanted}
+                if tokens.text is not None:
+                    for row, i in enumerate(batch):
+                        if owner[i] in wanted:
+                            own = Scatter.of(hidden[row, : lengths[i]].cpu())
+                            chunked[owner[i]] = chunked[owner[i]].merged(own) if owner[i] in chunked else own
+                    kept = TokenSums(*(column.cpu() for column in sums)) if sums is not None else None
+                    return Pass(batch, self.head.pool(hidden, mask).cpu(), kept, None, {})
+                found = TokenMoments(*(column.cpu() for column in sums.moments())) if sums is not None else None
+                pairs = {text: covariance_factor(x) for text, x in texts.items()}
+                pairs = {text: (mean.cpu(), factor.cpu()) for text, (mean, factor) in pairs.items()}
+                return Pass(batch, self.head(hidden, mask).cpu(), None, found, pairs)
+
+        halved: list[list[int]] = []
+        failed: dict[int, str] | None = {} if isolate else None
+        with attach.role(self.model, role), torch.inference_mode():
+            # One autocast for all micro-batches, because it caches the weights it has cast until it ends.
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
+                passes = list(run_batches(batches, run, halved=halved, failed=failed, before=before))
+            self.halved += len(halved)
+            width = self.head.width(self.model.config.hidden_size)
+            finish = lambda pooled: self.head.finish(pooled.to(device)).cpu()  # noqa: E731
+            return gather(tokens, passes, width, failed or {}, halved, finish, (moments, factors is not False), chunked)
+
+    def token_embeddings(self, ids: Sequence[int], role: str | None = None) -> Float[Tensor, "token dim"]:
+        """Last-layer token embeddings (tokens, d) of one text, run alone; float32, on the CPU.
+
+        Args:
+            ids: the tokens of the text, special tokens included.
+            role: as in `encode_tokens`.
+
+        Returns:
+            The x_1 … x_n of S2 as rows (tokens, d), under the encoder's temperature and before any pooling.
+
+        Raises:
+            TemperatureError: the temperature depends on the role and none is given.
+        """
+        device = next(self.model.parameters()).device
+        with attach.role(self.model, role), torch.inference_mode():
+            hidden, _ = self._hidden([list(ids)], device)
+        return hidden[0].float().cpu()
+
+    def batches(self, tokens: Tokens) -> list[list[int]]:
+        """Which sequences run together. Texts that the tokenizer failed on are in no batch.
+
+        Args:
+            tokens: from this encoder's tokenizer.
+
+        Returns:
+            Micro-batches of at most `token_budget` padded tokens, or of one sequence, longest first.
+        """
+        batches = micro_batches([len(ids) for ids in tokens.ids], self.token_budget)
+        owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
+        return _without(batches, lambda i: owner[i] in tokens.failed)
+
+    def factors_of(
+        self, tokens: Tokens, wanted: Collection[int], role: str | None = None, without: Collection[int] = ()
+    ) -> dict[int, Factor]:
+        """Unit mean and covariance factor of some texts, each run in the same micro-batch as in `encode_tokens`.
+
+        The results equal those of `encode_tokens(tokens, factors=True)` to the bit. Other micro-batches are not run.
+
+        Args:
+            tokens: from this encoder's tokenizer.
+            wanted: indices of texts.
+            role: as in `encode_tokens`.
+            without: texts to remove from their micro-batches because the model cannot run them.
+
+        Returns:
+            Text -> unit mean (d,) and covariance factor (min(tokens, d), d), float32, on the CPU.
+
+        Raises:
+            TemperatureError: the temperature depends on the role and none is given.
+        """
+        owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
+        batches = _without(self.batches(tokens), lambda i: owner[i] in without)
+        batches = [batch for batch in batches if any(owner[i] in wanted for i in batch)]
+        out = self.encode_tokens(tokens, moments=False, factors=wanted, role=role, batches=batches, isolate=True)
+        assert out.factors is not None
+        return {i: out.factors[i] for i in wanted}
+
+    def _hidden(self, ids: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Last-layer token embeddings of one right-padded micro-batch and its mask."""
+        width = max(len(row) for row in ids)
+        padded = torch.full((len(ids), width), self._padding, dtype=torch.long)
+        mask = torch.zeros(len(ids), width, dtype=torch.bool)
+        for row, sequence in enumerate(ids):
+            padded[row, : len(sequence)] = torch.tensor(sequence)
+            mask[row, : len(sequence)] = True
+        padded, mask = padded.to(device), mask.to(device)
+        output = base_model(self.model)(input_ids=padded, attention_mask=mask.long(), **self._arguments)
+        return output.last_hidden_state, mask
+
+
+def _without(batches: list[list[int]], left_out: Callable[[int], bool]) -> list[list[int]]:
+    """The micro-batches without some sequences."""
+    found = [[i for i in batch if not left_out(i)] for batch in batches]
+    return [batch for batch in found if batch]

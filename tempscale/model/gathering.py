@@ -1,0 +1,121 @@
+"""Bring the results of micro-batches into the order of the texts, and merge chunks into their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tempscale.model.tokens import Tokens
+from tempscale.second_order.moments import Scatter, TokenMoments, TokenSums
+
+Factor = tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]
+"""Unit mean and covariance factor of a text."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The result of `Encoder.encode`, one entry a text, in the order of the texts, on the CPU."""
+
+    embeddings: Float[Tensor, "text dim"]
+    """Unit norm, float32."""
+    tokens: Int[Tensor, " text"]
+    """How many tokens the model saw: special tokens included, after truncation; the total of all chunks of a text."""
+    truncated: Bool[Tensor, " text"]
+    """Whether the text was cut."""
+    moments: TokenMoments | None
+    """‖μ‖, spread and within-text cosine, each (text,); None unless requested."""
+    factors: list[Factor] | None
+    """Unit mean (d,) and covariance factor (min(tokens, d), d) of each text; None unless requested."""
+    failed: dict[int, str] = field(default_factory=dict)
+    """With `isolate`, the texts that the tokenizer or the model failed on, with the reason; their numbers are NaN."""
+    halved: list[list[int]] = field(default_factory=list)
+    """Texts of the micro-batches that did not fit in memory and ran in halves."""
+
+
+class Pass(NamedTuple):
+    """The result of one micro-batch, on the CPU, one entry a sequence."""
+
+    sequences: list[int]
+    """The sequences that ran."""
+    pooled: Tensor
+    """Text embeddings; for chunks, pooled token embeddings."""
+    sums: TokenSums | None
+    """Sums of chunks; also of texts, unless `moments` is given."""
+    moments: TokenMoments | None
+    """Moments of texts that are not chunked."""
+    factors: dict[int, Factor]
+    """By text, of texts that are not chunked."""
+
+
+def gather(
+    tokens: Tokens, passes: Sequence[Pass], width: int, failed: dict[int, str], halved: list[list[int]],
+    finish: Callable[[Tensor], Tensor], wanted: tuple[bool, bool], chunked: Mapping[int, Scatter],
+) -> Encoded:  # fmt: skip
+    """Results by text, in the order of `tokens`; NaN for a text that failed or whose sequences are in no pass. `wanted` says
+    whether moments and factors were requested, and `chunked` has the scatter of texts in chunks.
+    """
+    texts = len(tokens)
+    owner = torch.arange(texts) if tokens.text is None else torch.tensor(tokens.text, dtype=torch.long)
+    embeddings, moments = torch.full((texts, width), torch.nan), None
+    order = torch.tensor([i for out in passes for i in out.sequences], dtype=torch.long)
+    if passes:
+        together = _whole if tokens.text is None else _merged
+        embeddings, moments = together(tokens, passes, order, owner[order], texts, finish)
+    if wanted[0] and moments is None:
+        moments = TokenMoments(*torch.full((3, texts), torch.nan))
+    ran = torch.zeros(len(owner), dtype=torch.bool).index_fill_(0, order, True)
+    absent = set(owner[~ran].tolist())
+    for text in absent:
+        for column in (embeddings, *(moments or ())):
+            column[text] = torch.nan
+    found = {text: factor for out in passes for text, factor in out.factors.items()}
+    found |= {text: scatter.factor() for text, scatter in chunked.items() if text not in absent}
+    lost = tokens.failed | {int(owner[i]): reason for i, reason in failed.items()}
+    lengths, truncated = (torch.tensor(column) for column in (tokens.lengths, tokens.truncated))
+    texts_halved = [sorted({int(owner[i]) for i in batch}) for batch in halved]
+    factors = _listed(found, texts) if wanted[1] else None
+    return Encoded(embeddings, lengths.long(), truncated.bool(), moments, factors, lost, texts_halved)
+
+
+def _whole(
+    tokens: Tokens, passes: Sequence[Pass], order: Tensor, owner: Tensor, texts: int, finish: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, TokenMoments | None]:
+    """Embeddings and moments when every sequence is a text."""
+
+    def placed(values: Sequence[Tensor]) -> Tensor:
+        column = torch.cat(list(values))
+        return torch.full((texts, *column.shape[1:]), torch.nan, dtype=column.dtype).index_copy_(0, order, column)
+
+    parts = [out.moments for out in passes if out.moments is not None]
+    moments = TokenMoments(*(placed(column) for column in zip(*parts, strict=True))) if parts else None
+    return placed([out.pooled for out in passes]), moments
+
+
+def _merged(
+    tokens: Tokens, passes: Sequence[Pass], order: Tensor, owner: Tensor, texts: int, finish: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, TokenMoments | None]:
+    """Embeddings and moments when every sequence is a chunk: means of the chunks by tokens, and moments of all tokens."""
+    count = torch.tensor([len(tokens.ids[i]) for i in order.tolist()], dtype=torch.float64).unsqueeze(-1)
+    pooled = torch.cat([out.pooled for out in passes]).double()
+    total = torch.zeros(texts, pooled.shape[1], dtype=torch.float64).index_add_(0, owner, count * pooled)
+    weight = torch.zeros(texts, 1, dtype=torch.float64).index_add_(0, owner, count)
+    parts = [out.sums for out in passes if out.sums is not None]
+    moments = None
+    if parts:
+        sums = TokenSums(*(torch.cat(column) for column in zip(*parts, strict=True))).merged(owner, texts)
+        moments = TokenMoments(*(column.float() for column in sums.moments()))
+    return finish((total / weight).float()), moments
+
+
+def _listed(found: Mapping[int, Factor], texts: int) -> list[Factor]:
+    """Factors by text, NaN for a text without one."""
+    if not found:
+        return []
+    mean, factor = next(iter(found.values()))
+    nothing = (torch.full_like(mean, torch.nan), torch.full_like(factor[:1], torch.nan))
+    return [found.get(text, nothing) for text in range(texts)]

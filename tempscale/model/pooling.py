@@ -1,0 +1,180 @@
+"""From token embeddings to a text embedding: the stages in a sentence-transformers `modules.json`.
+
+Every stage is applied or refused by name; none is skipped. A folder without `modules.json` gets mean pooling, as in
+sentence-transformers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from tempscale.model.checkpoint import ModelError, read_json
+
+POOLINGS = ("cls", "mean", "lasttoken")
+"""What represents all tokens of a text: the first token, the mean, or the last token."""
+_LEGACY_POOLING = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "Tanh": nn.Tanh, "Identity": nn.Identity, "ReLU": nn.ReLU, "GELU": nn.GELU, "SiLU": nn.SiLU, "Sigmoid": nn.Sigmoid,
+}  # fmt: skip
+
+
+class Head(nn.Module):
+    """Pooling and the stages after it; the output always has unit length."""
+
+    def __init__(self, pooling: str, stages: list[nn.Module]) -> None:
+        super().__init__()
+        self.pooling = pooling
+        self.stages = nn.Sequential(*stages)
+
+    def forward(
+        self, hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]
+    ) -> Float[Tensor, "text out"]:
+        """Unit-norm text embeddings of right-padded token embeddings; the mask is True at tokens."""
+        return self.finish(self.pool(hidden, mask))
+
+    def pool(self, hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:
+        """The unscaled vector of each text before the further stages; for «mean» μ = (1/n)Σ_j x_j (S2 eq. 2)."""
+        if self.pooling == "cls":
+            return hidden[:, 0]
+        if self.pooling == "lasttoken":
+            return hidden[torch.arange(hidden.shape[0], device=hidden.device), mask.sum(1) - 1]
+        weight = mask.unsqueeze(-1).to(hidden.dtype)
+        return (hidden * weight).sum(1) / weight.sum(1)
+
+    def finish(self, pooled: Float[Tensor, "text dim"]) -> Float[Tensor, "text out"]:
+        """Apply the further stages to the output of `pool`, then scale to unit length."""
+        return nn.functional.normalize(self.stages(pooled), dim=-1)
+
+    @property
+    def keeps_means(self) -> bool:
+        """Whether embeddings are the token means scaled to unit length, so that their cosine gives d_μ."""
+        return self.pooling == "mean" and all(isinstance(stage, Normalize) for stage in self.stages)
+
+    def width(self, hidden: int) -> int:
+        """Dimensions of a text embedding, given those of a token embedding."""
+        for stage in self.stages:
+            hidden = stage.linear.out_features if isinstance(stage, Dense) else hidden
+        return hidden
+
+
+class Normalize(nn.Module):
+    """Scale each embedding to unit length."""
+
+    def forward(self, embeddings: Float[Tensor, "text dim"]) -> Float[Tensor, "text dim"]:
+        """u/‖u‖; 0 stays 0."""
+        return nn.functional.normalize(embeddings, dim=-1)
+
+
+class Dense(nn.Module):
+    """A linear layer, its activation and, if the checkpoint has one, a residual connection."""
+
+    def __init__(self, linear: nn.Linear, activation: nn.Module, residual: nn.Module | None) -> None:
+        super().__init__()
+        self.linear, self.activation, self.residual = linear, activation, residual
+
+    def forward(self, embeddings: Float[Tensor, "text dim"]) -> Float[Tensor, "text out"]:
+        """activation(Wu + b), plus the residual if there is one; not scaled."""
+        projected: Tensor = self.activation(self.linear(embeddings))
+        return projected if self.residual is None else projected + self.residual(embeddings)
+
+
+def load_head(folder: Path) -> Head:
+    """The pooling and further stages of a model folder; mean pooling if the folder names none."""
+    if not (folder / "modules.json").is_file():
+        return Head("mean", [])
+    modules = _modules(folder)
+    kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in modules]
+    if len(kinds) < 2 or kinds[0] != "Transformer" or kinds[1] != "Pooling":
+        raise ModelError(f"{folder}/modules.json has stages {kinds}; expected Transformer, Pooling and then others")
+    pooling = _pooling(read_json(folder / modules[1]["path"] / "config.json"), folder)
+    stages = [_fitting(kind, folder / module.get("path", "")) for kind, module in zip(kinds[2:], modules[2:], strict=True)]
+    return Head(pooling, stages)
+
+
+def transformer_folder(folder: Path) -> Path:
+    """The folder of the transformer itself inside a sentence-transformers folder."""
+    if not (folder / "modules.json").is_file():
+        return folder
+    modules = _modules(folder)
+    return folder / str(modules[0].get("path", "")) if modules else folder
+
+
+def _modules(folder: Path) -> list[dict[str, Any]]:
+    modules = read_json(folder / "modules.json")
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ModelError(f"{folder}/modules.json is not a list of stages; save the model again with sentence-transformers")
+    return modules
+
+
+def _pooling(config: dict[str, Any], folder: Path) -> str:
+    mode = config.get("pooling_mode")
+    modes = [mode] if isinstance(mode, str) else list(mode or [])
+    if not modes:
+        modes = [name for key, name in _LEGACY_POOLING.items() if config.get(key)]
+    if len(modes) != 1 or modes[0] not in POOLINGS:
+        raise ModelError(f"{folder} pools by {' + '.join(modes) or 'nothing'}; supported poolings: {', '.join(POOLINGS)}")
+    return str(modes[0])
+
+
+def _fitting(kind: str, folder: Path) -> nn.Module:
+    """The stage, or a ModelError if its configuration and weights do not fit each other."""
+    try:
+        return _stage(kind, folder)
+    except ModelError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SafetensorError) as error:
+        reason = (
+            f"{type(error).__name__} {str(error).strip().splitlines()[-1].strip() if str(error).strip() else ''}".strip()
+        )
+        raise ModelError(f"{folder}: the {kind} stage's config.json and model.safetensors do not fit: {reason}") from None
+
+
+def _stage(kind: str, folder: Path) -> nn.Module:
+    if kind == "Normalize":
+        return Normalize()
+    if kind == "Dense":
+        return _dense(read_json(folder / "config.json"), folder)
+    if kind == "LayerNorm":
+        norm = nn.LayerNorm(int(read_json(folder / "config.json")["dimension"]))
+        state = _weights(folder)
+        norm.load_state_dict({key.removeprefix("norm."): value for key, value in state.items()})
+        return norm
+    raise ModelError(f"{folder}: stage '{kind}' is not supported; supported stages: Dense, LayerNorm, Normalize")
+
+
+def _dense(config: dict[str, Any], folder: Path) -> Dense:
+    activation = str(config.get("activation_function", "Tanh")).rsplit(".", 1)[-1]
+    if activation not in _ACTIVATIONS:
+        raise ModelError(f"{folder}: activation '{activation}' is not supported; supported: {', '.join(_ACTIVATIONS)}")
+    for key in ("module_input_name", "module_output_name"):
+        if config.get(key, "sentence_embedding") != "sentence_embedding":
+            raise ModelError(f"{folder}: a Dense stage on '{config[key]}' is not supported; only on the sentence embedding")
+    size_in, size_out = int(config["in_features"]), int(config["out_features"])
+    residual: nn.Module | None = None
+    if config.get("use_residual"):
+        residual = nn.Identity() if size_in == size_out else nn.Linear(size_in, size_out, bias=False)
+    dense = Dense(nn.Linear(size_in, size_out, bias=bool(config.get("bias", True))), _ACTIVATIONS[activation](), residual)
+    dense.load_state_dict(_weights(folder))
+    return dense
+
+
+def _weights(folder: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    file = folder / "model.safetensors"
+    if not file.is_file():
+        raise ModelError(f"{folder} has no model.safetensors; pickled weights are not loaded")
+    return load_file(str(file))

@@ -1,0 +1,192 @@
+"""Texts -> token ids: cut at the model's window, or split into chunks of that length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from tempscale.model.checkpoint import ModelError, first_line, read_json
+from tempscale.model.pooling import transformer_folder
+
+Long = Literal["truncate", "chunk"]
+"""What happens to a text longer than the window."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokenised texts, as the model sees them."""
+
+    ids: list[list[int]]
+    """One sequence a text; for chunked texts one sequence a chunk, each with its own special tokens."""
+    truncated: list[bool]
+    """Whether each text was cut."""
+    text: list[int] | None = None
+    """The text of each sequence, ascending; None if every sequence is a text."""
+    failed: dict[int, str] = field(default_factory=dict)
+    """With `isolate`, texts that the tokenizer failed on, and why; their placeholder sequences must not be run."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each text, special tokens included, after truncation; the total of all its chunks."""
+        own = [len(ids) for ids in self.ids]
+        if self.text is None:
+            return own
+        found = [0] * len(self.truncated)
+        for text, length in zip(self.text, own, strict=True):
+            found[text] += length
+        return found
+
+    def __len__(self) -> int:
+        return len(self.truncated)
+
+    def take(self, texts: Iterable[int]) -> Tokens:
+        """Some of the texts.
+
+        Args:
+            texts: their indices, from 0.
+
+        Returns:
+            These texts, in this order.
+        """
+        chunks, chosen = self.chunks(), list(texts)
+        failed = {k: self.failed[i] for k, i in enumerate(chosen) if i in self.failed}
+        return Tokens.of_chunks([chunks[i] for i in chosen], [self.truncated[i] for i in chosen], failed)
+
+    def chunks(self) -> list[list[list[int]]]:
+        """The sequences of each text; one unless the text is chunked."""
+        if self.text is None:
+            return [[ids] for ids in self.ids]
+        found: list[list[list[int]]] = [[] for _ in self.truncated]
+        for ids, text in zip(self.ids, self.text, strict=True):
+            found[text].append(ids)
+        return found
+
+    @classmethod
+    def of_chunks(
+        cls, chunks: Sequence[Sequence[list[int]]], truncated: list[bool], failed: dict[int, str] | None = None
+    ) -> Tokens:
+        """Tokens from the sequences that `chunks` returns.
+
+        Args:
+            chunks: the sequences of each text, at least one.
+            truncated: whether each text was cut.
+            failed: the texts that the tokenizer failed on, with the reason.
+
+        Returns:
+            Tokens whose `text` is None if every text is one sequence.
+        """
+        if all(len(own) == 1 for own in chunks):
+            return cls([own[0] for own in chunks], truncated, None, failed or {})
+        text = [k for k, own in enumerate(chunks) for _ in own]
+        return cls([ids for own in chunks for ids in own], truncated, text, failed or {})
+
+
+class Tokenizer:
+    """The tokenizer of a model and its maximum length; it loads quickly, without the model.
+
+    Args:
+        folder: a transformers or sentence-transformers folder, as `model.checkpoint.resolve` returns it.
+        max_length: in tokens, from 3 to the model's limit; that limit by default.
+        long: whether a longer text is cut at `max_length` or continues in further sequences.
+
+    Attributes:
+        max_length: the longest sequence in tokens, special tokens included.
+        long: whether a longer text is cut at `max_length` or continues in further sequences.
+
+    Raises:
+        ModelError: the folder has no fast tokenizer that can be loaded, or a setting is out of range.
+    """
+
+    def __init__(self, folder: Path, max_length: int | None = None, long: Long = "truncate") -> None:
+        from transformers import AutoConfig, AutoTokenizer
+
+        if long not in get_args(Long):
+            raise ModelError(f"long texts can be {' or '.join(get_args(Long))}, not {long!r}")
+        inner = transformer_folder(folder)
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(inner, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(inner, trust_remote_code=False)
+            limit = _position_limit(config, int(self._tokenizer.model_max_length))
+        except Exception as error:  # For a damaged tokenizer.json the library raises Exception itself.
+            raise ModelError(f"the tokenizer or configuration in {inner} cannot be loaded: {first_line(error)}") from None
+        if not self._tokenizer.is_fast:
+            raise ModelError(f"the tokenizer in {inner} has no tokenizer.json; save it again with a fast tokenizer")
+        self.long = long
+        self._limit = self.max_length = limit
+        self.max_length = self._checked(max_length)
+        settings = inner / "sentence_bert_config.json"
+        self._lower = bool(read_json(settings).get("do_lower_case")) if settings.is_file() else False
+
+    def __call__(self, texts: Sequence[str], max_length: int | None = None, *, isolate: bool = False) -> Tokens:
+        """Tokenise texts, special tokens included.
+
+        Args:
+            texts: strings.
+            max_length: where texts are cut; by default `long` decides what happens to a longer text.
+            isolate: find the texts that the tokenizer fails on instead of raising; see `Tokens.failed`.
+
+        Returns:
+            One entry a text, in the same order.
+
+        Raises:
+            TypeError: texts is one string.
+            ModelError: `max_length` is out of range.
+        """
+        if isinstance(texts, str):
+            raise TypeError("texts is one string; give a list of strings")
+        limit = self._checked(max_length)
+        cut = self.long == "truncate" or max_length is not None
+        try:
+            return self._tokens(texts, limit, cut)
+        except BaseException as error:  # A panic in the library's compiled code is not an Exception.
+            if not isolate or isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            if len(texts) == 1:
+                reason = f"the tokenizer fails with {type(error).__name__}: {first_line(error)}"
+                return Tokens([[0]], [False], None, {0: reason})
+        alone = [self([text], max_length, isolate=True) for text in texts]
+        failed = {k: own.failed[0] for k, own in enumerate(alone) if own.failed}
+        return Tokens.of_chunks([own.ids for own in alone], [own.truncated[0] for own in alone], failed)
+
+    def vocabulary(self) -> dict[str, int]:
+        """Ids of the ordinary tokens by their text; special tokens are left out."""
+        special = set(self._tokenizer.all_special_ids)
+        return {token: number for token, number in self._tokenizer.get_vocab().items() if number not in special}
+
+    def words(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token, as the vocabulary writes it.
+
+        Args:
+            ids: the tokens of one text.
+
+        Returns:
+            One string a token.
+        """
+        return [str(token) for token in self._tokenizer.convert_ids_to_tokens(list(ids))]
+
+    def _tokens(self, texts: Sequence[str], limit: int, cut: bool) -> Tokens:
+        if not texts:
+            return Tokens([], [])
+        texts = [text.lower() for text in texts] if self._lower else list(texts)
+        encoded = self._tokenizer(texts, truncation=True, max_length=limit, verbose=False)
+        if cut:
+            return Tokens(encoded["input_ids"], [bool(encoding.overflowing) for encoding in encoded.encodings])
+        chunks = [[encoding.ids, *(more.ids for more in encoding.overflowing)] for encoding in encoded.encodings]
+        return Tokens.of_chunks(chunks, [False] * len(texts))
+
+    def _checked(self, max_length: int | None) -> int:
+        if max_length is None:
+            return self.max_length
+        if not 3 <= max_length <= self._limit:
+            raise ModelError(f"max_length {max_length} is out of range; this model takes 3 to {self._limit} tokens")
+        return max_length
+
+
+def _position_limit(config: Any, tokenizer_limit: int) -> int:
+    """The longest sequence for positions and tokenizer; RoBERTa's and MPNet's positions start after the padding index."""
+    positions = int(getattr(config, "max_position_embeddings", 0) or tokenizer_limit)
+    if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+        positions -= int(config.pad_token_id) + 1
+    return min(positions, tokenizer_limit)

@@ -1,0 +1,1 @@
+"""Second-order collapse: token moments, Bures–Wasserstein distances, SOCM and its bounds."""

@@ -1,0 +1,169 @@
+"""The first two moments of the token embeddings of one text.
+
+X = [x_1..x_n] are the last layer's token embeddings, special tokens included, padding excluded. S2 (arXiv 2604.27398) eqs.
+2, 3: μ = (1/n)Σx_j and Σ = (1/n)Σ(x_j−μ)(x_j−μ)ᵀ; eq. 8: X is divided by ‖μ‖ first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class TokenMoments(NamedTuple):
+    """Token moments of several texts, each (texts,)."""
+
+    mean_norm: Float[Tensor, " text"]
+    """‖μ‖ before scaling (S2 eq. 2), ≥ 0."""
+    spread: Float[Tensor, " text"]
+    """S/‖μ‖² = tr Σ after scaling to ‖μ‖ = 1 (S2 eqs. 8, 12), ≥ 0."""
+    within_cosine: Float[Tensor, " text"]
+    """Mean cosine over all pairs of tokens, (1/n²)Σ_jk cos(x_j, x_k) (S2 H.2), in [0, 1]."""
+
+
+class TokenSums(NamedTuple):
+    """The sums that determine the token moments of a whole text or of one chunk. Mergeable."""
+
+    tokens: Float[Tensor, " text"]
+    """n"""
+    mean: Float[Tensor, "text dim"]
+    """μ"""
+    scatter: Float[Tensor, " text"]
+    """Σ_j ‖x_j − μ‖² = n·tr Σ"""
+    units: Float[Tensor, "text dim"]
+    """Σ_j x_j/‖x_j‖"""
+
+    def moments(self) -> TokenMoments:
+        """‖μ‖, spread and within-text cosine of each text.
+
+            μ = (1/n)Σ_j x_j                                                     S2 eq. 2
+            spread = S(X)/‖μ‖² = tr Σ/‖μ‖²,   S(X) = (1/n)Σ_j ‖x_j − μ‖²          S2 eqs. 8, 12
+            within = (1/n²)Σ_jk cos(x_j, x_k) = ‖(1/n)Σ_j x_j/‖x_j‖‖²             S2 H.2
+
+        Returns:
+            Each (texts,) in the precision of the sums; not finite if ‖μ‖ = 0.
+        """
+        norm = torch.linalg.vector_norm(self.mean, dim=-1)
+        within = (self.units / self.tokens.unsqueeze(-1)).square().sum(-1)
+        return TokenMoments(norm, self.scatter / self.tokens / norm.square(), within)
+
+    def merged(self, text: Int[Tensor, " chunk"], texts: int) -> TokenSums:
+        """The sums of whole texts from the sums of their chunks, in float64 (Chan et al. 1979).
+
+        n = Σ n_c, μ = Σ n_c·μ_c/n, scatter = Σ scatter_c + Σ n_c·‖μ_c − μ‖²: exact for any chunks.
+
+        Args:
+            text: the text of each chunk.
+            texts: how many texts there are.
+
+        Returns:
+            One entry a text, float64.
+        """
+        count, mean, scatter, units = (column.double() for column in self)
+
+        def total(values: Tensor) -> Tensor:
+            return torch.zeros(texts, *values.shape[1:], dtype=torch.float64).index_add_(0, text, values)
+
+        whole = total(count)
+        centre = total(count.unsqueeze(-1) * mean) / whole.unsqueeze(-1)
+        between = count * (mean - centre[text]).square().sum(-1)
+        return TokenSums(whole, centre, total(scatter) + total(between), total(units))
+
+
+def token_sums(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> TokenSums:
+    """Count, mean, scatter around the mean and sum of unit tokens of each text of a padded batch.
+
+    Args:
+        hidden: token embeddings; values at padded positions are ignored.
+        mask: True at tokens, False at padding.
+
+    Returns:
+        TokenSums in the precision of `hidden`. The scatter is taken around the mean in a second pass, so that it keeps its
+        digits if ‖μ‖² is much larger. Moments are not finite if ‖μ‖ = 0.
+    """
+    kept = mask.unsqueeze(-1)
+    count = mask.sum(1, dtype=hidden.dtype)
+    hidden = hidden.masked_fill(~kept, 0.0)
+    mean = hidden.sum(1) / count.unsqueeze(-1)
+    centred = (hidden - mean.unsqueeze(1)).masked_fill_(~kept, 0.0)
+    unit = torch.nn.functional.normalize(hidden, dim=-1, eps=torch.finfo(hidden.dtype).tiny)
+    return TokenSums(count, mean, centred.square().sum((1, 2)), unit.sum(1))
+
+
+@dataclass
+class Scatter:
+    """Mean and scatter matrix MᵀM of a text whose token embeddings are read chunk by chunk; M has at most d rows."""
+
+    tokens: int
+    """n"""
+    mean: Float[Tensor, " dim"]
+    """μ, float64."""
+    rows: Float[Tensor, "rank dim"]
+    """M: MᵀM = Σ_j (x_j−μ)(x_j−μ)ᵀ."""
+
+    @classmethod
+    def of(cls, tokens: Float[Tensor, "token dim"]) -> Scatter:
+        """The scatter of one chunk, in float64.
+
+        Args:
+            tokens: its token embeddings, at least one, padding excluded.
+
+        Returns:
+            Its n, μ and at most d rows.
+        """
+        tokens = tokens.double()
+        return cls(len(tokens), tokens.mean(0), _compressed(tokens - tokens.mean(0)))
+
+    def merged(self, other: Scatter) -> Scatter:
+        """The scatter of both chunks (Chan et al. 1979): MᵀM = M_1ᵀM_1 + M_2ᵀM_2 + (n_1n_2/n)(μ_1−μ_2)(μ_1−μ_2)ᵀ.
+
+        Args:
+            other: the next chunk of the text, with the same number of dimensions.
+
+        Returns:
+            The scatter of all tokens together, exact except for rounding in float64.
+        """
+        tokens = self.tokens + other.tokens
+        step = other.mean - self.mean
+        between = (self.tokens * other.tokens / tokens) ** 0.5 * step
+        rows = _compressed(torch.cat([self.rows, other.rows, between.unsqueeze(0)]))
+        return Scatter(tokens, self.mean + step * (other.tokens / tokens), rows)
+
+    def factor(self) -> tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]:
+        """The unit mean and the covariance factor in float32, the same as from `covariance_factor`."""
+        norm = torch.linalg.vector_norm(self.mean)
+        return (self.mean / norm).float(), (self.rows / (norm * self.tokens**0.5)).float()
+
+
+def _compressed(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "rank dim"]:
+    """At most d rows with the same MᵀM."""
+    return torch.linalg.qr(rows).R if rows.shape[0] > rows.shape[1] else rows
+
+
+def covariance_factor(tokens: Float[Tensor, "token dim"]) -> tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]:
+    """The mean and a factor of the covariance of one text, both after dividing by ‖μ‖ (S2 eqs. 2, 3, 8).
+
+        μ = (1/n)Σ_j x_j,   Σ = (1/n)Σ_j (x_j − μ)(x_j − μ)ᵀ = FᵀF
+
+    F = (X − μ1ᵀ)ᵀ/√n. If n > d, F is the triangular factor of its QR decomposition, which has the same FᵀF with d rows.
+
+    Args:
+        tokens: (n, d), n ≥ 1, padding excluded.
+
+    Returns:
+        The unit mean (d,) and F (min(n, d), d), in the precision of `tokens`. Differentiable.
+
+    Raises:
+        ValueError: there is no token, or the mean is zero or not finite and so has no direction.
+    """
+    if tokens.ndim != 2 or tokens.shape[0] == 0:
+        raise ValueError(f"token embeddings have shape {tuple(tokens.shape)}; expected (tokens, d) with at least one token")
+    mean = tokens.mean(0)
+    norm = torch.linalg.vector_norm(mean)
+    if not (norm > 0 and torch.isfinite(norm)):
+        raise ValueError("the mean of the token embeddings is zero or not finite, so it has no direction to compare")
+    return mean / norm, _compressed((tokens - mean) / (norm * tokens.shape[0] ** 0.5))

@@ -1,0 +1,287 @@
+"""‖F_1F_2ᵀ‖_* of many pairs: the cross term of d_Σ (S2 eq. 6), without a d×d matrix.
+
+One matrix product gives the cross blocks of many pairs. The next step depends on the device and the precision: on a CPU in
+float32, sixteen blocks at a time in SIMD lanes (`bidiagonal`); on a GPU, polar iterations of matrix products alone
+(`polar`); in float64, for blocks too large for lanes and in paper mode, eigenvalues of Gram matrices in float64.
+benchmarks/NOTES.md lists the slower methods that were tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+_LANES = 16
+_LARGEST_BLOCK = 512 * 512
+"""Elements of the largest cross block computed in lanes: sixteen of these take 16 MB."""
+_CHUNK_ELEMENTS = 1 << 19
+"""Float32 elements of the products computed at once on a CPU: 2 MB, about the second-level cache of one core."""
+_GRAM_ELEMENTS = 4_000_000
+"""Float64 elements of the cross blocks whose eigenvalues are computed at once: 32 MB."""
+_DENSE = 8
+"""If at least one in eight of all pairs of a list is wanted, all are computed, since products of many texts are faster."""
+
+Factors = Sequence[Float[Tensor, "rank dim"]]
+"""Covariance factors (rank_i, d) of some texts, all in one precision and on one device."""
+
+
+def cross_nuclear_norms(
+    factors1: Factors, factors2: Factors, *, regularization: float = 0.0
+) -> Float[Tensor, "text1 text2"]:
+    """‖F_1F_2ᵀ‖_* = tr (Σ_1^½ Σ_2 Σ_1^½)^½ of every text of one list with every text of another (in S2 eq. 6).
+
+    Products are in the factors' precision. For float32 factors of unit-mean texts, d_Σ (which contains half of this norm) is
+    always within 1e-5 of its float64 value, and usually within 1e-6.
+
+    Args:
+        factors1, factors2: covariance factors (rank_i, d); a factor of rank 0 gives 0. The texts may be in any order: they
+            are sorted by rank internally.
+        regularization: ε > 0 gives tr (S Σ_2 S + εI)^½ with S = (Σ_1 + εI)^½, as S2's published code does: the roots of the
+            eigenvalues of F_2(Σ_1 + εI)F_2ᵀ plus ε, and (d − rank_2)·√ε. It lowers d_Σ by about (d − r)√ε/2 and depends a
+            little on which text is first.
+
+    Returns:
+        Float64 (texts1, texts2), ≥ 0, on the CPU.
+    """
+    norms = np.zeros((len(factors1), len(factors2)))
+    if not len(factors1) or not len(factors2):
+        return torch.from_numpy(norms)
+    if regularization:
+        return _gram_norms(factors1, factors2, regularization)
+    rows, columns = _by_rank(factors1), _by_rank(factors2)
+    sorted1, sorted2 = [factors1[i] for i in rows], [factors2[j] for j in columns]
+
+    def place(group: int, first: int, found: np.ndarray) -> None:
+        norms[np.ix_(rows[first:], columns[group : group + _LANES])] = found
+
+    _each_group(sorted1, sorted2, lambda group: 0, place)
+    return torch.from_numpy(norms)
+
+
+def all_nuclear_norms(factors: Factors) -> Float[Tensor, "text text"]:
+    """‖F_iF_jᵀ‖_* of all pairs of one list, each computed once (the cross term of S2 eq. 6).
+
+    Args:
+        factors: covariance factors (rank_i, d).
+
+    Returns:
+        Float64 (texts, texts), ≥ 0, symmetric to the bit, on the CPU; the diagonal is ‖F_iF_iᵀ‖_* = tr Σ_i. As precise as
+        `cross_nuclear_norms`.
+    """
+    norms = np.zeros((len(factors), len(factors)))
+    if not len(factors):
+        return torch.from_numpy(norms)
+    order = _by_rank(factors)
+    ordered = [factors[i] for i in order]
+
+    def place(group: int, first: int, found: np.ndarray) -> None:
+        own, later = order[group : group + _LANES], order[first:]
+        norms[np.ix_(own, later)] = found.T
+        norms[np.ix_(later, own)] = found
+        inside = norms[np.ix_(own, own)]  # These pairs were computed in both orders; the first value is kept for both.
+        norms[np.ix_(own, own)] = np.triu(inside) + np.triu(inside, 1).T
+
+    _each_group(ordered, ordered, lambda group: group, place)
+    return torch.from_numpy(norms)
+
+
+def paired_nuclear_norms(
+    factors: Factors, first: Sequence[int], second: Sequence[int], *, regularization: float = 0.0
+) -> Float[Tensor, " pair"]:
+    """‖F_iF_jᵀ‖_* of the pairs (i, j) = (first[k], second[k]) of one list of texts; see `cross_nuclear_norms`.
+
+    If at least an eighth of all pairs are listed, all pairs are computed. Otherwise, in float32 on a CPU, sixteen pairs of
+    similar shape share the lanes, whether or not they share a text. If no two pairs share a text, this is ten times faster
+    than one text at a time.
+
+    Args:
+        factors: covariance factors (rank_i, d).
+        first, second: indices into `factors`; with a regularization, the order inside a pair matters a little.
+        regularization: as in `cross_nuclear_norms`.
+
+    Returns:
+        Float64 (pairs,), ≥ 0, on the CPU.
+    """
+    norms = np.zeros(len(first))
+    if not len(first):
+        return torch.from_numpy(norms)
+    here, there = np.asarray(first, dtype=np.int64), np.asarray(second, dtype=np.int64)
+    if _DENSE * len(here) >= len(factors) ** 2 and not regularization:
+        return all_nuclear_norms(factors)[torch.from_numpy(here), torch.from_numpy(there)]
+    if regularization or factors[0].dtype != torch.float32 or factors[0].device.type != "cpu":
+        for text, own in _by_first(here):
+            partners = [factors[j] for j in there[own]]
+            norms[own] = cross_nuclear_norms([factors[text]], partners, regularization=regularization)[0].numpy()
+        return torch.from_numpy(norms)
+    arrays = [factor.detach().numpy() for factor in factors]
+    ranks = np.array([len(array) for array in arrays])
+    # A block and its transpose have one norm: with the taller text first, neighbours in this order need little padding.
+    taller = ranks[here] >= ranks[there]
+    tall, narrow = np.where(taller, here, there), np.where(taller, there, here)
+    order = np.lexsort((ranks[tall], ranks[narrow]))
+
+    def one(start: int) -> None:
+        own = order[start : start + _LANES]
+        norms[own] = _pair_norms([arrays[i] for i in tall[own]], [arrays[j] for j in narrow[own]])
+
+    _each(one, range(0, len(order), _LANES))
+    return torch.from_numpy(norms)
+
+
+def pair_frobenius(factors: Factors, first: np.ndarray, second: np.ndarray) -> Float[np.ndarray, " pair"]:
+    """‖F_iF_jᵀ‖_F ≤ ‖F_iF_jᵀ‖_* of listed pairs, from the product alone, without singular values.
+
+    Therefore d_Σ ≤ (tr Σ_i + tr Σ_j − 2‖F_iF_jᵀ‖_F)/4.
+
+    Args:
+        factors: covariance factors (rank_i, d).
+        first, second: indices of each pair into `factors`, (pairs,).
+
+    Returns:
+        Float64 (pairs,), ≥ 0; 0 if a factor has no row. Products are in the factors' precision.
+    """
+    norms = np.zeros(len(first))
+    ranks = np.array([factor.shape[0] for factor in factors])
+    for own, places in _by_first(first):
+        kept = places[(ranks[second[places]] > 0) & (ranks[own] > 0)]
+        if len(kept):
+            product = factors[own] @ torch.cat([factors[j] for j in second[kept]]).mT
+            starts = np.concatenate([[0], np.cumsum(ranks[second[kept]])[:-1]])
+            norms[kept] = np.sqrt(np.add.reduceat(product.double().square().sum(0).cpu().numpy(), starts))
+    return norms
+
+
+def _by_first(first: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Each text that is the first of a pair, with the indices of its pairs."""
+    order = np.argsort(first, kind="stable")
+    texts, starts = np.unique(first[order], return_index=True)
+    return list(zip(texts.tolist(), np.split(order, starts[1:]), strict=True))
+
+
+def _by_rank(factors: Factors) -> np.ndarray:
+    """Stable order by rank, so that texts next to each other need little padding."""
+    return np.argsort([factor.shape[0] for factor in factors], kind="stable")
+
+
+def _each_group(
+    rows: Factors, columns: Factors, first_row: Callable[[int], int], place: Callable[[int, int, np.ndarray], None]
+) -> None:
+    """Call `place` with the norms of every group of up to sixteen columns, for the rows from first_row(group) on."""
+    groups = range(0, len(columns), _LANES)
+    if rows[0].dtype == torch.float32 and rows[0].device.type == "cpu":
+        stacked = np.concatenate([factor.detach().numpy() for factor in rows])
+        starts = np.concatenate([[0], np.cumsum([factor.shape[0] for factor in rows])]).astype(np.int64)
+        lists = [factor.detach().numpy() for factor in columns]
+
+        def one(group: int) -> None:
+            first = first_row(group)
+            place(group, first, _lane_norms(stacked, starts[first:], lists[group : group + _LANES]))
+
+        _each(one, groups)
+        return
+    for group in groups:
+        first, own = first_row(group), columns[group : group + _LANES]
+        if rows[0].device.type == "cuda" and rows[0].dtype == torch.float32:
+            from tempscale.second_order.polar import polar_norms
+
+            place(group, first, polar_norms(rows[first:], own).cpu().numpy())
+        else:
+            place(group, first, _gram_norms(rows[first:], own).numpy())
+
+
+def _each(one: Callable[[int], None], groups: range) -> None:
+    """Call `one` for every group, on as many threads as torch has."""
+    threads = min(torch.get_num_threads(), len(groups))
+    if threads == 1:
+        for group in groups:
+            one(group)
+        return
+    # Groups share only their inputs, so the number of threads changes no digit.
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        list(pool.map(one, groups))
+
+
+def _pair_norms(tall: list[np.ndarray], narrow: list[np.ndarray]) -> np.ndarray:
+    """The norms of at most sixteen pairs, each a lane of one padded block."""
+    from tempscale.second_order.bidiagonal import nuclear_norms
+
+    rows, columns = max(map(len, tall)), max(map(len, narrow))
+    if columns == 0:
+        return np.zeros(len(tall))
+    if rows * columns > _LARGEST_BLOCK:
+        singles = zip(map(torch.from_numpy, tall), map(torch.from_numpy, narrow), strict=True)
+        return np.array([float(_gram_norms([one], [other])) for one, other in singles])
+    block = np.zeros((rows, columns, _LANES), dtype=np.float32)
+    for lane, (one, other) in enumerate(zip(tall, narrow, strict=True)):
+        block[: len(one), : len(other), lane] = one @ other.T
+    norms = np.empty(_LANES)
+    nuclear_norms(block.ravel(), np.array([0, rows], dtype=np.int64), columns, norms)
+    return norms[: len(tall)]
+
+
+def _lane_norms(stacked: np.ndarray, starts: np.ndarray, group: list[np.ndarray]) -> np.ndarray:
+    """(texts, len(group)) norms, from one product a chunk of rows. The columns of the product are the rows of the group's
+    texts with the text innermost, which is the layout that the lanes need.
+    """
+    from tempscale.second_order.bidiagonal import nuclear_norms
+
+    texts, rank, dim = len(starts) - 1, max(factor.shape[0] for factor in group), stacked.shape[1]
+    norms = np.zeros((texts, _LANES))
+    if rank == 0:
+        return norms[:, : len(group)]
+    lanes = np.zeros((rank, _LANES, dim), dtype=np.float32)
+    for lane, factor in enumerate(group):
+        lanes[: len(factor), lane] = factor
+    width = rank * _LANES
+    right = lanes.reshape(width, dim).T
+    ranks = np.diff(starts)
+    fitting = int(np.searchsorted(ranks, _LARGEST_BLOCK // rank, side="right"))
+    most_rows = max(_CHUNK_ELEMENTS // width, int(ranks[:fitting].max(initial=1)))
+    buffer = np.empty(most_rows * width, dtype=np.float32)
+    first = 0
+    while first < fitting:
+        last = int(np.searchsorted(starts, starts[first] + most_rows, side="right")) - 1
+        last = min(max(last, first + 1), fitting)
+        rows = stacked[starts[first] : starts[last]]
+        product = buffer[: len(rows) * width].reshape(len(rows), width)
+        np.dot(rows, right, out=product)
+        found = np.empty((last - first) * _LANES)
+        nuclear_norms(product.ravel(), starts[first : last + 1] - starts[first], rank, found)
+        norms[first:last] = found.reshape(-1, _LANES)
+        first = last
+    if fitting < texts:
+        large = [torch.from_numpy(stacked[starts[k] : starts[k + 1]]) for k in range(fitting, texts)]
+        for lane, factor in enumerate(group):  # One at a time: sixteen of the largest would take gigabytes.
+            norms[fitting:, lane] = _gram_norms(large, [torch.from_numpy(factor)])[:, 0].numpy()
+    return norms[:, : len(group)]
+
+
+def _gram_norms(factors1: Factors, factors2: Factors, regularization: float = 0.0) -> Tensor:
+    """Norms from the eigenvalues, in float64, of the smaller Gram matrix of each cross block."""
+    dim = factors1[0].shape[1]
+    norms = torch.zeros(len(factors1), len(factors2), dtype=torch.float64)
+    rank1, rank2 = max(f.shape[0] for f in factors1), max(f.shape[0] for f in factors2)
+    if rank1 > rank2 and not regularization:
+        return _gram_norms(factors2, factors1).mT
+    if rank2 == 0:
+        return norms.fill_(dim * regularization**0.5)
+    padded2 = torch.nn.utils.rnn.pad_sequence(list(factors2), batch_first=True)
+    columns = max(1, _GRAM_ELEMENTS // (max(1, rank1) * rank2))
+    for row, factor in enumerate(factors1):
+        for start in range(0, len(factors2), columns):
+            block = padded2[start : start + columns]
+            cross = (factor @ block.reshape(-1, dim).mT).reshape(len(factor), len(block), rank2).permute(1, 0, 2).double()
+            if regularization:
+                second = block.double()
+                squares = torch.linalg.eigvalsh(cross.mT @ cross + regularization * (second @ second.mT)).clamp_min_(0)
+                total = (squares + regularization).sqrt_().sum(-1) + (dim - rank2) * regularization**0.5
+            else:
+                total = torch.linalg.eigvalsh(cross @ cross.mT).clamp_min_(0).sqrt_().sum(-1)
+            norms[row, start : start + columns] = total.cpu()
+    return norms

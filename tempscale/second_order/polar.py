@@ -1,0 +1,104 @@
+"""Nuclear norms from matrix products alone, for a GPU: ‖G‖_* = tr(QᵀG) with Q the orthogonal polar factor of G.
+
+Q is the limit of X ← (aI + bXXᵀ + c(XXᵀ)²)X. Each step uses the odd quintic that is closest to 1 on the interval that
+contains the remaining singular values (Amsel, Persson, Musco & Gower 2025, "The Polar Express"; its limit is the classical
+Newton–Schulz step). If p is the composition of the steps, the result is Σ σp(σ): it is too small by less than σ for each
+singular value σ below the first interval. That interval cannot begin much lower than the rounding error, which the first
+steps amplify as they amplify small singular values: 1e-5 in float32, 1e-10 in float64. The blocks are therefore multiplied
+in float32 and iterated in float64, which GPUs such as A100 and H100 compute as fast as float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+_SMALLEST = {torch.float32: 1e-5, torch.float64: 1e-10}
+"""Where the first interval begins, relative to ‖G‖_F; smaller singular values are counted only in part."""
+_MARGIN = 1.01
+"""Rounding may move a singular value above its interval, where a quintic falls quickly."""
+_BATCH_ELEMENTS = 1 << 26
+"""Elements of the cross blocks computed at once: 512 MB of float64, plus three times as much for temporary results."""
+
+
+def polar_norms(
+    factors1: Sequence[Float[Tensor, "rank1 dim"]], factors2: Sequence[Float[Tensor, "rank2 dim"]]
+) -> Float[Tensor, "text1 text2"]:
+    """‖F_1F_2ᵀ‖_* (texts1, texts2) in float64 on the factors' device; the products are in float32, and `factors1` must be
+    sorted by rank, ascending.
+    """
+    padded2 = torch.nn.utils.rnn.pad_sequence(list(factors2), batch_first=True)
+    rank2, dim = padded2.shape[1], padded2.shape[2]
+    norms = torch.zeros(len(factors1), len(factors2), dtype=torch.float64, device=padded2.device)
+    if rank2 == 0:
+        return norms
+    start = 0
+    while start < len(factors1):
+        stop = _chunk(factors1, start, rank2 * len(factors2))
+        padded1 = torch.nn.utils.rnn.pad_sequence(list(factors1[start:stop]), batch_first=True)
+        rank1 = padded1.shape[1]
+        if rank1:
+            product = padded1.reshape(-1, dim) @ padded2.reshape(-1, dim).mT
+            blocks = product.reshape(stop - start, rank1, -1, rank2).transpose(1, 2).reshape(-1, rank1, rank2)
+            norms[start:stop] = nuclear_norms(blocks.double()).reshape(stop - start, -1)
+        start = stop
+    return norms
+
+
+def nuclear_norms(blocks: Float[Tensor, "pair row column"]) -> Float[Tensor, " pair"]:
+    """Sum of the singular values of each matrix of a batch: ‖G‖_* = tr(QᵀG), Q the polar factor of G.
+
+    Args:
+        blocks: G, float32 or float64.
+
+    Returns:
+        ≥ 0, in the batch's precision; a singular value below `_SMALLEST` of ‖G‖_F is counted only in part.
+    """
+    if blocks.shape[1] > blocks.shape[2]:
+        blocks = blocks.mT
+    blocks = blocks.contiguous()
+    scale = torch.linalg.matrix_norm(blocks, keepdim=True)
+    x = blocks / torch.where(scale > 0, scale, 1.0)
+    for a, b, c in quintics(_SMALLEST[blocks.dtype]):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x * blocks).sum((1, 2)).clamp_min_(0)
+
+
+@lru_cache(maxsize=4)
+def quintics(smallest: float) -> tuple[tuple[float, float, float], ...]:
+    """(a, b, c) of the steps x ← ax + bx³ + cx⁵ that take every singular value in [smallest, 1] to 1."""
+    steps, low, high = [], smallest, 1.0
+    while True:
+        (a, b, c), error = _closest_to_one(low, high * _MARGIN)
+        steps.append((a, b, c))
+        low, high = 1 - error, 1 + error
+        if error < 0.02:  # From here the classical quintic converges cubically despite rounding.
+            return (*steps, *[(15 / 8, -10 / 8, 3 / 8)] * 3)
+
+
+def _closest_to_one(low: float, high: float) -> tuple[tuple[float, float, float], float]:
+    """The odd quintic with the smallest maximum distance from 1 on [low, high], and that distance (Remez's exchange)."""
+    points = np.array([low, low + (high - low) / 3, low + 2 * (high - low) / 3, high])
+    signs = np.array([1.0, -1.0, 1.0, -1.0])
+    for _ in range(200):
+        a, b, c, error = np.linalg.solve(np.stack([points, points**3, points**5, signs], axis=1), np.ones(4))
+        inner = np.sort(np.sqrt(np.roots([5 * c, 3 * b, a]).astype(complex)).real)
+        moved = np.array([low, *np.clip(inner, low, high), high])
+        if np.abs(moved - points).max() < 1e-15:
+            break
+        points = moved
+    return (float(a), float(b), float(c)), float(abs(error))
+
+
+def _chunk(factors: Sequence[Tensor], start: int, columns: int) -> int:
+    """The end of the chunk of texts, at least one, whose padded blocks fit in a batch."""
+    stop = start + 1
+    while stop < len(factors) and (stop + 1 - start) * factors[stop].shape[0] * columns <= _BATCH_ELEMENTS:
+        stop += 1
+    return stop

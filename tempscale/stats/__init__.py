@@ -1,0 +1,1 @@
+"""Standard errors, correlations, samples, and how many values each figure needs."""

@@ -1,0 +1,12 @@
+"""The settings of an audit with queries, samples by length interval and a search for the most collapsed pairs."""
+
+EDGES, TAUS, TEXTS, QUERIES, K = [0, 32, 64, 100], [1.0, 0.8], 230, 20, 4
+CELL_ERROR, MOST_TEXTS, RANKED, DUPLICATE = 0.02, 150, 12, 0.9
+
+
+def settings(out, corpus, small_model, **analysis):
+    return {
+        "out": str(out), "corpus": {"source": str(corpus)}, "queries": {"source": str(corpus.with_name("queries.jsonl"))},
+        "embedding": {"models": [small_model], "temperatures": TAUS, "max_length": 128},
+        "analysis": {"intervals": EDGES, "probe_sample": 0, "neighbours": K, "near_duplicate": DUPLICATE} | analysis,
+    }  # fmt: skip

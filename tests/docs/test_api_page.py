@@ -1,0 +1,103 @@
+"""The docstrings on docs/api.md say what a caller must know: arguments, result, errors and the shapes of arrays."""
+
+import ast
+import re
+import textwrap
+
+import api_reference
+import griffe
+import pytest
+from api_reference import constructor, outcome, public, sections
+
+ARRAY = re.compile(r"\b(?:Tensor|ndarray)\b")
+SHAPED = re.compile(r"""\b(?:Tensor|ndarray), *["']""")
+SHAPE = re.compile(r"\([^()]*\)|\bscalars?\b", re.I)
+
+
+def lacking(function, documented):
+    """What a docstring leaves out of a function, in words; that of a class says it of its constructor."""
+    told = {name.strip(): e.description for e in sections(documented, "parameters") for name in e.name.split(",")}
+    given = {p.name: str(p.annotation or "") for p in function.parameters if p.name not in ("self", "cls")}
+    found = [f"does not say what {name} is" for name in given.keys() - told.keys()]
+    found += [f"describes {name}, which is no argument" for name in told.keys() - given.keys()]
+    described = [(kind, told[name], name) for name, kind in given.items() if name in told]
+    if function is documented and str(function.returns or "None") not in ("None", "NoReturn"):
+        found += ["does not say what it returns"] if given and not outcome(function) else []
+        described.append((str(function.returns), outcome(function) or function.docstring.value, "what it returns"))
+    found += [f"does not name the shape of {name}" for kind, said, name in described
+              if ARRAY.search(kind) and not SHAPED.search(kind) and not SHAPE.search(said)]  # fmt: skip
+    listed = {name.strip() for e in sections(documented, "raises") for name in str(e.annotation).split(",")}
+    return found + [f"does not list {name}, which it raises" for name in raised(function) - listed]
+
+
+def raised(function):
+    """The classes of errors that a function's own code raises and does not catch."""
+    nodes = list(ast.walk(ast.parse(textwrap.dedent(function.source))))
+    names = [ast.unparse(node.exc).partition("(")[0] for node in nodes if isinstance(node, ast.Raise) and node.exc]
+    caught = " ".join(ast.unparse(node.type) for node in nodes if isinstance(node, ast.ExceptHandler) and node.type)
+    return {name.rpartition(".")[2] for name in names if name[0].isupper() and name not in caught}  # No variable.
+
+
+def problems(thing):
+    """What is missing of a name on the page and of what belongs to it."""
+    members = [thing, *(public(thing) if thing.is_class else ())]
+    said = {name.strip() for one in members for entry in sections(one, "attributes") for name in entry.name.split(",")}
+    for one in members:
+        if one.docstring is None or not one.docstring.value.strip():
+            yield from [] if one.is_attribute and one.name in said else [f"{one.path} has no docstring"]
+        elif (function := constructor(one) if one.is_class else one) is not None and function.is_function:
+            yield from (f"{one.path} {problem}" for problem in lacking(function, one))
+
+
+@pytest.mark.parametrize("theme", api_reference.THEMES)
+def test_every_docstring_of_the_page_says_what_a_caller_must_know(theme):
+    package = api_reference.package()
+    exported = api_reference.exports(package)
+    things = [exported[name] for name in api_reference.THEMES[theme][1].split()]
+    things += api_reference.of_modules(package, theme).values()
+    assert things
+    found = [problem for thing in things for problem in problems(thing)]
+    assert not found, "\n".join(found)
+
+
+GOOD = '''
+def good(x: Float[Tensor, "text dim"], tau: float) -> Float[Tensor, " text"]:
+    """Each row's sum by τ.
+
+    Args:
+        x: rows.
+        tau: in (0, 2].
+
+    Returns:
+        One number a row.
+
+    Raises:
+        KnownError: τ is 0.
+    """
+    if not tau:
+        raise KnownError("τ is 0")
+    return x.sum(1) / tau
+'''
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ("", "", None),
+        ("        tau: in (0, 2].\n", "", "does not say what tau is"),
+        (
+            "        tau: in (0, 2].\n",
+            "        tau: in (0, 2].\n        n: how many.\n",
+            "describes n, which is no argument",
+        ),
+        ("    Returns:\n        One number a row.\n\n", "", "does not say what it returns"),
+        ('Float[Tensor, "text dim"]', "Tensor", "does not name the shape of x"),
+        ('Float[Tensor, " text"]', "Tensor", "does not name the shape of what it returns"),
+        ("    Raises:\n        KnownError: τ is 0.\n", "", "does not list KnownError, which it raises"),
+        (GOOD[GOOD.index('    """Each') : GOOD.index("    if not")], "", "has no docstring"),
+    ],
+)
+def test_each_gap_of_a_docstring_is_found(before, after, problem):
+    code = {"__init__.py": "", "part.py": GOOD.replace(before, after, 1)}
+    with griffe.temporary_visited_package("made_up", code, docstring_parser="google") as made:
+        assert list(problems(made["part.good"])) == ([] if problem is None else [f"made_up.part.good {problem}"])

@@ -1,0 +1,141 @@
+"""Generated pages are current; links, functions, files, options, tables and examples that a page names are there."""
+
+import importlib
+import re
+import tomllib
+from pathlib import Path
+
+import api_reference
+import generate
+import pytest
+import reliability
+import typer
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+PAGES = sorted(
+    [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/NOTES.md")),
+     *(ROOT / "docs").rglob("*.md"), *(ROOT / "cluster").rglob("*.md")]
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("page", generate.PAGES)
+def test_generated_pages_are_current(page):
+    assert (ROOT / "docs" / page).read_text("utf-8") == generate.PAGES[page](), "run: python docs/generate.py"
+
+
+def test_the_pages_of_the_api_are_current():
+    pages = api_reference.pages()
+    assert {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs" / "api").iterdir()} == set(pages) - {
+        "api.md"
+    }
+    for name, text in pages.items():
+        assert (ROOT / "docs" / name).read_text("utf-8") == text, f"{name}: run python docs/generate.py"
+
+
+def anchors(page):
+    """What a link may name behind the # of a page."""
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.+)$", text, re.M)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_somewhere(page):
+    for link in re.findall(r"\]\((?!https?://)([^)\s]+)\)", page.read_text("utf-8")):
+        place, _, heading = link.partition("#")
+        target = page.parent / place if place else page
+        assert target.exists(), link
+        assert not heading or heading in anchors(target), link
+
+
+def test_every_function_and_test_that_the_equations_name_exists():
+    text = (ROOT / "docs" / "equations.md").read_text("utf-8")
+    for path in re.findall(r"`((?:tests|jobs)/[\w/]+\.py)`", text):
+        assert (ROOT / path).is_file(), path
+    folders = "|".join(sorted(path.parent.name for path in (ROOT / "tempscale").glob("*/__init__.py")))
+    named = re.findall(rf"`((?:{folders})\.\w+)\.(\w+)", text)
+    assert len(named) > 25
+    for module, name in named:
+        assert hasattr(importlib.import_module(f"tempscale.{module}"), name), f"tempscale.{module}.{name}"
+    for name in re.findall(r"`tempscale\.(\w+)`", text):
+        assert hasattr(importlib.import_module("tempscale"), name), name
+
+
+def test_the_page_on_reliability_names_tests_that_exist():
+    there = {f"{file}::{test.name}" for file, tests in reliability.suite().items() for test in tests}
+    named = {name for _, _, names in reliability.FAULTS for name in names}
+    assert len(named) > 40
+    assert named <= there
+    assert {file for file, _ in reliability.BAD_INPUTS} <= set(reliability.suite())
+
+
+def test_the_drawing_of_the_data_names_what_is_there():
+    text = (ROOT / "docs" / "data-flow.md").read_text("utf-8")
+    (drawing,) = re.findall(r"```mermaid\n(.*?)```", text, re.S)
+    steps = set(re.findall(r"[\w/]+/\w+\.py", drawing))
+    assert len(steps) > 12
+    for name in steps | set(re.findall(r"`(\w+/\w+\.py)`", text)):
+        assert (ROOT / "jobs" / "tempscale_jobs" / name).is_file(), name
+
+
+def test_the_plan_s_lines_are_explained():
+    from tempscale_jobs.audit import plan
+
+    text = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    lines = re.findall(r'add_row\("(\w+)"', (ROOT / "jobs" / "tempscale_jobs" / "audit" / "plan.py").read_text("utf-8"))
+    assert len(lines) == 6
+    for line in lines:
+        assert f"\n| {line} | " in text
+        assert re.search(rf"^ {{4,}}{line} ", text, re.MULTILINE)
+    assert f"embeds {plan._MEASURED_TEXTS} of its texts" in text
+
+
+def test_the_python_of_the_readme_runs(minilm, capsys):
+    first, second = [block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "import tempscale" in block]
+    exec(compile(first, "README.md", "exec"), {})
+    assert "torch.Size([2, 384])" in capsys.readouterr().out
+    exec(compile(second, "README.md", "exec"), {})
+    printed = capsys.readouterr().out.split()
+    told = re.search(r"```\n\n((?: {4,}\S+  0\.\d{3}\n)+)", README).group(1).split()
+    assert printed[::2] == told[::2]
+    for here, there in zip(printed[1::2], told[1::2], strict=True):  # The installed scipy may have other docstrings.
+        assert float(here) == pytest.approx(float(there), abs=0.03)
+
+
+def test_the_families_and_schedules_that_the_readme_names_are_all_there():
+    from tempscale.temperature.families import ARCHITECTURES
+    from tempscale.temperature.schedule import Temperature
+
+    paragraph = re.search(r"^bert, roberta,.*?(?=Any other)", README, re.S | re.M).group()
+    assert set(re.findall(r"[\w-]+\d?", paragraph)) - {"encoders"} == set(ARCHITECTURES)
+    rows = re.findall(r"^\|[^|]+\| `(\w+ = [^`]+)` \|$", README, re.M)
+    assert len(rows) == 6
+    for row in rows:
+        assert Temperature.of(tomllib.loads(row)).canonical
+
+
+def test_the_tables_and_columns_that_the_readme_names_exist():
+    names = {
+        table.name: {column.name for column in table.columns} for _, own in generate.tables_by_section() for table in own
+    }
+    read = re.findall(r"tables/(\w+)\.parquet", README)
+    assert len(read) >= 4
+    assert set(read) <= set(names)
+    figures = re.findall(r"^\| `([a-z_]+)` \|", README, re.M)
+    assert len(figures) >= 4
+    assert set(figures) <= names["collapse_summary"]
+
+
+def test_the_options_that_the_pages_name_exist():
+    from tempscale_jobs.cli.app import app
+
+    # What the how-tos of cluster/ say is parsed whole by test_cluster_commands.py.
+    pages = [
+        page for page in PAGES if page.parent in (ROOT, ROOT / "docs") and page.name not in ("tables.md", "CONTRIBUTING.md")
+    ]
+    group = typer.main.get_command(app)
+    parameters = [p for command in (group, *group.commands.values()) for p in command.params]
+    known = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    named = {name for page in pages for name in re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*", page.read_text("utf-8"))}
+    assert len(named) >= 8
+    assert named <= known

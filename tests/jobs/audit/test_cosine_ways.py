@@ -1,0 +1,110 @@
+"""Neighbours of texts and queries, near duplicates, moments alone, rounded cosines: against all cosines."""
+
+import numpy as np
+import polars as pl
+import pytest
+from audit_ways import DUPLICATE, EDGES, TAUS, TEXTS, K, settings
+from whole_run import audited, read_parts, read_record, read_tables
+
+from tempscale.collapse.cosine import rounding_error
+
+pytestmark = pytest.mark.soak
+
+
+def nearest(asking, ids, embeddings, own):
+    """The K nearest by (−cosine, id), plainly."""
+    found = []
+    for k, row in enumerate(asking):
+        order = sorted((-float(np.float32(c)), ids[j]) for j, c in enumerate(embeddings @ row) if not (own and j == k))
+        found.append(order[:K])
+    return found
+
+
+@pytest.mark.parametrize("asked_by", ["corpus", "queries"])
+@pytest.mark.parametrize("tau", TAUS)
+def test_neighbours_and_exposure(asked, asked_tables, tau, asked_by):
+    texts = read_parts(asked, "texts", tau).sort("text_id")
+    ids, vectors = texts["text_id"].to_list(), np.array(texts["embedding"].to_list(), dtype=np.float64)
+    folder = asked if asked_by == "corpus" else asked / "queries"
+    asking = read_parts(folder, "texts", tau).sort("text_id")
+    graph = read_parts(folder, "neighbours", tau).sort("text_id")
+    assert graph["text_id"].to_list() == asking["text_id"].to_list()
+    expected = nearest(np.array(asking["embedding"].to_list(), dtype=np.float64), ids, vectors, asked_by == "corpus")
+    place, same = {text_id: k for k, text_id in enumerate(ids)}, 0
+    own = np.array(asking["embedding"].to_list(), dtype=np.float64)
+    for vector, row, best in zip(own, graph.iter_rows(named=True), expected, strict=True):
+        np.testing.assert_allclose(row["cosines"], [-c for c, _ in best], atol=2e-6)
+        # Another text may stand where one as near to the last digit does, and nowhere else.
+        named = vectors[[place[text_id] for text_id in row["neighbours"]]] @ vector
+        np.testing.assert_allclose(named, [-c for c, _ in best], atol=2e-6)
+        assert len(set(row["neighbours"])) == len(best)
+        assert asked_by == "queries" or row["text_id"] not in row["neighbours"]
+        same += row["neighbours"] == [text_id for _, text_id in best]
+    assert same >= 0.9 * len(expected)
+    interval = dict(zip(ids, (max(e for e in EDGES if e <= n) for n in texts["tokens"]), strict=True))
+    slots = [interval[i] for row in graph["neighbours"] for i in row]
+    table = asked_tables["exposure"].filter((pl.col("tau") == tau) & (pl.col("asked_by") == asked_by) & (pl.col("k") == K))
+    assert table["interval"].to_list() == sorted(set(interval.values()))
+    for row in table.iter_rows(named=True):
+        of_texts = sum(e == row["interval"] for e in interval.values())
+        assert row["texts"] == of_texts
+        assert row["slots_share"] == pytest.approx(slots.count(row["interval"]) / len(slots))
+        assert row["exposure"] == pytest.approx(slots.count(row["interval"]) / len(slots) / (of_texts / len(ids)))
+        assert row["queries"] == len(asking)
+        assert row["exposure_se_superpopulation"] > 0
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_near_duplicates_are_counted_and_listed(asked, asked_tables, tau):
+    texts = read_parts(asked, "texts", tau).sort("text_id")
+    ids, vectors = texts["text_id"].to_list(), np.array(texts["embedding"].to_list(), dtype=np.float64)
+    cosine = (vectors @ vectors.T)[np.triu_indices(len(ids), 1)]
+    assert (np.abs(cosine - DUPLICATE) > 1e-6).all()
+    summary = asked_tables["collapse_summary"].filter(pl.col("tau") == tau).row(0, named=True)
+    assert summary["near_duplicate_pairs"] == (cosine >= DUPLICATE).sum() >= TEXTS // 10
+    table = asked_tables["near_duplicates"].filter(pl.col("tau") == tau)
+    np.testing.assert_allclose(table["cosine"].to_numpy(), np.sort(cosine)[::-1][: len(table)], atol=2e-6)
+    assert len(table) == min(100, summary["near_duplicate_pairs"])
+    assert (table["text_id_a"] < table["text_id_b"]).all()
+
+
+def test_moments_alone_give_the_same_means_at_once(asked, asked_tables, tmp_path, asked_corpus, small_model):
+    data = settings(tmp_path / "run", asked_corpus, small_model, cosine="moments", socm_sample=0)
+    audited(data)
+    found = read_tables(tmp_path / "run")["length_collapse"]
+    full = asked_tables["length_collapse"]
+    for column in ("pairs", "texts_a", "cosine_mean", "cosine_se", "cosine_std"):
+        np.testing.assert_allclose(
+            found[column].to_numpy().astype(float), full[column].to_numpy().astype(float), rtol=1e-5, atol=1e-6
+        )
+    assert found["cosine_p50"].null_count() == found["near_duplicates"].null_count() == len(found)
+    assert full["cosine_p50"].null_count() == 0
+    assert read_tables(tmp_path / "run")["exposure"].is_empty()
+    assert not list((tmp_path / "run").glob("partials/cosine/**/tile-*"))
+
+
+def test_bfloat16_moves_no_mean_and_other_cosines_within_their_bound(
+    asked, asked_tables, tmp_path, asked_corpus, small_model
+):
+    out = tmp_path / "run"
+    audited(settings(out, asked_corpus, small_model, cosine_precision="bfloat16", socm_sample=0))
+    found = read_tables(out)["length_collapse"]
+    full, bound = asked_tables["length_collapse"], rounding_error("bfloat16")
+    for column in ("pairs", "cosine_mean", "cosine_se", "cosine_std"):
+        np.testing.assert_allclose(found[column].to_numpy(), full[column].to_numpy(), rtol=1e-5, atol=1e-6)
+    for column in ("cosine_p05", "cosine_p50", "cosine_p95"):
+        moved = np.abs(found[column].to_numpy() - full[column].to_numpy())
+        assert 0 < moved.max() < bound + 1 / 2048
+    for tau in TAUS:
+        ours, exact = (read_parts(folder, "neighbours", tau) for folder in (out, asked))
+        ours, exact = (table.sort("text_id")["cosines"].list.explode().to_numpy() for table in (ours, exact))
+        assert 0 < np.abs(ours - exact).max() <= bound
+    record = read_record(out)
+    (model,) = record["models"].values()
+    assert set(model["cosine_rounding"]) == {str(tau) for tau in TAUS}
+    for moved in model["cosine_rounding"].values():
+        assert moved["precision"] == "bfloat16"
+        assert moved["largest_cosine_error"] == bound
+        assert 0 < moved["largest_mean_error"] < bound / 2
+    assert "rounded to bfloat16" in (out / "report.html").read_text("utf-8")
+    assert "cosine_rounding" not in next(iter(read_record(asked)["models"].values()))

@@ -1,0 +1,153 @@
+"""The answer in a sentence or three, the four figures and their trend; runs beside an audit; figures as files."""
+
+import re
+
+import polars as pl
+import pytest
+from pages import RUN, Page, nights, rendered, specs_of, tables_of, without_errors
+
+from tempscale_jobs.audit import report, verdict, words
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.audit import COLLAPSED_TEXTS
+
+
+def answer(**figures):
+    tables = words.labelled(tables_of(**figures))
+    return verdict.answer(tables["collapse_summary"].row(0, named=True), tables["temperature_effect"].to_dicts())
+
+
+def test_a_collapse_that_length_itself_makes_and_a_temperature_narrows():
+    assert answer() == (
+        "Yes: longer texts lie closer together, by 0.080 ± 0.020 in mean cosine. "
+        "The same texts, cut shorter, lie further apart, by 0.0200 ± 0.0078: length itself draws them together. "
+        "τ 0.8 narrows that gap by 0.0170 ± 0.0059."
+    )
+
+
+@pytest.mark.parametrize(
+    ("figures", "begins", "ends"),
+    [
+        ({"gap": -0.08}, "No: longer texts lie further apart, by 0.080 ± 0.020 in mean cosine.", "draws them together."),
+        ({"gap": 0.005}, "Not by length: long and short texts lie equally close", "draws them together."),
+        ({"gap": None}, "Not measured by length: fewer than two length intervals", "draws them together."),
+        ({"prefix": -0.02}, "Yes: ", "length itself draws them apart. τ 0.8 narrows that gap by 0.0170 ± 0.0059."),
+        ({"prefix": 0.001}, "Yes: ", "makes no difference beyond noise. τ 0.8 narrows that gap by 0.0170 ± 0.0059."),
+        ({"prefix": None}, "Yes: ", "in mean cosine. τ 0.8 narrows that gap by 0.0170 ± 0.0059."),
+        ({"change": 0.017}, "Yes: ", "No temperature tried narrows that gap beyond noise."),
+        ({"change": -0.001}, "Yes: ", "No temperature tried narrows that gap beyond noise."),
+    ],
+)
+def test_the_answer_claims_what_is_beyond_noise_and_no_more(figures, begins, ends):
+    assert answer(**figures).startswith(begins)
+    assert answer(**figures).endswith(ends)
+
+
+def test_without_errors_nothing_is_known():
+    tables = words.labelled(without_errors(tables_of()))
+    row = tables["collapse_summary"].row(0, named=True)
+    assert verdict.answer(row, []) == "Not known: too few texts to tell whether longer ones lie closer together."
+    assert [tile["says"] for tile in verdict.tiles(row, [], pl.DataFrame(), "m0")][1:3] == ["not known", "not known"]
+
+
+def test_the_four_figures_stand_first_with_what_the_other_temperature_changes():
+    page = rendered(tables_of(), RUN)
+    first = page[page.index('class="tiles"') : page.index("<h2>In words</h2>")]
+    values = re.findall(r'class="name">(.*?), τ 1.0</div>\s*<div class="value">(\S+) <small>± (\S+)</small>', first)
+    assert values == [
+        ("mean cosine", "0.0621", "0.0059"), ("collapse gap", "0.080", "0.020"), ("prefix gap", "0.0200", "0.0078"),
+        ("mean SOCM", "0.660", "0.020"),
+    ]  # fmt: skip
+    assert "τ 0.8: −0.0170 ± 0.0059" in first
+    assert "τ 0.8: +0.0010 ± 0.0059" in first
+    assert "over 780 pairs of texts" in first  # Of 40 texts of the SOCM sample.
+
+
+def test_a_trend_is_drawn_from_the_second_night_on_and_says_what_became_of_each():
+    first = specs_of(rendered(tables_of(), RUN | {"trend": nights(1)}))
+    assert not [key for key in first if "trend" in key or "nights" in key]
+    failed = {"gate": "failed", "gate_reason": "it rose"}
+    specs = specs_of(rendered(tables_of(), RUN | {"trend": nights(3, **failed)}))
+    small = specs["m0-trend-collapse_gap"]["layer"][1]
+    values = specs["m0-trend-collapse_gap"]["layer"][0]["data"]["values"]
+    assert [row["value"] for row in values] == pytest.approx([0.08, 0.081, 0.082])
+    assert values[0]["high"] - values[0]["value"] == pytest.approx(1.96 * 0.004)
+    assert small["encoding"]["y"]["axis"] is None
+    large = specs["m0-nights-collapse_gap"]["data"]["values"]
+    assert [(row["state"], row["why"]) for row in large] == [("passed", ""), ("passed", ""), ("failed", "it rose")]
+
+
+def test_of_another_model_only_the_large_figure_speaks_and_marks_it():
+    older = {"model": "older", "model_fingerprint": "f0"}
+    before = [row | older | {"night": f"2026-10-{day:02d}"} for day, row in enumerate(nights(2), 1)]
+    specs = specs_of(rendered(tables_of(), RUN | {"trend": [*before, *nights(2)]}))
+    assert len(specs["m0-trend-cosine_mean"]["layer"][0]["data"]["values"]) == 2
+    assert specs["m0-nights-cosine_mean"]["layer"][3]["data"]["values"] == [{"night": "2026-11-01", "model": "MiniLM"}]
+
+
+@pytest.mark.parametrize(("verdict_", "failed"), [("passed", []), ("failed", ["<b>it</b> rose", "so did that"])])
+def test_the_gate_is_on_the_first_screen(verdict_, failed):
+    row = {"figure": "cosine_mean", "model": "MiniLM", "temperature": "1.0", "value": 0.1, "check": "threshold"}
+    row |= {"limit": "<= 1", "baseline_value": None, "change": None, "noise": 0.0, "verdict": "held"}
+    run = RUN | {"gate": {"verdict": verdict_, "failed": failed, "not_compared": [], "checks": 2}}
+    run["config"] = run["config"] | {"gate": {"false_alarms": 0.01}}
+    page = rendered(tables_of() | {"gate": pl.DataFrame([row])}, run)
+    banner = re.search(r'<div class="gate (\w+)"><strong>(.*?)</strong><span>(.*?)</span>', page)
+    assert banner.group(1) == verdict_
+    told = {"passed": "2 checks.", "failed": "&lt;b&gt;it&lt;/b&gt; rose — and 1 more."}[verdict_]
+    assert banner.group(3).startswith(told)
+    assert page.index('<div class="gate') < page.index("<h2>In words</h2>")
+
+
+def test_the_worst_texts_are_listed_with_their_excerpts():
+    page = Page(rendered(tables_of(text="the hub of all"), RUN)).text
+    listed = page[page.index("Nearest to all others") : page.index("Assumptions that broke")]
+    assert "0.456" in listed
+    assert "37" in listed
+    assert listed.count("the hub of all") >= 2
+
+
+def test_tables_of_an_older_version_are_drawn_without_what_came_later():
+    tables = tables_of()
+    del tables["collapsed_texts"]
+    assert "Nearest to all others" not in rendered(tables, RUN)
+
+
+def test_every_figure_is_left_as_svg_and_png_and_old_ones_go(tmp_path):
+    storage = Storage(str(tmp_path / "run"))
+    storage.write("figures/old.png", b"")
+    page = report.render(tables_of(), RUN | {"trend": nights(2)})
+    page.write_to(storage)
+    names = {"cosine", "heatmap", "probe", "effects", "scatter", "socm"} | {f"nights-{key}" for key, _ in verdict.TILES}
+    assert set(page.figures) == names
+    assert {*storage.list("figures")} == {f"figures/{name}.{kind}" for name in names for kind in ("svg", "png")}
+    assert storage.read("figures/cosine.png").startswith(b"\x89PNG")
+    svg = storage.read("figures/cosine.svg").decode()
+    assert "mean cosine" in svg
+    assert "400+" in svg
+    assert len(storage.read("report.html")) < 3_000_000
+
+
+def test_figures_of_several_models_have_names_of_their_own():
+    one, other = tables_of(model="a/b"), tables_of(model="a b")
+    tables = {name: pl.concat([one[name], other[name]]) for name in one} | {"excerpts": one["excerpts"]}
+    page = report.render(tables, RUN)
+    assert {name for name in page.figures if name.endswith("cosine")} == {"a-b-m0-cosine", "a-b-m1-cosine"}
+
+
+def test_ranked_texts_are_the_largest_ties_by_id():
+    import numpy as np
+
+    from tempscale_jobs.collapse.exposure import ranked
+    from tempscale_jobs.embedding.layout import Layout
+
+    places = np.arange(4)
+    layout = Layout(np.array(["d", "c", "b", "a"], object), np.array([9, 8, 7, 6]), places * 0, places, places, (0,), 4)
+    rows = ranked({"model": "m"}, "hub", np.array([1.0, 3.0, np.nan, 3.0]), layout)
+    assert [(row["rank"], row["text_id"], row["tokens"], row["value"]) for row in rows] == [
+        (1, "a", 6, 3.0), (2, "c", 8, 3.0), (3, "d", 9, 1.0),
+    ]  # fmt: skip
+    assert (
+        set(rows[0])
+        == {"model", "ranking", "rank", "text_id", "tokens", "value"}
+        < {c.name for c in COLLAPSED_TEXTS.columns} | {"model"}
+    )

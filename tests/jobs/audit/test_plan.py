@@ -1,0 +1,73 @@
+"""What a plan multiplies, by hand; that `--plan` prints it and writes nothing is in test_cli.py."""
+
+import pytest
+
+from tempscale_jobs.audit import plan
+from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.corpus import shards
+
+RATES = plan.Rates(
+    width=100, weights_bytes=1 << 20, mean_tokens=50.0, long_share=0.1, token_seconds=1e-3, socm_seconds=2e-3,
+    cosine_seconds=1e-8,
+)  # fmt: skip
+
+
+def planned(texts, rates=(RATES,), cores=4, **data):
+    settings = resolve({"corpus": {"source": "x.parquet"}} | data)
+    return plan.estimated(settings, texts, rates, cores)
+
+
+def test_a_plan_by_hand():
+    found = planned(10_000, analysis={"socm_sample": 100, "probe_sample": 20, "neighbours": 5})
+    assert (found.texts, found.corpus_texts, found.workers) == (10_000, 10_000, 4)
+    assert (found.pairs, found.socm_pairs) == (49_995_000, 4_950)
+    tokens = 50 * (10_000 + 100) + 20 * (32 + 64 + 128 + 256 + 512)
+    assert found.tokens == 2 * tokens
+    assert found.seconds == pytest.approx(2 * (tokens * 1e-3 + 49_995_000 * 1e-8 + 4_950 * 2e-3) / 4 + 30)
+    assert found.disk_bytes == 2 * (10_000 * (800 + 120 + 200) + 100 * 50 * 100 * 4)
+    two_blocks = 2 * 1024 * 100 * 4
+    assert found.memory_bytes == (900 << 20) + 4 * ((500 << 20) + (1 << 20) + two_blocks) + 10_000 * 120
+
+
+def test_what_is_left_out_is_not_planned():
+    everything, samples = planned(10_000), planned(10_000, analysis={"socm_sample": 0, "probe_sample": 0})
+    assert samples.tokens == 2 * 50 * 10_000 < everything.tokens
+    assert samples.socm_pairs == 0
+    assert planned(10_000, corpus={"source": "x", "sample": 100}).pairs == 4_950
+    moments = planned(10_000, analysis={"cosine": "moments"})
+    assert everything.seconds - moments.seconds == pytest.approx(2 * 49_995_000 * 1e-8 / 4)
+    assert planned(10_000, embedding={"temperatures": [1.0]}).tokens == everything.tokens / 2
+
+
+def test_more_workers_than_cores_cost_memory_and_save_no_time():
+    few, many = planned(10_000, execution={"workers": 4}), planned(10_000, execution={"workers": 8})
+    assert few.seconds == many.seconds
+    assert few.memory_bytes < many.memory_bytes
+    assert planned(10_000, execution={"workers": 2}).seconds > few.seconds
+
+
+def test_two_models_take_twice_the_work_of_one_and_the_memory_of_the_larger():
+    one, two = planned(10_000), planned(10_000, (RATES, RATES))
+    assert (two.tokens, two.disk_bytes, two.seconds) == (2 * one.tokens, 2 * one.disk_bytes, 2 * one.seconds)
+    assert two.memory_bytes == one.memory_bytes
+
+
+def test_embeddings_of_one_s_own_take_pairs_alone():
+    given = plan.Rates(100, 0.0, 0.0, 0.0, 0.0, 0.0, 1e-8)
+    own = {"corpus": {"source": "x", "embedding_column": "v", "length_column": "n"}}
+    found = planned(10_000, (given,), **own)
+    assert (found.tokens, found.socm_pairs, found.pairs) == (0, 0, 49_995_000)
+    assert found.seconds == pytest.approx(49_995_000 * 1e-8 / 4 + 30)
+    assert found.disk_bytes == 10_000 * (800 + 120 + 400)
+
+
+def test_texts_are_measured_from_all_over_the_corpus(tmp_path):
+    (tmp_path / "a.txt").write_text("".join(f"text {k}\n" for k in range(1000)))
+    settings = resolve({"corpus": {"source": str(tmp_path / "a.txt")}})
+    texts, usable = shards.preview(settings.corpus, 50, settings.seed, settings.out)
+    numbers = [int(text.split()[1]) for text in texts]
+    assert usable == 1000
+    assert len(numbers) == 50
+    assert numbers == sorted(numbers)
+    assert numbers[0] < 200
+    assert numbers[-1] > 800

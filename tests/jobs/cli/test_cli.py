@@ -1,0 +1,250 @@
+"""The command line as a user meets it: help, sentences, exit codes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import in_process, tempscale
+
+import tempscale as tempscale_package
+
+
+def test_help_teaches():
+    code, out, _ = tempscale("--help")
+    assert code == 0
+    assert "audit" in out
+    code, out, _ = tempscale("audit", "--help")
+    assert code == 0
+    out = " ".join(out.replace("│", " ").split())
+    for word in (
+        "--corpus",
+        "--tau",
+        "--resume",
+        "--fresh",
+        "--plan",
+        "--no-text",
+        "Exit codes",
+        "Examples",
+        "(default: 1.0 0.8)",
+    ):
+        assert word in out, word
+    code, out, _ = tempscale("pairs", "--help")
+    assert code == 0
+    out = " ".join(out.replace("│", " ").split())
+    for word in ("--pairs", "[required]", "--column-a", "--paper", "hard negatives", "Exit codes", "Examples", "--tau"):
+        assert word in out, word
+
+
+def test_the_commands_stand_in_panels():
+    _, out, _ = in_process("--help")
+    panels = re.split(r"╭─ (\w+) ─+╮", out)[1:]
+    found = {name: re.findall(r"│ (\w+) ", page) for name, page in zip(panels[::2], panels[1::2], strict=True)}
+    assert list(found) == ["Options", "Measure", "Temperature", "Nights", "Upkeep"]
+    assert list(found.values())[1:] == [
+        ["audit", "pairs", "diagnose", "evaluate"],
+        ["tune", "export"],
+        ["history", "compare", "submit"],
+        ["report", "cache"],
+    ]
+
+
+def test_the_options_of_a_command_stand_in_the_same_order_of_panels():
+    _, out, _ = in_process("audit", "--help")
+    panels = ["Texts", "Model and temperature", "What is measured", "The gate", "The run"]
+    assert re.findall(r"╭─ ([\w ]+?) ─+╮", out) == ["Arguments", "Options", *panels]
+
+
+def test_brackets_in_help_are_text(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    for command, texts in (
+        ("audit", ["the thresholds and sizes are in the configuration, [gate].", "hf:NAME[:CONFIG][:SPLIT]"]),
+        ("evaluate", ["[NAME=]TYPE:PATH"]),
+        ("export", ["by_layer = [1.0, 0.9, …]"]),
+    ):
+        _, out, _ = in_process(command, "--help")
+        for text in texts:
+            assert text in out
+
+
+def test_help_says_what_a_command_does_without_an_option(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    for command, texts in (
+        (
+            "audit",
+            ["(default: 1.0 0.8)", "(default: 0,32,64,100,200,300,400,500)", "(default: --text)", "(default: runs/audit)"],
+        ),
+        ("tune", ["(default: --layers)", "five schedules by length)", "(default: runs/tune)"]),
+    ):
+        _, out, _ = in_process(command, "--help")
+        for text in texts:
+            assert text in out
+        assert not re.search(r"--(temperature|paper|tune-batches)\b[^\n]*default", out.replace("five others", ""))
+
+
+@pytest.mark.parametrize("module", ["tempscale", "tempscale_jobs"])
+def test_the_version_however_python_is_started(module):
+    run = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stdout, run.stderr) == (0, f"tempscale {tempscale_package.__version__}\n", "")
+    run = subprocess.run([sys.executable, "-m", module, "audit", "--smaple"], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 2
+    assert "Usage: tempscale audit" in run.stderr
+
+
+def test_python_m_tempscale_without_the_jobs_is_a_sentence(tmp_path):
+    (tmp_path / "tempscale").symlink_to(Path(tempscale_package.__file__).parent)
+    run = subprocess.run(
+        [sys.executable, "-S", "-m", "tempscale"],  # -S: without what is installed.
+        env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert run.returncode == 2
+    assert run.stderr == "error: the tempscale command is in the package tempscale_jobs, which is not installed here\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("tempscale ", {"audit", "submit", "report"}),
+        ("tempscale audit --ba", {"--baseline"}),
+        ("tempscale tune --no-l", {"--no-layers"}),
+    ],
+)
+def test_a_shell_completes_commands_and_options(typed, found):
+    shell = {"_TEMPSCALE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    code = "import tempscale_jobs.cli.app as c\ntry: c.main()\nfinally: import sys; print(*sys.modules, file=sys.stderr)"
+    run = subprocess.run([sys.executable, "-c", code], env=os.environ | shell, capture_output=True, text=True, timeout=120)
+    assert found <= set(run.stdout.split())
+    assert not set(run.stderr.split()) & {"torch", "ray", "transformers", "pyarrow"}
+
+
+def test_the_script_for_completion_is_shown():
+    shell = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    run = subprocess.run(
+        [sys.executable, "-m", "tempscale", "--show-completion", "bash"],
+        env=os.environ | shell, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert run.returncode == 0
+    assert "_TEMPSCALE_COMPLETE=complete_bash" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["audit", "--smaple", "3"], ["--smaple"]),
+        (["audti"], ["audti"]),
+        (["audit", "--sample", "many"], ["--sample", "valid integer"]),
+        (["audit", "--sample", "0"], ["corpus.sample (--sample) = 0"]),
+        (["audit", "--tau", "0"], ["temperature 0.0 is out of range"]),
+        (["audit", "--tau", "nan"], ["out of range"]),
+        (["audit", "--tau", "0.8", "--tau", "0.8"], ["name one twice"]),
+        (["audit", "--intervals", "10,5"], ["must start at 0"]),
+        (["audit", "none.toml"], ["'none.toml' is not there"]),
+        (["audit", "--temperature", "none.toml"], ["'none.toml' is not there"]),
+        (["report", "/no/such/run"], ["holds no finished run"]),
+        (["pairs"], ["Missing option '--pairs'"]),
+        (["pairs", "--pairs", "none.csv"], ["pairs 'none.csv' is not there"]),
+    ],
+)
+def test_wrong_usage_is_a_sentence_and_exit_code_2(arguments, words):
+    code, _, err = tempscale(*arguments)
+    assert code == 2, err
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+
+
+def test_wrong_input_is_a_sentence_and_exit_code_2(tmp_path, minilm):
+    good = tmp_path / "good.jsonl"
+    good.write_text('{"id": 1, "text": "one text"}\n')
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "precious.txt").write_text("not a run")
+    no_weights = tmp_path / "no-weights"
+    no_weights.mkdir()
+    (no_weights / "config.json").write_text('{"model_type": "bert"}')
+    unsupported = tmp_path / "unsupported"
+    unsupported.mkdir()
+    (unsupported / "config.json").write_text('{"model_type": "deberta-v2"}')
+    (unsupported / "model.safetensors").write_bytes(b"")
+    cases = [
+        (["--corpus", str(tmp_path / "none.parquet")], "is not there"),
+        (["--corpus", str(good), "--text-column", "body"], "has no column 'body'; it has 'id', 'text'"),
+        (["--corpus", str(good), "--model", str(tmp_path / "no-model")], "is not a folder"),
+        (["--corpus", str(good), "--model", str(no_weights)], "no *.safetensors weights"),
+        (["--corpus", str(good), "--model", str(unsupported)], "family 'deberta-v2' is not supported"),
+        (["--corpus", str(good), "--max-length", "513"], "takes 3 to 512 tokens"),
+        (["--corpus", str(good), "--out", str(tmp_path / "full")], "is not empty and is no tempscale run"),
+        (["--corpus", str(good), "--out", str(good)], "is a file"),
+        (["--corpus", str(good), "--address", "127.0.0.1:1"], "cannot be reached"),
+        (["--corpus", str(good), "--address", "ray://127.0.0.1:1"], "does not run through Ray's client"),
+    ]  # fmt: skip
+    for number, (arguments, words) in enumerate(cases):
+        out = [] if "--out" in arguments else ["--out", str(tmp_path / f"run{number}")]
+        # Where Ray is looked for, as a user runs it: here one may be running.
+        code, _, err = (tempscale if "--address" in arguments else in_process)("audit", *arguments, *out)
+        assert code == 2, (arguments, err)
+        assert words in err.replace("\n", " "), err
+        assert "Traceback" not in err
+    assert (tmp_path / "full" / "precious.txt").read_text() == "not a run"
+    assert not list((tmp_path / "full").glob("*.json"))
+
+
+def test_a_mistyped_corpus_does_not_block_the_folder(tmp_path, minilm):
+    good = tmp_path / "good.jsonl"
+    good.write_text('{"id": 1, "text": ""}\n')
+    out = ["--out", str(tmp_path / "run")]
+    for source, words in (("gone.jsonl", "is not there"), ("good.jsonl", "no usable text")):
+        code, _, err = in_process("audit", "--corpus", str(tmp_path / source), *out)
+        assert code == 2
+        assert words in err.replace("\n", " ")
+
+
+def test_the_plan_names_what_a_run_costs_and_writes_nothing(tmp_path, minilm):
+    corpus = tmp_path / "texts.jsonl"
+    corpus.write_text("".join(json.dumps({"id": k, "text": f"text number {k} " * (1 + k % 40)}) + "\n" for k in range(300)))
+    code, out, err = tempscale("audit", "--corpus", str(corpus), "--sample", "200", "--out", str(tmp_path / "run"), "--plan")
+    assert code == 0, err
+    assert "200 of 300 usable" in out
+    assert "19,900 cosines" in out
+    for word in ("tokens", "time", "memory", "disk"):
+        assert word in out
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_polite_kill_is_an_interrupt_whatever_ray_does_with_it():
+    """Ray takes SIGTERM when it starts; the handler of before is put back."""
+    import signal
+
+    from tempscale_jobs.workers.engine import _signals_kept
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with _signals_kept():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler is signal.getsignal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_ray_that_does_not_start_is_an_incomplete_run(monkeypatch):
+    import ray
+
+    from tempscale_jobs.config.sections import Execution
+    from tempscale_jobs.errors import IncompleteRun
+    from tempscale_jobs.workers import engine
+
+    def slow(**_):
+        raise Exception("The current node timed out during startup. This could happen because ...")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", slow)
+    with (
+        pytest.raises(IncompleteRun, match="Ray did not start on this machine"),
+        engine.session(Execution.model_validate({"workers": 1})),
+    ):
+        pass

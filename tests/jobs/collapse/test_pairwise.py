@@ -1,0 +1,160 @@
+"""Tiles of all pairs without a run: SOCM beside d×d matrices, and sums that are not those of every pair."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import oracles
+import pytest
+import torch
+
+from tempscale.collapse.aggregates import Block
+from tempscale.collapse.cosine import cosine_tile
+from tempscale.collapse.grid import upper_triangle
+from tempscale.collapse.length import CosineSums
+from tempscale.second_order.moments import covariance_factor
+from tempscale.second_order.socm import socm_pairs
+from tempscale_jobs.collapse import cosine, socm
+from tempscale_jobs.collapse.blocks import Tiling
+from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.embedding.factors import factor_table
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables import parts
+
+LENGTHS, DIM = (2, 3, 9, 4, 15, 6), 8  # Two texts have more tokens than dimensions.
+FILES = [[0, 1, 2], [3], [4, 5]]
+"""Texts of each part; the first group of parts has two of them."""
+NAMES = [f"factors/part-{number:05d}.parquet" for number in range(len(FILES))]
+TRIANGLE = upper_triangle(2)
+
+
+# --- SOCM -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clouds():
+    random = np.random.default_rng(0)
+    return [torch.from_numpy((random.normal(size=(n, DIM)) + 0.8).astype(np.float32)) for n in LENGTHS]
+
+
+@pytest.fixture
+def storage(tmp_path, clouds):
+    """Factors of the texts as a run leaves them."""
+    found = Storage(str(tmp_path))
+    for name, texts in zip(NAMES, FILES, strict=True):
+        table = factor_table(
+            [f"t{k}" for k in texts], [LENGTHS[k] for k in texts], [covariance_factor(clouds[k]) for k in texts]
+        )
+        found.write_table(name, table)
+    return found
+
+
+@pytest.fixture
+def tiled(storage):
+    """A function that leaves the three tiles of both groups, and where they lie."""
+
+    def leave(regularization=0.0):
+        tiling = socm._Tiling(storage, "partials/socm", regularization)
+        sides = [(NAMES[:2], 0), (NAMES[2:], 4)]
+        for i, j in TRIANGLE:
+            socm._tile(tiling, i, j, sides[i][0], sides[j][0], sides[i][1], sides[j][1])
+        return tiling
+
+    return leave
+
+
+def assembled(tiling, **analysis):
+    ids, tokens = np.array([f"t{k}" for k in range(len(LENGTHS))], dtype=object), np.array(LENGTHS)
+    asked = Analysis.model_validate(analysis)
+    return socm._assemble(tiling, TRIANGLE, ids, tokens, np.zeros(len(ids), int), asked)
+
+
+def test_a_tile_of_two_groups_has_every_text_of_one_with_every_text_of_the_other(storage, tiled, clouds):
+    tiling = tiled()
+    rows = storage.read_table(tiling.tile(0, 1)).to_pylist()
+    assert [(row["row"], row["column"]) for row in rows] == [(i, j) for i in range(4) for j in (4, 5)]
+    for row in rows:
+        one, other = (clouds[row[side]].numpy() for side in ("row", "column"))
+        assert row["d_mu"] == pytest.approx(oracles.d_mu(one, other), abs=1e-6)
+        assert row["d_sigma"] == pytest.approx(oracles.d_sigma(one, other), abs=1e-5)
+    assert min(row["d_sigma"] for row in rows) > 0.05
+
+
+def test_a_tile_of_two_groups_has_the_published_codes_epsilon(storage, tiled, clouds):
+    rows = storage.read_table(tiled(regularization=0.01).tile(0, 1)).to_pylist()
+    for row in rows:
+        one, other = (clouds[row[side]].numpy() for side in ("row", "column"))
+        assert row["d_sigma"] == pytest.approx(oracles.published_d_sigma(one, other, 0.01), abs=1e-5)
+        assert oracles.d_sigma(one, other) - row["d_sigma"] > 0.05
+
+
+def test_the_tiles_together_are_all_pairs_of_the_sample(tiled, clouds):
+    sample = assembled(tiled(), socm_alpha=2.0, socm_beta=0.5)
+    means, factors = zip(*(covariance_factor(cloud) for cloud in clouds), strict=True)
+    first, second = np.triu_indices(len(clouds), 1)
+    expected = socm_pairs(torch.stack(means), factors, first, second, alpha=2.0, beta=0.5)
+    for found, values in zip((sample.d_mu, sample.d_sigma, sample.value), expected, strict=True):
+        np.testing.assert_allclose(found[first, second], values.numpy(), atol=1e-5)
+        np.testing.assert_array_equal(found, found.T)
+        assert np.isnan(np.diag(found)).all()
+
+
+@pytest.mark.parametrize("lost", ["a row", "a number"])
+def test_a_pair_that_did_not_come_is_told(storage, tiled, lost):
+    tiling = tiled()
+    table = storage.read_table(tiling.tile(0, 1))
+    values = {name: table.column(name).to_numpy().copy() for name in table.column_names}
+    if lost == "a row":
+        values = {name: column[1:] for name, column in values.items()}
+    else:
+        values["d_sigma"][3] = np.nan
+    storage.write_table(tiling.tile(0, 1), parts.SOCM_TILE.build(values))
+    with pytest.raises(IncompleteRun) as error:
+        assembled(tiling)
+    assert str(error.value) == "d_Σ of 1 pair is missing or no number; start over with --fresh"
+
+
+# --- cosine -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cells_and_sums():
+    """Seven texts in two length intervals: what their one tile adds up to, and their closed form."""
+    rows = np.random.default_rng(1).normal(size=(7, 5)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    interval = np.array([0, 0, 0, 1, 1, 1, 1])
+    block = Block(rows, interval, np.arange(7, dtype=np.int32))
+    return cosine_tile(block, block, 2, diagonal=True).cells, CosineSums.of(rows, interval, 2)
+
+
+def test_tiles_that_hold_a_pair_twice_or_not_at_all_are_refused(cells_and_sums):
+    cells, sums = cells_and_sums
+    cosine._check_closed_form(cells, sums)
+    fewer = cells.pairs.copy()
+    fewer[0, 1] -= 1
+    moved = cells.histogram.copy()
+    moved[1, 1, 7] += 1
+    for wrong in (cells.merged(cells), replace(cells, pairs=fewer), replace(cells, histogram=moved)):
+        with pytest.raises(IncompleteRun, match="the tiles do not hold every pair once; start over with --fresh"):
+            cosine._check_closed_form(wrong, sums)
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+@pytest.mark.parametrize("away", [1e-3, -1e-3, np.nan])
+def test_tile_sums_away_from_their_closed_form_are_refused(cells_and_sums, name, away):
+    cells, sums = cells_and_sums
+    total = getattr(cells, name).copy()
+    total[0, 1] += away
+    with pytest.raises(
+        IncompleteRun, match="the tile sums of cosine differ from their closed form; start over with --fresh"
+    ):
+        cosine._check_closed_form(replace(cells, **{name: total}), sums)
+
+
+def test_blocks_that_are_there_are_not_gathered_again(tmp_path):
+    grid = Tiling(Storage(str(tmp_path)), "partials/cosine", 1, 0, 1.0, 0)
+    for number in range(2):
+        grid.storage.write(grid.block(number), b"a block")
+    cosine._gather(None, grid, "texts", [(0, 2), (2, 4)], None, 2)  # No cluster is asked.
+    assert [file.read_bytes() for file in sorted(Path(tmp_path).rglob("block-*"))] == [b"a block"] * 2

@@ -1,0 +1,132 @@
+"""Super-tiles on Ray: a worker that dies in the middle, another order, a GPU worker: the same bytes or the same figures."""
+
+import hashlib
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tempscale.collapse import grid as tiles
+from tempscale_jobs.collapse import blocks
+from tempscale_jobs.collapse.blocks import Tiling
+from tempscale_jobs.config.sections import Execution
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.audit import texts
+from tempscale_jobs.workers import engine
+
+TEXTS, DIM, SIZE, INTERVALS = 2300, 24, 1024, 3
+BOUNDS = tiles.blocks(TEXTS, SIZE)
+TRIANGLE = tiles.upper_triangle(len(BOUNDS))
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_session):
+    with engine.session(Execution.model_validate({"workers": 2, "shuffle_seed": 3})) as found:
+        yield found
+
+
+def grid(folder):
+    """A grid of random texts with their blocks written, gathered from parts in another order."""
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(TEXTS, DIM)).astype(np.float32) + 0.2
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    storage, order = Storage(str(folder)), random.permutation(TEXTS)
+    for number, own in enumerate(np.array_split(order, 5)):
+        constant = np.ones(len(own), np.float32)
+        columns = {
+            "text_id": [str(i) for i in own],
+            "content_sha": [""] * len(own),
+            "tokens": np.full(len(own), 9, np.int32),
+        }
+        columns |= {"truncated": pa.array([False] * len(own)), "mean_norm": constant, "spread": constant}
+        columns |= {"embedding": pa.FixedSizeListArray.from_arrays(pa.array(rows[own].ravel()), DIM)}
+        storage.write_table(f"texts/part-{number:05d}.parquet", texts(DIM).build(columns | {"within_cosine": constant}))
+    tiling = Tiling(storage, "partials/cosine", INTERVALS, 5, 0.8, 50)
+    part, row = np.empty(TEXTS, int), np.empty(TEXTS, int)
+    for number, own in enumerate(np.array_split(order, 5)):
+        part[own], row[own] = number, np.arange(len(own))
+    interval, labels = np.sort(random.integers(0, INTERVALS, TEXTS)), random.permutation(TEXTS).astype(np.int32)
+    blocks.write_blocks(tiling, "texts", 0, BOUNDS, part, row, interval, labels)
+    for number, (start, stop) in enumerate(BOUNDS):
+        block = blocks.read_block(storage.root, tiling.block(number))
+        assert (block.embeddings == rows[start:stop]).all()
+        assert (block.labels == labels[start:stop]).all()
+    return tiling
+
+
+def digests(tiling):
+    folder = tiling.storage.path(tiling.place)
+    return {
+        os.path.relpath(os.path.join(place, name), folder): hashlib.sha256(
+            open(os.path.join(place, name), "rb").read()
+        ).digest()
+        for place, _, names in os.walk(folder)
+        for name in names
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster, tmp_path_factory):
+    tiling = grid(tmp_path_factory.mktemp("grid"))
+    found = dict(engine.tile_results(cluster, blocks.work, (tiling,), TRIANGLE))
+    assert found == {
+        (i, j): (n := BOUNDS[i][1] - BOUNDS[i][0]) * (n - 1) // 2 if i == j else n * (BOUNDS[j][1] - BOUNDS[j][0])
+        for i, j in TRIANGLE
+    }
+    return tiling
+
+
+def test_a_worker_that_dies_in_the_middle_of_a_tile_changes_no_byte(cluster, undisturbed, tmp_path):
+    tiling, marks = grid(tmp_path / "run"), str(tmp_path)
+
+    def deadly(tiling, i, j):
+        mark = os.path.join(marks, f"died-{i}-{j}")
+        if i != j and not os.path.exists(mark):
+            open(mark, "w").close()
+            os._exit(1)
+        return blocks.work(tiling, i, j)
+
+    found = dict(engine.tile_results(cluster, deadly, (tiling,), TRIANGLE))
+    assert sum(found.values()) == TEXTS * (TEXTS - 1) // 2
+    assert len(list(tmp_path.glob("died-*"))) == 3, "every tile beside the diagonal lost its worker once"
+    assert len(digests(tiling)) > 3 * len(TRIANGLE)
+    assert digests(tiling) == digests(undisturbed)
+
+
+def test_a_gpu_worker_keeps_to_the_same_contract(undisturbed, tmp_path):
+    tiling = grid(tmp_path / "run")
+    worker = engine.TileActor(
+        lambda tiling, i, j, device: blocks.work(tiling, i, j, device=device), (tiling,), device="cpu:0"
+    )
+    for tile in TRIANGLE:
+        assert worker.work(*tile)[0] == tile
+    for i, j in TRIANGLE:
+        one, other = blocks.read_cells(tiling, i, j), blocks.read_cells(undisturbed, i, j)
+        assert (one.pairs == other.pairs).all()
+        assert (one.histogram == other.histogram).all()
+        np.testing.assert_allclose(one.first, other.first, rtol=1e-9, atol=1e-9)
+        for side in ("rows", "columns")[: 1 if i == j else 2]:
+            near, expected = blocks.read_near(tiling, i, j, side), blocks.read_near(undisturbed, i, j, side)
+            assert (near.label == expected.label).all()
+
+
+def test_in_flight_work_is_bounded(cluster):
+    import ray
+
+    @ray.remote
+    def nothing(k):
+        return k
+
+    flying, most = set(), 0
+
+    def submit(k):
+        nonlocal most
+        flying.add(k)
+        most = max(most, len(flying))
+        return nothing.remote(k)
+
+    for k, value in engine.results(cluster, submit, range(20), ahead=1):
+        assert k == value
+        flying.discard(k)
+    assert most == cluster.workers

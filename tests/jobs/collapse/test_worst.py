@@ -1,0 +1,82 @@
+"""The search for the most collapsed pairs, without a run: whose factors it asks for, and who leaves them."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tempscale import Temperature
+from tempscale_jobs.collapse import socm_tables, worst
+from tempscale_jobs.collapse.factor_pairs import exact_pairs
+from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.corpus.shards import Shard
+from tempscale_jobs.embedding.layout import Layout
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers import actor
+
+
+def test_of_no_pairs_none_is_ranked_and_no_task_begins():
+    none = np.empty(0, dtype=np.int64)
+    found = exact_pairs(None, None, np.empty(0, object), none, none, Analysis.model_validate({}))
+    assert [len(column) for column in found] == [0] * 5
+    assert socm_tables.best(found, found.value, np.empty(0, object), none, 5) == []
+
+
+@pytest.fixture
+def shard(tmp_path):
+    """A run of two temperatures whose one shard has four texts, its model a small one of single letters."""
+    storage = Storage(str(tmp_path / "run"))
+    texts = ["some letters", "other letters", "more of them", "a few"]
+    storage.write_table("shards/part-00000.parquet", pa.table({"text_id": [f"t{k}" for k in range(4)], "text": texts}))
+    temperatures = [Temperature(1.0), Temperature(0.8)]
+    index = SimpleNamespace(shards=(Shard("shards/part-00000.parquet", 4),))
+    return Run(storage, [], temperatures, "2026-11-22"), index
+
+
+def test_factors_are_asked_for_under_the_temperatures_that_are_searched(shard, monkeypatch):
+    run, index = shard
+    asked = []
+
+    class Noting:
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def work(self, process, pieces):
+            asked.append((process, pieces))
+            return []
+
+    monkeypatch.setattr(worst, "Crew", Noting)
+    model = Model("tiny", "tiny", "", 64)
+    count = np.arange(4)
+    texts = Layout(np.array([f"t{k}" for k in count], dtype=object), count + 10, count * 0, count * 0, count, (0,), 4)
+    searched = worst.Searched(run, None, model, None, index, texts, None)
+    worst._factors(searched, {"0.8": np.array([0, 2])}, "partials/top-seeds")
+    ((process, pieces),) = asked
+    assert process is worst.write_factors
+    assert pieces[0].to_pylist() == [{"temperature": "0.8", "text_id": text} for text in ("t0", "t2")]
+    assert pieces[0].schema.metadata == {b"kind": b"partials/top-seeds", b"shard": b"shards/part-00000.parquet"}
+
+
+def test_factors_are_left_under_the_temperatures_that_want_some(shard, tiny_folder):
+    run, _ = shard
+    model = Model("tiny", str(tiny_folder("bert")), "", 64)
+    worker = actor.ModelActor(run.storage, model, [1.0, 0.8], {"token_budget": 90}, 0)
+    work = pa.table({"temperature": ["0.8"] * 2, "text_id": ["t2", "t0"]})
+    work = work.replace_schema_metadata({"kind": "partials/top-seeds", "shard": "shards/part-00000.parquet"})
+    assert worst.write_factors(worker, 0, work) == {"number": 0, "texts": 2}
+    (name,) = run.storage.list("partials/top-seeds")
+    assert name == run.part("partials/top-seeds", model, Temperature(0.8), 0)
+    found = run.storage.read_table(name)
+    assert found.column("text_id").to_pylist() == ["t2", "t0"]
+    texts = run.storage.read_table("shards/part-00000.parquet").column("text").to_pylist()
+    expected = worker.encoder.encode(texts, factors=True).factors  # Still under 0.8, the temperature of its last work.
+    for row, k in zip(found.to_pylist(), (2, 0), strict=True):
+        np.testing.assert_array_equal(np.float32(row["factor"]).reshape(row["rank"], -1), expected[k][1].numpy())

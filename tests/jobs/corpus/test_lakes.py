@@ -1,0 +1,115 @@
+"""Lance and Delta tables: every row once, in order, at one version; a sentence where the package or table is missing."""
+
+import json
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from whole_run import sharded
+
+from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.corpus import lakes, sources
+from tempscale_jobs.corpus.readers import Columns
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.storage import Storage
+
+ROWS = [{"id": f"t{i:03d}", "text": f"text number {i}", "other": i} for i in range(250)]
+
+
+def written(kind, folder):
+    if kind == "lance":
+        lance = pytest.importorskip("lance")
+        path = str(folder / "texts.lance")
+        lance.write_dataset(pa.Table.from_pylist(ROWS[:100]), path)
+        lance.write_dataset(pa.Table.from_pylist(ROWS[100:]), path, mode="append")
+    else:
+        deltalake = pytest.importorskip("deltalake")
+        path = str(folder / "texts")
+        deltalake.write_deltalake(path, pa.Table.from_pylist(ROWS))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["lance", "delta"])
+@pytest.mark.parametrize("prefix", ["", "{kind}:"])
+def test_every_row_is_read_once_in_order(tmp_path, kind, prefix):
+    source = prefix.format(kind=kind) + written(kind, tmp_path)
+    found = list(sources.rows(Corpus.model_validate({"source": source})))
+    assert [(row.id, row.text) for row in found] == [(row["id"], row["text"].encode()) for row in ROWS]
+    settings = resolve({"corpus": {"source": source}, "out": str(tmp_path / "run")})
+    index = sharded(Storage(str(tmp_path / "run")), settings)
+    assert index.analysed == len(ROWS)
+    assert set(index.source_state) == {"version"}
+
+
+@pytest.mark.parametrize("kind", ["lance", "delta"])
+def test_another_version_is_another_corpus(tmp_path, kind):
+    source = written(kind, tmp_path)
+    given = Corpus.model_validate({"source": source})
+    before = sources.state(given)
+    more = pa.Table.from_pylist([{"id": "new", "text": "new", "other": 1}])
+    if kind == "lance":
+        pytest.importorskip("lance").write_dataset(more, source, mode="append")
+    else:
+        pytest.importorskip("deltalake").write_deltalake(source, more, mode="append")
+    assert sources.state(given) != before
+    assert sum(1 for _ in sources.rows(given)) == len(ROWS) + 1
+
+
+@pytest.mark.parametrize("kind", ["lance", "delta"])
+def test_a_missing_column_table_or_package_is_named(tmp_path, kind, monkeypatch):
+    source = written(kind, tmp_path)
+    with pytest.raises(UsageError, match=r"no column 'body'.*--text-column"):
+        list(sources.rows(Corpus.model_validate({"source": source, "text_column": "body"})))
+    with pytest.raises(UsageError, match=f"cannot be opened as a {kind.capitalize()} table"):
+        list(sources.rows(Corpus.model_validate({"source": f"{kind}:{tmp_path}/nothing"})))
+    load = lakes.importlib.import_module
+
+    def absent(name):
+        if name in ("lance", "deltalake"):
+            raise ImportError(name)
+        return load(name)
+
+    monkeypatch.setattr(lakes.importlib, "import_module", absent)
+    with pytest.raises(UsageError, match=rf"pip install 'tempscale\[{kind}\]'"):
+        list(sources.rows(Corpus.model_validate({"source": source})))
+
+
+def test_what_cannot_be_looked_into_is_no_table_and_told_where_it_is_opened():
+    source = "nosuchscheme://bob:SECRET@host/texts"
+    assert lakes.kind(source) is None
+    with pytest.raises(UsageError, match=r"'nosuchscheme://\*\*\*@host/texts' cannot be opened"):
+        list(sources.rows(Corpus.model_validate({"source": source})))
+
+
+def test_a_delta_table_of_a_feature_that_the_package_cannot_read_is_a_sentence(tmp_path):
+    source = written("delta", tmp_path)
+    feature = ["deletionVectors"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": feature, "writerFeatures": feature}
+    log = tmp_path / "texts" / "_delta_log" / "00000000000000000001.json"
+    log.write_text(json.dumps({"protocol": protocol}) + "\n")
+    with pytest.raises(UsageError, match=r"^'texts' cannot be read as a Delta table: .*deletionVectors"):
+        list(sources.rows(Corpus.model_validate({"source": source})))
+
+
+@pytest.mark.parametrize("kind", ["lance", "delta"])
+def test_a_table_need_not_be_read_to_its_end(tmp_path, kind):
+    found = lakes.records(written(kind, tmp_path), Columns({"id": None}, {}, {}))
+    assert next(found).values == {"id": b"t000"}
+    found.close()  # Which is no damaged table.
+    assert list(found) == []
+
+
+@pytest.mark.parametrize(("error", "told", "words"), [
+    (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
+    (RuntimeError("a page is\ndamaged"), UsageError, "^'texts.lance' cannot be read to its end: a page is; mend the table$"),
+])  # fmt: skip
+def test_a_user_who_stops_the_reading_is_heard_and_a_damaged_table_told(monkeypatch, error, told, words):
+    def stopped(columns):
+        assert columns == ["text"]
+        raise error
+
+    table = SimpleNamespace(schema=pa.schema([("text", pa.string())]), to_batches=stopped)
+    monkeypatch.setattr(lakes, "_open", lambda source: table)
+    with pytest.raises(told, match=words):
+        list(lakes.records("/data/texts.lance", Columns({"text": None}, {}, {})))

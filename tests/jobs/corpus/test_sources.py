@@ -1,0 +1,353 @@
+"""Files as people have them: cut, misnamed, of odd columns, behind passwords; read rightly, or refused in a sentence."""
+
+import functools
+import gzip
+import http.server
+import itertools
+import json
+import sys
+import threading
+import types
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from random_inputs import COMPRESS
+from whole_run import sharded
+
+from tempscale_jobs import urls
+from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.corpus import readers, shards, sources
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.storage import Storage
+
+TEXT = readers.Columns({"text": "--text-column"}, {}, {})
+
+
+def configured(source, out="runs/audit", **options):
+    return resolve({"out": str(out), "corpus": {"source": str(source), **options}})
+
+
+def rows(source, without=None, **options):
+    return list(sources.rows(configured(source, **options).corpus, without))
+
+
+def write(path, data):
+    path.write_bytes(data)
+    return path
+
+
+# Whole files: kinds and compressions.
+
+LINES = b"".join(b'{"id": %d, "text": "text %d"}\n' % (k, k * k) for k in range(2000))
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_compressed_files_are_read_to_their_end_through_every_frame(tmp_path, ending):
+    compress = COMPRESS[ending]
+    file = write(tmp_path / f"a.jsonl.{ending}", compress(LINES) + compress(b'{"id": "last", "text": "x"}\n'))
+    found = rows(file)
+    assert [row.id for row in found] == [*range(2000), "last"]
+    assert found[7].text == "text 49"
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+@pytest.mark.parametrize(
+    "damage", [lambda data: b'{"text": "not compressed"}\n', lambda data: data[:-20]], ids=["raw", "cut"]
+)
+def test_damaged_compressed_files_are_refused(tmp_path, ending, damage):
+    file = write(tmp_path / f"a.jsonl.{ending}", damage(COMPRESS[ending](LINES)))
+    with pytest.raises(UsageError, match=rf"a.jsonl.{ending}' cannot be read to its end as jsonl: .+; replace or leave out"):
+        rows(file)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b'[{"text": "x"}, {"text": "y"}]', b'\n  [\n{"text": "x"},\n{"text": "y"}\n]\n', b'\xef\xbb\xbf[\n{"text": "x"}\n]'],
+)
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_a_json_array_is_refused_with_the_way_to_convert_it(tmp_path, name, data):
+    file = write(tmp_path / name, data)
+    with pytest.raises(UsageError, match=rf"'{name}' is a JSON array, and one JSON object a line .* jq -c '\.\[\]' in"):
+        rows(file)
+
+
+# Columns.
+
+
+def test_columns_of_json_lines_are_those_of_any_record_not_of_the_first(tmp_path):
+    records = [{"note": "a header"}, {"text": "no id"}, {"id": "a", "text": "x"}, {"id": "b"}, {"id": "c", "text": None}]
+    file = write(tmp_path / "a.jsonl", b"\n".join(json.dumps(record).encode() for record in records))
+    missing = "the record has no column 'text'"
+    assert [(row.id, row.text, row.problem) for row in rows(file)] == [
+        (None, None, missing), (None, "no id", None), ("a", "x", None), ("b", None, missing), ("c", None, None)
+    ]  # fmt: skip
+    renamed = write(tmp_path / "b.jsonl", file.read_bytes().replace(b'"id"', b'"key"'))
+    assert [row.id for row in rows(renamed, id_column="key")] == [None, None, "a", "b", "c"]
+    storage = Storage(str(tmp_path / "run"))
+    index = sharded(storage, configured(file))
+    assert index.rejected_reasons == {missing: 2, "the text is null": 1}
+    ids = storage.read_table(index.shards[0].name).column("text_id").to_pylist()
+    assert len(ids[0]) == 24
+    assert ids[1] == "a"
+
+
+def test_a_column_that_none_of_the_first_thousand_records_has_is_missing(tmp_path):
+    lines = [b'{"body": "x"}\n'] * 999 + [b'{"text": "y"}\n']
+    assert [row.text for row in rows(write(tmp_path / "a.jsonl", b"".join(lines)))] == [None] * 999 + ["y"]
+    for source in (b"".join([lines[0], *lines]), lines[0]):
+        with pytest.raises(UsageError, match="has no column 'text'; it has 'body': name one with --text-column"):
+            rows(write(tmp_path / "a.jsonl", source))
+    with pytest.raises(UsageError, match="has no column 'key'; it has 'text': name one with --id-column"):
+        rows(write(tmp_path / "a.jsonl", b'{"text": "x"}\n' * 5), id_column="key")
+
+
+def test_json_lines_are_streamed(tmp_path):
+    taken = itertools.count()
+    lines = (b'{"text": "x"}\n' for _ in taken)
+    first = list(itertools.islice(readers._jsonl(lines, "a.jsonl", TEXT), 3))
+    assert [record.values["text"] for record in first] == ["x"] * 3
+    assert next(taken) <= 4
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path):
+    pq.write_table(pa.Table.from_arrays([pa.array(["x"])] * 2, ["text", "text"]), tmp_path / "a.parquet")
+    write(tmp_path / "a.csv", b"id,text,id\n1,x,2\n")
+    with pytest.raises(UsageError, match=r"'a\.parquet' has the column 'text' 2 times; .* --text-column"):
+        rows(tmp_path / "a.parquet")
+    with pytest.raises(UsageError, match=r"'a\.csv' has the column 'id' 2 times; .* --id-column"):
+        rows(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("options", [{"text_column": "body"}, {"id_column": "key"}], ids=lambda options: next(iter(options)))
+def test_columns_that_text_files_and_docstrings_lack_are_refused(tmp_path, options):
+    ((name, column),) = options.items()
+    sentence = rf"has no column '{column}'; it has .*'text': name one with --{name.replace('_', '-')}"
+    for source in (write(tmp_path / "a.txt", b"one\n"), "docstrings:fsspec"):
+        with pytest.raises(UsageError, match=sentence):
+            rows(source, **options)
+
+
+def test_columns_that_text_files_and_docstrings_have_are_read(tmp_path):
+    assert [row.id for row in rows(write(tmp_path / "a.txt", b"one\ntwo\n"), id_column="text")] == ["one", "two"]
+    found = rows("docstrings:fsspec", id_column="id", text_column="id")
+    assert {row.id for row in found} == {row.text for row in found} > {"fsspec.core.url_to_fs"}
+
+
+# CSV.
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (b'id,text\n1,fine\n2,"never closed\n3,lost\n4,lost\n', 3),
+        (b'id,text\n1,"two\nlines"\n\n2,"closed" too early\n', 5),
+        (b'id,"text\n1,fine\n', 1),
+        (b"id,text\r1,old\r2,ends of lines\r", 1),
+    ],
+)
+def test_broken_csv_is_refused_with_its_line(tmp_path, data, line):
+    file = write(tmp_path / "a.csv", data)
+    with pytest.raises(
+        UsageError, match=rf"'a.csv' is not valid CSV in the record that begins in line {line}: .*quotes"
+    ) as caught:
+        rows(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_quote_that_is_never_closed_draws_no_large_file_into_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "_LONGEST_FIELD", 1000)
+    taken = itertools.count()
+    lines = itertools.chain([b"id,text\n", b'1,"open\n'], (b"%d,x\n" % k for k in taken))
+    with pytest.raises(UsageError, match=r"in line 2: field larger than field limit \(1000\)"):
+        list(readers._csv(lines, "a.csv", TEXT))
+    assert next(taken) < 1000
+
+
+def test_odd_but_whole_csv_is_read(tmp_path):
+    file = write(tmp_path / "a.csv", b'\xef\xbb\xbftext,id\n\n"a ""quoted"" \x00 text",1\nshort\n\nx,2,more\n')
+    assert [(row.place, row.id, row.text) for row in rows(file)] == [
+        ("a.csv:0", "1", 'a "quoted" \x00 text'), ("a.csv:1", None, "short"), ("a.csv:2", "2", "x")
+    ]  # fmt: skip
+    assert [row.text for row in rows(write(tmp_path / "a.tsv", b"\nid\ttext\n1\ta, b\n"))] == ["a, b"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n"])
+def test_an_empty_csv_is_called_empty(tmp_path, data):
+    with pytest.raises(UsageError, match=r"'a\.csv' is empty; its first line must name the columns"):
+        rows(write(tmp_path / "a.csv", data))
+
+
+# Folders and globs.
+
+
+def test_folders_and_globs_without_a_file_to_read_are_told_apart_from_what_is_not_there(tmp_path):
+    folder = tmp_path / "dir.jsonl"
+    folder.mkdir()
+    for source in (folder, f"{folder}/"):
+        with pytest.raises(UsageError, match=r"dir\.jsonl/?' holds no Parquet, JSONL, CSV or text file"):
+            rows(source)
+    write(folder / "notes.md", b"notes")
+    with pytest.raises(UsageError, match="holds no Parquet"):
+        rows(folder)
+    with pytest.raises(UsageError, match="matches folders or the run's own files only"):
+        rows(tmp_path / "*.jsonl")
+    with pytest.raises(UsageError, match="is not there"):
+        rows(tmp_path / "*.parquet")
+    write(tmp_path / "b.jsonl", b'{"text": "x"}\n')
+    assert [row.text for row in rows(tmp_path / "*.jsonl")] == ["x"]
+
+
+@pytest.mark.parametrize("pattern", ["", "**/*.parquet", "**"])
+def test_a_run_folder_inside_the_corpus_folder_is_no_part_of_the_corpus(tmp_path, pattern):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    pq.write_table(pa.table({"text": ["one", "two"]}), folder / "a.parquet")
+    pq.write_table(pa.table({"text": ["three"]}), folder / "runs.parquet")
+    settings = configured(f"{folder}/{pattern}", folder / "run")
+    storage = Storage(settings.out)
+    index = sharded(storage, settings)
+    assert index.analysed == 3
+    assert storage.list("shards", ".parquet")
+    assert sharded(storage, settings) == index
+    assert shards.preview(settings.corpus, 9, settings.seed, settings.out) == (["one", "two", "three"], 3)
+    sources.check_unchanged(settings.corpus, settings.out, index.source_state)
+    pq.write_table(pa.table({"text": ["four"]}), folder / "b.parquet")
+    with pytest.raises(UsageError, match="changed since the run"):
+        sharded(storage, settings)
+
+
+def test_a_run_folder_is_known_through_links_and_relative_paths(tmp_path, monkeypatch):
+    folder = tmp_path / "corpus"
+    (folder / "run").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    for file in (folder / "a.txt", folder / "run" / "b.txt"):
+        write(file, file.stem.encode())
+    for source, without in itertools.product(
+        (folder, tmp_path / "link", "."), (folder / "run", tmp_path / "link/run", "run/")
+    ):
+        assert [row.text for row in rows(source, str(without))] == [b"a"], (source, without)
+
+
+def test_only_a_folder_inside_the_corpus_is_left_out(tmp_path):
+    (tmp_path / "in").mkdir()
+    file = write(tmp_path / "in" / "a.txt", b"one")
+    for without in (
+        tmp_path,
+        tmp_path / "in",
+        tmp_path / "i",
+        tmp_path / "in" / "a",
+        "memory://in",
+        "nosuchscheme://x",
+        None,
+    ):
+        assert [row.text for row in rows(tmp_path / "in", without and str(without))] == [b"one"], without
+    assert len(rows(file, str(tmp_path / "in"))) == 1
+
+
+# Secrets.
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("http://bob:SECRET@host/x.jsonl?token=SECRET", "http://***@host/x.jsonl?***"),
+        ("HTTPS://SECRET@host:8080/x.jsonl#SECRET", "HTTPS://***@host:8080/x.jsonl#***"),
+        ("https://bob:SEC@RET@host/@user/x.jsonl?SECRET?a", "https://***@host/@user/x.jsonl?***"),
+        ("simplecache::https://bob:SECRET@host/x.csv?a=SECRET", "simplecache::https://***@host/x.csv?***"),
+        ("https://bob:SEC::RET@[::1]/x.csv?a=SECRET\nSECRET", "https://***@[::1]/x.csv?***"),
+        ("zip://*.csv::ftp://bob:SECRET@host/x.zip", "zip://*.csv::ftp://***@host/x.zip"),
+        ("s3://key:SECRET@bucket/x.parquet?versionId=SECRET&b", "s3://***@bucket/x.parquet?***"),
+        ("abfs://box@account.net/x.parquet?sv=1&sig=SECRET", "abfs://box@account.net/x.parquet?***"),
+        *((same, same) for same in (
+            "/data/part-?.parquet", "data/a@b/*.jsonl", "/data/x?token=1.txt", "s3://bucket/part-?.parquet",
+            "s3://bucket/year=?/m@n=?/*.parquet", "gs://bucket/a@b.csv", "hf://datasets/a/b@main/x.parquet", "hf:a/b:c",
+            "hf://a@main/x.parquet", "github://org:repo@main/x.csv", "docstrings:scipy,torch", "https://host/a@b/x.jsonl",
+            "http://***@host/x.jsonl?***", "",
+        )),
+    ],
+)  # fmt: skip
+def test_what_is_shown_of_a_source_holds_no_secret_and_all_else(source, expected):
+    assert urls.masked(source) == expected
+    assert urls.masked(expected) == expected
+
+
+@pytest.fixture
+def web(tmp_path):
+    """A folder and the address, with a password, at which it is served."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=tmp_path))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield tmp_path, f"http://bob:SECRET@127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_web_source_is_read_and_nothing_recorded_holds_its_secrets(web):
+    folder, address = web
+    lines = [b'{"text": "see https://example.com/page and <a href=\\"b.jsonl\\">b</a>"}', b"{broken"]
+    write(folder / "a.jsonl.gz", gzip.compress(b"\n".join(lines)))
+    settings = configured(f"{address}/a.jsonl.gz?token=SECRET", folder / "run")
+    storage = Storage(settings.out)
+    index = sharded(storage, settings)
+    assert (index.analysed, index.rejected) == (1, 1)
+    assert index.source == f"{address}/a.jsonl.gz?***".replace("bob:SECRET", "***")
+    assert "SECRET" not in json.dumps(index.facts())
+    rejected = storage.read_table(storage.list("rejected")[0]).to_pylist()
+    assert [row["place"] for row in rejected] == ["a.jsonl.gz?***:1"]
+    sources.check_unchanged(settings.corpus, settings.out, index.source_state)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "sentence"),
+    [
+        ("none.jsonl", None, "is not there"),
+        ("a.docx", b"x", "of no known kind"),
+        ("a.jsonl", b'{"body": "x"}\n', "has no column 'text'"),
+        ("a.jsonl.gz", b"no gzip", "cannot be read to its end"),
+        ("a.parquet", b"PAR1", "cannot be read to its end"),
+        ("a.txt", b"\n", "has no usable text"),
+    ],
+)
+def test_sentences_about_web_sources_hold_no_secret(web, name, data, sentence):
+    folder, address = web
+    if data is not None:
+        write(folder / name, data)
+    with pytest.raises(UsageError, match=sentence) as caught:
+        sharded(Storage(str(folder / "run")), configured(f"{address}/{name}?token=SECRET", folder / "run"))
+    assert "SECRET" not in str(caught.value)
+
+
+def test_errors_of_others_are_told_without_secrets():
+    source = "http://bob:SE'CRET@127.0.0.1:9/x.jsonl?token=SEC RET"
+    error = OSError(f"cannot reach '{source}' nor https://bob:SECRET@host/?SECRET\nmore")
+    reason = urls.reason(error, source)
+    assert reason == "cannot reach 'http://***@127.0.0.1:9/x.jsonl?***' nor https://***@host/?***"
+    with pytest.raises(UsageError, match=r"cannot be opened|is not there") as caught:
+        rows(source)
+    assert "SEC" not in str(caught.value)
+
+
+def test_a_module_that_is_no_python_costs_only_its_own_docstrings(tmp_path, monkeypatch):
+    folder = tmp_path / "package_with_a_broken_file"
+    folder.mkdir()
+    write(folder / "__init__.py", b'"""The package."""')
+    write(folder / "a.py", b"print 'of another century'")
+    write(folder / "b.py", b'"""With a NUL.\0"""')
+    write(folder / "c.py", b'def f():\n    """A function."""\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    found = rows(f"docstrings:{folder.name}")
+    assert [(row.id, row.text) for row in found] == [
+        (folder.name, "The package."), (f"{folder.name}.c.f", "A function."),
+    ]  # fmt: skip
+
+
+def test_a_module_that_nobody_installed_is_no_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "made_by_hand", types.ModuleType("made_by_hand"))  # It has no __spec__.
+    with pytest.raises(UsageError, match="no package 'made_by_hand' is installed here"):
+        rows("docstrings:made_by_hand")

@@ -1,0 +1,332 @@
+"""`tempscale diagnose` on a small model: its tables against plain float64 passes through transformers, and their bytes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import oracles
+import polars as pl
+import pytest
+import torch
+from by_hand_attention import by_hand
+from pages import specs_of
+from whole_run import as_lines, audited, diagnosed, digests, documented, read_report, read_tables
+
+from tempscale import Encoder, attach
+from tempscale.model.tokens import Tokenizer
+from tempscale_jobs.config.diagnose import DiagnoseConfig
+from tempscale_jobs.config.strict import checked
+from tempscale_jobs.diagnose import looks, repeated
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.report.text import with_error
+from tempscale_jobs.tables.diagnose import EVERY
+
+EDGES, TAUS, TEXTS = [0, 32, 64], [1.0, 0.7], 19
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    file = tmp_path_factory.mktemp("corpus") / "texts.jsonl"
+    file.write_text(as_lines(documented("pyarrow")[:120]))
+    return file
+
+
+def settings(out, corpus, small_model, **execution):
+    return {
+        "out": str(out), "corpus": {"source": str(corpus)}, "seed": 3,
+        "embedding": {"models": [small_model], "temperatures": TAUS, "max_length": 96},
+        "diagnosis": {"texts": TEXTS, "intervals": EDGES, "repeated_pairs": 4, "piece_texts": 3},
+        "execution": {"workers": 1} | execution,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, ray_session, corpus, small_model):
+    out = tmp_path_factory.mktemp("diagnose") / "run"
+    diagnosed(settings(out, corpus, small_model))
+    return out
+
+
+@pytest.fixture(scope="module")
+def tables(finished):
+    return read_tables(finished)
+
+
+@pytest.fixture(scope="module")
+def texts(corpus):
+    return {row["id"]: row["text"] for row in map(json.loads, corpus.read_text().splitlines())}
+
+
+def plain(small_model, ids, tau):
+    """Hidden states before each layer and behind the last, logits and weights of each layer, in float64."""
+    from transformers import AutoModel
+
+    model, seen = AutoModel.from_pretrained(small_model).eval().double(), []
+    with torch.no_grad(), by_hand(model, tau, seen):
+        states = model(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
+    return [state[0].numpy() for state in states], seen, model
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_every_figure_of_a_text_is_that_of_a_plain_float64_pass(tables, texts, small_model, tau):
+    layers, heads = (tables[name].filter(pl.col("tau") == tau) for name in ("layers", "heads"))
+    tokenizer = Tokenizer(Path(small_model), 96)
+    for text_id in layers["text_id"].unique().sort().to_list()[::4]:
+        (ids,) = tokenizer([texts[text_id]]).ids
+        states, seen, model = plain(small_model, ids, tau)
+        own = layers.filter(pl.col("text_id") == text_id).sort("layer").to_dicts()
+        assert [row["layer"] for row in own] == [0, 1]
+        for row, h, x, (logits, weights) in zip(own, states[:-1], states[1:], seen, strict=True):
+            n, module = len(ids), model.encoder.layer[row["layer"]]
+            with torch.no_grad():
+                values = module.attention.self.value(torch.tensor(h))
+                width = values.shape[1] // len(weights)
+                mixed = [a @ values.numpy()[:, k * width : (k + 1) * width] for k, a in enumerate(weights)]
+                z = module.attention.output.dense(torch.tensor(np.concatenate(mixed, 1))).numpy()
+            y = h + z
+            scatter = {name: np.square(m - m.mean(0)).sum() / n for name, m in (("h", h), ("z", z), ("y", y), ("x", x))}
+            means = {name: np.square(m.mean(0)).sum() for name, m in (("y", y), ("x", x))}
+            assert row["tokens"] == n
+            assert row["hc_ratio"] == pytest.approx(np.sqrt(scatter["x"] / scatter["h"]), rel=1e-4)
+            assert row["hc_attention"] == pytest.approx(np.sqrt(scatter["z"] / scatter["h"]), rel=1e-4)
+            assert row["hc_attention"] <= row["hc_attention_bound"]
+            assert row["rho"] == pytest.approx(scatter["z"] / scatter["h"], rel=1e-4)
+            assert row["r"] == pytest.approx(scatter["h"] / means["y"], rel=1e-4)
+            assert row["C"] == pytest.approx(scatter["x"] / means["x"] / (scatter["y"] / means["y"]), rel=1e-4)
+            assert row["spread"] == pytest.approx(scatter["x"] / means["x"], rel=1e-4)
+            assert row["spread"] <= row["spread_bound"]
+            assert row["within_cosine"] == pytest.approx(oracles.within_cosine(x), rel=1e-4)
+            mine = heads.filter((pl.col("text_id") == text_id) & (pl.col("layer") == row["layer"])).sort("head").to_dicts()
+            assert [head["head"] for head in mine] == [0, 1, 2, 3]
+            out = module.attention.output.dense.weight.detach().numpy()
+            value = module.attention.self.value.weight.detach().numpy()
+            bound, centred = 0.0, np.eye(n) - np.ones((n, n)) / n
+            for k, (head, a, own_logits) in enumerate(zip(mine, weights, logits, strict=True)):
+                part = slice(k * width, (k + 1) * width)
+                gain = np.linalg.svd(out[:, part] @ value[part], compute_uv=False)[0]
+                sigma = oracles.sigma_a(a)
+                bound += sigma * gain
+                assert head["sigma_a"] == pytest.approx(sigma, rel=1e-4)
+                assert head["sigma_s"] == pytest.approx(own_logits.std(), rel=1e-4)
+                assert head["tau_s"] == pytest.approx(1 / own_logits.std(), rel=1e-4)
+                assert head["lambda"] == pytest.approx(gain**2 * np.square(centred @ a).sum() / (n - 1), rel=1e-4)
+                left = np.linalg.norm(centred @ mixed[k]) / (np.linalg.norm(value[part], 2) * np.linalg.norm(centred @ h))
+                assert head["thm2_ratio"] == pytest.approx(left / sigma, rel=1e-4)
+                assert head["thm2_ratio"] <= 1
+            assert row["hc_attention_bound"] == pytest.approx(bound, rel=1e-4)
+            assert row["lambda"] == pytest.approx(np.mean([head["lambda"] for head in mine]), rel=1e-9)
+            assert row["sigma_a_mean"] == pytest.approx(np.mean([head["sigma_a"] for head in mine]), rel=1e-9)
+
+
+def test_the_sample_has_as_many_of_each_interval_as_there_are(tables, texts, small_model):
+    seen = tables["layers"].filter((pl.col("layer") == 0) & (pl.col("tau") == 1.0))
+    assert seen["text_id"].n_unique() == len(seen) == TEXTS
+    lengths = dict(zip(texts, Tokenizer(Path(small_model), 96)(list(texts.values())).lengths, strict=True))
+    assert all(lengths[row["text_id"]] == row["tokens"] for row in seen.to_dicts())
+    available = np.histogram(list(lengths.values()), [*EDGES, np.inf])[0]
+    found = np.histogram(seen["tokens"], [*EDGES, np.inf])[0]
+    assert found.tolist() == looks.even_sizes(available.tolist(), TEXTS)
+    assert found.max() - min(f for f, a in zip(found, available, strict=True) if f < a) <= 1
+
+
+@pytest.mark.parametrize(
+    ("available", "wanted", "expected"),
+    [
+        ([10, 10, 10], 9, [3, 3, 3]),
+        ([1, 10, 10], 9, [1, 4, 4]),
+        ([10, 0, 10], 9, [4, 0, 5]),
+        ([2, 1], 9, [2, 1]),
+        ([5], 0, [0]),
+    ],
+)
+def test_even_sizes_by_hand(available, wanted, expected):
+    assert looks.even_sizes(available, wanted) == expected
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_the_spectrum_by_length_is_that_of_the_heads(tables, texts, small_model, tau):
+    heads = tables["heads"].filter(pl.col("tau") == tau).to_dicts()
+    for row in tables["spectrum_by_length"].filter(pl.col("tau") == tau).to_dicts():
+        following = next(edge for edge in [*EDGES[1:], 10**9] if edge > row["interval"])
+        mine = [head for head in heads if row["interval"] <= head["tokens"] < following]
+        ids = sorted({head["text_id"] for head in mine})
+        each = [np.mean([head["sigma_a"] for head in mine if head["text_id"] == i]) for i in ids]
+        assert row["texts"] == len(ids)
+        assert row["sigma_a_mean"] == pytest.approx(np.mean(each), rel=1e-9)
+        assert row["sigma_a_se"] == pytest.approx(np.std(each, ddof=1) / np.sqrt(len(ids)), rel=1e-9)
+        assert row["over_bound_share"] == pytest.approx(np.mean([h["sigma_a"] > h["sigma_a_bound"] for h in mine]))
+        encoder = Encoder.load(small_model, temperature=tau, device="cpu", max_length=96)
+        own = encoder.encode([texts[i] for i in ids]).embeddings.double().numpy()
+        table = encoder.model.get_input_embeddings().weight.detach().double()
+        words = np.stack([table[i].mean(0).numpy() for i in encoder.tokenizer([texts[i] for i in ids]).ids])
+        words /= np.linalg.norm(words, axis=1, keepdims=True)
+        upper = np.triu_indices(len(ids), 1)
+        assert row["cosine_mean"] == pytest.approx((own @ own.T)[upper].mean(), abs=1e-5)
+        assert row["words_cosine_mean"] == pytest.approx((words @ words.T)[upper].mean(), abs=1e-5)
+
+
+def test_findings_are_differences_of_the_texts_own_means(tables):
+    heads, findings = tables["heads"], tables["findings"]
+    each = {
+        tau: heads.filter(pl.col("tau") == tau).group_by("text_id").agg(pl.col("sigma_a").mean()).sort("text_id")
+        for tau in TAUS
+    }
+    moved = (each[0.7]["sigma_a"] - each[1.0]["sigma_a"]).to_numpy()
+    (row,) = findings.filter((pl.col("finding") == "temperature") & (pl.col("tau") == 0.7)).to_dicts()
+    assert row["texts"] == TEXTS
+    assert row["change"] == pytest.approx(moved.mean(), rel=1e-9)
+    assert row["change_se"] == pytest.approx(moved.std(ddof=1) / np.sqrt(TEXTS), rel=1e-9)
+    assert row["change"] > 2 * row["change_se"] > 0  # A sharper attention is a weaker filter.
+    spectrum = (
+        tables["spectrum_by_length"].filter((pl.col("tau") == 1.0) & (pl.col("texts") >= 5)).sort("interval").to_dicts()
+    )
+    (row,) = findings.filter((pl.col("finding") == "length") & (pl.col("tau") == 1.0)).to_dicts()
+    assert row["change"] == pytest.approx(spectrum[-1]["sigma_a_mean"] - spectrum[0]["sigma_a_mean"], rel=1e-9)
+    assert row["change_se"] == pytest.approx(np.hypot(spectrum[-1]["sigma_a_se"], spectrum[0]["sigma_a_se"]), rel=1e-9)
+
+
+def test_layers_are_summarised_over_all_texts_and_by_interval(tables):
+    layers = tables["layers"].filter(pl.col("tau") == 1.0)
+    for row in tables["layer_summary"].filter(pl.col("tau") == 1.0).to_dicts():
+        mine = layers.filter(pl.col("layer") == row["layer"])
+        if row["interval"] is not None:
+            following = next(edge for edge in [*EDGES[1:], 10**9] if edge > row["interval"])
+            mine = mine.filter(pl.col("tokens").is_between(row["interval"], following - 1))
+        assert row["texts"] == len(mine)
+        assert row["rho_mean"] == pytest.approx(mine["rho"].mean(), rel=1e-9)
+        assert row["rho_se"] == pytest.approx(mine["rho"].std() / np.sqrt(len(mine)), rel=1e-9)
+    assert tables["layer_summary"].filter(pl.col("interval").is_null())["texts"].to_list() == [TEXTS] * 2 * len(TAUS)
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_repeated_tokens_are_texts_of_one_token(tables, small_model, tau):
+    tokenizer = Tokenizer(Path(small_model), 96)
+    first, last = repeated.special_tokens(tokenizer)
+    assert (first, last) == ([101], [102])
+    words = repeated.ordinary(tokenizer, 8, 3)
+    assert len(set(words)) == 8
+    model = plain(small_model, [101, 102], 1.0)[2]
+    attach(model, tau)
+    rows = tables["repeated_tokens"].filter(pl.col("tau") == tau).to_dicts()
+    assert [row["tokens"] for row in rows] == [8, 16, 32, 64]
+    for row in rows[::3]:
+        means = []
+        for word in words:
+            ids = [101, *[word] * (row["tokens"] - 2), 102]
+            with torch.no_grad():
+                mean = model(input_ids=torch.tensor([ids])).last_hidden_state[0].mean(0).numpy()
+            means.append(mean / np.linalg.norm(mean))
+        cosine = [a @ b for a, b in zip(means[::2], means[1::2], strict=True)]
+        assert row["pairs"] == 4
+        assert row["cosine_mean"] == pytest.approx(np.mean(cosine), abs=1e-5)
+
+
+@pytest.mark.soak
+def test_workers_order_and_a_lost_part_change_no_byte(finished, tmp_path, corpus, small_model):
+    before = digests(finished, "tables")
+    assert set(before) == {f"tables/{table.name}.parquet" for table in EVERY}
+    other = tmp_path / "other"
+    diagnosed(settings(other, corpus, small_model, workers=3, shuffle_seed=1))
+    assert digests(other, "tables") == before
+    # As if it had been killed: no record, a piece and a table missing.
+    (other / "run.json").unlink()
+    next((other / "partials" / "heads").rglob("part-00002.parquet")).unlink()
+    (other / "tables" / "heads.parquet").unlink()
+    diagnosed(settings(other, corpus, small_model))
+    assert digests(other, "tables") == before
+
+
+def test_a_folder_of_another_command_and_a_wrong_value_are_sentences(finished, corpus, small_model):
+    with pytest.raises(UsageError, match="holds a run of tempscale diagnose, and this is tempscale audit"):
+        audited({"out": str(finished), "corpus": {"source": str(corpus)}, "embedding": {"models": [small_model]}})
+    with pytest.raises(UsageError, match=r"diagnosis\.texts"):
+        checked(DiagnoseConfig, {"diagnosis": {"texts": 0}})
+
+
+def test_the_report_stands_alone_says_what_was_found_and_is_rendered_again_alike(finished, tables):
+    page = read_report(finished)
+    (row,) = tables["findings"].filter((pl.col("finding") == "temperature") & (pl.col("tau") == 0.7)).to_dicts()
+    says = f"σ_a rises by {with_error(row['change'], row['change_se'])} against τ 1.0 on the same 19 texts: a weaker filter"
+    assert f"{says}; it rises as τ falls, as S1 expects" in page
+    assert {
+        f"m0-{key}" for key in ("filter", "parts", "resemblance", "repeated", "contraction", "concentration", "pair", "map")
+    } == set(specs_of(page))
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_the_two_texts_are_the_worst_pair_and_lie_where_a_plain_decomposition_puts_them(tables, texts, small_model, tau):
+    rows = tables["two_texts"].filter(pl.col("tau") == tau)
+    encoder = Encoder.load(small_model, temperature=tau, device="cpu", max_length=96)
+    clouds = []
+    for side in "ab":
+        own = rows.filter(pl.col("side") == side)
+        (ids,) = encoder.tokenizer([texts[own["text_id"][0]]]).ids
+        assert own["token"].to_list() == [*encoder.tokenizer.words(ids), None]
+        with torch.inference_mode():
+            cloud = encoder.model(input_ids=torch.tensor([ids])).last_hidden_state[0].double().numpy()
+        clouds.append(cloud / np.linalg.norm(cloud.mean(0)))
+    for name, value in (("d_mu", oracles.d_mu), ("d_sigma", oracles.d_sigma), ("socm", oracles.socm)):
+        assert rows[name].unique().to_list() == [pytest.approx(value(*clouds), abs=1e-5)]
+    together = np.concatenate(clouds)
+    axes = np.linalg.svd(together, full_matrices=False)[2][:2]
+    found = rows.filter(pl.col("token").is_not_null()).select("x", "y").to_numpy()
+    np.testing.assert_allclose(np.abs(found), np.abs(together @ axes.T), atol=1e-4)
+    assert (found[np.abs(found).argmax(0), [0, 1]] > 0).all()
+    means = rows.filter(pl.col("token").is_null()).select("x", "y").to_numpy()
+    split = [found[: len(clouds[0])], found[len(clouds[0]) :]]
+    np.testing.assert_allclose(means, [own.mean(0) for own in split], atol=1e-6)
+
+
+def test_the_worst_pair_is_that_of_largest_socm_among_the_most_alike(tables, texts, small_model):
+    """With 19 texts there are 171 pairs, of which the hundred of highest cosine count."""
+    encoder = Encoder.load(small_model, device="cpu", max_length=96)
+    ids = tables["layers"]["text_id"].unique().sort().to_list()
+    clouds = []
+    with torch.inference_mode():
+        for text_id in ids:
+            own = torch.tensor(encoder.tokenizer([texts[text_id]]).ids)
+            clouds.append(encoder.model(input_ids=own).last_hidden_state[0].double().numpy())
+    means = np.stack([cloud.mean(0) / np.linalg.norm(cloud.mean(0)) for cloud in clouds])
+    pairs = sorted(zip(*np.triu_indices(len(ids), 1), strict=True), key=lambda pair: -means[pair[0]] @ means[pair[1]])[:100]
+    worst = max(pairs, key=lambda pair: oracles.socm(clouds[pair[0]], clouds[pair[1]]))
+    assert set(tables["two_texts"]["text_id"]) == {ids[worst[0]], ids[worst[1]]}
+
+
+@pytest.mark.soak
+def test_a_pair_may_be_named_and_a_wrong_one_is_a_sentence(tmp_path, ray_session, corpus, small_model, texts):
+    named = tuple(sorted(texts)[4:6])
+    data = settings(tmp_path / "run", corpus, small_model)
+    data["diagnosis"] = {"texts": 2, "repeated_pairs": 0, "pair": named}
+    diagnosed(data)
+    found = pl.read_parquet(tmp_path / "run" / "tables" / "two_texts.parquet")
+    assert found["text_id"].unique(maintain_order=True).to_list() == list(named)
+    assert len(pl.read_parquet(tmp_path / "run" / "tables" / "repeated_tokens.parquet")) == 0
+    data["diagnosis"]["pair"] = (named[0], "nobody")
+    with pytest.raises(UsageError, match="there is no text 'nobody' among the 120 that were read"):
+        diagnosed(data | {"out": str(tmp_path / "other")})
+    # The mistake blocks no folder; and tokens may be kept out of tables and report.
+    data["diagnosis"]["pair"] = named
+    diagnosed(data | {"out": str(tmp_path / "other"), "keep_text": False})
+    kept_out = pl.read_parquet(tmp_path / "other" / "tables" / "two_texts.parquet")
+    assert kept_out["token"].drop_nulls().unique().to_list() == ["·"]
+    assert kept_out.drop("token").equals(found.drop("token"))
+    with pytest.raises(UsageError, match=r"names .* twice"):
+        checked(DiagnoseConfig, {"diagnosis": {"pair": ("a", "a")}})
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_the_map_keeps_neighbours_and_its_origin_is_the_mean(tables, texts, small_model, tau):
+    found = tables["map"].filter(pl.col("tau") == tau).sort("text_id")
+    assert found["text_id"].to_list() == tables["layers"]["text_id"].unique().sort().to_list()
+    places = found.select("x", "y").to_numpy()
+    np.testing.assert_allclose(places.mean(0), 0, atol=1e-9)
+    np.testing.assert_allclose(found["origin_distance"], np.linalg.norm(places, axis=1))
+    encoder = Encoder.load(small_model, temperature=tau, device="cpu", max_length=96)
+    vectors = encoder.encode([texts[i] for i in found["text_id"]]).embeddings.double().numpy()
+    far, near = (np.linalg.norm(x[:, None] - x[None], axis=-1) for x in (vectors, places))
+    # The nearest of a text in the map is among its nearest half by embedding, more often than chance has it.
+    for matrix in (far, near):
+        np.fill_diagonal(matrix, np.inf)
+    closest = near.argmin(1)
+    rank = (far < far[np.arange(len(far)), closest][:, None]).sum(1)
+    assert rank.mean() < 0.35 * len(far)

@@ -1,0 +1,300 @@
+"""`tempscale diagnose` where something is missing or odd: what it says, and what it leaves out."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from whole_run import as_lines, diagnosed, documented, read_record, read_tables, rejected
+
+from tempscale.model.tokens import Tokenizer, Tokens
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.diagnose import DiagnoseConfig
+from tempscale_jobs.config.strict import checked
+from tempscale_jobs.diagnose import looks, repeated, two_texts
+from tempscale_jobs.diagnose.words import direction, of_model, of_models
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.diagnose import KINDS, PAIR_PART, PAIR_PARTS
+from tempscale_jobs.workers import actor
+
+EDGES = [0, 32, 64]
+
+
+def run(out, rows, model, temperatures=(1.0, 0.7), max_length=96, **diagnosis):
+    file = out.parent / f"{out.name}.jsonl"
+    file.write_text(as_lines(rows))
+    asked = {
+        "out": str(out), "corpus": {"source": str(file)}, "execution": {"workers": 1},
+        "embedding": {"models": [model], "temperatures": list(temperatures), "max_length": max_length},
+        "diagnosis": {"texts": 12, "intervals": EDGES, "repeated_pairs": 0} | diagnosis,
+    }  # fmt: skip
+    diagnosed(asked)
+    return read_tables(out), (out / "report.html").read_text("utf-8")
+
+
+def texts(count, size=200):
+    chosen = [row["text"] for row in documented("pyarrow") if len(row["text"]) > size][:count]
+    return [{"id": f"t{k}", "text": text[:size]} for k, text in enumerate(chosen)]
+
+
+@pytest.fixture
+def broken_model(small_model, tmp_path):
+    """The small model, whose word embedding of «pipe» is no number and which knows no token from 30,000 on."""
+    import shutil
+
+    folder = tmp_path / "broken"
+    shutil.copytree(small_model, folder)
+    weights = load_file(folder / "model.safetensors")
+    (token,) = Tokenizer(Path(small_model))(["pipe"]).ids[0][1:-1]
+    weights["embeddings.word_embeddings.weight"][token] = torch.nan
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return str(folder)
+
+
+@pytest.mark.soak
+def test_texts_that_the_model_fails_on_are_rejected_and_the_others_looked_into(tmp_path, ray_session, broken_model):
+    rows = [*texts(6), {"id": "bad", "text": "a pipe is no number here"}]
+    tables, _ = run(tmp_path / "run", rows, broken_model)
+    for name in ("layers", "heads", "map"):
+        assert set(tables[name]["text_id"]) == {f"t{k}" for k in range(6)}
+    assert tables["layer_summary"]["spread_mean"].null_count() == 0
+    (reason,) = rejected(tmp_path / "run").items()
+    assert reason[0] == "bad"
+    assert "gives no finite embedding" in reason[1]
+    assert read_record(tmp_path / "run")["looked_into"] == {"texts": 7, "rejected": {"broken": 1}}
+    with pytest.raises(UsageError, match="model broken gives no finite embedding for any text"):
+        run(tmp_path / "none", [{"id": f"p{k}", "text": "pipe " * (k + 2)} for k in range(3)], broken_model)
+
+
+@pytest.mark.soak
+def test_a_text_of_one_token_is_left_out(tmp_path, ray_session, tiny_folder):
+    """Decoders without special tokens have such texts."""
+    folder = tiny_folder("qwen2")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}))
+    assert Tokenizer(folder)(["a", "ab"]).lengths == [1, 2]
+    rows = [{"id": f"t{k}", "text": "abcdefgh"[k] + "hgfedcba"[: k + 1]} for k in range(6)] + [{"id": "one", "text": "a"}]
+    tables, _ = run(tmp_path / "run", rows, str(folder), max_length=32)
+    assert set(tables["layers"]["text_id"]) == {f"t{k}" for k in range(6)}
+    assert tables["layer_summary"]["rho_mean"].null_count() == 0
+    assert tables["heads"]["sigma_a"].null_count() == 0
+
+
+@pytest.mark.soak
+def test_one_text_and_a_schedule_are_looked_into(tmp_path, ray_session, small_model):
+    schedule = {"by_length": {"0": 1.0, "64": 0.8}}
+    tables, page = run(tmp_path / "run", texts(1), small_model, [1.0, schedule, {"by_layer": [0.9, 0.8]}])
+    assert "two_texts" not in tables
+    assert len(tables["map"]) == 0
+    assert set(tables["findings"]["finding"]) == {"length", "temperature"}
+    assert "it is not known whether σ_a changes with length: fewer than two length intervals have 5 texts" in page
+    assert "± ? against τ 1.0 on the same 1 text: there are too few to tell" in page
+
+
+def test_what_cannot_be_asked_is_a_sentence(tmp_path):
+    for data, words in (
+        ({"corpus": {"source": "x", "embedding_column": "v"}}, "no layers to look into"),
+        ({"corpus": {"source": "x", "sample": 5}, "diagnosis": {"versions_of": "d"}}, "a sample would tear documents"),
+        ({"diagnosis": {"texts": 5001}}, "diagnosis.texts"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            checked(DiagnoseConfig, data)
+
+
+def test_attention_that_does_not_fit_into_memory_is_refused(small_model, monkeypatch):
+    model = Model("tiny", small_model, "", 10**6)
+    looks.check_memory(model, 512, 2)
+    with pytest.raises(UsageError, match=r"a text of 200,000 tokens takes about .* look at shorter ones with --max-length"):
+        looks.check_memory(model, 200_000, 2)
+
+
+def test_repeated_tokens_stay_inside_the_window_and_need_words(small_model):
+    assert repeated.lengths_up_to(5) == []
+    assert repeated.lengths_up_to(100) == [8, 16, 32, 64]
+    assert repeated.lengths_up_to(131_072) == [8, 16, 32, 64, 128, 256, 512]
+
+    class Marked:
+        def vocabulary(self):
+            return {"▁the": 5, "ing": 6, "▁of": 7, "▁12": 8, "<s>": 9}
+
+    assert sorted(repeated.ordinary(Marked(), 4, 0)) == [5, 7]
+
+
+def finding(name, change, error, texts=40, tau=1.0, model="m"):
+    own = {"finding": name, "change": change, "change_se": error, "texts": texts}
+    return own | {"tau": tau, "temperature": f"τ {tau}", "model": model}
+
+
+SPECTRUM = [
+    {"temperature": f"τ {tau}", "interval": edge, "texts": 20, "over_bound_share": share}
+    for tau in (1.0, 0.8)
+    for edge, share in ((0, 0.0), (32, 0.5), (64, 0.25))
+]
+BOUNDS = [{"temperature": "τ 1.0", "worst": 0.4, "broken": 0, "over": 0.0}]
+
+
+@pytest.mark.parametrize(
+    ("row", "ending"),
+    [
+        (
+            finding("length", -0.5, 0.1),
+            "falls with length here, by 0.50 ± 0.20 from texts of 0–31 to texts of 64+ tokens; as S1 expects.",
+        ),
+        (
+            finding("length", 0.5, 0.1),
+            "rises with length here, by 0.50 ± 0.20 from texts of 0–31 to texts of 64+ tokens; contrary to what S1 expects.",
+        ),
+        (
+            finding("length", 0.1, 0.1),
+            "it is not known whether σ_a changes with length: 0.10 ± 0.20 from 0–31 to 64+ tokens; more texts would tell.",
+        ),
+        (finding("versions", -0.5, 0.1), "same 40 documents: with the content held, length makes a stronger filter."),
+        (finding("versions", 0.5, 0.1), "same 40 documents: with the content held, length makes a weaker filter."),
+        (
+            finding("versions", 0.5, 0.1, 4),
+            "from the shortest to the longest version of the same 4 documents: there are too few to tell.",
+        ),
+        (finding("versions_cosine", 0.5, 0.1), "with the content held, longer texts lie closer together."),
+        (finding("versions_cosine", -0.5, 0.1), "with the content held, longer texts lie further apart."),
+        (
+            finding("temperature", 0.3, 0.01, tau=0.8),
+            "0.300 ± 0.020 against τ 1.0 on the same 40 texts: a weaker filter; it rises as τ falls, as S1 expects.",
+        ),
+        (
+            finding("temperature", -0.3, 0.01, tau=0.8),
+            "a stronger filter; it falls as τ falls, contrary to what S1 expects.",
+        ),
+        (finding("temperature", -0.3, 0.01, tau=1.2), "a stronger filter; it rises as τ falls, as S1 expects."),
+        (
+            finding("temperature", 0.01, 0.01, tau=0.8),
+            "moves by 0.010 ± 0.020 against τ 1.0 on the same 40 texts: no more than noise.",
+        ),
+    ],
+)
+def test_sentences_say_which_way(row, ending):
+    found = pl.DataFrame([finding("temperature", 0.0, 0.0), row], infer_schema_length=None)
+    mine = {"findings": found, "spectrum_by_length": pl.DataFrame(SPECTRUM)}
+    (sentence,) = of_model(mine, BOUNDS, EDGES)
+    assert sentence.startswith(f"{row['temperature']}: ")
+    assert sentence.endswith(ending)
+
+
+def test_theorems_that_do_not_hold_are_told():
+    mine = {"findings": pl.DataFrame([finding("temperature", 0.0, 0.0)]), "spectrum_by_length": pl.DataFrame(SPECTRUM)}
+    bounds = [{"temperature": "τ 0.8", "worst": 1.2, "broken": 3, "over": 0.25}]
+    assert of_model(mine, bounds, EDGES) == [
+        "τ 0.8: S1's Theorem 2 does not hold in 3 heads: ‖HC[SA(X)]‖ is up to 1.2000 of its bound, which rounding does not "
+        "explain.",
+        "τ 0.8: σ_a exceeds Theorem 3's curve in 25.0 % of all heads, layers and texts, at 32–63, 64+ tokens: logits with "
+        "σ_s ≥ 1 do so, even Gaussian ones.",
+    ]
+
+
+def test_models_are_told_apart_which_way():
+    rows = [finding("model", change, 0.1, model=name) for name, change in (("b", 0.5), ("c", -0.5), ("d", 0.1))]
+    assert of_models(pl.DataFrame([*rows, finding("model", 0.5, None, 1, model="e")]), "a") == [
+        "τ 1.0: after the last layer the tokens of a text are more alike in b than in a: within-text cosine +0.50 ± 0.20.",
+        "τ 1.0: after the last layer the tokens of a text are less alike in c than in a: within-text cosine −0.50 ± 0.20.",
+        "τ 1.0: within-text cosine of d and a after the last layer: no difference beyond noise.",
+        "τ 1.0: within-text cosine of e and a after the last layer: 0.5 ± ?, there are too few to tell.",
+    ]
+
+
+def test_few_texts_need_more_than_a_normal_quantile():
+    assert direction(finding("versions", 2.2, 1.0, 200)) == "rises"
+    assert direction(finding("versions", 2.2, 1.0, 6)) == "noise"
+    assert direction(finding("versions", 9.0, 1.0, 3)) == "unknown"
+
+
+def test_a_text_that_does_not_tokenise_is_rejected_and_the_others_are_counted(tmp_path, monkeypatch):
+    storage, shard, name = (
+        Storage(str(tmp_path)),
+        "shards/part-00003.parquet",
+        "partials/lengths/model=tiny/part-00003.parquet",
+    )
+    storage.write_table(shard, pa.table({"text_id": ["a", "b", "c"], "text": ["one", "two", "three"]}))
+    tokens = Tokens([[1, 2], [0], [1, 2, 3]], [False] * 3, None, {1: "the tokenizer fails with ValueError: no"})
+    monkeypatch.setattr(actor, "tokenizer", lambda *how: lambda texts, isolate: tokens)
+    looks._write_lengths(storage, shard, Model("tiny", "tiny", "", 64), 3)
+    assert storage.read_table(name).to_pydict() == {"text_id": ["a", "c"], "tokens": [2, 3]}
+    assert storage.read_table("rejected/model=tiny/lengths-00003.parquet").to_pylist() == [
+        {"text_id": "b", "place": shard, "reason": "the tokenizer fails with ValueError: no"}
+    ]
+
+
+@pytest.fixture
+def worker(tmp_path, tiny_folder):
+    """A worker in this process, with a small model of single letters under two temperatures."""
+    model = Model("tiny", str(tiny_folder("bert")), "", 64)
+    return actor.ModelActor(Storage(str(tmp_path / "run")), model, [1.0, 0.7], {"token_budget": 200}, 0)
+
+
+def test_a_text_whose_layers_cannot_be_looked_into_is_rejected_and_the_others_are(worker, monkeypatch):
+    work = pa.table({"text_id": ["a", "b"], "text": ["some letters", "other letters"]})
+    failing = worker.encoder.tokenizer(["other letters"]).ids[0]
+    look = looks.Glance.of
+
+    def guarded(self, model, ids):
+        if ids == failing:
+            raise RuntimeError("shapes differ\nin the second line")
+        return look(self, model, ids)
+
+    monkeypatch.setattr(looks.Glance, "of", guarded)
+    assert looks.write_layers(worker, 4, work) == {"number": 4, "texts": 2}
+    for kind in KINDS:
+        names = worker.storage.list(kind)
+        assert len(names) == 2
+        assert all(set(worker.storage.read_table(name).column("text_id").to_pylist()) == {"a"} for name in names)
+    assert worker.storage.read_table("rejected/model=tiny/part-00004.parquet").to_pylist() == [
+        {"text_id": "b", "place": "piece 4", "reason": "tiny: the model fails on it: shapes differ"}
+    ]
+
+
+@pytest.mark.parametrize(("tokens", "pairs"), [(2, 0), (3, 2)])
+def test_no_token_is_repeated_where_special_ones_fill_the_text(worker, tokens, pairs):
+    row = {"pairs": [2], "seed": [0], "tokens": [tokens]}
+    assert repeated.write_cosines(worker, 1, pa.table(row)) == {"number": 1, "texts": 4}
+    names = worker.storage.list("partials/repeated")
+    assert len(names) == 2
+    for name in names:
+        table = worker.storage.read_table(name)
+        assert table.column("tokens").to_pylist() == [tokens] * pairs
+        assert all(abs(cosine) < 1 for cosine in table.column("cosine").to_pylist())
+
+
+def test_a_vocabulary_that_knows_neither_word_tells_nothing_of_the_ends():
+    assert repeated.special_tokens(lambda texts: Tokens([[1, 3, 2]], [False])) == ([], [])
+    known = {"0": [1, 5, 2, 2], "a": [1, 6, 7, 2, 2]}
+    assert repeated.special_tokens(lambda texts: Tokens([known[texts[0]]], [False])) == ([1], [2, 2])
+
+
+def test_a_named_text_that_the_model_fails_on_is_said_with_the_mend(worker, monkeypatch):
+    hidden, failing = worker.encoder._hidden, worker.encoder.tokenizer(["zzz"]).ids[0]
+
+    def guarded(ids, device):
+        if failing in ids:
+            raise IndexError("index out of range in self")
+        return hidden(ids, device)
+
+    monkeypatch.setattr(worker.encoder, "_hidden", guarded)
+    work = pa.table({"a": ["one"], "b": ["two"], "text_a": ["some letters"], "text_b": ["zzz"], "keep": [True]})
+    with pytest.raises(UsageError) as error:
+        two_texts.write_pair(worker, 0, work)
+    assert str(error.value) == (
+        "model tiny cannot embed text 'two' (the model fails with IndexError: index out of range in self); "
+        "name other texts with --pair"
+    )
+
+
+def test_a_pair_that_was_looked_at_is_not_looked_at_again(tmp_path):
+    run = Run(Storage(str(tmp_path)), [], [Temperature(1.0)], "2026-11-22")
+    model = Model("tiny", "tiny", "", 64)
+    row = {"place": None, "token": None, "x": 0.0, "y": 0.0, "d_mu": 0.1, "d_sigma": 0.2, "socm": 0.18}
+    rows = [row | {"side": side, "text_id": text_id} for side, text_id in (("b", "its other"), ("a", "one"))]
+    run.storage.write_table(run.part(PAIR_PARTS, model, Temperature(1.0), 0), PAIR_PART.build_rows(rows))
+    assert two_texts.look(run, None, model, None, None, True) == ("one", "its other")  # No worker is asked.

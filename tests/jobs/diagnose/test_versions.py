@@ -1,0 +1,207 @@
+"""`tempscale diagnose` on documents in versions of different length, and on two models at once."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+from pages import specs_of
+from whole_run import as_lines, diagnosed, documented, read_report, read_tables
+
+from tempscale import Encoder
+from tempscale_jobs.config.audit import Embedding
+from tempscale_jobs.config.diagnose import DiagnoseConfig
+from tempscale_jobs.config.strict import checked
+from tempscale_jobs.corpus import shards
+from tempscale_jobs.diagnose import versions
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.report.text import with_error
+from tempscale_jobs.runs.storage import Storage
+
+TEXTS, TAUS = 20, [1.0, 0.7]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Eighteen documents in three versions, one of two equal ones, one alone, and two texts of none."""
+    longest = sorted((row["text"] for row in documented("pyarrow")), key=len)[-18:]
+    found = [
+        {"id": f"{k}-{size}", "of": k, "text": text[:size]} for k, text in enumerate(longest) for size in (60, 150, 400)
+    ]
+    found += [{"id": f"same-{k}", "of": "same", "text": "two texts of one length"} for k in range(2)]
+    return [*found, {"id": "alone", "of": "one", "text": "a document that has one version only"}] + [
+        {"id": f"none-{k}", "of": None, "text": f"a text of no document, {k}"} for k in range(2)
+    ]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory, rows):
+    file = tmp_path_factory.mktemp("versions") / "texts.jsonl"
+    file.write_text(as_lines(row | {"of": None if row["of"] is None else str(row["of"])} for row in rows))
+    return file
+
+
+@pytest.fixture(scope="module")
+def other_model(small_model, tmp_path_factory):
+    """Another model of the same tokenizer: three layers instead of two."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("other") / "backbone"
+    torch.manual_seed(5)
+    config = BertConfig(
+        vocab_size=30522, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=64,
+        initializer_range=0.4,
+    )  # fmt: skip
+    BertModel(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(small_model).save_pretrained(folder)
+    return str(folder)
+
+
+def settings(out, corpus, models, **diagnosis):
+    return {
+        "out": str(out), "corpus": {"source": str(corpus)}, "seed": 1,
+        "embedding": {"models": models, "temperatures": TAUS, "max_length": 96},
+        "diagnosis": {"texts": TEXTS, "intervals": [0, 32, 64], "repeated_pairs": 0, "versions_of": "of"} | diagnosis,
+        "execution": {"workers": 1},
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, ray_session, corpus, small_model, other_model):
+    out = tmp_path_factory.mktemp("diagnose") / "run"
+    diagnosed(settings(out, corpus, [small_model, other_model]))
+    return out
+
+
+@pytest.fixture(scope="module")
+def tables(finished):
+    return read_tables(finished)
+
+
+@pytest.mark.soak
+def test_whole_documents_are_looked_into_the_same_by_every_model(tables):
+    by_model = [set(own["text_id"]) for _, own in tables["layers"].group_by("model", maintain_order=True)]
+    assert by_model[0] == by_model[1]
+    documents = {text_id.split("-")[0] for text_id in by_model[0]}
+    assert by_model[0] == {f"{k}-{size}" for k in documents for size in (60, 150, 400)}
+    assert len(documents) == TEXTS // 3
+    own = dict(tables["map"].select("text_id", "document").unique().iter_rows())
+    assert own == {text_id: text_id.split("-")[0] for text_id in by_model[0]}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("tau", TAUS)
+def test_findings_hold_the_content_and_are_those_of_a_plain_pass(tables, rows, small_model, tau):
+    texts = {row["id"]: row["text"] for row in rows}
+    model = tables["layers"]["model"].unique(maintain_order=True)[0]
+    mine = {name: t.filter((pl.col("model") == model) & (pl.col("tau") == tau)) for name, t in tables.items()}
+    documents = sorted(set(mine["map"]["document"]))
+    sigma = dict(mine["heads"].group_by("text_id").agg(pl.col("sigma_a").mean()).iter_rows())
+    moved = np.array([sigma[f"{k}-400"] - sigma[f"{k}-60"] for k in documents])
+    found = {row["finding"]: row for row in mine["findings"].to_dicts()}
+    assert set(found) - {"length"} == {"temperature", "versions", "versions_cosine"}
+    assert found["versions"]["texts"] == len(documents)
+    assert found["versions"]["change"] == pytest.approx(moved.mean(), rel=1e-9)
+    assert found["versions"]["change_se"] == pytest.approx(moved.std(ddof=1) / np.sqrt(len(moved)), rel=1e-9)
+    encoder = Encoder.load(small_model, temperature=tau, device="cpu", max_length=96)
+    short, long = (
+        encoder.encode([texts[f"{k}-{size}"] for k in documents]).embeddings.double().numpy() for size in (60, 400)
+    )
+    n = len(documents)
+    upper = np.triu_indices(n, 1)
+    change = (long @ long.T)[upper].mean() - (short @ short.T)[upper].mean()
+    assert found["versions_cosine"]["change"] == pytest.approx(change, abs=1e-5)
+    # The error is that of means over all pairs of texts: 2·sd of the documents' own means/√n.
+    each = [(m @ m.T).sum(1) - 1 for m in (long, short)]
+    error = 2 * ((each[0] - each[1]) / (n - 1)).std(ddof=1) / np.sqrt(n)
+    assert found["versions_cosine"]["change_se"] == pytest.approx(error, rel=1e-3)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("tau", TAUS)
+def test_models_are_compared_on_the_same_texts(tables, tau):
+    layers = tables["layers"].filter(pl.col("tau") == tau)
+    first, second = layers["model"].unique(maintain_order=True)
+    last = [
+        layers.filter((pl.col("model") == model) & (pl.col("layer") == layer)).sort("text_id")["within_cosine"].to_numpy()
+        for model, layer in ((first, 1), (second, 2))
+    ]
+    moved = last[1] - last[0]
+    (row,) = tables["findings"].filter((pl.col("finding") == "model") & (pl.col("tau") == tau)).to_dicts()
+    assert row["model"] == second
+    assert row["change"] == pytest.approx(moved.mean(), rel=1e-9)
+    assert row["change_se"] == pytest.approx(moved.std(ddof=1) / np.sqrt(len(moved)), rel=1e-9)
+
+
+@pytest.mark.soak
+def test_the_report_draws_models_together_and_joins_versions(finished, tables):
+    page = read_report(finished)
+    (row,) = tables["findings"].filter((pl.col("finding") == "model") & (pl.col("tau") == 0.7)).to_dicts()
+    assert with_error(row["change"], row["change_se"]) in page
+    versioned = tables["findings"].filter((pl.col("finding") == "versions") & (pl.col("tau") == 0.7)).to_dicts()
+    assert all(with_error(row["change"], row["change_se"]).lstrip("−") in page for row in versioned)
+    specs = specs_of(page)
+    together = json.dumps(specs["all-together"], ensure_ascii=False)
+    summary = tables["layer_summary"].filter(pl.col("interval").is_null())
+    for value in (*summary["within_cosine_mean"], *summary["rho_mean"], *summary["lambda_mean"], *summary["spread_mean"]):
+        assert repr(value) in together
+    # Two and three layers: by the share that a text has passed.
+    assert "share of layers passed" in together
+    assert '"detail": {"field": "document"' in json.dumps(specs["m0-map"])
+
+
+@pytest.mark.soak
+def test_bad_versions_are_sentences(tmp_path, ray_session, corpus, small_model):
+    def asked(**diagnosis):
+        diagnosed(settings(tmp_path / str(*diagnosis.values()), corpus, [small_model], **diagnosis))
+
+    with pytest.raises(UsageError, match=r"has no column 'nothing'; it has 'id', 'of', 'text': name one with --versions-of"):
+        asked(versions_of="nothing")
+    # A mistyped column blocks no folder.
+    assert not (tmp_path / "nothing" / "shards").exists()
+    with pytest.raises(UsageError, match="no two texts of different length share a value of column 'id'"):
+        asked(versions_of="id")
+    with pytest.raises(UsageError, match="the document of fewest versions has 3 of them"):
+        asked(texts=2)
+
+
+def test_documents_are_taken_whole_by_hand():
+    document_of = {"a": "x", "b": "x", "c": "y", "d": "y", "e": "y", "f": "z", "g": "z"}
+    lengths = {"a": 5, "b": 9, "c": 3, "d": 3, "e": 4, "f": 6, "g": 6, "h": 7}
+    assert versions.sample(document_of, lengths, 5, 0, "of") == ["a", "b", "c", "d", "e"]
+    assert versions.sample(document_of, lengths, 2, 0, "of") == ["a", "b"]
+    assert versions.shortest_and_longest(document_of, lengths) == [("a", "b"), ("c", "e")]
+    assert versions.shortest_and_longest({}, lengths) == []
+
+
+def documents_of(folder, rows):
+    """What `documents` finds in rows that an audit would read."""
+    (folder / "texts.jsonl").write_text(as_lines(rows))
+    settings = checked(DiagnoseConfig, {
+        "out": str(folder / "run"), "corpus": {"source": str(folder / "texts.jsonl")}, "diagnosis": {"versions_of": "of"},
+    })  # fmt: skip
+    run, corpus = SimpleNamespace(storage=Storage(settings.out)), settings.candidates()
+    index = shards.shard(run.storage, corpus, Embedding.model_validate({}), settings.seed, settings.out)
+    return [versions.documents(run, corpus, "of", settings.out, index) for _ in range(2)]
+
+
+def test_the_documents_of_the_texts_that_were_read_are_found_once(tmp_path):
+    rows = [
+        {"id": "a", "text": "one", "of": "x"}, {"id": "b", "text": " ", "of": "x"}, {"id": "c", "of": "x"},
+        {"id": "a", "text": "again", "of": "y"}, {"id": "d", "text": "two", "of": 3},
+        {"id": "e", "text": "three", "of": 3.0}, {"id": "f", "text": "four", "of": float("nan")},
+        {"id": "g", "text": "five", "of": None}, {"id": "h", "text": "six", "of": ""},
+    ]  # fmt: skip
+    found, again = documents_of(tmp_path, rows)
+    # The empty text, the one without, and the second of an id are no texts of the run; four to six name no document.
+    assert found == {"a": "x", "d": "3", "e": "3"}
+    assert again == found
+
+
+@pytest.mark.parametrize(("value", "kind"), [(2.5, "float"), (True, "bool"), ([1], "list")])
+def test_a_value_that_names_no_document_is_a_sentence(tmp_path, value, kind):
+    with pytest.raises(UsageError) as caught:
+        documents_of(tmp_path, [{"id": "a", "text": "one", "of": value}])
+    assert str(caught.value) == f"column 'of' (--versions-of): a value is neither a string nor a whole number but {kind}"

@@ -1,0 +1,354 @@
+"""A cache of embeddings: what is known is not embedded again, what comes out is the same, and nothing in it is needed."""
+
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+import ray
+from whole_run import as_lines, audited, digests, documented, read_parts, read_record
+
+import tempscale_jobs.audit.model
+import tempscale_jobs.embedding.embed
+from tempscale_jobs.embedding import cache, prune
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.runs.storage import Storage
+
+TAUS, TEXTS, NEW = [1.0, 0.8], 180, 9
+
+
+def settings(out, corpus, small_model, store, address=None, **embedding):
+    return {
+        "out": str(out), "corpus": {"source": str(corpus)},
+        "embedding": {"models": [small_model], "temperatures": TAUS, "shard_texts": 64} | embedding,
+        "analysis": {"socm_sample": 0, "probe_sample": 0, "intervals": [0, 32, 64, 100]},
+        "execution": {"workers": 1, "cache": store and str(store), "address": address},
+    }  # fmt: skip
+
+
+def run(*how, **embedding):
+    return audited(settings(*how, **embedding))
+
+
+def embedded(out, tau=1.0):
+    return read_parts(out, "texts", tau).sort("text_id")
+
+
+def known(out):
+    (plan,) = (out / "partials" / "cache").glob("*/plan.json")
+    return json.loads(plan.read_text())["found"]
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory, ray_session, small_model):
+    """A first night, a second night with other texts, and that one without a cache."""
+    folder = tmp_path_factory.mktemp("nights")
+    texts = documented("pyarrow")[: TEXTS + NEW]
+    texts[TEXTS - 1] = {"id": "a copy", "text": texts[3]["text"]}  # The same content under two ids.
+    monday, tuesday = folder / "monday.jsonl", folder / "tuesday.jsonl"
+    monday.write_text(as_lines(texts[:TEXTS]))
+    tuesday.write_text(as_lines(texts[NEW:][::-1]))
+    store = folder / "cache"
+    run(folder / "first", monday, small_model, store)
+    run(folder / "second", tuesday, small_model, store)
+    run(folder / "plain", tuesday, small_model, None)
+    return folder
+
+
+def stop(*arguments, **more):
+    raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def again(nights, small_model):
+    """The second night once more, its texts all known; stopped before the model ran, and resumed."""
+    out = nights / "again"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempscale_jobs.embedding.embed, "embed", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(out, nights / "tuesday.jsonl", small_model, nights / "cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache, "_look_up", stop)  # It is not asked twice.
+        run(out, nights / "tuesday.jsonl", small_model, nights / "cache")
+    return out
+
+
+def test_only_what_changed_is_embedded(nights, again):
+    assert known(nights / "first") == 0
+    assert known(again) == TEXTS
+    assert known(nights / "second") == TEXTS - NEW
+    new = pl.read_parquet(nights / "second" / "texts" / "*" / "temperature=1.0" / "part-0*.parquet", hive_partitioning=False)
+    assert len(new) == NEW
+    assert known(nights / "plain") == 0
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_cached_texts_equal_fresh_ones(nights, tau):
+    cached, fresh = embedded(nights / "second", tau), embedded(nights / "plain", tau)
+    for column in ("text_id", "content_sha", "tokens", "truncated"):
+        assert cached[column].to_list() == fresh[column].to_list()
+    assert cached["text_id"].n_unique() == TEXTS
+    for column in ("embedding", "mean_norm", "spread", "within_cosine"):
+        one, other = (np.stack(table[column].to_list()) for table in (cached, fresh))
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_figures_from_cached_texts_are_those_from_fresh_ones(nights):
+    cached, fresh = (pl.read_parquet(nights / night / "tables" / "length_collapse.parquet") for night in ("second", "plain"))
+    assert cached["pairs"].to_list() == fresh["pairs"].to_list()
+    np.testing.assert_allclose(cached["cosine_mean"], fresh["cosine_mean"], atol=1e-6)
+    for column in ("cosine_p05", "cosine_p50", "cosine_p95"):
+        assert np.abs(cached[column].to_numpy() - fresh[column].to_numpy()).max() <= 1 / 2048
+    one, other = (read_parts(nights / night, "neighbours").sort("text_id") for night in ("second", "plain"))
+    cosines = [table["cosines"].list.explode().to_numpy() for table in (one, other)]
+    np.testing.assert_allclose(np.sort(cosines[0]), np.sort(cosines[1]), atol=1e-6)
+
+
+def test_what_may_differ_in_its_last_digits_is_listed(nights):
+    exceptions = read_record(nights / "second")["byte_identity_exceptions"]
+    assert len(exceptions) == 1
+    assert f"{TEXTS - NEW} of {TEXTS} texts from the cache" in exceptions[0]
+    assert read_record(nights / "first")["byte_identity_exceptions"] == []
+
+
+def test_a_run_that_was_stopped_goes_on_with_what_it_had_found_and_is_whole_without_the_cache(nights, again):
+    assert set(embedded(again).columns) == set(embedded(nights / "plain").columns)
+    assert len(embedded(again)) == TEXTS
+
+
+@pytest.mark.soak
+def test_another_window_is_another_key(nights, small_model):
+    run(nights / "short", nights / "monday.jsonl", small_model, nights / "cache", max_length=32)
+    assert known(nights / "short") == 0
+    assert embedded(nights / "short")["tokens"].max() == 32
+    assert len({held.place for held in prune.listed(str(nights / "cache"))}) == 2 * len(TAUS)
+
+
+# --- upkeep -----------------------------------------------------------------------------------------------------------
+
+
+def test_pruning_keeps_the_texts_of_the_runs_named_and_merges_files(nights, again, small_model, tmp_path):
+    root = str(nights / "cache")
+    before = prune.listed(root)
+    assert {held.texts for held in before if held.values["max_length"] != 32} == {TEXTS + NEW - 1}
+    freed = prune.prune(root, None, [str(nights / "second")])
+    after = prune.listed(root)
+    assert freed > 0
+    assert {held.texts for held in after if held.values["max_length"] != 32} == {
+        embedded(nights / "second")["content_sha"].n_unique()
+    }
+    assert all(held.files <= cache.BUCKETS for held in after)
+    run(tmp_path / "run", nights / "tuesday.jsonl", small_model, root)
+    assert known(tmp_path / "run") == TEXTS
+    # A cached run repeated equals itself to the byte, whichever files its texts come from.
+    tables = digests(tmp_path / "run", "tables")
+    assert {f"tables/{name}.parquet" for name in ("length_collapse", "exposure", "near_duplicates")} <= set(tables)
+    assert tables == digests(again, "tables")
+
+
+@pytest.mark.soak
+def test_pruning_removes_what_no_run_used_for_long(nights):
+    root = nights / "cache"
+    old = next(held for held in prune.listed(str(root)) if held.values["max_length"] == 32)
+    long_ago = (datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=40)).isoformat()
+    (root / old.place / cache.KEY).write_text(json.dumps(old.values | {"last_used": long_ago}))
+    prune.prune(str(root), 60, [])
+    assert (root / old.place).exists()
+    prune.prune(str(root), 30, [])
+    assert not (root / old.place).exists()
+    assert len(prune.listed(str(root))) == 2 * len(TAUS) - 1
+
+
+def test_what_is_no_cache_is_named(tmp_path, nights):
+    with pytest.raises(UsageError, match="holds no cache"):
+        prune.listed(str(tmp_path))
+    with pytest.raises(UsageError, match="no finished run"):
+        prune.prune(str(nights / "cache"), None, [str(tmp_path)])
+
+
+def stored(folder, *files):
+    """A cache of one key whose bucket 17 has files of these texts."""
+    store = Storage(str(folder))
+    store.write_json(f"key/{cache.KEY}", {"name": "m", "temperature": "1.0", "last_used": "2026-11-01"})
+    names = [cache.write_bucket(store, "key", 17, pa.table({"content_sha": list(shas)})) for shas in files]
+    return store, names
+
+
+def held_texts(store):
+    found = [store.read_table(name)["content_sha"].to_pylist() for name in store.list("key/bucket-017")]
+    return sorted(sha for shas in found for sha in shas)
+
+
+def test_runs_whose_texts_were_pruned_cannot_say_what_to_keep(tmp_path):
+    store, names = stored(tmp_path / "cache", ["11a"], ["11b"])
+    Storage(str(tmp_path / "run")).write_json("run.json", {})
+    with pytest.raises(UsageError, match=r"run' no longer holds its texts: they were pruned; give runs that hold theirs"):
+        prune.prune(store.root, None, [str(tmp_path / "run")])
+    assert store.list("key/bucket-017") == sorted(names)
+
+
+def test_of_two_that_prune_one_merges(tmp_path, monkeypatch):
+    """The other has just removed what it merged: this one leaves the bucket to it."""
+    store, names = stored(tmp_path / "cache", ["11a", "11b"], ["11b", "11c"])
+    read = Storage.read_table
+
+    def merged_meanwhile(self, name, columns=None):
+        cache.write_bucket(store, "key", 17, pa.table({"content_sha": ["11a", "11b", "11c"]}))
+        for each in names:
+            store.remove(each)
+        return read(self, name, columns)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "read_table", merged_meanwhile)
+        prune.prune(store.root, None, [])
+    assert len(store.list("key/bucket-017")) == 1
+    assert held_texts(store) == ["11a", "11b", "11c"]
+
+
+def test_of_two_that_find_a_damaged_file_one_removes_it(tmp_path, monkeypatch):
+    store, (whole, damaged) = stored(tmp_path / "cache", ["11a"], ["11b"])
+    store.write(damaged, b"nothing")
+    read = Storage.read_table
+
+    def removed_meanwhile(self, name, columns=None):
+        try:
+            return read(self, name, columns)
+        except pa.ArrowInvalid:
+            store.remove(damaged)
+            raise
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "read_table", removed_meanwhile)
+        prune.prune(store.root, None, [])
+    assert store.list("key/bucket-017") == [whole]
+    assert held_texts(store) == ["11a"]
+
+
+# --- what can go wrong ------------------------------------------------------------------------------------------------
+
+
+def test_a_bucket_that_cannot_be_looked_into_has_nothing(tmp_path, monkeypatch):
+    store, _ = stored(tmp_path / "cache", ["11a"], ["11a", "11b"])
+    wanted = {"11a", "11b", "11c"}
+    assert sorted(cache._read(store, "key", [16, 17], wanted)["content_sha"].to_pylist()) == ["11a", "11b"]
+
+    def refused(self, folder, suffix=""):
+        raise PermissionError(13, "Permission denied", folder)
+
+    monkeypatch.setattr(Storage, "list", refused)
+    assert cache._read(store, "key", [16, 17], wanted).to_pydict() == {"content_sha": []}
+
+
+@pytest.mark.soak
+def test_a_run_goes_on_with_its_plan_whatever_became_of_the_option(nights, small_model, monkeypatch, tmp_path):
+    """Begun with a cache and gone on without, or the other way round: every text once."""
+    for number, (first, then) in enumerate(((nights / "cache", None), (None, nights / "cache"))):
+        out = tmp_path / str(number)
+        with monkeypatch.context() as patch:
+            patch.setattr(tempscale_jobs.audit.model, "layout", stop)  # All texts are embedded, and nothing else is done.
+            with pytest.raises(KeyboardInterrupt):
+                run(out, nights / "tuesday.jsonl", small_model, first)
+        run(out, nights / "tuesday.jsonl", small_model, then)
+        assert embedded(out)["text_id"].to_list() == embedded(nights / "plain")["text_id"].to_list()
+
+
+@pytest.mark.soak
+def test_an_interrupted_look_up_leaves_no_text_twice(nights, small_model, monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "regroup", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "run", nights / "tuesday.jsonl", small_model, nights / "cache")
+    assert list((tmp_path / "run" / "texts").rglob("part-cached-*"))
+    run(tmp_path / "run", nights / "tuesday.jsonl", small_model, tmp_path / "another-cache")
+    assert embedded(tmp_path / "run")["text_id"].to_list() == embedded(nights / "plain")["text_id"].to_list()
+    assert known(tmp_path / "run") == 0
+
+
+@pytest.mark.soak
+def test_damaged_files_of_a_cache_are_as_if_they_were_not_there(nights, small_model, tmp_path):
+    store = tmp_path / "cache"
+    shutil.copytree(nights / "cache", store)
+    files = sorted(store.rglob("bucket-*/*.parquet"))
+    for file in files[::5]:
+        file.write_bytes(file.read_bytes()[:-9])
+    for file in files[1::5]:  # The footer is whole, what it speaks of is not.
+        whole = file.read_bytes()
+        file.write_bytes(whole[:4] + bytes(len(whole) // 2) + whole[4 + len(whole) // 2 :])
+    assert prune.listed(str(store))
+    run(tmp_path / "run", nights / "tuesday.jsonl", small_model, store)
+    assert 0 < known(tmp_path / "run") < TEXTS
+    assert embedded(tmp_path / "run")["text_id"].to_list() == embedded(nights / "plain")["text_id"].to_list()
+
+
+def test_pruning_drops_damaged_files(nights, tmp_path):
+    store = tmp_path / "cache"
+    shutil.copytree(nights / "cache", store)
+    files = sorted(store.rglob("bucket-*/*.parquet"))
+    files[0].write_bytes(files[0].read_bytes()[:-9])
+    (files[0].parent / "another.parquet").write_bytes(b"nothing")
+    prune.prune(str(store), None, [])
+    assert not files[0].exists()
+    assert len(list(store.rglob("bucket-*/*.parquet"))) == len(files) - 1
+
+
+@pytest.mark.soak
+def test_a_cache_that_cannot_be_added_to_costs_the_run_nothing(nights, small_model, monkeypatch, tmp_path, capsys):
+    def full(*arguments, **more):
+        raise IncompleteRun("cannot write 'cache': the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "_remember", full)
+        run(tmp_path / "run", nights / "monday.jsonl", small_model, tmp_path / "cache")
+    assert "the cache could not be added to" in capsys.readouterr().err
+    assert len(embedded(tmp_path / "run")) == TEXTS
+
+
+@pytest.mark.soak
+def test_two_runs_at_once_leave_what_one_leaves(nights, small_model, tmp_path):
+    code = f"import sys, json; sys.path[:0] = {sys.path!r}; import whole_run; whole_run.audited(json.loads(sys.argv[1]))"
+    given = nights / "monday.jsonl", small_model, tmp_path / "cache", ray.get_runtime_context().gcs_address
+    asked = [json.dumps(settings(tmp_path / name, *given)) for name in ("one", "other")]
+    started = [subprocess.Popen([sys.executable, "-c", code, data]) for data in asked]
+    assert [process.wait(timeout=600) for process in started] == [0, 0]
+    assert len({str(digests(folder, "tables")) for folder in (tmp_path / "one", tmp_path / "other", nights / "first")}) == 1
+    assert {held.texts for held in prune.listed(str(tmp_path / "cache"))} == {TEXTS - 1}
+
+
+def test_pruning_beside_a_run_costs_neither_anything(nights, small_model, tmp_path):
+    """Again and again while a run looks up and adds: what it finds is whole, and what it adds is there afterwards."""
+    root = str(shutil.copytree(nights / "cache", tmp_path / "cache"))
+    before = {held.place: held.texts for held in prune.listed(root)}
+    keep, ended = [str(nights / "first"), str(nights / "second")], threading.Event()
+    freed, failed = [], []
+    abandoned, fresh = (tmp_path / "cache" / f".writing-{name}" for name in ("abandoned", "fresh"))
+    for file in (abandoned, fresh):
+        file.write_bytes(b"half")
+    os.utime(abandoned, (0, 0))
+
+    def again_and_again():
+        while not ended.is_set():
+            try:
+                freed.append(prune.prune(root, None, keep))
+            except Exception as error:
+                failed.append(error)
+
+    pruning = threading.Thread(target=again_and_again)
+    pruning.start()
+    try:
+        run(tmp_path / "run", nights / "tuesday.jsonl", small_model, root)
+    finally:
+        ended.set()
+        pruning.join()
+    assert failed == []
+    assert freed
+    assert digests(tmp_path / "run", "tables").keys() == digests(nights / "second", "tables").keys()
+    assert embedded(tmp_path / "run")["text_id"].to_list() == embedded(nights / "second")["text_id"].to_list()
+    assert {held.place: held.texts for held in prune.listed(root)} == before
+    assert [abandoned.exists(), fresh.exists()] == [False, True]

@@ -1,0 +1,172 @@
+"""Whole audits with a model or tokenizer that fails on some texts, in bfloat16, and with measured micro-batches."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from whole_run import as_lines, audited, digests, paired, read_parts, read_record, read_tables, rejected
+
+from tempscale import Encoder
+from tempscale_jobs.errors import UsageError
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+TEXTS = 120
+WORDS = ["river", "bridge", "winter", "market", "engine", "garden", "paper", "silver", "and", "the"]
+
+
+@pytest.fixture(scope="module")
+def texts():
+    generator = random.Random(0)
+    return [
+        {"id": f"t{k:03d}", "text": " ".join(generator.choices(WORDS, k=generator.randint(3, 60)))} for k in range(TEXTS)
+    ]
+
+
+@pytest.fixture
+def run(tmp_path, small_model):
+    """Audits records; returns run.json, and the embeddings under τ = 1 with the rest of texts/ by id."""
+
+    def run(name, records, model=small_model, **more):
+        (tmp_path / f"{name}.jsonl").write_text(as_lines(records))
+        data = {
+            "out": str(tmp_path / name), "corpus": {"source": str(tmp_path / f"{name}.jsonl")},
+            "embedding": {"models": [str(model)]} | more.pop("embedding", {}), "execution": {"workers": 1},
+            "analysis": {"socm_sample": 0, "probe_sample": 0} | more.pop("analysis", {}),
+        }  # fmt: skip
+        audited(data | more)
+        return read_record(tmp_path / name), read_parts(tmp_path / name, "texts", 1.0).sort("text_id")
+
+    return run
+
+
+# --- what fails -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def strict_model(small_model, tmp_path_factory):
+    """The small model with a tokenizer that fails on a character which it does not know, instead of saying [UNK]."""
+    folder = Path(shutil.copytree(small_model, tmp_path_factory.mktemp("strict") / "strict"))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    tokenizer["model"]["unk_token"] = "[NONE]"
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
+    config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    # BERT's own class would set the token again.
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(config | {"tokenizer_class": "PreTrainedTokenizerFast"}), "utf-8"
+    )
+    return folder
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("long", ["truncate", "chunk"])
+def test_texts_that_the_tokenizer_fails_on_are_recorded_and_change_no_other(run, texts, strict_model, tmp_path, long):
+    strange = [{"id": "strange", "text": "a \U0001f4a5 here"}, {"id": "too", "text": "\U0001f4a5"}]
+    settings = {"max_length": 32, "long": long}
+    with_them = [*texts[:50], strange[0], *texts[50:], strange[1]]
+    analysis = {"socm_sample": 20, "socm_top_over": "corpus", "worst_pairs": 5} if long == "truncate" else {}
+    _, expected = run("without", texts, strict_model, embedding=settings, analysis=analysis)
+    record, found = run("with", with_them, strict_model, embedding=settings, analysis=analysis)
+    reasons = rejected(tmp_path / "with")
+    assert set(reasons) == {"strange", "too"}
+    assert all("strict: the tokenizer fails with Exception: " in reason and "[UNK]" in reason for reason in reasons.values())
+    assert record["corpus"]["rejected_by_models"] == 2
+    assert found["text_id"].to_list() == expected["text_id"].to_list()
+    # Micro-batches follow from lengths, and what stands for such a text is the shortest of all: the same, to the bit.
+    assert found["embedding"].to_list() == expected["embedding"].to_list()
+    if analysis:  # A search that tokenises whole shards again.
+        pairs = [pl.read_parquet(tmp_path / name / "tables" / "socm_pairs.parquet") for name in ("with", "without")]
+        assert len(pairs[0]) >= 10
+        assert pairs[0].equals(pairs[1])
+
+
+@pytest.mark.soak
+def test_pairs_with_a_text_that_the_tokenizer_fails_on_are_rejected(texts, strict_model, tmp_path):
+    rows = [{"id": f"p{k}", "text_a": texts[k]["text"], "text_b": texts[k + 1]["text"]} for k in range(8)]
+    rows[3]["text_b"] = "\U0001f4a5"
+    (tmp_path / "pairs.jsonl").write_text(as_lines(rows))
+    settings = {"out": str(tmp_path / "run"), "pairs": {"source": str(tmp_path / "pairs.jsonl")}}
+    settings |= {"embedding": {"models": [str(strict_model)]}, "execution": {"workers": 2}}
+    paired(settings)
+    assert set(read_tables(tmp_path / "run")["pairs"]["pair_id"]) == {f"p{k}" for k in range(8)} - {"p3"}
+    assert "the tokenizer fails with Exception" in rejected(tmp_path / "run")["p3"]
+    (tmp_path / "pairs.jsonl").write_text(as_lines(rows[3:4]))
+    with pytest.raises(UsageError, match=r"\(most often: strict: the tokenizer fails with Exception"):
+        paired(settings | {"out": str(tmp_path / "none")})
+
+
+def test_a_text_with_a_number_that_is_none_is_rejected(run, texts, small_model, tmp_path):
+    folder = Path(shutil.copytree(small_model, tmp_path / "broken"))
+    weights = load_file(folder / "model.safetensors")
+    token = Encoder.load(small_model).tokenizer(["quantum"]).ids[0][1]
+    (name,) = [key for key in weights if key.endswith("word_embeddings.weight")]
+    weights[name][token] = torch.nan
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    poisoned = [row | {"text": row["text"] + " quantum"} if k in (7, 31) else row for k, row in enumerate(texts)]
+    record, found = run("run", poisoned, folder)
+    assert rejected(tmp_path / "run") == dict.fromkeys(("t007", "t031"), "broken: it gives no finite embedding")
+    assert record["corpus"]["rejected_by_models"] == 2
+    assert len(found) == TEXTS - 2
+    expected = Encoder.load(small_model).encode([row["text"] for k, row in enumerate(poisoned) if k not in (7, 31)])
+    np.testing.assert_allclose(np.stack(found["embedding"].to_list()), expected.embeddings.numpy(), atol=1e-6)
+    summary = pl.read_parquet(tmp_path / "run" / "tables" / "collapse_summary.parquet")
+    assert summary["texts"].unique().to_list() == [TEXTS - 2]
+    with pytest.raises(
+        UsageError, match=r"no finite embedding for any text .*\(most often: broken: it gives no finite embed"
+    ):
+        run("none", [poisoned[7], poisoned[31]], folder)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.soak
+def test_bfloat16_is_compared_with_float32_and_the_cosine_reported(run, texts, small_model, tmp_path):
+    record, found = run("half", texts, embedding={"precision": "bfloat16", "temperatures": [1.0]})
+    (model,) = record["models"].values()
+    told = model["precision"]
+    exact = Encoder.load(small_model).encode([row["text"] for row in texts]).embeddings.double().numpy()
+    cosine = (np.stack(found["embedding"].to_list()) * exact).sum(1)
+    assert (told["precision"], told["texts"]) == ("bfloat16", TEXTS)
+    assert 0.99 < told["cosine_least"] < told["cosine_mean"] < 1 - 1e-6
+    # Another composition of micro-batches moves a bfloat16 embedding a little, its distance from float32 hardly.
+    assert 1 - told["cosine_mean"] == pytest.approx(1 - cosine.mean(), rel=0.2)
+    assert 1 - told["cosine_least"] == pytest.approx(1 - cosine.min(), rel=0.5)
+    assert f"{told['cosine_least']:.6f}" in (tmp_path / "half" / "report.html").read_text("utf-8")
+
+
+@pytest.mark.soak
+def test_measured_micro_batches_are_kept_and_are_those_of_the_same_budget_given(run, texts, tmp_path):
+    record, _ = run("tuned", texts, embedding={"tune_batches": True})
+    (model,) = record["models"].values()
+    rates = {int(budget): rate for budget, rate in model["tokens_per_second"].items()}
+    assert set(rates) == {256, 512, 1024, 2048, 4096}
+    assert min(rates.values()) > 0
+    assert model["token_budget"] == min(k for k, rate in rates.items() if rate >= 0.98 * max(rates.values()) - 1)
+    again, _ = run("given", texts, embedding={"token_budget": model["token_budget"]})
+    assert digests(tmp_path / "given", "tables") == digests(tmp_path / "tuned", "tables")
+    (other,) = again["models"].values()
+    assert other["token_budget"] == model["token_budget"]
+
+
+@pytest.mark.soak
+def test_what_may_differ_in_the_embeddings_of_queries_is_listed_too(run, texts, tmp_path):
+    (tmp_path / "queries.jsonl").write_text(as_lines({"text": f"where is {row['text']}"} for row in texts[:10]))
+    more = {
+        "queries": {"source": str(tmp_path / "queries.jsonl")},
+        "execution": {"workers": 2, "cache": str(tmp_path / "cache")},
+    }
+    first, _ = run("first", texts, **more)
+    second, _ = run("second", texts, **more)
+    assert first["byte_identity_exceptions"] == []
+    told = sorted(second["byte_identity_exceptions"])
+    assert len(told) == 2
+    assert told[0].startswith("queries: ")
+    assert f"10 of 10 texts from the cache, {'whose last digits may differ'}" in told[0]
+    assert f"{TEXTS} of {TEXTS} texts from the cache" in told[1]

@@ -1,0 +1,366 @@
+"""Finished audits beside scores (S2 Fig 5, Tables 1 and 2): against numbers worked out here."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import oracles
+import pytest
+from nights_by_hand import summary_row
+
+from tempscale import Temperature
+from tempscale.collapse.length import interval_of
+from tempscale_jobs.audit import summary
+from tempscale_jobs.collapse.socm import _finish
+from tempscale_jobs.collapse.socm_tables import Sample
+from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.embedding.layout import Layout
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.evaluate.audits import Measured, against_backbones, correlations, measures
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables import parts
+from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
+
+BY_LENGTH = "by_length(0: 1.0, 32: 0.8)"
+
+
+def figures(socm, error, spread, cosine=0.5):
+    names = ("socm_mean", "socm_se_superpopulation", "spread_mean", "cosine_mean")
+    return dict(zip(names, (socm, error, spread, cosine), strict=True))
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A function that leaves a finished audit of some rows, each model's fingerprint its label doubled."""
+
+    def leave(name, rows, **record):
+        storage = Storage(str(tmp_path / name))
+        storage.write_table("tables/collapse_summary.parquet", COLLAPSE_SUMMARY.build_rows(rows))
+        models = {own["model"]: {"fingerprint": own["model"] * 2} for own in rows}
+        storage.write_json("run.json", {"models": models} | record)
+        return storage.root
+
+    return leave
+
+
+def sampled(root, model, slug, values, groups=None):
+    """Leave the texts' own means of SOCM as the step leaves them."""
+    columns = {"text_id": list(values), "group": [0] * len(values), "inside": list(values.values())}
+    place = f"partials/socm/model={model}/temperature={slug}"
+    table = parts.TEXT_MEANS.build(columns | {"overall": list(values.values())})
+    Storage(root).write_table(f"{place}/text_means.parquet", table)
+    Storage(root).write_json(f"{place}/done.json", {"groups": groups, "correction": 0.5})
+
+
+def score(model, value, temperature="1.0", task=None):
+    return {"model": "of a score", "fingerprint": model * 2, "temperature": temperature, "task": task, "score": value}
+
+
+# --- what audits measured ---------------------------------------------------------------------------------------------
+
+
+def test_every_model_and_temperature_of_every_folder_is_told(finished):
+    one = finished(
+        "one", [summary_row("a", **figures(0.3, 0.01, 1.5)), summary_row("a", BY_LENGTH, **figures(0.2, 0.02, 1.4, 0.6))]
+    )
+    two = finished("two", [summary_row("b", cosine_mean=0.25), summary_row("c", **figures(0.1, None, 0.9))], command="audit")
+    assert measures([two, one]) == [
+        Measured("b", "bb", "1.0", None, None, None, 0.25, two),
+        Measured("c", "cc", "1.0", 0.1, None, 0.9, 0.5, two),
+        Measured("a", "aa", "1.0", 0.3, 0.01, 1.5, 0.5, one),
+        Measured("a", "aa", BY_LENGTH, 0.2, 0.02, 1.4, 0.6, one),
+    ]
+    assert measures([]) == []
+
+
+def test_folders_that_hold_no_finished_audit_are_named(finished, tmp_path):
+    Storage(str(tmp_path / "begun")).write_json("begun.json", {})
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text("no json")
+    Storage(str(tmp_path / "other")).write_json("run.json", {"loss": 0.1})
+    finished("pairs", [summary_row("a")], command="pairs")
+    finished("given", [summary_row("given")], models={"given": {"fingerprint": ""}})
+    expected = {
+        "absent": "holds no finished run: there is no run.json in it; give one that tempscale audit wrote",
+        "begun": "holds a run that is not finished; start its command again, or leave the folder out",
+        "broken": "holds no audit; give a folder that tempscale audit wrote",
+        "other": "holds no audit; give a folder that tempscale audit wrote",
+        "pairs": "holds a run of tempscale pairs and no audit; give a folder that tempscale audit wrote",
+        "given": "holds an audit of user-supplied embeddings, whose model is not known; give audits of models",
+    }
+    for name, sentence in expected.items():
+        with pytest.raises(UsageError) as error:
+            measures([finished("good", [summary_row("g")]), str(tmp_path / name)])
+        assert str(error.value) == f"'{tmp_path / name}' {sentence}"
+        assert error.value.exit_code == 2
+
+
+def test_a_folder_with_secrets_in_its_url_is_named_without_them():
+    with pytest.raises(UsageError) as error:
+        measures(["memory://me:secret@audits/none"])
+    assert "'memory://***@audits/none' holds no finished run" in str(error.value)
+
+
+def test_the_same_model_and_temperature_twice_is_a_mistake(finished):
+    one = finished("one", [summary_row("a"), summary_row("b")])
+    two = finished("two", [summary_row("b", "0.8"), summary_row("b")])
+    three = finished("three", [summary_row("c")], models={"c": {"fingerprint": "aa"}})
+    for folders, sentence in (
+        ([one, two], f"'{one}' and '{two}' both hold model 'b' under temperature 1.0; leave one of them out"),
+        (
+            [one, three],
+            f"'{one}' and '{three}' both hold model 'a' (also called 'c') under temperature 1.0; leave one of them out",
+        ),
+        ([one, f"{one}/"], f"'{one}/' is given twice; give each folder once"),
+    ):
+        with pytest.raises(UsageError) as error:
+            measures(folders)
+        assert str(error.value) == sentence
+
+
+# --- correlations -----------------------------------------------------------------------------------------------------
+
+
+def test_measures_are_correlated_with_scores_task_by_task(finished):
+    # SOCM falls as the mean score rises but for one swap: Σd² from perfect is 2, ρ = −(1 − 6·2/60) = −0.8. Of 24 pairings
+    # one has ρ = 1, three .8 (one swap of neighbours), and as many −1 and −.8: p = 8/24. t = .8·√(2/.36) = 1.8856.
+    socm, spread = (0.4, 0.3, 0.2, 0.1), (1.0, 1.2, 1.4, 1.6)
+    names = "abcd"
+    rows = [
+        summary_row(m, t, **figures(s, 0.01, p)) for m, s, p in zip(names, socm, spread, strict=True) for t in ("1.0", "0.8")
+    ]
+    measured = measures([finished("one", rows[:2]), finished("two", rows[2:])])
+    means = dict(zip(names, (50.0, 52.0, 51.0, 60.0), strict=True))
+    scores = [score(m, value) for m, value in means.items()]
+    scores += [score(m, 1.0, task="flat") for m in names]
+    scores += [score(m, -value, task="down") for m, value in list(means.items())[:3]]
+    scores += [score("a", 1.0, task="rare"), score("b", 2.0, task="rare"), score("other", 3.0, task="rare")]
+    found = correlations(measured, scores)
+    keys = [(r["temperature"], r["task"], r["measure"], r["models"]) for r in found]
+    assert keys == [
+        ("1.0", task, measure, models)
+        for task, models in ((None, 4), ("flat", 4), ("down", 3))
+        for measure in ("socm_mean", "spread_mean")
+    ]
+    assert [r["rho"] for r in found[:2]] == pytest.approx([-0.8, 0.8])
+    assert [r["p_exact"] for r in found[:2]] == [8 / 24] * 2
+    # At two degrees of freedom P(|T| > t) = 1 − t/√(2 + t²).
+    t = 0.8 * math.sqrt(2 / 0.36)
+    assert [r["p_t"] for r in found[:2]] == pytest.approx([1 - t / math.sqrt(2 + t * t)] * 2)
+    for flat in found[2:4]:
+        assert (flat["rho"], flat["p_exact"], flat["p_t"]) == (None, None, None)
+    # Ranks of SOCM 3, 2, 1 and of −score 3, 1, 2.
+    assert (found[4]["rho"], found[4]["p_exact"]) == (pytest.approx(0.5), 1.0)
+    assert set(found[0]) == {"temperature", "task", "measure", "models", "rho", "p_exact", "p_t"}
+
+
+def test_a_correlation_keeps_to_models_that_have_both_under_its_temperature(finished):
+    rows = [
+        summary_row(m, "0.8", **figures(s, 0.01, None)) for m, s in zip("abcde", (0.1, 0.2, 0.3, None, 0.5), strict=True)
+    ]
+    measured = measures([finished("one", [*rows, summary_row("a", **figures(0.9, 0.1, 2.0))])])
+    scores = [score(m, s, "0.8") for m, s in (("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 0.0), ("e", None))]
+    scores += [score("c", -9.0), score("b", -9.0), score("a", -9.0)]  # Under a temperature where one model was measured.
+    (only,) = correlations(measured, scores)
+    assert (only["temperature"], only["measure"], only["models"], only["rho"]) == ("0.8", "socm_mean", 3, 1.0)
+    assert only["p_exact"] == 2 / 6
+    assert correlations(measured, []) == correlations([], scores) == []
+
+
+# --- against backbones ------------------------------------------------------------------------------------------------
+
+TUNED = {"t1": 0.30, "t2": 0.26, "t3": 0.16, "t4": 0.24}
+BASE = {"t4": 0.40, "t1": 0.52, "t3": 0.36, "t2": 0.44}
+"""Differences −.22, −.18, −.20, −.16 by text: mean −.19, variance .002/3, error 2·√(.002/3/4) = .02582."""
+PAIRED, UNPAIRED = 2 * math.sqrt(0.002 / 3 / 4), 0.05
+
+
+@pytest.fixture
+def pair(finished):
+    """A backbone and what was trained from it, audited together, under two temperatures."""
+    rows = [summary_row("base", **figures(0.43, 0.04, 1.8)), summary_row("base", BY_LENGTH, **figures(0.5, 0.04, 1.9))]
+    rows += [summary_row("tuned", **figures(0.24, 0.03, 1.1)), summary_row("tuned", "0.8", **figures(0.2, 0.03, 1.0))]
+    return finished("pair", rows)
+
+
+def test_a_model_stands_beside_its_backbone_with_paired_errors(pair):
+    sampled(pair, "base", "1.0", BASE)
+    sampled(pair, "tuned", "1.0", TUNED)
+    scores = [score("base", 40.0), score("tuned", 55.5), score("tuned", 99.0, task="one"), score("tuned", 54.0, "0.8")]
+    found = against_backbones(measures([pair]), scores, {"tuned": "base"})
+    assert [(r["model"], r["temperature"], r["backbone"]) for r in found] == [
+        ("base", "1.0", None), ("base", BY_LENGTH, None), ("tuned", "1.0", "base"), ("tuned", "0.8", "base"),
+    ]  # fmt: skip
+    values = ("socm_mean", "socm_se", "spread_mean", "score")
+    assert [tuple(r[name] for name in values) for r in found] == [
+        (0.43, 0.04, 1.8, 40.0), (0.5, 0.04, 1.9, None), (0.24, 0.03, 1.1, 55.5), (0.2, 0.03, 1.0, 54.0),
+    ]  # fmt: skip
+    changes = ("socm_change", "socm_change_se", "spread_change", "score_change")
+    assert [found[2][name] for name in changes] == pytest.approx([-0.19, PAIRED, -0.7, 15.5])
+    # A backbone has none of its own, and was not measured at 0.8.
+    for other in (*found[:2], found[3]):
+        assert [other[name] for name in changes] == [None] * 4
+    assert set(found[0]) == {"model", "temperature", "backbone", *values, *changes}
+
+
+def test_the_partials_of_a_schedule_are_found(finished):
+    root = finished("one", [summary_row(m, BY_LENGTH, **figures(0.3, 0.01, 1.0)) for m in ("base", "tuned")])
+    for model, values in (("base", BASE), ("tuned", TUNED)):
+        sampled(root, model, Temperature.by_length({0: 1.0, 32: 0.8}).slug, values)
+    (_, found) = against_backbones(measures([root]), [], {"tuned": "base"})
+    assert found["socm_change_se"] == pytest.approx(PAIRED)
+
+
+@pytest.mark.parametrize("why", ["no partials", "other texts", "fewer texts", "by interval", "too few"])
+def test_without_the_same_texts_errors_add_in_squares(pair, why):
+    # √(.03² + .04²) = .05.
+    values, groups = TUNED, None
+    if why == "other texts":
+        values = {text.replace("t4", "t5"): value for text, value in TUNED.items()}
+    if why == "fewer texts":
+        values = {text: TUNED[text] for text in ("t1", "t2", "t3")}
+    if why == "by interval":
+        groups = {"0": {"correction": 1.0, "texts": 4}}
+    if why != "no partials":
+        kept = ("t1", "t2") if why == "too few" else tuple(BASE)
+        sampled(pair, "base", "1.0", {text: BASE[text] for text in kept}, groups)
+        sampled(pair, "tuned", "1.0", values if why != "too few" else {text: TUNED[text] for text in kept}, groups)
+    found = {(r["model"], r["temperature"]): r for r in against_backbones(measures([pair]), [], {"tuned": "base"})}
+    assert found["tuned", "1.0"]["socm_change_se"] == pytest.approx(UNPAIRED)
+    assert found["tuned", "1.0"]["socm_change"] == pytest.approx(-0.19)
+
+
+def test_models_of_two_audits_are_compared_with_errors_that_add(finished):
+    base = finished(
+        "base", [summary_row("base", **figures(0.43, 0.04, 1.8)), summary_row("deep", **figures(0.4, None, 1.0))]
+    )
+    tuned = finished(
+        "tuned", [summary_row("tuned", **figures(0.24, 0.03, None)), summary_row("flat", **figures(None, None, 2.0))]
+    )
+    sampled(base, "base", "1.0", BASE)
+    sampled(tuned, "tuned", "1.0", TUNED)
+    backbones = {"tuned": "base", "flat": "base", "base": "deep"}
+    found = {r["model"]: r for r in against_backbones(measures([tuned, base]), [score("base", 1.0)], backbones)}
+    changes = ("socm_change", "socm_change_se", "spread_change", "score_change")
+    assert [found["tuned"][name] for name in changes] == [pytest.approx(-0.19), pytest.approx(UNPAIRED), None, None]
+    assert [found["flat"][name] for name in changes] == [None, None, pytest.approx(0.2), None]
+    # Of a chain each stands beside the one before; an error that is not known is not told.
+    assert [found["base"][name] for name in changes] == [pytest.approx(0.03), None, pytest.approx(0.8), None]
+    assert found["deep"]["backbone"] is None
+
+
+def test_backbones_that_cannot_be_meant_are_named(finished, pair):
+    again = finished("again", [summary_row("tuned")], models={"tuned": {"fingerprint": "another"}})
+    for backbones, folders, sentence in (
+        ({"tuned": "bse"}, [pair], "backbones name 'bse', which no audit holds; models that are there: 'base', 'tuned'"),
+        ({"tund": "base"}, [pair], "backbones name 'tund', which no audit holds; models that are there: 'base', 'tuned'"),
+        ({"tuned": "base"}, [], "backbones name 'tuned', which no audit holds; models that are there: none"),
+        ({"tuned": "tuned"}, [pair], "backbones name 'tuned' as its own backbone; name the model that it was trained from"),
+        (
+            {"tuned": "base"},
+            [pair, again],
+            "backbones name 'tuned', and the audits hold 2 models of that name; leave out the folders of all but one",
+        ),
+    ):
+        with pytest.raises(UsageError) as error:
+            against_backbones(measures(folders), [], backbones)
+        assert str(error.value) == sentence
+
+
+# --- what the steps of an audit leave ---------------------------------------------------------------------------------
+
+EDGES, TEXTS = (0, 32), 60
+
+
+def stepped(root, temperature, error=None):
+    """A finished audit of two models, its SOCM left by the step itself; returns each model's own means by text.
+
+    Models have other tokens, so each has its texts in another order. What collapses under one does under the other.
+    """
+    random = np.random.default_rng(5)
+    settings = {"out": str(root), "embedding": {"temperatures": [temperature]}, "analysis": {"socm_cell_se": error}}
+    shared, rows, means, orders = random.random((TEXTS, TEXTS)), [], {}, []
+    models = [Model(label, label, label * 2, 512) for label in ("base", "tuned")]
+    found = resolve(settings | {"corpus": {"source": "docstrings:scipy"}})
+    run = Run(Storage(str(root)), models, found.temperatures(), "2026-11-22", True)
+    for model in models:
+        tokens = np.sort(random.integers(5, 64, TEXTS))
+        ids = np.array([f"t{k}" for k in random.permutation(TEXTS)], dtype=object)
+        own = shared + 0.3 * random.random((TEXTS, TEXTS))
+        number = [int(text[1:]) for text in ids]
+        d_mu, d_sigma = ((matrix + matrix.T)[np.ix_(number, number)] / 4 for matrix in (own, own**2))
+        for matrix in (d_mu, d_sigma):
+            np.fill_diagonal(matrix, np.nan)
+        value = (1 - d_mu) * d_sigma
+        interval = interval_of(tokens, EDGES)
+        layout = Layout(ids, tokens, interval, np.zeros(TEXTS), np.arange(TEXTS), EDGES, TEXTS)
+        sample = Sample(ids, tokens, interval, d_mu, d_sigma, value)
+        (tau,) = run.temperatures
+        _finish(run, run.place("partials/socm", model, tau), run.key(model, tau), layout, found.analysis, found.seed, sample)
+        samples = {}
+        summed = summary._socm(run, model, tau, samples)
+        summed["socm_se_superpopulation"] = summary._errors(samples["socm_mean"])[0]
+        rows.append(summary_row(model.label, tau.canonical, spread_mean=1.0) | summed)
+        means[model.label] = dict(zip(ids, (sum(v for v in own if v == v) / (TEXTS - 1) for own in value), strict=True))
+        orders.append(ids.tolist())
+    assert orders[0] != orders[1]
+    run.storage.write_table("tables/collapse_summary.parquet", COLLAPSE_SUMMARY.build_rows(rows))
+    record = {"models": {model.label: {"fingerprint": model.fingerprint} for model in models}}
+    run.storage.write_json("run.json", record)
+    return means
+
+
+@pytest.mark.parametrize("temperature", [1.0, {"by_length": {0: 1.0, 32: 0.8}}])
+def test_errors_are_paired_by_what_the_step_left(tmp_path, temperature):
+    means = stepped(tmp_path, temperature)
+    base, tuned = against_backbones(measures([str(tmp_path)]), [], {"tuned": "base"})
+    for told in (base, tuned):
+        own = list(means[told["model"]].values())
+        assert told["socm_mean"] == pytest.approx(sum(own) / TEXTS, abs=1e-12)
+        assert told["socm_se"] == pytest.approx(oracles.within_error(own))
+    differences = [means["tuned"][text] - means["base"][text] for text in means["base"]]
+    assert tuned["socm_change"] == pytest.approx(sum(differences) / TEXTS, abs=1e-12)
+    assert tuned["socm_change_se"] == pytest.approx(oracles.within_error(differences))
+    # The same texts move both: errors that added in squares would be far larger.
+    assert 0 < tuned["socm_change_se"] < 0.7 * math.hypot(base["socm_se"], tuned["socm_se"])
+
+
+def test_errors_of_samples_drawn_by_interval_add_in_squares(tmp_path):
+    stepped(tmp_path, 1.0, error=0.01)
+    base, tuned = against_backbones(measures([str(tmp_path)]), [], {"tuned": "base"})
+    assert tuned["socm_change_se"] == pytest.approx(math.hypot(base["socm_se"], tuned["socm_se"]))
+    assert tuned["socm_change_se"] > 0
+
+
+# --- beside the scores of a run ---------------------------------------------------------------------------------------
+
+
+def test_scores_of_a_run_stand_beside_what_audits_measured(finished):
+    """SOCM .1, .2, .3 against scores .9, .5, .7 of one task: d = 2, 1, 1, so ρ = 1 − 6·6/(3·8) = −.5."""
+    pytest.importorskip("mteb")
+    from tempscale_jobs.evaluate.summary import Compared, _compare
+
+    audit = finished(
+        "audit", [summary_row(m, **figures(s, 0.01, 1 + s)) for m, s in zip("abc", (0.1, 0.2, 0.3), strict=True)]
+    )
+    models = [Model(name, name, name * 2, 512) for name in "abc"]
+    run = SimpleNamespace(models=models, temperatures=[Temperature(1.0)])
+    evaluation = SimpleNamespace(run=run, units=[SimpleNamespace(name="x"), SimpleNamespace(name="y")])
+    scores = {("a", "x"): 0.9, ("b", "x"): 0.5, ("c", "x"): 0.7, ("a", "y"): 0.1, ("c", "y"): 0.4}  # b has no score of y.
+    cells = {(m, "1.0", task): SimpleNamespace(score=lambda value=value: value) for (m, task), value in scores.items()}
+    found, models = _compare(evaluation, Compared([audit], {"c": "a"}), cells)
+    # Of y, and of the mean over both, only two models are known.
+    assert {(one["task"], one["models"]) for one in found} == {("x", 3)}
+    rho = {one["measure"]: one["rho"] for one in found}
+    assert rho["socm_mean"] == pytest.approx(-0.5)
+    assert rho["spread_mean"] == pytest.approx(-0.5)
+    by_model = {one["model"]: one for one in models}
+    assert [by_model[m]["score"] for m in "abc"] == [pytest.approx(0.5), None, pytest.approx(0.55)]
+    assert by_model["c"]["backbone"] == "a"
+    assert by_model["c"]["score_change"] == pytest.approx(0.05)
+    assert by_model["c"]["socm_change"] == pytest.approx(0.2)
+    assert by_model["c"]["socm_change_se"] == pytest.approx(math.hypot(0.01, 0.01))
+    assert by_model["a"]["score_change"] is None
+    assert by_model["a"]["tau"] == 1.0
+    assert _compare(evaluation, Compared([], {}), {}) == ([], [])

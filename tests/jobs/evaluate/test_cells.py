@@ -1,0 +1,200 @@
+"""Cells of an evaluation: no score depends on what a worker scored before, and a worker that dies costs its cell alone."""
+
+import math
+import os
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from whole_run import documented
+
+from tempscale import Encoder
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.config.evaluate import EvaluateConfig, OwnTask
+from tempscale_jobs.config.strict import checked
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.evaluate.charts import named
+from tempscale_jobs.runs import folder
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers import actor, engine
+from tempscale_jobs.workers.crew import Crew
+
+mteb = pytest.importorskip("mteb")
+
+from tempscale_jobs.evaluate import scored  # noqa: E402
+from tempscale_jobs.evaluate.mteb_model import MtebModel  # noqa: E402
+from tempscale_jobs.evaluate.own_tasks import build  # noqa: E402
+from tempscale_jobs.evaluate.scored import score  # noqa: E402
+
+
+def parquet(file, **columns):
+    pl.DataFrame(columns).write_parquet(file)
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return [row["text"] for row in documented("pyarrow") if 100 < len(row["text"]) < 500][:80]
+
+
+@pytest.mark.parametrize("kind", ["clustering", "classification"])
+def test_a_cell_is_the_same_whatever_was_scored_before_it(tmp_path, texts, small_model, kind):
+    source = parquet(tmp_path / "labels.parquet", text=texts, label=[text.split()[0] < "I" for text in texts])
+    own = {"name": "labels", "type": kind, "source": source}
+    model = MtebModel(Encoder.load(small_model, device="cpu", max_length=48), "tiny", "rev")
+
+    def values(task, *taus):
+        cells = [score(task, model, Temperature(tau), keep=False) for tau in taus]
+        return [cell.result["scores"]["test"][0]["main_score"] for cell in cells]
+
+    task = build(checked(OwnTask, own), 0)
+    first, other, again = values(task, 1.0, 0.5, 1.0)
+    assert first == again
+    assert first != other
+    assert values(build(checked(OwnTask, own), 0), 0.5) == [other]
+
+
+@pytest.mark.soak
+def test_a_piece_that_kills_its_worker_is_given_up_and_the_others_go_on(tmp_path, small_model, ray_session):
+    def kill_or_count(worker, number, work):  # In here, so that a worker gets it by value.
+        if work.column("deadly")[0].as_py():
+            os._exit(9)
+        return {"number": number, "rows": work.num_rows}
+
+    config = checked(EvaluateConfig, {
+        "out": str(tmp_path / "run"), "tasks": ["x"], "embedding": {"models": [small_model]}, "execution": {"workers": 1},
+    })  # fmt: skip
+    run = folder.begin(config)
+    pieces = {k: pa.table({"deadly": [k == 1] * (k + 1)}) for k in range(4)}
+    with engine.session(config.execution) as cluster, Crew(run, cluster, run.models[0], config.embedding) as crew:
+        found = list(crew.attempt(kill_or_count, pieces))
+    assert {number: report["rows"] for number, report, _ in found if report} == {0: 1, 2: 3, 3: 4}
+    ((lost, sentence),) = [(number, why) for number, report, why in found if report is None]
+    assert lost == 1
+    assert "\n" not in sentence
+    assert len(sentence) > 20
+
+
+@pytest.mark.soak
+def test_a_piece_whose_worker_could_not_be_reached_tries_another(tmp_path, small_model, ray_session, monkeypatch):
+    import ray
+    import ray.exceptions
+
+    config = checked(EvaluateConfig, {
+        "out": str(tmp_path / "run"), "tasks": ["x"], "embedding": {"models": [small_model]}, "execution": {"workers": 1},
+    })  # fmt: skip
+    run, plain, lost = folder.begin(config), ray.get, []
+
+    def process(worker, number, work):
+        return {"number": number}
+
+    def get(references, **how):
+        found = plain(references, **how)
+        if isinstance(found, dict) and found["number"] in (0, 2) and lost.count(found["number"]) < 1 + found["number"]:
+            lost.append(found["number"])
+            raise ray.exceptions.ActorUnavailableError("no answer", None)
+        return found
+
+    monkeypatch.setattr(ray, "get", get)
+    pieces = {k: pa.table({"x": [k]}) for k in range(3)}
+    with engine.session(config.execution) as cluster, Crew(run, cluster, run.models[0], config.embedding) as crew:
+        found = {number: report for number, report, _ in crew.attempt(process, pieces)}
+    assert found == {0: {"number": 0}, 1: {"number": 1}, 2: None}  # The third was lost twice.
+
+
+def test_a_lost_gpu_ends_the_process_and_other_errors_do_not(monkeypatch):
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    for error in (ValueError("CUDA error"), RuntimeError("shape mismatch"), RuntimeError("CUDA out of memory")):
+        actor.end_if_lost(error)
+    assert not ended
+    actor.end_if_lost(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert len(ended) == 1
+
+
+def test_starting_over_leaves_what_another_command_keeps_inside_the_folder(tmp_path, small_model):
+    def begin(seed, fresh):
+        data = {"out": str(tmp_path / "runs"), "seed": seed, "embedding": {"models": [small_model]}}
+        return folder.begin(resolve(data), fresh=fresh)
+
+    begin(0, False)
+    outer = Storage(str(tmp_path / "runs"))
+    for name in ("evaluate/run.json", "audit/run.json", "cells/mine.txt", "measured/run.json"):
+        outer.write(name, b"{}")
+    outer.write(folder.SHARDED, b"{}")
+    with pytest.raises(UsageError, match="holds a different run"):
+        begin(1, False)
+    begin(1, True)
+    kept = ("evaluate/run.json", "audit/run.json", "cells/mine.txt", "measured/run.json")
+    assert all(outer.exists(name) for name in kept)
+    assert not outer.exists(folder.SHARDED)
+
+
+def test_an_evaluation_starts_over_without_its_own_cells(tmp_path, small_model):
+    data = {"out": str(tmp_path / "run"), "tasks": ["x"], "embedding": {"models": [small_model]}}
+    folder.begin(checked(EvaluateConfig, data))
+    storage = Storage(data["out"])
+    storage.write("cells/a/result.json", b"{}")
+    folder.begin(checked(EvaluateConfig, data))
+    assert storage.exists("cells/a/result.json")
+    folder.begin(checked(EvaluateConfig, data | {"seed": 1}), fresh=True)
+    assert not storage.exists("cells")
+
+
+def test_a_remote_folder_of_somebody_else_is_no_run_folder(small_model):
+    Storage("memory://bucket-of-another/data").write("texts/mine.txt", b"precious")
+    data = {"out": "memory://bucket-of-another/data", "embedding": {"models": [small_model]}}
+    for fresh in (False, True):
+        with pytest.raises(UsageError, match="is not empty and is no tempscale run"):
+            folder.begin(resolve(data), fresh=fresh)
+    assert Storage("memory://bucket-of-another/data").read("texts/mine.txt") == b"precious"
+
+
+@pytest.mark.parametrize(
+    ("kind", "files", "sentence"),
+    [
+        ("retrieval", {"corpus": {"id": ["d", "d"], "text": ["a b", "c d"]}}, "the id 'd' was there before"),
+        ("retrieval", {"queries": {"id": ["q", "q"], "text": ["a b", "c d"]}}, "the id 'q' was there before"),
+        ("retrieval", {"qrels": {"query_id": ["q"], "doc_id": ["d"], "score": [0.5]}}, "0.5 is no whole number"),
+        ("retrieval", {"qrels": {"query_id": ["q", "q"], "doc_id": ["d", "d"], "score": [1, 2]}}, "another relevance"),
+        ("clustering", {"source": {"id": ["a", "a"], "text": ["x y", "z"], "label": [0, 1]}}, "the id 'a' was there before"),
+    ],
+)
+def test_rows_that_contradict_each_other_are_told(tmp_path, kind, files, sentence):
+    whole = {
+        "retrieval": {
+            "corpus": {"id": ["d"], "text": ["a b"]}, "queries": {"id": ["q"], "text": ["a b"]},
+            "qrels": {"query_id": ["q"], "doc_id": ["d"], "score": [1]},
+        },
+        "clustering": {},
+    }[kind]  # fmt: skip
+    paths = {name: parquet(tmp_path / f"{name}.parquet", **columns) for name, columns in (whole | files).items()}
+    with pytest.raises(UsageError, match=sentence):
+        build(checked(OwnTask, {"name": "own", "type": kind} | paths), 0)
+
+
+def test_splits_and_subsets_have_names_of_their_own_where_there_are_several():
+    rows = [
+        ("needle", "test_256", "default"), ("needle", "test_512", "default"), ("plain", "test", "default"),
+        ("intent", "test", "en"), ("intent", "test", "de"), ("both", "dev", "en"), ("both", "test", "de"),
+        ("lost", None, None),
+    ]  # fmt: skip
+    table = pl.DataFrame(rows, schema=["task", "split", "subset"], orient="row")
+    assert named(table)["name"].to_list() == [
+        "needle (test_256)", "needle (test_512)", "plain", "intent (en)", "intent (de)", "both (en, dev)",
+        "both (de, test)", "lost",
+    ]  # fmt: skip
+
+
+def test_the_entropy_of_a_classifiers_output_by_hand_and_where_it_has_none():
+    class Sure:
+        def predict_proba(self, embeddings):
+            return np.array([[0.5, 0.5], [1.0, 0.0], [0.25, 0.75]])
+
+    expected = [math.log(2), 0.0, 0.25 * math.log(4) + 0.75 * math.log(4 / 3)]
+    np.testing.assert_allclose(scored._entropy(Sure(), np.zeros((3, 4))), expected, atol=1e-12)
+    none = scored._entropy(object(), np.zeros((3, 4)))
+    assert none.shape == (3,)
+    assert np.isnan(none).all()

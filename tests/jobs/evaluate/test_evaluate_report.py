@@ -1,0 +1,109 @@
+"""What `tempscale evaluate` writes of scores that are all there, and where some are missing."""
+
+import json
+import re
+import shutil
+
+import polars as pl
+import pytest
+from pages import specs_of
+from score_tasks import EDGES, TAUS, one, settings, tasks_in
+from whole_run import read_report, read_tables
+
+pytest.importorskip("mteb")
+
+from tempscale_jobs.config.evaluate import EvaluateConfig
+from tempscale_jobs.config.strict import checked
+from tempscale_jobs.evaluate import summary, tasks
+from tempscale_jobs.evaluate.charts import named
+from tempscale_jobs.evaluate.report import render
+from tempscale_jobs.evaluate.words import of_model
+from tempscale_jobs.report.text import with_error
+from tempscale_jobs.runs.folder import begin
+
+MARKUP = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def copied(finished, tmp_path, task_files, small_model):
+    """A copy of the finished run, its tasks, and a function that puts its tables together with some cells missing."""
+    out = tmp_path / "copy"
+    shutil.copytree(finished, out)
+    config = checked(EvaluateConfig, settings(out, small_model, tasks_in(task_files)))
+    units = tasks.expand(config.tasks)
+
+    def without(*cells):
+        missing = {("tiny-bert", tau, task): "it was lost" for tau, task in cells}
+        edges = tuple(config.analysis.intervals)
+        evaluation = tasks.Evaluation(begin(config), tuple(units), config.embedding, edges, config.seed)
+        summary.summarise(evaluation, summary.Compared([], {}), missing)
+        summary.write(evaluation, missing)
+        return read_tables(out)
+
+    return out, without
+
+
+def test_nothing_is_compared_with_a_reference_that_is_missing(copied, tables):
+    out, without = copied
+    found = without(("1.0", "found"))
+    assert [row["problem"] for row in found["evaluation"].filter(task="found").to_dicts()] == ["it was lost", None]
+    row = one(found["evaluation"], task="found", tau=0.5)
+    assert row["score"] == one(tables["evaluation"], task="found", tau=0.5)["score"]
+    assert row["change"] is row["change_se"] is row["relative"] is None
+    assert set(found["evaluation_types"]["type"]) == {"STS", "Classification", None}
+    assert found["evaluation_types"].filter(over="tasks")["tasks"].to_list() == [3, 3]
+    lengths = found["evaluation_lengths"].filter(task="found")
+    assert lengths["change"].null_count() == len(lengths) > 1
+    labelled = {name: table.with_columns(pl.col("temperature").replace({"1.0": "τ 1.0"})) for name, table in found.items()}
+    labelled = {name: named(table) if "split" in table.columns else table for name, table in labelled.items()}
+    assert not [sentence for sentence in of_model(labelled, EDGES) if "found" in sentence]
+    # mteb's tools would take an old result for one of this run.
+    assert len(list(out.glob("mteb/results/*/*/found.json"))) == 1
+    record = json.loads((out / "run.json").read_text())
+    assert "it was lost" in render(found, record | {"missing": 1}).html
+
+
+def test_tables_of_an_earlier_attempt_go_with_their_cells(copied):
+    out, without = copied
+    every = [(f"{tau}", task) for tau in TAUS for task in ("found", "sizes", "alike", "halves")]
+    assert set(without(*every[:2], *every[4:6])) == {"evaluation", "evaluation_items", "evaluation_types"}
+    left = without(*every)
+    assert set(left) == {"evaluation"}
+    page = render(left, json.loads((out / "run.json").read_text()) | {"missing": 8}).html
+    assert "<strong>8 cells are missing</strong>" in page
+    assert "<li>No cell was scored.</li>" in page
+
+
+def test_the_report_stands_alone_tells_every_score_and_is_rendered_again_alike(finished, tables):
+    page = read_report(finished)
+    assert re.findall(r"<h[123]>(.*?)</h[123]>", re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)) == [
+        "Does an attention temperature help?", "tiny-bert", "Scores", "By type of task", "By length", "Shortest and longest",
+        "How this was made",
+    ]  # fmt: skip
+    for task, metric, items in (
+        ("found", "ndcg_at_10", 45), ("alike", "cosine_spearman", 60), ("halves", "cosine_spearman", 30),
+    ):  # fmt: skip
+        first, other = tables["evaluation"].filter(task=task).sort("tau", descending=True).to_dicts()
+        told = [with_error(first["score"], first["score_se"])]
+        told += [f"{other['score']:.3g}"]
+        line = rf"{task}<br><span class=\"small\">{metric}, {items}</span></td>" + "".join(
+            rf"<td class=\"n\">{re.escape(cell)}" for cell in [f"{told[0]}</td>", f"{told[1]}<br>"]
+        )
+        change = with_error(other["change"], other["change_se"])
+        line += rf"<span class=\"small\">\({re.escape(change)}\)</span></td>"
+        assert re.search(line, page), line
+    assert set(specs_of(page)) == {
+        f"m0-{key}" for key in ("types", "changes", "best", "ndcg", "rank", "value0", "value1", "entropy1")
+    }
+
+
+def test_markup_in_a_name_stays_text(finished, tables):
+    record = json.loads((finished / "run.json").read_text())
+    named = {
+        name: table if name == "evaluation_types" else table.with_columns(pl.col("task").replace({"found": MARKUP}))
+        for name, table in tables.items()
+    }
+    page = render(named, record).html
+    assert MARKUP not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;<br>" in page
+    assert "\\u003cscript>alert(1)" in page

@@ -1,0 +1,296 @@
+"""What `tempscale evaluate` says of scores, and how ends, best temperatures and its options are told: without a run."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import oracles
+import polars as pl
+import pytest
+
+pytest.importorskip("mteb")
+
+from tempscale import Temperature
+from tempscale_jobs.config.evaluate import EvaluateConfig, read_backbones, read_tasks
+from tempscale_jobs.config.strict import checked
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.evaluate import analyses
+from tempscale_jobs.evaluate.summary import Part, _mean_error, _of_cell, score_errors
+from tempscale_jobs.evaluate.words import of_model
+from tempscale_jobs.report.text import with_error
+from tempscale_jobs.runs import provenance
+from tempscale_jobs.tables.evaluate import ROLES
+
+EDGES = [0, 24, 48]
+
+
+def ranked(ranks):
+    """Relevant documents of ascending length, each of one query: rank and how many were found."""
+    rows = [
+        {"query": f"q{k}", "document": f"d{k:02}", "tokens": 10 + k, "rank": rank, "found": found}
+        for k, (rank, found) in enumerate(ranks)
+    ]
+    return pl.DataFrame(rows, schema_overrides={"rank": pl.Int32, "found": pl.Int32, "tokens": pl.Int32})
+
+
+def test_a_document_that_was_not_found_stands_one_behind_the_last():
+    own, base = (
+        [(4, 100)] * 20 + last for last in ([(None, 100), (10, 100), (None, 7), (1, 100), (2, 100)], [(1, 100)] * 5)
+    )
+    nothing = pl.DataFrame({"ndcg_at_100": []})
+    short, long = analyses.shortest_and_longest(nothing, None, ranked(own), ranked(base))
+    assert (short["end"], short["value"], short["not_found"], short["change"]) == ("shortest", 4, 0, 0)
+    assert (long["end"], long["items"], long["not_found"]) == ("longest", 5, 2)
+    assert long["value"] == pytest.approx((101 + 10 + 8 + 1 + 2) / 5)
+    assert long["value_se"] == pytest.approx(oracles.standard_error([101, 10, 8, 1, 2]))
+    assert long["change"] == pytest.approx((100 + 9 + 7 + 0 + 1) / 5)
+
+
+@pytest.mark.parametrize(("documents", "each"), [(20, None), (21, 5), (25, 5), (26, 6)])
+def test_a_fifth_of_fewer_than_five_is_not_told(documents, each):
+    rows = analyses.shortest_and_longest(pl.DataFrame({"ndcg_at_100": []}), None, ranked([(1, 9)] * documents), None)
+    assert [row["items"] for row in rows] == ([] if each is None else [each, each])
+
+
+def test_documents_that_are_all_cut_at_the_window_have_no_longest_fifth():
+    alike = ranked([(1, 9)] * 30).with_columns(pl.lit(512, pl.Int32).alias("tokens"))
+    assert analyses.shortest_and_longest(pl.DataFrame({"ndcg_at_100": []}), None, alike, None) == []
+
+
+def test_equal_values_have_the_earliest_temperature_as_best():
+    values = {("a", 1): 0.5, ("a", 2): 0.5, ("a", 3): 0.4, ("b", 1): 0.1, ("b", 2): 0.2, ("b", 3): 0.2}
+    alike = {"model": "m", "split": "test", "subset": "default", "interval": 0}
+    rows = [alike | {"task": task, "tau": tau, "value": value} for (task, tau), value in values.items()]
+    analyses.mark_best(rows)
+    assert [(row["task"], row["tau"]) for row in rows if row["best"]] == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize(
+    ("query", "document", "expected"),
+    [(1.0, 1.0, "neither"), (0.5, 0.5, "both"), (0.5, 1.0, "query only"), (1.0, 0.5, "document only"),
+     (0.5, 0.8, "each its own")],
+)  # fmt: skip
+def test_which_sides_a_pair_changes(query, document, expected):
+    assert analyses.case(query, document, 1.0) == expected
+
+
+def as_named(rows):
+    return pl.DataFrame(rows).with_columns(pl.col("task").alias("name"))
+
+
+def said(changes, errors, over=None, over_error=None):
+    """What is said of tasks a, b, … that change so much at τ 0.5."""
+    rows = [
+        {"model": "m", "temperature": t, "task": name, "subset": "default", "score": 0.5 + moved, "score_se": 0.1,
+         "change": moved, "change_se": error}
+        for t, some, se in (("τ 1.0", [0.0] * len(changes), [0.0] * len(changes)), ("τ 0.5", changes, errors))
+        for name, moved, error in zip("abcd", some, se, strict=False)
+    ]  # fmt: skip
+    over = np.mean(changes) if over is None else over
+    types = [
+        {"temperature": "τ 0.5", "over": "tasks", "tasks": len(changes), "score": 0.5 + over, "change": over,
+         "change_se": over_error, "change_spread_se": None, "relative": over / 0.5}
+    ]  # fmt: skip
+    return of_model({"evaluation": as_named(rows), "evaluation_types": pl.DataFrame(types)}, EDGES)
+
+
+def test_a_difference_is_claimed_only_beyond_its_error():
+    mean, raised, fallen = said([0.04, -0.1, 0.03], [0.01, 0.02, 0.02], over=-0.01, over_error=0.02)
+    assert mean == (
+        "τ 0.5: over 3 tasks the mean score is 0.49, a change of −0.010 ± 0.039 (−2 %) against τ 1.0: "
+        "no difference beyond noise."
+    )
+    assert raised == "Scores that rise by more than their error: a at τ 0.5 by 0.040 ± 0.020."
+    assert fallen == "Scores that fall by more than their error: b at τ 0.5 by 0.100 ± 0.039."
+    (mean, *_) = said([0.04, -0.1, 0.03], [0.01, 0.02, 0.02], over=-0.01, over_error=0.005)
+    assert mean.endswith("a change of −0.0100 ± 0.0098 (−2 %) against τ 1.0: more than noise.")
+
+
+def test_that_nothing_changes_is_said_only_where_the_errors_are_known():
+    quiet = "No task's score changes by more than its error under any temperature."
+    assert quiet in said([0.01, -0.02], [0.01, 0.02])
+    for errors in ([None, None], [0.2, None]):  # As of clustering, whose items are not known.
+        mean, *others = said([0.3, -0.02], errors)
+        assert mean.endswith("± ? (28 %) against τ 1.0: it is not known whether that is more than noise.")
+        assert others == []
+
+
+@pytest.mark.parametrize(("errors", "words"), [
+    ((0.01, 0.03), "t by length: these changes are beyond noise: τ 0.5 at 0–23 tokens by 0.040 ± 0.020."),
+    ((0.03, 0.03), "t by length: no temperature changes the score of any interval beyond noise."),
+    ((None, None), None),
+])  # fmt: skip
+def test_lengths_are_told_as_far_as_they_are_known(errors, words):
+    lengths = [
+        {"task": "t", "temperature": t, "interval": edge, "items": 30, "value": 0.5, "change": 0.04 * (t != "τ 1.0"),
+         "change_se": error if t != "τ 1.0" else 0.0}
+        for t in ("τ 1.0", "τ 0.5") for edge, error in zip((0, 24), errors, strict=True)
+    ]  # fmt: skip
+    score = {"temperature": "τ 1.0", "task": "t", "subset": "default", "score": 0.5, "change": 0.0, "change_se": 0.0}
+    found = of_model({"evaluation": as_named([score]), "evaluation_lengths": as_named(lengths)}, EDGES)
+    assert found == ([] if words is None else [words])
+    few = as_named([row | {"items": 29} for row in lengths])
+    assert of_model({"evaluation": as_named([score]), "evaluation_lengths": few}, EDGES) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "told"), [(12.0, 2.0, True), (-12.0, 2.0, True), (3.0, 2.0, False), (3.0, None, False)]
+)
+def test_an_end_is_told_only_beyond_its_error(change, error, told):
+    ends = [
+        {"task": "t", "temperature": t, "figure": "rank", "end": "longest", "value": 30.0 + c, "change": c, "change_se": se}
+        for t, c, se in (("τ 1.0", 0.0, 0.0), ("τ 0.5", change, error))
+    ]
+    score = {"temperature": "τ 1.0", "task": "t", "subset": "default", "score": 0.5, "change": 0.0, "change_se": 0.0}
+    found = of_model({"evaluation": as_named([score]), "evaluation_ends": as_named(ends)}, EDGES)
+    moved = with_error(change, error)
+    expected = f"t, τ 0.5: the mean rank of its longest relevant documents changes by {moved}, to {30 + change:.0f}."
+    assert found == ([expected] if told else [])
+
+
+def test_texts_whose_ids_come_again_are_called_by_their_places():
+    from datasets import Dataset
+
+    from tempscale_jobs.evaluate import scored
+    from tempscale_jobs.evaluate.mteb_model import Texts
+
+    for ids, expected in ((["a", "b", "c"], ["a", "b", "c"]), (["a", "b", "a"], ["0", "1", "2"])):
+        data = Dataset.from_list([{"id": own} for own in ids])
+        own = Texts("document", "test", "default", ids, [5, 6, 7], 0)
+        items = scored._texts({}, own, data, [(np.array([True, False, True]), np.zeros(3))], "accuracy")
+        assert [row["item"] for row in items] == expected
+        assert [(row["tokens"], row["value"]) for row in items] == [(5, 1), (6, 0), (7, 1)]
+
+
+def test_secrets_of_urls_are_not_written_down():
+    url = "s3://key:secret@bucket"
+    config = {
+        "tasks": ["SciFact", {"name": "a", "source": f"{url}/a.parquet"},
+                  {"name": "b", **{side: f"{url}/{side}.jsonl" for side in ("corpus", "queries", "qrels")}}],
+        "audits": [f"{url}/audit", "runs/audit"],
+    }  # fmt: skip
+    provenance.hide_secrets(config, "tasks")
+    assert "secret" not in json.dumps(config)
+    assert config["tasks"][0] == "SciFact"
+    assert config["tasks"][1]["source"] == "s3://***@bucket/a.parquet"
+    assert config["audits"] == ["s3://***@bucket/audit", "runs/audit"]
+    for text in (f"sts:{url}", "sts:https://host/bucket?token=a/secret"):
+        (task,) = read_tasks([text], None, None)
+        assert task["name"] == "bucket"
+        assert task["source"] == text.removeprefix("sts:")
+
+
+def test_tasks_of_the_command_line(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels.tsv", "pairs.jsonl", "labels.jsonl"):
+        (folder / name).write_text("")
+    found, alike, sizes, hub = read_tasks(
+        [f"retrieval:{folder}/", f"sts:{folder}/pairs.jsonl", f"classification:{folder}/labels.jsonl", "MTEB(eng, v2)"],
+        50,
+        True,
+    )
+    assert found == {
+        "name": folder.name, "type": "retrieval", "corpus": f"{folder}/corpus.jsonl", "queries": f"{folder}/queries.jsonl",
+        "qrels": f"{folder}/qrels.tsv",
+    }  # fmt: skip
+    assert alike == {"name": "pairs", "type": "sts", "source": f"{folder}/pairs.jsonl"}
+    assert sizes["texts_per_interval"] == 50
+    assert sizes["windows"] is True
+    assert hub == "MTEB(eng, v2)"
+    checked(EvaluateConfig, {"tasks": [found, alike, sizes, hub]})
+    with pytest.raises(UsageError, match="belong to --task classification:FILE"):
+        read_tasks([f"sts:{folder}/pairs.jsonl"], 50, None)
+
+
+def test_a_folder_of_a_retrieval_holds_each_side_once(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text("")
+    with pytest.raises(UsageError, match=r"must hold one file queries\.\* .*, and there is no such file"):
+        read_tasks([f"retrieval:{tmp_path}"], None, None)
+    (tmp_path / "corpus.csv").write_text("")
+    with pytest.raises(UsageError, match=r"one file corpus\.\* .*, and there is 2 of them"):
+        read_tasks([f"retrieval:{tmp_path}"], None, None)
+
+
+def test_backbones_are_pairs():
+    assert read_backbones(["a=b", "./tuned=org/base=1"]) == {"a": "b", "./tuned": "org/base=1"}
+    for text in ("a", "a=", "=b"):
+        with pytest.raises(UsageError, match=f"--backbone '{text}' is not of the form MODEL=BACKBONE"):
+            read_backbones([text])
+
+
+def part(values=None, predicted=None, drawn=None):
+    """One split of a cell with items of a value each, or of predictions and gold scores 0, 1, …"""
+    n = len(values or predicted or [])
+    columns = {"item": [f"i{k}" for k in range(n)], "window": [None] * n, "value": values or [None] * n}
+    columns |= {"predicted": predicted or [None] * n, "gold": [float(k) for k in range(n)]}
+    schema = {"item": pl.String, "window": pl.Boolean, "value": pl.Float64, "predicted": pl.Float64, "gold": pl.Float64}
+    return Part(0.5, pl.DataFrame(columns, schema=schema), pl.DataFrame(), None if drawn is None else np.array(drawn))
+
+
+def test_the_error_of_a_score_is_that_of_its_items_and_of_what_was_learned_from():
+    values, first = [0.1, 0.4, 0.9, 0.2], [0.2, 0.2, 0.5, 0.3]
+    moved = np.subtract(values, first)
+    assert score_errors(part(values), part(first), 0) == pytest.approx(
+        (oracles.standard_error(values), oracles.standard_error(moved))
+    )
+    assert score_errors(part(values), None, 0) == (pytest.approx(oracles.standard_error(values)), None)
+    drawn, before = [0.3, 0.6, 0.5], [0.3, 0.4, 0.5]
+    alone = math.hypot(oracles.standard_error(values), oracles.standard_error(drawn))
+    assert score_errors(part(values, drawn=drawn), None, 0) == (pytest.approx(alone), None)
+    error, change = score_errors(part(values, drawn=drawn), part(first, drawn=before), 0)
+    assert error == pytest.approx(alone)
+    assert change == pytest.approx(
+        math.hypot(oracles.standard_error(moved), oracles.standard_error(np.subtract(drawn, before)))
+    )
+    # The first temperature tells no experiments: the items alone.
+    assert score_errors(part(values, drawn=drawn), part(first), 0)[1] == pytest.approx(oracles.standard_error(moved))
+
+
+def test_scores_without_items_have_no_error_and_pairs_have_one_alone():
+    assert score_errors(part(), None, 0) == (None, None)  # As of a clustering.
+    unknown = part(predicted=[None, 0.2, 0.4])
+    assert score_errors(unknown, None, 0) == (None, None)
+    error, change = score_errors(part(predicted=[0.1, 0.3, 0.2, 0.5, 0.4, 0.9]), None, 0)
+    assert 0 < error < 1
+    assert change is None
+
+
+def test_a_mean_over_tasks_has_an_error_only_where_each_of_them_has_one():
+    errors = {"a": [0.3], "b": [0.4], "c": [None]}
+    assert _mean_error(errors, [["a", "b"]]) == pytest.approx(math.hypot(0.3, 0.4) / 2)
+    assert _mean_error(errors, [["a"], ["b", "c"]]) is None
+    assert _mean_error({}, []) is None
+
+
+def test_what_was_learned_from_counts_only_where_both_temperatures_tell_it():
+    def items(right):
+        value = [None if r is None else float(np.mean(r)) for r in right]
+        n = len(right)
+        return pl.DataFrame(
+            {"item": [f"i{k}" for k in range(n)], "tokens": [5] * n, "window": [False] * n, "value": value,
+             "entropy": [None] * n, "right": right},
+            schema_overrides={"entropy": pl.Float64, "right": pl.List(pl.Boolean)},
+        )  # fmt: skip
+
+    own = items([[True, False], [True, True], [False, True]])
+    first = items([[False, False], [True, True], [False, False]])
+    moved = (own["value"] - first["value"]).to_numpy()
+    (both,) = analyses.by_length(own, first, EDGES)
+    learned = np.subtract([2 / 3, 2 / 3], [1 / 3, 1 / 3])
+    assert both["change_se"] == pytest.approx(math.hypot(oracles.standard_error(moved), oracles.standard_error(learned)))
+    untold = first.with_columns(right=pl.lit(None, dtype=pl.List(pl.Boolean)))
+    (alone,) = analyses.by_length(own, untold, EDGES)
+    assert alone["change_se"] == pytest.approx(oracles.standard_error(moved))
+
+
+def test_a_schedule_has_no_place_in_the_grid_of_roles():
+    embedding, run = SimpleNamespace(role_grid=True), SimpleNamespace(temperatures=[Temperature(1.0)])
+    evaluation = SimpleNamespace(run=run, edges=EDGES, seed=0, embedding=embedding)
+    unit = SimpleNamespace(name="t", sides=True)
+    result = {"type": "Retrieval", "metric": "ndcg_at_10", "truncated_share": 0.0}
+    cell = SimpleNamespace(result=result, parts=lambda: {("test", "default"): part()})
+    (row,) = _of_cell(evaluation, Temperature(0.5), unit, cell, None)[ROLES]
+    assert (row["query_tau"], row["document_tau"], row["case"], row["score"]) == (0.5, 0.5, "both", 0.5)
+    assert _of_cell(evaluation, Temperature.of({"log_length": 64}), unit, cell, None)[ROLES] == []

@@ -1,0 +1,222 @@
+"""What changed between two runs: the parts add up, the same texts are told apart from others, and the words say so."""
+
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+from nights_by_hand import summary_row
+from whole_run import as_lines, audited, documented
+
+from tempscale_jobs.cli.records import compare as print_comparison
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.nights import compare, words
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, LENGTH_COLLAPSE
+
+EDGES = [0, 32, 64, 100]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, ray_session, small_model):
+    """Run a; b with texts added, removed, edited and lengthened; c, a at another temperature; d, as a with no texts left."""
+    folder = tmp_path_factory.mktemp("compare")
+    texts = documented("pyarrow")[:150]
+    changed = [dict(text) for text in texts[10:]]
+    for text in changed[:5]:
+        text["text"] = " ".join([text["text"]] * 6)
+    corpora = {"a": texts, "b": [*changed, *documented("pyarrow")[150:170]], "c": texts}
+    for name, records in corpora.items():
+        (folder / f"{name}.jsonl").write_text(as_lines(records))
+        audited(
+            {
+                "out": str(folder / name),
+                "corpus": {"source": str(folder / f"{name}.jsonl")},
+                "embedding": {"models": [small_model], "temperatures": [0.5 if name == "c" else 1.0]},
+                "analysis": {"socm_sample": 0, "probe_sample": 0, "neighbours": 0, "intervals": EDGES},
+                "execution": {"workers": 1},
+            }
+        )
+    shutil.copytree(folder / "a", folder / "d", ignore=shutil.ignore_patterns("part-*.parquet"))
+    return {name: str(folder / name) for name in (*corpora, "d")}
+
+
+def embedded(folder):
+    return pl.read_parquet(f"{folder}/texts/**/*.parquet", hive_partitioning=False).sort("text_id")
+
+
+def mean_cosines(vectors):
+    cosine = vectors.astype(np.float64) @ vectors.astype(np.float64).T
+    return (cosine.sum(1) - np.diag(cosine)) / (len(vectors) - 1)
+
+
+def figure(found, name="cosine_mean"):
+    (row,) = found.figures.filter(pl.col("figure") == name).to_dicts()
+    return row
+
+
+def test_a_run_and_itself_differ_in_nothing(runs):
+    found = compare.compare(runs["a"], runs["a"])
+    assert figure(found)["change"] == 0
+    assert figure(found)["change_same_texts"] == 0
+    assert found.changed == [{"added": 0, "removed": 0, "edited": 0}]
+    said = " ".join(words.sentences(found))
+    assert "The model is the same." in said
+    assert "The corpus is the same: 150 texts." in said
+
+
+def test_changed_texts_are_counted_and_the_same_ones_told_apart(runs):
+    found = compare.compare(runs["a"], runs["b"])
+    assert found.changed == [{"added": 20, "removed": 10, "edited": 5}]
+    row = figure(found)
+    assert row["same_texts"] == 135
+    assert row["change_same_texts"] == pytest.approx(0, abs=1e-6)  # One model, one temperature: the same texts stay put.
+    assert row["change_of_corpus"] == pytest.approx(row["change"], abs=1e-6)
+    said = " ".join(words.sentences(found))
+    assert "150 texts in A, 160 texts in B; 20 added, 10 removed, 5 edited." in said
+    assert "On the 135 texts that are unchanged in both runs, nothing moved" in said
+
+
+def test_what_a_temperature_does_is_told_on_the_same_texts(runs):
+    found = compare.compare(runs["a"], runs["c"])
+    a, c = (np.stack(embedded(runs[name])["embedding"].to_numpy()) for name in ("a", "c"))
+    difference = mean_cosines(c) - mean_cosines(a)
+    row = figure(found)
+    assert row["change_same_texts"] == pytest.approx(difference.mean(), rel=1e-9)
+    assert row["change_same_texts_se"] == pytest.approx(2 * difference.std(ddof=1) / np.sqrt(150), rel=1e-9)
+    assert row["change_of_corpus"] == pytest.approx(0, abs=1e-6)
+    assert abs(row["change"]) > 1e-4
+    said = " ".join(words.sentences(found))
+    assert "τ 1.0 in A and τ 0.5 in B: the mean cosine" in said
+    assert "On the 150 texts that are unchanged in both runs, the temperature moved it by" in said
+
+
+def test_the_gap_of_the_same_texts_is_told_between_the_same_ends(runs):
+    found = compare.compare(runs["a"], runs["c"])
+    texts = embedded(runs["a"])
+    which = np.searchsorted(EDGES, texts["tokens"].to_numpy(), side="right") - 1
+    enough = [k for k in range(len(EDGES)) if (which == k).sum() >= 30]
+    for name, value in (("a", "value_a_same_texts"), ("c", "value_b_same_texts")):
+        vectors = np.stack(embedded(runs[name])["embedding"].to_numpy())
+        short, long = (mean_cosines(vectors[which == k]).mean() for k in (enough[0], enough[-1]))
+        assert figure(found, "collapse_gap")[value] == pytest.approx(long - short, rel=1e-9)
+
+
+def test_the_parts_of_all_cells_add_up_to_the_change(runs):
+    for other in ("b", "c"):
+        found = compare.compare(runs["a"], runs[other])
+        parts = found.intervals.select(pl.col("by_cosine").sum(), pl.col("by_lengths").sum()).row(0)
+        assert sum(parts) == pytest.approx(figure(found)["change"], abs=1e-6)
+    # Under another temperature the lengths are the same: nothing of the change is theirs.
+    assert parts[1] == pytest.approx(0, abs=1e-12)
+    assert abs(parts[0]) > 1e-4
+
+
+def test_the_texts_that_moved_most_are_those_that_became_longer(runs):
+    found = compare.compare(runs["a"], runs["b"])
+    a, b = embedded(runs["a"]), embedded(runs["b"])
+    both = sorted(set(a["text_id"]) & set(b["text_id"]))
+    near = [
+        dict(zip(both, mean_cosines(np.stack(t.filter(pl.col("text_id").is_in(both))["embedding"].to_numpy())), strict=True))
+        for t in (a, b)
+    ]
+    first = found.texts.row(0, named=True)
+    assert first["text_id"] == max(both, key=lambda name: abs(near[1][name] - near[0][name]))
+    assert first["nearness_a"] == pytest.approx(near[0][first["text_id"]], rel=1e-9)
+    assert first["nearness_b"] == pytest.approx(near[1][first["text_id"]], rel=1e-9)
+    assert first["edited"]
+    assert first["tokens_b"] > first["tokens_a"]
+    assert first["cosine_to_itself"] < 0.999
+    assert set(found.texts.head(5)["edited"]) == {True}
+
+
+def test_pruned_embeddings_leave_figures_and_say_what_is_not_known(runs):
+    found = compare.compare(runs["a"], runs["d"])
+    assert figure(found)["change"] == pytest.approx(0, abs=1e-9)
+    assert figure(found)["change_same_texts"] is None
+    assert found.texts.is_empty()
+    assert found.intervals.height > 3
+    moved = compare.compare(runs["b"], runs["d"])
+    assert any("not known which texts changed" in line for line in words.sentences(moved))
+
+
+def test_the_command_prints_it_and_leaves_tables(runs, tmp_path, capsys):
+    print_comparison(runs["a"], runs["b"], str(tmp_path / "out"))
+    printed = capsys.readouterr().out
+    assert "texts that moved most" in printed
+    assert "cosine_mean" in printed
+    names = [file.name for file in sorted((tmp_path / "out").iterdir())]
+    assert names == ["compared_figures.parquet", "compared_intervals.parquet", "compared_texts.parquet"]
+
+
+def test_folders_without_an_audit_are_told(runs, tmp_path):
+    with pytest.raises(UsageError, match="holds no finished run"):
+        compare.compare(runs["a"], str(tmp_path))
+
+
+def left(folder, **rows):
+    """A finished audit's figures in a folder: rows of collapse_summary by model."""
+    storage = Storage(str(folder))
+    summary = [summary_row(model, cosine_mean=mean, texts=10) for model, mean in rows.items()]
+    storage.write_table("tables/collapse_summary.parquet", COLLAPSE_SUMMARY.build_rows(summary))
+    cells = [dict.fromkeys(c.name for c in LENGTH_COLLAPSE.columns) | {"schema_version": 1}]
+    storage.write_table("tables/length_collapse.parquet", LENGTH_COLLAPSE.build_rows(cells))
+    models = {model: {"fingerprint": f"of {model}"} for model in rows}
+    storage.write_json("run.json", {"models": models, "config": {"analysis": {"intervals": EDGES}}})
+    return str(folder)
+
+
+def test_runs_without_a_model_in_common_are_told(tmp_path):
+    a, b = left(tmp_path / "a", one=0.1, two=0.2), left(tmp_path / "b", three=0.3)
+    with pytest.raises(UsageError, match=r"have several models and none in common; audit one in both"):
+        compare.compare(a, b)
+
+
+def test_only_audits_are_compared(tmp_path):
+    a, b = left(tmp_path / "a", one=0.1), left(tmp_path / "b", one=0.2)
+    Storage(b).write_json("run.json", Storage(b).read_json("run.json") | {"command": "diagnose"})
+    with pytest.raises(UsageError, match="holds a run of tempscale diagnose; compare takes two audits"):
+        compare.compare(a, b)
+
+
+def test_intervals_of_other_edges_are_not_set_side_by_side(tmp_path):
+    a, b = left(tmp_path / "a", one=0.1), left(tmp_path / "b", one=0.25)
+    record = Storage(b).read_json("run.json")
+    Storage(b).write_json("run.json", record | {"config": {"analysis": {"intervals": [0, 50]}}})
+    found = compare.compare(a, b)
+    assert figure(found)["change"] == pytest.approx(0.15)
+    assert found.intervals.is_empty()
+    assert found.changed == [{"added": None, "removed": None, "edited": None}]
+
+
+def of_texts(contents, width=3):
+    """Texts with embeddings that turn from one to the next."""
+    angles = np.linspace(0, 1, len(contents))
+    vectors = np.zeros((len(contents), width))
+    vectors[:, 0], vectors[:, 1] = np.cos(angles), np.sin(angles)
+    return pl.DataFrame(
+        {"text_id": [f"t{k}" for k in range(len(contents))], "content_sha": contents, "tokens": [8] * len(contents),
+         "embedding": vectors.tolist()}, schema_overrides={"embedding": pl.Array(pl.Float64, width)},
+    )  # fmt: skip
+
+
+def test_too_few_texts_in_common_tell_nothing():
+    two, four = of_texts(list("ab")), of_texts(list("abcd"))
+    assert compare._Shared.of(two, four, EDGES) is None
+    edited = compare._Shared.of(four, of_texts(list("abxy")), EDGES)  # Four ids, of which two texts are as they were.
+    assert edited.same == 2
+    assert edited.figure("cosine_mean", (0, 32)) == {}
+
+
+def test_a_gap_is_told_only_where_both_ends_have_texts_in_common():
+    four = of_texts(list("abcd"))
+    shared = compare._Shared.of(four, four, EDGES)
+    assert shared.figure("collapse_gap", (0, 32)) == {}  # All are of the first interval.
+    assert shared.figure("cosine_mean", (0, 32))["change_same_texts"] == 0
+
+
+def test_embeddings_of_another_width_have_no_cosine_to_themselves():
+    (first, *_) = compare._Shared.of(of_texts(list("abcd")), of_texts(list("abcd"), width=4), EDGES).moved(True)
+    assert first["cosine_to_itself"] is None
+    (first, *_) = compare._Shared.of(of_texts(list("abcd")), of_texts(list("abcd")), EDGES).moved(True)
+    assert first["cosine_to_itself"] == pytest.approx(1)

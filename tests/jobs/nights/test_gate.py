@@ -1,0 +1,292 @@
+"""The gate: thresholds, drift beyond size and noise, what cannot be compared, and how often noise alone fails a night."""
+
+import math
+
+import numpy as np
+import pytest
+from nights_by_hand import errors, summary
+from scipy import stats
+
+from tempscale_jobs.config.nights import FIGURES, SHARES, WITH_ERRORS, Gate, Threshold
+from tempscale_jobs.config.strict import checked
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.nights import gate
+from tempscale_jobs.nights.gate import Baseline
+from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
+from tempscale_jobs.tables.columns import KEY
+
+
+def held_to(**data):
+    return checked(Gate, data)
+
+
+def night(**figures):
+    """A row with every figure null but those given; errors 0 unless given."""
+    row = dict.fromkeys(c.name for c in COLLAPSE_SUMMARY.columns)
+    row |= {"model": "m", "temperature": "1.0", "tau": 1.0, "schema_version": 1, "texts": 1000, "corpus_texts": 1000}
+    return row | figures
+
+
+def judged(gate_, row, baseline=None, label="the night of 2026-11-01"):
+    return gate.judge(gate_, [row], [Baseline(baseline, label)])
+
+
+def only(rows):
+    (row,) = rows
+    return row
+
+
+# ------------------------------------------------------------------------------------------------- reading
+
+
+def test_every_figure_of_the_summary_may_be_named_and_nothing_else():
+    columns = {c.name for c in COLLAPSE_SUMMARY.columns} - {c.name for c in KEY}
+    places = {"gap_shortest", "gap_longest", "gap_texts", "prefix_shortest", "prefix_longest", "prefix_texts"}
+    places.add("socm_freedom")
+    assert set(FIGURES) == {c for c in columns - places if not c.endswith(("_se", "_se_superpopulation"))}
+    for figure in set(WITH_ERRORS) - set(SHARES):
+        assert f"{figure.removesuffix('_mean')}_se_superpopulation" in columns
+    assert set(SHARES.values()) <= columns
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "holds"),
+    [
+        ("collapse_gap <= 0.15", 0.15, True),
+        ("collapse_gap<=.15", 0.1500001, False),
+        ("collapse_gap < 0.15", 0.15, False),
+        ("texts >= 1e3", 1000, True),
+        ("texts > 1000", 1000, False),
+        ("prefix_gap >= -0.01", -0.02, False),
+    ],
+)
+def test_a_threshold_is_read_and_held_to(text, value, holds):
+    assert Threshold.read(text).holds(value) is holds
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"thresholds": ["collapse_gap"]}, "'collapse_gap' is not of the form FIGURE <= NUMBER"),
+        ({"thresholds": ["colapse_gap <= 0.1"]}, "'colapse_gap <= 0.1' names no figure of collapse_summary"),
+        ({"thresholds": ["collapse_gap == 0.1"]}, "is not of the form"),
+        ({"thresholds": ["collapse_gap <= 0.1", "collapse_gap<=.1"]}, "stands there twice"),
+        ({"drift": {"effective_rank": 1.0}}, "hold it to a threshold instead"),
+        ({"drift": {"nonsense": 1.0}}, "'nonsense' is no figure whose noise is known"),
+        ({"drift": {"cosine_mean": -0.1}}, "the size of a change is 0 or more"),
+        ({"false_alarms": 0.0}, "false_alarms = 0.0"),
+        ({"webhook_env": "https://hooks.example/secret"}, "webhook_env"),
+        ({"temperatures": [3.0]}, "temperatures"),
+    ],
+)
+def test_what_cannot_be_held_to_is_told_in_a_sentence(data, says):
+    with pytest.raises(UsageError) as error:
+        held_to(**data)
+    assert says in str(error.value)
+
+
+def test_a_webhook_address_given_as_a_name_is_echoed_nowhere():
+    with pytest.raises(UsageError) as error:
+        held_to(webhook_env="https://hooks.example/T0/SECRET")
+    assert "SECRET" not in str(error.value)
+
+
+# ---------------------------------------------------------------------------------------------- thresholds
+
+
+def test_a_threshold_over_every_text_has_no_noise():
+    row = night(collapse_gap=0.16, collapse_gap_se=0.0, collapse_gap_se_superpopulation=0.05, gap_texts=100)
+    found = only(judged(held_to(thresholds=["collapse_gap <= 0.15"]), row))
+    assert (found["verdict"], found["noise"]) == ("failed", 0)
+    assert found["reason"] == "collapse_gap of m at 1.0 is 0.16 and should be <= 0.15"
+
+
+def test_a_threshold_on_a_sample_fails_only_beyond_the_samples_noise():
+    ask = held_to(thresholds=["collapse_gap <= 0.15"])
+    row = night(collapse_gap=0.16, collapse_gap_se=0.01, collapse_gap_se_superpopulation=0.05, gap_texts=51)
+    found = only(judged(ask, row))
+    # One check, one side, 1 %: t with 50 degrees of freedom.
+    assert found["noise"] == pytest.approx(0.01 * stats.t.ppf(0.99, 50), rel=1e-12)
+    assert found["verdict"] == "held"
+    assert "missed by 0.01, no more than its noise of 0.024" in found["reason"]
+    assert only(judged(ask, row | {"collapse_gap": 0.175}))["verdict"] == "failed"
+
+
+def test_a_share_has_the_noise_of_a_binomial_and_none_where_every_text_was_used():
+    ask = held_to(thresholds=["truncated_share <= 0.05"])
+    whole = only(judged(ask, night(truncated_share=0.0501)))
+    assert (whole["verdict"], whole["noise"]) == ("failed", 0)
+    sample = only(judged(ask, night(truncated_share=0.0501, texts=1000, corpus_texts=4000)))
+    expected = stats.t.ppf(0.99, 999) * math.sqrt(0.0501 * 0.9499 / 1000) * math.sqrt(0.75)
+    assert sample["noise"] == pytest.approx(expected, rel=1e-12)
+    assert sample["verdict"] == "held"
+
+
+def test_a_figure_that_was_not_measured_does_not_hold():
+    found = judged(held_to(thresholds=["socm_mean <= 0.2"]), night())
+    assert only(found)["verdict"] == "not measured"
+    verdict, failed = gate.verdict(found)
+    assert verdict == "failed"
+    assert failed == ["socm_mean of m at 1.0 was not measured, so that it cannot hold"]
+
+
+def test_a_gate_may_hold_for_some_temperatures_only():
+    rows = [night(texts=5), night(texts=5, temperature="0.8", tau=0.8)]
+    none = [Baseline(None, "")] * 2
+    both = gate.judge(held_to(thresholds=["texts >= 10"]), rows, none)
+    one = gate.judge(held_to(thresholds=["texts >= 10"], temperatures=[0.8]), rows, none)
+    assert [row["temperature"] for row in both] == ["1.0", "0.8"]
+    assert [row["temperature"] for row in one] == ["0.8"]
+
+
+def test_nothing_to_hold_to_is_no_verdict():
+    assert gate.verdict(judged(held_to(), night(), night())) == ("none", [])
+
+
+# ------------------------------------------------------------------------------------------------ drift
+
+
+def moved(by, size=0.02, error=0.001, texts=100):
+    figures = {"cosine_se": 0.0, "cosine_se_superpopulation": error, "texts": texts}
+    ask = held_to(baseline="latest", drift={"cosine_mean": size})
+    return only(judged(ask, night(cosine_mean=0.3 + by, **figures), night(cosine_mean=0.3, **figures)))
+
+
+def test_a_drift_counts_beyond_its_size_and_its_noise_both_ways():
+    assert moved(0.0)["verdict"] == "held"
+    assert moved(0.019)["verdict"] == "held"
+    for by in (0.021, -0.021):
+        found = moved(by)
+        assert found["verdict"] == "failed"
+        assert found["change"] == pytest.approx(by)
+    large_error = moved(0.021, error=0.01)
+    assert large_error["noise"] == pytest.approx(stats.t.ppf(0.995, 99) * 0.01 * math.sqrt(2), rel=1e-12)
+    assert large_error["verdict"] == "held"
+    assert "no more than its noise" in large_error["reason"]
+    assert moved(0.1, error=0.01)["verdict"] == "failed"
+
+
+def test_the_reason_is_a_sentence():
+    assert moved(0.05)["reason"] == (
+        "cosine_mean of m at 1.0 rose by 0.05, from 0.3 in the night of 2026-11-01 to 0.35: more than 0.02 and more than "
+        "its noise of 0.00371"
+    )
+
+
+def test_many_checks_share_the_false_alarms():
+    figures = {"cosine_mean": 0.3, "cosine_se_superpopulation": 0.01, "socm_mean": 0.1, "socm_texts": 1000}
+    row = night(**figures, socm_se_superpopulation=0.01)
+    rows = judged(held_to(baseline="latest", drift={"cosine_mean": 0.0, "socm_mean": 0.0}), row, row)
+    assert [r["noise"] for r in rows] == pytest.approx([stats.t.ppf(1 - 0.01 / 4, 999) * 0.01 * math.sqrt(2)] * 2)
+
+
+def test_what_cannot_be_compared_is_no_drift_and_says_why():
+    ask = held_to(baseline="latest", drift={"collapse_gap": 0.0, "prefix_gap": 0.0, "socm_mean": 0.0})
+    ends = {"gap_shortest": 0, "gap_longest": 400, "prefix_shortest": 32, "prefix_longest": 256}
+    sized = {"gap_texts": 50, "prefix_texts": 50, "socm_texts": 50}
+    figures = dict.fromkeys(("collapse_gap", "prefix_gap", "socm_mean"), 0.1)
+    error = {f"{name}_se_superpopulation": 0.001 for name in ("collapse_gap", "prefix_gap", "socm")}
+    before = night(**ends, **sized, **figures, **error)
+    after = before | {"gap_longest": 500, "collapse_gap": 0.9, "socm_se_superpopulation": None, "socm_mean": 0.9}
+    gap, prefix, socm = judged(ask, after, before)
+    assert gap["verdict"] == "not comparable"
+    assert "gap longest was 400 tokens and is 500" in gap["reason"]
+    assert prefix["verdict"] == "held"
+    assert socm["verdict"] == "not comparable"
+    assert "too few texts" in socm["reason"]
+    assert gate.verdict([gap, prefix, socm]) == ("passed", [])
+
+
+def test_a_figure_that_was_there_and_is_no_longer_fails():
+    ask = held_to(baseline="latest", drift={"prefix_gap": 0.02})
+    gone = only(judged(ask, night(), night(prefix_gap=0.1, prefix_gap_se_superpopulation=0.01)))
+    assert gone["verdict"] == "not measured"
+    assert "it was 0.1 in the night of 2026-11-01" in gone["reason"]
+    new = only(judged(ask, night(prefix_gap=0.1, prefix_gap_se_superpopulation=0.01), night()))
+    assert new["verdict"] == "not comparable"
+
+
+def test_what_is_no_number_was_not_measured():
+    nan = float("nan")
+    assert only(judged(held_to(thresholds=["effective_rank <= 5"]), night(effective_rank=nan)))["verdict"] == "not measured"
+    ask = held_to(baseline="latest", drift={"cosine_mean": 0.0})
+    before = night(cosine_mean=0.3, cosine_se_superpopulation=0.1)
+    assert only(judged(ask, before | {"cosine_mean": nan}, before))["verdict"] == "not measured"
+
+
+def test_a_sample_drawn_by_interval_has_the_freedom_of_its_intervals():
+    ask = held_to(thresholds=["socm_mean <= 0.2"])
+    row = night(socm_mean=0.21, socm_se=0.01, socm_se_superpopulation=0.01, socm_texts=1000, socm_freedom=7.6)
+    assert only(judged(ask, row))["noise"] == pytest.approx(0.01 * stats.t.ppf(0.99, 7), rel=1e-12)
+
+
+def test_satterthwaites_freedom_by_hand():
+    from tempscale_jobs.audit.summary import Sampled, _freedom
+
+    one, two = np.array([1.0, 2.0, 3.0]), np.array([0.0, 4.0, 0.0, 4.0])
+    # Variances of the means: 1/3 with 2 degrees of freedom, 16/3/4 with 3.
+    expected = (1 / 3 + 4 / 3) ** 2 / ((1 / 3) ** 2 / 2 + (4 / 3) ** 2 / 3)
+    assert _freedom(Sampled([one, two], True, 1.0)) == pytest.approx(expected, rel=1e-12)
+    assert _freedom(Sampled([two], True, 1.0)) == pytest.approx(3, rel=1e-12)
+    assert _freedom(Sampled([two, one[:2]], True, 1.0)) is None
+
+
+def test_a_share_that_was_nothing_may_become_something():
+    ask = held_to(baseline="latest", drift={"truncated_share": 0.0})
+    found = only(judged(ask, night(truncated_share=0.004), night(truncated_share=0.0)))
+    # As if both were one share of 0.002, of 1,000 texts each.
+    expected = stats.t.ppf(0.995, 999) * math.sqrt(2 * 0.002 * 0.998 / 1000)
+    assert found["noise"] == pytest.approx(expected, rel=1e-12)
+    assert found["verdict"] == "held"
+    assert only(judged(ask, night(truncated_share=0.02), night(truncated_share=0.0)))["verdict"] == "failed"
+
+
+# ---------------------------------------------------------------------------------------- false alarms
+
+
+def population(seed, texts=4000, dim=12):
+    """Unit vectors round a few topics, longer ones nearer to a common direction; lengths; which were cut."""
+    random = np.random.default_rng(seed)
+    tokens = random.integers(5, 160, texts)
+    vectors = random.normal(size=(5, dim))[random.integers(0, 5, texts)] * 0.7 + random.normal(size=(texts, dim))
+    vectors += (tokens / 160)[:, None] * random.normal(size=dim)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True), tokens, random.random(texts) < 0.06
+
+
+def drawn(everything, random, texts=400):
+    """The summary of a corpus drawn from the population, with two further figures of the same kinds of error."""
+    vectors, tokens, truncated = everything
+    chosen = random.integers(0, len(vectors), texts)
+    row = summary(vectors[chosen], tokens[chosen], truncated=truncated[chosen])
+    sample = chosen[:60]
+    socm = summary(vectors[sample][:, ::-1], tokens[sample])
+    row |= {"socm_mean": socm["cosine_mean"], "socm_texts": 60}
+    return row | errors("socm", socm["cosine_se_superpopulation"], 60, 60)
+
+
+def test_of_quiet_nights_no_more_fail_than_is_stated():
+    """Sizes are 0, so that noise alone decides; 0.01 of the nights may fail, over four checks together."""
+    everything, nights, failed = population(1), 3000, 0
+    figures = ("cosine_mean", "collapse_gap", "socm_mean", "truncated_share")
+    ask = held_to(baseline="latest", drift=dict.fromkeys(figures, 0.0))
+    for seed in range(nights):
+        random = np.random.default_rng(seed)
+        rows = judged(ask, drawn(everything, random), drawn(everything, random))
+        assert len(rows) == 4
+        assert not {row["verdict"] for row in rows} - {"held", "failed"}
+        failed += gate.verdict(rows)[0] == "failed"
+    assert stats.binomtest(failed, nights, 0.01, alternative="greater").pvalue > 0.001, f"{failed} of {nights}"
+    # And it is not deaf: at the same noise four times as many may fail at 4 %, and some do at 1 %.
+    assert failed > 0
+
+
+def test_a_real_change_of_a_few_errors_is_seen():
+    everything = population(2)
+    vectors, tokens, truncated = everything
+    shifted = vectors + 0.35 * vectors.mean(0) / np.linalg.norm(vectors.mean(0))
+    shifted /= np.linalg.norm(shifted, axis=1, keepdims=True)
+    ask = held_to(baseline="latest", drift={"cosine_mean": 0.01, "collapse_gap": 0.05})
+    random = np.random.default_rng(3)
+    rows = judged(ask, drawn((shifted, tokens, truncated), random), drawn(everything, random))
+    assert gate.verdict(rows)[0] == "failed"
+    assert rows[0]["verdict"] == "failed"

@@ -1,0 +1,110 @@
+"""Telling of a verdict: a webhook that gets what it should, that may fail, and whose address is told nowhere."""
+
+import http.server
+import json
+import threading
+
+import pytest
+
+from tempscale_jobs.config.nights import Gate
+from tempscale_jobs.config.strict import checked
+from tempscale_jobs.nights import notify
+
+SECRET = "T0P-S3CR3T"
+
+
+def record(*failed):
+    verdict = "failed" if failed else "passed"
+    return {"night": "2026-11-22", "gate": {"verdict": verdict, "failed": [*failed], "checks": 3, "not_compared": []}}
+
+
+@pytest.fixture
+def webhook(monkeypatch):
+    """A server that keeps what is posted to it; its answer may be set."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        answer, got = 200, []
+
+        def do_POST(self):
+            self.got.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            self.send_response(self.answer)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    Handler.got = []
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("TEMPSCALE_WEBHOOK", f"http://127.0.0.1:{server.server_port}/{SECRET}")
+    yield Handler
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_failure_is_posted_as_slack_reads_it(webhook):
+    told = notify.post_verdict(Gate(), record("cosine_mean rose <by> 0.1 & more"), "nights/2026-11-22")
+    assert told == "the webhook: 200"
+    ((path, body),) = webhook.got
+    assert path == f"/{SECRET}"
+    assert body == {
+        "text": ":x: tempscale, night of 2026-11-22: the gate failed\n• cosine_mean rose &lt;by&gt; 0.1 &amp; more\n"
+        "report: nights/2026-11-22/report.html"
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "failed", "posts"),
+    [("failures", (), 0), ("failures", ("x",), 1), ("always", (), 1), ("always", ("x",), 1), ("never", ("x",), 0)],
+)
+def test_only_what_is_asked_for_is_posted(webhook, asked, failed, posts):
+    notify.post_verdict(checked(Gate, {"notify": asked}), record(*failed), "out")
+    assert len(webhook.got) == posts
+
+
+@pytest.mark.parametrize(("code", "said"), [(3, "incomplete"), (2, "not run")])
+def test_a_night_without_a_verdict_is_posted_where_it_is_held_to_something(webhook, code, said):
+    held = checked(Gate, {"thresholds": ["texts >= 1"]})
+    notify.post_unfinished(held, "2026-11-22", "s3://user:password@b/out", "the disk is full", code)
+    notify.post_unfinished(Gate(), "2026-11-22", "out", "the disk is full", code)
+    ((_, body),) = webhook.got
+    assert body["text"].startswith(f":warning: tempscale, night of 2026-11-22: {said}\n• the disk is full")
+    assert "password" not in body["text"]
+
+
+def test_many_reasons_are_cut_and_counted(webhook):
+    notify.post_verdict(Gate(), record(*(f"reason {k}" for k in range(25))), "out")
+    ((_, body),) = webhook.got
+    assert body["text"].count("• reason") == 10
+    assert "• and 15 more" in body["text"]
+
+
+def test_a_webhook_that_fails_costs_nothing_and_its_address_is_not_told(webhook, monkeypatch):
+    monkeypatch.setattr(notify, "_PAUSES", (0.0, 0.0))
+    webhook.answer = 404
+    told = [notify.post_verdict(Gate(), record("x"), "out")]
+    for address in (f"http://127.0.0.1:9/{SECRET}", f"ftp://{SECRET}", f"http://[{SECRET}", f"https://{SECRET}.invalid/"):
+        monkeypatch.setenv("TEMPSCALE_WEBHOOK", address)
+        told.append(notify.post_verdict(Gate(), record("x"), "out"))
+    monkeypatch.delenv("TEMPSCALE_WEBHOOK")
+    told.append(notify.post_verdict(Gate(), record("x"), "out"))
+    assert told[0] == "nobody: the webhook of TEMPSCALE_WEBHOOK answered 404"
+    assert told[-1] == "nobody: TEMPSCALE_WEBHOOK is not set"
+    assert all(line.startswith("nobody: ") for line in told)
+    assert SECRET not in " ".join(told)
+
+
+def test_github_shows_an_error_a_failed_check():
+    assert notify.github_lines(record("100 % of\nit", "two")) == [
+        "::error title=tempscale gate::100 %25 of%0Ait", "::error title=tempscale gate::two",
+    ]  # fmt: skip
+    assert notify.github_lines(record()) == ["::notice title=tempscale::the gate held: 3 checks"]
+
+
+def test_a_webhook_that_is_busy_is_asked_again_and_one_that_refuses_is_not(webhook, monkeypatch):
+    monkeypatch.setattr(notify, "_PAUSES", (0.0, 0.0))
+    for answer, times in ((503, 3), (429, 3), (403, 1)):
+        webhook.got.clear()
+        webhook.answer = answer
+        assert notify.post_verdict(Gate(), record("x"), "out").endswith(f"answered {answer}")
+        assert len(webhook.got) == times

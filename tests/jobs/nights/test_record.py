@@ -1,0 +1,349 @@
+"""The record of nights: parts that do not disturb one another, which night is the baseline, acceptance, pruning, drawing."""
+
+import json
+import threading
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from nights_by_hand import summary
+
+from tempscale_jobs.cli import records
+from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.nights import charts
+from tempscale_jobs.nights import record as history
+from tempscale_jobs.nights.night import PRUNED, Night, _changed_texts, changed_texts, prune_record, pruned
+from tempscale_jobs.runs.folder import GIVEN, Run
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
+from tempscale_jobs.tables.nights import HISTORY
+
+MEASURED = '{"max_length": 512}'
+
+
+def row(night, gate="passed", model="aaaa", run=None, name="", **more):
+    random = np.random.default_rng(7)
+    vectors = random.normal(size=(80, 8))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    figures = summary(vectors, random.integers(5, 150, 80), model=f"model-{model}")
+    run = run or f"run{night[-2:]}"
+    return (
+        figures
+        | {"run": run, "night": night, "name": name, "folder": night, "tempscale": "0", "corpus": "corpus.parquet"}
+        | {"started": f"{night}T02:15:00+00:00", "finished": f"{night}T02:20:00+00:00"}
+        | {"corpus_fingerprint": "c", "model_fingerprint": model}
+        | {"measured": MEASURED, "texts_added": 3, "texts_removed": 2, "texts_edited": 1, "gate": gate, "gate_reason": ""}
+        | more
+    )
+
+
+def recorded(folder, *rows):
+    storage = Storage(str(folder / "history"))
+    for one in rows:
+        history.add(storage, [one])
+    return storage
+
+
+def baseline(storage, tonight):
+    (found,) = history.latest(history.load(storage), [tonight])
+    return found
+
+
+def test_each_run_is_a_part_of_its_own_and_one_scan_reads_them_all(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-02"), row("2026-11-01"))
+    assert storage.names() == ["part-20261101T021500-run01.parquet", "part-20261102T021500-run02.parquet"]
+    found = pl.read_parquet(tmp_path / "history" / "*.parquet")
+    assert found.columns == [c.name for c in HISTORY.columns]
+    assert history.load(storage)["night"].to_list() == ["2026-11-01", "2026-11-02"]
+
+
+def test_writing_a_run_again_changes_nothing_and_many_write_at_once(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01"))
+    before = storage.read(storage.names()[0])
+    history.add(storage, [row("2026-11-01")])
+    assert storage.read(storage.names()[0]) == before
+    every = [row(f"2026-10-{day:02d}") for day in range(1, 29)]
+    threads = [threading.Thread(target=history.add, args=(storage, [one])) for one in every]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert history.load(storage)["night"].to_list() == [*(one["night"] for one in every), "2026-11-01"]
+
+
+def test_of_runs_that_replaced_one_another_the_last_counts(tmp_path):
+    first = row("2026-11-01", "failed")
+    again = row("2026-11-01", "passed", run="again", started="2026-11-01T09:00:00+00:00")
+    found = history.load(recorded(tmp_path, first, again))
+    assert found["run"].to_list() == ["again"]
+
+
+def test_the_first_night_has_no_baseline_and_says_so(tmp_path):
+    found = baseline(recorded(tmp_path), row("2026-11-01"))
+    assert found.row is None
+    assert "it is the first night" in found.label
+
+
+def test_latest_is_the_last_night_that_passed(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02"), row("2026-11-03", "failed"))
+    found = baseline(storage, row("2026-11-04"))
+    assert found.row["night"] == "2026-11-02"
+    assert found.label == "the night of 2026-11-02 (run run02)"
+    # Neither a later night nor the run itself.
+    assert baseline(storage, row("2026-11-02")).row["night"] == "2026-11-01"
+
+
+def test_in_one_undated_folder_each_night_is_kept_and_a_run_is_never_held_to_what_it_replaced(tmp_path):
+    monday, tuesday = (row(f"2026-11-0{day}", gate, folder=".") for day, gate in ((2, "passed"), (3, "failed")))
+    storage = recorded(tmp_path, monday, tuesday)
+    assert history.load(storage)["run"].to_list() == ["run02", "run03"]
+    assert baseline(storage, tuesday).row["night"] == "2026-11-02"  # Asked again, it is judged as before.
+    assert baseline(storage, row("2026-11-04", folder=".")).row["night"] == "2026-11-02"
+    again = row("2026-11-02", run="again", folder=".", started="2026-11-02T09:00:00+00:00")
+    assert baseline(storage, again).row is None
+
+
+def test_a_night_that_was_held_to_nothing_has_not_passed(tmp_path):
+    found = baseline(recorded(tmp_path, row("2026-11-01", "none")), row("2026-11-02"))
+    assert found.row is None
+    assert found.label == "no earlier night passed or was accepted; the last one, 2026-11-01, was held to nothing"
+
+
+def test_a_failed_night_that_is_accepted_is_the_baseline_from_then_on(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02", "failed"))
+    assert baseline(storage, row("2026-11-03")).row["night"] == "2026-11-01"
+    assert history.accept(storage, "2026-11-02")["run"] == "run02"
+    assert baseline(storage, row("2026-11-03")).row["night"] == "2026-11-02"
+    assert json.loads((tmp_path / "history" / "accepted" / "run02.json").read_text())["night"] == "2026-11-02"
+
+
+@pytest.mark.parametrize("which", ["2026-11-02", "run02", "nights/2026-11-02/", "/srv/nights/2026-11-02"])
+def test_a_run_is_accepted_by_its_night_id_or_folder(tmp_path, which):
+    storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02", "failed"))
+    assert history.accept(storage, which)["night"] == "2026-11-02"
+
+
+def test_accepting_what_is_not_there_or_is_several_is_an_error(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01", name="a"), row("2026-11-01", name="b", run="other", folder="b/1"))
+    with pytest.raises(UsageError, match=r"'2026-12-24' is no run of the record .* it holds 2026-11-01 to 2026-11-01"):
+        history.accept(storage, "2026-12-24")
+    with pytest.raises(UsageError, match="names 2 runs; give the id of one: other, run01"):
+        history.accept(storage, "2026-11-01")
+    assert not (tmp_path / "history" / "accepted").exists()
+
+
+def test_a_model_switch_is_not_comparable_and_never_drift(tmp_path):
+    found = baseline(recorded(tmp_path, row("2026-11-01")), row("2026-11-02", model="bbbb"))
+    assert found.row is None
+    assert found.label == "the model is another than on 2026-11-01 (model-aaaa), which is no drift"
+
+
+def test_back_at_an_old_model_its_own_last_night_is_the_baseline(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02", model="bbbb"))
+    assert baseline(storage, row("2026-11-03")).row["night"] == "2026-11-01"
+
+
+def test_nights_that_were_measured_otherwise_are_not_compared(tmp_path):
+    found = baseline(recorded(tmp_path, row("2026-11-01")), row("2026-11-02", measured='{"max_length": 256}'))
+    assert found.row is None
+    assert found.label == "it is measured otherwise than on 2026-11-01: max_length was 512 and is 256"
+
+
+def test_names_tell_apart_what_shares_a_record(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01", name="news"), row("2026-11-02", name="law"))
+    assert baseline(storage, row("2026-11-03", name="news")).row["night"] == "2026-11-01"
+    assert baseline(storage, row("2026-11-03", name="code")).row is None
+
+
+def night_folder(tmp_path, night, run):
+    storage = Storage(str(tmp_path / night))
+    storage.write_json("run.json", {"run": run})
+    embeddings = ("texts/model=m/part.parquet", "factors/f.parquet", "neighbours/n.parquet")
+    for name in (*embeddings, "tables/t.parquet", "report.html"):
+        storage.write(name, b"x")
+    return storage
+
+
+def test_pruning_keeps_tables_reports_and_the_last_nights(tmp_path):
+    every = [f"2026-11-{day:02d}" for day in range(1, 6)]
+    folders = {night: night_folder(tmp_path, night, f"run{night[-2:]}") for night in every}
+    record = recorded(tmp_path, *map(row, every))
+    assert prune_record(record, None, 2) == every[:3]
+    for night, folder in folders.items():
+        assert folder.exists("texts") == folder.exists("factors") == folder.exists("neighbours") == (night in every[3:])
+        assert folder.exists("tables/t.parquet")
+        assert folder.exists("report.html")
+    assert prune_record(record, None, 2) == []
+
+
+def test_nights_are_kept_not_folders_and_the_running_one_is_spared(tmp_path):
+    every = [(f"2026-11-0{day}", which) for day in (1, 2, 3) for which in "ab"]
+    folders = {f"{night}-{which}": night_folder(tmp_path, f"{night}-{which}", f"{night}{which}") for night, which in every}
+    rows = [row(night, run=f"{night}{which}", folder=f"{night}-{which}") for night, which in every]
+    record = recorded(tmp_path, *(one | {"started": f"{one['night']}T0{k}:00:00"} for k, one in enumerate(rows)))
+    assert prune_record(record, None, 2, "2026-11-01-b") == ["2026-11-01-a"]
+    assert [name for name, folder in folders.items() if not folder.exists("texts")] == ["2026-11-01-a"]
+
+
+def test_pruning_touches_no_other_run_and_nothing_outside_the_nights(tmp_path):
+    inside = tmp_path / "nights"
+    replaced = night_folder(inside, "2026-11-01", "somebody elses")
+    outside = night_folder(tmp_path, "elsewhere", "run02")
+    record = recorded(inside, row("2026-11-01"), row("2026-11-02", folder=outside.root), row("2026-11-03"))
+    assert prune_record(record, None, 1) == []
+    assert replaced.exists("texts")
+    assert outside.exists("texts")
+
+
+def test_nights_of_one_name_are_pruned_without_those_of_another(tmp_path):
+    every = [(f"2026-11-0{day}", name) for day in (1, 2) for name in ("law", "news")]
+    folders = {f"{name}-{night}": night_folder(tmp_path, f"{name}-{night}", f"{name}{night}") for night, name in every}
+    rows = [row(night, name=name, run=f"{name}{night}", folder=f"{name}-{night}") for night, name in every]
+    record = recorded(tmp_path, *rows)
+    assert prune_record(record, "news", 1) == ["news-2026-11-01"]
+    assert [name for name, folder in folders.items() if not folder.exists("texts")] == ["news-2026-11-01"]
+    assert prune_record(record, None, 1) == ["law-2026-11-01"]
+
+
+def tonight(tmp_path, night="2026-11-03"):
+    """A run of a night beside the record."""
+    out = str(tmp_path / night)
+    settings = {"out": out, "night": night, "corpus": {"source": "x"}, "record": {"history": str(tmp_path / "history")}}
+    return Night.of(Run(Storage(out), [GIVEN], [], night), resolve(settings))
+
+
+def test_what_pruning_came_to_is_told_and_its_failure_costs_no_night(tmp_path, monkeypatch):
+    every = [f"2026-11-{day:02d}" for day in range(1, 4)]
+    folders = [night_folder(tmp_path, night, f"run{night[-2:]}") for night in every]
+    recorded(tmp_path, *map(row, every))
+    assert pruned(tonight(tmp_path), 2) == "the embeddings of 1 old night removed"
+    assert [folder.exists("texts") for folder in folders] == [False, True, True]
+    assert pruned(tonight(tmp_path), 2) == "the embeddings of 0 old nights removed"
+    assert folders[0].read_json(PRUNED)["removed"] == ["texts", "factors", "neighbours", "queries"]
+
+    def refused(self, name):
+        raise PermissionError(13, f"Permission denied\nby {self.root}")
+
+    monkeypatch.setattr(Storage, "remove", refused)
+    assert pruned(tonight(tmp_path), 1) == "old nights keep their embeddings: [Errno 13] Permission denied"
+    assert [folder.exists("texts") for folder in folders] == [False, True, True]
+
+
+def texts_of(folder, contents, model="m"):
+    """Leave the texts of a run: digests of their contents by id, in parts of two."""
+    ids = list(contents)
+    for part, first in enumerate(range(0, len(ids), 2)):
+        some = ids[first : first + 2]
+        table = pa.table({"text_id": some, "content_sha": [contents[text_id] for text_id in some]})
+        folder.write_table(f"texts/model={model}/temperature=1.0/part-{part}.parquet", table)
+
+
+def test_texts_are_compared_with_those_of_the_night_before_unless_they_are_gone(tmp_path):
+    recorded(tmp_path, row("2026-11-01"), row("2026-11-02"))
+    now, before = tonight(tmp_path), Storage(str(tmp_path / "2026-11-02"))
+    this = {"run": "run03", "night": "2026-11-03"}
+    before.write_json("run.json", {"run": "run02"})
+    unknown = dict.fromkeys(("texts_added", "texts_removed", "texts_edited"))
+    texts_of(now.run.storage, {"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"})
+    assert _changed_texts(now, this) == unknown  # The night before was pruned.
+    texts_of(before, {"b": "2", "c": "0", "x": "9"})
+    texts_of(before, {"b": "2"}, "n")  # Another model's, of the same texts but for those it rejected.
+    assert changed_texts(now, this) == {"texts_added": 3, "texts_removed": 1, "texts_edited": 1}
+    now.run.storage.remove("texts")
+    assert _changed_texts(now, this) == unknown
+    texts_of(now.run.storage, {"a": "1"})
+    before.write("run.json", b"{")
+    with pytest.raises(ValueError, match="Expecting"):
+        _changed_texts(now, this)
+    assert changed_texts(now, this) == unknown  # Damaged, it costs no more than this.
+
+
+def measured_by(max_length, **analysis):
+    given = {"corpus": {"max_characters": 100}, "embedding": {"long": "truncate", "precision": "float32"}}
+    return given | {"analysis": {"intervals": [0, 32], "neighbours": 3} | analysis}, max_length
+
+
+def audit_folder(tmp_path, without):
+    """A finished run at τ = 1, by a version that lacks some columns."""
+    storage, settings = Storage(str(tmp_path / "audit")), measured_by(512)
+    table = COLLAPSE_SUMMARY.build_rows([{c.name: row("2026-11-01")[c.name] for c in COLLAPSE_SUMMARY.columns}])
+    storage.write_table("tables/collapse_summary.parquet", table.drop_columns(without))
+    model = {"fingerprint": "aaaa", "max_length": settings[1]}
+    storage.write_json("run.json", {"run": "run01", "config": settings[0], "models": {"model-aaaa": model}})
+    return storage
+
+
+def test_a_finished_audit_is_the_baseline_of_what_is_measured_alike(tmp_path):
+    storage = audit_folder(tmp_path, without=["prefix_gap"])
+    alike, longer = (history.measured(*measured_by(length)) for length in (512, 256))
+    other = history.measured(*measured_by(512, neighbours=10))
+    nights_rows = [
+        row("2026-11-02", measured=alike), row("2026-11-02", measured=longer), row("2026-11-02", measured=other),
+        row("2026-11-02", model="bbbb", measured=alike), row("2026-11-02", measured=alike) | {"temperature": "0.8"},
+    ]  # fmt: skip
+    same, *others = history.of_run(storage.root, nights_rows)
+    assert same.label == f"the run {storage.root}"
+    assert same.row["cosine_mean"] == row("2026-11-01")["cosine_mean"]
+    assert same.row["prefix_gap"] is None  # The older version did not have it.
+    assert [found.row for found in others] == [None] * 4
+    assert [found.label for found in others] == [
+        "it is measured otherwise than the baseline: max_length was 512 and is 256",
+        "it is measured otherwise than the baseline: neighbours was 3 and is 10",
+        f"the model is another than in the baseline run {storage.root}",
+        f"this temperature was not measured in the baseline run {storage.root}",
+    ]
+
+
+def test_a_run_of_another_command_is_no_baseline(tmp_path):
+    storage = Storage(str(tmp_path / "pairs"))
+    for record, told in (({"command": "pairs"}, "pairs"), ({}, "another command")):
+        storage.write_json("run.json", record)
+        with pytest.raises(UsageError) as caught:
+            history.of_run(storage.root, [])
+        assert str(caught.value) == f"--baseline '{storage.root}' is a run of tempscale {told}; give an audit's"
+
+
+def test_a_run_without_figures_leaves_no_part(tmp_path):
+    storage = recorded(tmp_path)
+    history.add(storage, [])
+    assert history.part([]) is None
+    assert storage.names() == []
+
+
+def test_the_record_is_printed_and_drawn(tmp_path, capsys):
+    recorded(
+        tmp_path, row("2026-11-01"), row("2026-11-02", "failed", gate_reason="<b>cosine</b> rose"),
+        row("2026-11-03", model="b2"),
+    )  # fmt: skip
+    records.history(str(tmp_path))
+    printed = capsys.readouterr().out
+    assert [line.split()[0] for line in printed.splitlines() if line.strip().startswith("2026")] == [
+        "2026-11-01", "2026-11-02", "2026-11-03",
+    ]  # fmt: skip
+    assert "failed" in printed
+    page = (tmp_path / "history" / "history.html").read_text()
+    assert "From 2026-11-03 on the model is model-b2" in page
+    assert "&lt;b&gt;cosine&lt;/b&gt; rose" in page
+    assert "<b>cosine" not in page
+
+
+def test_each_night_of_the_charts_has_its_error_and_its_state(tmp_path):
+    record = history.load(recorded(tmp_path, row("2026-11-01"), row("2026-11-02", "failed"), row("2026-11-03", model="b2")))
+    chart = charts.chart(record, "cosine_mean", "mean cosine").to_dict()
+    points = chart["layer"][0]["data"]["values"] if "data" in chart["layer"][0] else chart["data"]["values"]
+    first = record.row(0, named=True)
+    assert [p["state"] for p in points] == ["passed", "failed", "passed"]
+    assert points[0]["high"] - points[0]["value"] == pytest.approx(1.96 * first["cosine_se_superpopulation"])
+    assert chart["layer"][3]["data"]["values"] == [{"night": "2026-11-03", "model": "model-b2"}]
+
+
+def test_two_models_a_night_are_no_switch(tmp_path):
+    both = [row(night, model=model, run=f"{night}{model}") for night in ("2026-11-01", "2026-11-02") for model in ("a", "b")]
+    assert charts.switches(history.load(recorded(tmp_path, *both))) == []
+
+
+def test_a_folder_without_a_record_is_told(tmp_path):
+    with pytest.raises(UsageError, match="holds no record of nights"):
+        history.open_record(str(tmp_path))

@@ -1,0 +1,114 @@
+"""The run folder: what a mistake, a kill at the last moment or an odd --out may cost. Nothing."""
+
+import json
+import shutil
+
+import pytest
+from rich.console import Console
+
+from tempscale_jobs.audit.run import audit
+from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs import folder, provenance
+from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.runs.storage import Storage
+
+
+def resolved(out, source="docstrings:pyarrow", **embedding):
+    return resolve({"out": str(out), "corpus": {"source": str(source)}, "embedding": embedding})
+
+
+@pytest.fixture
+def journal():
+    journal = Journal(Console(stderr=True, quiet=True))
+    yield journal
+    journal.close()
+
+
+def finished(out, data):
+    """A folder as a finished run leaves it, as far as `begin` looks."""
+    run = folder.begin(data)
+    folder.complete(run, {"corpus": {}})
+    (out / "tables").mkdir()
+    (out / "tables" / "kept.parquet").write_bytes(b"kept")
+
+
+def test_starting_over_with_a_mistake_costs_nothing(tmp_path, minilm, journal):
+    out, empty = tmp_path / "run", tmp_path / "empty.jsonl"
+    empty.write_text("")
+    finished(out, resolved(out))
+    for source in (tmp_path / "typo.parquet", empty):
+        with pytest.raises(UsageError, match=r"typo\.parquet|empty\.jsonl"):
+            audit(resolved(out, source), journal, fresh=True)
+    unreachable = resolve(
+        {"out": str(out), "corpus": {"source": "docstrings:pyarrow"}, "execution": {"address": "127.0.0.1:1"}}
+    )
+    with pytest.raises(UsageError, match="cannot be reached"):
+        audit(unreachable, journal, fresh=True)
+    assert (out / "tables" / "kept.parquet").read_bytes() == b"kept"
+    assert (out / "run.json").is_file()
+
+
+def test_a_kill_between_the_last_two_steps_costs_nothing(tmp_path, minilm):
+    out = tmp_path / "run"
+    finished(out, resolved(out))
+    Storage(str(out)).write_json(folder.SHARDED, {})  # run.json is there, shards/ not yet away
+    run = folder.begin(resolved(out))
+    assert run.complete
+    assert (out / "tables" / "kept.parquet").read_bytes() == b"kept"
+    assert not (out / "shards").exists()
+
+
+def test_two_folders_of_one_model_are_refused_and_two_models_of_one_name_told_apart(tmp_path, tiny_folder):
+    first, second, other = tmp_path / "a" / "model-x", tmp_path / "b" / "model-x", tmp_path / "c" / "model-x"
+    shutil.copytree(tiny_folder(), first)
+    shutil.copytree(first, second)
+    shutil.copytree(tiny_folder(seed=1), other)
+    with pytest.raises(UsageError, match="b/model-x' has the same files as another model of the run; give each once"):
+        folder.find_models(resolved(tmp_path / "run", models=[str(first), str(second)]))
+    labels = [model.label for model in folder.find_models(resolved(tmp_path / "run", models=[str(first), str(other)]))]
+    assert labels[0] == "model-x"
+    assert labels[1].startswith("model-x-")
+
+
+@pytest.mark.parametrize("out", ["/proc/tempscale-run", "{file}/below"])
+def test_a_folder_that_cannot_be_written_is_wrong_usage(tmp_path, minilm, out):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match=r"cannot write '.*': .*choose an --out that can be written"):
+        folder.begin(resolved(out.format(file=tmp_path / "file")))
+
+
+def test_a_strange_folder_is_refused_by_its_url_too(tmp_path, minilm):
+    (tmp_path / "precious.txt").write_text("x")
+    with pytest.raises(UsageError, match="is not empty and is no tempscale run"):
+        folder.begin(resolved(f"file://{tmp_path}"))
+    assert [f.name for f in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_a_schedule_for_another_model_is_refused_before_anything_is_written(tmp_path, minilm):
+    data = resolved(tmp_path / "run", temperatures=[1.0, {"by_layer": [0.8, 0.9]}])
+    with pytest.raises(UsageError, match="the schedule names 2 layers, the model has 6"):
+        folder.begin(data)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_password_in_the_source_is_not_kept(tmp_path, minilm):
+    out = tmp_path / "run"
+    folder.begin(resolved(out, "http://bob:SECRETPW@127.0.0.1:1/x.jsonl?token=SECRETPW"))
+    assert "SECRETPW" not in (out / "begun.json").read_text()
+    assert "127.0.0.1" in json.loads((out / "begun.json").read_text())["identity"]["config"]["corpus"]["source"]
+
+
+def test_several_kinds_of_processor_are_listed(tmp_path, minilm):
+    config = resolved(tmp_path / "run")
+    run = folder.begin(config)
+    for name in (provenance.processor(), provenance.processor()):
+        provenance.note_processor(run.storage, name, "embedded")
+    assert folder.facts(run, config)["byte_identity_exceptions"] == []
+    provenance.note_processor(run.storage, "another GPU", "embedded")
+    provenance.note_processor(run.storage, "another CPU", "computed")
+    first, second = folder.facts(run, config)["byte_identity_exceptions"]
+    assert first.startswith("embedded on 2 kinds of processor: ")
+    assert "another GPU" in first
+    assert second.startswith("computed on 2 kinds of processor: ")
+    assert "another CPU" in second

@@ -1,0 +1,152 @@
+"""Object storage: every operation against an S3 server on loopback, a whole run on it, and locks of which one wins."""
+
+import os
+import threading
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from whole_run import as_lines, audited, documented
+
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.runs.storage import Storage
+
+s3fs = pytest.importorskip("s3fs")
+moto = pytest.importorskip("moto.server")
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """The URL of a bucket that this process and its children reach."""
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    settings = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "secret-of-the-test", "AWS_DEFAULT_REGION": "us-east-1",
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir("bucket")
+        yield "s3://bucket"
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+@pytest.fixture(params=["local", "s3"])
+def storage(request, tmp_path):
+    if request.param == "local":
+        return Storage(str(tmp_path))
+    return Storage(f"{request.getfixturevalue('bucket')}/{tmp_path.name}")
+
+
+def test_what_is_written_is_read_listed_and_removed(storage):
+    assert storage.list("") == []
+    assert not storage.exists("a")
+    storage.write("a/b.txt", b"hello")
+    storage.write_json("a/c.json", {"x": "ü"})
+    storage.write_table("t/part-0.parquet", pa.table({"x": [1, 2], "y": ["a", "b"]}))
+    assert storage.read("a/b.txt") == b"hello"
+    assert storage.read_json("a/c.json") == {"x": "ü"}
+    assert storage.read_table("t/part-0.parquet", ["y"]).to_pydict() == {"y": ["a", "b"]}
+    assert storage.rows("t/part-0.parquet") == 2
+    assert storage.size("a/b.txt") == 5
+    assert storage.list("") == ["a/b.txt", "a/c.json", "t/part-0.parquet"]
+    assert storage.list("a", ".json") == ["a/c.json"]
+    assert storage.exists("a")
+    storage.write("a/b.txt", b"again")
+    assert storage.read("a/b.txt") == b"again"
+    storage.remove("a")
+    storage.remove("a")
+    assert storage.list("") == ["t/part-0.parquet"]
+    with pytest.raises(FileNotFoundError):
+        storage.read("a/b.txt")
+
+
+def test_what_another_process_wrote_is_seen_at_once(storage):
+    storage.write("a/one", b"1")
+    assert storage.list("a") == ["a/one"]
+    other = Storage(storage.root)
+    other._fs[0].clear_instance_cache()
+    Storage(storage.root).write("a/two", b"2")
+    assert storage.exists("a/two")
+    assert storage.list("a") == ["a/one", "a/two"]
+    assert other.list("a") == ["a/one", "a/two"]
+
+
+def test_of_many_that_create_a_file_one_does(storage):
+    won, barrier = [], threading.Barrier(8)
+
+    def create(number):
+        barrier.wait()
+        if Storage(storage.root).create("lock", str(number).encode()):
+            won.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert storage.read("lock") == str(won[0]).encode()
+    assert storage.list("") == ["lock"]
+    storage.remove("lock")
+    assert storage.create("lock", b"next")
+
+
+def test_a_file_that_arrives_short_is_an_incomplete_run(bucket, monkeypatch):
+    storage = Storage(f"{bucket}/short")
+    monkeypatch.setattr(storage._fs[0], "info", lambda path: {"size": 3})
+    with pytest.raises(IncompleteRun, match="not written whole"):
+        storage.write("a", b"hello")
+
+
+def run(out, corpus, small_model, store=None):
+    data = {
+        "out": out, "corpus": {"source": corpus}, "embedding": {"models": [small_model], "shard_texts": 40},
+        "analysis": {"socm_sample": 30, "probe_sample": 0}, "execution": {"workers": 2, "cache": store},
+    }  # fmt: skip
+    audited(data)
+
+
+@pytest.mark.soak
+def test_a_whole_run_on_object_storage_leaves_the_tables_of_a_local_one(bucket, ray_session, tmp_path, small_model):
+    lines = as_lines(documented("pyarrow")[:100])
+    Storage(bucket).write("corpus/texts.jsonl", lines.encode())
+    (tmp_path / "texts.jsonl").write_text(lines)
+    run(f"{bucket}/run", f"{bucket}/corpus/texts.jsonl", small_model, f"{bucket}/cache")
+    run(str(tmp_path / "run"), str(tmp_path / "texts.jsonl"), small_model)
+    remote, local = Storage(f"{bucket}/run"), Storage(str(tmp_path / "run"))
+    names = local.list("tables")
+    assert remote.list("tables") == names
+    assert len(names) >= 8
+    assert [remote.read(name) for name in names] == [local.read(name) for name in names]
+    written = b"".join(remote.read(name) for name in ("run.json", "begun.json", "report.html"))
+    assert os.environ["AWS_SECRET_ACCESS_KEY"].encode() not in written
+    run(f"{bucket}/again", f"{bucket}/corpus/texts.jsonl", small_model, f"{bucket}/cache")
+    again = Storage(f"{bucket}/again")
+    assert [again.read(name) for name in names] == [local.read(name) for name in names]
+    (plan,) = [name for name in again.list("partials/cache") if name.endswith("plan.json")]
+    assert again.read_json(plan)["found"] == 100
+    assert pl.from_arrow(again.read_table("tables/collapse_summary.parquet"))["texts"].to_list() == [100, 100]
+
+
+@pytest.mark.parametrize("place", ["out", "cache", "corpus"])
+def test_a_storage_without_credentials_is_a_sentence(bucket, tmp_path, monkeypatch, small_model, place):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    s3fs.S3FileSystem.clear_instance_cache()
+    (tmp_path / "texts.txt").write_text("one\ntwo\n")
+    remote = f"{bucket}/{place}.txt"
+    data = {
+        "out": remote if place == "out" else str(tmp_path / "run"), "embedding": {"models": [small_model]},
+        "corpus": {"source": remote if place == "corpus" else str(tmp_path / "texts.txt")},
+        "execution": {"cache": remote if place == "cache" else None},
+    }  # fmt: skip
+    with pytest.raises(UsageError, match=f"'{remote}' cannot be opened: Unable to locate credentials"):
+        audited(data)
+    s3fs.S3FileSystem.clear_instance_cache()

@@ -1,0 +1,156 @@
+"""What machines see of a run: JSON lines with its id, a status file for whoever polls, metrics of the cluster."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from whole_run import as_lines, documented
+
+from tempscale_jobs.runs import observing
+from tempscale_jobs.runs.observing import JsonLines, RayMetrics, StatusFile
+from tempscale_jobs.runs.storage import Storage
+
+RUN = ("abc123", "2026-11-22")
+
+
+def command(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "tempscale_jobs", *arguments], capture_output=True, text=True, check=False, timeout=300,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory, small_model, ray_address):
+    """A night that fails its gate, with JSON lines."""
+    folder = tmp_path_factory.mktemp("json")
+    (folder / "corpus.jsonl").write_text(as_lines(documented("pyarrow")[:40]))
+    (folder / "night.toml").write_text(
+        f"""
+        out = "{folder}/{{night}}"
+        [corpus]
+        source = "{folder}/corpus.jsonl"
+        [embedding]
+        models = ["{small_model}"]
+        temperatures = [1.0]
+        [analysis]
+        socm_sample = 0
+        probe_sample = 0
+        [gate]
+        thresholds = ["texts >= 1000"]
+        """
+    )
+    arguments = ["audit", str(folder / "night.toml"), "--night", "2026-11-22", "--log-format", "json"]
+    arguments += ["--workers", "1", "--address", ray_address]
+    return folder, command(*arguments), lambda: command(*arguments)
+
+
+def test_every_line_is_json_and_from_its_beginning_on_names_the_run(night):
+    folder, ended, _ = night
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    run = json.loads((folder / "2026-11-22" / "run.json").read_text())["run"]
+    first = next(place for place, line in enumerate(lines) if line["run"] is not None)
+    assert first <= 2  # Nothing but the command itself comes before it is known which run this is.
+    assert {(line["run"], line["night"]) for line in lines[first:]} == {(run, "2026-11-22")}
+    stages = [line["stage"] for line in lines if line["event"] == "done"]
+    assert stages[0] == "read the corpus"
+    assert {"cosine, τ 1.0", "gate", "report"} <= set(stages)
+    assert lines[-1]["event"] == "complete"
+    assert lines[-1]["message"] == "gate failed; texts of tiny-bert at 1.0 is 40 and should be >= 1000"
+
+
+def test_the_status_file_says_how_it_ended(night):
+    folder, _, _ = night
+    status = json.loads((folder / "2026-11-22" / "status.json").read_text())
+    assert status["state"] == "complete"
+    assert status["run"] == json.loads((folder / "2026-11-22" / "run.json").read_text())["run"]
+    assert status["message"].startswith("gate failed")
+
+
+def test_an_error_is_a_json_line_too(night):
+    folder, _, again = night
+    (folder / "corpus.jsonl").unlink()
+    ended = again()
+    assert ended.returncode == 2
+    last = json.loads(ended.stderr.splitlines()[-1])
+    assert last["event"] == "failed"
+    assert "corpus.jsonl" in last["message"]
+
+
+def test_the_status_file_is_written_now_and_then_and_never_in_the_way(tmp_path, monkeypatch):
+    status = StatusFile()
+    status.stage("before it is known which run this is", 3)
+    status.follow(*RUN, Storage(str(tmp_path)))
+    read = lambda: json.loads((tmp_path / "status.json").read_text())  # noqa: E731
+    assert (read()["state"], read()["run"]) == ("running", "abc123")
+    status.stage("embed", 100)
+    status.progress(40)
+    assert (read()["stage"], read()["done"]) == ("embed", 0)  # Written a moment ago.
+    monkeypatch.setattr(observing, "_STATUS_SECONDS", {True: 0.0})
+    status.progress(50)
+    assert (read()["stage"], read()["done"], read()["total"]) == ("embed", 50, 100)
+    status.follow("another", "2026-11-23", Storage(str(tmp_path / "inner")))  # A run inside the run.
+    assert not (tmp_path / "inner").exists()
+    status.end("incomplete", "the disk is full")
+    assert (read()["run"], read()["state"], read()["message"]) == ("abc123", "incomplete", "the disk is full")
+    monkeypatch.setattr(Storage, "write_json", lambda *_, **__: (_ for _ in ()).throw(OSError("gone")))
+    status.progress(60)
+
+
+def test_progress_of_a_long_stage_is_told_now_and_then(capsys, monkeypatch):
+    lines = JsonLines()
+    lines.follow(*RUN, Storage("unused"))
+    lines.stage("embed", 10)
+    lines.progress(3)
+    monkeypatch.setattr(observing, "_LINE_SECONDS", 0.0)
+    lines.progress(5)
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(line["event"], line["done"], line["total"]) for line in told] == [("begin", 0, 10), ("progress", 5, 10)]
+
+
+def test_metrics_are_silent_where_ray_does_not_run(monkeypatch):
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    metrics = RayMetrics()
+    metrics.stage("cosine, τ 1.0", 10)
+    metrics.count("pairs", 3)
+    assert metrics._metrics == {}
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(sys.platform != "linux", reason="Ray's metrics agent is asked on Linux")
+def test_prometheus_reads_them_from_ray():
+    """A Ray of its own with its dashboard agent, asked as Prometheus would."""
+    code = f"""
+import os, sys, time, urllib.request
+sys.path[:0] = {sys.path!r}
+os.environ["RAY_AUTH_MODE"] = "disabled"
+import ray
+ray.init(address="local", num_cpus=1, include_dashboard=True, dashboard_port=0, log_to_driver=False)
+from tempscale_jobs.runs.observing import RayMetrics
+from tempscale_jobs.runs.storage import Storage
+metrics = RayMetrics()
+metrics.follow("abc123", "2026-11-22", Storage("unused"))
+metrics.stage("cosine, τ 1.0", 10)
+for unit, number in (("texts", 7), ("pairs", 21), ("rejected", 2), ("cache_hits", 5)):
+    metrics.count(unit, number)
+node = ray.nodes()[0]
+address = f"http://{{node['NodeManagerAddress']}}:{{node['MetricsExportPort']}}/metrics"
+for _ in range(60):
+    text = urllib.request.urlopen(address, timeout=10).read().decode()
+    if text.count("tempscale_") >= 5 and "cache_hits" in text: break
+    time.sleep(1)
+print("\\n".join(line for line in text.splitlines() if "tempscale_" in line and not line.startswith("#")))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180)
+    found = {line.split("{")[0].removeprefix("ray_"): line for line in ended.stdout.splitlines()}
+    for name, value in (("texts", 7), ("pairs", 21), ("rejected", 2), ("cache_hits", 5)):
+        line = found[f"tempscale_{name}_total"]
+        assert 'run="abc123"' in line
+        assert float(line.rsplit(" ", 1)[1]) == value
+    assert 'stage="cosine, tau 1.0"' in found["tempscale_stage"]

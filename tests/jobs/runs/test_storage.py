@@ -1,0 +1,139 @@
+"""Files appear whole or not at all, locally and on a remote file system."""
+
+import pickle
+
+import pyarrow as pa
+import pytest
+
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables import audit, pairs, parts
+from tempscale_jobs.tables.columns import Table
+
+
+@pytest.fixture(params=["local", "memory"])
+def storage(request, tmp_path):
+    found = Storage(str(tmp_path / "run") if request.param == "local" else f"memory://{tmp_path.name}/run")
+    yield found
+    found.remove("")
+
+
+def test_written_files_are_listed_read_and_removed(storage):
+    storage.write("b/2.json", b"{}")
+    storage.write("a/1.parquet", b"x")
+    storage.write("a/deep/3.parquet", b"y")
+    assert storage.list("") == ["a/1.parquet", "a/deep/3.parquet", "b/2.json"]
+    assert storage.list("a", ".parquet") == ["a/1.parquet", "a/deep/3.parquet"]
+    assert storage.list("none") == []
+    assert storage.read("a/1.parquet") == b"x"
+    storage.write("a/1.parquet", b"new")
+    assert storage.read("a/1.parquet") == b"new"
+    storage.remove("a")
+    assert storage.list("") == ["b/2.json"]
+    storage.remove("a")
+
+
+def test_equal_tables_give_equal_bytes_and_come_back_with_their_meaning(storage):
+    rows = [{"text_id": "é", "characters": 3, "excerpt": "🙂"}]
+    for name in ("x.parquet", "y.parquet"):
+        storage.write_table(name, audit.EXCERPTS.build_rows(rows))
+    assert storage.read("x.parquet") == storage.read("y.parquet")
+    table = storage.read_table("x.parquet")
+    assert table.to_pylist() == rows
+    assert table.schema.field("characters").metadata[b"unit"] == b"characters"
+    assert storage.read_table("x.parquet", ["text_id"]).column_names == ["text_id"]
+
+
+def test_json_comes_back(storage):
+    storage.write_json("a.json", {"τ": [1, None]})
+    assert storage.read_json("a.json") == {"τ": [1, None]}
+
+
+def test_storage_travels_to_workers(storage):
+    storage.write("a", b"x")
+    assert pickle.loads(pickle.dumps(storage)).read("a") == b"x"
+
+
+def test_what_a_killed_writer_left_is_never_listed_and_swept(tmp_path):
+    storage = Storage(str(tmp_path))
+    storage.write("texts/part-0", b"x")
+    (tmp_path / "texts" / ".writing-123").write_bytes(b"half")
+    assert storage.list("texts") == ["texts/part-0"]
+    storage.sweep()
+    assert not (tmp_path / "texts" / ".writing-123").exists()
+    assert storage.list("texts") == ["texts/part-0"]
+
+
+def test_a_full_disk_is_an_incomplete_run_and_leaves_nothing_half(tmp_path, monkeypatch):
+    storage = Storage(str(tmp_path))
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(IncompleteRun, match="the disk is full"):
+        storage.write("a/b.parquet", b"x")
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+def test_a_storage_that_nobody_knows_is_a_sentence_without_secrets():
+    storage = Storage("nosuchscheme://bob:SECRET@host/run")
+    for ask in (storage.check_reachable, lambda: storage.exists("a")):
+        with pytest.raises(
+            UsageError, match=r"^'nosuchscheme://\*\*\*@host/run' cannot be opened: .*nosuchscheme"
+        ) as caught:
+            ask()
+        assert "SECRET" not in str(caught.value)
+
+
+def test_of_two_that_create_a_file_the_first_does(storage):
+    assert storage.create("lock", b"first")
+    assert not storage.create("lock", b"second")
+    assert storage.read("lock") == b"first"
+
+
+@pytest.mark.parametrize("answer", [
+    "An error occurred (PreconditionFailed) when calling the PutObject operation",
+    "412, At least one of the pre-conditions you specified did not hold.",
+])  # fmt: skip
+def test_a_store_may_say_in_its_own_words_that_a_file_is_there(monkeypatch, answer):
+    storage = Storage("memory://answers/run")
+
+    def refused(path, data, mode):
+        assert (path, data, mode) == (storage.path("lock"), b"x", "create")
+        raise OSError(answer)
+
+    monkeypatch.setattr(storage._fs[0], "pipe_file", refused)
+    assert storage.create("lock", b"x") is False
+
+
+@pytest.mark.parametrize(("error", "told", "words"), [
+    (OSError("the network is down"), OSError, "^the network is down$"),
+    (TypeError("unexpected keyword 'mode'"), NotImplementedError, "^'memory://answers/run' is on a storage without"),
+    (ValueError("mode create"), NotImplementedError, "is on a storage without such a step"),
+])  # fmt: skip
+def test_what_else_goes_wrong_while_a_file_is_created_is_no_file_that_is_there(monkeypatch, error, told, words):
+    storage = Storage("memory://answers/run")
+
+    def fails(path, data, mode):
+        raise error
+
+    monkeypatch.setattr(storage._fs[0], "pipe_file", fails)
+    with pytest.raises(told, match=words):
+        storage.create("lock", b"x")
+
+
+def test_schema_rejects_missing_and_unknown_columns():
+    with pytest.raises(ValueError, match=r"missing columns \['excerpt'\]"):
+        audit.EXCERPTS.build_rows([{"text_id": "a", "characters": 1}])
+    with pytest.raises(ValueError, match=r"unknown columns \['more'\]"):
+        audit.EXCERPTS.build({"text_id": ["a"], "characters": [1], "excerpt": ["x"], "more": [1]})
+
+
+def test_every_column_says_what_it_means():
+    fixed = [v for module in (audit, parts, pairs) for v in vars(module).values() if isinstance(v, Table)]
+    assert {*audit.TABLES, parts.COSINE_TILE, parts.DUPLICATE_TILE, parts.SOCM_TILE, parts.TEXT_MEANS} <= set(fixed)
+    for table in [*fixed, audit.texts(3), audit.factors(3), parts.blocks(3), parts.near_tile(2)]:
+        assert table.meaning
+        assert all(column.meaning for column in table.columns)
+        assert isinstance(table.schema(), pa.Schema)

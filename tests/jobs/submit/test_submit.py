@@ -1,0 +1,616 @@
+"""What `tempscale submit` sends, refuses and answers, against a head that is told what to say."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from tempscale_jobs.cli.app import app
+from tempscale_jobs.config.command import Command
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.submit import packing, watch
+
+NIGHT = "2026-11-22"
+RUN = ["audit", "--corpus", "s3://corpora/docs.parquet", "--out", "s3://nights/{night}"]
+
+
+class Head:
+    """A head that knows some jobs; of one that is followed it tells one state after another."""
+
+    def __init__(self, *states, jobs=(), logs=("",)):
+        self.states, self.jobs, self.logs = list(states), list(jobs), list(logs)
+        self.sent, self.stopped, self.travelled, self.asked = [], [], {}, 0
+
+    def list_jobs(self):
+        return self.jobs
+
+    def submit_job(self, **how):
+        self.sent.append(how)
+        for module in map(Path, how["runtime_env"].get("py_modules", [])):
+            if module.name == packing.FOLDER:
+                files = (file for file in module.rglob("*") if file.is_file())
+                self.travelled = {str(file.relative_to(module)): file.read_text() for file in files}
+        return how["submission_id"]
+
+    def get_job_info(self, identifier):
+        self.asked += 1
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if isinstance(state, BaseException):
+            raise state
+        return state() if callable(state) else state
+
+    def get_job_logs(self, identifier):
+        log = self.logs.pop(0) if len(self.logs) > 1 else self.logs[0]
+        if isinstance(log, BaseException):
+            raise log
+        return log
+
+    def stop_job(self, identifier):
+        self.stopped.append(identifier)
+
+
+def job(status, code=None, identifier=None, message="first line\nsecond"):
+    return SimpleNamespace(status=status, driver_exit_code=code, submission_id=identifier, message=message)
+
+
+DONE, RUNNING = job("SUCCEEDED", 0), job("RUNNING")
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Runs `tempscale submit` in this process against a head; its exit code and what it printed."""
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.0)
+    monkeypatch.setenv("COLUMNS", "200")
+    for variable in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def run(client, *arguments):
+        monkeypatch.setattr(watch, "connect", lambda url: client)
+        result = CliRunner().invoke(app, ["submit", *map(str, arguments)])
+        return SimpleNamespace(code=result.exit_code, out=result.stdout, err=" ".join(result.stderr.split()))
+
+    return run
+
+
+@pytest.fixture
+def night(tmp_path, monkeypatch):
+    """A folder with a configuration, a secret and a corpus, beside which the command is given."""
+    folder = tmp_path / "conf"
+    (folder / "texts" / "old").mkdir(parents=True)
+    (folder / "nightly.toml").write_text('[corpus]\nsource = "texts/a.jsonl"\n')
+    (folder / "texts" / "a.jsonl").write_text('{"text": "one"}\n')
+    (folder / ".env").write_text("TOKEN=never\n")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def words(client):
+    """What the job's shell runs after the check, word by word."""
+    return shlex.split(client.sent[0]["entrypoint"].rpartition("; exec ")[2])
+
+
+def test_the_job_is_the_command_with_its_night_and_its_cluster(told):
+    client = Head(DONE)
+    run = told(client, "--night", NIGHT, "--", *RUN)
+    assert run.code == 0, run.err
+    assert words(client) == ["python", "-P", "-m", "tempscale_jobs", *RUN, "--night", NIGHT, "--address", "auto"]
+    metadata = client.sent[0]["metadata"]
+    assert metadata == {"tempscale": metadata["tempscale"], "command": "audit", "night": NIGHT}
+    assert "env_vars" not in client.sent[0]["runtime_env"]
+    for option in ("entrypoint_num_cpus", "entrypoint_num_gpus"):
+        assert option not in client.sent[0]
+    modules = [Path(module).name for module in client.sent[0]["runtime_env"]["py_modules"]]
+    assert modules == ["tempscale", "tempscale_jobs"]
+    identifier = client.sent[0]["submission_id"]
+    for printed in (identifier, "http://127.0.0.1:8265/#/jobs/", "ray job logs", "ray job stop"):
+        assert printed in run.err
+
+
+def test_what_a_night_is_held_to_may_be_the_last_one_or_lie_elsewhere(told):
+    for baseline in ("latest", "s3://nights/2026-11-21", "/shared/nights/good"):
+        client = Head(DONE)
+        assert told(client, "--night", NIGHT, "--", *RUN, "--baseline", baseline, "--history", "/shared/record").code == 0
+        assert {baseline, "/shared/record"} <= set(words(client))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["audit", "--corpus", "a/*.parquet", "--out", "o/{night}", "--tau", "0.9", "--paper", "--no-text", "--sample", "9"],
+        ["audit", "conf/nightly.toml", "--limit", "3", "--temperature", "log.toml", "--intervals", "0,50"],
+        ["pairs", "--pairs", "p.csv", "--alpha", "2"],
+        ["diagnose", "--corpus", "c.txt", "--pair", "a", "b", "--model", "x", "--model", "y"],
+        ["evaluate", "--task", "SciFact", "--task", "classification:c.csv", "--texts-per-interval", "5", "--windows"],
+        ["tune", "--temperature", "log.toml", "--no-layers"],
+    ],
+    ids=" ".join,
+)
+def test_submit_reads_the_configuration_that_the_command_reads(told, night, monkeypatch, arguments):
+    (night.parent / "log.toml").write_text("log_length = 64\n")
+    (night / "nightly.toml").write_text('night = "2026-11-22"\n[corpus]\nsource = "texts/a.jsonl"\nsample = 4\n')
+    dated = ["--night", NIGHT] if "{night}" in " ".join(arguments) else []
+    found, read = [], Command.read.__func__
+
+    def noting(kind, parameters):
+        found.append(read(kind, parameters))
+        raise UsageError("noted")
+
+    monkeypatch.setattr(Command, "read", classmethod(noting))
+    for command in ([*arguments, *dated], ["submit", "--night", NIGHT, "--", *arguments]):
+        assert "noted" in CliRunner().invoke(app, command).stderr
+    alone, sent = found
+    assert sent == (alone.model_copy(update={"night": NIGHT}) if arguments[0] == "audit" else alone)
+    assert type(sent) is type(alone)
+    assert sent.model_fields_set - {"night"} == alone.model_fields_set - {"night"}
+
+
+def test_the_dashes_may_be_left_out(told):
+    client = Head(DONE)
+    assert told(client, "--night", NIGHT, *RUN).code == 0
+    assert words(client)[4:-4] == RUN
+
+
+def test_arguments_arrive_as_they_were_given(told):
+    given = [
+        "audit", "--corpus", "s3://a b/it's $HOME.parquet", "--model", "one", "--model", "two", "--tau", "1.0",
+        "--tau", "0.8", "--max-length", "128", "--alpha", "2.0", "--cosine", "moments", "--out", "s3://n/x",
+        "--fresh", "--no-text", "--tune-batches",
+    ]  # fmt: skip
+    client = Head(DONE)
+    assert told(client, "--night", NIGHT, "--", *given).code == 0
+    sent = words(client)[4:-4]
+    assert sorted(sent) == sorted(given)
+    assert sent[sent.index("--corpus") + 1] == "s3://a b/it's $HOME.parquet"
+    again = Head(DONE)
+    assert told(again, "--night", NIGHT, "--", *sent).code == 0
+    assert words(again) == words(client)
+
+
+def test_two_values_of_one_option_arrive_both(told):
+    given = ["diagnose", "--corpus", "s3://a/b.parquet", "--pair", "first id", "second", "--out", "/shared/x"]
+    client = Head(DONE)
+    assert told(client, "--", *given).code == 0
+    sent = words(client)
+    assert sent[sent.index("--pair") : sent.index("--pair") + 3] == ["--pair", "first id", "second"]
+
+
+def test_the_configuration_s_folder_travels_without_its_secrets(told, night):
+    client = Head(DONE)
+    run = told(client, "--", "audit", "conf/nightly.toml", "--out", "/shared/nights/{night}")
+    assert run.code == 0, run.err
+    assert set(client.travelled) == {"nightly.toml", "texts/a.jsonl"}
+    assert words(client)[4:6] == ["audit", "nightly.toml"]
+    assert "2 files" in run.err
+    assert ".env" in run.err
+
+
+def test_a_further_file_has_its_name_below_the_working_directory(told, night):
+    (night / "taus").mkdir()
+    (night / "taus" / "log.toml").write_text("log_length = 64\n")
+    client = Head(DONE)
+    run = told(client, "--", "audit", night / "nightly.toml", "--temperature", "conf/taus/log.toml", "--out", "/shared/x")
+    assert run.code == 0, run.err
+    assert {"nightly.toml", "taus/log.toml"} <= set(words(client))
+
+
+def test_a_working_directory_that_is_named_travels_whole(told, night):
+    (night.parent / "beside.txt").write_text("beside")
+    client = Head(DONE)
+    given = ("audit", "conf/nightly.toml", "--corpus", "s3://a/b.parquet", "--out", "/s/x")
+    assert told(client, "--working-dir", night.parent, "--", *given).code == 0
+    assert set(client.travelled) == {"beside.txt", "conf/nightly.toml", "conf/texts/a.jsonl"}
+    assert "conf/nightly.toml" in words(client)
+
+
+def test_with_the_image_s_code_nothing_travels(told, night):
+    client = Head(DONE)
+    assert told(client, "--image-code", "--", *RUN).code == 0
+    assert client.sent[0]["runtime_env"] == {}
+    with_files = Head(DONE)
+    given = ("audit", night / "nightly.toml", "--out", "/s")
+    assert told(with_files, "--image-code", "--working-dir", night, "--", *given).code == 0
+    assert [Path(m).name for m in with_files.sent[0]["runtime_env"]["py_modules"]] == [packing.FOLDER]
+    baked = Head(DONE)
+    given = ("audit", night / "nightly.toml", "--corpus", "s3://a/b.parquet", "--out", "/s")
+    assert told(baked, "--image-code", "--", *given).code == 0
+    assert str(night / "nightly.toml") in words(baked)
+    assert baked.sent[0]["runtime_env"] == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "told_words"),
+    [
+        ([], ["no command is given", "submit one of audit"]),
+        (["--", "report", "/some/run"], ["tempscale report does not run as a job"]),
+        (["--", "audti"], ["tempscale audti does not run as a job"]),
+        (["--", "audit", "--smaple", "3"], ["--smaple"]),
+        (["--", "audit", "--tau", "0"], ["temperature 0.0 is out of range"]),
+        (["--", "audit", "none.toml"], ["'none.toml' is not there"]),
+        (["--", "audit"], ["--out 'runs/audit' would be in the job's own directory", "object storage"]),
+        (["--", *RUN[:3], "--out", "runs/x"], ["--out 'runs/x'", "full path"]),
+        (["--", *RUN, "--cache", "cache"], ["--cache 'cache'"]),
+        (["--", *RUN, "--history", "record"], ["--history 'record' would be in the job's own directory"]),
+        (["--", *RUN, "--baseline", "conf"], ["'conf' lies on this machine and does not travel"]),
+        (["--", *RUN, "--plan"], ["--plan", "without submit"]),
+        (["--night", "22.11.2026", "--", *RUN], ["--night '22.11.2026' is no date"]),
+        (["--night", "20261122", "--", *RUN], ["--night '20261122' is no date"]),
+        (["--working-dir", "none", "--", *RUN], ["--working-dir 'none' is no folder"]),
+        (["--address", "ray://head:10001", "--", *RUN], ["--address 'ray://head:10001' takes no jobs", "http://HEAD:8265"]),
+        (["--", "audit", "--corpus", "s3://a/b.parquet", "--out", "/x", "--temperature", "t.toml"], ["--working-dir"]),
+        (["--image-code", "--", "audit", "conf/nightly.toml", "--out", "/x"], ["full path in the image"]),
+        (["--", "audit", "conf/nightly.toml", "--corpus", "here.jsonl", "--out", "/x"], ["'here.jsonl'", "does not travel"]),
+        (["--", "audit", "--corpus", "*.jsonl", "--out", "/x"], ["'*.jsonl'", "does not travel"]),
+        (["--", "audit", "--corpus", "conf/texts", "--out", "/x"], ["'conf/texts'", "does not travel"]),
+        (["--", "audit", "conf/.hidden.toml", "--out", "/x"], ["'conf/.hidden.toml' is left out"]),
+        (["--working-dir", "conf/texts", "--", "audit", "conf/nightly.toml", "--corpus", "s3://x", "--out", "/x"],
+         ["is not below the working directory"]),
+        (["--", "audit", "conf/ignored.toml", "--out", "/x"], ["'secrets/a.jsonl' is left out", ".gitignore"]),
+        (["--", "tune", "--corpus", "s3://a/b", "--out", "tuned"], ["--out 'tuned'"]),
+        (["--", "pairs"], ["--pairs"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_run_as_a_job_is_told_here_with_exit_code_2(told, night, given, told_words):
+    (night.parent / "here.jsonl").write_text('{"text": "one"}\n')
+    (night.parent / "t.toml").write_text("log_length = 64\n")
+    (night / ".hidden.toml").write_text("")
+    (night / "secrets").mkdir()
+    (night / "secrets" / "a.jsonl").write_text("{}")
+    (night / "ignored.toml").write_text('[corpus]\nsource = "secrets/a.jsonl"\n')
+    (night / ".gitignore").write_text("secrets/\n")
+    client = Head(DONE)
+    run = told(client, *given)
+    assert run.code == 2, run.err
+    assert not client.sent
+    assert "unexpected" not in run.err
+    for word in told_words:
+        assert word in run.err, run.err
+
+
+def test_an_address_with_a_password_is_not_written_into_a_job(told):
+    for secret in ("https://name:hunter2@host/x.jsonl", "https://host/x.jsonl?X-Amz-Signature=hunter2"):
+        client = Head(DONE)
+        run = told(client, "--", "audit", "--corpus", secret, "--out", "/shared/x")
+        assert run.code == 2
+        assert "password or token" in run.err
+        assert "hunter2" not in run.err + run.out
+        assert not client.sent
+
+
+def test_nothing_of_the_environment_travels(told, night, monkeypatch):
+    for name in ("TEMPSCALE_WEBHOOK", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "unmistakable-secret")
+    client = Head(DONE)
+    run = told(client, "--", "audit", "conf/nightly.toml", "--out", "/shared/x")
+    assert run.code == 0
+    assert "unmistakable-secret" not in f"{client.sent} {client.travelled} {run.out} {run.err}"
+
+
+def sent_by(told, *arguments, night=NIGHT):
+    client = Head(DONE)
+    run = told(client, "--night", night, "--", *arguments)
+    assert run.code == 0, run.err
+    return client.sent[0]["submission_id"]
+
+
+def test_the_name_tells_corpus_and_night_and_changes_with_what_is_run(told):
+    first = sent_by(told, *RUN)
+    assert first.startswith(f"tempscale-docs-{NIGHT}-")
+    assert len(first.rpartition("-")[2]) == 8
+    assert sent_by(told, *RUN) == first
+    assert sent_by(told, *RUN, "--workers", "3") == first  # How wide it runs is not what is run.
+    others = [
+        sent_by(told, *RUN, night="2026-11-23"), sent_by(told, *RUN, "--tau", "0.7"), sent_by(told, *RUN[:4], "s3://other/x"),
+        sent_by(told, "audit", "--corpus", "s3://corpora/other.parquet", *RUN[3:]),
+        sent_by(told, "diagnose", *RUN[1:]),
+    ]  # fmt: skip
+    assert len({first, *others}) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "slug"),
+    [
+        (["audit", "--corpus", "docstrings:scipy,torch"], "scipy-torch"),
+        (["audit", "--corpus", "s3://bucket/My Texts/{night}/*.parquet"], "my-texts"),
+        (["audit", "--corpus", "hf:org/Some_Set:en:test"], "some-set"),
+        (["evaluate", "--task", "MTEB(eng, v2)"], "mteb-eng-v2"),
+        (["tune"], "tune"),
+        (["pairs", "--pairs", "/data/pairs.csv.gz"], "pairs"),
+    ],
+)
+def test_the_name_is_readable(told, arguments, slug):
+    name = sent_by(told, *arguments, "--out", "/shared/x")
+    assert name.rpartition("-")[0] == f"tempscale-{slug}-{NIGHT}"
+
+
+def test_the_night_is_today_in_utc_unless_it_is_given(told):
+    import datetime
+
+    client, today = Head(DONE), datetime.datetime.now(datetime.UTC).date()
+    assert told(client, "--", *RUN).code == 0
+    assert client.sent[0]["metadata"]["night"] in {str(today), str(datetime.datetime.now(datetime.UTC).date())}
+    inner = Head(DONE)
+    assert told(inner, "--", *RUN, "--night", NIGHT).code == 0
+    assert inner.sent[0]["metadata"]["night"] == NIGHT
+    assert words(inner).count("--night") == 1
+    both = told(Head(DONE), "--night", "2026-11-23", "--", *RUN, "--night", NIGHT)
+    assert both.code == 2
+    assert "two nights" in both.err
+
+
+def test_a_command_without_nights_is_given_the_date_in_its_folder(told):
+    client = Head(DONE)
+    given = ["pairs", "--pairs", "s3://a/b.csv", "--out", "s3://nights/{night}/pairs"]
+    assert told(client, "--night", NIGHT, "--", *given).code == 0
+    assert f"s3://nights/{NIGHT}/pairs" in words(client)
+    assert "--night" not in words(client)
+
+
+EARLIER = [
+    ("PENDING", None, 2, "is pending as"),
+    ("RUNNING", None, 2, "is running as"),
+    ("SUCCEEDED", 0, 2, "--again"),
+    ("FAILED", 1, 2, "--again"),
+    ("FAILED", 2, 0, "attempt 2"),
+    ("FAILED", 3, 0, "attempt 2"),
+    ("FAILED", -9, 0, "attempt 2"),
+    ("FAILED", None, 0, "attempt 2"),
+    ("STOPPED", None, 0, "was stopped"),
+]
+
+
+@pytest.mark.parametrize(("status", "code", "expected", "word"), EARLIER)
+def test_a_night_is_submitted_once_and_again_only_where_it_did_not_end(told, status, code, expected, word):
+    name = sent_by(told, *RUN)
+    client = Head(DONE, jobs=[job(status, code, name), job("RUNNING", None, f"{name}0"), job("RUNNING", None, None)])
+    run = told(client, "--night", NIGHT, "--", *RUN)
+    assert run.code == expected, run.err
+    assert word in run.err
+    assert name in run.err
+    assert [sent["submission_id"] for sent in client.sent] == ([f"{name}-2"] if expected == 0 else [])
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_what_is_done_is_submitted_again_on_request(told, code):
+    name = sent_by(told, *RUN)
+    last = job("SUCCEEDED" if code == 0 else "FAILED", code, f"{name}-10")
+    client = Head(DONE, jobs=[job("FAILED", 3, f"{name}-9"), last, job("FAILED", 3, name)])
+    assert told(client, "--night", NIGHT, "--again", "--", *RUN).code == 0
+    assert client.sent[0]["submission_id"] == f"{name}-11"
+
+
+def test_again_does_not_run_a_night_twice_at_once(told):
+    name = sent_by(told, *RUN)
+    client = Head(DONE, jobs=[job("RUNNING", None, f"{name}-4")])
+    assert told(client, "--night", NIGHT, "--again", "--", *RUN).code == 2
+    assert not client.sent
+
+
+@pytest.mark.parametrize(("status", "code"), [("RUNNING", None), ("PENDING", None), ("SUCCEEDED", 0), ("FAILED", 1)])
+def test_a_job_that_is_there_is_joined_on_request(told, status, code):
+    name = sent_by(told, *RUN)
+    client = Head(job("FAILED", 1), jobs=[job("FAILED", 3, name), job(status, code, f"{name}-2")])
+    run = told(client, "--night", NIGHT, "--join", "--", *RUN)
+    assert run.code == 1
+    assert f"joined {name}-2" in run.err
+    assert f"{name}-2 ended with exit code 1: done, and the gate failed" in run.err
+    assert not client.sent
+
+
+@pytest.mark.parametrize(
+    ("jobs", "more"), [([], []), ([("FAILED", 3)], []), ([("STOPPED", None)], []), ([("SUCCEEDED", 0)], ["--again"])]
+)
+def test_where_there_is_no_job_to_join_one_is_submitted(told, jobs, more):
+    name = sent_by(told, *RUN)
+    client = Head(DONE, jobs=[job(*one, name) for one in jobs])
+    assert told(client, "--night", NIGHT, "--join", *more, "--", *RUN).code == 0
+    assert [sent["submission_id"] for sent in client.sent] == [f"{name}-2" if jobs else name]
+
+
+def test_the_night_to_go_on_with_after_midnight_is_told(told):
+    assert f"after midnight UTC, --night {NIGHT} goes on with it" in told(Head(DONE), "--night", NIGHT, "--", *RUN).err
+
+
+def test_of_two_submits_at_once_one_is_refused(told):
+    client = Head(DONE)
+
+    def too_late(**_):
+        raise RuntimeError("Request failed with status code 400: Job with submission_id x already exists.")
+
+    client.submit_job = too_late
+    run = told(client, "--", *RUN)
+    assert run.code == 2
+    assert "a moment ago" in run.err
+
+
+def test_a_head_that_has_just_started_is_tried_again(told):
+    client = Head(DONE)
+    submit_job, tries = client.submit_job, []
+
+    def not_yet(**how):
+        tries.append(how)
+        if len(tries) < 3:
+            raise RuntimeError("status code 500: No available agent to submit job, please try again later.")
+        return submit_job(**how)
+
+    client.submit_job = not_yet
+    assert told(client, "--", *RUN).code == 0
+    assert len(tries) == 3
+
+
+def test_a_head_without_an_agent_is_a_sentence(told, monkeypatch):
+    def never(**_):
+        raise RuntimeError("status code 500: No available agent to submit job, please try again later.")
+
+    monkeypatch.setattr(watch, "PATIENCE_SECONDS", 0.0)
+    client = Head(DONE)
+    client.submit_job = never
+    run = told(client, "--", *RUN)
+    assert run.code == 2
+    assert "takes no job yet: no agent of it answers" in run.err
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected", "word"),
+    [
+        ("SUCCEEDED", 0, 0, "exit code 0: done"),
+        ("SUCCEEDED", None, 0, "done"),
+        ("FAILED", 1, 1, "the gate failed"),
+        ("FAILED", 2, 2, "wrong usage"),
+        ("FAILED", 3, 3, "incomplete"),
+        ("FAILED", 0, 3, "incomplete"),
+        ("FAILED", 127, 3, "its driver ended with 127"),
+        ("FAILED", 137, 3, "its driver ended with 137"),
+        ("FAILED", -9, 3, "its driver ended with -9"),
+        ("FAILED", None, 3, "failed: first line; incomplete"),
+        ("STOPPED", None, 3, "was stopped"),
+        ("STOPPED", 0, 3, "was stopped"),
+    ],
+)
+def test_the_exit_code_is_the_job_s_own(told, status, code, expected, word):
+    run = told(Head(job("PENDING"), RUNNING, job(status, code)), "--", *RUN)
+    assert run.code == expected
+    assert word in run.err
+    assert "second" not in run.err
+
+
+def test_detached_it_prints_the_name_and_waits_for_nothing(told):
+    client = Head(DONE)
+    run = told(client, "--detach", "--", *RUN)
+    assert run.code == 0
+    assert run.out.strip() == client.sent[0]["submission_id"]
+    assert client.asked == 0
+
+
+def test_the_log_is_shown_once_and_whole(told):
+    whole = "".join(f"line {number}\n" for number in range(9)) + "without an end"
+    logs = ["", whole[:10], RuntimeError("500"), whole[:10], whole[:33], ConnectionError("gone"), whole[:50], whole]
+    run = told(Head(*[RUNNING] * 7, DONE, logs=logs), "--", *RUN)
+    assert run.code == 0
+    assert run.out == whole + "\n"
+
+
+def test_the_end_of_the_log_is_waited_for(told):
+    run = told(Head(DONE, logs=[RuntimeError("500"), RuntimeError("500"), "all of it\n"]), "--", *RUN)
+    assert run.out == "all of it\n"
+    assert told(Head(DONE, logs=[RuntimeError("500")]), "--", *RUN).code == 0  # The status decides, not the log.
+
+
+def test_a_large_log_is_fetched_less_often(told, monkeypatch):
+    monkeypatch.setattr(watch, "_LOG_BYTES_A_SECOND", 1)
+    client = Head(*[RUNNING] * 20, DONE, logs=["a log\n"])
+    fetched, fetch = [], client.get_job_logs
+    client.get_job_logs = lambda identifier: fetched.append(identifier) or fetch(identifier)
+    assert told(client, "--", *RUN).out == "a log\n"
+    assert len(fetched) == 2  # The first, and the last.
+
+
+def test_a_head_may_be_away_for_a_while(told):
+    away = [ConnectionError("refused"), RuntimeError("status code 503"), TimeoutError("late"), ValueError("no JSON")]
+    assert told(Head(RUNNING, *away, RUNNING, DONE), "--", *RUN).code == 0
+
+
+def test_a_head_that_stays_away_is_lost(told, monkeypatch):
+    monkeypatch.setattr(watch, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.01)
+    run = told(Head(RUNNING, ConnectionError("refused")), "--", *RUN)
+    assert run.code == 3
+    assert "has not answered" in run.err
+    assert "submit the same command again" in run.err
+
+
+def test_a_new_head_that_knows_nothing_of_the_job_is_an_end(told):
+    run = told(Head(RUNNING, RuntimeError("Request failed with status code 404: Job x does not exist.")), "--", *RUN)
+    assert run.code == 3
+    assert "its head is a new one" in run.err
+
+
+def test_a_quiet_job_is_told_of(told, monkeypatch):
+    monkeypatch.setattr(watch, "_QUIET_SECONDS", 0.0)
+    assert "running for 0 s" in told(Head(RUNNING, DONE), "--", *RUN).err
+
+
+def test_ctrl_c_without_a_terminal_leaves_the_job_running(told):
+    client = Head(RUNNING, KeyboardInterrupt(), DONE)
+    run = told(client, "--", *RUN)
+    assert run.code == 3
+    assert "left running: ray job logs" in run.err
+    assert not client.stopped
+
+
+@pytest.mark.parametrize(("wish", "code", "stopped"), [("stop", 3, 1), ("leave", 3, 0), ("go on", 0, 0)])
+def test_ctrl_c_asks(told, monkeypatch, wish, code, stopped):
+    monkeypatch.setattr(watch.Watch, "_ask", lambda self: wish)
+    client = Head(RUNNING, KeyboardInterrupt(), RUNNING, job("STOPPED") if wish == "stop" else DONE)
+    assert told(client, "--", *RUN).code == code
+    assert len(client.stopped) == stopped
+
+
+@pytest.mark.parametrize(
+    ("typed", "wish"),
+    [(["s"], "stop"), (["l"], "leave"), (["what", "", "go"], "go on"), (["STOP"], "stop"), ([], "leave"), ([""], "leave")],
+)
+def test_the_answer_may_be_short(monkeypatch, typed, wish):
+    def answer():
+        if not typed:
+            raise EOFError
+        return typed.pop(0)
+
+    monkeypatch.setattr("builtins.input", answer)
+    console = SimpleNamespace(is_terminal=True, print=lambda *_, **__: None)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    assert watch.Watch(None, "x", "http://x", console)._ask() == wish
+
+
+def test_a_polite_kill_asks_nobody_and_leaves_the_job_running(told, monkeypatch):
+    monkeypatch.setattr(watch.Watch, "_ask", lambda self: pytest.fail("nobody is there"))
+
+    def killed():
+        os.kill(os.getpid(), signal.SIGTERM)
+        return RUNNING
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert told(Head(killed, DONE), "--", *RUN).code == 3
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_too_large_a_folder_is_refused_and_its_largest_entries_are_named(told, night, monkeypatch):
+    monkeypatch.setattr(packing, "MOST_BYTES", 1000)
+    (night / "texts" / "b.jsonl").write_text("x" * 900)
+    (night / "model.bin").write_text("x" * 300)
+    (night / ".cache").write_text("x" * 9000)
+    client = Head(DONE)
+    run = told(client, "--", "audit", "conf/nightly.toml", "--out", "/shared/x")
+    assert run.code == 2
+    assert "the largest are texts 916 bytes, model.bin 300 bytes, nightly.toml" in run.err
+    assert ".rayignore" in run.err
+    assert not client.sent
+
+
+def test_a_home_is_not_packed(told, night, monkeypatch):
+    monkeypatch.setenv("HOME", str(night))
+    run = told(Head(DONE), "--", "audit", "conf/nightly.toml", "--out", "/shared/x")
+    assert run.code == 2
+    assert "too much to pack" in run.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["submit", "--help"],
+        ["submit", "--", "audit", "--smaple", "3"],
+        ["submit", "--", "report", "x"],
+        ["submit", "--", "audit", "--corpus", "s3://x/y", "--out", "relative"],
+        ["submit", "--", "audit", "--tau", "0"],
+    ],
+)
+def test_help_and_mistakes_load_neither_torch_nor_ray(arguments):
+    code = f"import tempscale_jobs.cli.app as c\ntry: c.app({arguments!r})\nexcept SystemExit: pass\n"
+    code += "import sys; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert not set(run.stdout.split()) & {"torch", "ray", "transformers", "pyarrow"}

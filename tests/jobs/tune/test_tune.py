@@ -1,0 +1,432 @@
+"""`tempscale tune` on a small model: what it chooses and says, its files, and that nothing but the data decides them."""
+
+import io
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from command_line import in_process
+from pages import HOSTILE, specs_of
+from rich.console import Console
+from scipy import stats
+from whole_run import as_lines, digests, documented, read_report, tuned
+
+from tempscale import Encoder, Temperature
+from tempscale.choosing.by_layer import Cosines, Found, layer_temperatures
+from tempscale.stats.sample import keyed_hash
+from tempscale_jobs.config.given import read_temperature
+from tempscale_jobs.config.strict import checked
+from tempscale_jobs.config.tune import TuneConfig
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.runs.folder import begin, load_tables
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.tune import COLLAPSE, INTERVALS, SCORES
+from tempscale_jobs.tune import layers
+from tempscale_jobs.tune import words as tune_sentences
+from tempscale_jobs.tune.report import close_tune, render
+
+TOKENS, SEED, PAIRS = 96, 3, 120
+STEPS = {"by_length": {"0": 1.0, "64": 0.7}}
+STEPS_TEXT = "by_length(0: 1.0, 64: 0.7)"
+
+
+def settings(out, corpus, small_model, temperatures=(1.0, 0.5, STEPS), workers=1, **choosing):
+    return {
+        "out": str(out), "corpus": {"source": str(corpus)}, "seed": SEED,
+        "embedding": {"models": [small_model], "temperatures": list(temperatures), "max_length": TOKENS},
+        "choosing": {"intervals": [0, 32, 64], "layer_tokens": 64, "layer_steps": 2, "layer_texts": 8, "probe_sample": 40,
+                     "neighbours": 5} | choosing,
+        "execution": {"workers": workers},
+    }  # fmt: skip
+
+
+def run(data):
+    """The run, and what it told of its progress."""
+    told = io.StringIO()
+    return tuned(data, console=Console(file=told, width=200)), told.getvalue()
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return [row["text"] for row in documented("pyarrow")[:200]]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    file = tmp_path_factory.mktemp("corpus") / "texts.jsonl"
+    file.write_text(as_lines(documented("pyarrow")[:200]))
+    return file
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, ray_session, corpus, small_model):
+    """Without labels, with a search for one τ a layer; nothing beats τ 1."""
+    out = tmp_path_factory.mktemp("tune") / "run"
+    return run(settings(out, corpus, small_model))[0]
+
+
+@pytest.fixture(scope="module")
+def gained(tmp_path_factory, ray_session, corpus, small_model):
+    """From a reference at which long texts are found too often, on one worker: something does beat it."""
+    out = tmp_path_factory.mktemp("gained") / "run"
+    return run(settings(out, corpus, small_model, (0.5, 1.0), workers=1, layers=False, keep_neighbours=0.3))[0]
+
+
+def table(run, which):
+    return pl.read_parquet(f"{run.storage.root}/tables/{which.name}.parquet")
+
+
+def chosen(run):
+    """What temperature.json holds, as --temperature reads it."""
+    return Temperature.of(read_temperature(f"{run.storage.root}/temperature.json"))
+
+
+# ---------------------------------------------------------------------------------------------- without labels
+
+
+def test_every_candidate_has_its_row_and_one_is_chosen(finished):
+    searched = Temperature.by_layer(json.loads(Path(finished.storage.root, "layers.json").read_text())["temperatures"])
+    rows = table(finished, COLLAPSE)
+    assert rows["temperature"].to_list() == ["1.0", "0.5", "by_length(0: 1.0, 64: 0.7)", searched.canonical]
+    assert rows["chosen"].to_list() == [True, False, False, False]
+    assert chosen(finished) == Temperature(1.0)
+    assert rows.columns == [column.name for column in COLLAPSE.columns]
+    intervals = table(finished, INTERVALS)
+    assert intervals["interval"].to_list() == [0, 64] * 4
+    assert (intervals["texts"] >= 30).all()
+    moved = intervals.filter(pl.col("temperature") == "0.5")
+    assert (moved["change_se"] > 0).all()
+    # Short texts are as they were under a schedule that begins at 64 tokens.
+    assert intervals.filter((pl.col("temperature") == STEPS_TEXT) & (pl.col("interval") == 0))["change"].to_list() == [0]
+    assert not list(Path(finished.storage.root, "measured").rglob("excerpts.parquet"))
+
+
+def test_the_layers_are_searched_on_long_texts_and_their_search_lowers_its_objective(finished, texts, small_model):
+    found = json.loads(Path(finished.storage.root, "layers.json").read_text())
+    encoder = Encoder.load(small_model, device="cpu", max_length=TOKENS)
+    long = [text for text in texts if len(encoder.tokenizer([text], 64).ids[0]) == 64]
+    looked = sorted(set(long), key=lambda text: keyed_hash(text, SEED + 1))[:8]
+    expected = layer_temperatures(
+        encoder, *(encoder.tokenizer(looked, n).ids for n in (32, 64)), steps=2, seed=SEED
+    )  # fmt: skip
+    assert found["temperatures"] == expected.temperatures
+    assert found["objective_after"] == pytest.approx(expected.after.objective, abs=1e-6)
+    assert found["objective_after"] < found["objective_before"]
+    assert (found["texts"], found["tokens"]) == (8, 64)
+
+
+def test_nothing_that_beats_noise_is_said_and_no_command_follows(finished, capsys):
+    close_tune(finished)
+    out = capsys.readouterr().out
+    none = "none reduces the collapse by more than noise without raising it elsewhere"
+    assert f"Leave it at 1: of 3 other candidates, {none}." in out
+    (row,) = table(finished, COLLAPSE).filter(pl.col("temperature") == "1.0").to_dicts()
+    assert f"over 200 texts, the exposure of the longest texts is {row['exposure_long']:.3g} (1 is fair)" in out
+    assert f"The prefix gap, over 40 texts, is {row['prefix_gap']:.3g}." in out
+    assert "next" not in out
+    assert "tempscale export" not in out
+    assert f"{finished.storage.root}/temperature.json" in out
+
+
+def test_what_betters_the_reference_is_chosen_and_told(gained, small_model, capsys):
+    first, row = table(gained, COLLAPSE).to_dicts()
+    assert (first["temperature"], row["temperature"], row["chosen"]) == ("0.5", "1.0", True)
+    assert first["exposure_long"] > row["exposure_long"] > 1
+    assert chosen(gained) == Temperature(1.0)
+    close_tune(gained)
+    out = capsys.readouterr().out
+    assert "Use τ 1.0: betters the exposure of long texts beyond noise; of such candidates the smallest prefix gap." in out
+    root = gained.storage.root
+    small = shlex.quote(small_model)
+    assert f"  tempscale export --model {small} --temperature {root}/temperature.json --out {root}-checkpoint\n" in out
+
+
+def test_the_other_way_round_one_worker_finds_the_same(finished, gained):
+    """Without layers, from another reference: figures turn their sign, and texts have the same bytes on one worker."""
+    one = table(finished, COLLAPSE).filter(pl.col("temperature") == "0.5").to_dicts()[0]
+    other = table(gained, COLLAPSE).filter(pl.col("temperature") == "1.0").to_dicts()[0]
+    for name in ("prefix_gap_change", "exposure_long_change"):
+        assert one[name] == pytest.approx(-other[name], rel=1e-12)
+        assert one[f"{name}_se"] == pytest.approx(other[f"{name}_se"], rel=1e-12)
+    assert one["short_kept"] == pytest.approx(other["short_kept"])
+    for folder in ("texts", "neighbours"):
+        mine, theirs = (digests(r.storage.root, f"measured/{folder}") for r in (finished, gained))
+        assert theirs
+        assert theirs == {name: mine[name] for name in theirs}
+    assert not Path(gained.storage.root, "layers.json").exists()
+
+
+@pytest.mark.soak
+def test_a_run_killed_in_the_middle_goes_on_to_the_same_bytes_on_one_worker(finished, tmp_path, corpus, small_model):
+    out = tmp_path / "run"
+    stop = IncompleteRun("killed")
+
+    def killed(*_, **__):
+        raise stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempscale_jobs.audit.model.probe.probe", killed)
+        with pytest.raises(IncompleteRun, match="killed"):
+            run(settings(out, corpus, small_model))
+    assert not (out / "run.json").exists()
+    kept = [out / "layers.json", *sorted((out / "measured").glob("texts/*/*/part-*.parquet"))]
+    assert len(kept) > 4
+    before = {file: file.stat().st_mtime_ns for file in kept}
+    run(settings(out, corpus, small_model, workers=2))
+    assert {file: file.stat().st_mtime_ns for file in kept} == before, "what was there was made again"
+    assert digests(out, "tables") == digests(finished.storage.root, "tables")
+    assert len(digests(out, "tables")) == 2
+    assert (out / "temperature.json").read_bytes() == Path(finished.storage.root, "temperature.json").read_bytes()
+
+
+def test_run_again_it_has_nothing_to_do_and_other_texts_or_settings_are_refused(gained, corpus, small_model):
+    out = gained.storage.root
+    how = {"temperatures": (0.5, 1.0), "layers": False, "keep_neighbours": 0.3}
+    before = {file: file.stat().st_mtime_ns for file in Path(out).rglob("*.*") if file.is_file()}
+    again, told = run(settings(out, corpus, small_model, **how))
+    assert again.complete
+    assert "the run is complete: nothing to do" in told
+    assert {file: file.stat().st_mtime_ns for file in Path(out).rglob("*.*") if file.is_file()} == before
+    with pytest.raises(UsageError, match=r"holds a different run: choosing\.keep_neighbours was 0\.3, now 0\.5"):
+        run(settings(out, corpus, small_model, **how | {"keep_neighbours": 0.5}))
+    when = corpus.stat()
+    try:
+        os.utime(corpus, ns=(when.st_atime_ns, when.st_mtime_ns + 10**9))
+        with pytest.raises(UsageError, match=r"the texts changed since the run in .*; start over with --fresh"):
+            run(settings(out, corpus, small_model, **how))
+    finally:
+        os.utime(corpus, ns=(when.st_atime_ns, when.st_mtime_ns))
+
+
+# ---------------------------------------------------------------------------------------------- with labels
+
+
+def cosines(small_model, texts, tau):
+    own = (
+        Encoder.load(small_model, temperature=tau, device="cpu", max_length=TOKENS).encode(texts).embeddings.double().numpy()
+    )
+    return [float(own[k] @ own[k + 60]) for k in range(PAIRS)]
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory, ray_session, texts, small_model):
+    """Pairs whose gold scores are the model's own cosines at τ 0.5, through the command line: 0.5 is the truth."""
+    folder = tmp_path_factory.mktemp("scored")
+    gold = cosines(small_model, texts, 0.5)
+    pairs = [{"sentence1": texts[k], "sentence2": texts[k + 60], "score": score} for k, score in enumerate(gold)]
+    (folder / "pairs.jsonl").write_text(as_lines(pairs))
+    code, out, err = in_process(
+        "tune", "--task", f"sts:{folder / 'pairs.jsonl'}", "--model", small_model, "--tau", "1.0", "--tau", "0.5",
+        "--no-layers", "--max-length", str(TOKENS), "--seed", str(SEED), "--workers", "1", "--out", str(folder / "run"),
+    )  # fmt: skip
+    assert code == 0, err
+    return folder / "run", out, np.array(gold)
+
+
+def test_the_temperature_that_made_the_gold_scores_is_chosen(scored, texts, small_model):
+    out, printed, gold = scored
+    first, row = pl.read_parquet(out / "tables" / f"{SCORES.name}.parquet").to_dicts()
+    assert (first["chosen"], row["chosen"], row["temperature"]) == (False, True, "0.5")
+    assert Temperature.of(read_temperature(str(out / "temperature.json"))) == Temperature(0.5)
+    held = np.array([keyed_hash(f"held out {k}", SEED) / 2**64 < 0.5 for k in range(PAIRS)])
+    at_1 = np.array(cosines(small_model, texts, 1.0))
+    for name, part in (("dev", ~held), ("held", held)):
+        assert first[f"{name}_items"] == part.sum()
+        assert first[f"{name}_score"] == pytest.approx(stats.spearmanr(at_1[part], gold[part]).statistic, abs=2e-3)
+        assert row[f"{name}_score"] == pytest.approx(1, abs=1e-3)
+    assert 0 < row["held_low"] < row["held_change"] < row["held_high"]
+    assert "Use τ 0.5: best on the development part, and the held-out part confirms it beyond noise." in printed
+    told = (
+        f"the change is {row['held_change']:.3g} (paired bootstrap, 95 %: {row['held_low']:.3g} to {row['held_high']:.3g})"
+    )
+    assert told in printed
+
+
+def test_the_command_that_it_prints_exports_the_choice(scored, texts, small_model):
+    out, printed, _ = scored
+    (command,) = (line.strip() for line in printed.splitlines() if "tempscale export" in line)
+    code, _, err = in_process(*shlex.split(command)[1:])
+    assert code == 0, err
+    exported = Encoder.load(f"{out}-checkpoint", device="cpu", max_length=TOKENS).encode(texts[:5]).embeddings
+    at_half, at_1 = (
+        Encoder.load(small_model, temperature=tau, device="cpu", max_length=TOKENS).encode(texts[:5]).embeddings
+        for tau in (0.5, 1.0)
+    )
+    np.testing.assert_allclose(exported, at_half, atol=1e-5)
+    assert (exported - at_1).abs().max() > 1e-3
+
+
+def searched(config, models=None):
+    """The arguments of the search for long texts: model, source, settings, seed and tokens."""
+    model = (models or begin(config).models)[0]
+    source = layers.Source(config.tasks, None if config.tasks else config.texts(), config.out, {"corpus": "as it was"})
+    return model, source, config.choosing, config.seed, config.choosing.layer_tokens
+
+
+def test_texts_of_tasks_serve_the_search_of_layers(scored, tmp_path, texts, small_model):
+    pairs = scored[0].parent / "pairs.jsonl"
+    own = {"tasks": [{"name": "pairs", "type": "sts", "source": str(pairs)}]}
+    data = {k: v for k, v in settings(tmp_path / "run", "", small_model).items() if k != "corpus"} | own
+    found = layers._long_texts(*searched(checked(TuneConfig, data)))
+    assert len(set(found)) == 8
+    assert set(found) <= {text.strip() for text in texts[: PAIRS + 60]} | set(texts[: PAIRS + 60])
+
+
+@pytest.mark.parametrize(
+    ("taus", "after", "kept"),
+    [([0.8, 1.1], 0.4, [0.8, 1.1]), ([0.8, 1.1], 0.5, None), ([0.8, 1.1], 0.6, None), ([0.8, 0.8], 0.4, None)],
+)
+def test_a_search_that_gains_nothing_or_finds_one_temperature_gives_no_candidate(monkeypatch, taus, after, kept):
+    before = Cosines(0.5, 0.5, 0.4, 0.0)
+    asked = []
+
+    def found(encoder, short, long, **settings):
+        asked.append((short, long, settings))
+        return Found(taus, before, before._replace(objective=after), [])
+
+    monkeypatch.setattr("tempscale.choosing.by_layer.layer_temperatures", found)
+    tokenizer = lambda texts, n: SimpleNamespace(ids=[[n] for _ in texts])  # noqa: E731
+    worker = SimpleNamespace(encoder=SimpleNamespace(tokenizer=tokenizer))
+    settings = {"tokens": "96", "steps": "2", "seed": "3"}
+    report = layers.search_layers(worker, 0, pa.table({"text": ["a", "b"]}).replace_schema_metadata(settings))
+    assert asked == [([[32], [32]], [[96], [96]], {"steps": 2, "seed": 3})]
+    told = report["found"]
+    assert told["temperatures"] == kept
+    assert told["note"] == ("0.8, 1.1 from 2 texts" if kept else "the search found nothing better than τ 1 in every layer")
+    assert (told["objective_before"], told["objective_after"]) == (0.5, after)
+
+
+def test_rows_without_a_text_are_passed_over_in_the_search_for_long_ones(tmp_path):
+    corpus = tmp_path / "texts.jsonl"
+    corpus.write_text(as_lines([{"text": "   "}, {"text": "a text"}, {"text": None}, {"text": "another one"}]))
+    data = settings(tmp_path / "run", corpus, "a model")
+    data["corpus"]["max_characters"] = 7
+    _, source, choosing, seed, _ = searched(checked(TuneConfig, data), models=[None])
+    assert list(layers._texts(source, choosing, seed, None)) == ["a text", "another"]
+
+
+def test_too_few_long_texts_leave_the_layers_out(tmp_path, small_model):
+    corpus = tmp_path / "texts.jsonl"
+    corpus.write_text(as_lines([{"id": k, "text": f"text number {k} " * (30 if k < 7 else 1)} for k in range(60)]))
+    config = checked(TuneConfig, settings(tmp_path / "run", corpus, small_model))
+    begun = begin(config)
+    model, source, choosing, seed, _ = searched(config, begun.models)
+    found = layers.search(begun, None, model, source, choosing, seed)  # No worker is asked.
+    assert found["temperatures"] is None
+    assert found["note"] == "left out: too few texts are long enough"
+    assert layers.candidate(found) == []
+
+
+# ---------------------------------------------------------------------------------------------- report and sentences
+
+
+def test_the_report_stands_alone_and_is_rendered_again_alike(finished, gained, scored):
+    for out, charts in (
+        (Path(finished.storage.root), {"t-gap", "t-exposure", "t-intervals"}),
+        (Path(gained.storage.root), {"t-gap", "t-exposure", "t-intervals"}),
+        (scored[0], {"t-scores"}),
+    ):
+        page = read_report(out)
+        assert set(specs_of(page)) == charts
+        record = json.loads((out / "run.json").read_text())
+        assert tune_sentences.answer(record) in page
+        assert ("tempscale export" in page) == record["choice"]["changed"]
+
+
+def test_what_others_wrote_is_escaped(finished, scored):
+    for root in (finished.storage.root, scored[0]):
+        storage = Storage(str(root))
+        record, tables = storage.read_json("run.json"), load_tables(storage)
+        record["models"] = {HOSTILE: next(iter(record["models"].values()))}
+        record["choice"] |= {"changed": True, "reason": HOSTILE, "tasks": [HOSTILE], "left_out": [HOSTILE]}
+        record["config"] |= {"out": HOSTILE}
+        tables = {name: table.with_columns(model=pl.lit(HOSTILE)) for name, table in tables.items()}
+        tables = {
+            name: table.with_columns(reason=pl.lit(HOSTILE)) if "reason" in table.columns else table
+            for name, table in tables.items()
+        }
+        page = render(tables, record).html
+        assert "&lt;/script&gt;&lt;script&gt;alert(" in page
+        assert "<script>alert(" not in page
+        assert "<img" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+
+
+def choice(by, changed, label="1.0", **more):
+    facts = {"by": by, "chosen": label, "changed": changed, "candidates": 4, "reason": "it is best", "foldable": True}
+    return {"choice": facts | more, "config": {"embedding": {"models": []}}}
+
+
+def test_verdicts():
+    verdict = tune_sentences.answer
+    leave = (
+        "Leave it at 1: of 3 other candidates, none is best on the development part and better on the held-out part by more "
+        "than noise."
+    )
+    assert verdict(choice("scores", False)) == leave
+    assert verdict(choice("collapse", False, "0.9")).startswith("Leave it at τ 0.9: of 3 other candidates, none reduces the")
+    assert verdict(choice("scores", True, "0.8")) == "Use τ 0.8: it is best."
+
+
+def test_a_schedule_that_cannot_be_folded_is_attached(tmp_path):
+    assert tune_sentences.then(choice("scores", False), "runs/tune") == []
+    (folded,) = tune_sentences.then(choice("scores", True, "0.8"), "my runs/tune")
+    assert folded == "tempscale export --temperature 'my runs/tune/temperature.json' --out 'my runs/tune-checkpoint'"
+    code, audit = tune_sentences.then(choice("collapse", True, "by_length(0: 1.0, 64: 0.7)", foldable=False), "runs/tune")
+    data = re.search(r"ts\.attach\(model, (.*?)\)  #", code)[1]
+    assert Temperature.of(json.loads(data)) == Temperature.of(STEPS)
+    assert audit.startswith("tempscale audit --tau 1.0 --temperature runs/tune/temperature.json")
+
+
+# ---------------------------------------------------------------------------------------------- what is refused
+
+OWN = {"name": "own", "type": "sts", "source": "pairs.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"tasks": [OWN], "corpus": {"source": "a.txt"}}, "tasks choose by scores and a corpus by what collapses; give one"),
+        ({"tasks": [OWN], "execution": {"cache": "c"}}, "scores do not read it; leave out execution.cache"),
+        ({"tasks": [OWN | {"type": "clustering"}]}, "task 'own': a clustering has no score of each text"),
+        ({"embedding": {"temperatures": [1.0, {"by_role": {"query": 1.0, "document": 0.8}}]}}, "by role is no candidate"),
+        ({"corpus": {"source": "a.parquet", "embedding_column": "e"}}, "embeddings of your own have no temperature"),
+        ({"embedding": {"temperatures": [1.0]}}, r"embedding\.temperatures"),
+        ({"embedding": {"temperatures": [1.0, 1.0]}}, "name one twice"),
+        ({"embedding": {"models": ["a", "b"]}}, r"embedding\.models"),
+        ({"choosing": {"held_out": 1.0}}, r"choosing\.held_out"),
+        ({"choosing": {"layer_tokens": 63}}, r"choosing\.layer_tokens"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_chosen_from_is_one_sentence(data, sentence):
+    with pytest.raises(UsageError, match=sentence) as error:
+        checked(TuneConfig, data)
+    assert "\n" not in str(error.value)
+
+
+def test_a_corpus_is_sampled_unless_it_is_told_otherwise():
+    of = lambda **corpus: checked(TuneConfig, {"corpus": {"source": "a.txt"} | corpus}).texts()  # noqa: E731
+    assert (of().sample, of(sample=7).sample, of(limit=9).sample, of(limit=9).limit) == (1000, 7, None, 9)
+    assert checked(TuneConfig, {}).texts().sample == 1000
+    audit = checked(TuneConfig, {"seed": 5}).audit([Temperature(1.0), Temperature.of(STEPS)])
+    assert (audit.corpus.sample, audit.seed, audit.out) == (1000, 5, "runs/tune/measured")
+    assert audit.temperatures() == [Temperature(1.0), Temperature.of(STEPS)]
+
+
+def test_mistakes_on_the_command_line_are_sentences(tmp_path):
+    for arguments, words in (
+        (["--task", "sts:none.jsonl", "--corpus", "none.jsonl"], "give one of them"),
+        (["--corpus", str(tmp_path / "none.jsonl")], "is not there"),
+        (["--tau", "0.9"], "embedding.temperatures"),
+        (["--tau", "1.0", "--temperature", "none.json"], "none.json"),
+    ):
+        code, _, err = in_process("tune", *arguments, "--out", str(tmp_path / "run"))
+        assert (code, "Traceback" in err) == (2, False), err
+        assert words in err.replace("\n", " ")
+    assert not list((tmp_path / "run").glob("*.json"))

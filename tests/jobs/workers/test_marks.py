@@ -1,0 +1,204 @@
+"""The text that kills its process is found and left out; deaths with other causes leave nothing out."""
+
+import json
+import os
+import random
+import sys
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray import cloudpickle
+from whole_run import audited
+
+import tempscale_jobs.embedding.embed
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers.marks import DEADLY, Marks, forget
+
+
+class Death(BaseException):
+    """The process is gone: nothing is tidied up."""
+
+
+def attempt(storage, batches, dies):
+    """One process's work on a shard: the batches it ran, or None where it died."""
+    marks, ran = Marks(storage, "marks/shard.json"), []
+    for batch in marks.begin(batches):
+        marks.before(batch)
+        if dies(batch):
+            return None
+        ran.append(batch)
+    marks.after()
+    marks.done()
+    return ran, marks.deadly, marks.halved
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.data())
+def test_exactly_what_kills_is_left_out(tmp_path_factory, sizes, data):
+    storage = Storage(str(tmp_path_factory.mktemp("marks")))
+    numbers = iter(range(100))
+    batches = [[next(numbers) for _ in range(size)] for size in sizes]
+    everything = [i for batch in batches for i in batch]
+    deadly = data.draw(st.sets(st.sampled_from(everything), max_size=3))
+    deaths = 0
+    while (found := attempt(storage, batches, lambda batch: bool(deadly & set(batch)))) is None:
+        deaths += 1
+        assert deaths <= 1 + len(deadly) * 8
+    ran, left_out, halved = found
+    assert set(left_out) == deadly
+    assert sorted(i for batch in ran for i in batch) == sorted(set(everything) - deadly)
+    assert halved == any(len(batch) > 1 and deadly & set(batch) for batch in batches)
+    assert not storage.list("marks")
+
+
+def test_one_death_with_another_cause_changes_no_batch(tmp_path):
+    storage, batches = Storage(str(tmp_path)), [[3, 1], [0, 2]]
+    for place in (0, 1):
+        lives = iter([False] * place + [True])
+        assert attempt(storage, batches, lambda batch, lives=lives: next(lives)) is None
+    assert attempt(storage, batches, lambda batch: False) == (batches, [], False)
+
+
+def test_marks_of_an_earlier_session_are_no_deaths(tmp_path):
+    storage, batches = Storage(str(tmp_path)), [[3, 1], [0, 2]]
+    for _ in range(6):  # A user stops the run at the same place again and again.
+        assert attempt(storage, batches, lambda batch: batch == [0, 2]) is None
+        forget(storage, "marks")
+    assert attempt(storage, batches, lambda batch: False) == (batches, [], False)
+
+
+def test_what_was_learned_outlives_the_session(tmp_path):
+    storage, batches = Storage(str(tmp_path)), [[3, 1, 4], [0, 2]]
+    for _ in range(4):
+        assert attempt(storage, batches, lambda batch: 4 in batch) is None
+    forget(storage, "marks")
+    known = json.loads((tmp_path / "marks" / "shard.json").read_text())
+    assert known["batches"] == [[3, 1], [4], [0, 2]]
+
+
+def test_processes_that_die_in_ever_other_texts_end_the_session(tmp_path):
+    storage, batches = Storage(str(tmp_path)), [[k] for k in range(1000)]
+    for struck in range(101):
+        assert attempt(storage, batches, lambda batch, struck=struck: batch == [struck]) is None
+    with pytest.raises(IncompleteRun, match="died 100 times, for ever other texts"):
+        attempt(storage, batches, lambda batch: False)
+    # The next session begins anew.
+    forget(storage, "marks")
+    assert attempt(storage, batches, lambda batch: False) is not None
+
+
+def test_a_process_that_dies_again_and_again_before_the_model_runs_ends_the_session(tmp_path):
+    storage, batches = Storage(str(tmp_path)), [[0, 1], [2]]
+    for _ in range(7):
+        assert Marks(storage, "marks/shard.json").begin(batches) == batches
+    with pytest.raises(IncompleteRun, match=r"works on marks/shard\.json died 7 times outside of the model; look for what"):
+        Marks(storage, "marks/shard.json").begin(batches)
+
+
+@pytest.mark.parametrize("left", ["", "{", "[]", '{"doing": "shard"}'])
+def test_a_mark_that_the_fall_of_a_machine_cut_off_is_none(tmp_path, left):
+    storage, batches = Storage(str(tmp_path)), [[0, 1], [2]]
+    storage.write("marks/shard.json", left.encode())
+    forget(storage, "marks")
+    assert storage.list("marks") == []
+    storage.write("marks/shard.json", left.encode())
+    assert attempt(storage, batches, lambda batch: False) == (batches, [], False)
+
+
+# --- on Ray -----------------------------------------------------------------------------------------------------------
+
+
+class KillingActor(tempscale_jobs.embedding.embed.EmbedActor):
+    """Its process dies of one token, fails on another, and runs out of memory over large batches with a third."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        tokenizer = self.encoder.tokenizer
+        kills, fails, fills = (tokenizer([word]).ids[0][1] for word in ("killing", "failing", "filling"))
+        hidden = self.encoder._hidden
+
+        def guarded(ids, device):
+            seen = {i for row in ids for i in row}
+            if kills in seen:
+                with open(self.storage.path("deaths"), "a") as log:
+                    log.write("died\n")
+                os._exit(1)
+            if fails in seen:
+                raise IndexError("index out of range in self")
+            if fills in seen and len(ids) > 2:
+                raise MemoryError
+            return hidden(ids, device)
+
+        self.encoder._hidden = guarded
+
+
+@pytest.fixture(scope="module")
+def survived(tmp_path_factory, small_model):
+    """An audit over texts of which one kills, one fails and one fills the memory."""
+    folder = tmp_path_factory.mktemp("poison")
+    random.seed(0)
+    words = ["river", "bridge", "winter", "market", "engine", "garden", "paper", "silver"]
+    texts = [{"id": f"t{i:03d}", "text": " ".join(random.choices(words, k=random.randint(3, 40)))} for i in range(300)]
+    for place, word in ((17, "killing"), (120, "failing"), (244, "filling")):
+        texts[place]["text"] += f" {word}"
+    file, out = folder / "texts.jsonl", folder / "run"
+    file.write_text("".join(json.dumps(text) + "\n" for text in texts))
+    data = {
+        "out": str(out), "corpus": {"source": str(file)}, "execution": {"workers": 2},
+        "embedding": {"models": [small_model], "shard_texts": 100, "token_budget": 128},
+        "analysis": {"socm_sample": 40, "probe_sample": 0},
+    }  # fmt: skip
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempscale_jobs.embedding.embed, "EmbedActor", KillingActor)
+        try:
+            audited(data)
+        finally:
+            cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    return out
+
+
+@pytest.mark.soak
+def test_texts_that_kill_or_fail_are_recorded_and_all_others_analysed(survived):
+    files = sorted((survived / "rejected").rglob("*.parquet"))
+    reasons = {row["text_id"]: row["reason"] for file in files for row in pq.read_table(file).to_pylist()}
+    assert set(reasons) == {"t017", "t120"}
+    assert reasons["t017"].endswith(DEADLY)
+    assert reasons["t120"].endswith("the model fails with IndexError: index out of range in self")
+    found = pl.read_parquet(survived / "texts" / "**" / "*.parquet", hive_partitioning=False)
+    ids = {f"t{i:03d}" for i in range(300)} - set(reasons)
+    assert sorted(found["text_id"]) == sorted([*ids, *ids])
+    assert json.loads((survived / "run.json").read_text())["corpus"]["rejected_by_models"] == 2
+    assert np.isfinite(np.stack(found["embedding"].to_list())).all()
+
+
+@pytest.mark.soak
+def test_what_leaves_byte_identity_is_listed(survived):
+    exceptions = json.loads((survived / "run.json").read_text())["byte_identity_exceptions"]
+    assert len(exceptions) == 2
+    assert sum("its process died there" in line for line in exceptions) == 1
+    assert sum("memory did not hold" in line for line in exceptions) == 1
+    assert "its process died there" in (survived / "report.html").read_text("utf-8")
+
+
+@pytest.mark.soak
+def test_the_number_of_deaths_is_bounded(survived):
+    assert 4 <= len((survived / "deaths").read_text().splitlines()) <= 9
+    assert not list((survived / "partials" / "marks").rglob("*.json"))
+
+
+@pytest.mark.soak
+def test_embeddings_beside_a_deadly_text_are_those_of_a_run_without_it(survived, small_model):
+    from tempscale import Encoder
+
+    found = pl.read_parquet(survived / "texts" / "*" / "temperature=1.0" / "*.parquet", hive_partitioning=False)
+    lines = (survived.parent / "texts.jsonl").read_text().splitlines()
+    texts = {row["id"]: row["text"] for row in map(json.loads, lines)}
+    expected = Encoder.load(small_model, device="cpu").encode([texts[i] for i in found["text_id"]])
+    np.testing.assert_allclose(np.stack(found["embedding"].to_list()), expected.embeddings.numpy(), atol=1e-6)
+    np.testing.assert_allclose(found["spread"].to_numpy(), expected.moments.spread.numpy(), rtol=1e-4)

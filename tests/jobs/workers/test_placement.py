@@ -1,0 +1,216 @@
+"""Where the work goes on a cluster with GPUs: declared ones, since Ray places by what nodes declare. No kernel runs here."""
+
+import collections
+import os
+import sys
+
+import pyarrow as pa
+import pytest
+import ray
+from ray import cloudpickle
+
+from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.config.sections import Encoding, Execution
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers import actor, engine
+from tempscale_jobs.workers import nodes as shared
+from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.nodes import answer
+
+NODES, GPUS = 2, 2
+ENCODING = Encoding.model_validate({})
+
+
+def here():
+    """The node and the GPUs of this process."""
+    return {
+        "node": ray.get_runtime_context().get_node_id(), "pid": os.getpid(),
+        "gpus": ",".join(map(str, ray.get_gpu_ids())), "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+    }  # fmt: skip
+
+
+class PlacedActor(actor.ModelActor):
+    """Says where it is instead of loading a model."""
+
+    def __init__(self, gpus, settings, **arguments):
+        self.gpus, self.budget = gpus, settings["token_budget"]
+
+    def process(self, number, work):
+        return {"number": number, "budget": self.budget, "asked": self.gpus, **here()}
+
+
+def placed(worker, number, work):
+    return {"number": number, "asked": worker.gpus, **here()}
+
+
+def placed_tile(i, j, device="cpu"):
+    return {"device": device, **here()}
+
+
+@pytest.fixture(scope="module")
+def cluster(no_ray):
+    """Two nodes of two GPUs beside one without."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        nodes = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0, "object_store_memory": 100 << 20}
+        )
+        try:
+            for _ in range(NODES):
+                nodes.add_node(num_cpus=2, num_gpus=GPUS, object_store_memory=100 << 20)
+            nodes.wait_for_nodes()
+            cloudpickle.register_pickle_by_value(sys.modules[__name__])
+            with engine.session(Execution.model_validate({"address": nodes.address})) as session:
+                yield session
+        finally:
+            cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+            nodes.shutdown()
+
+
+@pytest.fixture
+def run(tmp_path):
+    settings = resolve({"out": str(tmp_path), "embedding": {"temperatures": [1.0]}})
+    return Run(Storage(str(tmp_path)), [Model("m", "m", "", 64)], settings.temperatures(), "2026-11-22")
+
+
+def check(reports, actors):
+    """Each process has one GPU for itself, on a node that has GPUs, and they are spread over all of them."""
+    places = {report["pid"]: (report["node"], report["gpus"]) for report in reports}
+    assert len(places) == len(set(places.values())) == actors
+    for report in reports:
+        assert report["gpus"] in {"0", "1"}
+        assert report["visible"] == report["gpus"]
+    per_node = collections.Counter(node for node, _ in places.values())
+    assert max(per_node.values()) <= GPUS
+    return per_node
+
+
+def test_there_is_a_worker_for_each_gpu(cluster):
+    assert (cluster.workers, cluster.gpus) == (NODES * GPUS, 1)
+
+
+@pytest.mark.soak
+def test_each_model_actor_of_the_pool_has_a_gpu_of_its_own(cluster, run):
+    work = {k: pa.table({"k": [k]}) for k in range(24)}
+    reports = list(actor.pool(run, cluster, run.models[0], ENCODING, PlacedActor, work))
+    assert sorted(report["number"] for report in reports) == list(range(24))
+    assert {report["asked"] for report in reports} == {1}
+    assert {report["budget"] for report in reports} == {actor.TOKEN_BUDGETS[True]}
+    assert {(report["node"], report["gpus"]) for report in reports} <= {
+        (node["NodeID"], str(k)) for node in ray.nodes() if node["Resources"].get("GPU") for k in range(GPUS)
+    }
+    check(reports, len({report["pid"] for report in reports}))
+
+
+def failing(batch):
+    raise OSError("the disk is gone")
+
+
+class FailingActor(PlacedActor):
+    def process(self, number, work):
+        raise ValueError("the model is gone")
+
+
+@pytest.mark.soak
+def test_what_fails_ahead_of_the_actors_or_in_them_is_told_by_its_own_words(cluster, run):
+    work = {k: pa.table({"k": [k]}) for k in range(3)}
+    with pytest.raises(IncompleteRun, match="a worker failed with OSError: the disk is gone; start the same command again"):
+        list(actor.pool(run, cluster, run.models[0], ENCODING, PlacedActor, work, failing))
+    with pytest.raises(IncompleteRun, match="a worker failed with ValueError: the model is gone; start"):
+        list(actor.pool(run, cluster, run.models[0], ENCODING, FailingActor, work))
+
+
+def test_a_crew_and_the_tiles_have_gpus_too(cluster, run, monkeypatch):
+    monkeypatch.setattr("tempscale_jobs.workers.crew.ModelActor", PlacedActor)
+    with Crew(run, cluster, run.models[0], ENCODING) as crew:
+        reports = list(crew.work(placed, {k: pa.table({"k": [k]}) for k in range(16)}))
+    assert len(check(reports, NODES * GPUS)) == NODES
+    tiles = [(i, j) for i in range(4) for j in range(i, 4)]
+    found = dict(engine.tile_results(cluster, placed_tile, (), tiles))
+    assert set(found) == set(tiles)
+    assert {report["device"] for report in found.values()} == {"cuda"}
+    assert len(check(found.values(), NODES * GPUS)) == NODES
+
+
+def elsewhere(roots, models, token, node):
+    """As a node answers whose folders are its own."""
+    return answer([f"{root}-elsewhere" for root in roots], models, token, node)
+
+
+def test_every_node_proves_that_it_shares_the_folders(cluster, tmp_path, monkeypatch):
+    out = Storage(str(tmp_path / "run"))
+    shared.check_shared([("--out", out)], [str(tmp_path)])
+    assert not list((tmp_path / "run").glob(f"{shared.PROOF}*"))
+    with pytest.raises(UsageError, match="model folder '/nowhere/model' is not on node"):
+        shared.check_shared([("--out", out)], ["/nowhere/model"])
+    monkeypatch.setattr(shared, "answer", elsewhere)
+    with pytest.raises(UsageError, match=r"--out '.*run' is a folder of this machine that node .* does not share"):
+        shared.check_shared([("--out", out)], [])
+    assert not list((tmp_path / "run").glob(f"{shared.PROOF}*"))
+
+
+def test_a_node_answers_for_each_folder_and_model(tmp_path):
+    """Folders that it sees and can write, that it does not see, and whose files it cannot write."""
+    folders = [tmp_path / name for name in ("shared", "its own", "read-only")]
+    for folder in (folders[0], folders[2]):
+        Storage(str(folder)).write(f"{shared.PROOF}-token/driver", b"token")
+    Storage(str(folders[1])).write(f"{shared.PROOF}-token/driver", b"another")
+    (folders[2] / f"{shared.PROOF}-token" / "node").mkdir()  # In the way of the file that would be its answer.
+    read, models, kind = answer([str(folder) for folder in folders], [str(tmp_path), "/nowhere"], "token", "node")
+    assert read == [True, False, False]
+    assert models == [True, False]
+    assert kind == shared.processor()
+    assert (folders[0] / f"{shared.PROOF}-token" / "node").read_bytes() == b"token"
+    assert not (folders[1] / f"{shared.PROOF}-token" / "node").exists()
+
+
+def test_a_node_that_dies_while_it_is_asked_costs_nothing(tmp_path, monkeypatch):
+    """Ray as far as the question needs it: two nodes, of which the first has gone."""
+    nodes, asked = ["ab" * 28, "cd" * 28], []
+
+    class Asked:
+        def options(self, scheduling_strategy):
+            self.node = scheduling_strategy.node_id
+            return self
+
+        def remote(self, *given):
+            asked.append(self.node)
+            return self.node, given
+
+    def answered(reference):
+        node, given = reference
+        if node == nodes[0]:
+            raise ray.exceptions.NodeDiedError("it was taken away")
+        return answer(*given)
+
+    monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": n, "NodeManagerAddress": n[:2], "Alive": True} for n in nodes])
+    monkeypatch.setattr(ray, "remote", lambda **how: lambda task: Asked())
+    monkeypatch.setattr(ray, "get", answered)
+    monkeypatch.setattr(ray, "wait", lambda references, **how: (references, []))
+    out = Storage(str(tmp_path / "run"))
+    assert shared.check_shared([("--out", out)], [str(tmp_path)]) == {shared.processor()}
+    assert asked == nodes
+    assert out.list("") == []
+    with pytest.raises(UsageError, match="model folder '/nowhere/model' is not on node cd"):
+        shared.check_shared([("--out", out)], ["/nowhere/model"])
+
+
+@pytest.mark.soak
+def test_an_actor_that_finds_no_place_is_let_go(cluster, run, monkeypatch):
+    """A cluster that is smaller than it said: what an actor without a place was given would wait for ever."""
+    monkeypatch.setattr(engine, "_LEAST_PATIENCE_SECONDS", 1)
+    said = engine.Cluster(NODES * GPUS + 2, 1)
+    found = dict(engine.tile_results(said, placed_tile, (), [(i, i) for i in range(12)]))
+    assert len(found) == 12
+    check(found.values(), len({report["pid"] for report in found.values()}))
+
+
+def test_workers_that_never_find_a_place_end_the_run(cluster, monkeypatch):
+    monkeypatch.setattr(engine, "_NO_PROGRESS_SECONDS", 2)
+    greedy = ray.remote(num_gpus=GPUS + 1)(engine.TileActor)
+    with pytest.raises(IncompleteRun, match="no worker found a place in the Ray cluster"):
+        engine.started([greedy.remote(placed_tile, ())])

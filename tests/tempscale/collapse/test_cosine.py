@@ -1,0 +1,375 @@
+"""A super-tile's nearest neighbours and near-duplicates against brute force, on both paths, however the pairs are cut.
+
+Embeddings on a lattice: entries are multiples of 1/8, so that every product is exact in float32 in whatever order it is
+summed, ties are true ties, and nothing but the comparison itself is tested.
+"""
+
+from unittest import mock
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tempscale.collapse import cosine, gpu
+from tempscale.collapse.aggregates import Block, CosineCells, Duplicates, merge_tree
+from tempscale.collapse.cosine import cosine_tile, rounded, rounding_error
+from tempscale.collapse.grid import blocks, upper_triangle
+from tempscale.collapse.length import CosineSums
+from tempscale.collapse.neighbours import NOBODY, Nearest
+
+DEVICES = ["cpu", "cpu:0"]
+"""The fused pass, and torch's own operations, which serve a GPU."""
+on_both = pytest.mark.parametrize("device", DEVICES)
+seeds = st.integers(0, 2**32)
+
+
+def texts_of(count, seed=0, intervals=3, first_label=0):
+    """A block of lattice embeddings, some of them copies of others, with labels in no order."""
+    random = np.random.default_rng(seed)
+    rows = random.integers(-4, 5, (count, 4)) / 8
+    copies = random.random(count) < 0.3
+    rows[copies] = rows[random.integers(0, count, int(copies.sum()))]
+    labels = first_label + random.permutation(count)
+    return Block(rows.astype(np.float32), np.sort(random.integers(0, intervals, count)), labels.astype(np.int32))
+
+
+def part(block, start, stop):
+    return Block(block.embeddings[start:stop], block.interval[start:stop], block.labels[start:stop])
+
+
+def all_pairs(rows, columns, diagonal):
+    """Cosines in double precision and which of them are between two different texts."""
+    cosines = rows.embeddings.astype(np.float64) @ columns.embeddings.astype(np.float64).T
+    return cosines, ~np.eye(*cosines.shape, dtype=bool) if diagonal else np.ones(cosines.shape, dtype=bool)
+
+
+def once(counted, diagonal):
+    return np.triu(counted) if diagonal else counted
+
+
+def check_nearest(found, expected, k):
+    assert found.cosine.dtype == np.float32
+    assert found.label.dtype == np.int32
+    for cosines, labels, own in zip(found.cosine, found.label, expected, strict=True):
+        missing = k - len(own)
+        assert labels.tolist() == [label for _, label in own] + [NOBODY] * missing
+        assert cosines.tolist() == [c for c, _ in own] + [-np.inf] * missing
+
+
+def check_duplicates(found, expected):
+    assert [tuple(pair) for pair in found.labels.tolist()] == [(a, b) for _, a, b in expected]
+    assert found.cosine.tolist() == [c for c, _, _ in expected]
+
+
+def count_by_cell(pairs, block):
+    """How many of the listed pairs lie in each cell of one block's texts."""
+    interval = dict(zip(block.labels.tolist(), block.interval.tolist(), strict=True))
+    counts = np.zeros((block.interval.max() + 1,) * 2, dtype=np.int64)
+    for _, one, other in pairs:
+        counts[tuple(sorted((interval[one], interval[other])))] += 1
+    return counts
+
+
+# --- one tile against brute force -------------------------------------------------------------------------------------
+
+
+@on_both
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 40), st.integers(0, 45), st.sampled_from([-2.0, 0.0, 0.25, 0.5]), st.integers(0, 30), seeds)
+def test_a_diagonal_tile(device, count, k, threshold, listed, seed):
+    texts = texts_of(count, seed)
+    tile = cosine_tile(texts, texts, 3, diagonal=True, neighbours=k, duplicate=threshold, listed=listed, device=device)
+    cosines, counted = all_pairs(texts, texts, True)
+    assert tile.columns is tile.rows
+    check_nearest(tile.rows, oracles.nearest(cosines, texts.labels, counted, k), k)
+    pairs = oracles.near_duplicates(cosines, texts.labels, texts.labels, once(counted, True), threshold)
+    check_duplicates(tile.duplicates, pairs[:listed])
+    expected = count_by_cell(pairs, texts)
+    np.testing.assert_array_equal(tile.cells.duplicates[: len(expected), : len(expected)], expected)
+    assert tile.cells.duplicates.sum() == len(pairs)
+
+
+@on_both
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 30), st.integers(1, 30), st.integers(0, 35), st.sampled_from([-2.0, 0.0, 0.5]), st.integers(0, 30), seeds
+)
+def test_a_tile_off_the_diagonal(device, height, width, k, threshold, listed, seed):
+    both = texts_of(height + width, seed)
+    rows, columns = part(both, 0, height), part(both, height, height + width)
+    tile = cosine_tile(rows, columns, 3, diagonal=False, neighbours=k, duplicate=threshold, listed=listed, device=device)
+    cosines, counted = all_pairs(rows, columns, False)
+    check_nearest(tile.rows, oracles.nearest(cosines, columns.labels, counted, k), k)
+    check_nearest(tile.columns, oracles.nearest(cosines.T, rows.labels, counted.T, k), k)
+    pairs = oracles.near_duplicates(cosines, rows.labels, columns.labels, counted, threshold)
+    check_duplicates(tile.duplicates, pairs[:listed])
+    expected = count_by_cell(pairs, both)
+    np.testing.assert_array_equal(tile.cells.duplicates[: len(expected), : len(expected)], expected)
+
+
+@on_both
+def test_a_tile_by_hand(device):
+    # Text 7 and its copy 3 tie for text 5 and for text 1; the smaller label comes first.
+    rows = Block(np.array([[1.0, 0.0], [0.0, 1.0]], np.float32), np.array([0, 0]), np.array([5, 1], np.int32))
+    columns = Block(
+        np.array([[0.5, 0.25], [0.5, 0.25], [-1.0, 0.0]], np.float32), np.array([0, 1, 1]), np.array([7, 3, 9], np.int32)
+    )
+    tile = cosine_tile(rows, columns, 2, diagonal=False, neighbours=2, duplicate=0.25, listed=3, device=device)
+    assert tile.rows.label.tolist() == [[3, 7], [3, 7]]
+    assert tile.rows.cosine.tolist() == [[0.5, 0.5], [0.25, 0.25]]
+    assert tile.columns.label.tolist() == [[5, 1], [5, 1], [1, 5]]
+    assert tile.columns.cosine.tolist() == [[0.5, 0.25], [0.5, 0.25], [0.0, -1.0]]
+    # The threshold itself counts. Four pairs reach it; the list has room for three.
+    assert tile.duplicates.labels.tolist() == [[3, 5], [5, 7], [1, 3]]
+    assert tile.cells.duplicates.tolist() == [[2, 2], [0, 0]]
+
+
+@on_both
+def test_copies_are_each_others_neighbours_in_the_order_of_their_labels(device):
+    texts = Block(
+        np.tile(np.float32([0.5, 0.5, 0.5, 0.5]), (6, 1)), np.zeros(6, int), np.array([4, 0, 5, 2, 1, 3], np.int32)
+    )
+    tile = cosine_tile(texts, texts, 1, diagonal=True, neighbours=3, duplicate=1.0, listed=4, device=device)
+    assert tile.rows.label.tolist() == [[k for k in range(6) if k != own][:3] for own in texts.labels]
+    assert (tile.rows.cosine == 1.0).all()
+    assert tile.duplicates.labels.tolist() == [[0, 1], [0, 2], [0, 3], [0, 4]]
+    assert tile.cells.duplicates[0, 0] == 15
+
+
+@on_both
+def test_nothing_is_looked_for_unless_asked(device):
+    texts = texts_of(20)
+    tile = cosine_tile(texts, texts, 3, diagonal=True, device=device)
+    assert tile.rows.label.shape == tile.rows.cosine.shape == (20, 0)
+    assert len(tile.duplicates.cosine) == len(tile.duplicates.labels) == tile.cells.duplicates.sum() == 0
+    assert tile.cells.pairs.sum() == 190
+
+
+@on_both
+def test_near_duplicates_are_counted_where_none_is_listed(device):
+    texts = texts_of(20)
+    tile = cosine_tile(texts, texts, 3, diagonal=True, duplicate=-2.0, listed=0, device=device)
+    np.testing.assert_array_equal(tile.cells.duplicates, tile.cells.pairs)
+    assert tile.duplicates.labels.shape == (0, 2)
+
+
+@on_both
+@pytest.mark.parametrize("count", [0, 1])
+def test_no_text_and_one_text_have_no_neighbour(device, count):
+    texts = texts_of(5)
+    few = part(texts, 0, count)
+    alone = cosine_tile(few, few, 3, diagonal=True, neighbours=2, duplicate=-2.0, listed=3, device=device)
+    assert alone.rows.label.tolist() == [[NOBODY, NOBODY]] * count
+    assert len(alone.duplicates.cosine) == 0
+    beside = cosine_tile(few, part(texts, 1, 5), 3, diagonal=False, neighbours=1, device=device)
+    assert beside.columns.label.tolist() == [[few.labels[0] if count else NOBODY]] * 4
+
+
+@on_both
+def test_every_text_sees_every_other_once(device):
+    # With room for all, a list is all other texts: a pair met twice would stand in it twice.
+    texts = texts_of(60, seed=3)
+    with mock.patch.object(cosine, "_ROWS", 7), mock.patch.object(cosine, "_COLUMNS", 11):
+        whole = cosine_tile(texts, texts, 3, diagonal=True, neighbours=59, device=device)
+    for own, labels in zip(texts.labels, whole.rows.label, strict=True):
+        assert sorted(labels.tolist()) == sorted(set(range(60)) - {own})
+    rows, columns = part(texts, 0, 25), part(texts, 25, 60)
+    tile = cosine_tile(rows, columns, 3, diagonal=False, neighbours=40, device=device)
+    for near, other in ((tile.rows, columns), (tile.columns, rows)):
+        for labels in near.label.tolist():
+            assert sorted(labels) == sorted(other.labels.tolist()) + [NOBODY] * (40 - len(other))
+
+
+@on_both
+def test_a_list_shorter_than_what_there_is_holds_the_first_and_counts_all(device):
+    # 1,225 pairs, all near-duplicates, with 129 different cosines: room for 1, a few and many.
+    texts = texts_of(50, seed=1)
+    cosines, counted = all_pairs(texts, texts, True)
+    pairs = oracles.near_duplicates(cosines, texts.labels, texts.labels, once(counted, True), -2.0)
+    assert len(pairs) == 1225 > 10 * len({c for c, _, _ in pairs})
+    for listed in (1, 2, 7, 100, 611, 612, 1225, 3000):
+        tile = cosine_tile(texts, texts, 3, diagonal=True, duplicate=-2.0, listed=listed, device=device)
+        check_duplicates(tile.duplicates, pairs[:listed])
+        assert tile.cells.duplicates.sum() == 1225
+
+
+# --- how a tile is cut ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("diagonal", [True, False])
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (3, 5), (16, 7), (20, 200), (200, 3)])
+@on_both
+def test_blocks_of_the_product_change_nothing(device, height, width, diagonal):
+    both = texts_of(130, seed=2)
+    rows, columns = (both, both) if diagonal else (part(both, 0, 61), part(both, 61, 130))
+    settings = {"diagonal": diagonal, "neighbours": 5, "duplicate": 0.25, "listed": 40, "device": device}
+    whole = cosine_tile(rows, columns, 3, **settings)
+    module = cosine if device == "cpu" else gpu
+    with mock.patch.object(module, "_ROWS", height), mock.patch.object(module, "_COLUMNS", width):
+        cut = cosine_tile(rows, columns, 3, **settings)
+    same(cut, whole)
+
+
+def same(one, other):
+    """Equal to the bit, but for the order in which float64 sums were taken."""
+    for near, expected in ((one.rows, other.rows), (one.columns, other.columns)):
+        np.testing.assert_array_equal(near.label, expected.label)
+        np.testing.assert_array_equal(near.cosine, expected.cosine)
+    np.testing.assert_array_equal(one.duplicates.labels, other.duplicates.labels)
+    np.testing.assert_array_equal(one.duplicates.cosine, other.duplicates.cosine)
+    for name in ("pairs", "histogram", "duplicates"):
+        np.testing.assert_array_equal(getattr(one.cells, name), getattr(other.cells, name))
+    for name in ("first", "second"):
+        np.testing.assert_allclose(getattr(one.cells, name), getattr(other.cells, name), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("diagonal", [True, False])
+def test_both_paths_agree(diagonal):
+    both = texts_of(300, seed=4)
+    rows, columns = (both, both) if diagonal else (part(both, 0, 140), part(both, 140, 300))
+    settings = {"diagonal": diagonal, "neighbours": 10, "duplicate": 0.5, "listed": 100}
+    same(*(cosine_tile(rows, columns, 3, **settings, device=device) for device in DEVICES))
+
+
+@pytest.mark.parametrize("name", ["embeddings", "interval", "labels"])
+def test_what_a_table_lends_may_not_be_written_to(name):
+    texts = texts_of(30)
+    expected = cosine_tile(texts, texts, 3, diagonal=True, neighbours=3)
+    getattr(texts, name).flags.writeable = False
+    same(cosine_tile(texts, texts, 3, diagonal=True, neighbours=3), expected)
+
+
+# --- precision --------------------------------------------------------------------------------------------------------
+
+
+def nearest(x, bits):
+    """x rounded to so many significant bits, ties to even, by exact float64 arithmetic."""
+    mantissa, exponent = np.frexp(x.astype(np.float64))
+    return np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits).astype(np.float32)
+
+
+@pytest.mark.parametrize(("precision", "bits"), [("tf32", 11), ("bfloat16", 8)])
+def test_rounding_is_to_nearest_and_ties_to_even(precision, bits):
+    random = np.random.default_rng(0)
+    values = random.normal(size=(200, 16)).astype(np.float32) * np.logspace(-6, 2, 16, dtype=np.float32)
+    unit = 2.0 ** (1 - bits)
+    by_hand = np.float32([[1 + unit / 2, 1 + 3 * unit / 2, 1 + unit / 2 + 2.0**-23, -1 - unit / 2, 2 - unit / 4, 0.0]])
+    np.testing.assert_array_equal(rounded(by_hand, precision), np.float32([[1, 1 + 2 * unit, 1 + unit, -1, 2, 0]]))
+    np.testing.assert_array_equal(rounded(values, precision), nearest(values, bits))
+    assert (rounded(values, precision) != values).mean() > 0.9
+    assert rounded(values, "float32") is values
+
+
+def test_rounding_to_bfloat16_is_torchs():
+    values = np.random.default_rng(1).normal(size=(300, 7)).astype(np.float32)
+    np.testing.assert_array_equal(rounded(values, "bfloat16"), torch.tensor(values).bfloat16().float().numpy())
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+def test_no_cosine_moves_further_than_stated_and_the_worst_ones_get_there(precision):
+    texts = np.random.default_rng(2).normal(size=(300, 24)).astype(np.float32)
+    texts /= np.linalg.norm(texts, axis=1, keepdims=True)
+    seen, bound = rounded(texts, precision).astype(np.float64), rounding_error(precision)
+    moved = np.abs(seen @ seen.T - texts.astype(np.float64) @ texts.T.astype(np.float64))
+    assert bound / 50 < moved.max() <= bound
+    # A component just above a power of two and half a step loses almost u of itself; one dimension attains the bound.
+    worst = np.float32([[1 + bound / 2 / (1 + bound)]])
+    lost = abs(float(rounded(worst, precision)[0, 0]) ** 2 - float(worst[0, 0]) ** 2) / float(worst[0, 0]) ** 2
+    assert 0.9 * bound < lost <= bound
+    assert rounding_error("float32") == 0.0
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+def test_both_paths_agree_on_rounded_embeddings(precision):
+    both = texts_of(300, seed=4)
+    random = np.random.default_rng(3).normal(size=both.embeddings.shape).astype(np.float32)
+    both = Block(rounded(random / 8, precision), both.interval, both.labels)
+    settings = {"diagonal": True, "neighbours": 10, "duplicate": 0.5, "listed": 100, "precision": precision}
+    same(*(cosine_tile(both, both, 3, **settings, device=device) for device in DEVICES))
+
+
+# --- merging ----------------------------------------------------------------------------------------------------------
+
+
+def gridded(texts, size, k, threshold, listed, device):
+    """Cells, neighbours and near-duplicates of the whole, merged over the i ≤ j grid as the job merges them."""
+    parts = [part(texts, *bounds) for bounds in blocks(len(texts), size)]
+    tiles = {
+        (i, j): cosine_tile(
+            parts[i], parts[j], 3, diagonal=i == j, neighbours=k, duplicate=threshold, listed=listed, device=device
+        )
+        for i, j in upper_triangle(len(parts))
+    }
+    near = [
+        merge_tree((tiles[own, k].rows if own <= k else tiles[k, own].columns for k in range(len(parts))), Nearest.merged)
+        for own in range(len(parts))
+    ]
+    whole = Nearest(np.concatenate([n.cosine for n in near]), np.concatenate([n.label for n in near]))
+    pairs = merge_tree((tile.duplicates for tile in tiles.values()), lambda one, other: one.merged(other).first(listed))
+    return merge_tree((tile.cells for tile in tiles.values()), CosineCells.merged), whole, pairs
+
+
+@on_both
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 40), st.integers(3, 45), st.integers(0, 12), st.integers(0, 40), seeds)
+def test_any_grid_gives_what_one_tile_gives(device, count, size, k, listed, seed):
+    texts = texts_of(count, seed)
+    whole = cosine_tile(texts, texts, 3, diagonal=True, neighbours=k, duplicate=0.25, listed=listed, device=device)
+    cells, near, pairs = gridded(texts, size, k, 0.25, listed, device)
+    np.testing.assert_array_equal(near.label, whole.rows.label)
+    np.testing.assert_array_equal(near.cosine, whole.rows.cosine)
+    np.testing.assert_array_equal(pairs.labels, whole.duplicates.labels)
+    np.testing.assert_array_equal(pairs.cosine, whole.duplicates.cosine)
+    np.testing.assert_array_equal(cells.duplicates, whole.cells.duplicates)
+    np.testing.assert_array_equal(cells.histogram, whole.cells.histogram)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 40), st.integers(0, 20), seeds, st.data())
+def test_lists_of_near_duplicates_merge_in_any_order(count, listed, seed, data):
+    random = np.random.default_rng(seed)
+    pairs = np.stack(np.triu_indices(12, 1), axis=1)[random.permutation(66)[:count]].astype(np.int32)
+    every = Duplicates((random.integers(0, 4, len(pairs)) / 4).astype(np.float32), pairs)
+    cut = data.draw(st.integers(0, len(pairs)))
+    halves = [Duplicates(every.cosine[rows], every.labels[rows]) for rows in (slice(cut), slice(cut, None))]
+    whole = every.first(listed)
+    ranked = sorted((-c, *pair) for c, pair in zip(every.cosine.tolist(), pairs.tolist(), strict=True))
+    check_duplicates(whole, [(-c, a, b) for c, a, b in ranked[:listed]])
+    for one, other in (halves, halves[::-1]):
+        found = one.first(listed).merged(other.first(listed)).first(listed)
+        np.testing.assert_array_equal(found.labels, whole.labels)
+        np.testing.assert_array_equal(found.cosine, whole.cosine)
+
+
+# --- real numbers -----------------------------------------------------------------------------------------------------
+
+
+@on_both
+def test_of_real_numbers_sums_histogram_and_neighbours_are_those_of_double_precision(device):
+    random = np.random.default_rng(8)
+    rows = random.normal(size=(1300, 32)) + 1.0
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    texts = Block(rows, np.sort(random.integers(0, 3, 1300)), random.permutation(1300).astype(np.int32))
+    tile = cosine_tile(texts, texts, 3, diagonal=True, neighbours=4, duplicate=0.8, listed=20, device=device)
+    upper = np.triu_indices(3)
+    for found, closed in zip(
+        (tile.cells.first, tile.cells.second), CosineSums.of(rows, texts.interval, 3).sums(), strict=True
+    ):
+        np.testing.assert_allclose(found[upper], closed[upper], rtol=1e-9)
+    cosines, counted = all_pairs(texts, texts, True)
+    best = np.sort(np.where(counted, cosines, -np.inf), axis=1)[:, ::-1]
+    # Single precision may swap only what is nearer than it can tell apart.
+    clear = (best[:, :4] - best[:, 1:5]).min(1) > 1e-6
+    assert clear.mean() > 0.99
+    expected = np.argsort(np.where(counted, -cosines, np.inf), axis=1)[:, :4]
+    np.testing.assert_array_equal(tile.rows.label[clear], texts.labels[expected][clear])
+    np.testing.assert_allclose(tile.rows.cosine, best[:, :4], atol=1e-6)
+    pairs = oracles.near_duplicates(cosines, texts.labels, texts.labels, once(counted, True), 0.8)
+    assert tile.cells.duplicates.sum() == len(pairs) > 100
+    assert tile.duplicates.labels.tolist() == [[a, b] for _, a, b in pairs[:20]]
+    exact = np.histogram(cosines[once(counted, True)], bins=4096, range=(-1, 1))[0]
+    # A cosine on the edge of a bin may fall to either side; the counts up to any edge are otherwise equal.
+    assert np.abs(np.cumsum(tile.cells.histogram.sum((0, 1)) - exact)).max() <= 4

