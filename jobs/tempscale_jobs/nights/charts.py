@@ -42,7 +42,7 @@ def chart(own: pl.DataFrame, name: str, title: str) -> alt.Chart | None:
         x=alt.X("night:T", title=None, axis=alt.Axis(format="%-d %b", labelOverlap="greedy")),
         detail="model:N", color=alt.value(COLOURS[0]),
     )  # fmt: skip
-    band, line = banded(base, title)
+    bands, line = banded(base, rows, title)
     points = base.mark_point(filled=True, size=55, opacity=1).encode(
         y=alt.Y("value:Q"),
         color=alt.Color(
@@ -52,7 +52,7 @@ def chart(own: pl.DataFrame, name: str, title: str) -> alt.Chart | None:
         ),
         tooltip=[alt.Tooltip(f"{field}:N") for field in ("night", "model", "told", "state", "why")],
     )
-    layers = [band, line, points]
+    layers = [*bands, line, points]
     if changed := switches(own):
         rules = alt.Chart(alt.Data(values=changed)).mark_rule(strokeDash=[4, 3], opacity=0.7)
         layers.append(rules.encode(x="night:T", tooltip=[alt.Tooltip("model:N", title="model from here on")]))
@@ -65,10 +65,10 @@ def sparkline(own: pl.DataFrame, name: str) -> alt.Chart | None:
     if len(rows) < 2:
         return None
     base = alt.Chart(alt.Data(values=rows)).encode(x=alt.X("night:O", axis=None), color=alt.value(COLOURS[0]))
-    band, line = banded(base, None, axis=None)
+    bands, line = banded(base, rows, None, axis=None)
     tooltip = ["night:O", alt.Tooltip("value:Q", format=".4f")]
     last = alt.Chart(alt.Data(values=rows[-1:])).mark_point(filled=True, size=30, opacity=1, color=COLOURS[0])
-    layers = [band, line.encode(tooltip=tooltip), last.encode(x="night:O", y="value:Q", tooltip=tooltip)]
+    layers = [*bands, line.encode(tooltip=tooltip), last.encode(x="night:O", y="value:Q", tooltip=tooltip)]
     return alt.layer(*layers).properties(width="container", height=34)
 
 

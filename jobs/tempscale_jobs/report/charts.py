@@ -36,11 +36,18 @@ def colour(names: Sequence[str], field: str = "series", colours: Sequence[str] =
     )
 
 
-def banded(base: alt.Chart, y_title: str | None, *, zero: bool = False, axis: Any = alt.Undefined) -> list[alt.Chart]:
-    """A band from low to high and a line through the values, on a vertical axis that begins at 0 or at the data."""
+def ends_known(rows: list[dict[str, Any]]) -> bool:
+    """Whether any row has an interval; a layer of nothing but unknown ends makes Vega warn on a reader's console."""
+    return any(row["low"] is not None for row in rows)
+
+
+def banded(
+    base: alt.Chart, rows: list[dict[str, Any]], y_title: str | None, *, zero: bool = False, axis: Any = alt.Undefined
+) -> tuple[list[alt.Chart], alt.Chart]:
+    """The band from low to high where any is known, and a line, on a vertical axis that begins at 0 or at the data."""
     vertical: dict[str, Any] = {"title": y_title, "scale": alt.Scale(zero=zero), "axis": axis}
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", **vertical), y2="high:Q")
-    return [band, base.mark_line(strokeWidth=2).encode(y=alt.Y("value:Q", **vertical))]
+    return [band] if ends_known(rows) else [], base.mark_line(strokeWidth=2).encode(y=alt.Y("value:Q", **vertical))
 
 
 def lines(
@@ -60,7 +67,7 @@ def lines(
     x = alt.X("x:Q", **places) if names is None else alt.X("x:O", sort=names, **places)
     series = list(dict.fromkeys(row["series"] for row in rows))
     base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=colour(series), detail="line:N")
-    band, line = banded(base, y_title or None, zero=zero)
+    bands, line = banded(base, rows, y_title or None, zero=zero)
     tooltips: list[Any] = [x, "series:N"]
     if len(kinds) > 1:
         dash = alt.StrokeDash(
@@ -71,7 +78,7 @@ def lines(
         line, tooltips = line.encode(strokeDash=dash), [*tooltips, "line:N"]
     # A separate layer of points: as an overlay of the line they would hide its dashes in the legend.
     points = base.mark_circle(size=40, opacity=1).encode(y="value:Q", tooltip=[*tooltips, *_ESTIMATE])
-    return alt.layer(band, line, points).properties(width="container", height=280)
+    return alt.layer(*bands, line, points).properties(width="container", height=280)
 
 
 def about_zero(
@@ -86,9 +93,9 @@ def about_zero(
         y["yOffset"] = alt.YOffset("series:N", sort=list(series))
     base = alt.Chart(alt.Data(values=rows)).encode(**y, color=colours)
     zero = alt.Chart(alt.Data(values=[{"x": 0}])).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(x="x:Q")
-    bars = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=title), x2="high:Q")
+    bars = [base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=title), x2="high:Q")] if ends_known(rows) else []
     points = base.mark_point(filled=True, size=70).encode(
         x=alt.X("value:Q", title=title), tooltip=["x:N", "series:N", *_ESTIMATE]
     )
     height = max(100, 15 * len(rows) + 20 * len(names))
-    return alt.layer(zero, bars, points).properties(width="container", height=height)
+    return alt.layer(zero, *bars, points).properties(width="container", height=height)

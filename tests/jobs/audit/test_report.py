@@ -118,8 +118,28 @@ def test_unknown_errors_are_told_as_unknown_and_not_as_no_difference():
     assert not any("beyond noise" in sentence for sentence in (length, prefix, effect, second))
     page = rendered(without_errors(tables_of()), RUN)
     assert page.count("0.08 ± ?") == 1  # In the table; sentences keep a value and its error on one line.
-    bars = specs_of(page)["m0-effects"]["layer"][1]["data"]["values"]
-    assert [(bar["low"], bar["high"]) for bar in bars] == [(None, None)] * 2
+    specs = specs_of(page)
+    points = specs["m0-effects"]["layer"][1]["data"]["values"]
+    assert [(point["low"], point["high"]) for point in points] == [(None, None)] * 2
+    assert not any(ends_drawn(specs[name]) for name in BANDED)
+
+
+BANDED = ("m0-cosine", "m0-probe", "m0-socm", "m0-effects")
+
+
+def ends_drawn(spec):
+    """Whether a layer of a figure is drawn from the low to the high end of what is not known."""
+    return any(
+        place.get("field") == "low"
+        for layer in spec["layer"]
+        for place in layer["encoding"].values()
+        if isinstance(place, dict)
+    )
+
+
+def test_known_errors_are_drawn():
+    specs = specs_of(rendered(tables_of(), RUN))
+    assert all(ends_drawn(specs[name]) for name in BANDED)
 
 
 def test_a_probe_of_too_few_texts_beside_a_known_gap():
