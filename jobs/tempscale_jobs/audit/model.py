@@ -12,9 +12,9 @@ from tempscale_jobs.corpus.shards import Index
 from tempscale_jobs.embedding import budget, cache, embed, factors, precision, probe
 from tempscale_jobs.embedding.cache import Cache
 from tempscale_jobs.embedding.layout import Layout, layout
-from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import Model, Run, commonest_reason
+from tempscale_jobs.runs.folder import Model, Run, gives_nothing
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster
@@ -99,10 +99,7 @@ def _embed(
         lost = f", {rejected:,} rejected" if rejected else ""
         stage.note = f"{count(index.analysed - rejected, 'text')} under τ {run.taus}{lost}"
         if rejected == index.analysed:
-            raise UsageError(
-                f"model {model.label} gives no finite embedding for any text under all of τ {run.taus}; leave out what "
-                f"breaks it{commonest_reason(run, model)}"
-            )
+            raise gives_nothing(run, model, "embedding for any text")
         if store is not None and (problem := cache.remember(run, cluster, model, store, len(plan.shards))) is not None:
             stage.note = f"{stage.note}; {problem}"
     return rejected

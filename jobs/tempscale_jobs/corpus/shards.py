@@ -21,7 +21,7 @@ from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import sources
-from tempscale_jobs.corpus.sources import Row
+from tempscale_jobs.corpus.sources import Row, Source
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import SHARDED, numbered
 from tempscale_jobs.runs.storage import Storage
@@ -79,10 +79,25 @@ class Reading:
     rejected: int
 
     @classmethod
-    def load(cls, storage: Storage) -> Self:
-        """The index that an earlier session wrote."""
+    def earlier(cls, storage: Storage, given: Source, without: str, folder: str = "shards") -> Self | None:
+        """The index of an earlier session that read all of the source; otherwise None, and what it left is removed.
+
+        Raises:
+            UsageError: the source changed since then.
+        """
+        if not storage.exists(SHARDED):
+            for left in (folder, "rejected"):
+                storage.remove(left)
+            return None
         data = storage.read_json(SHARDED)
-        return cls(**data | {"shards": tuple(cls.unit(**shard) for shard in data["shards"])})
+        index = cls(**data | {"shards": tuple(cls.unit(**shard) for shard in data["shards"])})
+        sources.check_unchanged(given, without, index.source_state)
+        return index
+
+    def kept(self, storage: Storage) -> Self:
+        """This index, written: a resumed run does not read the source again."""
+        storage.write_json(SHARDED, asdict(self))
+        return self
 
     def facts(self) -> dict[str, Any]:
         """The part of the index that run.json repeats."""
@@ -110,14 +125,9 @@ def shard(
     Raises:
         UsageError: the source cannot be read, has no usable text, or changed since the run in `without` began.
     """
-    state = sources.state(corpus, without)
-    if storage.exists(SHARDED):
-        index = Index.load(storage)
-        sources.check_unchanged(corpus, without, index.source_state)
+    if index := Index.earlier(storage, corpus, without):
         return index
-    storage.remove("shards")
-    storage.remove("rejected")
-    counts = Counts()
+    state, counts = sources.state(corpus, without), Counts()
     usable = _usable(sources.rows(corpus, without), corpus, counts, Rejects(storage), on_rows)
     if corpus.sample is not None:
         usable = sampled(usable, corpus.sample, seed)
@@ -135,19 +145,20 @@ def write_index(
     storage: Storage, corpus: Corpus, state: dict[str, Any], counts: Counts, fingerprint: str, shards: Sequence[Shard]
 ) -> Index:
     """Write the index of a corpus that has been read; a corpus without a usable row is a UsageError."""
+    reasons = dict(sorted(counts.reasons.items()))
     if counts.analysed == 0:
-        reasons = ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.reasons.items()))
-        what = "text" if corpus.embedding_column is None else "embedding"
-        raise UsageError(
-            f"{corpus.kind} '{masked(corpus.source)}' has no usable {what}: {counts.read} rows read"
-            + (f", all rejected ({reasons})" if reasons else "")
-        )
-    index = Index(
-        masked(corpus.source), state, fingerprint, counts.read, counts.rejected, counts.usable, counts.analysed,
-        dict(sorted(counts.reasons.items())), tuple(shards),
-    )  # fmt: skip
-    storage.write_json(SHARDED, asdict(index))
-    return index
+        raise nothing_usable(corpus, "text" if corpus.embedding_column is None else "embedding", counts.read, reasons)
+    return Index(
+        masked(corpus.source), state, fingerprint, counts.read, counts.rejected, counts.usable, counts.analysed, reasons,
+        tuple(shards),
+    ).kept(storage)  # fmt: skip
+
+
+def nothing_usable(given: Source, what: str, read: int, reasons: dict[str, int]) -> UsageError:
+    """The error of a source whose rows were all rejected, or that has none."""
+    rejected = ", ".join(f"{count} × {reason}" for reason, count in reasons.items())
+    told = f", all rejected ({rejected})" if rejected else ""
+    return UsageError(f"{given.kind} '{masked(given.source)}' has no usable {what}: {read} rows read{told}")
 
 
 def preview(corpus: Corpus, size: int, seed: int, without: str) -> tuple[list[str], int]:

@@ -19,7 +19,7 @@ from tempscale_jobs.corpus.readers import Columns
 from tempscale_jobs.corpus.shards import Counts, Index, Rejects
 from tempscale_jobs.corpus.sources import Row
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.runs.folder import GIVEN, SHARDED, Run
+from tempscale_jobs.runs.folder import GIVEN, Run
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import texts
 
@@ -33,14 +33,9 @@ def take(run: Run, corpus: Corpus, seed: int, without: str, on_rows: Callable[[i
         UsageError: the source cannot be read, has no usable embedding, or changed since the run began.
     """
     storage = run.storage
-    state = sources.state(corpus, without)
-    if storage.exists(SHARDED):
-        index = Index.load(storage)
-        sources.check_unchanged(corpus, without, index.source_state)
+    if index := Index.earlier(storage, corpus, without, "texts"):
         return index
-    for left in ("texts", "rejected"):
-        storage.remove(left)
-    counts, digest, temperature = Counts(), hashlib.sha256(), run.temperatures[0]
+    state, counts, digest = sources.state(corpus, without), Counts(), hashlib.sha256()
     found = shards.usable(rows(corpus, without), corpus.limit, counts, Rejects(storage), on_rows, Reader(corpus))
     if corpus.sample is not None:
         found = shards.sampled(found, corpus.sample, seed)
@@ -48,7 +43,7 @@ def take(run: Run, corpus: Corpus, seed: int, without: str, on_rows: Callable[[i
         table = _table(some)
         for text_id, sha in zip(*(table.column(name).to_pylist() for name in ("text_id", "content_sha")), strict=True):
             digest.update(f"{len(text_id)}:{text_id}:{sha}\n".encode())
-        storage.write_table(run.part("texts", GIVEN, temperature, number), table)
+        storage.write_table(run.part("texts", GIVEN, run.temperatures[0], number), table)
         counts.analysed += len(some)
     return shards.write_index(storage, corpus, state, counts, digest.hexdigest(), [])
 

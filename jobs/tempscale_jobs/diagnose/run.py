@@ -31,9 +31,8 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
                 sources.check_unchanged(corpus, config.out, run.storage.read_json(DONE)["corpus"]["source_state"])
                 stage.note = "the run is complete: nothing to do"
                 return run
-            versions.check_column(
-                config.corpus, asked.versions_of, config.out
-            )  # Check before the long reading of the corpus.
+            # Before the long reading of the corpus.
+            versions.check_column(config.corpus, asked.versions_of, config.out)
             sizes = Embedding.model_validate({})
             index = shards.shard(run.storage, corpus, sizes, config.seed, config.out, stage.advance)
             stage.note = f"{index.analysed:,} of {index.usable:,} texts, {index.rejected:,} rows rejected"

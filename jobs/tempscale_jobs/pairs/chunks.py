@@ -10,15 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from tempscale_jobs.config.pairs import Pairs
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.readers import Columns, Record, utf8_or_bytes
-from tempscale_jobs.corpus.shards import Reading, Rejects, usable_id, usable_text
-from tempscale_jobs.errors import UsageError
-from tempscale_jobs.runs.folder import SHARDED, numbered
+from tempscale_jobs.corpus.shards import Reading, Rejects, nothing_usable, usable_id, usable_text
+from tempscale_jobs.runs.folder import numbered
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.pairs import CHUNK
 from tempscale_jobs.urls import masked
@@ -78,14 +77,9 @@ def chunk(storage: Storage, asked: Pairs, out: str, on_rows: Callable[[int], Non
     Raises:
         UsageError: the source cannot be read, gives no pair, or changed since the run began.
     """
-    state = sources.state(asked, out)
-    if storage.exists(SHARDED):
-        index = Index.load(storage)
-        sources.check_unchanged(asked, out, index.source_state)
+    if index := Index.earlier(storage, asked, out):
         return index
-    storage.remove("shards")
-    storage.remove("rejected")
-    counts, rejects = Counts(), Rejects(storage)
+    state, counts, rejects = sources.state(asked, out), Counts(), Rejects(storage)
     digest, chunks = hashlib.sha256(), list[Chunk]()
     for number, pairs in enumerate(_chunks(_pairs(asked, out, counts, rejects, on_rows), asked)):
         name = numbered("shards", number)
@@ -98,17 +92,11 @@ def chunk(storage: Storage, asked: Pairs, out: str, on_rows: Callable[[int], Non
     rejects.flush()
     reasons = dict(sorted(counts.reasons.items()))
     if counts.pairs == 0:
-        reasons_text = ", ".join(f"{count} × {reason}" for reason, count in reasons.items())
-        raise UsageError(
-            f"pairs '{masked(asked.source)}' has no usable pair: {counts.rows} rows read"
-            + (f", all rejected ({reasons_text})" if reasons_text else "")
-        )
-    index = Index(
+        raise nothing_usable(asked, "pair", counts.rows, reasons)
+    return Index(
         masked(asked.source), state, digest.hexdigest(), counts.rows, sum(reasons.values()), reasons, counts.pairs,
         tuple(chunks),
-    )  # fmt: skip
-    storage.write_json(SHARDED, asdict(index))
-    return index
+    ).kept(storage)  # fmt: skip
 
 
 def records(asked: Pairs, out: str) -> Iterator[Record]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from tempscale_jobs import lifecycle
 from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.corpus import sources
-from tempscale_jobs.errors import UsageError
 from tempscale_jobs.pairs import chunks, socm, summary
 from tempscale_jobs.pairs.chunks import Index
-from tempscale_jobs.runs.folder import DONE, Model, Run, commonest_reason
+from tempscale_jobs.runs.folder import DONE, Model, Run, gives_nothing
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.workers.engine import Cluster
 
@@ -51,8 +50,5 @@ def _measure(config: PairsConfig, run: Run, cluster: Cluster, model: Model, inde
         lost = f", {rejected:,} rejected" if rejected else ""
         stage.note = f"{index.pairs - rejected:,} pairs under τ {run.taus}{lost}"
         if rejected == index.pairs:
-            raise UsageError(
-                f"model {model.label} gives no finite figures for any pair under all of τ {run.taus}; leave out what breaks "
-                f"it{commonest_reason(run, model)}"
-            )
+            raise gives_nothing(run, model, "figures for any pair")
     return rejected

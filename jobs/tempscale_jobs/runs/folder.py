@@ -207,12 +207,15 @@ def find_models(config: Command) -> list[Model]:
     return models
 
 
-def commonest_reason(run: Run, model: Model) -> str:
-    """The most frequent reason of a model's rejected texts, as the end of a sentence; empty if there are none."""
+def gives_nothing(run: Run, model: Model, what: str) -> UsageError:
+    """The error of a model that rejects every text or pair of a run, with its most frequent reason."""
     reasons: Counter[str] = Counter()
     for name in run.storage.list(run.place("rejected", model)):
         reasons.update(run.storage.read_table(name, ["reason"]).column("reason").to_pylist())
-    return f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
+    often = f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
+    return UsageError(
+        f"model {model.label} gives no finite {what} under all of τ {run.taus}; leave out what breaks it{often}"
+    )
 
 
 def facts(run: Run, config: Command) -> dict[str, Any]:
