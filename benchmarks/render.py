@@ -143,9 +143,9 @@ def _exponents(rows: list[dict[str, Any]]) -> str:
     lines = []
     for (name, grows), own in series.items():
         error = own[0].get("exponent_se")
-        told = f"{own[0]['exponent']:.2f}" + ("" if error is None else f" ± {error:.2f}")
+        text = f"{own[0]['exponent']:.2f}" + ("" if error is None else f" ± {error:.2f}")
         span = f"from {own[0]['size']:,} to {own[-1]['size']:,} {grows}"
-        lines.append(f"- {plain(name)}, {span}: seconds grow as {grows} to the power of {told}")
+        lines.append(f"- {plain(name)}, {span}: seconds grow as {grows} to the power of {text}")
     return "\n".join(lines)
 
 
@@ -155,8 +155,8 @@ def _soak(soak: dict[str, Any]) -> str:
     same = (
         "every run ended with the bytes of an undisturbed one" if soak["same_bytes"] else "not every run ended as it should"
     )
-    told = f"The last `make soak`: {soak['kills']} kills ({kinds}) in {soak['runs']} runs on {soak['nodes']} nodes; {same}."
-    return f"{told}\nMore about it: [reliability.md](reliability.md)."
+    text = f"The last `make soak`: {soak['kills']} kills ({kinds}) in {soak['runs']} runs on {soak['nodes']} nodes; {same}."
+    return f"{text}\nMore about it: [reliability.md](reliability.md)."
 
 
 def _wrapped(text: str, indent: str = "") -> str:

@@ -10,12 +10,12 @@ from typing import Any
 def cells(row: dict[str, Any]) -> tuple[str, str, str]:
     """A row's rate, its ratio (or overhead with its error), and its share of the limit; empty if missing."""
     ratio, limit = row.get("ratio"), row.get("limit_share")
-    told = "" if ratio is None else _ratio(ratio)
+    text = "" if ratio is None else _ratio(ratio)
     if "overhead" in row:
-        told = f"{100 * row['overhead']:+.1f} ± {100 * row['overhead_se']:.1f} %" if row["overhead_se"] else "0"
+        text = f"{100 * row['overhead']:+.1f} ± {100 * row['overhead_se']:.1f} %" if row["overhead_se"] else "0"
     return (
         f"{rate(row['rate'])} {plain(row['unit'])}",
-        told.replace("-", "−"),
+        text.replace("-", "−"),
         "" if limit is None else f"{100 * limit:.0f} %" if limit >= 0.005 else "<1 %",
     )
 

@@ -90,11 +90,11 @@ def sections(thing: griffe.Object, kind: str) -> list:
 
 def outcome(function: griffe.Function) -> str:
     """The description of the result in a docstring."""
-    told = []
+    sentences = []
     for entry in sections(function, "returns"):
         own = str(entry.annotation or "")
-        told.append(entry.description if own in ("", str(function.returns)) else f"{own}: {entry.description}")
-    return " ".join([*told, *(entry.description for entry in sections(function, "yields"))])
+        sentences.append(entry.description if own in ("", str(function.returns)) else f"{own}: {entry.description}")
+    return " ".join([*sentences, *(entry.description for entry in sections(function, "yields"))])
 
 
 def constructor(thing: griffe.Class) -> griffe.Function | None:
@@ -272,9 +272,9 @@ def _list(title: str, entries: list[tuple[str, str]]) -> list[str]:
 
 
 def _outcome(function: griffe.Function) -> list[str]:
-    told = outcome(function)
+    sentences = outcome(function)
     word = "Yields" if sections(function, "yields") else "Returns"
-    return ["", f"**{word}** {_line(told)}"] if told else []
+    return ["", f"**{word}** {_line(sentences)}"] if sentences else []
 
 
 def _line(text: str) -> str:

@@ -156,6 +156,6 @@ def _mutual(
     asker: Int[np.ndarray, " slot"], filler: Int[np.ndarray, " slot"], texts: int
 ) -> tuple[Int[np.ndarray, " slot"], Int[np.ndarray, " slot"]]:
     """Both ends of every slot whose filler also has the query among its neighbours."""
-    asked = sparse.csr_array((np.ones(len(asker), np.int8), (asker, filler)), shape=(texts, texts))
-    ends: tuple[np.ndarray, np.ndarray] = asked.multiply(asked.T).nonzero()
+    links = sparse.csr_array((np.ones(len(asker), np.int8), (asker, filler)), shape=(texts, texts))
+    ends: tuple[np.ndarray, np.ndarray] = links.multiply(links.T).nonzero()
     return ends

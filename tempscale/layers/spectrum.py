@@ -53,7 +53,7 @@ def _lanczos(flat: Tensor, tolerance: float) -> Tensor:
     basis = (start / start.norm()).expand(len(flat), 1, n)
     noise = 4 * torch.finfo(flat.dtype).eps * n**0.5
     scale = torch.zeros(len(flat), 1, 1, dtype=flat.dtype)
-    diagonal, beside = list[Tensor](), list[Tensor]()
+    diagonal, off_diagonal = list[Tensor](), list[Tensor]()
     for step in range(1, n + 1):
         newest = basis[:, -1:]
         following = newest @ flat.mT @ flat
@@ -66,14 +66,14 @@ def _lanczos(flat: Tensor, tolerance: float) -> Tensor:
         size = size.where(size > noise * scale, 0)
         if step % _LOOK_EVERY == 0 or step == n:
             small = torch.diag_embed(torch.stack(diagonal, 1).double())
-            if beside:
-                off = torch.stack(beside, 1).double()
+            if off_diagonal:
+                off = torch.stack(off_diagonal, 1).double()
                 small = small + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
             values, vectors = torch.linalg.eigh(small)
             residual = size[:, 0, 0].double() * vectors[:, -1, -1].abs()
             if step == n or bool((residual <= tolerance * values[:, -1]).all()):
                 break
-        beside.append(size[:, 0, 0])
+        off_diagonal.append(size[:, 0, 0])
         basis = torch.cat([basis, (following / size).where(size > 0, 0)], 1)
     sigma: Tensor = values[:, -1].clamp_min(0).sqrt().to(flat.dtype)
     return sigma

@@ -74,9 +74,9 @@ def _verify(
     with _recorded(found) as native:
         base(**inputs)
     use_kernel(base, found, "eager")
-    asked = {"output_attentions": True} if architecture.asks else {}
+    options = {"output_attentions": True} if architecture.asks else {}
     with _recorded(found, native) as calls:
-        base(**inputs, **asked)
+        base(**inputs, **options)
     kept = inputs["attention_mask"].bool()
     texts = text_temperatures(temperature, inputs)[..., None, None].double() if temperature.by_text else None
     for layer, (place, before, call) in enumerate(zip(found, native, calls, strict=True)):

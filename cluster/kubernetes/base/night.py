@@ -63,12 +63,12 @@ class Api:
             try:
                 return self._once(method, url, body)
             except urllib.error.HTTPError as error:
-                told = _told(error)
+                message = _message(error)
                 if error.code in expected:
-                    return error.code, {"message": told}
+                    return error.code, {"message": message}
                 if error.code not in (429, 500, 502, 503, 504):
-                    raise End(MEND, f"the API server refuses {method} of a RayJob ({error.code}): {told}") from None
-                problem = f"{error.code}: {told}"
+                    raise End(MEND, f"the API server refuses {method} of a RayJob ({error.code}): {message}") from None
+                problem = f"{error.code}: {message}"
             except (OSError, ValueError, http.client.HTTPException) as error:  # Unreachable, cut off, or half an answer.
                 problem = str(getattr(error, "reason", error))
             if time.monotonic() > until:
@@ -85,7 +85,7 @@ class Api:
             return answer.status, json.load(answer)
 
 
-def _told(error: urllib.error.HTTPError) -> str:
+def _message(error: urllib.error.HTTPError) -> str:
     """The message of an error of the API server."""
     try:
         return str(json.load(error)["message"])

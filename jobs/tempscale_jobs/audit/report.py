@@ -25,10 +25,10 @@ from tempscale_jobs.urls import masked
 _SHOWN = 5
 
 
-def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], beside: Sequence[dict[str, Any]] = ()) -> Page:
+def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Sequence[dict[str, Any]] = ()) -> Page:
     """The report of an audit, from its tables by name (`excerpts` may be absent) and the content of run.json.
 
-    `beside` are sections made from `diagnose` and `evaluate` runs of the same models.
+    `sections` are made from `diagnose` and `evaluate` runs of the same models.
     """
     # A run of an older version lacks the newer tables.
     known = {t.name: pl.DataFrame(pl.from_arrow(t.schema().empty_table())) for t in TABLES if t is not EXCERPTS}
@@ -42,7 +42,9 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], beside: Sequenc
     models = [_model(place, name, tables, edges, trend) for place, name in enumerate(sentences_of)]
     charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
     small = {tile["id"]: tile["chart"] for model in models for tile in model["tiles"] if tile["chart"] is not None}
-    charts |= {f"{part['id']}-{key}": chart for part in beside for key, chart in part["charts"].items() if chart is not None}
+    charts |= {
+        f"{part['id']}-{key}": chart for part in sections for key, chart in part["charts"].items() if chart is not None
+    }
     return page(
         "report.html.j2",
         run,
@@ -55,8 +57,8 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], beside: Sequenc
         gate=tables["gate"].to_dicts() if "gate" in tables else [],
         analysed=_analysed(run, models),
         temperatures=names,
-        layers=[part for part in beside if part["kind"] == "layers"],
-        downstream=[part for part in beside if part["kind"] == "downstream"],
+        layers=[part for part in sections if part["kind"] == "layers"],
+        downstream=[part for part in sections if part["kind"] == "downstream"],
         nights=trend["night"].n_unique() if not trend.is_empty() else 0,
     )
 
@@ -104,8 +106,8 @@ def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[i
 
 def _first(table: pl.DataFrame, *rankings: str) -> dict[str, list[dict[str, Any]]]:
     """The first rows of each ranking."""
-    shown = table.filter(pl.col("rank") <= _SHOWN)
-    return {ranking: shown.filter(pl.col("ranking") == ranking).to_dicts() for ranking in rankings}
+    first = table.filter(pl.col("rank") <= _SHOWN)
+    return {ranking: first.filter(pl.col("ranking") == ranking).to_dicts() for ranking in rankings}
 
 
 def _analysed(run: dict[str, Any], models: list[dict[str, Any]]) -> str:

@@ -21,8 +21,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(given: bool) -> None:
+    if given:
         print(f"tempscale {tempscale.__version__}")
         raise typer.Exit
 

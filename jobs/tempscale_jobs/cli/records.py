@@ -191,9 +191,9 @@ def report(
     if (command := record.get("command", "audit")) not in pages:
         raise UsageError(f"'{masked(run)}' holds a run of tempscale {command}, which has tables and no report")
     if others and command != "audit":
-        raise UsageError(f"--with puts other runs beside an audit, and '{masked(run)}' holds a run of tempscale {command}")
+        raise UsageError(f"--with adds other runs to an audit, and '{masked(run)}' holds a run of tempscale {command}")
     parts = [part for number, other in enumerate(others or []) for part in _findings(other, record, number)]
-    pages[command](load_tables(storage), record, **({"beside": parts} if others else {})).write_to(storage)
+    pages[command](load_tables(storage), record, **({"sections": parts} if others else {})).write_to(storage)
     _say(f"report: {masked(storage.root)}/report.html")
 
 

@@ -153,7 +153,7 @@ def evaluate(config: EvaluateConfig, console: Console, resume: bool) -> int:
 def tune(config: TuneConfig, console: Console, resume: bool) -> int:
     """Choose a temperature for a model and say why, or to leave it at 1: nothing is chosen that does not beat noise.
 
-    With tasks: by their scores on one half of the items, told on the other. Without: by prefix gap and exposure.
+    With tasks: by their scores on one half of the items, reported on the other. Without: by prefix gap and exposure.
     """
     with begun(config, ", ".join(task_names(config.tasks)) or config.texts().source, console) as journal:
         from tempscale_jobs.tune.run import tune as run_tune

@@ -68,7 +68,7 @@ def exact_pairs(
 
 def bounded(
     cluster: Cluster, files: FactorFiles, ids: np.ndarray, first: np.ndarray, second: np.ndarray,
-    asked: dict[str, np.ndarray], thresholds: dict[str, float], analysis: Analysis,
+    candidates: dict[str, np.ndarray], thresholds: dict[str, float], analysis: Analysis,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """The pairs of each ranking whose bound d_Σ ≤ (tr Σ_1 + tr Σ_2 − 2‖F_1F_2ᵀ‖_F)/4 still reaches the threshold."""
     from tempscale.second_order.bounds import SLACK
@@ -78,7 +78,7 @@ def bounded(
         d_mu[places], most[places] = own_mu, own_bound
     value = (1 - d_mu) ** analysis.socm_alpha * most**analysis.socm_beta
     reached = {"socm": value >= thresholds["socm"] * (1 - SLACK), "same_mean": most >= thresholds["same_mean"] * (1 - SLACK)}
-    return {ranking: asked[ranking] & reached[ranking] for ranking in asked}
+    return {ranking: candidates[ranking] & reached[ranking] for ranking in candidates}
 
 
 def _by_group(

@@ -157,8 +157,8 @@ def write_index(
 def nothing_usable(given: Source, what: str, read: int, reasons: dict[str, int]) -> UsageError:
     """The error of a source whose rows were all rejected, or that has none."""
     rejected = ", ".join(f"{count} × {reason}" for reason, count in reasons.items())
-    told = f", all rejected ({rejected})" if rejected else ""
-    return UsageError(f"{given.kind} '{masked(given.source)}' has no usable {what}: {read} rows read{told}")
+    reasons_text = f", all rejected ({rejected})" if rejected else ""
+    return UsageError(f"{given.kind} '{masked(given.source)}' has no usable {what}: {read} rows read{reasons_text}")
 
 
 def preview(corpus: Corpus, size: int, seed: int, without: str) -> tuple[list[str], int]:

@@ -58,17 +58,17 @@ def parts(summary: pl.DataFrame) -> alt.Chart | None:
     mine = summary.filter(pl.col("interval").is_null())
     if mine.is_empty():
         return None
-    shown = (*PARTS, ("hc_attention_bound", "Theorem 2's bound on attention"))
+    parts = (*PARTS, ("hc_attention_bound", "Theorem 2's bound on attention"))
     panels = []
     for label in mine["temperature"].unique(maintain_order=True):
         rows = [
             {"layer": row["layer"], "part": what, "ratio": row[f"{name}_mean"]}
             for row in mine.filter(pl.col("temperature") == label).to_dicts()
-            for name, what in shown
+            for name, what in parts
         ]
         colour = alt.Color(
             "part:N",
-            scale=alt.Scale(domain=[what for _, what in shown], range=COLOURS),
+            scale=alt.Scale(domain=[what for _, what in parts], range=COLOURS),
             legend=alt.Legend(orient="top", title=None, columns=2, labelLimit=200),
         )
         one = alt.Chart(alt.Data(values=[{"y": 1}])).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(y="y:Q")

@@ -69,20 +69,20 @@ def _write_lengths(storage: Storage, shard: str, model: Model, number: int) -> N
     storage.write_table(name, pa.table({"text_id": [ids[k] for k in good], "tokens": [tokens.lengths[k] for k in good]}))
 
 
-def sample(asked: Diagnosis, seed: int, found: Sequence[Mapping[str, int]], document_of: Mapping[str, str]) -> list[str]:
+def sample(settings: Diagnosis, seed: int, found: Sequence[Mapping[str, int]], document_of: Mapping[str, str]) -> list[str]:
     """Ids of the texts to look into, the same for every model: evenly by length interval, or whole documents of versions.
 
     `found` are the lengths of the texts by model; the first model's lengths decide the interval.
     """
-    edges = asked.intervals
+    edges = settings.intervals
     # HC and σ_a compare a text's tokens with one another, so a text needs at least two.
     lengths = {i: tokens for i, tokens in found[0].items() if all(own.get(i, 0) > 1 for own in found)}
-    if asked.versions_of is not None:
-        return versions.sample(document_of, lengths, asked.texts, seed, asked.versions_of)
+    if settings.versions_of is not None:
+        return versions.sample(document_of, lengths, settings.texts, seed, settings.versions_of)
     ids = np.array(sorted(lengths), dtype=object)
     interval = interval_of(np.array([lengths[i] for i in ids], dtype=np.int64), edges)
     members = [ids[interval == a].tolist() for a in range(len(edges))]
-    sizes = even_sizes([len(own) for own in members], asked.texts)
+    sizes = even_sizes([len(own) for own in members], settings.texts)
     return sorted(i for own, size in zip(members, sizes, strict=True) for i in seeded_sample(own, size, seed))
 
 

@@ -23,7 +23,7 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
         UsageError: the configuration, corpus, models or run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
-    corpus, asked = config.candidates(), config.diagnosis
+    corpus, settings = config.candidates(), config.diagnosis
     with lifecycle.running(config, journal, fresh=fresh, check=lambda: _check(config, fresh)) as life:
         run = life.run
         with journal.stage("read the corpus") as stage:
@@ -32,7 +32,7 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
                 stage.note = "the run is complete: nothing to do"
                 return run
             # Before the long reading of the corpus.
-            versions.check_column(config.corpus, asked.versions_of, config.out)
+            versions.check_column(config.corpus, settings.versions_of, config.out)
             sizes = Embedding.model_validate({})
             index = shards.shard(run.storage, corpus, sizes, config.seed, config.out, stage.advance)
             stage.note = f"{index.analysed:,} of {index.usable:,} texts, {index.rejected:,} rows rejected"
@@ -40,8 +40,8 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
 
         with life.cluster() as cluster:
             try:
-                two_texts.check_named(run, asked.pair, index)
-                document_of = versions.documents(run, corpus, asked.versions_of, config.out, index)
+                two_texts.check_named(run, settings.pair, index)
+                document_of = versions.documents(run, corpus, settings.versions_of, config.out, index)
                 chosen, longest = _choose(config, run, cluster, index, document_of, journal)
             except UsageError:
                 run.storage.remove(SHARDED)  # A run that ends in a mistake here leaves nothing to resume.
@@ -53,7 +53,7 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
                 _look(config, run, cluster, model, index, chosen, journal)
             looked = {"texts": len(chosen), "rejected": {m.label: looks.rejected(run, m) for m in run.models}}
             with journal.stage("tables") as stage:
-                stage.note = f"{len(summary.summarise(run, asked.intervals, config.seed, document_of))} tables"
+                stage.note = f"{len(summary.summarise(run, settings.intervals, config.seed, document_of))} tables"
         with journal.stage("report") as stage:
             record = life.record(command=config.command, seed=config.seed, corpus=index.facts(), looked_into=looked)
             report.render(load_tables(run.storage), record).write_to(run.storage)
@@ -92,14 +92,14 @@ def _look(
     config: DiagnoseConfig, run: Run, cluster: Cluster, model: Model, index: Index, chosen: list[str], journal: Journal
 ) -> None:
     """Write all partial tables of one model."""
-    asked, of = config.diagnosis, run.named(model)
+    settings, of = config.diagnosis, run.named(model)
     with Crew(run, cluster, model, config.embedding) as crew:
         with journal.stage(f"look into {model.label}", len(chosen)) as stage:
-            looks.look(run, crew, model, index, chosen, asked.piece_texts, stage.advance)
+            looks.look(run, crew, model, index, chosen, settings.piece_texts, stage.advance)
             stage.note = f"{count(len(chosen), 'text')} under τ {run.taus}"
         with journal.stage(f"two texts{of}") as stage:
-            pair = two_texts.look(run, crew, model, index, asked.pair, config.keep_text)
+            pair = two_texts.look(run, crew, model, index, settings.pair, config.keep_text)
             stage.note = "left out: there is one text only" if pair is None else f"{pair[0]} and {pair[1]}"
         with journal.stage(f"repeated tokens{of}") as stage:
-            lengths = repeated.embed_repeated(run, crew, model, asked.repeated_pairs, config.seed)
-            stage.note = f"{asked.repeated_pairs} pairs at {lengths} lengths"
+            lengths = repeated.embed_repeated(run, crew, model, settings.repeated_pairs, config.seed)
+            stage.note = f"{settings.repeated_pairs} pairs at {lengths} lengths"

@@ -164,16 +164,16 @@ def _reranking(own: OwnTask) -> Any:
 
 
 def _classification(own: OwnTask, seed: int, tokenizer: Tokenizer | None, edges: Sequence[int]) -> Any:
-    held: list[Labelled] = []
+    rows: list[Labelled] = []
     train: list[dict[str, Any]] = []
     for row in _labelled(own):
         if keyed_hash(row.id, seed) / 2**64 < own.test_share:
-            held.append(row)
+            rows.append(row)
         else:
             train.append(row._asdict())
-    chosen = [Chosen(*row, window=False) for row in held]
+    chosen = [Chosen(*row, window=False) for row in rows]
     if own.texts_per_interval is not None and tokenizer is not None:
-        chosen = by_interval(held, tokenizer, edges, own.texts_per_interval, own.windows, seed)
+        chosen = by_interval(rows, tokenizer, edges, own.texts_per_interval, own.windows, seed)
     test = [row._asdict() for row in chosen]
     for name, part in (("learn from", train), ("test on", test)):
         if len({row["label"] for row in part}) < 2:

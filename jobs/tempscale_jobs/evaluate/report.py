@@ -45,9 +45,9 @@ _CASES = ("neither", "both", "query only", "document only")
 def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
     """The report of a run of `evaluate`, from its tables by name and the content of run.json."""
     names = labels(tables["evaluation"]["temperature"].unique(maintain_order=True))
-    shown, models = _labelled(tables, names), of_models(tables, run)
+    labelled, models = _labelled(tables, names), of_models(tables, run)
     charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
-    together = _together(shown)
+    together = _together(labelled)
     if together is not None and together["charts"]["correlation"] is not None:
         charts["all-correlation"] = together["charts"]["correlation"]
     steps = {step: done["seconds"] for step, done in run.get("steps", {}).items()}
@@ -56,16 +56,16 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
 
 def of_models(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> list[dict[str, Any]]:
     """One section per model for a report page: its id, name, sentences, charts and tables."""
-    shown = _labelled(tables, labels(tables["evaluation"]["temperature"].unique(maintain_order=True)))
-    every = shown["evaluation"]["model"].unique(maintain_order=True)
-    return [_model(place, name, shown, run["config"]["analysis"]["intervals"]) for place, name in enumerate(every)]
+    labelled = _labelled(tables, labels(tables["evaluation"]["temperature"].unique(maintain_order=True)))
+    every = labelled["evaluation"]["model"].unique(maintain_order=True)
+    return [_model(place, name, labelled, run["config"]["analysis"]["intervals"]) for place, name in enumerate(every)]
 
 
 def _labelled(tables: dict[str, pl.DataFrame], names: dict[str, str]) -> dict[str, pl.DataFrame]:
     """The tables of a page, with labels in place of temperatures and tasks."""
-    shown = {key: table for key, table in tables.items() if key not in ("evaluation_items", "evaluation_relevant")}
-    shown = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in shown.items()}
-    return {key: figures.named(table) if "split" in table.columns else table for key, table in shown.items()}
+    labelled = {key: table for key, table in tables.items() if key not in ("evaluation_items", "evaluation_relevant")}
+    labelled = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in labelled.items()}
+    return {key: figures.named(table) if "split" in table.columns else table for key, table in labelled.items()}
 
 
 def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[int]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
         names = [unit.name for unit in units[:_NAMED]] + ["…"] * (len(units) > _NAMED)
         stage.note = f"{count(len(units), 'task')}: {', '.join(names)}"
     compared = Compared(config.audits, config.backbones)
-    beside = {"audits": [masked(folder) for folder in config.audits], "backbones": config.backbones}
+    references = {"audits": [masked(folder) for folder in config.audits], "backbones": config.backbones}
     with lifecycle.running(config, journal, fresh=fresh) as life:
         run = life.run
         _check_prompts(config, run.models)
@@ -45,7 +45,7 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
         if run.complete:
             done = run.storage.read_json(DONE)
             _check_unchanged(config, done["tasks"], states)
-            if done["beside"] == beside:  # Otherwise tables and report are written again.
+            if done["beside"] == references:  # Otherwise tables and report are written again.
                 return run
         missing: dict[tuple[str, str, str], str] = {}
         with life.cluster() as cluster:
@@ -61,7 +61,9 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
             stage.note = f"{len(summarise(evaluation, compared, missing))} tables"
             write(evaluation, missing)
         with journal.stage("report") as stage:
-            record = life.record(command=config.command, seed=config.seed, missing=len(missing), beside=beside, tasks=states)
+            record = life.record(
+                command=config.command, seed=config.seed, missing=len(missing), beside=references, tasks=states
+            )
             report.render(load_tables(run.storage), record).write_to(run.storage)
             stage.note = "report.html"
         if missing:

@@ -33,7 +33,7 @@ def switches(own: pl.DataFrame) -> list[dict[str, Any]]:
 def chart(own: pl.DataFrame, name: str, title: str) -> alt.Chart | None:
     """A figure over the nights: one line per model with its 95 % band, one point per night, coloured by its state."""
     rows = [
-        drawn | {"model": row["model"], "state": state(row), "told": _figure_text(row, name), "why": row["gate_reason"]}
+        drawn | {"model": row["model"], "state": state(row), "figure": _figure_text(row, name), "why": row["gate_reason"]}
         for row, drawn in _nights(own, name)
     ]
     if not rows:
@@ -50,7 +50,7 @@ def chart(own: pl.DataFrame, name: str, title: str) -> alt.Chart | None:
             scale=alt.Scale(domain=list(_STATES), range=list(_STATES.values())),
             legend=alt.Legend(orient="top", title=None),
         ),
-        tooltip=[alt.Tooltip(f"{field}:N") for field in ("night", "model", "told", "state", "why")],
+        tooltip=[alt.Tooltip(f"{field}:N") for field in ("night", "model", "figure", "state", "why")],
     )
     layers = [*bands, line, points]
     if changed := switches(own):

@@ -100,11 +100,11 @@ def close(
 def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Judge the run and write the table `gate`; returns the verdict as an entry of run.json."""
     run, config = night.run, night.gate
-    asked, baselines = _rows(night, record, summary), [gate.Baseline(None, "")] * len(summary)
+    rows_of_night, baselines = _rows(night, record, summary), [gate.Baseline(None, "")] * len(summary)
     if config.baseline == history.LATEST:
-        baselines = history.latest(history.load(night.history), asked)
+        baselines = history.latest(history.load(night.history), rows_of_night)
     elif config.baseline is not None:
-        baselines = history.of_run(config.baseline, asked)
+        baselines = history.of_run(config.baseline, rows_of_night)
     rows = gate.judge(config, summary, baselines)
     run.storage.write_table(TABLE, GATE.build_rows(rows))
     verdict, failed = gate.verdict(rows)

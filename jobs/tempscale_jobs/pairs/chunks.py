@@ -71,17 +71,17 @@ class Index(Reading):
     shards: tuple[Chunk, ...]
 
 
-def chunk(storage: Storage, asked: Pairs, out: str, on_rows: Callable[[int], None] = lambda rows: None) -> Index:
+def chunk(storage: Storage, settings: Pairs, out: str, on_rows: Callable[[int], None] = lambda rows: None) -> Index:
     """Read the source once and write its chunks, unless an earlier session did; raises if it changed since then.
 
     Raises:
         UsageError: the source cannot be read, gives no pair, or changed since the run began.
     """
-    if index := Index.earlier(storage, asked, out):
+    if index := Index.earlier(storage, settings, out):
         return index
-    state, counts, rejects = sources.state(asked, out), Counts(), Rejects(storage)
+    state, counts, rejects = sources.state(settings, out), Counts(), Rejects(storage)
     digest, chunks = hashlib.sha256(), list[Chunk]()
-    for number, pairs in enumerate(_chunks(_pairs(asked, out, counts, rejects, on_rows), asked)):
+    for number, pairs in enumerate(_chunks(_pairs(settings, out, counts, rejects, on_rows), settings)):
         name = numbered("shards", number)
         for pair in pairs:
             ids = (pair.pair_id, pair.a.text_id, pair.b.text_id)
@@ -92,23 +92,23 @@ def chunk(storage: Storage, asked: Pairs, out: str, on_rows: Callable[[int], Non
     rejects.flush()
     reasons = dict(sorted(counts.reasons.items()))
     if counts.pairs == 0:
-        raise nothing_usable(asked, "pair", counts.rows, reasons)
+        raise nothing_usable(settings, "pair", counts.rows, reasons)
     return Index(
-        masked(asked.source), state, digest.hexdigest(), counts.rows, sum(reasons.values()), reasons, counts.pairs,
+        masked(settings.source), state, digest.hexdigest(), counts.rows, sum(reasons.values()), reasons, counts.pairs,
         tuple(chunks),
     ).kept(storage)  # fmt: skip
 
 
-def records(asked: Pairs, out: str) -> Iterator[Record]:
+def records(settings: Pairs, out: str) -> Iterator[Record]:
     """The rows of the source, in order."""
-    texts: dict[str, str | None] = {asked.column_a: "--column-a", asked.column_b: "--column-b"}
-    yield from sources.records(asked, Columns(texts, {}, dict.fromkeys(("id", "id_a", "id_b"))), out)
+    texts: dict[str, str | None] = {settings.column_a: "--column-a", settings.column_b: "--column-b"}
+    yield from sources.records(settings, Columns(texts, {}, dict.fromkeys(("id", "id_a", "id_b"))), out)
 
 
-def _pairs(asked: Pairs, out: str, counts: Counts, rejects: Rejects, on_rows: Callable[[int], None]) -> Iterator[Pair]:
+def _pairs(settings: Pairs, out: str, counts: Counts, rejects: Rejects, on_rows: Callable[[int], None]) -> Iterator[Pair]:
     """The pairs of all rows; a row or text that gives none is recorded with a reason and counted."""
-    for record in records(asked, out):
-        if asked.limit is not None and counts.rows >= asked.limit:
+    for record in records(settings, out):
+        if settings.limit is not None and counts.rows >= settings.limit:
             return
         counts.rows += 1
         on_rows(1)
@@ -121,10 +121,10 @@ def _pairs(asked: Pairs, out: str, counts: Counts, rejects: Rejects, on_rows: Ca
         if record.problem is not None or problem is not None:
             reject("", str(record.problem or problem))
             continue
-        first = _sides(record, asked.column_a, "id_a", asked.max_characters, reject)
+        first = _sides(record, settings.column_a, "id_a", settings.max_characters, reject)
         if not first:
             continue  # The row has a reason; column b is not checked too.
-        second = _sides(record, asked.column_b, "id_b", asked.max_characters, reject)
+        second = _sides(record, settings.column_b, "id_b", settings.max_characters, reject)
         for a in first:
             for b in second:
                 element = a.element + b.element
@@ -168,7 +168,7 @@ def _sides(
     return found
 
 
-def _chunks(pairs: Iterator[Pair], asked: Pairs) -> Iterator[list[Pair]]:
+def _chunks(pairs: Iterator[Pair], settings: Pairs) -> Iterator[list[Pair]]:
     """Lists of consecutive pairs; a chunk ends at its limit of pairs or of characters in distinct texts."""
     current: list[Pair] = []
     seen: set[str] = set()
@@ -179,7 +179,7 @@ def _chunks(pairs: Iterator[Pair], asked: Pairs) -> Iterator[list[Pair]]:
             if side.content not in seen:
                 seen.add(side.content)
                 characters += len(side.text)
-        if len(current) == asked.chunk_pairs or characters >= asked.chunk_characters:
+        if len(current) == settings.chunk_pairs or characters >= settings.chunk_characters:
             yield current
             current, seen, characters = [], set(), 0
     if current:

@@ -160,8 +160,8 @@ class Watch:
 
     def __init__(self, client: Any, identifier: str, url: str, console: Console) -> None:
         self._client, self._identifier, self._url, self._console = client, identifier, url, console
-        self._begun = self._heard = self._told = time.monotonic()
-        self._shown, self._next_log = 0, 0.0
+        self._begun = self._heard = self._printed_at = time.monotonic()
+        self._printed, self._next_log = 0, 0.0
 
     def wait(self) -> int:
         """Wait for the job and return its exit code; 3 if the user leaves it running.
@@ -195,7 +195,7 @@ class Watch:
             if is_over(job):
                 return self._ended(job)
             self._show_log()
-            if time.monotonic() - self._told > _QUIET_SECONDS:
+            if time.monotonic() - self._printed_at > _QUIET_SECONDS:
                 self._say(f"{status(job).lower()} for {duration(time.monotonic() - self._begun)}")
             time.sleep(LOOK_SECONDS)
 
@@ -212,7 +212,7 @@ class Watch:
                 f"the cluster at '{masked(self._url)}' has not answered for {duration(silent)}: {why(error, self._url)}; "
                 "submit the same command again to go on where it stopped"
             )
-        if time.monotonic() - self._told > _QUIET_SECONDS / 2:
+        if time.monotonic() - self._printed_at > _QUIET_SECONDS / 2:
             self._say(f"no answer for {duration(silent)}")
 
     def _ended(self, job: Any) -> int:
@@ -241,14 +241,14 @@ class Watch:
             return False  # The status decides; the log may be there the next time.
         self._next_log = time.monotonic() + len(log) / _LOG_BYTES_A_SECOND
         end = len(log) if last else log.rfind("\n") + 1
-        if end > self._shown:
-            new, self._shown, self._told = log[self._shown : end], end, time.monotonic()
+        if end > self._printed:
+            new, self._printed, self._printed_at = log[self._printed : end], end, time.monotonic()
             sys.stdout.write(new if new.endswith("\n") else f"{new}\n")
             sys.stdout.flush()
         return True
 
     def _say(self, what: str) -> None:
-        self._told = time.monotonic()
+        self._printed_at = time.monotonic()
         self._console.print(what, highlight=False, markup=False, soft_wrap=True)
 
     def _ask(self) -> str:

@@ -154,7 +154,7 @@ def _card(name: str, source: Path, temperature: Temperature, dtype: str, differe
     base = checkpoint.DEFAULT_NAME if label == checkpoint.DEMO_PACKAGE.replace("_", "-") else name
     on_hub = not Path(name).expanduser().is_dir() or base != name
     revision = source.name if source.parent.name == "snapshots" else None
-    shown, licence = base if on_hub else label, _licence(source)
+    base_name, licence = base if on_hub else label, _licence(source)
     front = ModelCardData(
         library_name="sentence-transformers", pipeline_tag="sentence-similarity", base_model=base if on_hub else None,
         tags=["sentence-transformers", "feature-extraction", "tempscale"], **licence,
@@ -163,9 +163,9 @@ def _card(name: str, source: Path, temperature: Temperature, dtype: str, differe
 {front.to_yaml()}
 ---
 
-# {shown} with attention temperature {temperature.canonical}
+# {base_name} with attention temperature {temperature.canonical}
 
-`{shown}` with its attention logits divided by the temperature: A = softmax(QKᵀ / (τ√d)), τ = {temperature.canonical}
+`{base_name}` with its attention logits divided by the temperature: A = softmax(QKᵀ / (τ√d)), τ = {temperature.canonical}
 (Length-Induced Embedding Collapse, arXiv 2410.24200, eq. 6). The temperature is folded into the query weights, so this is
 a plain checkpoint: sentence-transformers, transformers and any server of the base model run it as it is, at the same speed.
 No weight was trained; every weight but the queries' (and the position bias's, where there is one) is the base model's.
@@ -178,7 +178,7 @@ embedded by one is not comparable with documents embedded by the other.
 
 | | |
 |---|---|
-| base model | `{shown}` |
+| base model | `{base_name}` |
 | revision | {f"`{revision}`" if revision else "unknown: it was a local folder"} |
 | licence | {licence.get("license_name") or licence.get("license") or "the base model's"} |
 | sha256 of its weights, configuration and tokenizer | `{checkpoint.fingerprint(source)}` |

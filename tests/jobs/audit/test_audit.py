@@ -16,9 +16,9 @@ from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import Model
 
-EDGES = [0, 32, 64, 100, 200, 300, 400, 500]
+EDGES = [0, 64, 100, 200, 300]
 TAUS = [1.0, 0.8]
-TEXTS, SOCM_TEXTS, PROBE_TEXTS = 160, 28, 20
+TEXTS, SOCM_TEXTS, PROBE_TEXTS = 112, 28, 20
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import time
 
 import psutil
 import pytest
+from command_line import in_process
 from whole_run import as_lines, digests, documented
 
 SETTINGS = ["--sample", "160", "--socm-sample", "100", "--max-length", "128"]
@@ -35,9 +36,9 @@ def finish(process):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, base):
+def undisturbed(tmp_path_factory, base, ray_session):
     out = tmp_path_factory.mktemp("one") / "run"
-    code, stdout, stderr = finish(start([*base, "--out", str(out), "--workers", "1"]))
+    code, stdout, stderr = in_process(*base[3:], "--out", str(out), "--workers", "1")
     assert code == 0, stderr
     assert str(out / "report.html") in stdout.replace("\n", "")
     return out, stderr

@@ -13,7 +13,7 @@ def test_a_job_runs_from_a_folder_with_a_package_jobs_of_its_own(tmp_path, small
     (tmp_path / "texts.jsonl").write_text(as_lines(documented("pyarrow")[:40]))
     command = [
         sys.executable, "-m", "tempscale_jobs", "audit", "--corpus", "texts.jsonl", "--model", small_model, "--tau", "0.9",
-        "--workers", "2", "--socm-sample", "10", "--out", "run",
+        "--workers", "1", "--socm-sample", "10", "--out", "run",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
