@@ -32,7 +32,7 @@ WHY = {
     "tempscale/model/batches.py": _GPU,
     "tempscale/collapse/gpu.py": _COMPARED,
     "tempscale/second_order/nuclear.py": _COMPARED,
-    "tempscale/layers/spectrum.py": f"41 {_GPU}, tested on the CPU; the loop always ends early; no text has one token",
+    "tempscale/layers/spectrum.py": f"42 {_GPU}, tested on the CPU; the loop always ends early; no text has one token",
 }
 """Why some lines or branches of a file are not run, for each such file."""
 

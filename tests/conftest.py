@@ -138,7 +138,9 @@ def ray_address(ray_session):
 
 @pytest.fixture(scope="module")
 def no_ray():
-    """No Ray in this process: a file starts its own."""
+    """No Ray in this process before and after a file, which starts its own."""
+    _RAY.close()
+    yield
     _RAY.close()
 
 

@@ -1,8 +1,10 @@
 """The command line as a user meets it: help, sentences, exit codes."""
 
+import importlib.util
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +104,15 @@ def test_python_m_tempscale_without_the_jobs_is_a_sentence(tmp_path):
     )  # fmt: skip
     assert run.returncode == 2
     assert run.stderr == "error: the tempscale command is in the package tempscale_jobs, which is not installed here\n"
+
+
+def test_exit_code_2_without_the_jobs(monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tempscale_jobs" else find(name))
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("tempscale.__main__", run_name="__main__")
+    assert ended.value.code == 2
+    assert "which is not installed here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -68,14 +68,19 @@ def stop(*arguments, **more):
 
 @pytest.fixture(scope="module")
 def again(nights, small_model):
-    """The second night once more, its texts all known; stopped before the model ran, and resumed."""
+    """The second night once more, its texts all known; stopped before the model ran, then after it, and resumed."""
     out = nights / "again"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempscale_jobs.embedding.embed, "embed", stop)
         with pytest.raises(KeyboardInterrupt):
             run(out, nights / "tuesday.jsonl", small_model, nights / "cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache, "_look_up", stop)  # It is not asked twice.
+        patch.setattr(tempscale_jobs.audit.model, "layout", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(out, nights / "tuesday.jsonl", small_model, nights / "cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache, "_look_up", stop)  # It is asked once, and
+        patch.setattr(cache, "key", stop)  # is added to once.
         run(out, nights / "tuesday.jsonl", small_model, nights / "cache")
     return out
 

@@ -119,7 +119,7 @@ def month(tmp_path_factory, ray_session, small_model, other_model):
         if night in WHOLE:
             file = folder / f"{date(night)}.jsonl"
             file.write_text(as_lines(lines))
-            run = audited(settings(nights, file, model, date(night)))
+            run = audited(settings(nights, file, model, date(night), record={"keep_embeddings": 2}))
             done = json.loads((nights / date(night) / "run.json").read_text())
             (measured,) = pl.read_parquet(f"{run.storage.root}/tables/collapse_summary.parquet").to_dicts()
             for figure in FIGURES:
@@ -193,6 +193,13 @@ def test_changed_texts_are_counted_against_the_night_before(month):
     assert json.loads((nights / date(2) / "run.json").read_text())["changed_texts"] == counted
     (row,) = history.load(Storage(str(nights / "history"))).filter(pl.col("night") == date(2)).to_dicts()
     assert {key: row[key] for key in counted} == counted
+
+
+@pytest.mark.soak
+def test_the_embeddings_of_the_last_two_nights_stay(month):
+    nights, _ = month
+    kept = {night: bool(list((nights / date(night) / "texts").rglob("*.parquet"))) for night in WHOLE}
+    assert kept == {1: False, 2: False, 20: False, 25: True}  # With the 25th the 24th stays.
 
 
 @pytest.mark.soak

@@ -16,6 +16,8 @@ from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.pairs import chunks
+from tempscale_jobs.pairs.summary import close_pairs
+from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.storage import Storage
 
 MAX_LENGTH = 48
@@ -157,6 +159,14 @@ def test_the_folder_is_whole(finished, tables):
     assert pl.read_parquet(finished / "rejected" / "*.parquet")["place"].to_list() == [
         "pairs.jsonl:1[1]", "pairs.jsonl:3", "pairs.jsonl:7"
     ]  # fmt: skip
+
+
+def test_the_main_figures_are_printed(finished, figures, capsys):
+    close_pairs(Run(Storage(str(finished)), [], [], ""))
+    told = said(capsys.readouterr().out)
+    first, second = (figures[tau][:, 2] for tau in (1.0, 0.8))
+    assert f"mean SOCM {first.mean():.2f} ± " in told
+    assert f"change from τ 1.0 – {(second - first).mean():.3f} ± ".replace("-", "−") in told
 
 
 @pytest.mark.soak

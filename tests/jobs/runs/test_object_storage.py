@@ -112,7 +112,8 @@ def run(out, corpus, small_model, store=None):
 
 
 @pytest.mark.soak
-def test_a_whole_run_on_object_storage_leaves_the_tables_of_a_local_one(bucket, ray_session, tmp_path, small_model):
+def test_a_whole_run_on_object_storage_leaves_the_tables_of_a_local_one(no_ray, bucket, ray_session, tmp_path, small_model):
+    """In a Ray of its own, whose workers know where the bucket is."""
     lines = as_lines(documented("pyarrow")[:100])
     Storage(bucket).write("corpus/texts.jsonl", lines.encode())
     (tmp_path / "texts.jsonl").write_text(lines)
