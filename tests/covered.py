@@ -21,7 +21,7 @@ RESULT = ROOT / "benchmarks" / "results" / "coverage.json"
 def measured(folder: Path, arguments: list[str]) -> dict[str, Any]:
     """Run the tests, their processes and Ray's workers under coverage.py; its report by file."""
     environment = os.environ | {"COVERAGE_FILE": str(folder / "data"), "TEMPSCALE_COVERAGE": "1"}
-    environment["NUMBA_CACHE_DIR"] = str(folder / "numba")  # What is already compiled does not run the code that compiles it.
+    environment["NUMBA_CACHE_DIR"] = str(folder / "numba")  # With what is compiled already, nothing would run the compiler.
 
     def coverage(*how: str) -> int:
         return subprocess.run([sys.executable, "-m", "coverage", *how], cwd=ROOT, env=environment, check=False).returncode
