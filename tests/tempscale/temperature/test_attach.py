@@ -78,7 +78,7 @@ def test_padding_changes_nothing_on_either_side(tiny_model, family, tau, side):
     for row, text in enumerate(texts):
         with by_hand(plain, tau):
             expected = alone(plain, text)
-        assert relative(found[row][inputs["attention_mask"][row].bool()], expected) < 1e-5
+        assert relative(found[row][inputs["attention_mask"][row].bool()], expected) < 2e-5
 
 
 @pytest.mark.parametrize("tau", TAUS)
