@@ -118,7 +118,7 @@ FAULTS = (
         "A text breaks tokenizer or model, or gives no finite embedding",
         "left out with the reason",
         (
-            "test_long_and_failing::test_texts_that_the_model_fails_on_are_found_and_the_others_embedded",
+            "test_chunks_and_failures::test_texts_that_the_model_fails_on_are_found_and_the_others_embedded",
             "test_diagnose_edges::test_texts_that_the_model_fails_on_are_rejected_and_the_others_looked_into",
             "test_pair_socm::test_a_text_that_breaks_the_model_costs_its_pairs_only",
         ),
@@ -127,8 +127,8 @@ FAULTS = (
         "Memory is too small for a micro-batch, or for a single text",
         "the batch is halved; the text is named",
         (
-            "test_long_and_failing::test_a_batch_that_memory_does_not_hold_runs_in_halves",
-            "test_long_and_failing::test_a_text_too_large_for_the_memory_is_named_alone",
+            "test_chunks_and_failures::test_a_batch_that_memory_does_not_hold_runs_in_halves",
+            "test_chunks_and_failures::test_a_text_too_large_for_the_memory_is_named_alone",
         ),
     ),
     (
@@ -136,7 +136,7 @@ FAULTS = (
         "its process ends, no text is blamed",
         (
             "test_cells::test_a_lost_gpu_ends_the_process_and_other_errors_do_not",
-            "test_long_and_failing::test_a_lost_device_is_no_fault_of_a_text",
+            "test_chunks_and_failures::test_a_lost_device_is_no_fault_of_a_text",
         ),
     ),
     (
@@ -187,7 +187,7 @@ FAULTS = (
 
 BAD_INPUTS = (
     ("test_bad_input", "common bad corpora, through whole runs"),
-    ("test_corpus", "rows and files of every kind, and sources that do not exist"),
+    ("test_shards", "rows and files of every kind, and sources that do not exist"),
     ("test_sources", "real-world files: truncated, misnamed, with odd columns, behind passwords"),
     ("test_lakes", "Lance and Delta tables"),
     ("test_vectors", "user-supplied embeddings"),

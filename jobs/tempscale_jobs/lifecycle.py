@@ -34,6 +34,16 @@ class Lifecycle:
             nodes.check_run(self.run, [(f"--{option}", storage) for option, storage in folders.items()])
             yield cluster
 
+    def done(self, stage: str, check_unchanged: Callable[[dict[str, Any]], None]) -> dict[str, Any] | None:
+        """The content of run.json if the run is complete, after `check_unchanged` has compared its sources with it."""
+        if not self.run.complete:
+            return None
+        with self._journal.stage(stage) as running:
+            done: dict[str, Any] = self.run.storage.read_json(folder.DONE)
+            check_unchanged(done)
+            running.note = "the run is complete: nothing to do"
+        return done
+
     def record(self, **facts: Any) -> dict[str, Any]:
         """Keep and return the content of run.json: the common facts of a run, `facts`, and each stage's seconds and memory.
 
@@ -57,13 +67,20 @@ class Lifecycle:
             folder.complete(self.run, self._record)
 
 
+def _nothing() -> None:
+    """There is nothing to check."""
+
+
 @contextmanager
 def running(
-    config: Command, journal: Journal, *, fresh: bool = False, check: Callable[[], None] = lambda: None
-) -> Iterator[Lifecycle]:
+    config: Command, journal: Journal, *, fresh: bool = False, check: Callable[[], None] = _nothing,
+    check_inputs: Callable[[], None] = _nothing,
+) -> Iterator[Lifecycle]:  # fmt: skip
     """Lock the folder, open the run in it, and complete the run when the block ends without an error.
 
-    `check` raises if the inputs cannot be used; it is called before anything in the folder changes.
+    `check` raises if something else that the run needs cannot be used; it is called before anything in the folder changes.
+    `check_inputs` raises if the inputs cannot be used, so that a mistake in them does not delete the run that a fresh one
+    replaces; it is called only if `fresh`, because otherwise the run itself reads them first.
 
     Raises:
         UsageError: another run has the lock; the folder, the models or the inputs cannot be used.
@@ -72,6 +89,7 @@ def running(
     with lock.locked(Storage(config.out), lambda: journal.stage("look whether another run lives")):
         check()
         if fresh:
+            check_inputs()
             engine.check_reachable(config.execution)
         run = folder.begin(config, fresh=fresh)
         journal.follow(run)

@@ -42,11 +42,6 @@ class Cosines(NamedTuple):
     change: float
     """Root mean square, over pairs of short prefixes, of the change of the cosine from its value at τ = 1."""
 
-    @property
-    def gap(self) -> float:
-        """The prefix gap: the mean cosine at the long prefix minus that at the short one."""
-        return self.long - self.short
-
 
 class Found(NamedTuple):
     """The result of `layer_temperatures`."""

@@ -20,9 +20,6 @@ from jaxtyping import Float, Int
 
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
 
-EDGES = (0, 32, 64, 100, 200, 300, 400, 500)
-"""Lower edges of the default length intervals, in tokens; the last interval is open. S1 uses hundreds."""
-
 _BLOCK = 65_536
 
 Floats = Float[np.ndarray, "..."]

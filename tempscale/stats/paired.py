@@ -46,7 +46,7 @@ def mean(values: np.ndarray, clusters: np.ndarray | None = None) -> Error:
     return Error(value, math.sqrt(g / (g - 1) * float((sums**2).sum())) / n if g > 1 else None)
 
 
-def spearman(predicted: np.ndarray, gold: np.ndarray, first: np.ndarray | None = None, seed: int = 0) -> Error:
+def rank_correlation(predicted: np.ndarray, gold: np.ndarray, first: np.ndarray | None = None, seed: int = 0) -> Error:
     """Spearman's correlation of predictions with gold scores, or how much higher it is than that of others, with its error.
 
     The standard error is that of a paired bootstrap over pairs of texts.

@@ -13,7 +13,7 @@ from tempscale_jobs.audit import charts as figures
 from tempscale_jobs.audit import verdict
 from tempscale_jobs.audit.words import NOTE, closing_figures, headline, labelled
 from tempscale_jobs.nights import charts as night_figures
-from tempscale_jobs.nights.night import verdict_in_words as night_told
+from tempscale_jobs.nights.night import verdict_in_words
 from tempscale_jobs.nights.notify import github_lines
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.screen import print_table
@@ -143,7 +143,7 @@ def close(run: Run) -> None:
     root, judged = masked(run.storage.root), record["gate"]
     if judged["verdict"] != "none":
         reasons = "".join(f"\n        {reason}" for reason in [*judged["failed"], *judged["not_compared"]])
-        console.print(f"\ngate    {night_told(judged)}{reasons}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"\ngate    {verdict_in_words(judged)}{reasons}", highlight=False, soft_wrap=True, markup=False)
         if os.environ.get("GITHUB_ACTIONS") == "true":
             console.print("\n".join(github_lines(record)), highlight=False, soft_wrap=True, markup=False)
     places = f"\nreport  {root}/report.html\ntables  {root}/tables/"

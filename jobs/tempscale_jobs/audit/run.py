@@ -32,13 +32,10 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
     cache = {} if config.execution.cache is None else {"cache": Storage(config.execution.cache)}
-    with lifecycle.running(config, journal, fresh=fresh, check=lambda: _check(config, cache, fresh)) as life:
+    checks: dict[str, Any] = {"check": lambda: _check(config, cache), "check_inputs": lambda: _check_inputs(config)}
+    with lifecycle.running(config, journal, fresh=fresh, **checks) as life:
         run = life.run
-        if run.complete:
-            with journal.stage("read the corpus") as stage:
-                done = run.storage.read_json(folder.DONE)
-                _check_unchanged(config, done)
-                stage.note = "the run is complete: nothing to do"
+        if (done := life.done("read the corpus", lambda done: _check_unchanged(config, done))) is not None:
             record = done | {"config": folder.described(config)}
         else:
             with journal.stage("read the corpus") as stage:
@@ -61,13 +58,15 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
     return run
 
 
-def _check(config: AuditConfig, cache: dict[str, Storage], fresh: bool) -> None:
-    """Raise if the cache, the record of nights or the baseline is unavailable or, with --fresh, the corpus has no row."""
+def _check(config: AuditConfig, cache: dict[str, Storage]) -> None:
+    """Raise if the cache, the record of nights or the baseline is unavailable."""
     for storage in cache.values():
         storage.check_reachable()
-    night.check_record(config)
-    if not fresh:
-        return
+    night.check_record(config.record, config.gate, config.out)
+
+
+def _check_inputs(config: AuditConfig) -> None:
+    """Raise if the corpus has no row."""
     rows = sources.rows if config.corpus.embedding_column is None else vectors.rows
     sources.check_rows(config.corpus, config.out, rows(config.corpus, config.out))
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tempscale.collapse.length import gap_intervals
+from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import finite_population, within_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse.exposure import ranked
@@ -17,7 +18,7 @@ from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.shards import Index
 from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.folder import Model, Run, means_by_text
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT
 from tempscale_jobs.tables.columns import Table
 
@@ -89,7 +90,7 @@ def _figures(
     n = len(layout)
     correction = finite_population(n, layout.population(n))
     texts = _columns(run, run.place("texts", model, temperature), ["tokens", "truncated", "spread", "within_cosine"])
-    means = run.storage.read_table(f"{run.place('partials/cosine', model, temperature)}/text_means.parquet")
+    means = run.storage.read_table(means_by_text(run.place("partials/cosine", model, temperature)))
     closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
     inside, overall = means.column("inside").to_numpy(), means.column("overall").to_numpy()
     samples: Samples = {
@@ -155,7 +156,7 @@ def _probe_gap(run: Run, model: Model, temperature: Temperature, samples: Sample
     place = run.place("partials/probe", model, temperature)
     if not run.storage.exists(f"{place}/prefix_probe.parquet"):
         return dict.fromkeys(("prefix_gap", "prefix_shortest", "prefix_longest", "prefix_texts"))
-    means = run.storage.read_table(f"{place}/text_means.parquet")
+    means = run.storage.read_table(means_by_text(place))
     prefix, inside = means.column("group").to_numpy(), means.column("inside").to_numpy()
     gap = inside[prefix == prefix.max()] - inside[prefix == prefix.min()]
     samples["prefix_gap"] = Sampled([gap], True, run.storage.read_json(f"{place}/done.json")["correction"])
@@ -171,7 +172,7 @@ def _socm(run: Run, model: Model, temperature: Temperature, samples: Samples) ->
         return {"socm_texts": 0, "socm_mean": None, "socm_over_1_share": None}
     done = run.storage.read_json(f"{place}/done.json")
     if done["pairs"]:
-        means = run.storage.read_table(f"{place}/text_means.parquet")
+        means = run.storage.read_table(means_by_text(place))
         overall, group = means.column("overall").to_numpy(), means.column("group").to_numpy()
         samples["socm_mean"] = Sampled([overall], True, done["correction"])
         if done["groups"] is not None:  # Drawn by length interval: each interval's texts are a separate sample.
@@ -191,7 +192,7 @@ def _condition_share(tokens: np.ndarray, within: np.ndarray) -> float | None:
 
 def _errors(sample: Sampled | None) -> tuple[float | None, float | None]:
     """Standard errors without and with the finite-population correction; (None, None) where there are too few texts."""
-    if sample is None or any(len(values) < 3 for values in sample.sets):
+    if sample is None or any(len(values) < VALUES_FOR_AN_ERROR for values in sample.sets):
         return None, None
     # Means over pairs count each text twice (see within_error); plain means once. Independent sets add in squares.
     squares = np.array([within_error(values.var(ddof=1, dtype=np.float64), len(values)) ** 2 for values in sample.sets])
@@ -208,7 +209,7 @@ def _errors(sample: Sampled | None) -> tuple[float | None, float | None]:
 
 def _freedom(sample: Sampled | None) -> float | None:
     """Degrees of freedom of a sum of independent errors (Satterthwaite): (Σv)²/Σ(v²/(n−1)), v each set's squared error."""
-    if sample is None or any(len(values) < 3 for values in sample.sets):
+    if sample is None or any(len(values) < VALUES_FOR_AN_ERROR for values in sample.sets):
         return None
     squares = np.array([values.var(ddof=1, dtype=np.float64) / len(values) for values in sample.sets])
     less = np.array([len(values) - 1 for values in sample.sets])
@@ -234,7 +235,7 @@ def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples
 
 
 def _nearest_to_all(run: Run, model: Model, temperature: Temperature, layout: Layout) -> pa.Table:
-    means = run.storage.read_table(f"{run.place('partials/cosine', model, temperature)}/text_means.parquet", ["overall"])
+    means = run.storage.read_table(means_by_text(run.place("partials/cosine", model, temperature)), ["overall"])
     rows = ranked(run.key(model, temperature), "nearness", means.column("overall").to_numpy(), layout)
     return COLLAPSED_TEXTS.build_rows(rows)
 

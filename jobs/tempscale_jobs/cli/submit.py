@@ -66,8 +66,9 @@ def submit(
 ) -> None:
     """Run a command on a Ray cluster as a job: pack, submit, show its log, end with its exit code.
 
-    A night's run is submitted once; an attempt after one that did not end goes on where that stopped. The night is today in
-    UTC, or what --night says: after midnight, --night DATE goes on with the day before.
+    A night's run is submitted once; an attempt after one that did not end goes on where that stopped.
+
+    The night is today in UTC, or what --night says: after midnight, --night DATE goes on with the day before.
     """
     name, *arguments = command or [""]
     parsed = _parsed(context, name, arguments)  # A mistyped option is reported by its command, before anything is sent.

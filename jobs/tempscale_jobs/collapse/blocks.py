@@ -15,7 +15,7 @@ from tempscale.collapse.neighbours import Nearest
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.folder import Model, Run, tile
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 
@@ -38,15 +38,15 @@ class Tiling:
 
     def cells(self, i: int, j: int) -> str:
         """The name of a finished tile's aggregates, which are written last."""
-        return f"{self.place}/tile-{i:05d}-{j:05d}.parquet"
+        return tile(self.place, i, j)
 
     def near(self, i: int, j: int, side: str) -> str:
         """The name of the neighbours that a tile found for its `rows` or `columns`."""
-        return f"{self.place}/near/tile-{i:05d}-{j:05d}-{side}.parquet"
+        return tile(f"{self.place}/near", i, j, side)
 
     def duplicates(self, i: int, j: int) -> str:
         """The name of a tile's near-duplicates."""
-        return f"{self.place}/near/tile-{i:05d}-{j:05d}-duplicates.parquet"
+        return tile(f"{self.place}/near", i, j, "duplicates")
 
 
 def tiling(run: Run, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis) -> Tiling:
@@ -93,30 +93,34 @@ def work(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:
     """Compute one super-tile, write its parts (the aggregates last) and return its number of pairs."""
     rows = read_block(tiling.storage.root, tiling.block(i), tiling.precision)
     columns = rows if i == j else read_block(tiling.storage.root, tiling.block(j), tiling.precision)
-    tile = cosine_tile(
+    found = cosine_tile(
         rows, columns, tiling.intervals, diagonal=i == j, neighbours=tiling.neighbours, duplicate=tiling.duplicate,
         listed=tiling.listed, device=device, precision=tiling.precision,
     )  # fmt: skip
-    _write(tiling, i, j, tile)
-    return int(tile.cells.pairs.sum())
+    _write(tiling, i, j, found)
+    return int(found.cells.pairs.sum())
 
 
-def _write(tiling: Tiling, i: int, j: int, tile: CosineTile) -> None:
+def _write(tiling: Tiling, i: int, j: int, found: CosineTile) -> None:
     storage = tiling.storage
     if tiling.neighbours:
-        for side, near in (("rows", tile.rows), ("columns", tile.columns))[: 1 if i == j else 2]:
+        for side, near in (("rows", found.rows), ("columns", found.columns))[: 1 if i == j else 2]:
             storage.write_table(tiling.near(i, j, side), _near_table(near))
-    pairs = {"cosine": tile.duplicates.cosine, "first": tile.duplicates.labels[:, 0], "second": tile.duplicates.labels[:, 1]}
+    pairs = {
+        "cosine": found.duplicates.cosine,
+        "first": found.duplicates.labels[:, 0],
+        "second": found.duplicates.labels[:, 1],
+    }
     storage.write_table(tiling.duplicates(i, j), parts.DUPLICATE_TILE.build(pairs))
-    cells = tile.cells
-    found: list[dict[str, Any]] = [
+    cells = found.cells
+    of_cells: list[dict[str, Any]] = [
         {"a": a, "b": b, "pairs": int(cells.pairs[a, b]), "first": cells.first[a, b], "second": cells.second[a, b]}
         | {"duplicates": int(cells.duplicates[a, b]), "histogram": cells.histogram[a, b]}
         for a in range(tiling.intervals)
         for b in range(a, tiling.intervals)
         if cells.pairs[a, b]
     ]
-    storage.write_table(tiling.cells(i, j), parts.COSINE_TILE.build_rows(found))
+    storage.write_table(tiling.cells(i, j), parts.COSINE_TILE.build_rows(of_cells))
 
 
 def _near_table(near: Nearest) -> pa.Table:

@@ -16,6 +16,7 @@ from tempscale.collapse import grid as tiles
 from tempscale.collapse.aggregates import CosineCells, Precision, merge_tree
 from tempscale.collapse.cosine import rounding_error
 from tempscale.collapse.length import CosineSums, Moments, text_means
+from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import between_error, finite_population, within_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks
@@ -23,7 +24,7 @@ from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.errors import IncompleteRun
-from tempscale_jobs.runs.folder import Model, Run, dimensions
+from tempscale_jobs.runs.folder import Model, Run, dimensions, means_by_text
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import LENGTH_COLLAPSE
 from tempscale_jobs.workers.engine import Cluster, results, tile_results
@@ -202,7 +203,7 @@ def _finish(
     inside = means[np.arange(len(layout)), layout.interval]
     groups = np.array(layout.edges)[layout.interval]
     columns = {"text_id": layout.ids, "group": groups, "inside": inside, "overall": means[:, intervals]}
-    run.storage.write_table(f"{place}/text_means.parquet", parts.TEXT_MEANS.build(columns))
+    run.storage.write_table(means_by_text(place), parts.TEXT_MEANS.build(columns))
     run.storage.write_table(f"{place}/length_collapse.parquet", LENGTH_COLLAPSE.build_rows(rows))
     upper = np.triu_indices(intervals)
     total = int(pairs[upper].sum())
@@ -215,7 +216,7 @@ def _finish(
 def _error(moments: list[Moments], counts: np.ndarray, a: int, b: int) -> float | None:
     """Standard error of a cell's mean from per-text means; None where there are too few texts."""
     if a == b:
-        return within_error(moments[a].variance()[a], counts[a]) if counts[a] > 2 else None
+        return within_error(moments[a].variance()[a], counts[a]) if counts[a] >= VALUES_FOR_AN_ERROR else None
     if counts[a] < 2 or counts[b] < 2:
         return None
     return between_error(moments[a].variance()[b], counts[a], moments[b].variance()[a], counts[b])

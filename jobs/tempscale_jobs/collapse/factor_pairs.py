@@ -89,9 +89,9 @@ def _by_group(
 
     if not len(first):
         return
-    stands = np.array([files.part[text_id] for text_id in ids.tolist()], dtype=np.int64).reshape(-1, 2)
+    located = np.array([files.part[text_id] for text_id in ids.tolist()], dtype=np.int64).reshape(-1, 2)
     group = files.groups()
-    one, other = group[stands[first, 0]], group[stands[second, 0]]
+    one, other = group[located[first, 0]], group[located[second, 0]]
     cell = one * (int(group.max()) + 1) + other
     order = np.argsort(cell, kind="stable")
     cells, starts = np.unique(cell[order], return_index=True)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.sample import seeded_sample
 from tempscale_jobs.collapse.socm_tables import Sample
 from tempscale_jobs.embedding.layout import Layout
@@ -47,7 +48,7 @@ def wanted_sizes(pilots: list[Sample], layout: Layout, error: float, most: int) 
         members = [np.flatnonzero(pilot.interval == a) for a in range(len(texts))]
         for a, rows in enumerate(members):
             for b, columns in enumerate(members):
-                if len(rows) < 3 or len(columns) < (3 if a == b else 1):
+                if len(rows) < VALUES_FOR_AN_ERROR or len(columns) < (VALUES_FOR_AN_ERROR if a == b else 1):
                     continue
                 variance = float(np.nanmean(pilot.value[np.ix_(rows, columns)], axis=1).var(ddof=1))
                 need[a] = max(need[a], (4 if a == b else 2) * variance / error**2)

@@ -19,7 +19,7 @@ from tempscale_jobs.embedding import factors as factor_parts
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.folder import Model, Run, means_by_text, tile
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM, SOCM_PAIRS, SOCM_SCATTER
@@ -38,14 +38,14 @@ class _Tiling:
     regularization: float
 
     def tile(self, i: int, j: int) -> str:
-        return f"{self.place}/tile-{i:05d}-{j:05d}.parquet"
+        return tile(self.place, i, j)
 
 
 def socm(
     run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis, seed: int,
     on_pairs: Callable[[int], None],
 ) -> int:  # fmt: skip
-    """Write the socm tables, text_means and done.json of one model and temperature; return the number of pairs."""
+    """Write the socm tables, the means by text and done.json of one model and temperature; return the number of pairs."""
     place = run.place("partials/socm", model, temperature)
     if run.storage.exists(f"{place}/done.json"):
         pairs = int(run.storage.read_json(f"{place}/done.json")["pairs"])
@@ -80,14 +80,14 @@ def all_pairs(
     tiling = _Tiling(run.storage, run.place(tiles, model, temperature), analysis.socm_regularization)
     triangle = grid.upper_triangle(len(groups))
     pairs = {(i, j): sizes[i] * (sizes[i] - 1) // 2 if i == j else sizes[i] * sizes[j] for i, j in triangle}
-    missing = [tile for tile in triangle if not run.storage.exists(tiling.tile(*tile))]
-    on_pairs(sum(pairs[tile] for tile in set(triangle) - set(missing)))
+    missing = [t for t in triangle if not run.storage.exists(tiling.tile(*t))]
+    on_pairs(sum(pairs[t] for t in set(triangle) - set(missing)))
     task = ray.remote(_tile)
     files = [[names[k] for k in group] for group in groups]
     submit = lambda t: task.remote(tiling, t[0], t[1], files[t[0]], files[t[1]], starts[t[0]], starts[t[1]])  # noqa: E731
     # The longest texts are last and cost most. Started first, they do not keep one worker busy after the others are done.
-    for tile, _ in results(cluster, submit, missing[::-1]):
-        on_pairs(pairs[tile])
+    for done, _ in results(cluster, submit, missing[::-1]):
+        on_pairs(pairs[done])
     return _assemble(tiling, triangle, ids, tokens, interval_of(tokens, layout.edges), analysis)
 
 
@@ -167,6 +167,6 @@ def _finish(
         }
     groups = np.array(layout.edges)[sample.interval]
     columns = {"text_id": sample.ids, "group": groups, "inside": sample.inside(), "overall": overall}
-    run.storage.write_table(f"{place}/text_means.parquet", parts.TEXT_MEANS.build(columns))
+    run.storage.write_table(means_by_text(place), parts.TEXT_MEANS.build(columns))
     summary["corpus_correction"] = finite_population(len(layout), layout.population(len(layout)))
     run.storage.write_json(f"{place}/done.json", summary | {"correction": overall_correction})

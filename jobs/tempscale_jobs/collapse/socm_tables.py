@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import between_error, within_error
 
 _SAME_MEAN_SHARE = 0.01
@@ -124,7 +125,7 @@ def _errors(block: np.ndarray, inside: bool, here: float, there: float) -> tuple
     """Standard errors of a cell's mean, with and without finite-population corrections; None for too few texts."""
     texts_a, texts_b = block.shape
     if inside:
-        error = within_error(np.nanmean(block, axis=1).var(ddof=1), texts_a) if texts_a > 2 else None
+        error = within_error(np.nanmean(block, axis=1).var(ddof=1), texts_a) if texts_a >= VALUES_FOR_AN_ERROR else None
         return (None if error is None else error * here), error
     if texts_a < 2 or texts_b < 2:
         return None, None

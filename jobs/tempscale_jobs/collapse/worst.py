@@ -28,7 +28,7 @@ from tempscale_jobs.corpus.shards import Index
 from tempscale_jobs.embedding import factors
 from tempscale_jobs.embedding.layout import Layout, column
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.runs.folder import Model, Run, dimensions, place
+from tempscale_jobs.runs.folder import Model, Run, dimensions, place, tile
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM_PAIRS, SOCM_SEARCH
 from tempscale_jobs.workers import actor
@@ -189,14 +189,14 @@ def _survivors(corpus: Searched, temperature: Temperature, search: _Search, mean
     dim = dimensions(run, model, temperature)
     bounds = tiles.blocks(len(layout), tiles.block_size(len(layout), dim))
     triangle = tiles.upper_triangle(len(bounds))
-    missing = [tile for tile in triangle if not run.storage.exists(_name(search.place, *tile))]
+    missing = [t for t in triangle if not run.storage.exists(tile(search.place, *t))]
     task, shared, total = ray.remote(_bound_tile), ray.put(search), 0
     exponents = (analysis.socm_alpha, analysis.socm_beta, means)
     for _ in results(corpus.cluster, lambda t: task.remote(grid, shared, t[0], t[1], bounds, exponents), missing, ahead=1):
         pass
     tables = []
     for i, j in triangle:
-        table = run.storage.read_table(_name(search.place, i, j))
+        table = run.storage.read_table(tile(search.place, i, j))
         total += table.num_rows
         if total > _MOST_PAIRS:
             raise UsageError(
@@ -207,10 +207,6 @@ def _survivors(corpus: Searched, temperature: Temperature, search: _Search, mean
     whole = pa.concat_tables(tables)
     places = np.stack([whole.column("row").to_numpy(), whole.column("column").to_numpy()], axis=1)
     return _Left(places, whole.column("ranking").to_numpy())
-
-
-def _name(place: str, i: int, j: int) -> str:
-    return f"{place}/tile-{i:05d}-{j:05d}.parquet"
 
 
 def _bound_tile(
@@ -229,7 +225,7 @@ def _bound_tile(
     )  # fmt: skip
     kept = {"row": places[:, 0] + bounds[i][0], "column": places[:, 1] + bounds[j][0]}
     grid.storage.write_table(
-        _name(search.place, i, j), parts.BOUND_TILE.build(kept | {"cosine": cosines, "ranking": ranking})
+        tile(search.place, i, j), parts.BOUND_TILE.build(kept | {"cosine": cosines, "ranking": ranking})
     )
 
 

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from tempscale.temperature.schedule import ROLES, Temperature
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.option import Option, ReadBy
-from tempscale_jobs.config.sections import Execution, Intervals, Models, RunFolder, Seed
+from tempscale_jobs.config.sections import Execution, Intervals, Models, Precision, RunFolder, Seed
 from tempscale_jobs.config.strict import Strict
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.urls import masked, reason
@@ -153,7 +153,7 @@ class Scoring(Models):
 
     long: ClassVar[str] = "truncate"
     token_budget: ClassVar[int | None] = None
-    precision: Annotated[Literal["float32", "bfloat16"], Option("--precision", "Model and temperature")] = Field(
+    precision: Precision = Field(
         "float32", description="What the model computes in; bfloat16 is faster and moves scores a little."
     )
     prompts: Annotated[Literal["none", "model"], Option("--prompts", "Model and temperature")] = Field(

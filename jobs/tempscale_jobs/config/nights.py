@@ -55,7 +55,7 @@ class Threshold:
         return cls(figure, relation, float(limit))  # type: ignore[arg-type]
 
     def excess(self, value: float) -> float:
-        """How far a value lies on the wrong side; 0 or less where it holds (`<` and `>` do not hold at the limit)."""
+        """How far a value is on the wrong side; 0 or less where it holds (`<` and `>` do not hold at the limit)."""
         return value - self.limit if self.relation in ("<=", "<") else self.limit - value
 
     def holds(self, value: float) -> bool:
@@ -110,7 +110,7 @@ class Gate(Strict):
     def _readable(cls, texts: list[str]) -> list[str]:
         read = [Threshold.read(text) for text in texts]
         if len(set(read)) < len(read):
-            raise ValueError("a threshold stands there twice; give each once")
+            raise ValueError("a threshold is given twice; give each once")
         return texts
 
     @field_validator("drift")
@@ -196,7 +196,7 @@ def filled(text: str, night: str) -> str:
 
 
 def history_folder(record: RecordOfNights, out: str) -> str:
-    """Where the record of nights lies, from `out` as it was given."""
+    """Where the record of nights is, from `out` as it was given."""
     if record.history is not None:
         return record.history
     if NIGHT in out:

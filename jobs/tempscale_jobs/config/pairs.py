@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.option import Option
-from tempscale_jobs.config.sections import Alpha, Beta, Encoding, Execution, Regularization, RunFolder
+from tempscale_jobs.config.sections import Alpha, Beta, Encoding, Execution, MaxCharacters, Regularization, RunFolder
 from tempscale_jobs.config.strict import Strict
 
 
@@ -28,7 +28,7 @@ class Pairs(Strict):
         "text_b", min_length=1, description="Column of the second texts; each of a list makes pairs."
     )
     limit: Annotated[int | None, Option("--limit", "Pairs", "N")] = Field(None, ge=1, description="The first N rows only.")
-    max_characters: int = Field(50_000, ge=1, description="Longer texts are cut here before they are tokenised.")
+    max_characters: MaxCharacters = 50_000
     chunk_pairs: int = Field(256, ge=1, description="Most pairs of one chunk, the unit of work and of resuming.")
     chunk_characters: int = Field(
         131_072, ge=1, description="A chunk ends when its distinct texts hold this many characters."

@@ -43,6 +43,9 @@ Regularization = Annotated[
 ]  # fmt: skip
 
 
+MaxCharacters = Annotated[int, Field(ge=1, description="Longer texts are cut here before they are tokenised.")]
+
+
 class Corpus(Strict, allow_inf_nan=False):
     """Which texts."""
 
@@ -78,7 +81,7 @@ class Corpus(Strict, allow_inf_nan=False):
     scale: float | list[float] = Field(
         1.0, description="What the integers of embedding_column are multiplied by, one number or one a dimension."
     )
-    max_characters: int = Field(50_000, ge=1, description="Longer texts are cut here before they are tokenised.")
+    max_characters: MaxCharacters = 50_000
 
     @model_validator(mode="after")
     def _belongs_to_embeddings(self) -> Corpus:
@@ -146,6 +149,9 @@ class Models(Strict):
         return values
 
 
+Precision = Annotated[Literal["float32", "bfloat16"], Option("--precision", "Model and temperature")]
+
+
 class Encoding(Models):
     """Which models under which temperatures, and how they run."""
 
@@ -153,7 +159,7 @@ class Encoding(Models):
         "truncate",
         description="Texts beyond max_length are cut and counted, or run in chunks of it, all tokens of which count.",
     )
-    precision: Annotated[Literal["float32", "bfloat16"], Option("--precision", "Model and temperature")] = Field(
+    precision: Precision = Field(
         "float32",
         description="What the model computes in; bfloat16 is faster, and its error is measured and reported.",
     )

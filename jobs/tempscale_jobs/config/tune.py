@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -13,7 +13,7 @@ from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.evaluate import EvaluateConfig, OwnTask, Tasks
 from tempscale_jobs.config.given import read_temperature
 from tempscale_jobs.config.option import Option, ReadBy
-from tempscale_jobs.config.sections import CachedExecution, Corpus, Intervals, Models, RunFolder, Seed
+from tempscale_jobs.config.sections import CachedExecution, Corpus, Intervals, Models, Precision, RunFolder, Seed
 
 SAMPLE = 1000
 """Texts of the corpus that a choice without labels uses, unless `sample` or `limit` is given."""
@@ -56,9 +56,7 @@ class TunedModel(Models):
         min_length=2,
         description="The candidates, of which the first is the one to leave it at: constants, and schedules by length.",
     )  # fmt: skip
-    precision: Annotated[Literal["float32", "bfloat16"], Option("--precision", "Model and temperature")] = Field(
-        "float32", description="What the model computes in."
-    )
+    precision: Precision = Field("float32", description="What the model computes in.")
 
 
 class Choosing(Intervals):

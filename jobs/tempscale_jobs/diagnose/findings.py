@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from tempscale.collapse.length import mean_cosines
-from tempscale.stats.enough import VALUES_FOR_A_SENTENCE
+from tempscale.stats.enough import VALUES_FOR_A_SENTENCE, VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import within_error
 from tempscale_jobs.diagnose import versions
 
@@ -59,7 +59,7 @@ def _versions(own: Looked, pairs: list[tuple[str, str]]) -> list[dict[str, Any]]
     n = len(pairs)
     if n > 1:
         moved = mean_cosines(long) - mean_cosines(short)
-        error = within_error(float(moved.var(ddof=1)), n) if n > 2 else None
+        error = within_error(float(moved.var(ddof=1)), n) if n >= VALUES_FOR_AN_ERROR else None
         found.append({"finding": "versions_cosine", "texts": n, "change": float(moved.mean()), "change_se": error})
     return found
 
@@ -91,7 +91,7 @@ def resemblance(vectors: np.ndarray) -> tuple[float | None, float | None]:
     if n < 2:
         return None, None
     means = mean_cosines(vectors)
-    return float(means.mean()), finite(within_error(float(means.var(ddof=1)), n)) if n > 2 else None
+    return float(means.mean()), finite(within_error(float(means.var(ddof=1)), n)) if n >= VALUES_FOR_AN_ERROR else None
 
 
 PERPLEXITY = 30.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tempscale_jobs import lifecycle
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.diagnose import DiagnoseConfig
@@ -10,7 +12,7 @@ from tempscale_jobs.corpus.shards import Index
 from tempscale_jobs.diagnose import looks, repeated, report, summary, two_texts, versions
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import DONE, SHARDED, Model, Run, load_tables
+from tempscale_jobs.runs.folder import SHARDED, Model, Run, load_tables
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster
@@ -24,13 +26,19 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
     corpus, settings = config.candidates(), config.diagnosis
-    with lifecycle.running(config, journal, fresh=fresh, check=lambda: _check(config, fresh)) as life:
+
+    def check_inputs() -> None:
+        versions.check_column(config.corpus, settings.versions_of, config.out)
+        sources.check_rows(config.corpus, config.out, sources.rows(config.corpus, config.out))
+
+    def check_unchanged(done: dict[str, Any]) -> None:
+        sources.check_unchanged(corpus, config.out, done["corpus"]["source_state"])
+
+    with lifecycle.running(config, journal, fresh=fresh, check_inputs=check_inputs) as life:
         run = life.run
+        if life.done("read the corpus", check_unchanged) is not None:
+            return run
         with journal.stage("read the corpus") as stage:
-            if run.complete:
-                sources.check_unchanged(corpus, config.out, run.storage.read_json(DONE)["corpus"]["source_state"])
-                stage.note = "the run is complete: nothing to do"
-                return run
             # Before the long reading of the corpus.
             versions.check_column(config.corpus, settings.versions_of, config.out)
             sizes = Embedding.model_validate({})
@@ -59,13 +67,6 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
             report.render(load_tables(run.storage), record).write_to(run.storage)
             stage.note = "report.html"
     return run
-
-
-def _check(config: DiagnoseConfig, fresh: bool) -> None:
-    """With --fresh, raise unless the corpus has the configured columns and at least one row."""
-    if fresh:
-        versions.check_column(config.corpus, config.diagnosis.versions_of, config.out)
-        sources.check_rows(config.corpus, config.out, sources.rows(config.corpus, config.out))
 
 
 def _choose(

@@ -27,7 +27,7 @@ from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.sections import Corpus, Encoding
 from tempscale_jobs.corpus.shards import Index, Shard, regroup
 from tempscale_jobs.errors import RunError
-from tempscale_jobs.runs.folder import EXCEPTIONS, Model, Run
+from tempscale_jobs.runs.folder import EXCEPTIONS, Model, Run, cached
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import texts
 from tempscale_jobs.workers import actor
@@ -157,7 +157,7 @@ def _look_up(
         columns = {name: rows.column(name) for name in rows.column_names}
         columns |= {"truncated": truncated, "text_id": hits.column("text_id")}
         width = rows.schema.field("embedding").type.list_size
-        storage.write_table(f"{target}/part-cached-{number:05d}.parquet", texts(width).build(columns))
+        storage.write_table(cached(target, number), texts(width).build(columns))
     absent = wanted.filter(pa.array(~hit))
     return np.stack([absent.column(name).to_numpy() for name in ("shard", "row")], axis=1)
 

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from tempscale.collapse.length import CosineSums, text_means
-from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
+from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL, VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import finite_population, within_error
 from tempscale.stats.sample import seeded_sample
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.corpus.shards import Index
 from tempscale_jobs.embedding import pieces
 from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.folder import Model, Run, means_by_text
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import PREFIX_PROBE
 from tempscale_jobs.workers import actor
@@ -89,7 +89,7 @@ def _tabulate(run: Run, model: Model, temperature: Temperature, population: floa
         one = np.zeros(int(here.sum()), dtype=np.int64)
         sums = CosineSums.of(embeddings[here], one, 1)
         own = text_means(embeddings[here], one, sums)[:, 0]
-        error = within_error(own.var(ddof=1), len(own)) if len(own) > 2 else None
+        error = within_error(own.var(ddof=1), len(own)) if len(own) >= VALUES_FOR_AN_ERROR else None
         rows.append(
             run.key(model, temperature)
             | {"prefix_tokens": int(length), "texts": len(own), "cosine_mean": float(own.mean())}
@@ -101,5 +101,5 @@ def _tabulate(run: Run, model: Model, temperature: Temperature, population: floa
     correction = finite_population(rows[-1]["texts"], population)
     run.storage.write_json(f"{place}/done.json", {"correction": correction})
     columns = {name: np.concatenate([part[name] for part in means]) for name in means[0]}
-    run.storage.write_table(f"{place}/text_means.parquet", parts.TEXT_MEANS.build(columns))
+    run.storage.write_table(means_by_text(place), parts.TEXT_MEANS.build(columns))
     run.storage.write_table(f"{place}/prefix_probe.parquet", PREFIX_PROBE.build_rows(rows))

@@ -17,7 +17,7 @@ from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import within_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.runs.folder import BEGUN, DONE, place
+from tempscale_jobs.runs.folder import BEGUN, DONE, means_by_text, place
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked
 
@@ -214,9 +214,9 @@ def _text_means(one: Measured) -> dict[str, float] | None:
     """
     storage = Storage(one.folder)
     at = place("partials/socm", one.model, Temperature.of(one.temperature))
-    if not (storage.exists(f"{at}/done.json") and storage.exists(f"{at}/text_means.parquet")):
+    if not (storage.exists(f"{at}/done.json") and storage.exists(means_by_text(at))):
         return None
     if storage.read_json(f"{at}/done.json")["groups"] is not None:
         return None
-    table = storage.read_table(f"{at}/text_means.parquet", ["text_id", "overall"])
+    table = storage.read_table(means_by_text(at), ["text_id", "overall"])
     return dict(zip(*(column.to_pylist() for column in table.columns), strict=True))

@@ -31,7 +31,6 @@ _TYPES = {"sts": "STS"}
 _QUERY, _DOCUMENT, _RELEVANCE = ("query_id", "query-id", "qid"), ("doc_id", "corpus-id", "corpus_id", "docid"), (
     "score", "rel", "relevance",
 )  # fmt: skip
-_BATCH = 512
 
 
 def build(own: OwnTask, seed: int, tokenizer: Tokenizer | None = None, edges: Sequence[int] = ()) -> Any:

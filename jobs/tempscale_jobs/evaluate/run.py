@@ -44,9 +44,10 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
         states = {unit.name: tasks.state(unit) for unit in units}
         if run.complete:
             done = run.storage.read_json(DONE)
-            _check_unchanged(config, done["tasks"], states)
-            if done["beside"] == references:  # Otherwise tables and report are written again.
+            if done["beside"] == references:
+                life.done("score", lambda done: _check_unchanged(config, done["tasks"], states))
                 return run
+            _check_unchanged(config, done["tasks"], states)  # Only tables and report are written again.
         missing: dict[tuple[str, str, str], str] = {}
         with life.cluster() as cluster:
             for model in run.models:

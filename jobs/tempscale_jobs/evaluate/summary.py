@@ -173,10 +173,10 @@ def score_errors(own: Part, base: Part | None, seed: int) -> tuple[float | None,
             errors[1] = paired.mean((both["value"] - both["value_first"]).to_numpy(), clusters).se
     elif items["predicted"].null_count() == 0:
         predicted, gold = items["predicted"].to_numpy(), items["gold"].to_numpy()
-        errors = [paired.spearman(predicted, gold, None, seed).se, None]
+        errors = [paired.rank_correlation(predicted, gold, None, seed).se, None]
         if both is not None:
             first = both["predicted_first"].to_numpy()
-            errors[1] = 0.0 if np.array_equal(predicted, first) else paired.spearman(predicted, gold, first, seed).se
+            errors[1] = 0.0 if np.array_equal(predicted, first) else paired.rank_correlation(predicted, gold, first, seed).se
     else:
         return None, None
     if own.drawn is not None:

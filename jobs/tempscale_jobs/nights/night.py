@@ -155,11 +155,11 @@ def trend(night: Night, record: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def check_record(config: AuditConfig) -> None:
+def check_record(record: RecordOfNights, checks: Gate, out: str) -> None:
     """Raise UsageError, before the long work, if the record cannot be reached or the baseline is no finished run."""
-    Storage(history_folder(config.record, config.out)).check_reachable()
-    if config.gate.baseline not in (None, history.LATEST):
-        history.baseline_run(str(config.gate.baseline))
+    Storage(history_folder(record, out)).check_reachable()
+    if checks.baseline not in (None, history.LATEST):
+        history.baseline_run(str(checks.baseline))
 
 
 def changed_texts(night: Night, record: dict[str, Any]) -> dict[str, int | None]:

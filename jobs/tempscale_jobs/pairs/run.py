@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tempscale_jobs import lifecycle
 from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.pairs import chunks, socm, summary
 from tempscale_jobs.pairs.chunks import Index
-from tempscale_jobs.runs.folder import DONE, Model, Run, gives_nothing
+from tempscale_jobs.runs.folder import Model, Run, gives_nothing
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.workers.engine import Cluster
 
@@ -19,13 +21,18 @@ def pairs(config: PairsConfig, journal: Journal, *, fresh: bool = False) -> Run:
         UsageError: the configuration, source, models or run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
-    with lifecycle.running(config, journal, fresh=fresh, check=lambda: _check(config, fresh)) as life:
+
+    def check_inputs() -> None:
+        sources.check_rows(config.pairs, config.out, chunks.records(config.pairs, config.out))
+
+    def check_unchanged(done: dict[str, Any]) -> None:
+        sources.check_unchanged(config.pairs, config.out, done["pairs"]["source_state"])
+
+    with lifecycle.running(config, journal, fresh=fresh, check_inputs=check_inputs) as life:
         run = life.run
+        if life.done("read the pairs", check_unchanged) is not None:
+            return run
         with journal.stage("read the pairs") as stage:
-            if run.complete:
-                sources.check_unchanged(config.pairs, config.out, run.storage.read_json(DONE)["pairs"]["source_state"])
-                stage.note = "the run is complete: nothing to do"
-                return run
             index = chunks.chunk(run.storage, config.pairs, config.out, stage.advance)
             lost = f", {index.rejected:,} rejected" if index.rejected else ""
             stage.note = f"{index.pairs:,} pairs of {index.read:,} rows{lost}"
@@ -35,12 +42,6 @@ def pairs(config: PairsConfig, journal: Journal, *, fresh: bool = False) -> Run:
                 stage.note = f"{len(summary.summarise(run, config.socm, index))} tables"
         life.record(command=config.command, pairs=index.facts() | {"rejected_by_models": rejected})
     return run
-
-
-def _check(config: PairsConfig, fresh: bool) -> None:
-    """With --fresh, raise unless the source has the configured columns and at least one row."""
-    if fresh:
-        sources.check_rows(config.pairs, config.out, chunks.records(config.pairs, config.out))
 
 
 def _measure(config: PairsConfig, run: Run, cluster: Cluster, model: Model, index: Index, journal: Journal) -> int:

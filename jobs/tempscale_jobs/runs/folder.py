@@ -69,6 +69,21 @@ def numbered(folder: str, number: int) -> str:
     return f"{folder}/part-{number:05d}.parquet"
 
 
+def cached(folder: str, number: int) -> str:
+    """The name of a part of texts that come from the cache."""
+    return f"{folder}/part-cached-{number:05d}.parquet"
+
+
+def tile(folder: str, i: int, j: int, what: str = "") -> str:
+    """The name of a finished super-tile, or of `what` it found."""
+    return f"{folder}/tile-{i:05d}-{j:05d}{what and '-'}{what}.parquet"
+
+
+def means_by_text(folder: str) -> str:
+    """The name of the figures by text of a finished step of one model and temperature."""
+    return f"{folder}/text_means.parquet"
+
+
 def part(kind: str, model: Model, temperature: Temperature | None, number: int) -> str:
     """The name of a durable part of one model, or of one model and temperature."""
     return numbered(place(kind, model, temperature), number)

@@ -60,19 +60,19 @@ class JsonLines(Observer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told = 0.0
+        self._written = 0.0
 
     @override
     def stage(self, name: str, total: int | None) -> None:
         super().stage(name, total)
-        self._told = time.monotonic()
+        self._written = time.monotonic()
         self.say("begin", "")
 
     @override
     def progress(self, done: int) -> None:
         super().progress(done)
-        if time.monotonic() - self._told >= _LINE_SECONDS:
-            self._told = time.monotonic()
+        if time.monotonic() - self._written >= _LINE_SECONDS:
+            self._written = time.monotonic()
             self.say("progress", "")
 
     @override

@@ -31,7 +31,7 @@ COMMANDS: dict[str, type[Command]] = {
 }
 """Commands that write a run folder and resume where they stopped: those that a job may run, with their configurations."""
 _FOUND = f"i.find_spec({FOLDER!r}).submodule_search_locations"
-"""Where the working directory lies on a node. Ray's own `working_dir` would be unpacked anew, under the driver's feet, by
+"""Where the working directory is on a node. Ray's own `working_dir` would be unpacked anew, under the driver's feet, by
 each node that shares a disk with the head; its `py_modules` are not."""
 _WRITTEN = ("out", "execution.cache", "record.history")
 """Folders that must outlive a job, by their place in a configuration."""
@@ -58,7 +58,7 @@ class Submission:
         """What the head's shell runs."""
         python = ["python", "-P"]  # -P: a folder of this name in the working directory is not this package.
         run = shlex.join(["exec", *python, "-m", "tempscale_jobs", self.command, *self.arguments])
-        # Python without this package, or without what it stands on, would end with 1, which is a failed gate's.
+        # Python without this package, or without what it needs, would end with 1, which is a failed gate's.
         if self.packed is None:
             return f"{shlex.join([*python, '-c', 'import tempscale_jobs.cli.app'])} || exit 2; {run}"
         find = shlex.join([*python, "-c", f"import tempscale_jobs.cli.app, importlib.util as i; print(*{_FOUND})"])
@@ -154,7 +154,7 @@ def _name_there(file: Path, packed: Packed | None) -> str:
 
 
 def _arguments(context: Any, sent: Callable[[Any], str]) -> tuple[str, ...]:
-    """The arguments that were given, written anew, each value as `sent` writes it."""
+    """The given arguments, written again, each value as `sent` writes it."""
     positional, options = list[str](), list[str]()
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name)
@@ -191,7 +191,7 @@ def _check_folders(config: Command, knows_night: bool) -> None:
 
 
 def _check_files(config: dict[str, Any], packed: Packed | None) -> None:
-    """Raise where what the run reads lies on this machine and does not travel."""
+    """Raise if the run reads something that is only on this machine."""
     for path in _read_by(config):
         inside = [] if packed is None else _matches(path, packed.folder)
         if packed is not None and inside:
@@ -221,7 +221,7 @@ def _is_relative(path: str) -> bool:
 
 
 def _matches(path: str, folder: Path) -> list[str]:
-    """What a relative path or glob stands for in a folder, as names there."""
+    """What a relative path or glob matches in a folder, as names there."""
     if any(magic in path for magic in "*?["):
         return glob.glob(path, root_dir=folder, recursive=True)
     return [os.path.normpath(path)] if (folder / path).exists() else []

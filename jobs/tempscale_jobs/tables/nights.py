@@ -11,7 +11,7 @@ _TEXT, _INT, _BIG, _FLOAT = pa.string(), pa.int32(), pa.int64(), pa.float64()
 
 GATE = Table(
     "gate",
-    "what the night was held to: one row a check",
+    "the checks of the night: one row a check",
     (
         *KEY,
         Column("check", _TEXT, "", "`threshold` on the figure itself, or `drift` from the baseline"),

@@ -18,7 +18,7 @@ from tempscale.stats.paired import Error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import interval_name, share
-from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.folder import Model, Run, means_by_text
 
 _LEVEL = 0.05
 
@@ -38,7 +38,7 @@ def measured(run: Run, model: Model, temperature: Temperature) -> Seen:
     """Read the parts of a finished audit under one candidate."""
     tables = []
     for step in ("cosine", "probe"):
-        name = f"{run.place(f'partials/{step}', model, temperature)}/text_means.parquet"
+        name = means_by_text(run.place(f"partials/{step}", model, temperature))
         empty = pl.DataFrame(schema={"text_id": pl.String, "group": pl.Int32, "inside": pl.Float64})
         tables.append(pl.DataFrame(pl.from_arrow(run.storage.read_table(name))) if run.storage.exists(name) else empty)
     parts = [run.storage.read_table(name) for name in run.storage.list(run.place("neighbours", model, temperature))]

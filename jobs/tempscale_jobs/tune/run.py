@@ -39,10 +39,7 @@ def tune(config: TuneConfig, journal: Journal, *, fresh: bool = False) -> Run:
     with lifecycle.running(config, journal, fresh=fresh, check=lambda: states.update(_states(config))) as life:
         run = life.run
         (model,) = run.models
-        if run.complete:
-            with journal.stage("choose") as stage:
-                _check_unchanged(config, run.storage.read_json(folder.DONE)["states"], states)
-                stage.note = "the run is complete: nothing to do"
+        if life.done("choose", lambda done: _check_unchanged(config, done["states"], states)) is not None:
             return run
         with life.cluster() as cluster:
             candidates = run.temperatures

@@ -51,7 +51,7 @@ class Half(NamedTuple):
         if np.array_equal(own, first):
             return Error(0.0, 0.0)
         if self.gold is not None:
-            return paired.spearman(own, self.gold, first, seed)
+            return paired.rank_correlation(own, self.gold, first, seed)
         found = paired.mean(own - first, self.clusters)
         if self.drawn is None:
             return found

@@ -188,7 +188,7 @@ def test_the_objective_is_the_one_that_is_written_down():
     value, found = objective(torch.cat([short, long]))
     assert float(value) == pytest.approx(mean(cosines(long)) + raised + 3.0 * change)
     assert found == pytest.approx((float(value), mean(cosines(long)), mean(cosines(short)), change**0.5))
-    assert found.gap == pytest.approx(mean(cosines(long)) - mean(cosines(short)))
+    assert found.long - found.short == pytest.approx(mean(cosines(long)) - mean(cosines(short)))
     lowered, _ = by_layer._Objective(short, 3.0)(torch.cat([before, long]))
     assert float(lowered) == pytest.approx(mean(cosines(long)) + 3.0 * change), "falling short texts cost only their change"
 
