@@ -55,9 +55,10 @@ def test_a_killed_run_goes_on_in_another_order_with_two_workers_to_the_same_byte
     assert digests(out, "tables") == digests(finished, "tables")
 
 
-def test_a_complete_run_does_nothing_and_refuses_other_data(finished, task_files, small_model):
+def test_a_complete_run_does_nothing_and_refuses_other_data(finished, task_files, small_model, capsys):
     data, before = settings(finished, small_model, tasks_in(task_files)), results(finished)
     evaluated(data)
+    assert "the run is complete: nothing to do" in " ".join(capsys.readouterr().err.split())
     file = task_files / "pairs.jsonl"
     when = file.stat()
     try:
