@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from tempscale.model.checkpoint import ModelError, read_json
 
-POOLINGS = ("cls", "mean", "lasttoken")
-"""What represents all tokens of a text: the first token, the mean, or the last token."""
+POOLINGS = ("cls", "mean", "weightedmean", "lasttoken")
+"""What represents all tokens of a text: the first, the mean, the mean weighted by place (1, 2, …), or the last."""
 _LEGACY_POOLING = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -52,6 +52,8 @@ class Head(nn.Module):
         if self.pooling == "lasttoken":
             return hidden[torch.arange(hidden.shape[0], device=hidden.device), mask.sum(1) - 1]
         weight = mask.unsqueeze(-1).to(hidden.dtype)
+        if self.pooling == "weightedmean":
+            weight = weight * torch.arange(1, hidden.shape[1] + 1, device=hidden.device, dtype=hidden.dtype).unsqueeze(-1)
         return (hidden * weight).sum(1) / weight.sum(1)
 
     def finish(self, pooled: Float[Tensor, "text dim"]) -> Float[Tensor, "text out"]:

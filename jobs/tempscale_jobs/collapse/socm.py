@@ -16,7 +16,7 @@ from tempscale_jobs.collapse import socm_tables
 from tempscale_jobs.collapse.socm_tables import Sample, Weighted
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding import factors as factor_parts
-from tempscale_jobs.embedding.layout import Layout
+from tempscale_jobs.embedding.layout import Layout, embeddings
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import Model, Run, means_by_text, tile
@@ -52,7 +52,8 @@ def socm(
         on_pairs(pairs)
         return pairs
     sample = all_pairs(run, cluster, model, temperature, layout, analysis, on_pairs)
-    _finish(run, place, run.key(model, temperature), layout, analysis, seed, sample)
+    vectors = embeddings(run, cluster, model, temperature, layout, layout.places(sample.ids))
+    _finish(run, place, run.key(model, temperature), layout, analysis, seed, sample, vectors)
     return len(sample.pairs())
 
 
@@ -137,8 +138,9 @@ def _assemble(
 
 
 def _finish(
-    run: Run, place: str, key: dict[str, Any], layout: Layout, analysis: Analysis, seed: int, sample: Sample
-) -> None:
+    run: Run, place: str, key: dict[str, Any], layout: Layout, analysis: Analysis, seed: int, sample: Sample,
+    vectors: np.ndarray,
+) -> None:  # fmt: skip
     """Write the tables of one model and temperature; done.json last."""
     n = len(sample.ids)
     drawn, texts = np.bincount(sample.interval, minlength=len(layout.edges)), layout.texts()
@@ -149,7 +151,7 @@ def _finish(
         correction = np.array([finite_population(k, layout.population(int(of))) for k, of in zip(drawn, texts, strict=True)])
     tables = (
         (SOCM, socm_tables.cells(layout.edges, sample, correction, exact=not analysis.socm_regularization)),
-        (SOCM_PAIRS, socm_tables.ranked(sample, analysis.worst_pairs)),
+        (SOCM_PAIRS, socm_tables.ranked(sample, vectors, analysis.worst_pairs)),
         (SOCM_SCATTER, socm_tables.scatter(sample, seed)),
     )
     for table, rows in tables:

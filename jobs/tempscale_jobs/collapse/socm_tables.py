@@ -134,24 +134,29 @@ def _errors(block: np.ndarray, inside: bool, here: float, there: float) -> tuple
     return corrected, between_error(rows, texts_a, columns, texts_b)
 
 
-def ranked(sample: Sample, size: int) -> list[dict[str, Any]]:
-    """The pairs of largest SOCM, and of largest d_Σ among the hundredth of pairs with the highest cosine; ties by id."""
+def ranked(sample: Sample, embeddings: np.ndarray, size: int) -> list[dict[str, Any]]:
+    """The pairs of largest SOCM, and of largest d_Σ among the hundredth of pairs with the highest cosine of their unit
+    embeddings; ties by id.
+    """
     rows: list[dict[str, Any]] = []
     row, column = np.triu_indices(len(sample.ids), 1)
     if not len(row):
         return rows
-    distance = sample.d_mu[row, column]
-    closest = distance <= np.quantile(distance, _SAME_MEAN_SHARE)
+    vectors = embeddings.astype(np.float64)
+    cosine = (vectors @ vectors.T)[row, column]
+    closest = cosine >= np.quantile(cosine, 1 - _SAME_MEAN_SHARE)
     for ranking, scores, kept in (("socm", sample.value, slice(None)), ("same_mean", sample.d_sigma, closest)):
         first, second = row[kept], column[kept]
         pairs = Pairs(first, second, *(m[first, second] for m in (sample.d_mu, sample.d_sigma, sample.value)))
-        found = best(pairs, scores[first, second], sample.ids, sample.tokens, size)
+        found = best(pairs, cosine[kept], scores[first, second], sample.ids, sample.tokens, size)
         rows += [{"over": "sample", "ranking": ranking} | pair for pair in found]
     return rows
 
 
-def best(pairs: Pairs, score: np.ndarray, ids: np.ndarray, tokens: np.ndarray, size: int) -> list[dict[str, Any]]:
-    """The pairs of largest score; ties by ids."""
+def best(
+    pairs: Pairs, cosine: np.ndarray, score: np.ndarray, ids: np.ndarray, tokens: np.ndarray, size: int
+) -> list[dict[str, Any]]:
+    """The pairs of largest score; ties by ids. `cosine` is that of each pair's embeddings."""
     if not len(score):
         return []
     last = min(size, len(score))
@@ -163,6 +168,7 @@ def best(pairs: Pairs, score: np.ndarray, ids: np.ndarray, tokens: np.ndarray, s
     return [
         {"rank": rank, "text_id_a": one, "text_id_b": other, "tokens_a": int(tokens[a]), "tokens_b": int(tokens[b])}
         | {"d_mu": float(pairs.d_mu[k]), "d_sigma": float(pairs.d_sigma[k]), "socm": float(pairs.value[k])}
+        | {"cosine": float(cosine[k])}
         for rank, (_, one, other, a, b, k) in enumerate(sorted(ordered)[:size], start=1)
     ]
 

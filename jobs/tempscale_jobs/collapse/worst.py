@@ -26,7 +26,7 @@ from tempscale_jobs.config.sections import Encoding
 from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.shards import Index
 from tempscale_jobs.embedding import factors
-from tempscale_jobs.embedding.layout import Layout, column
+from tempscale_jobs.embedding.layout import Layout, column, embeddings
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run, dimensions, place, tile
 from tempscale_jobs.tables import parts
@@ -163,8 +163,9 @@ def _begin(corpus: Searched, temperature: Temperature, seeds: np.ndarray, trace:
     files = FactorFiles.of(run, model, temperature, "partials/top-seeds")
     first, second = np.triu_indices(len(seeds), 1)
     found = exact_pairs(corpus.cluster, files, layout.ids[seeds], first, second, analysis)
+    vectors = embeddings(run, corpus.cluster, model, temperature, layout, seeds)
     # These cosines may differ from the grid's in the last digit; the margin keeps only pairs that qualify by both.
-    near = 1 - 2 * found.d_mu >= cosine + 1e-4
+    near = (vectors @ vectors.T)[first, second] >= cosine + 1e-4
     thresholds = {}
     for ranking, scores in (("socm", found.value), ("same_mean", found.d_sigma[near])):
         enough = len(scores) >= analysis.worst_pairs
@@ -177,6 +178,7 @@ class _Left:
     """The pairs that the traces could not rule out."""
 
     places: np.ndarray
+    cosine: np.ndarray
     ranking: np.ndarray
 
 
@@ -206,7 +208,7 @@ def _survivors(corpus: Searched, temperature: Temperature, search: _Search, mean
         tables.append(table)
     whole = pa.concat_tables(tables)
     places = np.stack([whole.column("row").to_numpy(), whole.column("column").to_numpy()], axis=1)
-    return _Left(places, whole.column("ranking").to_numpy())
+    return _Left(places, whole.column("cosine").to_numpy(), whole.column("ranking").to_numpy())
 
 
 def _bound_tile(
@@ -246,8 +248,8 @@ def _finish(corpus: Searched, temperature: Temperature, search: _Search, left: _
     for ranking in RANKINGS:
         here = needed[ranking][every]
         scores = found.value if ranking == "socm" else found.d_sigma
-        kept = Pairs(*(column[here] for column in found))
-        rows = socm_tables.best(kept, scores[here], ids, layout.tokens[texts], analysis.worst_pairs)
+        kept, cosine = Pairs(*(column[here] for column in found)), left.cosine[every][here]
+        rows = socm_tables.best(kept, cosine, scores[here], ids, layout.tokens[texts], analysis.worst_pairs)
         ranked += [key | {"over": "corpus", "ranking": ranking} | row for row in rows]
         searched.append(
             key

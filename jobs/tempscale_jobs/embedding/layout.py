@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tempscale.collapse.length import interval_of
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables import parts
+from tempscale_jobs.workers.engine import Cluster, results
+
+_PARTS_OF_A_TASK = 32
+"""Parts of texts/ that one task reads."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,12 @@ class Layout:
         """Whether no text occurs twice; copies have the same length and id, so they would be neighbours in this order."""
         return not (self.ids[1:] == self.ids[:-1]).any()
 
+    def places(self, ids: np.ndarray) -> np.ndarray:
+        """The place of each of these texts in this order."""
+        wanted = set(ids.tolist())
+        place = {text_id: k for k, text_id in enumerate(self.ids.tolist()) if text_id in wanted}
+        return np.array([place[text_id] for text_id in ids.tolist()], dtype=np.int64)
+
     def labels(self) -> np.ndarray:
         """Each text's rank by id, int32, which breaks ties between texts."""
         rank = np.empty(len(self.ids), dtype=np.int32)
@@ -48,10 +61,44 @@ class Layout:
 
 def column(run: Run, model: Model, temperature: Temperature, layout: Layout, name: str) -> np.ndarray:
     """A column of texts/ in canonical order."""
-    parts = run.storage.list(run.place("texts", model, temperature))
-    values = [run.storage.read_table(part, [name]).column(name).to_numpy() for part in parts]
+    names = run.storage.list(run.place("texts", model, temperature))
+    values = [run.storage.read_table(part, [name]).column(name).to_numpy() for part in names]
     starts = np.concatenate([[0], np.cumsum([len(own) for own in values])])
     return np.asarray(np.concatenate(values)[starts[layout.part] + layout.row])
+
+
+def embeddings(
+    run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, places: np.ndarray
+) -> np.ndarray:
+    """Embeddings (places, d) of some texts, read by tasks from the parts that contain them."""
+    import ray
+
+    names = run.storage.list(run.place("texts", model, temperature))
+    part, row = layout.part[places], layout.row[places]
+    cuts = np.array_split(np.unique(part), max(1, len(np.unique(part)) // _PARTS_OF_A_TASK))
+    task, rows = ray.remote(_rows), [np.flatnonzero(np.isin(part, cut)) for cut in cuts]
+
+    def submit(number: int) -> Any:
+        own = rows[number]
+        return task.remote(run.storage, [names[k] for k in cuts[number]], np.searchsorted(cuts[number], part[own]), row[own])
+
+    found = dict(results(cluster, submit, range(len(cuts)), ahead=1))
+    gathered = np.concatenate([found[number] for number in range(len(cuts))])
+    order = np.concatenate(rows)
+    whole = np.empty_like(gathered)
+    whole[order] = gathered
+    return whole
+
+
+def _rows(storage: Storage, names: list[str], part: np.ndarray, row: np.ndarray) -> np.ndarray:
+    """The embeddings in these rows of these parts, in the order given."""
+    found: np.ndarray | None = None
+    for number, name in enumerate(names):
+        matrix = parts.matrix(storage.read_table(name, ["embedding"]), "embedding")
+        found = np.empty((len(part), matrix.shape[1]), dtype=np.float32) if found is None else found
+        found[part == number] = matrix[row[part == number]]
+    assert found is not None, "a task has at least one part"
+    return found
 
 
 def layout(run: Run, model: Model, corpus_texts: int, edges: tuple[int, ...]) -> Layout:

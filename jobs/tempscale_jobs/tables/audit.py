@@ -203,6 +203,7 @@ SOCM_PAIRS = Table(
         Column("d_mu", FLOAT, "", "d_μ"),
         Column("d_sigma", FLOAT, "", "d_Σ"),
         Column("socm", FLOAT, "", "SOCM"),
+        Column("cosine", FLOAT, "", "cosine of the two embeddings; 1 − 2·d_μ where they are the token means"),
     ),
 )
 

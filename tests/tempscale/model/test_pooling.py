@@ -11,7 +11,10 @@ from tempscale.model.encoder import Encoder
 from tempscale.model.pooling import Head, Normalize, load_head, transformer_folder
 
 TEXTS = ["a", "b c", "the quick brown fox", "0 1 2 3 4 5 6 7 8 9", "mean pooling hides what differs", "!"]
-LEGACY = {"cls": "cls_token", "mean": "mean_tokens", "lasttoken": "lasttoken", "max": "max_tokens"}
+LEGACY = {
+    "cls": "cls_token", "mean": "mean_tokens", "weightedmean": "weightedmean_tokens", "lasttoken": "lasttoken",
+    "max": "max_tokens",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +63,12 @@ def unit(rows):
 
 
 @pytest.mark.parametrize(
-    ("pooling", "expected"), [("cls", [(3, 4), (1, 0)]), ("mean", [(2, 4), (1, 0)]), ("lasttoken", [(1, 4), (1, 0)])]
-)
+    ("pooling", "expected"),
+    [
+        ("cls", [(3, 4), (1, 0)]), ("mean", [(2, 4), (1, 0)]), ("lasttoken", [(1, 4), (1, 0)]),
+        ("weightedmean", [(5 / 3, 4), (1, 0)]),
+    ],
+)  # fmt: skip
 def test_pooling_by_hand(pooling, expected):
     # Text 1 has the tokens (3, 4) and (1, 4); text 2 the token (7, 0); 99 stands at padded places.
     hidden = torch.tensor([[[3.0, 4.0], [1.0, 4.0], [99.0, -99.0]], [[7.0, 0.0], [99.0, 99.0], [99.0, 99.0]]])
@@ -70,7 +77,7 @@ def test_pooling_by_hand(pooling, expected):
     np.testing.assert_allclose(found, unit(np.array(expected, dtype=float)), atol=1e-7)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "lasttoken"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "weightedmean", "lasttoken"])
 def test_padding_and_scale_change_nothing(pooling):
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(3, 7, 5, generator=generator, dtype=torch.float64)
@@ -105,7 +112,7 @@ def test_stages_come_after_pooling_and_the_result_has_unit_length():
 
 
 @pytest.mark.parametrize("form", ["new", "legacy"])
-@pytest.mark.parametrize("pooling", ["cls", "mean", "lasttoken"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "weightedmean", "lasttoken"])
 def test_a_saved_model_of_all_stages_equals_its_own_encode(saved, pooling, form):
     from sentence_transformers.models import Dense, LayerNorm, Normalize, Pooling
 
@@ -195,7 +202,7 @@ def test_max_pooling_is_refused_by_name(saved, form):
     _, folder = saved(Pooling(32, pooling_mode="max"))
     if form == "legacy":
         rewrite(folder, "1_Pooling", legacy("max"))
-    with pytest.raises(ModelError, match="pools by max; supported poolings: cls, mean, lasttoken"):
+    with pytest.raises(ModelError, match="pools by max; supported poolings: cls, mean, weightedmean, lasttoken"):
         Encoder.load(folder)
 
 
@@ -203,10 +210,10 @@ def test_max_pooling_is_refused_by_name(saved, form):
     ("config", "named"),
     [
         ({"pooling_mode": ["cls", "mean"]}, "cls + mean"),
-        ({"pooling_mode": "weightedmean"}, "weightedmean"),
+        ({"pooling_mode": "mean_sqrt_len_tokens"}, "mean_sqrt_len_tokens"),
         ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, "cls + max"),
         ({"pooling_mode_mean_sqrt_len_tokens": True}, "mean_sqrt_len_tokens"),
-        ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
+        ({"pooling_mode_weightedmean_tokens": True, "pooling_mode_mean_tokens": True}, "mean + weightedmean"),
         ({"pooling_mode_mean_tokens": False}, "nothing"),
     ],
 )
