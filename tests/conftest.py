@@ -146,13 +146,13 @@ def no_ray():
 
 @pytest.fixture(scope="session")
 def encoder(minilm):
-    """The real MiniLM at τ = 1. Tests leave its temperature alone."""
+    """The real MiniLM at τ = 1 with all its 512 positions. Tests leave its temperature alone."""
     import torch
 
     from tempscale import Encoder
 
     torch.set_num_threads(1)
-    return Encoder.load(minilm, device="cpu")
+    return Encoder.load(minilm, max_length="limit", device="cpu")
 
 
 @pytest.fixture(scope="session")

@@ -206,7 +206,7 @@ def _embeddings(encoder: Encoder, ids: Sequence[Sequence[int]]) -> Float[Tensor,
 def _embedded(encoder: Encoder, ids: list[Sequence[int]]) -> Float[Tensor, "prefix dim"]:
     """Embeddings of one micro-batch as in `Encoder.encode_tokens`, but without inference mode."""
     hidden, mask = encoder._hidden([list(row) for row in ids], next(encoder.model.parameters()).device)
-    embeddings: Tensor = encoder.head(hidden.to(torch.promote_types(hidden.dtype, torch.float32)), mask)
+    embeddings: Tensor = encoder.head(hidden.to(torch.promote_types(hidden.dtype, torch.float32)), mask)[0]
     return embeddings.cpu().double()
 
 

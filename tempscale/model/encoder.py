@@ -18,6 +18,7 @@ from tempscale.model.checkpoint import default_model, resolve
 from tempscale.model.gathering import Encoded, Factor, Pass, gather
 from tempscale.model.loading import check_family, load_transformer
 from tempscale.model.pooling import Head, load_head
+from tempscale.model.settings import Settings
 from tempscale.model.tokens import Long, Tokenizer, Tokens
 from tempscale.second_order.moments import Scatter, TokenMoments, TokenSums, covariance_factor, token_sums
 from tempscale.temperature import attach
@@ -80,37 +81,43 @@ class Encoder:
         name: str | Path | None = None,
         temperature: Temperature | float | str | Mapping[str, Any] = 1.0,
         *,
-        max_length: int | None = None,
+        max_length: int | Literal["limit"] | None = None,
         token_budget: int = TOKEN_BUDGET,
         device: str | torch.device | None = None,
         precision: Precision = "float32",
         long: Long = "truncate",
+        prompt: str | None = None,
     ) -> Encoder:
         """Load a model folder or hub name: safetensors only, no remote code.
 
         Args:
             name: a transformers or sentence-transformers folder, or a hub name; the demo MiniLM by default.
             temperature: τ in (0, 2], a schedule, or any value that `Temperature.of` reads.
-            max_length: in tokens; the model's own limit by default.
+            max_length: the window in tokens, or «limit» for as many as the model has positions for; the checkpoint's own by
+                default, as in sentence-transformers.
             token_budget: padded tokens in one micro-batch, ≥ 1.
             device: CUDA by default if there is a GPU, else CPU.
             precision: bfloat16 runs the transformer under torch's autocast: faster if the processor supports it.
             long: what happens to a text longer than `max_length`: it is cut, or run in chunks of that length whose token
                 embeddings are then treated as one text. Moments and factors of chunks are exact; the embedding is the mean
                 over chunks, weighted by tokens.
+            prompt: what is put before every text; the checkpoint's default prompt by default, as in sentence-transformers.
+                Few checkpoints have one.
 
         Returns:
             An encoder with float32 weights, on the device.
 
         Raises:
-            ModelError: the folder or hub name has no safetensors model, or `max_length` or `long` does not fit it.
+            ModelError: the folder or hub name has no safetensors model, or `max_length`, `long` or `prompt` does not fit it.
             UnsupportedArchitecture: the model's family is not supported.
             TemperatureError: τ cannot be used, or the schedule has another number of layers or heads than the model.
             ValueError: the token budget is below 1, or the precision is unknown.
         """
         folder = resolve(str(name) if name is not None else default_model())
         check_family(folder)
-        head, tokenizer = load_head(folder), Tokenizer(folder, max_length, long)
+        prompt = Settings.of(folder).default_prompt if prompt is None else prompt
+        head, tokenizer = load_head(folder), Tokenizer(folder, max_length, long, prompt)
+        head.check_prompt(prompt)
         model, _ = load_transformer(folder)
         chosen = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
         encoder = cls(model.to(chosen), tokenizer, head.to(chosen), token_budget, precision)
@@ -153,9 +160,11 @@ class Encoder:
         max_length: int | None = None,
         role: str | None = None,
     ) -> Encoded:
-        """Embed texts; no prompt is added.
+        """Embed texts, each after the encoder's prompt, if it has one.
 
             u = pool(x_1 … x_n) / ‖pool(x_1 … x_n)‖,  for mean pooling  pool = μ = (1/n)Σ x_j          S2 eq. 2
+
+        The vector of `SentenceTransformer.encode` is ‖pool(…)‖·u: `out.norms[:, None] * out.embeddings`.
 
         Args:
             texts: strings.
@@ -165,8 +174,8 @@ class Encoder:
             role: «query» or «document», for a temperature that depends on it.
 
         Returns:
-            `Encoded`: embeddings (texts, d) of unit norm and, unless switched off, moments (texts,); float32, on the CPU, in
-            the order of the texts.
+            `Encoded`: embeddings (texts, d) of unit norm, their norms before and, unless switched off, moments (texts,);
+            float32, on the CPU, in the order of the texts.
 
         Raises:
             TypeError: texts is one string.
@@ -222,11 +231,12 @@ class Encoder:
                             own = Scatter.of(hidden[row, : lengths[i]].cpu())
                             chunked[owner[i]] = chunked[owner[i]].merged(own) if owner[i] in chunked else own
                     kept = TokenSums(*(column.cpu() for column in sums)) if sums is not None else None
-                    return Pass(batch, self.head.pool(hidden, mask).cpu(), kept, None, {})
+                    return Pass(batch, self.head.pool(hidden, mask).cpu(), None, kept, None, {})
                 found = TokenMoments(*(column.cpu() for column in sums.moments())) if sums is not None else None
                 pairs = {text: covariance_factor(x) for text, x in texts.items()}
                 pairs = {text: (mean.cpu(), factor.cpu()) for text, (mean, factor) in pairs.items()}
-                return Pass(batch, self.head(hidden, mask).cpu(), None, found, pairs)
+                unit, norms = self.head(hidden, mask)
+                return Pass(batch, unit.cpu(), norms.cpu(), None, found, pairs)
 
         halved: list[list[int]] = []
         failed: dict[int, str] | None = {} if isolate else None
@@ -236,7 +246,11 @@ class Encoder:
                 passes = list(run_batches(batches, run, halved=halved, failed=failed, before=before))
             self.halved += len(halved)
             width = self.head.width(self.model.config.hidden_size)
-            finish = lambda pooled: self.head.finish(pooled.to(device)).cpu()  # noqa: E731
+
+            def finish(pooled: Tensor) -> tuple[Tensor, Tensor]:
+                unit, norms = self.head.finish(pooled.to(device))
+                return unit.cpu(), norms.cpu()
+
             return gather(tokens, passes, width, failed or {}, halved, finish, (moments, factors is not False), chunked)
 
     def token_embeddings(self, ids: Sequence[int], role: str | None = None) -> Float[Tensor, "token dim"]:

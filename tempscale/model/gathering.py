@@ -13,6 +13,8 @@ from torch import Tensor
 from tempscale.model.tokens import Tokens
 from tempscale.second_order.moments import Scatter, TokenMoments, TokenSums
 
+Finish = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From pooled token embeddings to unit embeddings and the norms before."""
 Factor = tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]
 """Unit mean and covariance factor of a text."""
 
@@ -23,6 +25,10 @@ class Encoded:
 
     embeddings: Float[Tensor, "text dim"]
     """Unit norm, float32."""
+    norms: Float[Tensor, " text"]
+    """The norm of each embedding as the checkpoint's own stages give it, 1 where its last stage normalises: the vector of
+    `SentenceTransformer.encode` is norms·embeddings.
+    """
     tokens: Int[Tensor, " text"]
     """How many tokens the model saw: special tokens included, after truncation; the total of all chunks of a text."""
     truncated: Bool[Tensor, " text"]
@@ -44,6 +50,8 @@ class Pass(NamedTuple):
     """The sequences that ran."""
     pooled: Tensor
     """Text embeddings; for chunks, pooled token embeddings."""
+    norms: Tensor | None
+    """Norms of the embeddings of texts that are not chunked."""
     sums: TokenSums | None
     """Sums of chunks; also of texts, unless `moments` is given."""
     moments: TokenMoments | None
@@ -54,24 +62,24 @@ class Pass(NamedTuple):
 
 def gather(
     tokens: Tokens, passes: Sequence[Pass], width: int, failed: dict[int, str], halved: list[list[int]],
-    finish: Callable[[Tensor], Tensor], wanted: tuple[bool, bool], chunked: Mapping[int, Scatter],
+    finish: Finish, wanted: tuple[bool, bool], chunked: Mapping[int, Scatter],
 ) -> Encoded:  # fmt: skip
     """Results by text, in the order of `tokens`; NaN for a text that failed or whose sequences are in no pass. `wanted` says
     whether moments and factors were requested, and `chunked` has the scatter of texts in chunks.
     """
     texts = len(tokens)
     owner = torch.arange(texts) if tokens.text is None else torch.tensor(tokens.text, dtype=torch.long)
-    embeddings, moments = torch.full((texts, width), torch.nan), None
+    embeddings, norms, moments = torch.full((texts, width), torch.nan), torch.full((texts,), torch.nan), None
     order = torch.tensor([i for out in passes for i in out.sequences], dtype=torch.long)
     if passes:
         together = _whole if tokens.text is None else _merged
-        embeddings, moments = together(tokens, passes, order, owner[order], texts, finish)
+        embeddings, norms, moments = together(tokens, passes, order, owner[order], texts, finish)
     if wanted[0] and moments is None:
         moments = TokenMoments(*torch.full((3, texts), torch.nan))
     ran = torch.zeros(len(owner), dtype=torch.bool).index_fill_(0, order, True)
     absent = set(owner[~ran].tolist())
     for text in absent:
-        for column in (embeddings, *(moments or ())):
+        for column in (embeddings, norms, *(moments or ())):
             column[text] = torch.nan
     found = {text: factor for out in passes for text, factor in out.factors.items()}
     found |= {text: scatter.factor() for text, scatter in chunked.items() if text not in absent}
@@ -79,13 +87,13 @@ def gather(
     lengths, truncated = (torch.tensor(column) for column in (tokens.lengths, tokens.truncated))
     texts_halved = [sorted({int(owner[i]) for i in batch}) for batch in halved]
     factors = _listed(found, texts) if wanted[1] else None
-    return Encoded(embeddings, lengths.long(), truncated.bool(), moments, factors, lost, texts_halved)
+    return Encoded(embeddings, norms, lengths.long(), truncated.bool(), moments, factors, lost, texts_halved)
 
 
 def _whole(
-    tokens: Tokens, passes: Sequence[Pass], order: Tensor, owner: Tensor, texts: int, finish: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, TokenMoments | None]:
-    """Embeddings and moments when every sequence is a text."""
+    tokens: Tokens, passes: Sequence[Pass], order: Tensor, owner: Tensor, texts: int, finish: Finish
+) -> tuple[Tensor, Tensor, TokenMoments | None]:
+    """Embeddings, norms and moments when every sequence is a text."""
 
     def placed(values: Sequence[Tensor]) -> Tensor:
         column = torch.cat(list(values))
@@ -93,13 +101,14 @@ def _whole(
 
     parts = [out.moments for out in passes if out.moments is not None]
     moments = TokenMoments(*(placed(column) for column in zip(*parts, strict=True))) if parts else None
-    return placed([out.pooled for out in passes]), moments
+    norms = placed([out.norms for out in passes if out.norms is not None])
+    return placed([out.pooled for out in passes]), norms, moments
 
 
 def _merged(
-    tokens: Tokens, passes: Sequence[Pass], order: Tensor, owner: Tensor, texts: int, finish: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, TokenMoments | None]:
-    """Embeddings and moments when every sequence is a chunk: means of the chunks by tokens, and moments of all tokens."""
+    tokens: Tokens, passes: Sequence[Pass], order: Tensor, owner: Tensor, texts: int, finish: Finish
+) -> tuple[Tensor, Tensor, TokenMoments | None]:
+    """The same when every sequence is a chunk: means of the chunks by tokens, and moments of all tokens."""
     count = torch.tensor([len(tokens.ids[i]) for i in order.tolist()], dtype=torch.float64).unsqueeze(-1)
     pooled = torch.cat([out.pooled for out in passes]).double()
     total = torch.zeros(texts, pooled.shape[1], dtype=torch.float64).index_add_(0, owner, count * pooled)
@@ -109,7 +118,7 @@ def _merged(
     if parts:
         sums = TokenSums(*(torch.cat(column) for column in zip(*parts, strict=True))).merged(owner, texts)
         moments = TokenMoments(*(column.float() for column in sums.moments()))
-    return finish((total / weight).float()), moments
+    return *finish((total / weight).float()), moments
 
 
 def _listed(found: Mapping[int, Factor], texts: int) -> list[Factor]:

@@ -10,14 +10,14 @@ import torch
 from safetensors import SafetensorError
 
 from tempscale.model.checkpoint import ModelError, first_line, read_json
-from tempscale.model.pooling import transformer_folder
+from tempscale.model.settings import Settings
 from tempscale.temperature.families import Architecture, places, supported
 from tempscale.temperature.schedule import Temperature
 
 
 def check_family(folder: Path) -> Architecture:
     """The table row of the family that a folder's config.json names; the model is not loaded."""
-    config = read_json(transformer_folder(folder) / "config.json")
+    config = read_json(Settings.of(folder).transformer / "config.json")
     return supported(str(config.get("model_type") if isinstance(config, dict) else None))
 
 
@@ -27,7 +27,7 @@ def check_temperatures(folder: Path, temperatures: Iterable[Temperature]) -> Non
 
     check_family(folder)
     try:
-        config = AutoConfig.from_pretrained(transformer_folder(folder), trust_remote_code=False)
+        config = AutoConfig.from_pretrained(Settings.of(folder).transformer, trust_remote_code=False)
         layers = int(config.num_hidden_layers) * int(getattr(config, "inner_group_num", 1))  # ALBERT's groups
         heads = int(config.num_attention_heads)
     except Exception as error:  # Each family checks its fields and raises its own errors.
@@ -46,7 +46,7 @@ def load_transformer(folder: Path, dtype: torch.dtype | str = torch.float32) -> 
     loader = AutoModelForTextEncoding if check_family(folder).encoder_decoder else AutoModel
     try:
         model, found = loader.from_pretrained(
-            transformer_folder(folder),
+            Settings.of(folder).transformer,
             use_safetensors=True,
             trust_remote_code=False,
             dtype=dtype,

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from tempscale.model.checkpoint import ModelError, read_json
+from tempscale.model.settings import Settings
 
 POOLINGS = ("cls", "mean", "weightedmean", "lasttoken")
 """What represents all tokens of a text: the first, the mean, the mean weighted by place (1, 2, …), or the last."""
@@ -32,17 +33,19 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class Head(nn.Module):
-    """Pooling and the stages after it; the output always has unit length."""
+    """Pooling and the stages after it; the output is a direction of unit length and the length that the stages gave it."""
 
-    def __init__(self, pooling: str, stages: list[nn.Module]) -> None:
+    def __init__(self, pooling: str, stages: list[nn.Module], include_prompt: bool = True) -> None:
         super().__init__()
         self.pooling = pooling
+        self.include_prompt = include_prompt
+        """Whether the tokens of a prompt are pooled too; a head without them takes no prompt."""
         self.stages = nn.Sequential(*stages)
 
     def forward(
         self, hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]
-    ) -> Float[Tensor, "text out"]:
-        """Unit-norm text embeddings of right-padded token embeddings; the mask is True at tokens."""
+    ) -> tuple[Float[Tensor, "text out"], Float[Tensor, " text"]]:
+        """Unit embeddings of right-padded token embeddings, and their norms before; the mask is True at tokens."""
         return self.finish(self.pool(hidden, mask))
 
     def pool(self, hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:
@@ -56,9 +59,18 @@ class Head(nn.Module):
             weight = weight * torch.arange(1, hidden.shape[1] + 1, device=hidden.device, dtype=hidden.dtype).unsqueeze(-1)
         return (hidden * weight).sum(1) / weight.sum(1)
 
-    def finish(self, pooled: Float[Tensor, "text dim"]) -> Float[Tensor, "text out"]:
-        """Apply the further stages to the output of `pool`, then scale to unit length."""
-        return nn.functional.normalize(self.stages(pooled), dim=-1)
+    def finish(self, pooled: Float[Tensor, "text dim"]) -> tuple[Float[Tensor, "text out"], Float[Tensor, " text"]]:
+        """Apply the further stages to the output of `pool`: u/‖u‖ and ‖u‖ of each result u; 0 stays 0."""
+        found = self.stages(pooled)
+        return nn.functional.normalize(found, dim=-1), torch.linalg.vector_norm(found, dim=-1)
+
+    def check_prompt(self, prompt: str) -> None:
+        """Raise if texts cannot have this prompt under this head."""
+        if prompt and not self.include_prompt:
+            raise ModelError(
+                "the model leaves the tokens of a prompt out of its pooling (include_prompt is false), which is not "
+                "supported; embed its texts without prompts: --prompts none"
+            )
 
     @property
     def keeps_means(self) -> bool:
@@ -95,30 +107,15 @@ class Dense(nn.Module):
 
 def load_head(folder: Path) -> Head:
     """The pooling and further stages of a model folder; mean pooling if the folder names none."""
+    modules = Settings.of(folder).stages
     if not (folder / "modules.json").is_file():
         return Head("mean", [])
-    modules = _modules(folder)
     kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in modules]
     if len(kinds) < 2 or kinds[0] != "Transformer" or kinds[1] != "Pooling":
         raise ModelError(f"{folder}/modules.json has stages {kinds}; expected Transformer, Pooling and then others")
-    pooling = _pooling(read_json(folder / modules[1]["path"] / "config.json"), folder)
+    config = read_json(folder / modules[1]["path"] / "config.json")
     stages = [_fitting(kind, folder / module.get("path", "")) for kind, module in zip(kinds[2:], modules[2:], strict=True)]
-    return Head(pooling, stages)
-
-
-def transformer_folder(folder: Path) -> Path:
-    """The folder of the transformer itself inside a sentence-transformers folder."""
-    if not (folder / "modules.json").is_file():
-        return folder
-    modules = _modules(folder)
-    return folder / str(modules[0].get("path", "")) if modules else folder
-
-
-def _modules(folder: Path) -> list[dict[str, Any]]:
-    modules = read_json(folder / "modules.json")
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise ModelError(f"{folder}/modules.json is not a list of stages; save the model again with sentence-transformers")
-    return modules
+    return Head(_pooling(config, folder), stages, bool(config.get("include_prompt", True)))
 
 
 def _pooling(config: dict[str, Any], folder: Path) -> str:

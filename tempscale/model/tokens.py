@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tempscale.model.checkpoint import ModelError, first_line, read_json
-from tempscale.model.pooling import transformer_folder
+from tempscale.model.checkpoint import ModelError, first_line
+from tempscale.model.settings import Settings
 
 Long = Literal["truncate", "chunk"]
 """What happens to a text longer than the window."""
+LIMIT = "limit"
+"""In place of a window: the most tokens that the model has positions for."""
 
 
 @dataclass(frozen=True)
@@ -84,48 +86,57 @@ class Tokens:
 
 
 class Tokenizer:
-    """The tokenizer of a model and its maximum length; it loads quickly, without the model.
+    """The tokenizer of a model and its window; it loads quickly, without the model.
 
     Args:
         folder: a transformers or sentence-transformers folder, as `model.checkpoint.resolve` returns it.
-        max_length: in tokens, from 3 to the model's limit; that limit by default.
+        max_length: the window in tokens, from 3 to the model's limit, or «limit». By default it is the checkpoint's own, as
+            in sentence-transformers: its `max_seq_length`, else the tokenizer's `model_max_length`, at most the limit.
         long: whether a longer text is cut at `max_length` or continues in further sequences.
+        prompt: what is put before every text.
 
     Attributes:
         max_length: the longest sequence in tokens, special tokens included.
         long: whether a longer text is cut at `max_length` or continues in further sequences.
+        prompt: what is put before every text.
 
     Raises:
         ModelError: the folder has no fast tokenizer that can be loaded, or a setting is out of range.
     """
 
-    def __init__(self, folder: Path, max_length: int | None = None, long: Long = "truncate") -> None:
+    def __init__(
+        self, folder: Path, max_length: int | Literal["limit"] | None = None, long: Long = "truncate", prompt: str = ""
+    ) -> None:
         from transformers import AutoConfig, AutoTokenizer
 
         if long not in get_args(Long):
             raise ModelError(f"long texts can be {' or '.join(get_args(Long))}, not {long!r}")
-        inner = transformer_folder(folder)
+        settings = Settings.of(folder)
+        inner = settings.transformer
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(inner, trust_remote_code=False)
             config = AutoConfig.from_pretrained(inner, trust_remote_code=False)
-            limit = _position_limit(config, int(self._tokenizer.model_max_length))
+            own = int(self._tokenizer.model_max_length)
+            limit = _position_limit(config, own)
         except Exception as error:  # For a damaged tokenizer.json the library raises Exception itself.
             raise ModelError(f"the tokenizer or configuration in {inner} cannot be loaded: {first_line(error)}") from None
         if not self._tokenizer.is_fast:
             raise ModelError(f"the tokenizer in {inner} has no tokenizer.json; save it again with a fast tokenizer")
-        self.long = long
-        self._limit = self.max_length = limit
-        self.max_length = self._checked(max_length)
-        settings = inner / "sentence_bert_config.json"
-        self._lower = bool(read_json(settings).get("do_lower_case")) if settings.is_file() else False
+        self.long, self.prompt, self._lower = long, prompt, settings.lower_case
+        self._limit = limit
+        self.max_length = min(own if settings.window is None else settings.window, limit)
+        self.max_length = limit if max_length == LIMIT else self._checked(max_length)
 
-    def __call__(self, texts: Sequence[str], max_length: int | None = None, *, isolate: bool = False) -> Tokens:
+    def __call__(
+        self, texts: Sequence[str], max_length: int | None = None, *, isolate: bool = False, prompt: str | None = None
+    ) -> Tokens:
         """Tokenise texts, special tokens included.
 
         Args:
             texts: strings.
             max_length: where texts are cut; by default `long` decides what happens to a longer text.
             isolate: find the texts that the tokenizer fails on instead of raising; see `Tokens.failed`.
+            prompt: what is put before every text, in place of the tokenizer's own prompt.
 
         Returns:
             One entry a text, in the same order.
@@ -139,14 +150,15 @@ class Tokenizer:
         limit = self._checked(max_length)
         cut = self.long == "truncate" or max_length is not None
         try:
-            return self._tokens(texts, limit, cut)
+            prompt = self.prompt if prompt is None else prompt
+            return self._tokens([prompt + text for text in texts], limit, cut)
         except BaseException as error:  # A panic in the library's compiled code is not an Exception.
             if not isolate or isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             if len(texts) == 1:
                 reason = f"the tokenizer fails with {type(error).__name__}: {first_line(error)}"
                 return Tokens([[0]], [False], None, {0: reason})
-        alone = [self([text], max_length, isolate=True) for text in texts]
+        alone = [self([text], max_length, isolate=True, prompt=prompt) for text in texts]
         failed = {k: own.failed[0] for k, own in enumerate(alone) if own.failed}
         return Tokens.of_chunks([own.ids for own in alone], [own.truncated[0] for own in alone], failed)
 
@@ -176,17 +188,21 @@ class Tokenizer:
         chunks = [[encoding.ids, *(more.ids for more in encoding.overflowing)] for encoding in encoded.encodings]
         return Tokens.of_chunks(chunks, [False] * len(texts))
 
-    def _checked(self, max_length: int | None) -> int:
+    def _checked(self, max_length: int | str | None) -> int:
         if max_length is None:
             return self.max_length
-        if not 3 <= max_length <= self._limit:
+        if not isinstance(max_length, int) or not 3 <= max_length <= self._limit:
             raise ModelError(f"max_length {max_length} is out of range; this model takes 3 to {self._limit} tokens")
         return max_length
 
 
 def _position_limit(config: Any, tokenizer_limit: int) -> int:
-    """The longest sequence for positions and tokenizer; RoBERTa's and MPNet's positions start after the padding index."""
-    positions = int(getattr(config, "max_position_embeddings", 0) or tokenizer_limit)
+    """The most tokens that the model has positions for. Those of RoBERTa and MPNet start after the padding index; a model of
+    relative positions has as many as its tokenizer says.
+    """
+    positions = int(getattr(config, "max_position_embeddings", 0) or 0)
+    if positions <= 0:
+        return tokenizer_limit
     if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
         positions -= int(config.pad_token_id) + 1
-    return min(positions, tokenizer_limit)
+    return positions

@@ -18,6 +18,7 @@ from tempscale.collapse.cosine import cosine_tile
 from tempscale.collapse.grid import block_size
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.corpus import shards, vectors
+from tempscale_jobs.embedding import probe
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.journal import duration
@@ -28,7 +29,6 @@ _LOOKED_AT = 2000
 _BASE_BYTES, _WORKER_BYTES = 900 << 20, 500 << 20
 """Memory of Ray with this process, and of one worker without its model, measured on the quick start."""
 _START_SECONDS, _ROW_BYTES = 30.0, 120
-_LONGEST_PREFIX, _PROBE_TOKENS = 512, 32 + 64 + 128 + 256 + 512
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Rates:
     """Mean tokens per text."""
     long_share: float
     """Share of texts that fill the longest prefix of the probe."""
+    probe_tokens: int
+    """Tokens of all prefixes of one text of the probe."""
     token_seconds: float
     socm_seconds: float
     """For one pair of the SOCM sample."""
@@ -75,7 +77,7 @@ def plan(config: AuditConfig) -> Plan:
     with threadpool_limits(1):
         if config.corpus.embedding_column is not None:
             width, usable = _given(config)
-            given = Rates(width, 0.0, 0.0, 0.0, 0.0, 0.0, _cosine_seconds(width, config.analysis.neighbours))
+            given = Rates(width, 0.0, 0.0, 0.0, 0, 0.0, 0.0, _cosine_seconds(width, config.analysis.neighbours))
             return estimated(config, usable, [given], cores)
         models = folder.find_models(config)
         some, usable = shards.preview(config.corpus, _LOOKED_AT, config.seed, config.out)
@@ -94,7 +96,7 @@ def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], co
     workers = config.execution.workers or cores
     tokens = seconds = disk = largest = 0.0
     for rate in rates:
-        probe = min(analysis.probe_sample, int(rate.long_share * texts)) * _PROBE_TOKENS
+        probe = min(analysis.probe_sample, int(rate.long_share * texts)) * rate.probe_tokens
         model_tokens = rate.mean_tokens * (texts + socm_texts) + probe
         cosine_seconds = rate.cosine_seconds if analysis.cosine == "full" else 0.0
         each = model_tokens * rate.token_seconds + pairs * cosine_seconds + socm_pairs * rate.socm_seconds
@@ -121,7 +123,8 @@ def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rate
     logging.disable_progress_bar()
     encoder = Encoder.load(
         model.name,
-        max_length=config.embedding.max_length,
+        max_length=model.max_length,
+        prompt=model.document_prompt,
         long=config.embedding.long,
         precision=config.embedding.precision,
         device="cpu",
@@ -141,10 +144,11 @@ def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rate
     begun = time.process_time()
     socm_tile(means, factors, means, factors)
     socm_seconds = (time.process_time() - begun) / len(factors) ** 2
+    prefixes = probe.up_to(encoder.tokenizer.max_length)
     width, weights = found.embeddings.shape[1], sum(p.numel() * 4 for p in encoder.model.parameters())
     return Rates(
-        width, weights, float(lengths.mean()), float((lengths >= _LONGEST_PREFIX).mean()), token_seconds, socm_seconds,
-        _cosine_seconds(width, config.analysis.neighbours),
+        width, weights, float(lengths.mean()), float((lengths >= max(prefixes, default=0)).mean()), sum(prefixes),
+        token_seconds, socm_seconds, _cosine_seconds(width, config.analysis.neighbours),
     )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
         if (done := life.done("read the corpus", lambda done: _check_unchanged(config, done))) is not None:
             record = done | {"config": folder.described(config)}
         else:
+            night.check_windows(Night.of(run, config), config.embedding.max_length)
             with journal.stage("read the corpus") as stage:
                 queries = _read_queries(config, run)  # First, so that a mistake in them leaves no run to resume.
                 index = _read_corpus(config, run, queries, stage)

@@ -156,9 +156,6 @@ class Scoring(Models):
     precision: Precision = Field(
         "float32", description="What the model computes in; bfloat16 is faster and moves scores a little."
     )
-    prompts: Annotated[Literal["none", "model"], Option("--prompts", "Model and temperature")] = Field(
-        "none", description="Whether the model's own prompts are put before queries and documents."
-    )
     role_grid: Annotated[bool, Option("--role-grid", "Model and temperature")] = Field(
         False,
         description="Also every pair of a query τ and a document τ for retrieval (S1 Fig 9), with τ for one side only "

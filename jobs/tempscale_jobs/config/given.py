@@ -57,6 +57,16 @@ def read_edges(text: str) -> list[int]:
         raise UsageError(f"--intervals '{text}' must be whole numbers with commas between them, e.g. 0,100,200") from None
 
 
+def read_window(text: str) -> int | str:
+    """The window that --max-length gives."""
+    if text == "limit":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"--max-length '{text}' must be a number of tokens, or limit") from None
+
+
 def lay_over(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     """Set what is at a path, such as ("corpus", "sample"), in nested data."""
     *sections, last = path

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.config.given import read_edges, read_temperatures
+from tempscale_jobs.config.given import read_edges, read_temperatures, read_window
 from tempscale_jobs.config.nights import NIGHT
 from tempscale_jobs.config.option import Option, ReadBy
 from tempscale_jobs.config.strict import Strict
@@ -129,8 +129,19 @@ class Models(Strict):
     ] = Field(
         [1.0, 0.8], min_length=1, description="Numbers τ or schedules such as {log_length = 64}; the first is the reference."
     )  # fmt: skip
-    max_length: Annotated[int | None, Option("--max-length", "Model and temperature", "N")] = Field(
-        None, ge=3, description="Tokens a text is cut to; the model's own limit unless given."
+    max_length: Annotated[
+        Annotated[int, Field(ge=3)] | Literal["limit"] | None,
+        Option("--max-length", "Model and temperature", "N|limit", kind=str),
+        ReadBy(read_window),
+    ] = Field(
+        None,
+        description="Tokens a text is cut to; limit: as many as each model has positions for. Each model's own window, that "
+        "of sentence-transformers, unless given.",
+    )
+    prompts: Annotated[Literal["default", "model", "none"], Option("--prompts", "Model and temperature")] = Field(
+        "default",
+        description="What is put before texts. default: what SentenceTransformer.encode adds by itself, for most models "
+        "nothing; model: the model's own prompts for queries and documents; none.",
     )
 
     @field_validator("temperatures")

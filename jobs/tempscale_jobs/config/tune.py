@@ -162,6 +162,6 @@ class TuneConfig(Command):
             "out": f"{self.out.rstrip('/')}/measured", "seed": self.seed,
             "embedding": {
                 "models": own.models, "temperatures": [t.tau if t.tau is not None else t.as_data() for t in candidates],
-                "max_length": own.max_length, "precision": own.precision,
+                "max_length": own.max_length, "prompts": own.prompts, "precision": own.precision,
             },
         }  # fmt: skip

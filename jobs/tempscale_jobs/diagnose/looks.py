@@ -11,7 +11,7 @@ import pyarrow as pa
 from tempscale.collapse.length import interval_of
 from tempscale.model import checkpoint
 from tempscale.model.checkpoint import first_line
-from tempscale.model.pooling import transformer_folder
+from tempscale.model.settings import Settings
 from tempscale.stats.sample import seeded_sample
 from tempscale_jobs.config.diagnose import Diagnosis
 from tempscale_jobs.corpus.shards import Index
@@ -59,7 +59,8 @@ def lengths(run: Run, cluster: Cluster, model: Model, index: Index, on_texts: Ca
 def _write_lengths(storage: Storage, shard: str, model: Model, number: int) -> None:
     """Write the lengths of a shard's texts, and the texts that do not tokenise to rejected/."""
     table = storage.read_table(shard, ["text_id", "text"])
-    tokens = actor.tokenizer(model.name, model.max_length, "truncate")(table.column("text").to_pylist(), isolate=True)
+    tokenizer = actor.tokenizer(model.name, model.max_length, "truncate", model.document_prompt)
+    tokens = tokenizer(table.column("text").to_pylist(), isolate=True)
     good = [k for k in range(len(tokens)) if k not in tokens.failed]
     ids = table.column("text_id").to_pylist()
     failed = [{"text_id": ids[k], "place": shard, "reason": reason} for k, reason in sorted(tokens.failed.items())]
@@ -103,7 +104,7 @@ def check_memory(model: Model, longest: int, workers: int) -> None:
     """Raise if the attention of the longest text does not fit into this machine's memory."""
     import psutil
 
-    config = checkpoint.read_json(transformer_folder(checkpoint.resolve(model.name)) / "config.json")
+    config = checkpoint.read_json(Settings.of(checkpoint.resolve(model.name)).transformer / "config.json")
     heads = next((config[name] for name in ("num_attention_heads", "n_heads", "num_heads") if name in config), 0)
     needed = _COPIES * 4 * int(heads) * longest**2 * workers
     memory = psutil.virtual_memory().total

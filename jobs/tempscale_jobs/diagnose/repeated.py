@@ -65,7 +65,7 @@ def write_cosines(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     """The special tokens before and after every text."""
-    one, other = (tokenizer([word]).ids[0] for word in ("0", "a"))
+    one, other = (tokenizer([word], prompt="").ids[0] for word in ("0", "a"))
     shortest = min(len(one), len(other))
     before = next((k for k in range(shortest) if one[k] != other[k]), None)
     after = next((k for k in range(shortest) if one[-1 - k] != other[-1 - k]), None)

@@ -58,7 +58,7 @@ def key(cache: Cache, cluster: Cluster, model: Model, temperature: Temperature) 
         "precision": cache.encoding.precision, "max_characters": cache.max_characters,
         "device": "gpu" if cluster.gpus else "cpu",
         "versions": {name: ".".join(metadata.version(name).split(".")[:2]) for name in ("torch", "transformers")},
-    }  # fmt: skip
+    } | ({"prompt": prompt} if (prompt := model.prompt(cache.role)) else {})  # fmt: skip
 
 
 def folder(values: dict[str, Any]) -> str:

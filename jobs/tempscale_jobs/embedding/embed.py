@@ -40,18 +40,18 @@ def embed(
             work[number] = pa.table({"name": [shard.name]})
     on_texts(there)
     arguments = {"storage": run.storage, "folder": model.name, "max_length": model.max_length}
-    arguments |= {"long": encoding.long}
+    arguments |= {"long": encoding.long, "prompt": model.prompt(worker.role)}
     for report in actor.pool(run, cluster, model, encoding, worker, work, tokenise, arguments):
         on_texts(report["texts"])
     return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
 
 
-def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int, long: str) -> pa.Table:
+def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int, long: str, prompt: str = "") -> pa.Table:
     """Read and tokenise the shards that a batch names."""
     pieces: dict[int, pa.Table] = {}
     for row in batch.to_pylist():
         shard = storage.read_table(actor.unpack(row["payload"]).column("name")[0].as_py())
-        tokens = actor.tokenizer(folder, max_length, long)(shard.column("text").to_pylist(), isolate=True)
+        tokens = actor.tokenizer(folder, max_length, long, prompt)(shard.column("text").to_pylist(), isolate=True)
         truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
         pieces[row["number"]] = pa.table(
             {

@@ -53,11 +53,13 @@ def probe(
 
 def prefixes(layout: Layout, max_length: int) -> list[int]:
     """32, 64, … up to the longest prefix that at least 30 texts reach; empty if that is fewer than two."""
-    lengths, length = [], SHORTEST_PREFIX
-    while length <= max_length and int((layout.tokens >= length).sum()) >= TEXTS_FOR_AN_INTERVAL:
-        lengths.append(length)
-        length *= 2
-    return lengths if len(lengths) >= 2 else []
+    found = [n for n in up_to(max_length) if int((layout.tokens >= n).sum()) >= TEXTS_FOR_AN_INTERVAL]
+    return found if len(found) >= 2 else []
+
+
+def up_to(max_length: int) -> list[int]:
+    """32, 64, … up to the window."""
+    return [SHORTEST_PREFIX << k for k in range(max(0, (max_length // SHORTEST_PREFIX).bit_length()))]
 
 
 def write_prefixes(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:

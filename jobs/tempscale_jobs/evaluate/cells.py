@@ -91,6 +91,8 @@ _holding: dict[str, tuple[Any, Any] | str] = {}
 
 def _loaded(worker: actor.ModelActor, unit: Unit, spec: dict[str, Any]) -> tuple[Any, Any] | str:
     """The task with its data and the model that keeps its tokens, or a sentence on the failure."""
+    from tempscale.model.checkpoint import resolve
+    from tempscale.model.settings import Settings
     from tempscale_jobs.evaluate.mteb_model import MtebModel
 
     key = json.dumps([worker.storage.root, worker.model.fingerprint, {**spec, "temperatures": None}])
@@ -100,8 +102,9 @@ def _loaded(worker: actor.ModelActor, unit: Unit, spec: dict[str, Any]) -> tuple
             # The first model's tokenizer decides the lengths, so that every model gets the same texts.
             tokenizer = actor.tokenizer(spec["lengths_by"], spec["max_length"], "truncate")
             task = tasks.load(unit, spec["seed"], tokenizer, spec["edges"])
-            prompts = tasks.prompts(worker.model.name) if spec["prompts"] == "model" else None
-            model = MtebModel(worker.encoder, worker.model.label, worker.model.fingerprint, prompts)
+            settings = Settings.of(resolve(worker.model.name)) if spec["prompts"] == "model" else None
+            own = worker.model
+            model = MtebModel(worker.encoder, own.label, own.fingerprint, own.similarity, settings)
             _holding[key] = task, model
         except Exception as error:
             actor.end_if_lost(error)

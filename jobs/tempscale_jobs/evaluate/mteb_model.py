@@ -12,6 +12,7 @@ from mteb.models.model_meta import ModelMeta, ScoringFunction
 from mteb.types import PromptType
 
 from tempscale import Encoder
+from tempscale.model.settings import Settings
 from tempscale.model.tokens import Tokens
 from tempscale.temperature.schedule import Temperature
 
@@ -33,14 +34,21 @@ class Texts(NamedTuple):
 
 
 class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typed here
-    """A model with an exchangeable temperature, for `mteb.evaluate`; `prompts` are by mteb's prompt names."""
+    """A model with an exchangeable temperature, for `mteb.evaluate`.
 
-    def __init__(self, encoder: Encoder, name: str, revision: str, prompts: dict[str, str] | None = None) -> None:
+    Embeddings are those of `SentenceTransformer.encode`, and `similarity` compares them. `settings` are given if the
+    checkpoint's own prompts are put before texts; otherwise every text gets the encoder's prompt.
+    """
+
+    def __init__(
+        self, encoder: Encoder, name: str, revision: str, similarity: str = "cosine", settings: Settings | None = None
+    ) -> None:
         self.model = encoder
-        self.model_prompts = prompts
+        self.model_prompts = None if settings is None else dict(settings.prompts)
+        self._settings = settings
         self.mteb_model_meta = ModelMeta.create_empty(
             {
-                "name": f"tempscale/{name}", "revision": revision, "similarity_fn_name": ScoringFunction.COSINE,
+                "name": f"tempscale/{name}", "revision": revision, "similarity_fn_name": ScoringFunction(similarity),
                 "framework": ["PyTorch"],
             }
         )  # fmt: skip
@@ -67,8 +75,7 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
         **_: Any,
     ) -> np.ndarray:
         """Embeddings (texts, d), unit norm where the model's last stage normalises; the signature is mteb's."""
-        name = self.get_prompt_name(task_metadata, prompt_type) if self.model_prompts else None
-        prompt = (self.model_prompts or {}).get(name or "", "")
+        prompt = self._prompt(task_metadata, prompt_type)
         texts: list[str] = []
         ids: list[str] = []
         for batch in inputs:
@@ -82,12 +89,21 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
         temperature = dict(self._temperature.roles).get(role, self._temperature)
         return self._embedded([own for own, _ in tokens], keys, role, temperature)
 
+    def _prompt(self, task_metadata: Any, prompt_type: PromptType | None) -> str:
+        """The prompt that mteb's own wrapper of sentence-transformers puts before texts, or the encoder's."""
+        if self._settings is None:
+            return self.model.tokenizer.prompt
+        name = self.get_prompt_name(task_metadata, prompt_type)
+        if name in self._settings.prompts:
+            return self._settings.prompts[name]
+        return self._settings.default_prompt if prompt_type is None else self._settings.prompt("model", prompt_type.value)
+
     def _tokenised(self, texts: list[str], keys: list[bytes]) -> list[tuple[np.ndarray, bool]]:
         """Tokens of each text and whether it was cut; texts that were seen before are not tokenised again."""
         new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._tokens}
         made = {}
         if new:
-            tokens = self.model.tokenizer(list(new.values()))
+            tokens = self.model.tokenizer(list(new.values()), prompt="")  # Each text has its prompt already.
             rows = zip(new, tokens.ids, tokens.truncated, strict=True)
             made = {key: (np.array(ids, dtype=np.int32), cut) for key, ids, cut in rows}
         found = [made[key] if key in made else self._tokens[key] for key in keys]
@@ -104,6 +120,6 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
             place = {name: k for k, name in enumerate(named)}
             self.model.set_temperature(temperature)
             ids = [tokens[k].tolist() for k in place.values()]
-            made = self.model.encode_tokens(Tokens(ids, [False] * len(ids)), moments=False).embeddings.numpy()
-            own |= dict(zip(place, made, strict=True))
+            out = self.model.encode_tokens(Tokens(ids, [False] * len(ids)), moments=False)
+            own |= dict(zip(place, (out.norms[:, None] * out.embeddings).numpy(), strict=True))
         return np.stack([own[name] for name in named])

@@ -11,7 +11,7 @@ from tempscale_jobs.evaluate import audits, cells, report, tasks
 from tempscale_jobs.evaluate.summary import Compared, summarise, write
 from tempscale_jobs.evaluate.tasks import Evaluation
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import DONE, Model, Run, load_tables
+from tempscale_jobs.runs.folder import DONE, Run, load_tables
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers import engine
@@ -39,7 +39,6 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
     references = {"audits": [masked(folder) for folder in config.audits], "backbones": config.backbones}
     with lifecycle.running(config, journal, fresh=fresh) as life:
         run = life.run
-        _check_prompts(config, run.models)
         evaluation = Evaluation(run, units, config.embedding, tuple(config.analysis.intervals), config.seed)
         states = {unit.name: tasks.state(unit) for unit in units}
         if run.complete:
@@ -70,15 +69,6 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
         if missing:
             raise IncompleteRun(_incomplete(config, missing, evaluation.cells * len(run.models)))
     return run
-
-
-def _check_prompts(config: EvaluateConfig, models: list[Model]) -> None:
-    """Raise if prompts are configured that a model lacks: its scores would look like scores with prompts."""
-    for model in models:
-        if config.embedding.prompts == "model" and not tasks.prompts(model.name):
-            raise UsageError(
-                f"model {model.label} names no prompts in its config_sentence_transformers.json; leave out --prompts model"
-            )
 
 
 def _check_unchanged(config: EvaluateConfig, before: dict[str, Any], states: dict[str, Any]) -> None:

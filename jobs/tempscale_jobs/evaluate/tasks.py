@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from tempscale.model.checkpoint import first_line, read_json, resolve
+from tempscale.model.checkpoint import first_line
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.evaluate import OwnTask, Scoring, TaskFile
 from tempscale_jobs.corpus import sources
@@ -150,13 +149,6 @@ def state(unit: Unit) -> dict[str, Any] | None:
         return {name: sources.state(TaskFile(unit.own[name])) for name in names if unit.own[name] is not None}
     except UsageError as error:  # The scoring of the cell reports it.
         return {"problem": str(error)}
-
-
-def prompts(model: str) -> dict[str, str]:
-    """The prompts in a sentence-transformers folder, by name; empty where it has none."""
-    file = Path(resolve(model)) / "config_sentence_transformers.json"
-    found = read_json(file) if file.is_file() else {}
-    return {name: text for name, text in (found.get("prompts") or {}).items() if isinstance(text, str)}
 
 
 def texts(task: Any) -> Iterator[str]:

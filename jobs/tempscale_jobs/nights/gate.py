@@ -33,6 +33,8 @@ class Baseline:
     """The figures of the earlier run; None where there is no comparable run."""
     label: str
     """The earlier run in words, or the reason why there is none."""
+    first: bool = False
+    """Whether there is none because nothing was measured before at this temperature."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import polars as pl
 
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.nights import Gate, RecordOfNights, history_folder
+from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import gate, notify
 from tempscale_jobs.nights import record as history
 from tempscale_jobs.report.text import count
@@ -122,6 +124,11 @@ def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]
         "failed": failed,
         "checks": sum(row["verdict"] != "not comparable" for row in rows),
         "not_compared": [*(f"{what} is not compared: {why}" for what, why in without), *single],
+        "without_baseline": [
+            f"{row['model']} at {row['temperature']}"
+            for row, baseline in zip(summary, baselines, strict=True)
+            if config.baseline is not None and baseline.row is None and not baseline.first
+        ],
     }
 
 
@@ -160,6 +167,26 @@ def check_record(record: RecordOfNights, checks: Gate, out: str) -> None:
     Storage(history_folder(record, out)).check_reachable()
     if checks.baseline not in (None, history.LATEST):
         history.baseline_run(str(checks.baseline))
+
+
+def check_windows(night: Night, asked: int | str | None) -> None:
+    """Raise UsageError, before the long work, if no window was asked for and the last night of a series had another one."""
+    if asked is not None:
+        return
+    mine = history.load(night.history).filter(
+        pl.col("name") == night.record.name,
+        pl.col("temperature").is_in([t.canonical for t in night.run.temperatures]),
+        pl.col("night") <= night.run.night,
+    )
+    for model in night.run.models:
+        last = mine.filter(pl.col("model_fingerprint") == model.fingerprint).tail(1).to_dicts()
+        window = json.loads(last[0]["measured"]).get("max_length") if last else model.max_length
+        if window != model.max_length:
+            raise UsageError(
+                f"the night of {last[0]['night']} cut the texts of {model.label} at {window} tokens, and this one would cut "
+                f"them at {model.max_length}, the model's own window, so that the two could not be compared; say which: "
+                f"--max-length {window} goes on as before, --max-length {model.max_length} begins anew"
+            )
 
 
 def changed_texts(night: Night, record: dict[str, Any]) -> dict[str, int | None]:

@@ -19,6 +19,8 @@ from tempscale_jobs.urls import masked
 
 ACCEPTED = "accepted"
 LATEST = "latest"
+_UNWRITTEN: dict[str, Any] = {"prompts": {}}
+"""The values of settings that decided a night before they were written down."""
 _SAME_SERIES = ("name", "temperature")
 _FIGURES = tuple(c.name for c in COLLAPSE_SUMMARY.columns if c not in KEY)
 
@@ -35,13 +37,15 @@ def open_record(folder: str) -> Storage:
     )
 
 
-def measured(config: dict[str, Any], max_length: int) -> str:
-    """The settings that decide a figure besides corpus, model and temperature, as JSON; `config` is that of run.json."""
+def measured(config: dict[str, Any], model: dict[str, Any]) -> str:
+    """The settings that decide a figure besides corpus, model and temperature, as JSON; `config` and `model` are those of
+    run.json.
+    """
     corpus, embedding, analysis = config["corpus"], config["embedding"], config["analysis"]
     own = ("embedding_column", "length_column", "dims", "bits", "scale") if corpus.get("embedding_column") else ()
     analysed = ("intervals", "neighbours", "socm_alpha", "socm_beta", "socm_regularization")
     return json.dumps(
-        {"max_length": max_length}
+        {"max_length": model["max_length"], "prompts": model.get("prompts", {})}
         | {name: corpus.get(name) for name in ("max_characters", *own)}
         | {name: embedding.get(name) for name in ("long", "precision")}
         | {name: analysis.get(name) for name in analysed},
@@ -59,8 +63,9 @@ def rows(record: dict[str, Any], summary: Sequence[dict[str, Any]], folder: str,
                 "run": record["run"], "night": record["night"], "name": name, "started": record["started"],
                 "finished": record["finished"], "folder": folder, "tempscale": record["tempscale"],
                 "corpus": record["corpus"]["source"], "corpus_fingerprint": record["corpus"]["fingerprint"],
-                "model_fingerprint": model["fingerprint"], "measured": measured(record["config"], model["max_length"]),
+                "model_fingerprint": model["fingerprint"], "measured": measured(record["config"], model),
                 "gate": record["gate"]["verdict"], "gate_reason": "; ".join(record["gate"]["failed"]),
+                "compared": f"{row['model']} at {row['temperature']}" not in record["gate"].get("without_baseline", ()),
             }
             | {key: record["changed_texts"][key] for key in ("texts_added", "texts_removed", "texts_edited")}
             | row
@@ -133,17 +138,17 @@ def _latest(record: pl.DataFrame, row: dict[str, Any]) -> Baseline:
         (pl.col("night") < row["night"]) | ((pl.col("night") == row["night"]) & (pl.col("started") < row["started"])),
     )
     if earlier.is_empty():
-        return Baseline(None, "it is the first night at this temperature, there is nothing to compare it with")
+        return Baseline(None, "it is the first night at this temperature, there is nothing to compare it with", first=True)
     same = earlier.filter(pl.col("model_fingerprint") == row["model_fingerprint"])
     if same.is_empty():
         last = earlier.row(-1, named=True)
         return Baseline(None, f"the model is another than on {last['night']} ({last['model']}), which is no drift")
-    alike = same.filter(pl.col("measured") == row["measured"])
+    alike = same.filter([not changed_settings(then, row["measured"]) for then in same["measured"].to_list()])
     if alike.is_empty():
         last = same.row(-1, named=True)
         return Baseline(None, f"it is measured otherwise than on {last['night']}: {_differences(last, row)}")
-    # A night without checks has not passed.
-    fit = alike.filter((pl.col("gate") == "passed") | pl.col("accepted"))
+    # A night without checks has not passed, and one that was compared with none would become the measure of the next.
+    fit = alike.filter(((pl.col("gate") == "passed") & pl.col("compared").fill_null(True)) | pl.col("accepted"))
     if fit.is_empty():
         last = alike.row(-1, named=True)
         return Baseline(None, f"no earlier night passed or was accepted; the last one, {last['night']}, was {_state(last)}")
@@ -167,7 +172,7 @@ def of_run(folder: str, tonight: Sequence[dict[str, Any]]) -> list[Baseline]:
     there = [
         unknown
         | row
-        | {"model_fingerprint": model["fingerprint"], "measured": measured(record["config"], model["max_length"])}
+        | {"model_fingerprint": model["fingerprint"], "measured": measured(record["config"], model)}
         for row in tables["collapse_summary"].to_dicts()
         for model in [record["models"][row["model"]]]
     ]
@@ -178,18 +183,25 @@ def of_run(folder: str, tonight: Sequence[dict[str, Any]]) -> list[Baseline]:
         if not alike:
             why = "the model is another than" if same else "this temperature was not measured in"
             found.append(Baseline(None, f"{why} {'in ' if same else ''}the baseline run {masked(folder)}"))
-        elif alike[0]["measured"] != row["measured"]:
+        elif changed_settings(alike[0]["measured"], row["measured"]):
             found.append(Baseline(None, f"it is measured otherwise than the baseline: {_differences(alike[0], row)}"))
         else:
             found.append(Baseline(alike[0], f"the run {masked(folder)}"))
     return found
 
 
+def changed_settings(before: str, after: str) -> list[tuple[str, Any, Any]]:
+    """The settings that differ, with both values; one that an older version did not write has the value it had then."""
+    old, new = (_UNWRITTEN | json.loads(text) for text in (before, after))
+    return [(key, old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+
+
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> str:
-    old, new = json.loads(before["measured"]), json.loads(after["measured"])
-    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-    return ", ".join(f"{key} was {old.get(key)!r} and is {new.get(key)!r}" for key in changed)
+    changed = changed_settings(before["measured"], after["measured"])
+    return ", ".join(f"{key} was {then!r} and is {now!r}" for key, then, now in changed)
 
 
 def _state(row: dict[str, Any]) -> str:
-    return "held to nothing" if row["gate"] == "none" else "failed by its gate"
+    if row["gate"] == "none":
+        return "held to nothing"
+    return "failed by its gate" if row["gate"] == "failed" else "itself compared with none"

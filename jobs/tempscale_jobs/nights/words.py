@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import polars as pl
 
 from tempscale_jobs.nights.compare import Compared, Row
-from tempscale_jobs.nights.record import measured
+from tempscale_jobs.nights.record import changed_settings, measured
 from tempscale_jobs.report.text import beyond_noise, count, interval_name, labels, number, share, with_error
 from tempscale_jobs.urls import masked
 
@@ -32,11 +31,9 @@ def _runs(found: Compared) -> list[str]:
         given = not any(new for *_, new in models)
         lines.append("The model is not known: embeddings were given." if given else "The model is the same.")
     settings = [
-        json.loads(measured(run["config"], run["models"][row["model"]]["max_length"]))
-        for run, row in zip((a, b), found.pairs[0], strict=True)
+        measured(run["config"], run["models"][row["model"]]) for run, row in zip((a, b), found.pairs[0], strict=True)
     ]
-    differ = [key for key in sorted({*settings[0], *settings[1]}) if settings[0].get(key) != settings[1].get(key)]
-    lines += [f"Measured differently: {key} was {settings[0].get(key)!r} and is {settings[1].get(key)!r}." for key in differ]
+    lines += [f"Measured differently: {key} was {x!r} and is {y!r}." for key, x, y in changed_settings(*settings)]
     versions = [run["versions"] | {"tempscale": run["tempscale"]} for run in (a, b)]
     newer = [k for k in sorted({*versions[0], *versions[1]}) if versions[0].get(k) != versions[1].get(k)]
     if newer:

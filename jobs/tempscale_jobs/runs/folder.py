@@ -52,6 +52,21 @@ class Model:
     name: str
     fingerprint: str
     max_length: int
+    """The window in tokens."""
+    document_prompt: str = ""
+    """What is put before every text of a corpus."""
+    query_prompt: str = ""
+    similarity: str = "cosine"
+    """How the checkpoint says that its embeddings are compared."""
+
+    def prompt(self, role: str) -> str:
+        """What is put before a text of a role, «query» or «document»."""
+        return self.query_prompt if role == "query" else self.document_prompt
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the tables: its files, its window and, if there are any, its prompts."""
+        prompts = {role: self.prompt(role) for role in ("document", "query") if self.prompt(role)}
+        return {"fingerprint": self.fingerprint, "max_length": self.max_length} | ({"prompts": prompts} if prompts else {})
 
 
 GIVEN = Model("given", "given", "", 0)
@@ -138,7 +153,7 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
     storage = Storage(config.out)
     identity: dict[str, Any] = {
         "config": config.identity(),
-        "models": {m.label: {"fingerprint": m.fingerprint, "max_length": m.max_length} for m in models},
+        "models": {m.label: m.identity() for m in models},
         "versions": {"tempscale": tempscale.__version__}
         | {name: metadata.version(name) for name in (*_VERSIONS, *_FURTHER_VERSIONS.get(config.command, ()))},
     }
@@ -201,6 +216,8 @@ def find_models(config: Command) -> list[Model]:
         UsageError: a model is not found, is not of a supported family, or does not allow one of the temperatures.
     """
     from tempscale.model.loading import check_temperatures
+    from tempscale.model.pooling import load_head
+    from tempscale.model.settings import Settings
     from tempscale.model.tokens import Tokenizer
 
     models: list[Model] = []
@@ -208,7 +225,11 @@ def find_models(config: Command) -> list[Model]:
         try:
             folder = checkpoint.resolve(name)
             check_temperatures(folder, config.temperatures())
-            limit = Tokenizer(folder, config.embedding.max_length).max_length
+            window = Tokenizer(folder, config.embedding.max_length).max_length
+            settings, head = Settings.of(folder), load_head(folder)
+            prompts = {f"{role}_prompt": settings.prompt(config.embedding.prompts, role) for role in ("document", "query")}
+            for prompt in prompts.values():
+                head.check_prompt(prompt)
         except ValueError as error:
             raise UsageError(str(error)) from None
         fingerprint = checkpoint.fingerprint(folder)
@@ -217,8 +238,13 @@ def find_models(config: Command) -> list[Model]:
             raise UsageError(f"model '{name}' has the same files as another model of the run; give each once")
         if any(other.label == label for other in models):
             label = f"{label}-{fingerprint[:8]}"
+        if config.embedding.prompts == "model" and not settings.has_prompts:
+            raise UsageError(
+                f"model {label} names no prompts in its config_sentence_transformers.json; leave out --prompts model"
+            )
         # Workers get a folder's full path, because their working directory is another.
-        models.append(Model(label, str(folder.resolve()) if os.path.isdir(name) else name, fingerprint, limit))
+        path = str(folder.resolve()) if os.path.isdir(name) else name
+        models.append(Model(label, path, fingerprint, window, **prompts, similarity=settings.similarity))
     return models
 
 
@@ -239,7 +265,7 @@ def facts(run: Run, config: Command) -> dict[str, Any]:
     noted = [*run.storage.list(EXCEPTIONS), *run.storage.list(f"queries/{EXCEPTIONS}")]
     exceptions = [("queries: " if name.startswith("queries/") else "") + run.storage.read_json(name) for name in noted]
     exceptions += processors(run.storage, {begun["processor"], processor()})
-    models = {m.label: {"name": m.label, "fingerprint": m.fingerprint, "max_length": m.max_length} for m in run.models}
+    models = {m.label: {"name": m.label} | m.identity() | {"similarity": m.similarity} for m in run.models}
     return {
         "tempscale": tempscale.__version__,
         "run": begun["run"],

@@ -74,10 +74,10 @@ def export(name: str, temperature: Temperature, out: str) -> Exported:
 def _check_plain(name: str, source: Path) -> None:
     """Raise for weights that folding would not reach."""
     from tempscale.model.loading import check_family
-    from tempscale.model.pooling import transformer_folder
+    from tempscale.model.settings import Settings
 
     check_family(source)
-    inner = transformer_folder(source)
+    inner = Settings.of(source).transformer
     quantised = checkpoint.read_json(inner / "config.json").get("quantization_config")
     if quantised:
         method = quantised.get("quant_method", "unknown") if isinstance(quantised, dict) else quantised
@@ -91,13 +91,13 @@ def _write(source: Path, temperature: Temperature, folder: Path) -> str:
     from transformers.utils import logging as transformers_logging
 
     from tempscale.model.loading import load_transformer
-    from tempscale.model.pooling import transformer_folder
+    from tempscale.model.settings import Settings
     from tempscale.temperature.fold import fold
 
     transformers_logging.disable_progress_bar()
     model, missing = load_transformer(source, "auto")
     fold(model, temperature)
-    inner = transformer_folder(source)
+    inner = Settings.of(source).transformer
     _copy(source, folder, inner)
     place = folder / inner.relative_to(source)
     # A pooler that the checkpoint never had is random: it is not made part of it.

@@ -214,7 +214,8 @@ def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> d
     return {
         "storage": run.storage, "model": model, "temperatures": [t.as_data() for t in run.temperatures],
         "settings": {
-            "max_length": model.max_length, "long": encoding.long, "precision": encoding.precision,
+            "max_length": model.max_length, "prompt": model.document_prompt, "long": encoding.long,
+            "precision": encoding.precision,
             "token_budget": encoding.token_budget or TOKEN_BUDGETS[bool(cluster.gpus)],
         },
         "gpus": cluster.gpus,
@@ -222,12 +223,12 @@ def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> d
 
 
 @lru_cache(maxsize=4)
-def tokenizer(folder: str, max_length: int, long: Any) -> Any:
+def tokenizer(folder: str, max_length: int, long: Any, prompt: str = "") -> Any:
     """A model's tokenizer, loaded once in each process, for tasks that need no model."""
     from tempscale.model.checkpoint import resolve
     from tempscale.model.tokens import Tokenizer
 
-    return Tokenizer(Path(resolve(folder)), max_length, long)
+    return Tokenizer(Path(resolve(folder)), max_length, long, prompt)
 
 
 def _return_freed_memory() -> None:

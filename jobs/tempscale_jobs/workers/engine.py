@@ -158,7 +158,8 @@ def _configure_data() -> None:
     context.print_on_execution_start = False
     # A pipeline that hangs ends as an incomplete run.
     context.execution_no_progress_timeout_s = _NO_PROGRESS_SECONDS
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    # Its errors reach us as exceptions, which become sentences; it would print their tracebacks besides.
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
 
 
 def results(

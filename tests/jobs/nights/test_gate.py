@@ -70,7 +70,7 @@ def test_a_threshold_is_read_and_held_to(text, value, holds):
         ({"thresholds": ["collapse_gap"]}, "'collapse_gap' is not of the form FIGURE <= NUMBER"),
         ({"thresholds": ["colapse_gap <= 0.1"]}, "'colapse_gap <= 0.1' names no figure of collapse_summary"),
         ({"thresholds": ["collapse_gap == 0.1"]}, "is not of the form"),
-        ({"thresholds": ["collapse_gap <= 0.1", "collapse_gap<=.1"]}, "stands there twice"),
+        ({"thresholds": ["collapse_gap <= 0.1", "collapse_gap<=.1"]}, "is given twice"),
         ({"drift": {"effective_rank": 1.0}}, "hold it to a threshold instead"),
         ({"drift": {"nonsense": 1.0}}, "'nonsense' is no figure whose noise is known"),
         ({"drift": {"cosine_mean": -0.1}}, "the size of a change is 0 or more"),

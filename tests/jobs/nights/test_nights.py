@@ -135,6 +135,8 @@ def month(tmp_path_factory, ray_session, small_model, other_model):
             verdict, failed = gate.verdict(gate.judge(ask, [by_hand], history.latest(history.load(record), asked)))
             done["gate"] = {"verdict": verdict, "failed": failed}
             history.add(record, history.rows(done, [by_hand], date(night), ""))
+        if night == SWITCH:  # Otherwise the nights that follow have no baseline.
+            history.accept(record, date(SWITCH))
     return nights, corpora
 
 
@@ -238,7 +240,7 @@ def test_a_run_held_to_nothing_ends_with_0_and_has_a_record_of_its_own(small):
     folder, data = small
     assert ended(data()) == 0
     done = json.loads((folder / "run" / "run.json").read_text())
-    assert done["gate"] == {"verdict": "none", "failed": [], "checks": 0, "not_compared": []}
+    assert done["gate"] == {"verdict": "none", "failed": [], "checks": 0, "not_compared": [], "without_baseline": []}
     assert history.load(Storage(str(folder / "run" / "history")))["run"].to_list() == [done["run"]]
     assert pl.read_parquet(folder / "run" / "tables" / "gate.parquet").is_empty()
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -9,13 +10,23 @@ import pyarrow as pa
 import pytest
 from nights_by_hand import summary
 
+from tempscale import Temperature
 from tempscale_jobs.cli import records
 from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.config.nights import Gate, RecordOfNights
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import charts
 from tempscale_jobs.nights import record as history
-from tempscale_jobs.nights.night import PRUNED, Night, _changed_texts, changed_texts, prune_record, pruned
-from tempscale_jobs.runs.folder import GIVEN, Run
+from tempscale_jobs.nights.night import (
+    PRUNED,
+    Night,
+    _changed_texts,
+    changed_texts,
+    check_windows,
+    prune_record,
+    pruned,
+)
+from tempscale_jobs.runs.folder import GIVEN, Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
 from tempscale_jobs.tables.nights import HISTORY
@@ -35,6 +46,7 @@ def row(night, gate="passed", model="aaaa", run=None, name="", **more):
         | {"started": f"{night}T02:15:00+00:00", "finished": f"{night}T02:20:00+00:00"}
         | {"corpus_fingerprint": "c", "model_fingerprint": model}
         | {"measured": MEASURED, "texts_added": 3, "texts_removed": 2, "texts_edited": 1, "gate": gate, "gate_reason": ""}
+        | {"compared": True}
         | more
     )
 
@@ -151,6 +163,51 @@ def test_nights_that_were_measured_otherwise_are_not_compared(tmp_path):
     assert found.label == "it is measured otherwise than on 2026-11-01: max_length was 512 and is 256"
 
 
+def test_a_night_that_was_compared_with_none_is_no_baseline_unless_accepted_and_the_first_one_is(tmp_path):
+    switched = '{"max_length": 256}'
+    first = baseline(recorded(tmp_path), row("2026-11-01"))
+    assert first.first
+    storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02", measured=switched, compared=False))
+    found = baseline(storage, row("2026-11-03", measured=switched))
+    assert (found.row, found.first) == (None, False)
+    assert found.label == (
+        "no earlier night passed or was accepted; the last one, 2026-11-02, was itself compared with none"
+    )
+    history.accept(storage, "2026-11-02")
+    assert baseline(storage, row("2026-11-03", measured=switched)).row["night"] == "2026-11-02"
+
+
+def test_a_setting_that_older_nights_did_not_write_has_its_old_value(tmp_path):
+    old = pa.table({name: [value] for name, value in row("2026-11-01").items() if name != "compared"})
+    storage = Storage(str(tmp_path / "history"))
+    storage.write_table("part-20261101T021500-run01.parquet", old)  # A record of last month.
+    assert baseline(storage, row("2026-11-02", measured='{"max_length": 512, "prompts": {}}')).row["night"] == "2026-11-01"
+    found = baseline(storage, row("2026-11-02", measured='{"max_length": 512, "prompts": {"query": "?"}}'))
+    assert found.label == "it is measured otherwise than on 2026-11-01: prompts was {} and is {'query': '?'}"
+
+
+@pytest.mark.parametrize(("asked", "night"), [(None, "2026-11-03"), (256, None), (512, None), ("limit", None)])
+def test_another_window_than_last_night_is_refused_unless_one_is_asked_for(tmp_path, asked, night):
+    model = Model("tiny", "tiny", "aaaa", 256)
+    for day in ("2026-11-01", "2026-11-02"):
+        storage = recorded(tmp_path, row(day, temperature="1.0"))
+    run = Run(Storage(str(tmp_path / "2026-11-03")), [model], [Temperature(1.0)], "2026-11-03")
+    tonight = Night(run, Gate(), RecordOfNights(history=storage.root), "")
+    if night is None:
+        check_windows(tonight, asked)
+        return
+    with pytest.raises(UsageError) as error:
+        check_windows(tonight, asked)
+    assert str(error.value) == (
+        "the night of 2026-11-02 cut the texts of tiny at 512 tokens, and this one would cut them at 256, the model's own "
+        "window, so that the two could not be compared; say which: --max-length 512 goes on as before, --max-length 256 "
+        "begins anew"
+    )
+    other = replace(run, models=[replace(model, fingerprint="bbbb")])
+    check_windows(replace(tonight, run=other), None)
+    check_windows(replace(tonight, record=RecordOfNights(history=storage.root, name="others")), None)
+
+
 def test_names_tell_apart_what_shares_a_record(tmp_path):
     storage = recorded(tmp_path, row("2026-11-01", name="news"), row("2026-11-02", name="law"))
     assert baseline(storage, row("2026-11-03", name="news")).row["night"] == "2026-11-01"
@@ -262,7 +319,7 @@ def test_texts_are_compared_with_those_of_the_night_before_unless_they_are_gone(
 
 def measured_by(max_length, **analysis):
     given = {"corpus": {"max_characters": 100}, "embedding": {"long": "truncate", "precision": "float32"}}
-    return given | {"analysis": {"intervals": [0, 32], "neighbours": 3} | analysis}, max_length
+    return given | {"analysis": {"intervals": [0, 32], "neighbours": 3} | analysis}, {"max_length": max_length}
 
 
 def audit_folder(tmp_path, without):
@@ -270,7 +327,7 @@ def audit_folder(tmp_path, without):
     storage, settings = Storage(str(tmp_path / "audit")), measured_by(512)
     table = COLLAPSE_SUMMARY.build_rows([{c.name: row("2026-11-01")[c.name] for c in COLLAPSE_SUMMARY.columns}])
     storage.write_table("tables/collapse_summary.parquet", table.drop_columns(without))
-    model = {"fingerprint": "aaaa", "max_length": settings[1]}
+    model = {"fingerprint": "aaaa"} | settings[1]
     storage.write_json("run.json", {"run": "run01", "config": settings[0], "models": {"model-aaaa": model}})
     return storage
 

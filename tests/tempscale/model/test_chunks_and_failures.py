@@ -77,11 +77,12 @@ def test_chunks_without_moments_are_merged_by_their_tokens():
     """Three tokens at (1, 0) and one at (5, 4): (3·1 + 5, 4)/4."""
     tokens = Tokens.of_chunks([[[1, 2, 3], [4]], [[5, 6]]], [False, False])
     passes = [
-        Pass([2, 0], torch.tensor([[7.0, 8.0], [1.0, 0.0]]), None, None, {}),
-        Pass([1], torch.tensor([[5.0, 4.0]]), None, None, {}),
+        Pass([2, 0], torch.tensor([[7.0, 8.0], [1.0, 0.0]]), None, None, None, {}),
+        Pass([1], torch.tensor([[5.0, 4.0]]), None, None, None, {}),
     ]
-    out = gather(tokens, passes, 2, {}, [], lambda pooled: pooled, (False, False), {})
+    out = gather(tokens, passes, 2, {}, [], lambda pooled: (pooled, pooled.norm(dim=1)), (False, False), {})
     assert out.embeddings.tolist() == [[2, 1], [7, 8]]
+    assert out.norms.tolist() == pytest.approx([5**0.5, 113**0.5])
     assert out.tokens.tolist() == [4, 2]
     assert out.moments is None
     assert out.factors is None

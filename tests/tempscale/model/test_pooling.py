@@ -8,7 +8,8 @@ import torch
 
 from tempscale.model.checkpoint import ModelError
 from tempscale.model.encoder import Encoder
-from tempscale.model.pooling import Head, Normalize, load_head, transformer_folder
+from tempscale.model.pooling import Head, Normalize, load_head
+from tempscale.model.settings import Settings
 
 TEXTS = ["a", "b c", "the quick brown fox", "0 1 2 3 4 5 6 7 8 9", "mean pooling hides what differs", "!"]
 LEGACY = {
@@ -65,15 +66,16 @@ def unit(rows):
 @pytest.mark.parametrize(
     ("pooling", "expected"),
     [
-        ("cls", [(3, 4), (1, 0)]), ("mean", [(2, 4), (1, 0)]), ("lasttoken", [(1, 4), (1, 0)]),
-        ("weightedmean", [(5 / 3, 4), (1, 0)]),
+        ("cls", [(3, 4), (7, 0)]), ("mean", [(2, 4), (7, 0)]), ("lasttoken", [(1, 4), (7, 0)]),
+        ("weightedmean", [(5 / 3, 4), (7, 0)]),
     ],
 )  # fmt: skip
 def test_pooling_by_hand(pooling, expected):
     # Text 1 has the tokens (3, 4) and (1, 4); text 2 the token (7, 0); 99 stands at padded places.
     hidden = torch.tensor([[[3.0, 4.0], [1.0, 4.0], [99.0, -99.0]], [[7.0, 0.0], [99.0, 99.0], [99.0, 99.0]]])
     mask = torch.tensor([[True, True, False], [True, False, False]])
-    found = Head(pooling, [])(hidden, mask).numpy()
+    found, norms = (column.numpy() for column in Head(pooling, [])(hidden, mask))
+    np.testing.assert_allclose(norms, np.linalg.norm(expected, axis=1), atol=1e-6)
     np.testing.assert_allclose(found, unit(np.array(expected, dtype=float)), atol=1e-7)
 
 
@@ -86,14 +88,15 @@ def test_padding_and_scale_change_nothing(pooling):
     head = Head(pooling, [])
     padded = head(torch.cat([hidden.masked_fill(~mask.unsqueeze(-1), 1e6), noise], 1), torch.nn.functional.pad(mask, (0, 4)))
     torch.testing.assert_close(padded, head(hidden, mask))
-    torch.testing.assert_close(head(3 * hidden, mask), head(hidden, mask))
-    torch.testing.assert_close(padded.norm(dim=1), torch.ones(3, dtype=torch.float64))
+    unit, norms = head(hidden, mask)
+    torch.testing.assert_close(head(3 * hidden, mask), (unit, 3 * norms))
+    torch.testing.assert_close(unit.norm(dim=1), torch.ones(3, dtype=torch.float64))
 
 
 def test_the_poolings_differ_where_a_text_has_several_tokens_and_agree_on_one():
     hidden = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
     mask = torch.tensor([[True, True, True], [True, False, False]])
-    cls, mean, last = (Head(pooling, [])(hidden, mask) for pooling in ("cls", "mean", "lasttoken"))
+    cls, mean, last = (Head(pooling, [])(hidden, mask)[0] for pooling in ("cls", "mean", "lasttoken"))
     for one, other in ((cls, mean), (mean, last), (last, cls)):
         assert not torch.allclose(one[0], other[0], atol=1e-2)
         torch.testing.assert_close(one[1], other[1])
@@ -104,8 +107,9 @@ def test_stages_come_after_pooling_and_the_result_has_unit_length():
     linear = torch.nn.Linear(2, 2, bias=False)
     linear.weight.data = torch.tensor([[2.0, 0.0], [0.0, -1.0]])
     hidden = torch.tensor([[[0.0, 2.0], [2.0, 4.0]]])
-    found = Head("mean", [torch.nn.ReLU(), linear])(hidden, torch.tensor([[True, True]]))
+    found, norms = Head("mean", [torch.nn.ReLU(), linear])(hidden, torch.tensor([[True, True]]))
     np.testing.assert_allclose(found.detach(), np.array([[2, -3]]) / 13**0.5, atol=1e-6)
+    np.testing.assert_allclose(norms.detach(), [13**0.5], atol=1e-6)
 
 
 # --- saved by sentence-transformers -----------------------------------------------------------------------------------
@@ -162,7 +166,7 @@ def test_the_real_model_has_mean_pooling_and_normalize(minilm):
     head = load_head(minilm)
     assert head.pooling == "mean"
     assert [type(stage) for stage in head.stages] == [Normalize]
-    assert transformer_folder(minilm) == minilm
+    assert Settings.of(minilm).transformer == minilm
 
 
 def test_a_plain_transformers_folder_gets_mean_pooling(bare):
@@ -185,7 +189,7 @@ def test_a_transformer_in_its_own_folder_is_found(saved):
     modules = json.loads((folder / "modules.json").read_text("utf-8"))
     modules[0]["path"] = "0_Transformer"
     (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
-    assert transformer_folder(folder) == folder / "0_Transformer"
+    assert Settings.of(folder).transformer == folder / "0_Transformer"
     # So the folders of sentence-transformers before its version 2 were, with a config.json of its own at the root.
     (folder / "config.json").write_text(json.dumps({"__version__": "0.4.1"}), "utf-8")
     found = Encoder.load(folder, device="cpu").encode(TEXTS).embeddings.numpy()

@@ -1,0 +1,165 @@
+"""The vectors of users: those of `SentenceTransformer(…).encode` with its defaults, for every head, window and prompt."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tempscale.model.checkpoint import ModelError
+from tempscale.model.encoder import Encoder
+from tempscale.model.settings import Settings
+from tempscale.model.tokens import Tokenizer
+
+TEXTS = ["a", "b c", "the quick brown fox", "0 1 2 3 4 5 6 7 8 9", "mean pooling hides what differs", "a b " * 40, "!"]
+HEADS = ("mean", "cls", "lasttoken", "weightedmean", "mean and Dense", "cls, Dense and LayerNorm")
+
+
+def as_users_have_it(encoder, texts):
+    out = encoder.encode(texts)
+    return (out.norms[:, None] * out.embeddings).numpy()
+
+
+def apart(found, expected):
+    """The largest ‖a − b‖/‖b‖ over texts."""
+    return float((np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)).max())
+
+
+@pytest.fixture(scope="module")
+def saved(tiny_folder, tmp_path_factory):
+    """A function that saves a tiny model with a head as sentence-transformers does, and returns its folder."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Dense, LayerNorm, Normalize, Pooling, Transformer
+
+    def save(head, normalised, **settings):
+        torch.manual_seed(0)
+        stages = [Pooling(32, pooling_mode=head.split(",")[0].split(" ")[0])]
+        stages += [Dense(32, 12)] if "Dense" in head else []
+        stages += [LayerNorm(12)] if "LayerNorm" in head else []
+        stages += [Normalize()] if normalised else []
+        model = SentenceTransformer(modules=[Transformer(str(tiny_folder("bert"))), *stages], device="cpu")
+        for stage in stages:
+            for parameter in stage.parameters():
+                torch.nn.init.normal_(parameter, std=0.5)
+        folder = tmp_path_factory.mktemp("saved")
+        model.save(str(folder))
+        for file, more in settings.items():
+            path = folder / f"{file}.json"
+            path.write_text(json.dumps((json.loads(path.read_text()) if path.is_file() else {}) | more))
+        return folder
+
+    return save
+
+
+@pytest.mark.parametrize("window", [None, 12])
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_and_window_gives_the_vectors_of_sentence_transformers(saved, head, normalised, window):
+    from sentence_transformers import SentenceTransformer
+
+    folder = saved(head, normalised, **({"sentence_bert_config": {"max_seq_length": window}} if window else {}))
+    model, encoder = SentenceTransformer(str(folder), device="cpu"), Encoder.load(folder, device="cpu")
+    assert encoder.tokenizer.max_length == model.max_seq_length == (window or 64)
+    expected = model.encode(TEXTS)
+    assert apart(as_users_have_it(encoder, TEXTS), expected) < 1e-5
+    norms = np.linalg.norm(expected, axis=1)
+    np.testing.assert_allclose(encoder.encode(TEXTS).norms, norms, rtol=1e-5)
+    assert np.abs(norms - 1).max() < 1e-5 if normalised else np.abs(norms - 1).max() > 0.05
+
+
+def test_the_real_model_has_its_own_window_and_the_vectors_of_its_users(minilm, real_texts):
+    from sentence_transformers import SentenceTransformer
+
+    model, encoder = SentenceTransformer(str(minilm), device="cpu"), Encoder.load(minilm, device="cpu")
+    assert encoder.tokenizer.max_length == model.max_seq_length == 256
+    assert max(encoder.tokenizer(real_texts).lengths) == 256
+    assert apart(as_users_have_it(encoder, real_texts), model.encode(real_texts)) < 1e-5
+
+
+@pytest.mark.parametrize("long", ["truncate", "chunk"])
+def test_norms_of_texts_in_chunks_are_those_of_their_mean(saved, long):
+    folder = saved("mean", False)
+    whole, chunked = Encoder.load(folder, device="cpu"), Encoder.load(folder, max_length=12, long=long, device="cpu")
+    words = chunked.tokenizer(["a b c d e " * 4]).chunks()[0]
+    means = np.stack([whole.token_embeddings(ids).mean(0).numpy() for ids in words])
+    by_hand = np.average(means, axis=0, weights=[len(ids) for ids in words])
+    np.testing.assert_allclose(as_users_have_it(chunked, ["a b c d e " * 4])[0], by_hand, atol=1e-5)
+
+
+# --- windows ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "expected"), [(12, None, 12), (12, 20, 20), (12, "limit", 64), (None, "limit", 64), (1000, None, 64)]
+)
+def test_the_window_is_the_checkpoints_own_unless_another_is_asked_for(saved, own, asked, expected):
+    folder = saved("mean", True, **({"sentence_bert_config": {"max_seq_length": own}} if own else {}))
+    assert Tokenizer(folder, asked).max_length == expected
+
+
+def test_a_tokenizer_that_cuts_earlier_decides_the_window_and_not_the_limit(saved):
+    folder = saved("mean", True, tokenizer_config={"model_max_length": 20})
+    assert Tokenizer(folder).max_length == 20
+    assert Tokenizer(folder, "limit").max_length == 64
+
+
+@pytest.mark.parametrize("window", ["many", 0, 2.5])
+def test_a_window_that_is_no_number_is_a_sentence(saved, window):
+    folder = saved("mean", True, sentence_bert_config={"max_seq_length": window})
+    with pytest.raises(ModelError, match=r"sentence_bert_config.json has max_seq_length .*; expected a number"):
+        Tokenizer(folder)
+
+
+# --- prompts ----------------------------------------------------------------------------------------------------------
+
+PROMPTS = {"query": "find this : ", "document": "read this : ", "topic": "what is "}
+
+
+@pytest.mark.parametrize("default", [None, "topic", "query"])
+def test_prompts_are_those_of_encode_and_of_encode_query_and_encode_document(saved, default):
+    from sentence_transformers import SentenceTransformer
+
+    folder = saved("mean", True, config_sentence_transformers={"prompts": PROMPTS, "default_prompt_name": default})
+    model, settings = SentenceTransformer(str(folder), device="cpu"), Settings.of(folder)
+    plain = Encoder.load(folder, prompt="", device="cpu")
+    assert apart(as_users_have_it(Encoder.load(folder, device="cpu"), TEXTS), model.encode(TEXTS)) < 1e-5
+    for which, role, encode in (
+        ("default", "query", model.encode), ("default", "document", model.encode), ("model", "query", model.encode_query),
+        ("model", "document", model.encode_document),
+    ):  # fmt: skip
+        prompt = settings.prompt(which, role)
+        encoder = Encoder.load(folder, prompt=prompt, device="cpu")
+        assert apart(as_users_have_it(encoder, TEXTS), encode(TEXTS)) < 1e-5
+        if prompt:
+            assert apart(as_users_have_it(plain, TEXTS), encode(TEXTS)) > 1e-2
+    assert settings.prompt("none", "query") == ""
+
+
+def test_a_prompt_that_is_not_pooled_is_refused_and_the_model_without_it_is_not(saved):
+    from sentence_transformers import SentenceTransformer
+
+    folder = saved("mean", True, config_sentence_transformers={"prompts": PROMPTS})
+    pooling = folder / "1_Pooling" / "config.json"
+    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"include_prompt": False}))
+    with pytest.raises(ModelError, match=r"include_prompt is false\), which is not supported; .*: --prompts none"):
+        Encoder.load(folder, prompt="find this : ")
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    assert apart(as_users_have_it(Encoder.load(folder, device="cpu"), TEXTS), expected) < 1e-5
+
+
+def test_a_default_prompt_that_is_not_there_is_a_sentence(saved):
+    folder = saved("mean", True, config_sentence_transformers={"prompts": {"query": "?"}, "default_prompt_name": "topic"})
+    with pytest.raises(ModelError, match=r"its default prompt 'topic' is not among its prompts \(query\)"):
+        Settings.of(folder)
+
+
+@pytest.mark.parametrize(("saved_as", "expected"), [(None, "cosine"), ("dot", "dot"), ("euclidean", "euclidean")])
+def test_similarity_is_what_the_checkpoint_names(saved, saved_as, expected):
+    folder = saved("mean", False, config_sentence_transformers={"similarity_fn_name": saved_as})
+    assert Settings.of(folder).similarity == expected
+
+
+def test_a_plain_transformers_folder_has_the_defaults(tiny_folder):
+    settings = Settings.of(tiny_folder("bert"))
+    assert (settings.window, settings.default_prompt, settings.similarity, settings.stages) == (None, "", "cosine", ())
+    assert not settings.has_prompts
