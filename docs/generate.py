@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from types import ModuleType
-from typing import get_args, get_origin
+from types import ModuleType, NoneType, UnionType
+from typing import Union, get_args, get_origin
 
 from pydantic import BaseModel
 from table_examples import example
@@ -96,12 +96,20 @@ def _section(heading: str, model: type[BaseModel], options: dict[str, str]) -> l
     lines += ["| key | type | default | option | meaning |", "| --- | --- | --- | --- | --- |"]
     for key, field in model.model_fields.items():
         if _section_of(field.annotation) is None:
-            plain = getattr(field.annotation, "__name__", field.annotation)
-            kind = str(field.annotation if get_origin(field.annotation) else plain).replace("typing.", "").replace("|", "or")
-            kind = kind.replace("tempscale_jobs.config.evaluate.", "")
+            kind = _type(field.annotation)
             default = "" if field.default is None or field.is_required() else repr(field.default)
             lines.append(f"| {key} | {kind} | {default} | {options.get(key, '')} | {field.description} |")
     return lines
+
+
+def _type(annotation: object) -> str:
+    """A type as the page writes it: alternatives with «or», and a class by its name."""
+    if get_origin(annotation) in (Union, UnionType):
+        return " or ".join(_type(part) for part in get_args(annotation))
+    if annotation is NoneType:
+        return "None"
+    plain = annotation if get_origin(annotation) else getattr(annotation, "__name__", annotation)
+    return str(plain).replace("typing.", "").replace("|", "or").replace("tempscale_jobs.config.evaluate.", "")
 
 
 def _section_of(annotation: object) -> type[BaseModel] | None:

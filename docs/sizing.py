@@ -78,7 +78,7 @@ def measure() -> dict[str, Any]:
     from tempscale_jobs.runs.provenance import processor
 
     settings = resolve(QUICK_START)
-    texts, _ = shards.preview(settings, 2000)
+    texts, _ = shards.preview(settings.corpus, 2000, settings.seed, settings.out)
     small = plan.measured(settings, find_models(settings)[0], texts)
     with tempfile.TemporaryDirectory() as folder:
         settings = resolve(QUICK_START | {"embedding": {"models": [_large(folder)]}})

@@ -115,7 +115,7 @@ def tables_of(
                     key(tau, model)
                     | {"over": "corpus", "ranking": ranking, "rank": 1}
                     | ids
-                    | {"d_mu": 0.4, "d_sigma": 1.3, "socm": 0.987}
+                    | {"d_mu": 0.4, "d_sigma": 1.3, "socm": 0.987, "cosine": 0.2}
                 )
             plane = {"d_mu": 0.4, "d_sigma": 1.25}
             scatter.append(key(tau, model) | {"kind": "bin", **plane, "d_mu_width": 0.1, "d_sigma_width": 0.1, "pairs": 5})

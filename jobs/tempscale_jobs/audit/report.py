@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tempscale_jobs.audit import charts as figures
 from tempscale_jobs.audit import verdict
-from tempscale_jobs.audit.words import NOTE, closing_figures, headline, labelled
+from tempscale_jobs.audit.words import NOTE, closing_figures, headline, labelled, protocol
 from tempscale_jobs.nights import charts as night_figures
 from tempscale_jobs.nights.night import verdict_in_words
 from tempscale_jobs.nights.notify import github_lines
@@ -40,6 +40,9 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Seque
         trend = trend.with_columns(pl.col("temperature").replace(names))
     sentences_of = headline(tables, edges)
     models = [_model(place, name, tables, edges, trend) for place, name in enumerate(sentences_of)]
+    chunked = run["config"].get("embedding", {}).get("long") == "chunk"
+    for model in models:
+        model["notes"] = protocol(run["models"].get(model["name"], {}), edges, chunked)
     charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
     small = {tile["id"]: tile["chart"] for model in models for tile in model["tiles"] if tile["chart"] is not None}
     charts |= {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
 
 import polars as pl
 
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
-from tempscale_jobs.report.text import beyond_noise, count, estimate, interval_name, labels, share, with_error
+from tempscale_jobs.report.text import beyond_noise, count, encoding, estimate, interval_name, labels, share, with_error
 
 _ENDS = ("shortest", "longest")
 NOTE = (
@@ -30,6 +30,25 @@ def labelled(tables: Tables) -> Tables:
 
 
 # ---------------------------------------------------------------------------------------------- sentences
+
+
+def protocol(known: Mapping[str, Any], edges: Sequence[int], chunked: bool) -> list[str]:
+    """Sentences on how a model encoded the texts, from its entry in run.json, where that limits what was measured."""
+    window, found = known.get("max_length") or 0, []
+    if window:
+        found.append(f"Texts are encoded with {encoding(known)}.")
+    beyond = [edge for edge in edges if edge > window]
+    if window and beyond and not chunked:
+        empty = "Intervals from {} tokens on are" if len(beyond) > 1 else "The interval from {} tokens on is"
+        found.append(f"{empty.format(beyond[0])} empty, because every text is cut at {window}.")
+    similarity = known.get("similarity", "cosine")
+    if similarity != "cosine":
+        how = "dot product" if similarity == "dot" else f"{similarity} distance"
+        found.append(
+            f"The checkpoint says to compare its embeddings by {how}. Every cosine here, and every neighbour, leaves their "
+            "norms out: a search that uses them finds other texts."
+        )
+    return found
 
 
 def headline(tables: Tables, edges: Sequence[int]) -> dict[str, list[str]]:

@@ -130,7 +130,7 @@ class Models(Strict):
         [1.0, 0.8], min_length=1, description="Numbers τ or schedules such as {log_length = 64}; the first is the reference."
     )  # fmt: skip
     max_length: Annotated[
-        Annotated[int, Field(ge=3)] | Literal["limit"] | None,
+        int | Literal["limit"] | None,
         Option("--max-length", "Model and temperature", "N|limit", kind=str),
         ReadBy(read_window),
     ] = Field(

@@ -170,9 +170,7 @@ def of_run(folder: str, tonight: Sequence[dict[str, Any]]) -> list[Baseline]:
         raise UsageError(f"--baseline '{masked(folder)}' is a run of tempscale {command}; give an audit's")
     unknown = dict.fromkeys(_FIGURES)  # A run of an older version lacks newer columns.
     there = [
-        unknown
-        | row
-        | {"model_fingerprint": model["fingerprint"], "measured": measured(record["config"], model)}
+        unknown | row | {"model_fingerprint": model["fingerprint"], "measured": measured(record["config"], model)}
         for row in tables["collapse_summary"].to_dicts()
         for model in [record["models"][row["model"]]]
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tempscale.stats.errors import Z_95
@@ -91,6 +91,15 @@ def _label(text: str) -> str:
             return text
         return f"{text[: _LONGEST_LABEL - 1 - _LABEL_END]}…{text[-_LABEL_END:]}"
     return f"τ {text}"
+
+
+def encoding(known: Mapping[str, Any]) -> str:
+    """How a model encodes a text, from its entry in run.json: the window, and what is put before the text."""
+    prompts = known.get("prompts", {})
+    before = [f"«{text.strip()}» before every {role}" for role, text in prompts.items()]
+    if len(set(prompts.values())) == 1 and len(prompts) == 2:
+        before = [f"«{next(iter(prompts.values())).strip()}» before every text"]
+    return ", ".join([f"at most {known.get('max_length', '–')} tokens", *before])
 
 
 def estimate(row: dict[str, Any], name: str) -> str:

@@ -45,7 +45,9 @@ NIGHT_COLUMNS = (
     Column("gate", _TEXT, "", "`passed`, `failed`, or `none` where the night was held to nothing"),
     Column("gate_reason", _TEXT, "", "what failed, in words; empty where nothing did"),
     Column(
-        "compared", pa.bool_(), "",
+        "compared",
+        pa.bool_(),
+        "",
         "whether there was a night to compare with, or this is the first; where false, it is no baseline unless accepted",
     ),
 )

@@ -32,7 +32,8 @@ def finished(tmp_path_factory, ray_session, minilm, corpus_source):
     out = tmp_path_factory.mktemp("audit") / "run"
     settings = {"probe_sample": PROBE_TEXTS, "socm_sample": SOCM_TEXTS, "intervals": EDGES}
     corpus = {"source": corpus_source, "sample": TEXTS}
-    audited({"out": str(out), "corpus": corpus, "analysis": settings, "execution": {"workers": 1}})
+    embedding = {"max_length": "limit"}
+    audited({"out": str(out), "corpus": corpus, "embedding": embedding, "analysis": settings, "execution": {"workers": 1}})
     return out
 
 

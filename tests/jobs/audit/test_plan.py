@@ -7,8 +7,8 @@ from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.corpus import shards
 
 RATES = plan.Rates(
-    width=100, weights_bytes=1 << 20, mean_tokens=50.0, long_share=0.1, token_seconds=1e-3, socm_seconds=2e-3,
-    cosine_seconds=1e-8,
+    width=100, weights_bytes=1 << 20, mean_tokens=50.0, long_share=0.1, probe_tokens=992, token_seconds=1e-3,
+    socm_seconds=2e-3, cosine_seconds=1e-8,
 )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_two_models_take_twice_the_work_of_one_and_the_memory_of_the_larger():
 
 
 def test_embeddings_of_one_s_own_take_pairs_alone():
-    given = plan.Rates(100, 0.0, 0.0, 0.0, 0.0, 0.0, 1e-8)
+    given = plan.Rates(100, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 1e-8)
     own = {"corpus": {"source": "x", "embedding_column": "v", "length_column": "n"}}
     found = planned(10_000, (given,), **own)
     assert (found.tokens, found.socm_pairs, found.pairs) == (0, 0, 49_995_000)

@@ -21,7 +21,7 @@ def test_of_no_pairs_none_is_ranked_and_no_task_begins():
     none = np.empty(0, dtype=np.int64)
     found = exact_pairs(None, None, np.empty(0, object), none, none, Analysis.model_validate({}))
     assert [len(column) for column in found] == [0] * 5
-    assert socm_tables.best(found, found.value, np.empty(0, object), none, 5) == []
+    assert socm_tables.best(found, found.value, found.value, np.empty(0, object), none, 5) == []
 
 
 @pytest.fixture

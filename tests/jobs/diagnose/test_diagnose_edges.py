@@ -268,9 +268,9 @@ def test_no_token_is_repeated_where_special_ones_fill_the_text(worker, tokens, p
 
 
 def test_a_vocabulary_that_knows_neither_word_tells_nothing_of_the_ends():
-    assert repeated.special_tokens(lambda texts: Tokens([[1, 3, 2]], [False])) == ([], [])
+    assert repeated.special_tokens(lambda texts, prompt: Tokens([[1, 3, 2]], [False])) == ([], [])
     known = {"0": [1, 5, 2, 2], "a": [1, 6, 7, 2, 2]}
-    assert repeated.special_tokens(lambda texts: Tokens([known[texts[0]]], [False])) == ([1], [2, 2])
+    assert repeated.special_tokens(lambda texts, prompt: Tokens([known[texts[0]]], [False])) == ([1], [2, 2])
 
 
 def test_a_named_text_that_the_model_fails_on_is_said_with_the_mend(worker, monkeypatch):

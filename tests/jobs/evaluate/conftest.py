@@ -46,21 +46,22 @@ def token_ids(small_model):
 
 @pytest.fixture(scope="session")
 def plain_vectors(small_model, token_ids):
-    """A function that embeds texts at τ by attention typed out in float64, each text alone."""
+    """A function that embeds texts at τ by attention typed out in float64, each text alone; the model does not normalise."""
     import torch
     from transformers import AutoModel
 
     made = {}
 
-    def embed(texts, tau):
+    def embed(texts, tau, unit=True):
         new = [text for text in texts if (text, tau) not in made]
         if new:
             model = AutoModel.from_pretrained(small_model).eval().double()
             with torch.no_grad(), by_hand(model, tau, []):
                 for text in new:
                     hidden = model(input_ids=torch.tensor([token_ids(text)])).last_hidden_state[0]
-                    made[text, tau] = torch.nn.functional.normalize(hidden.mean(0), dim=0).numpy()
-        return np.stack([made[text, tau] for text in texts])
+                    made[text, tau] = hidden.mean(0).numpy()
+        found = np.stack([made[text, tau] for text in texts])
+        return found / np.linalg.norm(found, axis=1, keepdims=True) if unit else found
 
     return embed
 

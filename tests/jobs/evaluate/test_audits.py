@@ -297,7 +297,8 @@ def stepped(root, temperature, error=None):
         layout = Layout(ids, tokens, interval, np.zeros(TEXTS), np.arange(TEXTS), EDGES, TEXTS)
         sample = Sample(ids, tokens, interval, d_mu, d_sigma, value)
         (tau,) = run.temperatures
-        _finish(run, run.place("partials/socm", model, tau), run.key(model, tau), layout, found.analysis, found.seed, sample)
+        key, place = run.key(model, tau), run.place("partials/socm", model, tau)
+        _finish(run, place, key, layout, found.analysis, found.seed, sample, np.eye(TEXTS))
         samples = {}
         summed = summary._socm(run, model, tau, samples)
         summed["socm_se_superpopulation"] = summary._errors(samples["socm_mean"])[0]

@@ -49,7 +49,8 @@ def classified(task_texts, plain_vectors, tables):
 
     def classify(tau):
         right, entropy = [], []
-        learned, asked = (plain_vectors([row["text"] for row in part], tau).astype(np.float32) for part in (train, test))
+        learned, asked = (plain_vectors([row["text"] for row in part], tau, unit=False) for part in (train, test))
+        learned, asked = learned.astype(np.float32), asked.astype(np.float32)
         for draw in draws:
             draw = [k for k in order if k in draw]
             fitted = LogisticRegression(max_iter=100, random_state=42).fit(learned[draw], [labels[k] for k in draw])

@@ -21,7 +21,7 @@ WINDOW = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
 
 @pytest.fixture(scope="module")
 def tokenizer(minilm):
-    return Tokenizer(minilm)
+    return Tokenizer(minilm, "limit")
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_the_models_limit_is_the_longest_there_is(corpus, minilm, plain):
 def test_a_tokenizer_that_chunks_is_measured_as_cut(corpus, minilm, tokenizer):
     texts = corpus[0][:60]
     assert max(corpus[1][text.id] for text in texts) == 512
-    found = by_interval(texts, Tokenizer(minilm, long="chunk"), [0, 32, 500, 520], 20, True, 0)
+    found = by_interval(texts, Tokenizer(minilm, "limit", long="chunk"), [0, 32, 500, 520], 20, True, 0)
     assert found == by_interval(texts, tokenizer, [0, 32, 500, 520], 20, True, 0)
 
 

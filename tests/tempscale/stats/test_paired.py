@@ -49,8 +49,8 @@ def test_what_cannot_have_an_error_has_none():
     assert paired.mean(np.array([0.5, 0.7]), np.array(["a", "a"])) == (pytest.approx(0.6), None)
     assert paired.mean(np.zeros(4)) == (0, 0)
     few = np.array([0.1, 0.2])
-    assert paired.spearman(few, few) == (pytest.approx(1), None)
-    assert paired.spearman(np.full(9, 0.3), np.arange(9.0)) == (None, None)
+    assert paired.rank_correlation(few, few) == (pytest.approx(1), None)
+    assert paired.rank_correlation(np.full(9, 0.3), np.arange(9.0)) == (None, None)
 
 
 def test_intervals_of_clustered_means_hold_the_truth_where_plain_ones_do_not():
@@ -80,7 +80,7 @@ def test_rho_is_scipys_ties_included(rho):
     predicted, gold = tied(120, rho, 3)
     expected = stats.spearmanr(predicted, gold).statistic
     assert correlation.rho(predicted, gold) == pytest.approx(expected, abs=1e-12)
-    assert paired.spearman(predicted, gold).value == pytest.approx(expected, abs=1e-12)
+    assert paired.rank_correlation(predicted, gold).value == pytest.approx(expected, abs=1e-12)
     assert correlation.rho(np.exp(predicted), gold) == pytest.approx(expected, abs=1e-12)
     assert correlation.rho(-predicted, gold) == pytest.approx(-expected, abs=1e-12)
 
@@ -97,10 +97,10 @@ def jackknife(figure, n):
 
 def test_the_error_of_a_correlation_is_the_jackknifes():
     predicted, gold = tied(150, 0.6, 4)
-    found = paired.spearman(predicted, gold, seed=5)
+    found = paired.rank_correlation(predicted, gold, seed=5)
     assert found.se == pytest.approx(jackknife(lambda p: stats.spearmanr(predicted[p], gold[p]).statistic, 150), rel=0.15)
-    assert found.se == paired.spearman(predicted, gold, seed=5).se
-    assert found.se != paired.spearman(predicted, gold, seed=6).se
+    assert found.se == paired.rank_correlation(predicted, gold, seed=5).se
+    assert found.se != paired.rank_correlation(predicted, gold, seed=6).se
 
 
 def test_the_error_of_a_difference_of_correlations_is_that_of_pairs():
@@ -110,16 +110,16 @@ def test_the_error_of_a_difference_of_correlations_is_that_of_pairs():
     def difference(places):
         return np.subtract(*(stats.spearmanr(x[places], gold[places]).statistic for x in (predicted, other)))
 
-    found = paired.spearman(predicted, gold, other)
+    found = paired.rank_correlation(predicted, gold, other)
     assert found.value == pytest.approx(difference(np.arange(150)), abs=1e-12)
     assert found.value != 0
     assert found.se == pytest.approx(jackknife(difference, 150), rel=0.15)
     # The same pairs: much less than of two that know nothing of one another.
-    apart = math.hypot(paired.spearman(predicted, gold).se, paired.spearman(other, gold).se)
+    apart = math.hypot(paired.rank_correlation(predicted, gold).se, paired.rank_correlation(other, gold).se)
     assert found.se < 0.5 * apart
-    assert paired.spearman(predicted, gold, predicted) == (0, 0)
+    assert paired.rank_correlation(predicted, gold, predicted) == (0, 0)
 
 
 def test_the_error_without_correlation_is_one_over_the_root_of_the_pairs():
     predicted, gold = np.random.default_rng(9).normal(size=(2, 400))
-    assert paired.spearman(predicted, gold).se == pytest.approx(1 / math.sqrt(399), rel=0.15)
+    assert paired.rank_correlation(predicted, gold).se == pytest.approx(1 / math.sqrt(399), rel=0.15)

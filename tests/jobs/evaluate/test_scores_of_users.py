@@ -1,0 +1,95 @@
+"""Scores are those that mteb gives a plain SentenceTransformer: without a Normalize stage, by dot product, with prompts."""
+
+import json
+
+import numpy as np
+import pytest
+from whole_run import as_lines, documented
+
+from tempscale import Encoder
+from tempscale.model.pooling import Normalize
+from tempscale.model.settings import Settings
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.evaluate import OwnTask
+from tempscale_jobs.config.strict import checked
+
+mteb = pytest.importorskip("mteb")
+
+from tempscale_jobs.evaluate.mteb_model import MtebModel  # noqa: E402
+from tempscale_jobs.evaluate.own_tasks import build  # noqa: E402
+from tempscale_jobs.evaluate.scored import score  # noqa: E402
+
+PROMPTS = {"query": "which text is this about? ", "document": "a text of a library: ", "Classification": "how long is "}
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    """A task of each kind, of 90 docstrings: to find the rest of a text by its beginning, and to tell its size."""
+    folder = tmp_path_factory.mktemp("tasks")
+    texts = [row["text"] for row in documented("pyarrow") if 150 < len(row["text"]) < 600][:90]
+    rows = [
+        {"id": str(k), "text": text[:150], "label": ["short", "long", "longer"][(len(text) > 250) + (len(text) > 400)]}
+        for k, text in enumerate(texts)
+    ]
+    (folder / "labels.jsonl").write_text(as_lines(rows))
+    (folder / "corpus.jsonl").write_text(as_lines({"id": f"d{k}", "text": text[60:]} for k, text in enumerate(texts)))
+    (folder / "queries.jsonl").write_text(as_lines({"id": f"q{k}", "text": text[:60]} for k, text in enumerate(texts[:40])))
+    (folder / "qrels.tsv").write_text("query_id\tdoc_id\trel\n" + "".join(f"q{k}\td{k}\t1\n" for k in range(40)))
+    files = {
+        name: str(folder / f"{name}.{end}") for name, end in (("corpus", "jsonl"), ("queries", "jsonl"), ("qrels", "tsv"))
+    }
+    labelled = {"source": str(folder / "labels.jsonl")}
+    return {
+        "retrieval": {"name": "rest", "type": "retrieval"} | files,
+        "classification": {"name": "sizes", "type": "classification"} | labelled,
+        "clustering": {"name": "groups", "type": "clustering"} | labelled,
+    }
+
+
+@pytest.fixture(scope="module", params=["bare", "dot", "prompts", "the real one"])
+def folder(request, small_model, minilm, tmp_path_factory):
+    """A model's folder: without Normalize, compared by dot product, or with prompts."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Pooling, Transformer
+
+    if request.param == "the real one":
+        return minilm
+    found = tmp_path_factory.mktemp("model") / "tiny"
+    SentenceTransformer(modules=[Transformer(small_model), Pooling(64)], device="cpu").save(str(found))
+    file = found / "config_sentence_transformers.json"
+    more = {"dot": {"similarity_fn_name": "dot"}, "prompts": {"prompts": PROMPTS}}.get(request.param, {})
+    file.write_text(json.dumps(json.loads(file.read_text()) | more))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["retrieval", "classification", "clustering"])
+def test_every_score_is_that_of_mteb_with_the_plain_model(folder, tasks, kind):
+    from sentence_transformers import SentenceTransformer
+
+    settings = Settings.of(folder)
+    encoder = Encoder.load(folder, device="cpu", prompt="")
+    model = MtebModel(encoder, "tiny", "rev", settings.similarity, settings if settings.has_prompts else None)
+
+    def task():
+        return build(checked(OwnTask, tasks[kind]), 0)
+
+    plain = SentenceTransformer(str(folder), device="cpu")
+    theirs = mteb.evaluate(plain, task(), cache=None, show_progress_bar=False, co2_tracker=False).task_results[0]
+    (expected,) = theirs.scores["test"]
+    (found,) = score(task(), model, Temperature(1.0), keep=False).result["scores"]["test"]
+    numbers = {name for name, value in expected.items() if isinstance(value, float) and np.isfinite(value)}
+    assert len(numbers) > 3
+    assert {name: found[name] for name in numbers} == pytest.approx({name: expected[name] for name in numbers}, abs=1e-6)
+    assert 0.02 < found["main_score"] < 1
+
+
+def test_without_the_norms_classifiers_learn_something_else(small_model, tasks):
+    """What this file is about: unit vectors in place of the model's own give other scores."""
+    entropies = []
+    for stages in ([], [Normalize()]):
+        encoder = Encoder.load(small_model, device="cpu")
+        encoder.head.stages.extend(stages)
+        model = MtebModel(encoder, "tiny", "rev")
+        cell = score(build(checked(OwnTask, tasks["classification"]), 0), model, Temperature(1.0), keep=False)
+        entropies.append([row["entropy"] for row in cell.items])
+    assert np.abs(np.subtract(*entropies)).max() > 1e-2
