@@ -42,7 +42,7 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Seque
     models = [_model(place, name, tables, edges, trend) for place, name in enumerate(sentences_of)]
     chunked = run["config"].get("embedding", {}).get("long") == "chunk"
     for model in models:
-        model["notes"] = protocol(run["models"].get(model["name"], {}), edges, chunked)
+        model["notes"] = protocol(run.get("models", {}).get(model["name"], {}), edges, chunked)
     charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
     small = {tile["id"]: tile["chart"] for model in models for tile in model["tiles"] if tile["chart"] is not None}
     charts |= {

@@ -8,7 +8,7 @@ import pytest
 from pages import EDGES, HOSTILE, RUN, SCHEDULES, Page, rendered, specs_of, tables_of, without_errors
 
 from tempscale_jobs.audit import report
-from tempscale_jobs.audit.words import closing_figures, headline, labelled
+from tempscale_jobs.audit.words import closing_figures, headline, labelled, protocol
 from tempscale_jobs.report.text import beyond_noise, interval_name, labels, number, share, with_error
 from tempscale_jobs.runs.storage import Storage
 
@@ -399,3 +399,28 @@ def test_the_last_words_on_the_screen_are_plain_text(tmp_path, capsys):
 def test_numbers_are_named_as_tau_on_the_screen():
     ((temperatures, _),) = closing_figures(tables_of()).values()
     assert temperatures == ["τ 1.0", "τ 0.8"]
+
+
+# --- how the texts were encoded ---------------------------------------------------------------------------------------
+
+
+def test_window_and_prompts_are_said_and_which_intervals_they_leave_empty():
+    known = {"max_length": 256, "prompts": {"document": "passage: ", "query": "query: "}}
+    assert protocol(known, [0, 100, 256, 300, 400], chunked=False) == [
+        "Texts are encoded with at most 256 tokens, «passage:» before every document, «query:» before every query.",
+        "Intervals from 300 tokens on are empty, because every text is cut at 256.",
+    ]
+    assert protocol({"max_length": 256}, [0, 100, 300], chunked=False)[1:] == [
+        "The interval from 300 tokens on is empty, because every text is cut at 256."
+    ]
+    assert protocol({"max_length": 256}, [0, 300], chunked=True) == ["Texts are encoded with at most 256 tokens."]
+    same = {"max_length": 64, "prompts": {"document": "about: ", "query": "about: "}}
+    assert protocol(same, [0], chunked=False) == ["Texts are encoded with at most 64 tokens, «about:» before every text."]
+    assert protocol({}, [0, 300], chunked=False) == []
+
+
+@pytest.mark.parametrize(("similarity", "words"), [("dot", "by dot product"), ("euclidean", "by euclidean distance")])
+def test_a_model_that_is_not_compared_by_cosine_is_named(similarity, words):
+    (_, sentence) = protocol({"max_length": 64, "similarity": similarity}, [0], chunked=False)
+    assert words in sentence
+    assert "every neighbour, leaves their norms out" in sentence
