@@ -14,6 +14,21 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+_SAVER = """
+import sys
+if any("default_worker" in word for word in sys.argv):
+    import threading, time
+
+    def save():
+        import coverage
+        while True:
+            time.sleep(1)
+            if (own := coverage.Coverage.current()) is not None:
+                own.save()
+
+    threading.Thread(target=save, daemon=True).start()
+"""
+"""Run at the start of Python: a worker of Ray's that is killed when Ray ends leaves what it counted a second before."""
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "coverage.json"
 
@@ -21,6 +36,8 @@ RESULT = ROOT / "benchmarks" / "results" / "coverage.json"
 def measured(folder: Path, arguments: list[str]) -> dict[str, Any]:
     """Run the tests, their processes and Ray's workers under coverage.py; its report by file."""
     environment = os.environ | {"COVERAGE_FILE": str(folder / "data"), "TEMPSCALE_COVERAGE": "1"}
+    (folder / "sitecustomize.py").write_text(_SAVER, "utf-8")
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     environment["NUMBA_CACHE_DIR"] = str(folder / "numba")  # With what is compiled already, nothing would run the compiler.
 
     def coverage(*how: str) -> int:

@@ -121,7 +121,7 @@ def _theorems(row: dict[str, Any], mine: dict[str, pl.DataFrame], edges: Sequenc
         names = [interval_name(int(edge), edges) for edge in over]
         where = "at every length" if len(names) == len(spectrum) else f"at {', '.join(names)} tokens"
         found.append(
-            f"σ_a exceeds Theorem 3's curve in {share(row['over'])} of all heads, layers and texts, {where}: logits with "
-            "σ_s ≥ 1 do so, even Gaussian ones"
+            f"σ_a exceeds Theorem 3's curve in {share(row['over'])} of all heads, layers and texts, {where}: so do even "
+            "Gaussian logits, from a σ_s of about 0.7 on for 8 to 32 tokens, 0.9 for 128 and 1.05 for 512"
         )
     return found
