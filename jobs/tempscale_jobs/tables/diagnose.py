@@ -37,7 +37,12 @@ _HEAD = (
     Column("sigma_a", _FLOAT, "", "‖(I − (1/n)11ᵀ)A‖₂ (S1 §2)"),
     Column("sigma_s", _FLOAT, "", "standard deviation of the logits"),
     Column("tau_s", _FLOAT, "", "1/σ_s (S1 4)"),
-    Column("sigma_a_bound", _FLOAT, "", "Theorem 3's, from σ_s and n; Gaussian logits with σ_s ≥ 1 exceed it"),
+    Column(
+        "sigma_a_bound",
+        _FLOAT,
+        "",
+        "Theorem 3's, from σ_s and n; an approximation, which Gaussian logits exceed from a σ_s on that grows with n",
+    ),
     Column("lambda", _FLOAT, "", "λ_h = ‖W^o_hW^v_h‖²·‖PA_h‖²_F/(n−1) (S2 13)"),
     Column(
         "thm2_ratio",

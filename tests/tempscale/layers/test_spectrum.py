@@ -9,7 +9,7 @@ import torch
 
 from tempscale import Encoder, TemperatureError, attach, detach, fit_by_length
 from tempscale.choosing.by_length import mean_sigma_a
-from tempscale.layers.spectrum import sigma_a, sigma_a_by_squaring
+from tempscale.layers.spectrum import sigma_a, sigma_a_bound, sigma_a_by_squaring
 from tempscale.temperature.schedule import Temperature
 
 
@@ -28,6 +28,24 @@ def attentions(minilm):
         return torch.cat(found)
 
     return attentions
+
+
+@pytest.mark.parametrize(
+    ("tokens", "below", "above"),
+    [(8, 0.6, 0.8), (16, 0.6, 0.8), (32, 0.6, 0.8), (128, 0.8, 1.0), (512, 1.0, 1.2), (1024, 1.1, 1.3)],
+)
+def test_gaussian_logits_exceed_theorem_3_from_a_spread_on_that_depends_on_the_length(tokens, below, above):
+    """The bound is stated for Gaussian logits: each side of where it ends to hold, as the docs say it."""
+    random = np.random.default_rng(tokens)
+
+    def measured(spread):
+        logits = spread * random.standard_normal((max(2, 2048 // tokens), tokens, tokens))
+        rows = np.exp(logits - logits.max(-1, keepdims=True))
+        return np.mean([oracles.sigma_a(one) for one in rows / rows.sum(-1, keepdims=True)])
+
+    bounds = [float(sigma_a_bound(torch.tensor(spread, dtype=torch.float64), tokens)) for spread in (below, above)]
+    assert measured(below) < bounds[0]
+    assert measured(above) > bounds[1]
 
 
 @pytest.mark.parametrize("tau", [1.0, 0.5, 0.2])
