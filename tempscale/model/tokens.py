@@ -28,6 +28,8 @@ class Tokens:
     """The text of each sequence, ascending; None if every sequence is a text."""
     failed: dict[int, str] = field(default_factory=dict)
     """With `isolate`, texts that the tokenizer failed on, and why; their placeholder sequences must not be run."""
+    whole: list[int] | None = field(default=None, compare=False)
+    """Tokens of each text before it was cut, special tokens included; None where the tokens came without it."""
 
     @property
     def lengths(self) -> list[int]:
@@ -184,7 +186,12 @@ class Tokenizer:
         texts = [text.lower() for text in texts] if self._lower else list(texts)
         encoded = self._tokenizer(texts, truncation=True, max_length=limit, verbose=False)
         if cut:
-            return Tokens(encoded["input_ids"], [bool(encoding.overflowing) for encoding in encoded.encodings])
+            special = self._tokenizer.num_special_tokens_to_add()
+            whole = [
+                len(encoding.ids) + sum(len(more.ids) - special for more in encoding.overflowing)
+                for encoding in encoded.encodings
+            ]
+            return Tokens(encoded["input_ids"], [bool(one.overflowing) for one in encoded.encodings], None, {}, whole)
         chunks = [[encoding.ids, *(more.ids for more in encoding.overflowing)] for encoding in encoded.encodings]
         return Tokens.of_chunks(chunks, [False] * len(texts))
 

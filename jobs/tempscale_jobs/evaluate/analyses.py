@@ -103,10 +103,14 @@ def shortest_and_longest(
 
 
 def _ranks(relevant: pl.DataFrame) -> pl.DataFrame:
-    """The rank of each relevant document; one that was not found gets the rank after the last one found."""
+    """The rank of each relevant document, and its length before it was cut, because windows differ between models.
+
+    A document that is not among those to be reranked gets the rank after the last one.
+    """
     lost = pl.col("rank").is_null()
     value = pl.when(lost).then(pl.col("found") + 1).otherwise(pl.col("rank")).cast(pl.Float64)
-    return relevant.select("document", "query", "tokens", value.alias("value"), lost.alias("lost"))
+    whole = pl.col("tokens_whole").alias("tokens")
+    return relevant.select("document", "query", whole, value.alias("value"), lost.alias("lost"))
 
 
 def _ends(figure: str, values: pl.DataFrame, keys: list[str]) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ from tempscale.model.tokens import Tokens
 from tempscale.temperature.schedule import Temperature
 
 _MOST_TOKENS_KEPT = 50_000_000
+_AT_ONCE = 65_536
+"""Documents that a query is compared with at a time."""
 
 
 class Texts(NamedTuple):
@@ -29,8 +32,12 @@ class Texts(NamedTuple):
     """The data set's ids, or the texts' places where it has none."""
     lengths: list[int]
     """Tokens of each text as the model saw it, prompt included."""
+    whole: list[int]
+    """The same before the text was cut."""
     truncated: int
     """Number of texts that were cut at the window."""
+    vectors: Path | None
+    """The file of their embeddings, in the same order, where `begin` named a folder."""
 
 
 class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typed here
@@ -54,14 +61,18 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
         )  # fmt: skip
         self.seen: list[Texts] = []
         """The calls since the last `begin`, in order."""
-        self._tokens: dict[bytes, tuple[np.ndarray, bool]] = {}
+        self._tokens: dict[bytes, tuple[np.ndarray, int]] = {}
         self._kept: dict[tuple[str, str, bytes], np.ndarray] | None = None
         self._size = 0
         self._temperature = encoder.temperature
+        self._folder: Path | None = None
 
-    def begin(self, temperature: Temperature, keep: bool) -> None:
-        """Use this temperature from now on; `keep` keeps embeddings for temperatures that differ in one role only."""
-        self.seen, self._temperature = [], temperature
+    def begin(self, temperature: Temperature, keep: bool, folder: Path | None = None) -> None:
+        """Use this temperature from now on.
+
+        `keep` keeps embeddings for temperatures that differ in one role only; `folder` gets each call's embeddings.
+        """
+        self.seen, self._temperature, self._folder = [], temperature, folder
         self._kept = (self._kept if self._kept is not None else {}) if keep else None
 
     def encode(
@@ -84,10 +95,15 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
         role = "query" if prompt_type == PromptType.query else "document"
         keys = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
         tokens = self._tokenised(texts, keys)
-        cut = sum(truncated for _, truncated in tokens)
-        self.seen.append(Texts(role, hf_split, hf_subset, ids, [len(own) for own, _ in tokens], cut))
+        lengths, whole = [len(own) for own, _ in tokens], [n for _, n in tokens]
         temperature = dict(self._temperature.roles).get(role, self._temperature)
-        return self._embedded([own for own, _ in tokens], keys, role, temperature)
+        found = self._embedded([own for own, _ in tokens], keys, role, temperature)
+        file = None if self._folder is None else self._folder / f"{len(self.seen)}.npy"
+        if file is not None:
+            np.save(file, found)
+        cut = sum(n > length for n, length in zip(whole, lengths, strict=True))
+        self.seen.append(Texts(role, hf_split, hf_subset, ids, lengths, whole, cut, file))
+        return found
 
     def _prompt(self, task_metadata: Any, prompt_type: PromptType | None) -> str:
         """The prompt that mteb's own wrapper of sentence-transformers puts before texts, or the encoder's."""
@@ -98,14 +114,51 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
             return self._settings.prompts[name]
         return self._settings.default_prompt if prompt_type is None else self._settings.prompt("model", prompt_type.value)
 
-    def _tokenised(self, texts: list[str], keys: list[bytes]) -> list[tuple[np.ndarray, bool]]:
-        """Tokens of each text and whether it was cut; texts that were seen before are not tokenised again."""
+    def ranks(
+        self, own: list[Texts], absent: dict[str, list[str]], without_itself: bool = False
+    ) -> dict[tuple[str, str], int]:
+        """The rank over the whole corpus of relevant documents that are not among the first ones, which mteb keeps.
+
+        `own` are the texts of one split and subset, and `absent` names documents by query. The order is trec_eval's: by
+        score, ties by id, both descending. A document with the query's own id is left out if `without_itself`.
+        """
+        files = {id(texts): np.load(texts.vectors, mmap_mode="r") for texts in own if texts.vectors is not None}
+        asking = [texts for texts in own if texts.role == "query"]
+        queries = {key: row for texts in asking for key, row in zip(texts.ids, files[id(texts)], strict=True)}
+        documents = [texts for texts in own if texts.role == "document"]
+        places = {key: (t, k) for t, texts in enumerate(documents) for k, key in enumerate(texts.ids)}
+        vectors = [files[id(texts)] for texts in documents]
+        names = [np.array(texts.ids, dtype=object) for texts in documents]
+        found: dict[tuple[str, str], int] = {}
+        for query, wanted in absent.items():
+            one = np.asarray(queries[query])[None]
+            scores = [self._scores(one, own_vectors) for own_vectors in vectors]
+            for document in wanted:
+                if document not in places:
+                    continue
+                call, row = places[document]
+                score, rank = scores[call][row], 1
+                for own_scores, ids in zip(scores, names, strict=True):
+                    before = (own_scores > score) | ((own_scores == score) & (ids > document))
+                    rank += int((before & (ids != query)).sum() if without_itself else before.sum())
+                found[query, document] = rank
+        return found
+
+    def _scores(self, query: np.ndarray, documents: np.ndarray) -> np.ndarray:
+        """The similarity of one query (1, d) with documents (documents, d), a block of them at a time."""
+        blocks = range(0, len(documents), _AT_ONCE)
+        found = [np.asarray(self.similarity(query, np.array(documents[k : k + _AT_ONCE])))[0] for k in blocks]
+        return np.concatenate(found)
+
+    def _tokenised(self, texts: list[str], keys: list[bytes]) -> list[tuple[np.ndarray, int]]:
+        """Tokens of each text and how many it had before it was cut; texts that were seen before are not tokenised again."""
         new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._tokens}
         made = {}
         if new:
             tokens = self.model.tokenizer(list(new.values()), prompt="")  # Each text has its prompt already.
-            rows = zip(new, tokens.ids, tokens.truncated, strict=True)
-            made = {key: (np.array(ids, dtype=np.int32), cut) for key, ids, cut in rows}
+            assert tokens.whole is not None
+            rows = zip(new, tokens.ids, tokens.whole, strict=True)
+            made = {key: (np.array(ids, dtype=np.int32), whole) for key, ids, whole in rows}
         found = [made[key] if key in made else self._tokens[key] for key in keys]
         self._size += sum(len(ids) for ids, _ in made.values())
         if self._size <= _MOST_TOKENS_KEPT:

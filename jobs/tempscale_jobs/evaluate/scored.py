@@ -39,17 +39,16 @@ def score(task: Any, model: MtebModel, temperature: Temperature, keep: bool) -> 
     """Score a loaded task with `mteb.evaluate`; `keep` keeps embeddings for temperatures that differ in one role only."""
     record = _Record(task)
     _reseed(task)
-    model.begin(temperature, keep)
     with tempfile.TemporaryDirectory() as folder:
+        model.begin(temperature, keep, Path(folder) if isinstance(task, AbsTaskRetrieval) else None)
         found = mteb.evaluate(
             model, task, cache=None, co2_tracker=False, show_progress_bar=False, prediction_folder=folder,
             encode_kwargs={"batch_size": 512},
         )  # fmt: skip
         predictions = Path(folder) / task.prediction_file_name
         predicted = json.loads(predictions.read_text("utf-8")) if predictions.is_file() else {}
-    result = found.task_results[0]
-    own = json.loads(result.model_dump_json())
-    rows = [_items(task, split, subset, model.seen, record, predicted) for split, subset in _parts(own)]
+        own = json.loads(found.task_results[0].model_dump_json())
+        rows = [_items(task, split, subset, model, record, predicted) for split, subset in _parts(own)]
     return Scored(own, [item for items, _ in rows for item in items], [row for _, relevant in rows for row in relevant])
 
 
@@ -107,13 +106,16 @@ def _entropy(classifier: Any, embeddings: Any) -> np.ndarray:
 
 
 def _items(
-    task: Any, split: str, subset: str, seen: list[Texts], record: _Record, predicted: dict[str, Any]
+    task: Any, split: str, subset: str, model: MtebModel, record: _Record, predicted: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of items and of relevant documents of one split and subset; none for task types without known items."""
     here = {"task": task.metadata.name, "split": split, "subset": subset}
-    own = [texts for texts in seen if (texts.split, texts.subset) == (split, subset)]
+    own = [texts for texts in model.seen if (texts.split, texts.subset) == (split, subset)]
     if isinstance(task, AbsTaskRetrieval):
-        return _queries(here, own, task.metadata.main_score, *record.queries[split, subset])
+        items, relevant = _queries(here, own, task.metadata.main_score, *record.queries[split, subset])
+        if not _reranks(task, split, subset):
+            _rank_the_rest(model, own, relevant, task.ignore_identical_ids)
+        return items, relevant
     if isinstance(task, AbsTaskClassification) and record.experiments and not task.is_cross_validation:
         mine, record.labels = record.labels[: record.experiments], record.labels[record.experiments :]
         return _texts(here, own[-1], _dataset(task, split, subset), mine, task.metadata.main_score), []
@@ -129,6 +131,7 @@ def _queries(
         role: {key: n for texts in own if texts.role == role for key, n in zip(texts.ids, texts.lengths, strict=True)}
         for role in ("query", "document")
     }
+    whole = {key: n for texts in own if texts.role == "document" for key, n in zip(texts.ids, texts.whole, strict=True)}
     name = next((trec + metric.removeprefix(own) for own, trec in _RANKED.items() if metric.startswith(own)), "")
     items, relevant = [], []
     for query in sorted(scores):
@@ -141,8 +144,26 @@ def _queries(
         for document, relevance in sorted(qrels[query].items()):
             if relevance > 0:
                 facts_of_pair = {"query": query, "document": document, "tokens": lengths["document"].get(document)}
+                facts_of_pair |= {"tokens_whole": whole.get(document)}
                 relevant.append(here | facts_of_pair | {"rank": place.get(document), "found": len(ranked)})
     return items, relevant
+
+
+def _reranks(task: Any, split: str, subset: str) -> bool:
+    """Whether a query's documents are a list that the data set gives, and not the corpus."""
+    return bool(_dataset(task, split, subset).get("top_ranked"))
+
+
+def _rank_the_rest(model: MtebModel, own: list[Texts], relevant: list[dict[str, Any]], without_itself: bool) -> None:
+    """Fill in the ranks beyond the first documents of each query, of which mteb keeps a thousand."""
+    absent: dict[str, list[str]] = {}
+    for row in relevant:
+        if row["rank"] is None:
+            absent.setdefault(row["query"], []).append(row["document"])
+    ranks = model.ranks(own, absent, without_itself) if absent else {}
+    for row in relevant:
+        if row["rank"] is None:
+            row["rank"] = ranks.get((row["query"], row["document"]))
 
 
 def _texts(

@@ -36,8 +36,9 @@ _RELEVANT = (
     Column("query", _TEXT, "", "the query's id"),
     Column("document", _TEXT, "", "id of a document that is relevant to it"),
     Column("tokens", _INT, "tokens", "of the document, as the model saw it"),
-    Column("rank", _INT, "", "its place among the documents found, from 1; null if it is not among them"),
-    Column("found", _INT, "", "documents found for the query"),
+    Column("tokens_whole", _INT, "tokens", "the same before it was cut at the window"),
+    Column("rank", _INT, "", "its place in the whole corpus, from 1; null if it is not among those to be reranked"),
+    Column("found", _INT, "", "documents that mteb kept for the query, 1,000 at most"),
 )
 ITEM_PART = Table("items", "the items of a cell; below cells/", _ITEM)
 RELEVANT_PART = Table("relevant", "the relevant documents of a cell; below cells/", _RELEVANT)
@@ -114,13 +115,18 @@ ENDS = Table(
         *KEY,
         *_WHERE,
         Column("figure", _TEXT, "", "`ndcg_at_100` of queries, or `rank` of relevant documents"),
-        Column("end", _TEXT, "", "`shortest` or `longest` fifth, by tokens as the model saw them, then by id"),
+        Column("end", _TEXT, "", "`shortest` or `longest` fifth, by tokens (of documents before they are cut), then by id"),
         Column("items", _INT, "", "queries, or pairs of a query and a relevant document"),
         Column("tokens_mean", _FLOAT, "tokens", "their mean length"),
-        Column("value", _FLOAT, "", "the mean; a document that was not found counts as one place behind the last found"),
+        Column(
+            "value",
+            _FLOAT,
+            "",
+            "the mean, of ranks over the whole corpus; one that is not to be reranked counts as behind the last",
+        ),
         Column("value_se", _FLOAT, "", "its standard error over queries, or clustered on documents"),
         *_CHANGE,
-        Column("not_found", _INT, "", "relevant documents that were not found; null for queries"),
+        Column("not_found", _INT, "", "relevant documents that have no rank; null for queries"),
     ),
 )
 ROLES = Table(

@@ -41,7 +41,7 @@ def token_ids(small_model):
     from transformers import AutoTokenizer
 
     own = AutoTokenizer.from_pretrained(small_model)
-    return lambda text: own(text.strip(), truncation=True, max_length=LONGEST)["input_ids"]
+    return lambda text, cut=True: own(text.strip(), truncation=cut, max_length=LONGEST, verbose=False)["input_ids"]
 
 
 @pytest.fixture(scope="session")

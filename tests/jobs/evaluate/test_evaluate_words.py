@@ -28,10 +28,10 @@ EDGES = [0, 24, 48]
 def ranked(ranks):
     """Relevant documents of ascending length, each of one query: rank and how many were found."""
     rows = [
-        {"query": f"q{k}", "document": f"d{k:02}", "tokens": 10 + k, "rank": rank, "found": found}
+        {"query": f"q{k}", "document": f"d{k:02}", "tokens": 10, "tokens_whole": 10 + k, "rank": rank, "found": found}
         for k, (rank, found) in enumerate(ranks)
     ]
-    return pl.DataFrame(rows, schema_overrides={"rank": pl.Int32, "found": pl.Int32, "tokens": pl.Int32})
+    return pl.DataFrame(rows, schema_overrides=dict.fromkeys(("rank", "found", "tokens", "tokens_whole"), pl.Int32))
 
 
 def test_a_document_that_was_not_found_stands_one_behind_the_last():
@@ -53,8 +53,8 @@ def test_a_fifth_of_fewer_than_five_is_not_told(documents, each):
     assert [row["items"] for row in rows] == ([] if each is None else [each, each])
 
 
-def test_documents_that_are_all_cut_at_the_window_have_no_longest_fifth():
-    alike = ranked([(1, 9)] * 30).with_columns(pl.lit(512, pl.Int32).alias("tokens"))
+def test_documents_of_one_length_have_no_longest_fifth():
+    alike = ranked([(1, 9)] * 30).with_columns(pl.lit(512, pl.Int32).alias("tokens_whole"))
     assert analyses.shortest_and_longest(pl.DataFrame({"ndcg_at_100": []}), None, alike, None) == []
 
 
@@ -157,7 +157,7 @@ def test_texts_whose_ids_come_again_are_called_by_their_places():
 
     for ids, expected in ((["a", "b", "c"], ["a", "b", "c"]), (["a", "b", "a"], ["0", "1", "2"])):
         data = Dataset.from_list([{"id": own} for own in ids])
-        own = Texts("document", "test", "default", ids, [5, 6, 7], 0)
+        own = Texts("document", "test", "default", ids, [5, 6, 7], [5, 6, 7], 0, None)
         items = scored._texts({}, own, data, [(np.array([True, False, True]), np.zeros(3))], "accuracy")
         assert [row["item"] for row in items] == expected
         assert [(row["tokens"], row["value"]) for row in items] == [(5, 1), (6, 0), (7, 1)]

@@ -1,0 +1,88 @@
+"""Ranks of relevant documents over the whole corpus, beyond the thousand that mteb keeps (S1 Table 3)."""
+
+import numpy as np
+import pytest
+from whole_run import as_lines, documented
+
+from tempscale import Encoder
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.evaluate import OwnTask
+from tempscale_jobs.config.strict import checked
+
+pytest.importorskip("mteb")
+
+from tempscale_jobs.evaluate.analyses import shortest_and_longest
+from tempscale_jobs.evaluate.mteb_model import MtebModel
+from tempscale_jobs.evaluate.own_tasks import build
+from tempscale_jobs.evaluate.scored import score
+
+DOCUMENTS, QUERIES, WINDOW = 1200, 30, 16
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    """Short pieces of docstrings; every seventh is longer than the window."""
+    words = " ".join(row["text"] for row in documented("pyarrow")).split()
+    pieces = [" ".join(words[9 * k : 9 * k + (60 if k % 7 == 0 else 6)]) for k in range(DOCUMENTS)]
+    return {f"d{k}": piece for k, piece in enumerate(pieces)}
+
+
+@pytest.fixture(scope="module")
+def queries(corpus):
+    return {f"q{k}": corpus[f"d{7 * k + 3}"] for k in range(QUERIES)}
+
+
+RELEVANT = {f"q{k}": [f"d{(101 * k + 7) % DOCUMENTS}", f"d{7 * ((13 * k) % 150)}"] for k in range(QUERIES)}
+"""Documents at random, so that they stand anywhere in a ranking."""
+
+
+@pytest.fixture(scope="module")
+def cell(corpus, queries, small_model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "corpus.jsonl").write_text(as_lines({"id": i, "text": text} for i, text in corpus.items()))
+    (folder / "queries.jsonl").write_text(as_lines({"id": i, "text": text} for i, text in queries.items()))
+    rows = [f"{query}\t{document}\t1\n" for query, documents in RELEVANT.items() for document in documents]
+    (folder / "qrels.tsv").write_text("query_id\tdoc_id\trel\n" + "".join(rows))
+    own = {"name": "random", "type": "retrieval", "qrels": str(folder / "qrels.tsv")}
+    own |= {name: str(folder / f"{name}.jsonl") for name in ("corpus", "queries")}
+    model = MtebModel(Encoder.load(small_model, device="cpu", max_length=WINDOW), "tiny", "rev")
+    return score(build(checked(OwnTask, own), 0), model, Temperature(1.0), keep=False)
+
+
+def test_every_rank_is_that_of_all_cosines(cell, corpus, queries, small_model):
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(small_model, device="cpu")
+    model.max_seq_length = WINDOW
+    unit = [model.encode(list(texts.values()), normalize_embeddings=True) for texts in (queries, corpus)]
+    cosine = unit[0].astype(np.float64) @ unit[1].T.astype(np.float64)
+    place = {document: k for k, document in enumerate(corpus)}
+    assert len(cell.relevant) == 2 * QUERIES
+    beyond = 0
+    for row in cell.relevant:
+        own = cosine[list(queries).index(row["query"])]
+        value = own[place[row["document"]]]
+        # Equal pieces tie, and rounding may exchange two that nearly do.
+        assert (own > value + 1e-6).sum() < row["rank"] <= (own > value - 1e-6).sum()
+        beyond += row["rank"] > 1000
+    assert beyond > 3
+
+
+def test_the_longest_are_those_before_they_are_cut(cell, corpus, small_model):
+    import polars as pl
+
+    lengths = dict(
+        zip(corpus, Encoder.load(small_model, device="cpu").tokenizer(list(corpus.values())).lengths, strict=True)
+    )
+    assert {row["document"]: row["tokens_whole"] for row in cell.relevant} == {
+        row["document"]: lengths[row["document"]] for row in cell.relevant
+    }
+    assert {row["tokens"] for row in cell.relevant} <= set(range(WINDOW + 1))
+    table = pl.DataFrame(cell.relevant)
+    ends = {row["end"]: row for row in shortest_and_longest(pl.DataFrame(), None, table, None)}
+    assert ends["longest"]["tokens_mean"] > 3 * WINDOW
+    longest = sorted({(lengths[row["document"]], row["document"]) for row in cell.relevant})[-12:]
+    names = [name for _, name in longest]
+    chosen = [row["rank"] for row in cell.relevant if row["document"] in names]
+    assert ends["longest"]["value"] == pytest.approx(np.mean(chosen))
+    assert ends["longest"]["not_found"] == 0
