@@ -283,6 +283,7 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(finished, corpus
     before = (finished / "run.json").stat().st_mtime_ns
     settings = {"probe_sample": PROBE_TEXTS, "socm_sample": SOCM_TEXTS, "intervals": EDGES}
     data = {"out": str(finished), "corpus": {"source": corpus_source, "sample": TEXTS}, "analysis": settings}
+    data |= {"embedding": {"max_length": "limit"}}
     assert audited(data).complete
     assert (finished / "run.json").stat().st_mtime_ns == before
     with pytest.raises(UsageError, match=r"holds a different run: seed was 0, now 5\. Choose another --out"):
