@@ -19,8 +19,8 @@ def measure() -> list[dict[str, Any]]:
     corpus, folder = texts(), default_model()
     peer = SentenceTransformer(folder, device="cpu")
     peer.max_seq_length = 512
-    encoder = Encoder.load(folder, device="cpu")
-    warm = Encoder.load(folder, device="cpu", temperature=0.8)
+    encoder = Encoder.load(folder, max_length="limit", device="cpu")
+    warm = Encoder.load(folder, max_length="limit", device="cpu", temperature=0.8)
     lengths = encoder.tokenizer(corpus).lengths
     tokens = sum(lengths)
     with torch.inference_mode():

@@ -46,7 +46,7 @@ def measure(device: str = "cuda", count: int = TEXTS) -> list[dict[str, Any]]:
         "history",
     ]
     corpus = [" ".join(generator.choices(words, k=max(3, int(generator.lognormvariate(4, 0.8))))) for _ in range(count)]
-    lengths = Encoder.load(folder, device="cpu").tokenizer(corpus).lengths
+    lengths = Encoder.load(folder, max_length="limit", device="cpu").tokenizer(corpus).lengths
     rates = {name: dense(device, name) for name in ("float32", "bfloat16")}
     ways: list[tuple[str, str, Any]] = []
     for dtype in ("float32", "bfloat16"):
@@ -59,12 +59,12 @@ def measure(device: str = "cuda", count: int = TEXTS) -> list[dict[str, Any]]:
             ways.append((f"sentence-transformers, {dtype}, batches of {batch}", dtype, encode))
     for dtype in ("float32", "bfloat16"):
         for budget in BUDGETS:
-            encoder = Encoder.load(folder, device=device, precision=dtype, token_budget=budget)  # type: ignore[arg-type]
+            encoder = Encoder.load(folder, max_length="limit", device=device, precision=dtype, token_budget=budget)  # type: ignore[arg-type]
             for moments in (False, True):
                 encode = lambda encoder=encoder, moments=moments: encoder.encode(corpus, moments=moments)  # noqa: E731
                 what = f"tempscale, {dtype}, {budget:,} tokens at once" + ", token moments" * moments
                 ways.append((what, dtype, encode))
-    model = Encoder.load(folder, device="cpu").model
+    model = Encoder.load(folder, max_length="limit", device="cpu").model
     seconds = [seconds_of(device, 2, encode) for _, _, encode in ways]
     return [
         {"what": what, "rate": sum(lengths) / s, "unit": "tokens/s", "ratio": seconds[0] / s, "dense_rate": rates[dtype]}

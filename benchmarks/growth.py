@@ -43,7 +43,7 @@ def measure(
     from benchmarks.socm import threads_used
     from tempscale import Encoder
 
-    encoder = Encoder.load(device="cpu")
+    encoder = Encoder.load(max_length="limit", device="cpu")
     with threadpool_limits(1), threads_used(1), torch.inference_mode():
         return [
             *_cosine(cosine_texts),

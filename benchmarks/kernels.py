@@ -85,7 +85,7 @@ def _long_texts() -> list[Tensor]:
     from tempscale import Encoder
     from tempscale.model.checkpoint import default_model
 
-    encoder = Encoder.load(default_model(), device="cpu")
+    encoder = Encoder.load(default_model(), max_length="limit", device="cpu")
     ids = [ids for ids in encoder.tokenizer(texts()).ids if len(ids) == 512][:12]
     return [encoder.model(input_ids=torch.tensor([own])).last_hidden_state[0] for own in ids]
 

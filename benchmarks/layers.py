@@ -85,7 +85,7 @@ def _main(way: str) -> None:
     from tempscale_jobs.diagnose.looks import Glance
 
     torch.set_num_threads(1)
-    encoder = Encoder.load(device="cpu")
+    encoder = Encoder.load(max_length="limit", device="cpu")
     if way == "plain":
         encoder.model.set_attn_implementation("eager")
     texts, glance = _texts(), Glance()

@@ -30,7 +30,8 @@ def measure() -> list[dict[str, Any]]:
     (corpus, source), folder = paragraphs(), default_model()
     peer = SentenceTransformer(folder, device="cpu")
     peer.max_seq_length = 512
-    exact, half = (Encoder.load(folder, device="cpu", precision=name) for name in ("float32", "bfloat16"))
+    exact = Encoder.load(folder, max_length="limit", device="cpu")
+    half = Encoder.load(folder, max_length="limit", device="cpu", precision="bfloat16")
     lengths = exact.tokenizer(corpus).lengths
     before = torch.get_num_threads()
     torch.set_num_threads(THREADS)
@@ -88,7 +89,7 @@ def _on_ray(corpus: list[str], source: str, tokens: int) -> list[dict[str, Any]]
 
     torch.set_num_threads(1)
     seconds, shards, model = embedding_step([corpus, corpus], 1)
-    encoder = Encoder.load(model, device="cpu")
+    encoder = Encoder.load(model, max_length="limit", device="cpu")
 
     def loop() -> None:
         for shard in shards:

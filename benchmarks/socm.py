@@ -175,7 +175,7 @@ def _embedded(chosen: list[str]) -> list[Tensor]:
     from tempscale import Encoder
     from tempscale.model.checkpoint import default_model
 
-    encoder = Encoder.load(default_model(), device="cpu")
+    encoder = Encoder.load(default_model(), max_length="limit", device="cpu")
     with torch.inference_mode():
         return [encoder.model(input_ids=torch.tensor([ids])).last_hidden_state[0] for ids in encoder.tokenizer(chosen).ids]
 

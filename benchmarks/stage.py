@@ -66,7 +66,7 @@ def _socm() -> dict[str, Any]:
     from tempscale_jobs.embedding.factors import CHUNK
 
     chosen, source = sentences()
-    encoder = Encoder.load(device="cpu")
+    encoder = Encoder.load(max_length="limit", device="cpu")
 
     def prepare(run: Run) -> None:
         _write_texts(run, len(chosen))

@@ -39,7 +39,7 @@ def _embedding(count: int, counts: Sequence[int]) -> list[dict[str, Any]]:
     from tempscale import Encoder
 
     corpus, source = paragraphs(count)
-    encoder = Encoder.load(device="cpu")
+    encoder = Encoder.load(max_length="limit", device="cpu")
     lengths = encoder.tokenizer(corpus).lengths
     needed = operations(encoder.model.config, lengths)
     shard_texts = max(1, len(corpus) // (SHARDS_A_WORKER * max(counts)))
