@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measuring import fastest
+from tempscale.collapse.gpu import tf32_products
 
 DIM, TOKENS, TEXTS, TILE = 768, 35, 1000, 65_536
 CHECKED = 2000
@@ -46,12 +47,8 @@ def dense(device: str, precision: str) -> float:
     """Operations a second of a large square product in a precision."""
     size = 8192 if device.startswith("cuda") else 1024
     a, b = (torch.randn(size, size, device=device).to(DTYPES[precision]) for _ in range(2))
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    try:
+    with tf32_products(precision == "tf32"):
         return 2 * size**3 / seconds_of(device, 5, lambda: a @ b)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _tokens(texts: int) -> list[Tensor]:

@@ -5,7 +5,10 @@ Neighbours are exact, ties included: a cosine and a label are packed into one in
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,12 +67,25 @@ def _product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
         return left.float() @ right.float() if precision == "bfloat16" else left @ right
     if precision == "bfloat16":
         return torch.mm(left, right, out_dtype=torch.float32)
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    try:
+    with tf32_products(precision == "tf32"):
         return left @ right
+
+
+@contextmanager
+def tf32_products(wanted: bool) -> Iterator[None]:
+    """Let float32 products on a GPU be computed in TF32, or not; what was set before is restored.
+
+    torch has an old and a new setting for it, and reading the old one raises where anything has set the new one.
+    """
+    matmul: Any = torch.backends.cuda.matmul
+    new = hasattr(matmul, "fp32_precision")
+    name, value = ("fp32_precision", "tf32" if wanted else "ieee") if new else ("allow_tf32", wanted)
+    before = getattr(matmul, name)
+    setattr(matmul, name, value)
+    try:
+        yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        setattr(matmul, name, before)
 
 
 def _segments(interval: np.ndarray, most: int) -> list[tuple[int, int, int]]:

@@ -52,7 +52,7 @@ def run_batches(
     `failed`, any failing batch is halved until the failing sequence is alone, and its reason is added to `failed`; without
     it, the error is raised.
     """
-    waiting = list(batches)[::-1]
+    waiting, tried = list(batches)[::-1], set[int]()
     while waiting:
         batch = waiting.pop()
         if before is not None:
@@ -60,8 +60,11 @@ def run_batches(
         try:
             result = run(batch)
         except Exception as error:
-            memory = out_of_memory(error)
-            if lost_device(error) or (failed is None and (not memory or len(batch) == 1)):
+            memory, alone = out_of_memory(error), len(batch) == 1
+            again = alone and no_workspace(error) and batch[0] not in tried
+            # If not even one text runs after the cache was emptied, memory is not the reason, and neither is the text.
+            lost = lost_device(error) and (not no_workspace(error) or (alone and not again))
+            if lost or (failed is None and not again and (not memory or alone)):
                 raise
             reason = NO_MEMORY if memory else f"the model fails with {type(error).__name__}: {first_line(error)}"
         else:
@@ -70,6 +73,10 @@ def run_batches(
         # After the except block, because its traceback keeps the tensors of the failed pass alive.
         if memory and torch.cuda.is_available():
             torch.cuda.empty_cache()
+        if again:
+            tried.add(batch[0])
+            waiting.append(batch)
+            continue
         if len(batch) == 1:
             assert failed is not None
             failed[batch[0]] = reason
@@ -82,7 +89,7 @@ def run_batches(
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error means that no memory is left; some libraries say so only in the error's message."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or no_workspace(error):
         return True
     return isinstance(error, RuntimeError) and any(
         words in str(error)
@@ -90,6 +97,13 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
+def no_workspace(error: BaseException) -> bool:
+    """Whether cuBLAS could not begin: nearly always because torch's cache holds the memory that it needs for itself."""
+    return isinstance(error, RuntimeError) and "CUBLAS_STATUS_NOT_INITIALIZED" in str(error)
+
+
 def lost_device(error: BaseException) -> bool:
     """Whether an error means that this process can no longer use CUDA: a context does not survive a failed kernel."""
-    return isinstance(error, RuntimeError) and not out_of_memory(error) and "CUDA error" in str(error)
+    if not isinstance(error, RuntimeError) or "CUDA error" not in str(error):
+        return False
+    return no_workspace(error) or not out_of_memory(error)

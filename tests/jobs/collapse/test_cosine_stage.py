@@ -8,8 +8,8 @@ import oracles
 import pytest
 import torch
 
-from tempscale.collapse.aggregates import Block
-from tempscale.collapse.cosine import cosine_tile
+from tempscale.collapse.aggregates import Block, CosineCells
+from tempscale.collapse.cosine import cosine_tile, rounded
 from tempscale.collapse.grid import upper_triangle
 from tempscale.collapse.length import CosineSums
 from tempscale.second_order.moments import covariance_factor
@@ -130,14 +130,14 @@ def cells_and_sums():
 
 def test_tiles_that_hold_a_pair_twice_or_not_at_all_are_refused(cells_and_sums):
     cells, sums = cells_and_sums
-    cosine._check_closed_form(cells, sums)
+    cosine._check_closed_form(cells, sums, "float32", 5)
     fewer = cells.pairs.copy()
     fewer[0, 1] -= 1
     moved = cells.histogram.copy()
     moved[1, 1, 7] += 1
     for wrong in (cells.merged(cells), replace(cells, pairs=fewer), replace(cells, histogram=moved)):
         with pytest.raises(IncompleteRun, match="the tiles do not hold every pair once; start over with --fresh"):
-            cosine._check_closed_form(wrong, sums)
+            cosine._check_closed_form(wrong, sums, "float32", 5)
 
 
 @pytest.mark.parametrize("name", ["first", "second"])
@@ -149,7 +149,47 @@ def test_tile_sums_away_from_their_closed_form_are_refused(cells_and_sums, name,
     with pytest.raises(
         IncompleteRun, match="the tile sums of cosine differ from their closed form; start over with --fresh"
     ):
-        cosine._check_closed_form(replace(cells, **{name: total}), sums)
+        cosine._check_closed_form(replace(cells, **{name: total}), sums, "float32", 5)
+
+
+def cut_off(values):
+    """Float64 values as float32, rounded towards 0 as tensor cores do when they accumulate."""
+    found = values.astype(np.float32)
+    return np.where(np.abs(found.astype(np.float64)) > np.abs(values), np.nextafter(found, np.float32(0)), found)
+
+
+def on_tensor_cores(left, right, together):
+    """Products of rounded factors: `together` of them exactly, each group then added to a float32 that is cut off."""
+    total = np.zeros((len(left), len(right)), dtype=np.float32)
+    for start in range(0, left.shape[1], together):
+        part = left[:, start : start + together].astype(np.float64) @ right[:, start : start + together].T.astype(np.float64)
+        total = cut_off(total.astype(np.float64) + part)
+    return total
+
+
+@pytest.mark.parametrize("together", [4, 8, 16])
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+@pytest.mark.parametrize("mean", [0.1, 0.75])
+def test_tiles_of_tensor_cores_are_accepted_and_lost_and_doubled_ones_are_not(precision, mean, together):
+    rows = np.random.default_rng(3).normal(size=(96, 768)).astype(np.float32)
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[:, 0] += np.sqrt(mean / (1 - mean))
+    rows = rounded((rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), precision)
+    interval = np.zeros(96, dtype=np.int64)
+    sums = CosineSums.of(rows, interval, 1)
+    own = on_tensor_cores(rows, rows, together)[np.triu_indices(96, 1)].astype(np.float64)
+    cells = CosineCells.empty(1)
+    cells.pairs[0, 0], cells.histogram[0, 0, 0] = len(own), len(own)
+    cells.first[0, 0], cells.second[0, 0] = own.sum(), (own**2).sum()
+    assert own.mean() == pytest.approx(mean, abs=0.02)
+    cosine._check_closed_form(cells, sums, precision, 768)
+    if mean > 0.5 and together == 4:
+        with pytest.raises(IncompleteRun, match="differ from their closed form"):  # As they were before.
+            cosine._check_closed_form(cells, sums, "float32", 768)
+    half = {name: getattr(cells, name) * 0.5 for name in ("first", "second")}
+    for wrong in (cells.merged(cells), replace(cells, **half)):
+        with pytest.raises(IncompleteRun):
+            cosine._check_closed_form(wrong, sums, precision, 768)
 
 
 def test_blocks_that_are_there_are_not_gathered_again(tmp_path):

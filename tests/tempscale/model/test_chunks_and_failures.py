@@ -5,7 +5,7 @@ import oracles
 import pytest
 import torch
 
-from tempscale.model.batches import NO_MEMORY, run_batches
+from tempscale.model.batches import NO_MEMORY, lost_device, run_batches
 from tempscale.model.checkpoint import ModelError
 from tempscale.model.encoder import Encoder
 from tempscale.model.gathering import Pass, gather
@@ -197,6 +197,36 @@ def test_a_lost_device_is_no_fault_of_a_text(encoder, monkeypatch, isolate):
     failing(encoder, monkeypatch, rule)
     with pytest.raises(RuntimeError, match="device-side"):
         encoder.encode_tokens(encoder.tokenizer(TEXTS), isolate=isolate)
+
+
+CUBLAS = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_a_cublas_that_cannot_begin_is_want_of_memory_first(encoder, monkeypatch, isolate):
+    tokens, seen = encoder.tokenizer(TEXTS), []
+    expected = encoder.encode_tokens(tokens)
+
+    def rule(ids):
+        seen.append(ids)
+        if len(ids) > 1 or seen.count(ids) == 1:  # Not in a batch, and alone only once the cache was emptied.
+            raise RuntimeError(CUBLAS)
+
+    failing(encoder, monkeypatch, rule)
+    out = encoder.encode_tokens(tokens, isolate=isolate)
+    assert out.failed == {}
+    torch.testing.assert_close(out.embeddings, expected.embeddings, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_a_cublas_that_never_begins_is_a_lost_device_and_no_fault_of_a_text(encoder, monkeypatch, isolate):
+    def rule(ids):
+        raise RuntimeError(CUBLAS)
+
+    failing(encoder, monkeypatch, rule)
+    with pytest.raises(RuntimeError, match="CUBLAS_STATUS_NOT_INITIALIZED") as error:
+        encoder.encode_tokens(encoder.tokenizer(TEXTS), isolate=isolate)
+    assert lost_device(error.value)
 
 
 def test_an_error_is_raised_where_nothing_is_isolated(encoder, monkeypatch):
