@@ -9,6 +9,7 @@ import inspect
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -96,7 +97,11 @@ def state(given: Source, without: str | None = None) -> dict[str, Any]:
     if source.startswith("docstrings:"):
         return {package: _version(package) for package in _packages(source)}
     if _is_hub_dataset(source):
-        return {}
+        name, *_ = _hub_parts(given)
+        if not os.path.isdir(name):
+            return {"revision": _revision(name)}
+        found = sorted(file for file in Path(name).rglob("*") if file.is_file())
+        return {str(file): [file.stat().st_size, str(file.stat().st_mtime)] for file in found}
     if lakes.kind(source) is not None:
         return {"version": lakes.version(source)}
     fs, files = _expand(given, without)
@@ -202,17 +207,34 @@ def _outside(fs: Any, root: str, files: list[str], without: str | None) -> list[
     return [file for file in files if not real(file).startswith(inside)]
 
 
+def _hub_parts(given: Source) -> tuple[str, str | None, str]:
+    """Name, configuration and split of a hub data set."""
+    parts = given.source.removeprefix("hf:").split(":")
+    if not 1 <= len(parts) <= 3 or not parts[0]:
+        raise UsageError(f"{given.kind} '{given.source}' is not of the form hf:NAME[:CONFIG][:SPLIT]")
+    return parts[0], parts[1] if len(parts) == 3 else None, parts[-1] if len(parts) > 1 else "train"
+
+
+@cache
+def _revision(name: str) -> str:
+    """The commit that `main` of a hub data set is at, asked once, so that a session records the one that it reads."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return str(HfApi().dataset_info(name).sha)
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        raise UsageError(f"dataset 'hf:{name}' cannot be loaded: {reason(error, name)}") from None
+
+
 def _hub_dataset(given: Source, columns: Columns) -> Iterator[Record]:
     import datasets
 
+    folder, config, split = _hub_parts(given)
     name = given.source.removeprefix("hf:")
-    parts = name.split(":")
-    if not 1 <= len(parts) <= 3 or not parts[0]:
-        raise UsageError(f"{given.kind} 'hf:{name}' is not of the form hf:NAME[:CONFIG][:SPLIT]")
-    split = parts[-1] if len(parts) > 1 else "train"
-    config = parts[1] if len(parts) == 3 else None
+    revision = None if os.path.isdir(folder) else _revision(folder)
     try:
-        stream = datasets.load_dataset(parts[0], config, split=split, streaming=True)
+        stream = datasets.load_dataset(folder, config, split=split, streaming=True, revision=revision)
         for number, record in enumerate(stream):
             if number == 0:
                 check_columns(list(record), f"hf:{name}", columns)

@@ -57,14 +57,20 @@ class Hub(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         path = urllib.parse.unquote(urllib.parse.urlparse(self.path).path)
         own = f"/api/datasets/{DATASET}"
-        if path in (own, f"{own}/revision/main"):
+        revision = self.server.sha if self.server.sha in path else "main"
+        if path in (own, f"{own}/revision/{revision}"):
             self.say(
-                {"id": DATASET, "_id": "1", "sha": "0" * 40, "siblings": [], "private": False, "tags": [], "downloads": 0}
-            )
-        elif path.startswith(f"{own}/tree/main"):
-            self.say(self.entries(path.removeprefix(f"{own}/tree/main").strip("/")))
-        elif path.startswith(f"/datasets/{DATASET}/resolve/main/"):
-            data = self.server.files[path.removeprefix(f"/datasets/{DATASET}/resolve/main/")]
+                {"id": DATASET, "_id": "1", "sha": self.server.sha, "siblings": [{"rfilename": name} for name in
+                 self.server.files], "private": False, "tags": [], "downloads": 0}
+            )  # fmt: skip
+        elif path.startswith(f"{own}/tree/{revision}"):
+            self.say(self.entries(path.removeprefix(f"{own}/tree/{revision}").strip("/")))
+        elif path.startswith(f"/datasets/{DATASET}/resolve/{revision}/"):
+            data = self.server.files.get(path.removeprefix(f"/datasets/{DATASET}/resolve/{revision}/"))
+            if data is None:
+                self.answer(404, b"{}", X_Error_Code="EntryNotFound")
+                return
+            self.server.revisions.add(revision)
             first, last = 0, len(data) - 1
             if wanted := self.headers.get("Range"):
                 first, last = map(int, wanted.removeprefix("bytes=").split("-"))
@@ -81,6 +87,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 def hub(tmp_path):
     """The server, and a function that reads a source from it in a process that may use the network."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    server.sha, server.revisions = "0" * 40, set()
     for number, letters in enumerate(("abc", "de")):
         file = tmp_path / "part.parquet"
         pq.write_table(pa.table({"id": list(letters), "text": [f"the letter {letter}" for letter in letters]}), file)
@@ -131,3 +138,22 @@ def test_what_is_not_on_the_hub_is_a_sentence(hub):
         assert done.returncode != 0
         assert "UsageError" in done.stderr.splitlines()[-1]
         assert words in done.stderr.splitlines()[-1]
+
+
+def test_a_data_set_is_read_at_the_revision_that_is_recorded(hub):
+    server, read = hub
+    done = read(f"hf:{DATASET}")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [row[1:] for row in found["rows"]] == [[letter, f"the letter {letter}"] for letter in "abcde"]
+    assert found["state"] == {"revision": "0" * 40}
+    assert server.revisions == {"0" * 40}  # Not what main happens to be when each file is asked for.
+    server.sha = "1" * 40
+    assert json.loads(read(f"hf:{DATASET}").stdout)["state"] == {"revision": "1" * 40}
+
+
+def test_a_data_set_that_is_not_on_the_hub_is_a_sentence(hub):
+    _, read = hub
+    done = read("hf:team/none")
+    assert done.returncode != 0
+    assert "UsageError: dataset 'hf:team/none' cannot be loaded" in done.stderr.splitlines()[-1]
