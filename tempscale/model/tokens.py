@@ -169,6 +169,10 @@ class Tokenizer:
         special = set(self._tokenizer.all_special_ids)
         return {token: number for token, number in self._tokenizer.get_vocab().items() if number not in special}
 
+    def around(self) -> set[int]:
+        """Ids of the special tokens that stand around texts, such as [CLS] and [SEP]: all but that of an unknown word."""
+        return set(self._tokenizer.all_special_ids) - {self._tokenizer.unk_token_id}
+
     def words(self, ids: Sequence[int]) -> list[str]:
         """The text of each token, as the vocabulary writes it.
 

@@ -139,7 +139,7 @@ def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[
     worker.note_processor()
     names = work.column("text_id").to_pylist()
     tokens = worker.encoder.tokenizer(work.column("text").to_pylist(), isolate=True)
-    words = worker.encoder.model.get_input_embeddings().weight.detach()
+    words, around = worker.encoder.model.get_input_embeddings().weight.detach(), worker.encoder.tokenizer.around()
     glance, problems = Glance(), dict(tokens.failed)
     found: list[tuple[Any, dict[int, tuple[Rows, Rows]]]] = []
     for temperature in worker.temperatures:
@@ -159,7 +159,7 @@ def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[
     for temperature, (embeddings, looked) in zip(worker.temperatures, found, strict=True):
         own = {k: {"text_id": names[k], "tokens": len(tokens.ids[k])} for k in good}
         layers, heads = ([own[k] | row for k in good for row in looked[k][side]] for side in (0, 1))
-        columns = {"embedding": embeddings[good], "words": _mean_words(words, [tokens.ids[k] for k in good])}
+        columns = {"embedding": embeddings[good], "words": _mean_words(words, [tokens.ids[k] for k in good], around)}
         columns = {name: parts.fixed_lists(matrix) for name, matrix in columns.items()}
         lengths = {"text_id": [names[k] for k in good], "tokens": [len(tokens.ids[k]) for k in good]}
         tables = (
@@ -173,11 +173,15 @@ def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[
     return {"number": number, "texts": work.num_rows}
 
 
-def _mean_words(table: Any, ids: list[list[int]]) -> np.ndarray:
-    """The unit-norm mean of each text's word embeddings, before any layer (texts, d)."""
+def _mean_words(table: Any, ids: list[list[int]], around: set[int]) -> np.ndarray:
+    """The unit-norm mean of each text's word embeddings, before any layer (texts, d).
+
+    Without the special tokens around it, which all texts share: they would make short texts alike. A text of nothing else
+    has those.
+    """
     means = np.empty((len(ids), table.shape[1]), dtype=np.float32)
     for k, own in enumerate(ids):
-        mean = table[own].float().mean(0)
+        mean = table[[token for token in own if token not in around] or own].float().mean(0)
         means[k] = (mean / mean.norm()).cpu().numpy()
     return means
 

@@ -66,7 +66,7 @@ def seen(dim: int, words: int) -> Table:
         (
             *_SEEN[:2],
             Column("embedding", pa.list_(pa.float32(), dim), "", "unit-norm text embedding"),
-            Column("words", pa.list_(pa.float32(), words), "", "unit mean of the tokens' word embeddings"),
+            Column("words", pa.list_(pa.float32(), words), "", "unit mean of the word embeddings, special tokens left out"),
         ),
     )
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -298,3 +299,15 @@ def test_a_pair_that_was_looked_at_is_not_looked_at_again(tmp_path):
     rows = [row | {"side": side, "text_id": text_id} for side, text_id in (("b", "its other"), ("a", "one"))]
     run.storage.write_table(run.part(PAIR_PARTS, model, Temperature(1.0), 0), PAIR_PART.build_rows(rows))
     assert two_texts.look(run, None, model, None, None, True) == ("one", "its other")  # No worker is asked.
+
+
+def test_special_tokens_are_left_out_of_word_embeddings_and_unknown_words_are_not(small_model):
+    tokenizer = Tokenizer(Path(small_model))
+    around, table = tokenizer.around(), torch.eye(30522)
+    (words, unknown, nothing) = tokenizer(["pipe the pipe", "\U0001f9a9", ""]).ids
+    found = looks._mean_words(table, [words, unknown, nothing], around)
+    pipe, the = words[1], words[2]
+    np.testing.assert_allclose(found[0, [pipe, the]], np.array([2, 1]) / 5**0.5, atol=1e-6)
+    assert np.flatnonzero(found[0]).tolist() == sorted([pipe, the])
+    assert np.flatnonzero(found[1]).tolist() == [unknown[1]]
+    assert np.flatnonzero(found[2]).tolist() == sorted(nothing)  # There is nothing else.
