@@ -36,6 +36,8 @@ _NEVER = """
     Nothing was ever measured on a GPU: neither embedding nor the pairwise engine nor the layers.
     `python -m benchmarks gpu` measures them on a machine with a GPU.
 """
+_UNSURE = 0.2
+"""Standard error of an exponent from which on it says nothing of larger runs."""
 
 
 def write(results: Path, docs: Path) -> list[Path]:
@@ -145,7 +147,8 @@ def _exponents(rows: list[dict[str, Any]]) -> str:
         error = own[0].get("exponent_se")
         text = f"{own[0]['exponent']:.2f}" + ("" if error is None else f" ± {error:.2f}")
         span = f"from {own[0]['size']:,} to {own[-1]['size']:,} {grows}"
-        lines.append(f"- {plain(name)}, {span}: seconds grow as {grows} to the power of {text}")
+        unsure = "" if error is None or error < _UNSURE else " (starting takes most of the smaller runs: no growth follows)"
+        lines.append(f"- {plain(name)}, {span}: seconds grow as {grows} to the power of {text}{unsure}")
     return "\n".join(lines)
 
 

@@ -70,8 +70,9 @@ class Analysis(Intervals, allow_inf_nan=False):
         Option("--cosine-precision", "What is measured"),
     ] = Field(
         "float32",
-        description="What embeddings are rounded to for the pairs' products; tf32 and bfloat16 are faster on a GPU. Means "
-        "and variances stay exact; percentiles, near-duplicates and neighbours move by at most 0.001 or 0.008.",
+        description="What embeddings are rounded to for the pairs' products; tf32 and bfloat16 are for GPUs, where they "
+        "were never timed. Means and variances stay exact; percentiles, near-duplicates and neighbours move by at most "
+        "0.001 or 0.008.",
     )
     neighbours: Annotated[int, Option("--neighbours", "What is measured", "K")] = Field(
         10, ge=0, le=1000, description="Nearest texts kept of each text, for exposure and hubness. 0 leaves them out."
