@@ -138,6 +138,7 @@ PAGES = {
     "operations.md": beside("sizing").page,
     "reliability.md": beside("reliability").page,
     "coverage.md": beside("coverage_page").page,
+    "vectors.md": beside("vectors").page,
 }
 
 if __name__ == "__main__":
