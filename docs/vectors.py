@@ -91,9 +91,9 @@ def page() -> str:
     lines = [
         "# Whose vectors these are",
         "",
-        "Those of `SentenceTransformer(folder).encode(texts)` with its defaults: `out.norms[:, None] * out.embeddings`. The",
-        f"table has the largest ‖a − b‖/‖b‖ over {found['texts']} docstrings, from a few to many hundreds of tokens, a being",
-        "ours and b theirs.",
+        "Those of `SentenceTransformer(folder).encode(texts)` with its defaults: `out.norms[:, None] * out.embeddings`.",
+        f"The table has the largest ‖a − b‖/‖b‖ over {found['texts']} docstrings, from a few to many hundreds of tokens,",
+        "a being ours and b theirs.",
         "",
         f"Measured by `python docs/vectors.py` with {versions}; rendered by",
         "`python docs/generate.py`. The tests hold each below 1e-5",
