@@ -24,7 +24,9 @@ def folders(small_model, tmp_path_factory):
         BertModel(BertConfig(vocab_size=30522, initializer_range=0.3, **sizes)).save_pretrained(root / "bare")
         AutoTokenizer.from_pretrained(small_model).save_pretrained(root / "bare")
         stages = [Pooling(32, pooling_mode="mean" if head == "dense" else head)]
-        stages += [Dense(32, 16), Normalize()] if head == "dense" else []
+        if head == "dense":  # Steep enough that near means have embeddings far apart.
+            stages += [Dense(32, 16), Normalize()]
+            torch.nn.init.normal_(stages[1].linear.weight, std=4.0)
         SentenceTransformer(modules=[Transformer(str(root / "bare")), *stages], device="cpu").save(str(root / head))
     return [str(root / head) for head in HEADS]
 

@@ -80,3 +80,28 @@ def test_factors_are_left_under_the_temperatures_that_want_some(shard, tiny_fold
     expected = worker.encoder.encode(texts, factors=True).factors  # Still under 0.8, the temperature of its last work.
     for row, k in zip(found.to_pylist(), (2, 0), strict=True):
         np.testing.assert_array_equal(np.float32(row["factor"]).reshape(row["rank"], -1), expected[k][1].numpy())
+
+
+def test_the_threshold_is_that_of_pairs_near_in_embedding_whatever_their_means(tmp_path, monkeypatch):
+    """CLS-like texts: every two token means are alike, few embeddings are, and the largest d_Σ are between far ones."""
+    texts, ranked = 40, 5
+    first, second = np.triu_indices(texts, 1)
+    random = np.random.default_rng(0)
+    vectors = np.eye(texts, dtype=np.float32)
+    vectors[1::2] += 3 * vectors[::2]  # Texts 2k and 2k + 1 are near, no others.
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    near = (first // 2 == second // 2) & (first % 2 == 0)
+    d_sigma = np.where(near, 0.4, 0.7) + 0.1 * random.random(len(first))
+    found = socm_tables.Pairs(first, second, np.zeros(len(first)), d_sigma, d_sigma)
+    model, temperature = Model("tiny", "tiny", "", 64), Temperature(1.0)
+    run = Run(Storage(str(tmp_path)), [model], [temperature], "")
+    run.storage.write_json(f"{run.place('partials/cosine', model, temperature)}/closed.json", {"cosine_p99": 0.9})
+    monkeypatch.setattr(worst.FactorFiles, "of", lambda *_: None)
+    monkeypatch.setattr(worst, "exact_pairs", lambda *_: found)
+    monkeypatch.setattr(worst, "embeddings", lambda *_: vectors, raising=False)
+    layout = Layout(np.arange(texts).astype(object), *[np.zeros(texts, dtype=int)] * 4, (0,), texts)
+    analysis = Analysis.model_validate({"worst_pairs": ranked})
+    corpus = worst.Searched(run, None, model, None, None, layout, analysis)
+    begun = worst._begin(corpus, temperature, np.arange(texts), np.ones(texts))
+    assert begun.thresholds["same_mean"] == np.sort(d_sigma[near])[-ranked] < 0.5
+    assert begun.thresholds["socm"] == np.sort(d_sigma)[-ranked] > 0.7
