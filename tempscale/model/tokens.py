@@ -191,11 +191,9 @@ class Tokenizer:
         encoded = self._tokenizer(texts, truncation=True, max_length=limit, verbose=False)
         if cut:
             special = self._tokenizer.num_special_tokens_to_add()
-            whole = [
-                len(encoding.ids) + sum(len(more.ids) - special for more in encoding.overflowing)
-                for encoding in encoded.encodings
-            ]
-            return Tokens(encoded["input_ids"], [bool(one.overflowing) for one in encoded.encodings], None, {}, whole)
+            ids, rest = encoded["input_ids"], [encoding.overflowing for encoding in encoded.encodings]
+            whole = [len(own) + sum(len(more) - special for more in cut) for own, cut in zip(ids, rest, strict=True)]
+            return Tokens(ids, [bool(cut) for cut in rest], None, {}, whole)
         chunks = [[encoding.ids, *(more.ids for more in encoding.overflowing)] for encoding in encoded.encodings]
         return Tokens.of_chunks(chunks, [False] * len(texts))
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from tempscale.model.settings import Prompts
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.given import read_edges, read_temperatures, read_window
 from tempscale_jobs.config.nights import NIGHT
@@ -138,7 +139,7 @@ class Models(Strict):
         description="Tokens a text is cut to; limit: as many as each model has positions for. Each model's own window, that "
         "of sentence-transformers, unless given.",
     )
-    prompts: Annotated[Literal["default", "model", "none"], Option("--prompts", "Model and temperature")] = Field(
+    prompts: Annotated[Prompts, Option("--prompts", "Model and temperature")] = Field(
         "default",
         description="What is put before texts. default: what SentenceTransformer.encode adds by itself, for most models "
         "nothing; model: the model's own prompts for queries and documents; none.",

@@ -75,7 +75,8 @@ def embeddings(
 
     names = run.storage.list(run.place("texts", model, temperature))
     part, row = layout.part[places], layout.row[places]
-    cuts = np.array_split(np.unique(part), max(1, len(np.unique(part)) // _PARTS_OF_A_TASK))
+    used = np.unique(part)
+    cuts = np.array_split(used, max(1, len(used) // _PARTS_OF_A_TASK))
     task, rows = ray.remote(_rows), [np.flatnonzero(np.isin(part, cut)) for cut in cuts]
 
     def submit(number: int) -> Any:
