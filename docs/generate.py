@@ -14,10 +14,8 @@ from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.evaluate import EvaluateConfig, OwnTask
 from tempscale_jobs.config.option import settings
 from tempscale_jobs.config.tune import TuneConfig
-from tempscale_jobs.tables import audit, evaluate, nights, tune
+from tempscale_jobs.tables import audit, diagnose, evaluate, nights, pairs, tune
 from tempscale_jobs.tables.columns import Table
-from tempscale_jobs.tables.diagnose import EVERY
-from tempscale_jobs.tables.pairs import TABLES
 
 HERE = Path(__file__).parent
 
@@ -27,11 +25,11 @@ def tables_by_section() -> tuple[tuple[str, tuple[Table, ...]], ...]:
     parts = (audit.texts(384), audit.factors(384), audit.NEIGHBOURS, audit.REJECTED, audit.SHARDS)
     return (
         ("Tables of a run: `tables/`", audit.TABLES),
-        ("The gate, the record of nights, and `tempscale compare`", nights.EVERY),
-        ("Tables of `tempscale pairs`: `tables/`", TABLES),
-        ("Tables of `tempscale diagnose`: `tables/`", EVERY),
-        ("Tables of `tempscale evaluate`: `tables/`", evaluate.EVERY),
-        ("Tables of `tempscale tune`: `tables/`", tune.EVERY),
+        ("The gate, the record of nights, and `tempscale compare`", nights.TABLES),
+        ("Tables of `tempscale pairs`: `tables/`", pairs.TABLES),
+        ("Tables of `tempscale diagnose`: `tables/`", diagnose.TABLES),
+        ("Tables of `tempscale evaluate`: `tables/`", evaluate.TABLES),
+        ("Tables of `tempscale tune`: `tables/`", tune.TABLES),
         ("Parts of a run", parts),
     )
 

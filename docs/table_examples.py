@@ -80,12 +80,13 @@ QUESTIONS = {
         '.group_by("layer").agg(pl.mean("within_cosine")).sort("layer")',
     ),
     "heads": ("Which heads filter most?", '.group_by("layer", "head").agg(pl.mean("sigma_a")).sort("sigma_a").head(5)'),
-    "spectrum_by_length": ("Does σ_a fall with length?", '.select("temperature", "interval", "sigma_a_mean", "sigma_a_se")'),
+    "spectrum_by_length": ("Does σ_a fall with length?", '.select("tau", "interval", "sigma_a_last_mean", "sigma_a_mean")'),
     "layer_summary": (
         "How much of the difference between tokens does each layer keep, over all texts?",
         '.filter(pl.col("interval").is_null()).select("layer", "hc_ratio_mean")',
     ),
     "findings": ("Which differences are more than noise?", '.filter(pl.col("change").abs() > 2 * pl.col("change_se"))'),
+    "equal_norms": ("Is S2's Appendix J right about these texts?", '.select("tau", "norm_variation_mean", "agree_share")'),
     "repeated_tokens": (
         "Do texts without a common token become more similar with length?",
         '.sort("tokens").select("tokens", "cosine_mean", "cosine_se")',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from scipy.optimize import brentq
@@ -20,6 +20,9 @@ LOWEST_TAU = 0.1
 """The lowest τ that the fit tries."""
 _MOST_TEXTS = 16
 _TAU_TOLERANCE = 2e-3
+
+Over = Literal["all", "last"]
+"""The layers over which σ_a is averaged: all, or the last one alone, as in S1's Fig 5."""
 
 
 class Step(NamedTuple):
@@ -52,32 +55,38 @@ def fit_by_length(
     encoder: Encoder,
     texts: Sequence[str],
     n0: int = 64,
+    layers: Over = "all",
 ) -> FittedLength:
     """The step table τ(n) that keeps the measured mean σ_a at its value for n₀ tokens (S1 §2, measured, not Theorem 3).
 
         τ(n):  mean σ_a(n, τ) = mean σ_a(n₀, 1),   σ_a = ‖(I − (1/n)11ᵀ)A‖₂
 
     The same texts are cut to n₀, √2·n₀, 2n₀, … tokens. At each length Brent's method finds the τ for the mean of σ_a over
-    texts, layers and heads, with the whole model running under that τ. If σ_a falls with length, as in S1, then τ < 1. If it
-    grows, as in all-MiniLM-L6-v2, the fit gives τ > 1, which shows that this filter does not cause the collapse of long
-    texts in that model. If no τ in [0.1, 2] reaches the target, the nearer end of the range is used, and `steps` gives the
-    σ_a that it reaches. The encoder keeps its own temperature.
+    texts, layers and heads, with the whole model running under that τ. If σ_a falls with length, as S1 prints of the last
+    layer, then τ < 1. If it grows, the fit gives τ > 1: a longer text is filtered less strongly there, so that this filter
+    is not what brings long texts together. In all-MiniLM-L6-v2 it grows in every layer but the first (from 32 to 512 tokens
+    of the same texts: in the last from 0.83 to 1.91, in the first it falls from 0.77 to 0.69), with either value of
+    `layers`. If no τ in [0.1, 2] reaches the target, the nearer end of the range is used, and `steps` gives the σ_a that it
+    reaches. The encoder keeps its own temperature.
 
     Args:
         encoder: any `Encoder`; its own temperature is replaced during the fit and then restored.
         texts: at least 4 of 2·n₀ tokens or more; the 16 longest are used.
         n0: the length in tokens whose filter is the target, special tokens included.
+        layers: the mean is over «all» layers or over the heads of the «last» one alone, which is the one in print.
 
     Returns:
         The schedule by length, its target, and the measurements at each length. τ is accurate to 0.002.
 
     Raises:
-        TemperatureError: n₀ is out of range, or too few texts are long enough.
+        TemperatureError: n₀ is out of range, `layers` is neither, or too few texts are long enough.
         UnsupportedArchitecture: the model's family is not supported.
     """
     limit = encoder.tokenizer.max_length
     if isinstance(n0, bool) or not isinstance(n0, int) or not 3 <= n0 <= limit:
         raise TemperatureError(f"n0 {n0!r} must be a whole number of tokens from 3 to {limit}, the model's own limit")
+    if layers not in get_args(Over):
+        raise TemperatureError(f"layers {layers!r} must be 'all' or 'last'")
     lengths = encoder.tokenizer(texts).lengths
     chosen = sorted(range(len(texts)), key=lambda i: (-lengths[i], i))[:_MOST_TEXTS]
     grid = [n for n in _grid(n0, limit) if sum(lengths[i] >= n for i in chosen) >= TEXTS_FOR_A_FILTER]
@@ -86,21 +95,22 @@ def fit_by_length(
             f"fewer than {TEXTS_FOR_A_FILTER} of {len(texts)} texts are longer than n0 = {n0} tokens; "
             "give longer texts or a smaller n0"
         )
-    target = mean_sigma_a(encoder, _cut(encoder, texts, chosen, n0), 1.0)
+    target = mean_sigma_a(encoder, _cut(encoder, texts, chosen, n0), 1.0, layers)
     steps = []
     for n in grid[1:]:
-        steps.append(_fitted(encoder, _cut(encoder, texts, chosen, n), n, target))
+        steps.append(_fitted(encoder, _cut(encoder, texts, chosen, n), n, target, layers))
     table = {0: 1.0} | {step.tokens: step.tau for step in steps}
     return FittedLength(Temperature.by_length(table), target, steps)
 
 
-def mean_sigma_a(encoder: Encoder, ids: Sequence[Sequence[int]], tau: float) -> float:
+def mean_sigma_a(encoder: Encoder, ids: Sequence[Sequence[int]], tau: float, layers: Over = "all") -> float:
     """Mean σ_a over texts, layers and heads, under one τ (S1 §2); the attention of only one layer is in memory.
 
     Args:
         encoder: any `Encoder`; its own temperature is replaced during the measurement and then restored.
         ids: the tokens of each text, special tokens included; at least one text.
         tau: in (0, 2].
+        layers: «all», or the «last» one alone (S1 Fig 5).
 
     Returns:
         A number in [0, √n] for texts of n tokens, in float64; the relative error of each σ_a is at most 1e-4.
@@ -112,16 +122,17 @@ def mean_sigma_a(encoder: Encoder, ids: Sequence[Sequence[int]], tau: float) -> 
     values: list[torch.Tensor] = []
     with _instead(encoder, tau):
         for text in ids:
-            values += observe(encoder.model, text, lambda layer: sigma_a(layer.attention, 1e-4).mean())
+            seen = observe(encoder.model, text, lambda layer: sigma_a(layer.attention, 1e-4).mean())
+            values += seen if layers == "all" else seen[-1:]
     return float(torch.stack(values).double().mean())
 
 
-def _fitted(encoder: Encoder, ids: list[list[int]], tokens: int, target: float) -> Step:
+def _fitted(encoder: Encoder, ids: list[list[int]], tokens: int, target: float, layers: Over) -> Step:
     measured: dict[float, float] = {}
 
     def above(tau: float) -> float:
         if tau not in measured:
-            measured[tau] = mean_sigma_a(encoder, ids, tau)
+            measured[tau] = mean_sigma_a(encoder, ids, tau, layers)
         return measured[tau] - target
 
     # σ_a falls as τ rises, so the measurement at τ = 1 shows on which side of 1 to search.

@@ -33,6 +33,38 @@ class Contraction(NamedTuple):
     """Mean cosine over all pairs of tokens in the output, j = k included: ‖mean of unit tokens‖² (H.2). In [0, 1]."""
 
 
+class Concentration(NamedTuple):
+    """How alike the tokens of one text are, after any layer; float64 scalars."""
+
+    spread: Tensor
+    """S(X)/‖μ(X)‖² (S2 12). ≥ 0."""
+    within_cosine: Tensor
+    """Mean cosine over all pairs of tokens, j = k included: ‖mean of unit tokens‖² (S2 H.2). In [0, 1]."""
+    norm_variation: Tensor
+    """Standard deviation of the tokens' norms over their mean. ≥ 0; 0 where S2's Appendix J holds, see `concentration`."""
+
+
+def concentration(tokens: Float[Tensor, "token dim"]) -> Concentration:
+    """The spread of a text's tokens over the square of their mean, their mean cosine, and how unequal their norms are.
+
+        S(X)/‖μ(X)‖²   S2 eq. 12          w = (1/n²)Σ_{j,k}cos(x_j, x_k) = ‖mean of unit tokens‖²   S2 H.2
+
+    S2's Appendix J takes γ and β of the last norm as equal in all dimensions, so that all tokens have one norm. Then
+    S(X)/‖μ(X)‖² = 1/w − 1, and a mean cosine w ≥ 1/3 gives tr Σ ≤ 2. `norm_variation` is how far that is from true.
+
+    Args:
+        tokens: X, the output of a layer or of the embedding layer; at least one row.
+
+    Returns:
+        Float64 scalars; NaN or infinite if a token or the mean is zero.
+    """
+    x = tokens.double()
+    norms = x.norm(dim=-1, keepdim=True)
+    return Concentration(
+        scatter(x) / _square(x.mean(0)), _square((x / norms).mean(0)), norms.std(correction=0) / norms.mean()
+    )
+
+
 def contraction(layer: Layer) -> Contraction:
     """ρ, r, C, S(X)/‖μ(X)‖², its bound and the within-text cosine of one layer's pass.
 
@@ -48,10 +80,9 @@ def contraction(layer: Layer) -> Contraction:
     """
     h, z, y, x = (tokens.double() for tokens in (layer.h, layer.z, layer.y, layer.x))
     rho, r = scatter(z) / scatter(h), scatter(h) / _square(y.mean(0))
-    spread = scatter(x) / _square(x.mean(0))
+    spread, within_cosine, _ = concentration(x)
     c = spread / (scatter(y) / _square(y.mean(0)))
-    unit = x / x.norm(dim=-1, keepdim=True)
-    return Contraction(rho, r, c, spread, c * (1 + rho.sqrt()).square() * r, _square(unit.mean(0)))
+    return Contraction(rho, r, c, spread, c * (1 + rho.sqrt()).square() * r, within_cosine)
 
 
 def head_contraction(layer: Layer, gains: Float[Tensor, " head"]) -> Float[Tensor, " head"]:

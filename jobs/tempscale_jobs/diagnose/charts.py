@@ -23,14 +23,27 @@ _CONCENTRATION = (
 
 
 def filter_by_length(spectrum: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
-    """σ_a against length for each τ with 95 % bands, and Theorem 3's curve from the measured σ_s, dashed (S1 Fig 5)."""
-    names = [interval_name(edge, edges) for edge in sorted(spectrum["interval"].unique())]
-    rows = [
-        point(row["temperature"], line, interval_name(row["interval"], edges), row[f"{name}_mean"], row.get(f"{name}_se"))
-        for row in spectrum.to_dicts()
-        for name, line in (("sigma_a", "measured"), ("sigma_a_bound", "Theorem 3's curve"))
-    ]
-    return lines(rows, names, "length in tokens", "σ_a", ["measured", "Theorem 3's curve"])
+    """σ_a against length for each τ with 95 % bands, of the last layer (S1 Fig 5) and as a mean over all layers.
+
+    Dashed: Theorem 3's curve from the measured σ_s.
+    """
+    names, kinds = (
+        [interval_name(edge, edges) for edge in sorted(spectrum["interval"].unique())],
+        ["measured", "Theorem 3's curve"],
+    )
+    panels = []
+    for end, title in (("_last", "the last layer"), ("", "mean over all layers")):
+        rows = [
+            point(row["temperature"], line, interval_name(row["interval"], edges), row[f"{name}{end}_mean"], error)
+            for row in spectrum.to_dicts()
+            for name, line, error in (
+                ("sigma_a", kinds[0], row[f"sigma_a{end}_se"]), ("sigma_a_bound", kinds[1], None),
+            )
+        ]  # fmt: skip
+        chart = lines(rows, names, "length in tokens", "σ_a", kinds)
+        if chart is not None:
+            panels.append(chart.properties(width=330, height=260, title=title))
+    return alt.concat(*panels, columns=2, spacing=28) if panels else None
 
 
 def resemblance(spectrum: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
@@ -55,7 +68,7 @@ def repeated(table: pl.DataFrame) -> alt.Chart | None:
 
 def parts(summary: pl.DataFrame) -> alt.Chart | None:
     """‖HC‖ after over ‖HC‖ before each layer and each of its parts, one panel per temperature (S1 Fig 2)."""
-    mine = summary.filter(pl.col("interval").is_null())
+    mine = summary.filter(pl.col("interval").is_null() & (pl.col("layer") >= 0))
     if mine.is_empty():
         return None
     parts = (*PARTS, ("hc_attention_bound", "Theorem 2's bound on attention"))
@@ -92,7 +105,7 @@ def contraction(summary: pl.DataFrame) -> alt.Chart | None:
 
 
 def concentration(summary: pl.DataFrame) -> alt.Chart | None:
-    """Spread, its bound and the within-text cosine by layer for each temperature (S2 Fig 4)."""
+    """Spread, its bound and the within-text cosine by layer for each temperature, the embedding layer first (S2 Fig 4)."""
     return _by_layer(summary, _CONCENTRATION)
 
 
@@ -188,14 +201,20 @@ def _by_layer(summary: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> alt.
     mine = summary.filter(pl.col("interval").is_null())
     if mine.is_empty():
         return None
-    names = [str(layer) for layer in sorted(mine["layer"].unique())]
     panels = []
     for name, title in columns:
         rows = [
-            point(row["temperature"], "", str(row["layer"]), row[f"{name}_mean"], row[f"{name}_se"])
+            point(row["temperature"], "", _layer_name(row["layer"]), row[f"{name}_mean"], row[f"{name}_se"])
             for row in mine.to_dicts()
+            if row[f"{name}_mean"] is not None
         ]
+        # The embedding layer has a place only where it has a figure.
+        names = [_layer_name(k) for k in sorted(mine["layer"].unique()) if any(row["x"] == _layer_name(k) for row in rows)]
         chart = lines(rows, names, "layer", "")
         if chart is not None:
             panels.append(chart.properties(width=330, height=190, title=title))
     return alt.concat(*panels, columns=2, spacing=24) if panels else None
+
+
+def _layer_name(layer: int) -> str:
+    return "embedding" if layer < 0 else str(layer)

@@ -19,53 +19,74 @@ class Looked(NamedTuple):
     """The measurements of one model under one temperature, one row per text, sorted by text."""
 
     sigma_a: pl.DataFrame
-    """Columns text_id and sigma_a, the mean over heads and layers."""
+    """Columns text_id, `all`: the mean of σ_a over heads and layers, and `last`: that over the heads of the last layer."""
     within_cosine: pl.DataFrame
     """Columns text_id and within_cosine after the last layer."""
     seen: pl.DataFrame
     """Columns text_id, tokens, interval and embedding."""
 
 
+LAYERS = ("last", "all")
+"""Over which layers σ_a is averaged: the last one, as in print, or all."""
+
+
 def rows(own: Looked, first: Looked, base: Looked, document_of: Mapping[str, str]) -> list[dict[str, Any]]:
     """The findings of one model under one temperature, against its first temperature and the first model (`base`)."""
-    found = [*_length(own), _difference("temperature", own.sigma_a["sigma_a"] - first.sigma_a["sigma_a"])]
     pairs = versions.shortest_and_longest(document_of, dict(own.seen.select("text_id", "tokens").iter_rows()))
-    if pairs:
-        found += _versions(own, pairs)
+    found = []
+    for layers in LAYERS:
+        found += [_length(own, layers), _difference("temperature", layers, own.sigma_a[layers] - first.sigma_a[layers])]
+        if pairs:
+            sigma = dict(own.sigma_a.select("text_id", layers).iter_rows())
+            moved = pl.Series([sigma[long] - sigma[short] for short, long in pairs])
+            found.append(_difference("versions", layers, moved))
+    if len(pairs) > 1:
+        found.append(_versions_cosine(own, pairs))
     if base is not own:
         both = own.within_cosine.join(base.within_cosine, on="text_id", suffix="_base").sort("text_id")
-        found.append(_difference("model", both["within_cosine"] - both["within_cosine_base"]))
+        found.append(_difference("model", "last", both["within_cosine"] - both["within_cosine_base"]))
     return found
 
 
-def _length(own: Looked) -> list[dict[str, Any]]:
+def _length(own: Looked, layers: str) -> dict[str, Any]:
     """σ_a in the longest interval with enough texts minus σ_a in the shortest; None where fewer than two have enough."""
     mine = own.seen.select("text_id", "interval").join(own.sigma_a, on="text_id", maintain_order="left")
     edges = mine.group_by("interval").len().filter(pl.col("len") >= VALUES_FOR_A_SENTENCE)["interval"].sort().to_list()
     if len(edges) < 2:
-        return [{"finding": "length", "texts": len(mine), "change": None, "change_se": None}]
-    short, long = (mine.filter(pl.col("interval") == edge)["sigma_a"].to_numpy() for edge in (edges[0], edges[-1]))
+        return _row("length", layers, len(mine), None, None)
+    short, long = (mine.filter(pl.col("interval") == edge)[layers].to_numpy() for edge in (edges[0], edges[-1]))
     error = math.sqrt(short.var(ddof=1) / len(short) + long.var(ddof=1) / len(long))
-    change = float(long.mean() - short.mean())
-    return [{"finding": "length", "texts": len(short) + len(long), "change": change, "change_se": error}]
+    return _row("length", layers, len(short) + len(long), float(long.mean() - short.mean()), error)
 
 
-def _versions(own: Looked, pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    """The effect of length on the same content: from the shortest to the longest version of the same documents."""
-    sigma = dict(own.sigma_a.iter_rows())
-    found = [_difference("versions", pl.Series([sigma[long] - sigma[short] for short, long in pairs]))]
+def _versions_cosine(own: Looked, pairs: list[tuple[str, str]]) -> dict[str, Any]:
+    """The effect of length on embeddings of the same content: from the shortest to the longest version of documents."""
     vectors = dict(zip(own.seen["text_id"], own.seen["embedding"].to_numpy(), strict=True))
     short, long = (np.stack([vectors[pair[side]] for pair in pairs]) for side in (0, 1))
-    n = len(pairs)
-    if n > 1:
-        moved = mean_cosines(long) - mean_cosines(short)
-        error = within_error(float(moved.var(ddof=1)), n) if n >= VALUES_FOR_AN_ERROR else None
-        found.append({"finding": "versions_cosine", "texts": n, "change": float(moved.mean()), "change_se": error})
-    return found
+    moved, n = mean_cosines(long) - mean_cosines(short), len(pairs)
+    error = within_error(float(moved.var(ddof=1)), n) if n >= VALUES_FOR_AN_ERROR else None
+    return _row("versions_cosine", None, n, float(moved.mean()), error)
 
 
-def _difference(finding: str, values: pl.Series) -> dict[str, Any]:
-    return {"finding": finding, "texts": len(values), "change": mean(values), "change_se": error(values)}
+def _difference(finding: str, layers: str, values: pl.Series) -> dict[str, Any]:
+    return _row(finding, layers, len(values), mean(values), error(values))
+
+
+def _row(finding: str, layers: str | None, texts: int, change: float | None, error: float | None) -> dict[str, Any]:
+    return {"finding": finding, "layers": layers, "texts": texts, "change": change, "change_se": error}
+
+
+def equal_norms(seen: pl.DataFrame) -> dict[str, Any]:
+    """How far S2's Appendix J is right: equal norms of the tokens, and tr Σ ≤ 2 where their mean cosine is large enough."""
+    n = pl.col("tokens").cast(pl.Float64)
+    condition = (n * pl.col("within_cosine") - 1) / (n - 1) >= 1 / 3
+    both = seen.drop_nulls(["spread", "within_cosine"]).select(condition=condition, spread=pl.col("spread") <= 2)
+    shares = (both["condition"], both["spread"], both["condition"] == both["spread"])
+    names = ("condition_share", "spread_within_2_share", "agree_share")
+    variation = seen["norm_variation"]
+    return {"texts": len(seen), "norm_variation_mean": mean(variation), "norm_variation_se": error(variation)} | {
+        name: mean(share) for name, share in zip(names, shares, strict=True)
+    }
 
 
 def mean(values: pl.Series) -> float | None:

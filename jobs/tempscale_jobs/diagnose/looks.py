@@ -37,6 +37,9 @@ _LENGTHS = "partials/lengths"
 _COPIES = 4
 """Arrays of one layer's attention in memory at once: logits before and after the mask, weights, and derived values."""
 
+_CONCENTRATION = ("spread", "within_cosine", "norm_variation")
+"""The figures of `layers.contraction.concentration`, which are columns."""
+
 Rows = list[dict[str, Any]]
 
 
@@ -141,7 +144,7 @@ def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[
     tokens = worker.encoder.tokenizer(work.column("text").to_pylist(), isolate=True)
     words, around = worker.encoder.model.get_input_embeddings().weight.detach(), worker.encoder.tokenizer.around()
     glance, problems = Glance(), dict(tokens.failed)
-    found: list[tuple[Any, dict[int, tuple[Rows, Rows]]]] = []
+    found: list[tuple[Any, dict[int, tuple[Rows, Rows, dict[str, Any]]]]] = []
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
         with worker.noting(f"look {number} at τ {temperature.slug}"):
@@ -151,16 +154,19 @@ def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[
         looked = {}
         for k in (k for k in range(len(names)) if k not in problems):
             try:
-                looked[k] = glance.of(worker.encoder.model, tokens.ids[k])
+                pooled = worker.encoder.token_embeddings(tokens.ids[k], role=actor.ROLE)
+                looked[k] = (*glance.of(worker.encoder.model, tokens.ids[k]), _concentration(pooled))
             except (RuntimeError, IndexError, ValueError) as error:
                 problems[k] = f"the model fails on it: {first_line(error)}"
         found.append((out.embeddings.numpy(), looked))
     good = [k for k in range(len(names)) if k not in problems]
     for temperature, (embeddings, looked) in zip(worker.temperatures, found, strict=True):
         own = {k: {"text_id": names[k], "tokens": len(tokens.ids[k])} for k in good}
-        layers, heads = ([own[k] | row for k in good for row in looked[k][side]] for side in (0, 1))
+        layers = [own[k] | row for k in good for row in looked[k][0]]
+        heads = [own[k] | row for k in good for row in looked[k][1]]
         columns = {"embedding": embeddings[good], "words": _mean_words(words, [tokens.ids[k] for k in good], around)}
         columns = {name: parts.fixed_lists(matrix) for name, matrix in columns.items()}
+        columns |= {name: [looked[k][2][name] for k in good] for name in _CONCENTRATION}
         lengths = {"text_id": [names[k] for k in good], "tokens": [len(tokens.ids[k]) for k in good]}
         tables = (
             LAYER_PART.build_rows(layers), HEAD_PART.build_rows(heads),
@@ -186,6 +192,13 @@ def _mean_words(table: Any, ids: list[list[int]], around: set[int]) -> np.ndarra
     return means
 
 
+def _concentration(tokens: Any) -> dict[str, float | None]:
+    """How alike the tokens of one text are."""
+    from tempscale.layers.contraction import concentration
+
+    return {name: finite(float(value)) for name, value in concentration(tokens)._asdict().items()}
+
+
 class Glance:
     """Measures every layer and head on one text; the norms of the weights are computed once per layer."""
 
@@ -197,9 +210,9 @@ class Glance:
         from tempscale.layers.observe import observe
 
         found = observe(model, ids, self._rows, role=actor.ROLE)
-        return [layer for layer, _ in found], [head for _, heads in found for head in heads]
+        return [row for layers, _ in found for row in layers], [head for _, heads in found for head in heads]
 
-    def _rows(self, layer: Layer) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def _rows(self, layer: Layer) -> tuple[Rows, Rows]:
         import torch
 
         from tempscale.layers.contraction import contraction, gain, head_contraction
@@ -229,4 +242,8 @@ class Glance:
             {"layer": layer.number, "head": head} | dict(zip(columns, map(finite, values), strict=True))
             for head, values in enumerate(by_head)
         ]
-        return {"layer": layer.number} | dict(zip(row, map(finite, own_row), strict=True)), heads
+        layers = [{"layer": layer.number} | dict(zip(row, map(finite, own_row), strict=True))]
+        if layer.number == 0:  # Its input is the output of the embedding layer, with which S2's Fig 11–16 begin.
+            given = _concentration(layer.h)
+            layers.insert(0, dict.fromkeys(row) | {"layer": -1} | {name: given[name] for name in row if name in given})
+        return layers, heads

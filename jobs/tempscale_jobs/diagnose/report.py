@@ -17,11 +17,14 @@ from tempscale_jobs.runs.folder import Run, load_tables
 from tempscale_jobs.urls import masked
 
 _FINDINGS = {
-    "length": "σ_a, long − short texts",
-    "temperature": "σ_a, against the first τ",
-    "versions": "σ_a, long − short version",
-    "versions_cosine": "cosine between documents, long − short version",
-    "model": "within-text cosine, against the first model",
+    ("length", "last"): "σ_a of the last layer, long − short texts",
+    ("length", "all"): "σ_a over all layers, long − short texts",
+    ("temperature", "last"): "σ_a of the last layer, against the first τ",
+    ("temperature", "all"): "σ_a over all layers, against the first τ",
+    ("versions", "last"): "σ_a of the last layer, long − short version",
+    ("versions", "all"): "σ_a over all layers, long − short version",
+    ("versions_cosine", None): "cosine between documents, long − short version",
+    ("model", "last"): "within-text cosine, against the first model",
 }
 
 
@@ -37,10 +40,14 @@ def close_diagnose(run: Run) -> None:
         taus = mine["temperature"].unique(maintain_order=True).to_list()
         lines = [
             [what, *(_mean_of(mean.filter(pl.col("temperature") == tau), column) for tau in taus)]
-            for what, column in (("mean σ_a", "sigma_a_mean_mean"), ("mean HC ratio of a layer", "hc_ratio_mean"))
+            for what, column in (
+                ("σ_a, mean over layers", "sigma_a_mean_mean"),
+                ("HC ratio of a layer, mean over layers", "hc_ratio_mean"),
+            )
         ]
-        for finding, what in _FINDINGS.items():
-            own = {row["temperature"]: row for row in mine.filter(pl.col("finding") == finding).to_dicts()}
+        for (finding, layers), what in _FINDINGS.items():
+            rows = [row for row in mine.to_dicts() if (row["finding"], row["layers"]) == (finding, layers)]
+            own = {row["temperature"]: row for row in rows}
             if own:
                 lines.append([what, *(with_error(own[t]["change"], own[t]["change_se"]) if t in own else "–" for t in taus)])
         print_table(console, (str(model), *(names[tau] for tau in taus)), lines)
@@ -119,7 +126,7 @@ def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[i
         "name": name,
         "sentences": sentences.of_model(mine, bounds, edges),
         "texts": int(over_all["texts"][0]),
-        "layers": int(over_all["layer"].n_unique()),
+        "layers": int((over_all["layer"].unique() >= 0).sum()),
         "charts": {
             "filter": figures.filter_by_length(spectrum, edges),
             "parts": figures.parts(summary),

@@ -17,6 +17,7 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.tables.columns import Table
 from tempscale_jobs.tables.diagnose import (
+    EQUAL_NORMS,
     FINDINGS,
     HEADS,
     KINDS,
@@ -42,7 +43,10 @@ def summarise(run: Run, edges: Sequence[int], seed: int, document_of: Mapping[st
             if seen.is_empty():
                 raise UsageError(f"model {model.label} gives no finite embedding for any text that was looked into")
             last = layers.filter(pl.col("layer") == layers["layer"].max())
-            by_text = heads.group_by("text_id", maintain_order=True).agg(pl.col("sigma_a").mean())
+            at_end = pl.col("layer") == pl.col("layer").max()
+            by_text = heads.group_by("text_id", maintain_order=True).agg(
+                all=pl.col("sigma_a").mean(), last=pl.col("sigma_a").filter(at_end).mean()
+            )
             own = Looked(by_text, last.select("text_id", "within_cosine"), seen)
             first = own if first is None else first
             rows_of_findings = findings.rows(own, first, base.setdefault(temperature, own), document_of)
@@ -50,7 +54,7 @@ def summarise(run: Run, edges: Sequence[int], seed: int, document_of: Mapping[st
             placed = findings.map_rows(seen.with_columns(pl.Series("document", documents, pl.String)), seed)
             rows: list[tuple[Table, list[dict[str, Any]]]] = [
                 (SPECTRUM, _spectrum(heads, seen)), (LAYER_SUMMARY, _layer_summary(layers)), (FINDINGS, rows_of_findings),
-                (REPEATED, _repeated(run, model, temperature)), (MAP, placed),
+                (EQUAL_NORMS, [findings.equal_norms(seen)]), (REPEATED, _repeated(run, model, temperature)), (MAP, placed),
             ]  # fmt: skip
             key = run.key(model, temperature)
             for table, each_row in ((LAYERS, layers.drop("interval")), (HEADS, heads.drop("interval"))):
@@ -87,17 +91,15 @@ def _spectrum(heads: pl.DataFrame, seen: pl.DataFrame) -> list[dict[str, Any]]:
     rows = []
     for (interval,), texts in seen.group_by("interval", maintain_order=True):
         mine = heads.filter(pl.col("interval") == interval)
-        each = mine.group_by("text_id", maintain_order=True).agg(pl.col("sigma_a", "sigma_s", "sigma_a_bound").mean())
-        own, words = (resemblance(np.stack(texts[name].to_list())) for name in ("embedding", "words"))
-        rows.append(
-            {
-                "interval": interval, "texts": len(texts), "tokens_mean": mean(texts["tokens"]),
-                "sigma_a_mean": mean(each["sigma_a"]), "sigma_a_se": error(each["sigma_a"]),
-                "sigma_s_mean": mean(each["sigma_s"]), "sigma_a_bound_mean": mean(each["sigma_a_bound"]),
-                "over_bound_share": float((mine["sigma_a"] > mine["sigma_a_bound"]).to_numpy().mean()),
-                "cosine_mean": own[0], "cosine_se": own[1], "words_cosine_mean": words[0], "words_cosine_se": words[1],
-            }
-        )  # fmt: skip
+        row = {"interval": interval, "texts": len(texts), "tokens_mean": mean(texts["tokens"])}
+        for end, own in (("_last", mine.filter(pl.col("layer") == mine["layer"].max())), ("", mine)):
+            each = own.group_by("text_id", maintain_order=True).agg(pl.col("sigma_a", "sigma_s", "sigma_a_bound").mean())
+            row |= {f"{name}{end}_mean": mean(each[name]) for name in ("sigma_a", "sigma_s", "sigma_a_bound")}
+            row[f"sigma_a{end}_se"] = error(each["sigma_a"])
+        row["over_bound_share"] = float((mine["sigma_a"] > mine["sigma_a_bound"]).to_numpy().mean())
+        for name, column in (("cosine", "embedding"), ("words_cosine", "words")):
+            row[f"{name}_mean"], row[f"{name}_se"] = resemblance(np.stack(texts[column].to_list()))
+        rows.append(row)
     return sorted(rows, key=lambda row: row["interval"])
 
 

@@ -12,12 +12,7 @@ from tempscale.stats.enough import VALUES_FOR_A_SENTENCE
 from tempscale_jobs.report.text import count, interval_name, share, with_error
 
 Told = Literal["rises", "falls", "noise", "unknown"]
-_VERSIONS = {
-    "versions": ("σ_a", "with the content held, length makes a {} filter", "weaker", "stronger"),
-    "versions_cosine": (
-        "mean cosine between documents", "with the content held, longer texts lie {}", "closer together", "further apart",
-    ),
-}  # fmt: skip
+_OVER = {"last": "σ_a of the last layer", "all": "the mean of σ_a over all layers", None: "σ_a"}
 _UNKNOWN = "there are too few to tell"
 
 
@@ -37,18 +32,25 @@ def of_model(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edges:
     Each of `bounds` has `worst`, the largest ratio to Theorem 2's bound, `broken`, the number of ratios above 1, and
     `over`, the share of σ_a above Theorem 3's curve.
     """
-    found = []
-    first = mine["findings"].row(0, named=True)
-    for row in mine["findings"].to_dicts():
+    found, rows = [], mine["findings"].to_dicts()
+    every = {(row["finding"], row["temperature"]): row for row in rows if row["layers"] == "all"}
+    last = {(row["finding"], row["temperature"]) for row in rows if row["layers"] == "last"}
+    for row in rows:
+        key = row["finding"], row["temperature"]
+        if row["layers"] == "all" and key in last:
+            continue  # Told in the sentence on the last layer, which is the one in print.
         says = {
             "length": lambda row: _length(row, mine["spectrum_by_length"], edges),
-            "temperature": lambda row: _temperature(row, first),
-            "versions": _version, "versions_cosine": _version,
+            "temperature": lambda row: _temperature(row, rows[0]),
+            "versions": _version, "versions_cosine": _versions_cosine,
         }.get(row["finding"])  # fmt: skip
         sentence = says(row) if says is not None else None
         if sentence is not None:
-            found.append(f"{row['temperature']}: {sentence}.")
-    return found + [f"{row['temperature']}: {sentence}." for row in bounds for sentence in _theorems(row, mine, edges)]
+            beside = _beside(every[key]) if row["layers"] == "last" and key in every else ""
+            found.append(f"{row['temperature']}: {sentence}{beside}.")
+    found += [f"{row['temperature']}: {sentence}." for row in bounds for sentence in _theorems(row, mine, edges)]
+    norms = mine["equal_norms"].to_dicts() if "equal_norms" in mine else []
+    return found + [f"{row['temperature']}: {sentence}." for row in norms if (sentence := _equal_norms(row))]
 
 
 def of_models(findings: pl.DataFrame, first: str) -> list[str]:
@@ -68,31 +70,30 @@ def of_models(findings: pl.DataFrame, first: str) -> list[str]:
 
 
 def _length(row: dict[str, Any], spectrum: pl.DataFrame, edges: Sequence[int]) -> str:
+    name = _OVER[row["layers"]]
     if row["change"] is None:
-        return "it is not known whether σ_a changes with length: fewer than two length intervals have 5 texts"
+        return f"it is not known whether {name} changes with length: fewer than two length intervals have 5 texts"
     known = (pl.col("temperature") == row["temperature"]) & (pl.col("texts") >= VALUES_FOR_A_SENTENCE)
     there = spectrum.filter(known).sort("interval")
     short, long = (interval_name(int(there["interval"][k]), edges) for k in (0, -1))
     change, verdict = with_error(row["change"], row["change_se"]), direction(row)
     if verdict in ("noise", "unknown"):
-        says = f"it is not known whether σ_a changes with length: {change} from {short} to {long} tokens"
+        says = f"it is not known whether {name} changes with length: {change} from {short} to {long} tokens"
         return f"{says}; more texts would tell"
     claim = "contrary to what S1 expects" if verdict == "rises" else "as S1 expects"
     by = change.lstrip("−")
-    return f"σ_a {verdict} with length here, by {by} from texts of {short} to texts of {long} tokens; {claim}"
+    return f"{name} {verdict} with length here, by {by} from texts of {short} to texts of {long} tokens, {claim}"
 
 
 def _temperature(row: dict[str, Any], first: dict[str, Any]) -> str | None:
     if row["temperature"] == first["temperature"]:
         return None
     change, verdict, texts = with_error(row["change"], row["change_se"]), direction(row), count(row["texts"], "text")
-    where = f"against {first['temperature']} on the same {texts}"
-    if verdict == "unknown":
-        return f"σ_a moves by {change} {where}: {_UNKNOWN}"
-    if verdict == "noise":
-        return f"σ_a moves by {change} {where}: no more than noise"
+    name, where = _OVER[row["layers"]], f"against {first['temperature']} on the same {texts}"
+    if verdict in ("noise", "unknown"):
+        return f"{name} moves by {change} {where}: {_UNKNOWN if verdict == 'unknown' else 'no more than noise'}"
     filtered = "a weaker filter" if verdict == "rises" else "a stronger filter"
-    says = f"σ_a {verdict} by {change.lstrip('−')} {where}: {filtered}"
+    says = f"{name} {verdict} by {change.lstrip('−')} {where}: {filtered}"
     if row["tau"] is None or first["tau"] is None:
         return says
     expected = (row["tau"] < first["tau"]) == (verdict == "rises")
@@ -100,12 +101,41 @@ def _temperature(row: dict[str, Any], first: dict[str, Any]) -> str | None:
 
 
 def _version(row: dict[str, Any]) -> str:
-    name, says, more, less = _VERSIONS[row["finding"]]
+    says = "with the content held, length makes a {} filter"
+    return _of_versions(row, _OVER[row["layers"]], says.format("weaker"), says.format("stronger"))
+
+
+def _versions_cosine(row: dict[str, Any]) -> str:
+    says = "with the content held, longer texts lie {}"
+    return _of_versions(row, "mean cosine between documents", says.format("closer together"), says.format("further apart"))
+
+
+def _of_versions(row: dict[str, Any], name: str, rises: str, falls: str) -> str:
     change, verdict = with_error(row["change"], row["change_se"]), direction(row)
     where = f"from the shortest to the longest version of the same {count(row['texts'], 'document')}"
     if verdict in ("noise", "unknown"):
         return f"{name} moves by {change} {where}: {'no more than noise' if verdict == 'noise' else _UNKNOWN}"
-    return f"{name} {verdict} by {change.lstrip('−')} {where}: {says.format(more if verdict == 'rises' else less)}"
+    return f"{name} {verdict} by {change.lstrip('−')} {where}: {rises if verdict == 'rises' else falls}"
+
+
+def _beside(row: dict[str, Any]) -> str:
+    """What the mean over all layers does, behind what the last layer does; empty where nothing is known of it."""
+    if row["change"] is None:
+        return ""
+    change, verdict = with_error(row["change"], row["change_se"]), direction(row)
+    if verdict in ("noise", "unknown"):
+        return f"; {_OVER['all']} moves by {change}: {'no more than noise' if verdict == 'noise' else _UNKNOWN}"
+    return f"; {_OVER['all']} {verdict} by {change.lstrip('−')}"
+
+
+def _equal_norms(row: dict[str, Any]) -> str | None:
+    if row["norm_variation_mean"] is None or row["agree_share"] is None:
+        return None
+    return (
+        f"S2's Appendix J takes the tokens of a text as equally long; here their norms vary by "
+        f"{with_error(row['norm_variation_mean'], row['norm_variation_se'])} of their mean, and its condition for "
+        f"tr Σ ≤ 2 is right for {share(row['agree_share'])} of {count(row['texts'], 'text')}"
+    )
 
 
 def _theorems(row: dict[str, Any], mine: dict[str, pl.DataFrame], edges: Sequence[int]) -> list[str]:

@@ -21,12 +21,12 @@ from tempscale_jobs.tables.evaluate import (
     CORRELATIONS,
     ENDS,
     EVALUATION,
-    EVERY,
     ITEMS,
     LENGTHS,
     MODELS,
     RELEVANT,
     ROLES,
+    TABLES,
     TYPES,
 )
 
@@ -91,7 +91,7 @@ def summarise(
 ) -> dict[str, pa.Table]:
     """Write the tables of the run and return them by name; `missing` has the reason for each missing cell."""
     run, units, cells = evaluation.run, evaluation.units, load(evaluation, missing)
-    rows: dict[Table, list[dict[str, Any]]] = {table: [] for table in EVERY}
+    rows: dict[Table, list[dict[str, Any]]] = {table: [] for table in TABLES}
     for model in run.models:
         for temperature in run.temperatures:
             key, errors = run.key(model, temperature), dict[str, list[float | None]]()
@@ -115,10 +115,10 @@ def summarise(
     correlations, models = _compare(evaluation, compared, cells)
     rows[CORRELATIONS] += correlations
     rows[MODELS] += models
-    tables = {table.name: table.build_rows(rows[table]) for table in EVERY if table not in (ITEMS, RELEVANT)}
+    tables = {table.name: table.build_rows(rows[table]) for table in TABLES if table not in (ITEMS, RELEVANT)}
     tables |= {table.name: _joined(run, table, cells) for table in (ITEMS, RELEVANT)}
     tables = {name: table for name, table in tables.items() if len(table) or name == EVALUATION.name}
-    for table in EVERY:  # Remove tables of an earlier, incomplete attempt.
+    for table in TABLES:  # Remove tables of an earlier, incomplete attempt.
         if table.name not in tables:
             run.storage.remove(f"tables/{table.name}.parquet")
     for name, table in tables.items():

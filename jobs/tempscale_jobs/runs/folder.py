@@ -23,6 +23,7 @@ from tempscale_jobs.runs import lock
 from tempscale_jobs.runs.provenance import hide_secrets, processor, processors
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.columns import SCHEMA_VERSION
+from tempscale_jobs.tables.finished import completed
 from tempscale_jobs.urls import masked
 
 BEGUN, SHARDED, DONE = "begun.json", "shards/index.json", "run.json"
@@ -342,11 +343,12 @@ def _differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 
 def load_tables(storage: Storage) -> dict[str, pl.DataFrame]:
-    """The tables of a finished run, by name."""
-    names = storage.list("tables", ".parquet")
-    return {
-        n.removeprefix("tables/").removesuffix(".parquet"): pl.DataFrame(pl.from_arrow(storage.read_table(n))) for n in names
-    }
+    """The tables of a finished run, by name; columns that an earlier version did not write are null."""
+    found = {}
+    for path in storage.list("tables", ".parquet"):
+        name = path.removeprefix("tables/").removesuffix(".parquet")
+        found[name] = pl.DataFrame(pl.from_arrow(completed(name, storage.read_table(path))))
+    return found
 
 
 def dimensions(run: Run, model: Model, temperature: Temperature) -> int:

@@ -15,6 +15,11 @@ _SEEN = (
     Column("tokens", _INT, "tokens", "what the model saw: special tokens included, after truncation"),
     Column("layer", _INT, "", "number of the layer, from 0"),
 )
+_EMBEDDING_LAYER = (
+    "number of the layer, from 0; −1 is the embedding layer, whose output has a spread and a within_cosine and nothing else "
+    "(S2 Fig 11–16)"
+)
+_SEEN_LAYER = (*_SEEN[:2], Column("layer", _INT, "", _EMBEDDING_LAYER))
 
 _LAYER = (
     Column("hc_ratio", _FLOAT, "", "‖HC[X]‖/‖HC[H]‖: what the layer leaves of the difference between tokens (S1 Fig 2)"),
@@ -52,9 +57,9 @@ _HEAD = (
     ),
 )
 
-LAYERS = Table("layers", "one row a text and layer: what the layer does to the text", (*KEY, *_SEEN, *_LAYER))
+LAYERS = Table("layers", "one row a text and layer: what the layer does to the text", (*KEY, *_SEEN_LAYER, *_LAYER))
 HEADS = Table("heads", "one row a text, layer and head: attention as a filter", (*KEY, *_SEEN, *_HEAD))
-LAYER_PART = Table("layers", "the layers of some texts; below partials/", (*_SEEN, *_LAYER))
+LAYER_PART = Table("layers", "the layers of some texts; below partials/", (*_SEEN_LAYER, *_LAYER))
 HEAD_PART = Table("heads", "the heads of some texts; below partials/", (*_SEEN, *_HEAD))
 
 
@@ -67,6 +72,9 @@ def seen(dim: int, words: int) -> Table:
             *_SEEN[:2],
             Column("embedding", pa.list_(pa.float32(), dim), "", "unit-norm text embedding"),
             Column("words", pa.list_(pa.float32(), words), "", "unit mean of the word embeddings, special tokens left out"),
+            Column("spread", _FLOAT, "", "tr Σ after unit-mean scaling, of the tokens that are pooled"),
+            Column("within_cosine", _FLOAT, "", "mean cosine between these tokens"),
+            Column("norm_variation", _FLOAT, "", "standard deviation of their norms over the mean of their norms"),
         ),
     )
 
@@ -79,10 +87,14 @@ SPECTRUM = Table(
         Column("interval", _INT, "tokens", "lower edge of the length interval"),
         Column("texts", _INT, "", "texts looked into"),
         Column("tokens_mean", _FLOAT, "tokens", "their mean length"),
-        Column("sigma_a_mean", _FLOAT, "", "mean σ_a over heads and layers, then texts"),
+        Column("sigma_a_last_mean", _FLOAT, "", "mean σ_a over the heads of the last layer, then texts, as in print"),
+        Column("sigma_a_last_se", _FLOAT, "", "its standard error over texts"),
+        Column("sigma_s_last_mean", _FLOAT, "", "mean σ_s of the last layer"),
+        Column("sigma_a_bound_last_mean", _FLOAT, "", "mean of Theorem 3's bound in the last layer"),
+        Column("sigma_a_mean", _FLOAT, "", "mean σ_a over heads and all layers, then texts"),
         Column("sigma_a_se", _FLOAT, "", "its standard error over texts"),
-        Column("sigma_s_mean", _FLOAT, "", "mean σ_s"),
-        Column("sigma_a_bound_mean", _FLOAT, "", "mean of Theorem 3's bound"),
+        Column("sigma_s_mean", _FLOAT, "", "mean σ_s over all layers"),
+        Column("sigma_a_bound_mean", _FLOAT, "", "mean of Theorem 3's bound over all layers"),
         Column("over_bound_share", _FLOAT, "", "share of heads, layers and texts whose σ_a exceeds Theorem 3's bound"),
         Column("cosine_mean", _FLOAT, "", "mean cosine between the texts' embeddings, pooled as the model pools"),
         Column("cosine_se", _FLOAT, "", "its standard error: 2·sd of the texts' means/√n"),
@@ -96,7 +108,7 @@ LAYER_SUMMARY = Table(
     "each layer's figures, the mean over the texts of a length interval",
     (
         *KEY,
-        Column("layer", _INT, "", "number of the layer, from 0"),
+        Column("layer", _INT, "", _EMBEDDING_LAYER),
         Column("interval", _INT, "tokens", "lower edge of the length interval; null over all texts"),
         Column("texts", _INT, "", "texts looked into"),
         *(Column(f"{column.name}_mean", _FLOAT, "", f"mean of {column.name}") for column in _LAYER),
@@ -114,12 +126,27 @@ FINDINGS = Table(
                "longest version minus that of its shortest; `versions_cosine`: mean cosine between documents by their "
                "longest versions minus that by their shortest; `model`: within-text cosine behind the last layer, this "
                "model's minus the first's, on the same texts"),
+        Column("layers", _TEXT, "", "`last`: of the last layer; `all`: their mean; null where it is of embeddings"),
         Column("texts", _INT, "", "texts it stands on; documents for `versions` and `versions_cosine`"),
         Column("change", _FLOAT, "", "the difference of means"),
         Column("change_se", _FLOAT, "", "its standard error"),
     ),
 )  # fmt: skip
 
+EQUAL_NORMS = Table(
+    "equal_norms",
+    "S2's Appendix J takes the tokens of a text as equally long, and concludes tr Σ ≤ 2 from their cosine: does it hold?",
+    (
+        *KEY,
+        Column("texts", _INT, "", "texts looked into"),
+        Column("norm_variation_mean", _FLOAT, "share", "standard deviation of a text's token norms over their mean, "
+               "the mean over texts; 0 is the assumption"),
+        Column("norm_variation_se", _FLOAT, "", "its standard error over texts"),
+        Column("condition_share", _FLOAT, "share", "texts with (n·w−1)/(n−1) ≥ 1/3, w the within-text cosine"),
+        Column("spread_within_2_share", _FLOAT, "share", "texts with tr Σ ≤ 2"),
+        Column("agree_share", _FLOAT, "share", "texts where both hold or neither does"),
+    ),
+)  # fmt: skip
 REPEATED = Table(
     "repeated_tokens",
     "texts of one token repeated (S1 App. E.4): two without a common token grow alike with length",
@@ -162,4 +189,4 @@ TWO_TEXTS = Table(
     "two texts token by token (S2 Fig 1): the pair that is named, else the most collapsed among those of highest cosine",
     (*KEY, *_TOKEN),
 )
-EVERY = (LAYERS, HEADS, SPECTRUM, LAYER_SUMMARY, FINDINGS, REPEATED, TWO_TEXTS, MAP)
+TABLES = (LAYERS, HEADS, SPECTRUM, LAYER_SUMMARY, FINDINGS, EQUAL_NORMS, REPEATED, TWO_TEXTS, MAP)

@@ -59,4 +59,4 @@ INTERVALS = Table(
         Column("change_se", _FLOAT, "", "its standard error, of differences on the same texts"),
     ),
 )
-EVERY = (SCORES, COLLAPSE, INTERVALS)
+TABLES = (SCORES, COLLAPSE, INTERVALS)

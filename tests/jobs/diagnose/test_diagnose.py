@@ -19,7 +19,7 @@ from tempscale_jobs.config.strict import checked
 from tempscale_jobs.diagnose import looks, repeated
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import with_error
-from tempscale_jobs.tables.diagnose import EVERY
+from tempscale_jobs.tables.diagnose import TABLES
 
 EDGES, TAUS, TEXTS = [0, 32, 64], [1.0, 0.7], 19
 
@@ -74,8 +74,15 @@ def test_every_figure_of_a_text_is_that_of_a_plain_float64_pass(tables, texts, s
     for text_id in layers["text_id"].unique().sort().to_list()[::4]:
         (ids,) = tokenizer([texts[text_id]]).ids
         states, seen, model = plain(small_model, ids, tau)
-        own = layers.filter(pl.col("text_id") == text_id).sort("layer").to_dicts()
-        assert [row["layer"] for row in own] == [0, 1]
+        embedded, *own = layers.filter(pl.col("text_id") == text_id).sort("layer").to_dicts()
+        assert [embedded["layer"], *(row["layer"] for row in own)] == [-1, 0, 1]
+        # The embedding layer has a spread and a within-text cosine and nothing else.
+        spread = np.square(states[0] - states[0].mean(0)).sum() / len(ids) / np.square(states[0].mean(0)).sum()
+        assert embedded["spread"] == pytest.approx(spread, rel=1e-4)
+        assert embedded["within_cosine"] == pytest.approx(oracles.within_cosine(states[0]), rel=1e-4)
+        assert {name for name in own[0] if embedded[name] is None} == set(own[0]) - {
+            "model", "temperature", "tau", "schema_version", "text_id", "tokens", "layer", "spread", "within_cosine",
+        }  # fmt: skip
         for row, h, x, (logits, weights) in zip(own, states[:-1], states[1:], seen, strict=True):
             n, module = len(ids), model.encoder.layer[row["layer"]]
             with torch.no_grad():
@@ -150,10 +157,14 @@ def test_the_spectrum_by_length_is_that_of_the_heads(tables, texts, small_model,
         following = next(edge for edge in [*EDGES[1:], 10**9] if edge > row["interval"])
         mine = [head for head in heads if row["interval"] <= head["tokens"] < following]
         ids = sorted({head["text_id"] for head in mine})
-        each = [np.mean([head["sigma_a"] for head in mine if head["text_id"] == i]) for i in ids]
         assert row["texts"] == len(ids)
-        assert row["sigma_a_mean"] == pytest.approx(np.mean(each), rel=1e-9)
-        assert row["sigma_a_se"] == pytest.approx(np.std(each, ddof=1) / np.sqrt(len(ids)), rel=1e-9)
+        for end, heard in (("", mine), ("_last", [head for head in mine if head["layer"] == 1])):
+            each = [np.mean([head["sigma_a"] for head in heard if head["text_id"] == i]) for i in ids]
+            assert row[f"sigma_a{end}_mean"] == pytest.approx(np.mean(each), rel=1e-9)
+            assert row[f"sigma_a{end}_se"] == pytest.approx(np.std(each, ddof=1) / np.sqrt(len(ids)), rel=1e-9)
+            for name in ("sigma_s", "sigma_a_bound"):
+                assert row[f"{name}{end}_mean"] == pytest.approx(np.mean([head[name] for head in heard]), rel=1e-9)
+        assert abs(row["sigma_a_mean"] - row["sigma_a_last_mean"]) > 1e-3
         assert row["over_bound_share"] == pytest.approx(np.mean([h["sigma_a"] > h["sigma_a_bound"] for h in mine]))
         encoder = Encoder.load(small_model, temperature=tau, device="cpu", max_length=96)
         own = encoder.encode([texts[i] for i in ids]).embeddings.double().numpy()
@@ -166,8 +177,11 @@ def test_the_spectrum_by_length_is_that_of_the_heads(tables, texts, small_model,
         assert row["words_cosine_mean"] == pytest.approx((words @ words.T)[upper].mean(), abs=1e-5)
 
 
-def test_findings_are_differences_of_the_texts_own_means(tables):
-    heads, findings = tables["heads"], tables["findings"]
+@pytest.mark.parametrize(("layers", "end"), [("last", "_last"), ("all", "")])
+def test_findings_are_differences_of_the_texts_own_means(tables, layers, end):
+    heads, findings = tables["heads"], tables["findings"].filter(pl.col("layers") == layers)
+    if layers == "last":
+        heads = heads.filter(pl.col("layer") == 1)
     each = {
         tau: heads.filter(pl.col("tau") == tau).group_by("text_id").agg(pl.col("sigma_a").mean()).sort("text_id")
         for tau in TAUS
@@ -182,8 +196,53 @@ def test_findings_are_differences_of_the_texts_own_means(tables):
         tables["spectrum_by_length"].filter((pl.col("tau") == 1.0) & (pl.col("texts") >= 5)).sort("interval").to_dicts()
     )
     (row,) = findings.filter((pl.col("finding") == "length") & (pl.col("tau") == 1.0)).to_dicts()
-    assert row["change"] == pytest.approx(spectrum[-1]["sigma_a_mean"] - spectrum[0]["sigma_a_mean"], rel=1e-9)
-    assert row["change_se"] == pytest.approx(np.hypot(spectrum[-1]["sigma_a_se"], spectrum[0]["sigma_a_se"]), rel=1e-9)
+    mean, error = f"sigma_a{end}_mean", f"sigma_a{end}_se"
+    assert row["change"] == pytest.approx(spectrum[-1][mean] - spectrum[0][mean], rel=1e-9)
+    assert row["change_se"] == pytest.approx(np.hypot(spectrum[-1][error], spectrum[0][error]), rel=1e-9)
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_equal_norms_are_counted_on_the_tokens_that_are_pooled(tables, texts, small_model, tau):
+    tokenizer, seen = Tokenizer(Path(small_model), 96), []
+    for text_id in tables["map"]["text_id"].unique().sort():
+        (ids,) = tokenizer([texts[text_id]]).ids
+        x, n = plain(small_model, ids, tau)[0][-1], len(ids)
+        norms, w = np.linalg.norm(x, axis=1), oracles.within_cosine(x)
+        trace = np.square(x - x.mean(0)).sum() / n / np.square(x.mean(0)).sum()
+        seen.append((norms.std() / norms.mean(), (n * w - 1) / (n - 1) >= 1 / 3, trace <= 2))
+    variation, condition, within = np.array(seen, dtype=float).T
+    (row,) = tables["equal_norms"].filter(pl.col("tau") == tau).to_dicts()
+    assert row["texts"] == TEXTS
+    # A random BERT is what Appendix J assumes: its last norm has γ = 1 and β = 0. MiniLM is not: tests/tempscale/layers.
+    assert row["norm_variation_mean"] == pytest.approx(variation.mean(), abs=1e-6)
+    assert row["norm_variation_se"] < 1e-6
+    shares = (row["condition_share"], row["spread_within_2_share"], row["agree_share"])
+    assert shares == pytest.approx((condition.mean(), within.mean(), (condition == within).mean()))
+
+
+def test_a_run_of_a_version_without_the_newer_columns_is_still_rendered(finished, tmp_path):
+    """Last month's run: one σ_a, over all layers, and neither the embedding layer nor the check of norms."""
+    import shutil
+
+    from tempscale_jobs.diagnose import report
+    from tempscale_jobs.runs.folder import load_tables
+    from tempscale_jobs.runs.storage import Storage
+
+    old = tmp_path / "run"
+    shutil.copytree(finished, old)
+    newer = [f"{name}_last_{kind}" for name in ("sigma_a", "sigma_s", "sigma_a_bound") for kind in ("mean", "se")]
+    for file in (old / "tables").iterdir():
+        table = pl.read_parquet(file)
+        if "layers" in table.columns:
+            table = table.filter(pl.col("layers") != "last").drop("layers")
+        if "layer" in table.columns:
+            table = table.filter(pl.col("layer") >= 0)
+        table.drop(newer, strict=False).write_parquet(file)
+    (old / "tables" / "equal_norms.parquet").unlink()
+    storage = Storage(str(old))
+    page = report.render(load_tables(storage), storage.read_json("run.json")).html
+    assert "σ_a rises by" in page
+    assert "the last layer" not in page.split("<h3>")[0]
 
 
 def test_layers_are_summarised_over_all_texts_and_by_interval(tables):
@@ -194,9 +253,10 @@ def test_layers_are_summarised_over_all_texts_and_by_interval(tables):
             following = next(edge for edge in [*EDGES[1:], 10**9] if edge > row["interval"])
             mine = mine.filter(pl.col("tokens").is_between(row["interval"], following - 1))
         assert row["texts"] == len(mine)
-        assert row["rho_mean"] == pytest.approx(mine["rho"].mean(), rel=1e-9)
-        assert row["rho_se"] == pytest.approx(mine["rho"].std() / np.sqrt(len(mine)), rel=1e-9)
-    assert tables["layer_summary"].filter(pl.col("interval").is_null())["texts"].to_list() == [TEXTS] * 2 * len(TAUS)
+        for name in ("spread",) if row["layer"] < 0 else ("spread", "rho"):
+            assert row[f"{name}_mean"] == pytest.approx(mine[name].mean(), rel=1e-9)
+            assert row[f"{name}_se"] == pytest.approx(mine[name].std() / np.sqrt(len(mine)), rel=1e-9)
+    assert tables["layer_summary"].filter(pl.col("interval").is_null())["texts"].to_list() == [TEXTS] * 3 * len(TAUS)
 
 
 @pytest.mark.parametrize("tau", TAUS)
@@ -225,7 +285,7 @@ def test_repeated_tokens_are_texts_of_one_token(tables, small_model, tau):
 @pytest.mark.soak
 def test_workers_order_and_a_lost_part_change_no_byte(finished, tmp_path, corpus, small_model):
     before = digests(finished, "tables")
-    assert set(before) == {f"tables/{table.name}.parquet" for table in EVERY}
+    assert set(before) == {f"tables/{table.name}.parquet" for table in TABLES}
     other = tmp_path / "other"
     diagnosed(settings(other, corpus, small_model, workers=3, shuffle_seed=1))
     assert digests(other, "tables") == before
@@ -246,9 +306,13 @@ def test_a_folder_of_another_command_and_a_wrong_value_are_sentences(finished, c
 
 def test_the_report_stands_alone_says_what_was_found_and_is_rendered_again_alike(finished, tables):
     page = read_report(finished)
-    (row,) = tables["findings"].filter((pl.col("finding") == "temperature") & (pl.col("tau") == 0.7)).to_dicts()
-    says = f"σ_a rises by {with_error(row['change'], row['change_se'])} against τ 1.0 on the same 19 texts: a weaker filter"
-    assert f"{says}; it rises as τ falls, as S1 expects" in page
+    mine = tables["findings"].filter((pl.col("finding") == "temperature") & (pl.col("tau") == 0.7))
+    last, every = (mine.filter(pl.col("layers") == layers).to_dicts()[0] for layers in ("last", "all"))
+    by = {row["layers"]: with_error(row["change"], row["change_se"]) for row in (last, every)}
+    says = f"σ_a of the last layer rises by {by['last']} against τ 1.0 on the same 19 texts: a weaker filter"
+    beside = f"the mean of σ_a over all layers rises by {by['all']}"
+    assert f"{says}; it rises as τ falls, as S1 expects; {beside}." in page
+    assert "S2&#39;s Appendix J takes the tokens of a text as equally long" in page
     assert {
         f"m0-{key}" for key in ("filter", "parts", "resemblance", "repeated", "contraction", "concentration", "pair", "map")
     } == set(specs_of(page))

@@ -82,7 +82,7 @@ def test_a_text_of_one_token_is_left_out(tmp_path, ray_session, tiny_folder):
     rows = [{"id": f"t{k}", "text": "abcdefgh"[k] + "hgfedcba"[: k + 1]} for k in range(6)] + [{"id": "one", "text": "a"}]
     tables, _ = run(tmp_path / "run", rows, str(folder), max_length=32)
     assert set(tables["layers"]["text_id"]) == {f"t{k}" for k in range(6)}
-    assert tables["layer_summary"]["rho_mean"].null_count() == 0
+    assert tables["layer_summary"].filter(pl.col("layer") >= 0)["rho_mean"].null_count() == 0
     assert tables["heads"]["sigma_a"].null_count() == 0
 
 
@@ -93,7 +93,10 @@ def test_one_text_and_a_schedule_are_looked_into(tmp_path, ray_session, small_mo
     assert "two_texts" not in tables
     assert len(tables["map"]) == 0
     assert set(tables["findings"]["finding"]) == {"length", "temperature"}
-    assert "it is not known whether σ_a changes with length: fewer than two length intervals have 5 texts" in page
+    assert (
+        "it is not known whether σ_a of the last layer changes with length: fewer than two length intervals have 5 texts"
+        in page
+    )
     assert "± ? against τ 1.0 on the same 1 text: there are too few to tell" in page
 
 
@@ -126,8 +129,8 @@ def test_repeated_tokens_stay_inside_the_window_and_need_words(small_model):
     assert sorted(repeated.ordinary(Marked(), 4, 0)) == [5, 7]
 
 
-def finding(name, change, error, texts=40, tau=1.0, model="m"):
-    own = {"finding": name, "change": change, "change_se": error, "texts": texts}
+def finding(name, change, error, texts=40, tau=1.0, model="m", layers="last"):
+    own = {"finding": name, "layers": layers, "change": change, "change_se": error, "texts": texts}
     return own | {"tau": tau, "temperature": f"τ {tau}", "model": model}
 
 
@@ -144,15 +147,15 @@ BOUNDS = [{"temperature": "τ 1.0", "worst": 0.4, "broken": 0, "over": 0.0}]
     [
         (
             finding("length", -0.5, 0.1),
-            "falls with length here, by 0.50 ± 0.20 from texts of 0–31 to texts of 64+ tokens; as S1 expects.",
+            "falls with length here, by 0.50 ± 0.20 from texts of 0–31 to texts of 64+ tokens, as S1 expects.",
         ),
         (
             finding("length", 0.5, 0.1),
-            "rises with length here, by 0.50 ± 0.20 from texts of 0–31 to texts of 64+ tokens; contrary to what S1 expects.",
+            "rises with length here, by 0.50 ± 0.20 from texts of 0–31 to texts of 64+ tokens, contrary to what S1 expects.",
         ),
         (
             finding("length", 0.1, 0.1),
-            "it is not known whether σ_a changes with length: 0.10 ± 0.20 from 0–31 to 64+ tokens; more texts would tell.",
+            "σ_a of the last layer changes with length: 0.10 ± 0.20 from 0–31 to 64+ tokens; more texts would tell.",
         ),
         (finding("versions", -0.5, 0.1), "same 40 documents: with the content held, length makes a stronger filter."),
         (finding("versions", 0.5, 0.1), "same 40 documents: with the content held, length makes a weaker filter."),
@@ -183,6 +186,23 @@ def test_sentences_say_which_way(row, ending):
     (sentence,) = of_model(mine, BOUNDS, EDGES)
     assert sentence.startswith(f"{row['temperature']}: ")
     assert sentence.endswith(ending)
+
+
+@pytest.mark.parametrize(
+    ("change", "beside"),
+    [
+        (0.4, "; the mean of σ_a over all layers rises by 0.40 ± 0.20."),
+        (-0.4, "; the mean of σ_a over all layers falls by 0.40 ± 0.20."),
+        (0.1, "; the mean of σ_a over all layers moves by 0.10 ± 0.20: no more than noise."),
+        (None, ", as S1 expects."),
+    ],
+)
+def test_the_mean_over_layers_is_told_beside_the_last_layer(change, beside):
+    rows = [finding("length", -0.5, 0.1), finding("length", change, 0.1, layers="all")]
+    mine = {"findings": pl.DataFrame(rows), "spectrum_by_length": pl.DataFrame(SPECTRUM)}
+    (sentence,) = of_model(mine, BOUNDS, EDGES)
+    assert sentence.startswith("τ 1.0: σ_a of the last layer falls with length here, by 0.50 ± 0.20")
+    assert sentence.endswith(beside)
 
 
 def test_theorems_that_do_not_hold_are_told():

@@ -10,7 +10,7 @@ import torch
 from places_by_hand import BEHIND_THE_SECOND_SUM, seen
 
 from tempscale import Encoder, attach
-from tempscale.layers.contraction import contraction, gain, head_contraction
+from tempscale.layers.contraction import concentration, contraction, gain, head_contraction
 from tempscale.layers.observe import observe, sigma_s
 from tempscale.layers.spectrum import head_spectrum, high_frequency_ratios, sigma_a_bound
 from tempscale.temperature.families import base_model, places
@@ -229,7 +229,8 @@ def test_padding_other_texts_and_the_cut_change_no_figure(minilm, real_texts):
         out = encoder.model(input_ids=ids, attention_mask=mask, output_attentions=True, output_hidden_states=True)
     for text, (layers, heads) in enumerate(alone):
         n = len(tokens.ids[text])
-        for row in layers:
+        assert layers[0]["spread"] == pytest.approx(spread_of(out.hidden_states[0][text, :n].double().numpy()), rel=1e-5)
+        for row in layers[1:]:
             h, x = (out.hidden_states[row["layer"] + k][text, :n].double().numpy() for k in (0, 1))
             centred = [np.linalg.norm(m - m.mean(0)) for m in (h, x)]
             assert row["hc_ratio"] == pytest.approx(centred[1] / centred[0], rel=1e-5)
@@ -238,6 +239,32 @@ def test_padding_other_texts_and_the_cut_change_no_figure(minilm, real_texts):
         for row in heads[::5]:
             attention = out.attentions[row["layer"]][text, row["head"], :n, :n].double().numpy()
             assert row["sigma_a"] == pytest.approx(oracles.sigma_a(attention), rel=1e-5)
+
+
+def spread_of(tokens):
+    return np.square(tokens - tokens.mean(0)).sum() / len(tokens) / np.square(tokens.mean(0)).sum()
+
+
+def test_tokens_of_one_length_have_the_spread_that_appendix_j_says():
+    """Equal norms: S(X)/‖μ‖² = 1/w − 1. By hand: (3, 4) and (4, 3) vary by nothing, (1, 0) and (3, 0) by half their mean."""
+    tokens = torch.randn(40, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    tokens = 3 * tokens / tokens.norm(dim=1, keepdim=True) + 0
+    equal = concentration(tokens)
+    assert equal.norm_variation == pytest.approx(0, abs=1e-12)
+    assert equal.spread == pytest.approx(1 / float(equal.within_cosine) - 1, rel=1e-10)
+    assert concentration(torch.tensor([[3.0, 4.0], [4.0, 3.0]])) == pytest.approx((0.5 / 24.5, 24.5 / 25, 0))
+    assert concentration(torch.tensor([[1.0, 0.0], [3.0, 0.0]])) == pytest.approx((1 / 4, 1, 0.5))
+
+
+def test_tokens_of_a_real_model_are_not_of_one_length(minilm, real_texts):
+    encoder = Encoder.load(minilm, device="cpu")
+    (ids,) = encoder.tokenizer([real_texts[9]]).ids
+    found, x = concentration(tokens := encoder.token_embeddings(ids)), tokens.double().numpy()
+    norms = np.linalg.norm(x, axis=1)
+    assert found.norm_variation == pytest.approx(norms.std() / norms.mean(), rel=1e-10)
+    assert found.norm_variation > 0.01
+    assert found.spread == pytest.approx(spread_of(x), rel=1e-10)
+    assert found.within_cosine == pytest.approx(oracles.within_cosine(x), rel=1e-10)
 
 
 def test_no_more_than_half_the_memory_of_all_attentions_at_once(minilm):

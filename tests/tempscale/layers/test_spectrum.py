@@ -101,6 +101,24 @@ def test_heads_that_attend_to_themselves_are_found_too():
         assert float(sigma_a(attention)) == pytest.approx(oracles.sigma_a(attention.double().numpy()), rel=1e-4)
 
 
+def test_attention_that_is_repeated_leaves_the_mean_alone(encoder, attentions, real_texts):
+    """S1's Lemma 1: ‖HC[Aᵗz]‖/‖DC[Aᵗz]‖ → 0 for every head, at the rate of its second eigenvalue."""
+    (ids,) = encoder.tokenizer([real_texts[9]]).ids
+    every = attentions(ids).flatten(0, 1).double()
+    assert (every > 0).all()
+    z, ratios = torch.rand(every.shape[-1], 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64), []
+    z = z.expand(len(every), -1, 1)
+    for squaring in range(16):  # A, A², A⁴, …: after the last, A has been applied 2¹⁶ − 1 times.
+        z = every @ z
+        every = every @ every
+        every = every / every.sum(-1, keepdim=True)
+        if squaring in (0, 5, 15):
+            ratios.append((z - z.mean(1, keepdim=True)).norm(dim=1) / (z.mean(1).abs() * z.shape[1] ** 0.5))
+    assert (ratios[0] > 1e-6).any()
+    assert (ratios[1] <= ratios[0]).all()
+    assert float(ratios[2].max()) < 1e-9
+
+
 def test_squaring_of_cases_by_hand():
     assert float(sigma_a_by_squaring(torch.eye(7, dtype=torch.float64))) == pytest.approx(1.0, abs=1e-12)
     assert float(sigma_a_by_squaring(torch.full((7, 7), 1 / 7))) < 1e-6
@@ -123,6 +141,9 @@ def test_the_mean_over_a_model_is_that_of_its_attentions(encoder, attentions, re
     for tau in (1.0, 0.6):
         every = [oracles.sigma_a(m) for text in ids for m in attentions(text, tau).flatten(0, 1).numpy()]
         assert mean_sigma_a(encoder, ids, tau) == pytest.approx(np.mean(every), rel=1e-3)
+        last = [oracles.sigma_a(m) for text in ids for m in attentions(text, tau)[-1].numpy()]
+        assert mean_sigma_a(encoder, ids, tau, "last") == pytest.approx(np.mean(last), rel=1e-3)
+        assert abs(np.mean(last) - np.mean(every)) > 0.1
     assert encoder.temperature == Temperature(1.0)
 
 
@@ -136,7 +157,9 @@ def fitted(own, real_texts):
     return fit_by_length(own, real_texts, n0=48)
 
 
-def test_the_fitted_schedule_holds_the_measured_filter(own, fitted, attentions, real_texts):
+@pytest.mark.parametrize("layers", ["all", "last"])
+def test_the_fitted_schedule_holds_the_measured_filter(own, fitted, attentions, real_texts, layers):
+    fitted = fitted if layers == "all" else fit_by_length(own, real_texts, n0=48, layers=layers)
     long = [i for i, n in enumerate(own.tokenizer(real_texts).lengths) if n >= 96]
     assert [step.tokens for step in fitted.steps] == [68, 96]
     step = fitted.steps[-1]
@@ -144,7 +167,8 @@ def test_the_fitted_schedule_holds_the_measured_filter(own, fitted, attentions, 
     short = own.tokenizer([real_texts[i] for i in long], 48).ids
 
     def mean(texts, tau=1.0):
-        return np.mean([oracles.sigma_a(m) for text in texts for m in attentions(text, tau).flatten(0, 1).numpy()])
+        seen = [attentions(text, tau)[0 if layers == "all" else -1 :].flatten(0, 1) for text in texts]
+        return np.mean([oracles.sigma_a(m) for own in seen for m in own.numpy()])
 
     target, held, untouched = mean(short), mean(ids, step.tau), mean(ids)
     assert held == pytest.approx(target, rel=0.02)
@@ -173,3 +197,5 @@ def test_nothing_longer_than_n0_needs_no_schedule(own, real_texts):
 def test_what_cannot_be_fitted_is_said(own, real_texts, n0, texts, message):
     with pytest.raises(TemperatureError, match=message):
         fit_by_length(own, real_texts[texts], n0=n0)
+    with pytest.raises(TemperatureError, match="layers 'first' must be 'all' or 'last'"):
+        fit_by_length(own, real_texts, layers="first")

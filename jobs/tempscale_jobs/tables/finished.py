@@ -1,0 +1,27 @@
+"""The tables of a finished run as this version knows them: a column that an earlier version did not write is null."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tempscale_jobs.tables import audit, diagnose, evaluate, nights, pairs, tune
+
+_KNOWN = {
+    table.name: table
+    for module in (audit, diagnose, evaluate, nights, pairs, tune)
+    for table in module.TABLES
+}  # fmt: skip
+
+
+def completed(name: str, table: pa.Table) -> pa.Table:
+    """The table with all columns of its schema, in their order; columns that the schema does not have stay behind them."""
+    if name not in _KNOWN:
+        return table
+    fields = _KNOWN[name].schema()
+    absent = [field for field in fields if field.name not in table.column_names]
+    for field in absent:
+        table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    if not absent:
+        return table
+    others = [column for column in table.column_names if column not in fields.names]
+    return table.select([*fields.names, *others])
