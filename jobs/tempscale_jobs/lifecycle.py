@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -13,8 +13,10 @@ from tempscale_jobs.runs import folder, lock
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.workers import engine, nodes
+from tempscale_jobs.workers import bfloat16, engine, nodes
 from tempscale_jobs.workers.engine import Cluster
+
+Config = TypeVar("Config", bound=Command)
 
 
 class Lifecycle:
@@ -33,6 +35,17 @@ class Lifecycle:
             folders = {"out": self.run.storage} | shared
             nodes.check_run(self.run, [(f"--{option}", storage) for option, storage in folders.items()])
             yield cluster
+
+    def settled(self, config: Config, cluster: Cluster) -> Config:
+        """The configuration with the precision that the workers' processors decide; as it is where float32 is asked for."""
+        asked = config.embedding.precision
+        if asked == "float32":
+            return config
+        with self._journal.stage("precision of the model") as stage:
+            found = bfloat16.settle(self.run, cluster, asked)
+            stage.note = f"{found.precision}: {found.why}"
+        embedding = config.embedding.model_copy(update={"precision": found.precision})
+        return config.model_copy(update={"embedding": embedding})
 
     def done(self, stage: str, check_unchanged: Callable[[dict[str, Any]], None]) -> dict[str, Any] | None:
         """The content of run.json if the run is complete, after `check_unchanged` has compared its sources with it."""

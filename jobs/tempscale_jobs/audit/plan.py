@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from rich.console import Console
@@ -23,6 +24,7 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.journal import duration
 from tempscale_jobs.urls import masked
+from tempscale_jobs.workers import bfloat16
 
 _MEASURED_TEXTS = 48
 _LOOKED_AT = 2000
@@ -126,7 +128,7 @@ def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rate
         max_length=model.max_length,
         prompt=model.document_prompt,
         long=config.embedding.long,
-        precision=config.embedding.precision,
+        precision=_precision(config.embedding.precision),
         device="cpu",
     )
     tokens = encoder.tokenizer(texts, isolate=True)
@@ -150,6 +152,11 @@ def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rate
         width, weights, float(lengths.mean()), float((lengths >= max(prefixes, default=0)).mean()), sum(prefixes),
         token_seconds, socm_seconds, _cosine_seconds(width, config.analysis.neighbours),
     )  # fmt: skip
+
+
+def _precision(asked: str) -> Literal["float32", "bfloat16"]:
+    """The precision of a run on machines like this one."""
+    return "float32" if asked == "float32" else bfloat16.decided(asked, [bfloat16.here()]).precision
 
 
 def _given(config: AuditConfig) -> tuple[int, int]:

@@ -44,7 +44,7 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
                 index = _read_corpus(config, run, queries, stage)
             with life.cluster(**cache) as cluster:
                 journal.count("rejected", index.rejected)
-                audit = Audit(config, run, cluster, index, queries, journal)
+                audit = Audit(life.settled(config, cluster), run, cluster, index, queries, journal)
                 layouts, rejected = dict[str, Layout](), 0
                 for model in run.models:
                     layouts[model.label], lost = analyse(audit, model)

@@ -154,7 +154,9 @@ class Scoring(Models):
     long: ClassVar[str] = "truncate"
     token_budget: ClassVar[int | None] = None
     precision: Precision = Field(
-        "float32", description="What the model computes in; bfloat16 is faster and moves scores a little."
+        "float32",
+        description="What the model computes in; bfloat16 moves scores a little, and is faster only on processors that have "
+        "it: auto asks them.",
     )
     role_grid: Annotated[bool, Option("--role-grid", "Model and temperature")] = Field(
         False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -113,6 +113,12 @@ class Queries(Corpus):
 class Models(Strict):
     """Which models under which temperatures."""
 
+    if TYPE_CHECKING:
+
+        @property
+        def precision(self) -> str:
+            """What a model computes in: a setting of most commands, and float32 where layers are looked into."""
+
     models: Annotated[list[str], Option("--model", "Model and temperature", "M")] = Field(
         [], description="Folders or hub names; the installed demo MiniLM unless given."
     )
@@ -161,7 +167,7 @@ class Models(Strict):
         return values
 
 
-Precision = Annotated[Literal["float32", "bfloat16"], Option("--precision", "Model and temperature")]
+Precision = Annotated[Literal["float32", "bfloat16", "auto"], Option("--precision", "Model and temperature")]
 
 
 class Encoding(Models):
@@ -173,7 +179,9 @@ class Encoding(Models):
     )
     precision: Precision = Field(
         "float32",
-        description="What the model computes in; bfloat16 is faster, and its error is measured and reported.",
+        description="What the model computes in. bfloat16 is for processors that multiply in it (a GPU from compute "
+        "capability 8, a CPU with AMX or AVX-512 BF16; others are several times slower), and its error is measured and "
+        "reported. auto takes it where every worker has such a processor.",
     )
     token_budget: int | None = Field(
         None, ge=1, description="Padded tokens of one micro-batch; 1,024 on a CPU and 16,384 on a GPU unless given."

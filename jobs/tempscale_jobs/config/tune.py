@@ -56,7 +56,9 @@ class TunedModel(Models):
         min_length=2,
         description="The candidates, of which the first is the one to leave it at: constants, and schedules by length.",
     )  # fmt: skip
-    precision: Precision = Field("float32", description="What the model computes in.")
+    precision: Precision = Field(
+        "float32", description="What the model computes in; auto takes bfloat16 where every worker's processor has it."
+    )
 
 
 class Choosing(Intervals):

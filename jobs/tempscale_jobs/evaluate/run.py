@@ -49,9 +49,10 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
             _check_unchanged(config, done["tasks"], states)  # Only tables and report are written again.
         missing: dict[tuple[str, str, str], str] = {}
         with life.cluster() as cluster:
+            encoding = life.settled(config, cluster).embedding
             for model in run.models:
                 with (
-                    Crew(run, cluster, model, config.embedding) as crew,
+                    Crew(run, cluster, model, encoding) as crew,
                     journal.stage(f"score {model.label}", evaluation.cells) as stage,
                 ):
                     wrong = cells.work(evaluation, crew, model, stage.advance)

@@ -47,10 +47,16 @@ def measured(config: dict[str, Any], model: dict[str, Any]) -> str:
     return json.dumps(
         {"max_length": model["max_length"], "prompts": model.get("prompts", {})}
         | {name: corpus.get(name) for name in ("max_characters", *own)}
-        | {name: embedding.get(name) for name in ("long", "precision")}
+        | {"long": embedding.get("long"), "precision": _computed_in(embedding, model)}
         | {name: analysis.get(name) for name in analysed},
         sort_keys=True,
     )
+
+
+def _computed_in(embedding: dict[str, Any], model: dict[str, Any]) -> str | None:
+    """What the model computed in: what `auto` led to, or what was asked for."""
+    found: str | None = model.get("computed_in", embedding).get("precision")
+    return found
 
 
 def rows(record: dict[str, Any], summary: Sequence[dict[str, Any]], folder: str, name: str) -> list[dict[str, Any]]:

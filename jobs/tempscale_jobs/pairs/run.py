@@ -37,7 +37,8 @@ def pairs(config: PairsConfig, journal: Journal, *, fresh: bool = False) -> Run:
             lost = f", {index.rejected:,} rejected" if index.rejected else ""
             stage.note = f"{index.pairs:,} pairs of {index.read:,} rows{lost}"
         with life.cluster() as cluster:
-            rejected = sum(_measure(config, run, cluster, model, index, journal) for model in run.models)
+            settled = life.settled(config, cluster)
+            rejected = sum(_measure(settled, run, cluster, model, index, journal) for model in run.models)
             with journal.stage("tables") as stage:
                 stage.note = f"{len(summary.summarise(run, config.socm, index))} tables"
         life.record(command=config.command, pairs=index.facts() | {"rejected_by_models": rejected})

@@ -94,12 +94,14 @@ def _label(text: str) -> str:
 
 
 def encoding(known: Mapping[str, Any]) -> str:
-    """How a model encodes a text, from its entry in run.json: the window, and what is put before the text."""
+    """How a model encodes a text, from its entry in run.json: the window, what is before the text, a chosen precision."""
     prompts = known.get("prompts", {})
     before = [f"«{text.strip()}» before every {role}" for role, text in prompts.items()]
     if len(set(prompts.values())) == 1 and len(prompts) == 2:
         before = [f"«{next(iter(prompts.values())).strip()}» before every text"]
-    return ", ".join([f"at most {known.get('max_length', '–')} tokens", *before])
+    settled = known.get("computed_in", {})
+    computed = [f"{settled['precision']} ({settled['why']})"] if settled.get("asked") else []
+    return ", ".join([f"at most {known.get('max_length', '–')} tokens", *before, *computed])
 
 
 def estimate(row: dict[str, Any], name: str) -> str:

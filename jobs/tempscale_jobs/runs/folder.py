@@ -29,6 +29,8 @@ from tempscale_jobs.urls import masked
 BEGUN, SHARDED, DONE = "begun.json", "shards/index.json", "run.json"
 EXCEPTIONS = "partials/exceptions"
 """Files of one sentence each, about what may not be byte-identical to another run of the same texts."""
+COMPUTED_IN = "partials/computed_in.json"
+"""The precision that the models of the run compute in, where anything but float32 was asked for."""
 TAKEOVERS = "partials/takeovers"
 """A record of each dead run whose lock was taken over."""
 _OURS = (
@@ -266,7 +268,10 @@ def facts(run: Run, config: Command) -> dict[str, Any]:
     noted = [*run.storage.list(EXCEPTIONS), *run.storage.list(f"queries/{EXCEPTIONS}")]
     exceptions = [("queries: " if name.startswith("queries/") else "") + run.storage.read_json(name) for name in noted]
     exceptions += processors(run.storage, {begun["processor"], processor()})
-    models = {m.label: {"name": m.label} | m.identity() | {"similarity": m.similarity} for m in run.models}
+    precision = config.embedding.precision
+    settled = run.storage.read_json(COMPUTED_IN) if run.storage.exists(COMPUTED_IN) else {"precision": precision}
+    computed = {} if _own_embeddings(config) else {"computed_in": settled}
+    models = {m.label: {"name": m.label} | m.identity() | {"similarity": m.similarity} | computed for m in run.models}
     return {
         "tempscale": tempscale.__version__,
         "run": begun["run"],

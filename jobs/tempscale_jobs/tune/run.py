@@ -42,7 +42,7 @@ def tune(config: TuneConfig, journal: Journal, *, fresh: bool = False) -> Run:
         if life.done("choose", lambda done: _check_unchanged(config, done["states"], states)) is not None:
             return run
         with life.cluster() as cluster:
-            candidates = run.temperatures
+            candidates, config = run.temperatures, life.settled(config, cluster)
             if config.choosing.layers:
                 source = layers.Source(config.tasks, config.texts(), config.out, states)
                 with (

@@ -1,0 +1,98 @@
+"""The precision in which a run computes: what was asked for, or what the processors of its workers have instructions for."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from tempscale_jobs.runs.folder import COMPUTED_IN, Run
+from tempscale_jobs.runs.provenance import processor
+from tempscale_jobs.workers.engine import Cluster, readable_failures
+
+_INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
+"""The flags of a CPU on which oneDNN multiplies in bfloat16; on any other it converts, and is several times slower."""
+_TENSOR_CORES = (8, 0)
+"""The compute capability from which on a GPU multiplies in bfloat16."""
+_LITTLE = 0.01
+"""A share of a GPU that is enough to ask it."""
+
+
+class Processor(NamedTuple):
+    """A worker's processor."""
+
+    name: str
+    instructions: str
+    """What it multiplies bfloat16 with; empty if it cannot."""
+
+
+class Settled(NamedTuple):
+    """The precision of a run."""
+
+    asked: str
+    precision: Literal["float32", "bfloat16"]
+    why: str
+
+
+def settle(run: Run, cluster: Cluster, asked: str) -> Settled:
+    """The precision of a run for the precision that is asked for, `auto` among them; it is decided once and kept."""
+    if run.storage.exists(COMPUTED_IN):
+        return Settled(**run.storage.read_json(COMPUTED_IN))
+    found = decided(asked, workers(cluster))
+    run.storage.write_json(COMPUTED_IN, found._asdict())
+    return found
+
+
+def decided(asked: str, seen: list[Processor]) -> Settled:
+    """bfloat16 instead of `auto` if every processor multiplies in it, otherwise float32."""
+    without = sorted({own.name for own in seen if not own.instructions})
+    have = "; ".join(sorted({f"{own.instructions} of {own.name}" for own in seen if own.instructions}))
+    lack = f"{' and '.join(without)} cannot multiply in bfloat16 ({' or '.join(_INSTRUCTIONS)}, or a GPU's tensor cores)"
+    if asked == "auto":
+        precision: Literal["float32", "bfloat16"] = "float32" if without or not seen else "bfloat16"
+        return Settled(asked, precision, have if precision == "bfloat16" else lack if without else "no worker answered")
+    if without:
+        lack = f"as asked, but {lack} and needs several times as long as in float32; --precision auto would choose that"
+    return Settled(asked, "bfloat16", lack if without else have)
+
+
+def here(gpu: bool = False) -> Processor:
+    """This process's processor, or its first GPU."""
+    if gpu:
+        import torch
+
+        able = torch.cuda.get_device_capability() >= _TENSOR_CORES
+        return Processor(torch.cuda.get_device_name(), "tensor cores" if able else "")
+    return Processor(processor(), ", ".join(name for name in _INSTRUCTIONS if name in _flags()))
+
+
+def _flags() -> set[str]:
+    """The flags of this machine's CPU; none where the system does not list them."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return {flag for line in lines if line.startswith("flags") for flag in line.split(":", 1)[1].split()}
+    except OSError:
+        return set()
+
+
+def workers(cluster: Cluster) -> list[Processor]:
+    """The processors of all nodes that a worker can be placed on."""
+    import ray
+    import ray.exceptions
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    died = (
+        ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError,
+        ray.exceptions.LocalRayletDiedError,
+    )  # fmt: skip
+    resource, gpu = ("GPU", True) if cluster.gpus else ("CPU", False)
+    ask = ray.remote(num_cpus=0, num_gpus=_LITTLE if gpu else 0, max_retries=3)(here)
+    nodes = [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get(resource, 0) > 0]
+    placed: list[dict[str, Any]] = [{"scheduling_strategy": NodeAffinitySchedulingStrategy(n, soft=False)} for n in nodes]
+    # Where the autoscaler has yet to start the first machine, the question itself starts it.
+    answers, found = [ask.options(**where).remote(gpu) for where in placed or [{}]], []
+    with readable_failures():
+        for answer in answers:
+            try:
+                found.append(ray.get(answer))
+            except died:
+                continue  # The node died meanwhile, so this run will not use it.
+    return found

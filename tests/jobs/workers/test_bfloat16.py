@@ -1,0 +1,155 @@
+"""`--precision auto`: what the processors decide, that it is decided once, and that everything else follows it."""
+
+import io
+import json
+
+import pytest
+import torch
+from rich.console import Console
+from whole_run import as_lines, audited, digests, paired, read_record
+
+from tempscale_jobs.nights.record import measured
+from tempscale_jobs.runs.folder import Run
+from tempscale_jobs.runs.provenance import processor
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers import bfloat16
+from tempscale_jobs.workers.bfloat16 import Processor, Settled, decided
+from tempscale_jobs.workers.engine import Cluster
+
+AMX = Processor("Xeon", "amx_bf16, avx512_bf16")
+H100 = Processor("H100", "tensor cores")
+OLD = Processor("EPYC", "")
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen", "precision", "why"),
+    [
+        ("auto", [AMX], "bfloat16", "amx_bf16, avx512_bf16 of Xeon"),
+        ("auto", [H100, H100], "bfloat16", "tensor cores of H100"),
+        ("auto", [OLD], "float32", "EPYC cannot multiply in bfloat16"),
+        ("auto", [AMX, OLD], "float32", "EPYC cannot multiply in bfloat16"),
+        ("auto", [], "float32", "no worker answered"),
+        ("bfloat16", [AMX], "bfloat16", "amx_bf16, avx512_bf16 of Xeon"),
+        ("bfloat16", [], "bfloat16", ""),
+    ],
+)
+def test_every_processor_of_the_run_decides(asked, seen, precision, why):
+    found = decided(asked, seen)
+    assert (found.asked, found.precision) == (asked, precision)
+    assert found.why.startswith(why)
+
+
+def test_what_was_asked_for_is_done_and_its_cost_is_said_in_one_line():
+    found = decided("bfloat16", [OLD, AMX, OLD])
+    assert found.precision == "bfloat16"
+    assert found.why == (
+        "as asked, but EPYC cannot multiply in bfloat16 (amx_bf16 or avx512_bf16, or a GPU's tensor cores) and needs "
+        "several times as long as in float32; --precision auto would choose that"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "instructions"),
+    [
+        ("fpu sse2 avx2 avx512f avx512_bf16 amx_bf16 amx_tile", "amx_bf16, avx512_bf16"),
+        ("avx512f avx512_bf16", "avx512_bf16"),
+        ("fpu avx2 avx512f avx512_vnni", ""), ("avx512_bf16x", ""),
+    ],
+)  # fmt: skip
+def test_the_flags_of_a_cpu_by_hand(monkeypatch, flags, instructions):
+    cpu = f"processor\t: 0\nmodel name\t: A\nvmx flags\t: amx_bf16\nflags\t\t: {flags}\n"
+    monkeypatch.setattr("builtins.open", lambda path, **how: io.StringIO(cpu))
+    assert bfloat16.here() == Processor(processor(), instructions)
+
+
+def test_a_system_that_lists_no_flags_has_none(monkeypatch):
+    def absent(path, **how):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr("builtins.open", absent)
+    assert bfloat16.here().instructions == ""
+
+
+@pytest.mark.parametrize(("capability", "instructions"), [((7, 5), ""), ((8, 0), "tensor cores"), ((9, 0), "tensor cores")])
+def test_a_gpu_has_tensor_cores_for_it_from_ampere_on(monkeypatch, capability, instructions):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "T4")
+    assert bfloat16.here(gpu=True) == Processor("T4", instructions)
+
+
+def test_the_workers_of_this_machine_answer(ray_session):
+    assert bfloat16.workers(Cluster(1, 0)) == [bfloat16.here()]
+
+
+@pytest.fixture
+def audit(tmp_path, ray_session, small_model, monkeypatch):
+    """Audits a few texts on processors that are given; returns what was printed."""
+    source = tmp_path / "texts.jsonl"
+    source.write_text(as_lines({"id": f"t{k}", "text": f"the bridge over river {k} " * (k % 7 + 1)} for k in range(40)))
+
+    def audit(name, precision, seen=(), **execution):
+        monkeypatch.setattr(bfloat16, "workers", lambda cluster: list(seen))
+        printed = Console(file=io.StringIO(), width=300)
+        audited(
+            {
+                "out": str(tmp_path / name), "corpus": {"source": str(source)},
+                "embedding": {"models": [small_model], "precision": precision, "temperatures": [1.0]},
+                "analysis": {"socm_sample": 0, "probe_sample": 0}, "execution": {"workers": 1} | execution,
+            },
+            console=printed,
+        )  # fmt: skip
+        return printed.file.getvalue()
+
+    return audit
+
+
+def test_auto_gives_the_bytes_of_what_it_chose_and_says_so(audit, tmp_path):
+    said = {name: audit(name, *how) for name, how in {
+        "single": ("float32",), "half": ("bfloat16", [AMX]), "old": ("auto", [AMX, OLD]), "new": ("auto", [AMX]),
+    }.items()}  # fmt: skip
+    tables = {name: digests(tmp_path / name, "tables", "texts") for name in said}
+    assert tables["old"] == tables["single"] != tables["half"] == tables["new"]
+    assert "precision of the model" not in said["single"]
+    assert "float32: EPYC cannot multiply in bfloat16" in said["old"]
+    assert "bfloat16: amx_bf16, avx512_bf16 of Xeon" in said["new"]
+    records = {name: read_record(tmp_path / name) for name in said}
+    known = {name: next(iter(record["models"].values())) for name, record in records.items()}
+    assert known["single"]["computed_in"] == {"precision": "float32"}
+    assert known["new"]["computed_in"] == Settled("auto", "bfloat16", "amx_bf16, avx512_bf16 of Xeon")._asdict()
+    decisive = {name: measured(record["config"], known[name]) for name, record in records.items()}
+    assert decisive["old"] == decisive["single"] != decisive["half"] == decisive["new"]
+    assert json.loads(decisive["new"])["precision"] == "bfloat16"
+    assert "bfloat16 (amx_bf16, avx512_bf16 of Xeon)" in (tmp_path / "new" / "report.html").read_text("utf-8")
+
+
+def test_the_cache_holds_what_was_computed_and_not_what_was_asked_for(audit, tmp_path):
+    cache = str(tmp_path / "cache")
+    audit("half", "bfloat16", [AMX], cache=cache)
+    assert "40 of 40 texts known" in audit("new", "auto", [AMX], cache=cache)
+    assert "0 of 40 texts known" in audit("old", "auto", [OLD], cache=cache)
+
+
+def test_a_run_goes_on_in_the_precision_that_it_began_with(tmp_path, monkeypatch):
+    run, found = Run(Storage(str(tmp_path)), [], [], "2026-11-01"), []
+    for seen in ([AMX], [OLD]):
+        monkeypatch.setattr(bfloat16, "workers", lambda cluster, seen=seen: seen)
+        found.append(bfloat16.settle(run, Cluster(1, 0), "auto"))
+    assert found == [Settled("auto", "bfloat16", "amx_bf16, avx512_bf16 of Xeon")] * 2
+
+
+def test_pairs_follow_it_too(tmp_path, ray_session, small_model, monkeypatch):
+    source = tmp_path / "pairs.jsonl"
+    source.write_text(as_lines({"text_a": f"the river {k}", "text_b": "a bridge in winter " * k} for k in range(1, 5)))
+    found = {}
+    for name, precision, seen in (("single", "float32", []), ("old", "auto", [OLD]), ("new", "auto", [AMX])):
+        monkeypatch.setattr(bfloat16, "workers", lambda cluster, seen=seen: seen)
+        paired(
+            {
+                "out": str(tmp_path / name), "pairs": {"source": str(source)},
+                "embedding": {"models": [small_model], "precision": precision}, "execution": {"workers": 1},
+            }
+        )  # fmt: skip
+        found[name] = digests(tmp_path / name, "tables")
+        (model,) = read_record(tmp_path / name)["models"].values()
+        assert model["computed_in"]["precision"] == ("bfloat16" if name == "new" else "float32")
+    assert found["single"] == found["old"] != found["new"]
