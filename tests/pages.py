@@ -72,7 +72,8 @@ def tables_of(
                         )  # fmt: skip
         summary.append(
             key(tau, model)
-            | {"texts": 120, "corpus_texts": 9000, "rejected": 0, "tokens": 30000, "truncated_share": 0.125}
+            | {"texts": 120, "corpus_texts": 9000, "rejected": 0, "tokens": 30000}
+            | measured("truncated_share", 0.125, 0.03)
             | measured("cosine_mean", 0.0621, 0.003) | measured("collapse_gap", gap_now, None if gap is None else gap_error)
             | {"gap_shortest": None if gap is None else 0, "gap_longest": None if gap is None else 400}
             | {"gap_texts": None if gap is None else 40, "prefix_texts": None if prefix is None else 31}
@@ -82,7 +83,7 @@ def tables_of(
             | measured("exposure_short", exposed and exposed[0], exposed and 0.05)
             | measured("exposure_long", exposed and exposed[-1], exposed and 0.05)
             | {"k_occurrence_skewness": exposed and 1.25}
-            | {"spread_over_2_share": 0.89, "within_cosine_over_third_share": 0.5}
+            | measured("spread_over_2_share", 0.89, 0.02) | measured("within_cosine_over_third_share", 0.5, 0.04)
             | {"socm_texts": 0 if socm is None else 40, "socm_freedom": None if socm is None else 39}
             | measured("socm_mean", socm, None if socm is None else 0.01)
             | {"socm_over_1_share": None if socm is None else 0.021}

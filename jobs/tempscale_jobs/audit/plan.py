@@ -31,6 +31,8 @@ _LOOKED_AT = 2000
 _BASE_BYTES, _WORKER_BYTES = 900 << 20, 500 << 20
 """Memory of Ray with this process, and of one worker without its model, measured on the quick start."""
 _START_SECONDS, _ROW_BYTES = 30.0, 120
+_MERGING_BYTES, _DRIVER_BYTES = 720, 390
+"""Memory of this process for each text at its peak, while it merges lists of neighbours, and without such lists."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,9 @@ def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], co
         disk += temperatures * (texts * text_bytes + factor_bytes)
         blocks = 2 * 4 * rate.width * min(texts, block_size(texts, rate.width))
         largest = max(largest, rate.weights_bytes + blocks)
-    memory = _BASE_BYTES + workers * (_WORKER_BYTES + largest) + texts * _ROW_BYTES
+    merges = analysis.cosine == "full" and analysis.neighbours
+    a_text = _MERGING_BYTES if merges else _DRIVER_BYTES
+    memory = _BASE_BYTES + workers * (_WORKER_BYTES + largest) + texts * a_text
     return Plan(texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers)
 
 

@@ -14,6 +14,7 @@ from tempscale.stats.errors import finite_population, within_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse.exposure import ranked
 from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.config.nights import SHARES
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.shards import Index
@@ -96,6 +97,9 @@ def _figures(
     samples: Samples = {
         "cosine_mean": Sampled([overall], True, correction),
         "spread_mean": Sampled([texts["spread"]], False, correction),
+        "truncated_share": Sampled([_share(texts["truncated"])], False, correction),
+        "spread_over_2_share": Sampled([_share(texts["spread"] > 2)], False, correction),
+        "within_cosine_over_third_share": Sampled([_condition(texts["tokens"], texts["within_cosine"])], False, correction),
     }
     row: dict[str, Any] = run.key(model, temperature) | {
         "texts": n,
@@ -113,7 +117,7 @@ def _figures(
         row |= {
             "spread_mean": float(texts["spread"].mean(dtype=np.float64)),
             "spread_over_2_share": float((texts["spread"] > 2).mean()),
-            "within_cosine_over_third_share": _condition_share(texts["tokens"], texts["within_cosine"]),
+            "within_cosine_over_third_share": _mean(samples["within_cosine_over_third_share"].sets[0]),
         }
     ends = gap_intervals(layout.texts().tolist())
     row |= dict.fromkeys(("collapse_gap", "gap_shortest", "gap_longest", "gap_texts"))
@@ -125,7 +129,7 @@ def _figures(
     row |= _exposure(found["exposure"], found["length_collapse"], row)
     row |= _probe_gap(run, model, temperature, samples)
     row |= _socm(run, model, temperature, samples)
-    for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "spread_mean", "socm_mean"):
+    for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "spread_mean", "socm_mean", *SHARES):
         name = figure.removesuffix("_mean")
         row[f"{name}_se_superpopulation"], row[f"{name}_se"] = _errors(None if row[figure] is None else samples[figure])
     row["socm_freedom"] = _freedom(samples.get("socm_mean"))
@@ -183,11 +187,20 @@ def _socm(run: Run, model: Model, temperature: Temperature, samples: Samples) ->
     return {"socm_texts": done["texts"], "socm_mean": done["socm_mean"], "socm_over_1_share": done["socm_over_1_share"]}
 
 
-def _condition_share(tokens: np.ndarray, within: np.ndarray) -> float | None:
-    """Share of texts with (n·w−1)/(n−1) ≥ 1/3, the condition of S2 Appendix J, among texts of at least two tokens."""
+def _share(holds: np.ndarray) -> np.ndarray:
+    """1 for each text of which something holds, otherwise 0: its mean is a share."""
+    return holds.astype(np.float64)
+
+
+def _condition(tokens: np.ndarray, within: np.ndarray) -> np.ndarray:
+    """1 for each text with (n·w−1)/(n−1) ≥ 1/3, the condition of S2 Appendix J, of those with at least two tokens."""
     several = tokens > 1
     n, w = tokens[several].astype(np.float64), within[several].astype(np.float64)
-    return float(((n * w - 1) / (n - 1) >= 1 / 3).mean()) if several.any() else None
+    return _share((n * w - 1) / (n - 1) >= 1 / 3)
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean()) if len(values) else None
 
 
 def _errors(sample: Sampled | None) -> tuple[float | None, float | None]:

@@ -9,7 +9,17 @@ from typing import Any
 import polars as pl
 
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
-from tempscale_jobs.report.text import beyond_noise, count, encoding, estimate, interval_name, labels, share, with_error
+from tempscale_jobs.report.text import (
+    beyond_noise,
+    count,
+    encoding,
+    estimate,
+    interval_name,
+    labels,
+    share,
+    share_of,
+    with_error,
+)
 
 _ENDS = ("shortest", "longest")
 NOTE = (
@@ -239,6 +249,7 @@ def _assumptions(row: dict[str, Any]) -> str:
         return "Lengths are those given, and no tokens were seen: second-order collapse was not measured."
     over = f", and {share(row['socm_over_1_share'])} of the pairs have SOCM above 1"
     return (
-        f"Assumptions: {share(row['spread_over_2_share'])} of the texts have tr Σ > 2, which the papers assume never happens"
-        f"{'' if row['socm_over_1_share'] is None else over}; {share(row['truncated_share'])} of the texts were truncated."
+        f"Assumptions: {share_of(row, 'spread_over_2_share')} of the texts have tr Σ > 2, which the papers assume never "
+        f"happens{'' if row['socm_over_1_share'] is None else over}; {share_of(row, 'truncated_share')} of the texts were "
+        "truncated."
     )

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 import vl_convert
 
-from tempscale_jobs.report.text import count, encoding, number, share
+from tempscale_jobs.report.text import count, encoding, number, share, share_of
 from tempscale_jobs.runs.storage import Storage
 
 FIGURES = "figures"
@@ -63,7 +63,7 @@ def page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "share": share, "count": count, "encoding": encoding}
+    environment.filters |= {"number": number, "share": share, "share_of": share_of, "count": count, "encoding": encoding}
     specs = {key: chart.to_dict(validate=False) for key, chart in charts.items()}
     html = environment.get_template(template).render(
         run=run,

@@ -47,6 +47,13 @@ def share(value: float | None) -> str:
     return {"0.0": "<0.1 %", "100.0": ">99.9 %"}.get(text, f"{text} %")
 
 
+def share_with_error(value: float | None, error: float | None) -> str:
+    """A share in per cent and the 95 % half-width of its error; without one where every text or none has it."""
+    if value is None or value in (0, 1) or not error:
+        return share(value)
+    return f"{with_error(100 * value, 100 * error)} %"
+
+
 def count(n: int, noun: str) -> str:
     """A number with its noun: `1 text`, `2,000 texts`."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
@@ -107,3 +114,8 @@ def encoding(known: Mapping[str, Any]) -> str:
 def estimate(row: dict[str, Any], name: str) -> str:
     """A figure of a row and the 95 % half-width of its error, for texts drawn like these."""
     return with_error(row[name], row[f"{name.removesuffix('_mean')}_se_superpopulation"])
+
+
+def share_of(row: Mapping[str, Any], name: str) -> str:
+    """A share of texts in a row and the 95 % half-width of its error, for texts drawn like these."""
+    return share_with_error(row[name], row[f"{name}_se_superpopulation"])

@@ -64,10 +64,10 @@ KEY = (
 _SUPER = "the same without the finite-population correction: for comparing with another corpus or night"
 
 
-def with_error(name: str, meaning: str) -> tuple[Column, Column, Column]:
+def with_error(name: str, meaning: str, unit: str = "") -> tuple[Column, Column, Column]:
     """The columns of a figure and its two standard errors."""
     return (
-        Column(name, FLOAT, "", meaning),
+        Column(name, FLOAT, unit, meaning),
         Column(f"{name.removesuffix('_mean')}_se", FLOAT, "", "standard error for this corpus; 0 when every text was used"),
         Column(f"{name.removesuffix('_mean')}_se_superpopulation", FLOAT, "", _SUPER),
     )  # fmt: skip

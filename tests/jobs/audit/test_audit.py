@@ -152,6 +152,10 @@ def test_the_summary(tables, plain, cosines, tau):
     close(row["spread_mean"], spread.mean(), 1e-5)
     close(row["spread_over_2_share"], (spread > 2).mean(), 1e-9)
     close(row["within_cosine_over_third_share"], ((n * within - 1) / (n - 1) >= 1 / 3).mean(), 1e-9)
+    for name in ("spread_over_2_share", "within_cosine_over_third_share", "truncated_share"):
+        p = row[name]
+        close(row[f"{name}_se_superpopulation"], np.sqrt(p * (1 - p) / (TEXTS - 1)), 1e-9)
+    assert 0 < row["within_cosine_over_third_share_se"] < row["within_cosine_over_third_share_se_superpopulation"]
 
 
 @pytest.fixture(scope="module")

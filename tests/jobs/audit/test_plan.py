@@ -26,7 +26,7 @@ def test_a_plan_by_hand():
     assert found.seconds == pytest.approx(2 * (tokens * 1e-3 + 49_995_000 * 1e-8 + 4_950 * 2e-3) / 4 + 30)
     assert found.disk_bytes == 2 * (10_000 * (800 + 120 + 200) + 100 * 50 * 100 * 4)
     two_blocks = 2 * 1024 * 100 * 4
-    assert found.memory_bytes == (900 << 20) + 4 * ((500 << 20) + (1 << 20) + two_blocks) + 10_000 * 120
+    assert found.memory_bytes == (900 << 20) + 4 * ((500 << 20) + (1 << 20) + two_blocks) + 10_000 * 720
 
 
 def test_what_is_left_out_is_not_planned():
@@ -36,6 +36,7 @@ def test_what_is_left_out_is_not_planned():
     assert planned(10_000, corpus={"source": "x", "sample": 100}).pairs == 4_950
     moments = planned(10_000, analysis={"cosine": "moments"})
     assert everything.seconds - moments.seconds == pytest.approx(2 * 49_995_000 * 1e-8 / 4)
+    assert everything.memory_bytes - moments.memory_bytes == 10_000 * (720 - 390)
     assert planned(10_000, embedding={"temperatures": [1.0]}).tokens == everything.tokens / 2
 
 

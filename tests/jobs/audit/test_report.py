@@ -37,8 +37,8 @@ def test_a_clear_collapse_is_said_with_its_error():
     )
     assert "it moves the collapse gap by −0.0170 ± 0.0059; no difference beyond noise in mean cosine." in effect
     assert "mean SOCM 0.660 ± 0.020 over the 780 pairs of 40 texts at τ 1.0." in second
-    assert "89.0 % of the texts have tr Σ > 2" in assumptions
-    assert "2.1 % of the pairs have SOCM above 1; 12.5 % of the texts were truncated." in assumptions
+    assert "89.0 ± 3.9 % of the texts have tr Σ > 2" in assumptions
+    assert "2.1 % of the pairs have SOCM above 1; 12.5 ± 5.9 % of the texts were truncated." in assumptions
 
 
 def test_what_is_within_noise_is_called_no_difference():
@@ -62,7 +62,7 @@ def test_what_was_not_measured_is_said():
     assert prefix.startswith("It is not known whether length itself moves texts: too few texts are long enough")
     assert "nothing was measured under both" in effect
     assert "not measured" in second
-    assert assumptions.endswith("assume never happens; 12.5 % of the texts were truncated.")
+    assert assumptions.endswith("assume never happens; 12.5 ± 5.9 % of the texts were truncated.")
     page = rendered(tables_of(gap=None, prefix=None, socm=None), RUN)
     assert "SOCM was not measured" in page
     assert "Most collapsed pairs" not in page
@@ -271,8 +271,10 @@ def test_a_share_is_0_or_100_per_cent_only_where_it_is(value, text):
 
 def test_a_small_share_of_broken_assumptions_is_not_told_as_none():
     tables = tables_of()
-    tables["collapse_summary"] = tables["collapse_summary"].with_columns(spread_over_2_share=0.004)
-    assert told(tables)[-1].startswith("Assumptions: 0.4 % of the texts have tr Σ > 2")
+    tables["collapse_summary"] = tables["collapse_summary"].with_columns(
+        spread_over_2_share=0.004, spread_over_2_share_se_superpopulation=0.001
+    )
+    assert told(tables)[-1].startswith("Assumptions: 0.40 ± 0.20 % of the texts have tr Σ > 2")
 
 
 def test_one_text_and_one_pair_are_singular():
