@@ -17,7 +17,15 @@ from tempscale_jobs.config.sections import CachedExecution, Corpus, Intervals, M
 
 SAMPLE = 1000
 """Texts of the corpus that a choice without labels uses, unless `sample` or `limit` is given."""
-_STEPS = ((128, 0.9), (128, 0.8), (256, 0.8))
+
+
+def default_candidates(window: int) -> list[float | dict[str, Any]]:
+    """The candidates unless they are given; the steps by length are at a quarter and half of a window below 512 tokens."""
+    quarter, half = (min(edge, max(edge // 32, window // share)) for edge, share in ((128, 4), (256, 2)))
+    steps = ((quarter, 0.9), (quarter, 0.8), (half, 0.8))
+    constants = [1.0, 0.95, 0.9, 0.8, 0.7, 0.5]
+    by_length = [{"by_length": {"0": 1.0, str(edge): tau}} for edge, tau in steps]
+    return [*constants, {"log_length": quarter // 2}, {"log_length": quarter}, *by_length]
 
 
 def read_candidates(taus: list[float] | None, files: list[Path] | None) -> list[Any]:
@@ -49,12 +57,10 @@ class TunedModel(Models):
         ),
         ReadBy(read_candidates),
     ] = Field(
-        [
-            1.0, 0.95, 0.9, 0.8, 0.7, 0.5, {"log_length": 64}, {"log_length": 128},
-            *({"by_length": {"0": 1.0, str(edge): tau}} for edge, tau in _STEPS),
-        ],
+        default_candidates(512),
         min_length=2,
-        description="The candidates, of which the first is the one to leave it at: constants, and schedules by length.",
+        description="The candidates, of which the first is the one to leave it at: constants, and schedules by length. In a "
+        "window below 512 tokens the default schedules begin at a quarter and half of it.",
     )  # fmt: skip
     precision: Precision = Field(
         "float32", description="What the model computes in; auto takes bfloat16 where every worker's processor has it."
@@ -157,6 +163,13 @@ class TuneConfig(Command):
                 "neighbours": choosing.neighbours,
             },
         })  # fmt: skip
+
+    def fitting(self, window: int) -> TuneConfig:
+        """The same with the default candidates for a model's window; candidates that were given stay."""
+        if "temperatures" in self.embedding.model_fields_set:
+            return self
+        own = self.embedding.model_copy(update={"temperatures": default_candidates(window)})
+        return self.model_copy(update={"embedding": own})
 
     def _shared(self, candidates: list[Temperature]) -> dict[str, Any]:
         own = self.embedding

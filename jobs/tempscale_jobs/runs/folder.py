@@ -251,6 +251,21 @@ def find_models(config: Command) -> list[Model]:
     return models
 
 
+def window(config: Command) -> int:
+    """The window in tokens of the first model of a run.
+
+    Raises:
+        UsageError: it is not found, or has no window that is asked for.
+    """
+    from tempscale.model.tokens import Tokenizer
+
+    try:
+        name = (config.embedding.models or [checkpoint.default_model()])[0]
+        return Tokenizer(checkpoint.resolve(name), config.embedding.max_length).max_length
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
 def gives_nothing(run: Run, model: Model, what: str) -> UsageError:
     """The error of a model that rejects every text or pair of a run, with its most frequent reason."""
     reasons: Counter[str] = Counter()

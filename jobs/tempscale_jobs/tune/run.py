@@ -36,6 +36,7 @@ def tune(config: TuneConfig, journal: Journal, *, fresh: bool = False) -> Run:
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
     states: dict[str, Any] = {}
+    config = config.fitting(folder.window(config))
     with lifecycle.running(config, journal, fresh=fresh, check=lambda: states.update(_states(config))) as life:
         run = life.run
         (model,) = run.models

@@ -23,9 +23,9 @@ from tempscale.choosing.by_layer import Cosines, Found, layer_temperatures
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.given import read_temperature
 from tempscale_jobs.config.strict import checked
-from tempscale_jobs.config.tune import TuneConfig
+from tempscale_jobs.config.tune import TuneConfig, default_candidates
 from tempscale_jobs.errors import IncompleteRun, UsageError
-from tempscale_jobs.runs.folder import begin, load_tables
+from tempscale_jobs.runs.folder import begin, load_tables, window
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.tune import COLLAPSE, INTERVALS, SCORES
 from tempscale_jobs.tune import layers
@@ -430,3 +430,30 @@ def test_mistakes_on_the_command_line_are_sentences(tmp_path):
         assert (code, "Traceback" in err) == (2, False), err
         assert words in err.replace("\n", " ")
     assert not list((tmp_path / "run").glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "quarter", "half"), [(512, 128, 256), (8192, 128, 256), (256, 64, 128), (96, 24, 48), (5, 4, 8)]
+)
+def test_default_schedules_begin_inside_the_window(tokens, quarter, half):
+    candidates = default_candidates(tokens)
+    assert candidates[:6] == [1.0, 0.95, 0.9, 0.8, 0.7, 0.5]
+    assert candidates[6:8] == [{"log_length": quarter // 2}, {"log_length": quarter}]
+    steps = [(quarter, 0.9), (quarter, 0.8), (half, 0.8)]
+    assert candidates[8:] == [{"by_length": {"0": 1.0, str(edge): tau}} for edge, tau in steps]
+    assert len({Temperature.of(candidate) for candidate in candidates}) == 11
+
+
+def test_candidates_that_are_given_stay_whatever_the_window(corpus, small_model):
+    given = checked(TuneConfig, settings("out", corpus, small_model))
+    assert given.fitting(96) is given
+    data = settings("out", corpus, small_model)
+    del data["embedding"]["temperatures"]
+    left = checked(TuneConfig, data)
+    assert left.fitting(window(left)).embedding.temperatures == default_candidates(96)
+    assert left.embedding.temperatures == default_candidates(512)
+
+
+def test_a_model_that_is_not_there_is_a_sentence(tmp_path, corpus):
+    with pytest.raises(UsageError, match="no-such-model"):
+        run(settings(tmp_path / "run", corpus, str(tmp_path / "no-such-model")))
