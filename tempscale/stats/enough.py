@@ -4,6 +4,8 @@ VALUES_FOR_AN_ERROR = 3
 """Two texts have one pair, so the error of its mean is unknown; the ranks of two items always correlate at 1 or −1."""
 VALUES_FOR_A_SENTENCE = 5
 """The error of a mean of four values is itself uncertain by 40 %, 1/√(2·3), so nothing is concluded from it."""
+GROUPS_FOR_AN_ERROR = 10
+"""An error from ten groups is itself uncertain by a quarter, 1/√(2·9); with fewer it says little."""
 TEXTS_FOR_AN_INTERVAL = 30
 """±1.96 standard errors contain 94 % with 30 texts (Student's t), 92 % with 10; length intervals with fewer are not
 compared.

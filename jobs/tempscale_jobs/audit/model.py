@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tempscale.stats.sample import seeded_sample
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.collapse import blocks, cosine, exposure, sample, socm, worst
+from tempscale_jobs.collapse import blocks, cosine, exposure, groups, largest, socm, worst
 from tempscale_jobs.config import sections
 from tempscale_jobs.config.audit import Analysis, AuditConfig, Embedding
 from tempscale_jobs.corpus.shards import Index
@@ -108,8 +109,7 @@ def _embed(
 def _embed_samples(audit: Audit, model: Model, encoding: Embedding, texts: Layout) -> None:
     """Embed samples of the texts again, for the precision check, the covariance factors and the prefix probe."""
     run, index, analysis, seed = audit.run, audit.index, audit.config.analysis, audit.config.seed
-    of, journal = run.named(model), audit.journal
-    drawn = _draw_socm_sample(audit, model, encoding, texts) if analysis.socm_sample else []
+    of, journal, drawn = run.named(model), audit.journal, socm_sample(audit, texts)
     with Crew(run, audit.cluster, model, encoding) as crew:
         if encoding.precision != "float32":
             with journal.stage(f"precision{of}", min(len(texts), precision.SAMPLE)) as stage:
@@ -120,6 +120,8 @@ def _embed_samples(audit: Audit, model: Model, encoding: Embedding, texts: Layou
         if drawn:
             with journal.stage(f"covariance factors{of}", len(drawn)) as stage:
                 stage.note = f"{factors.collect(run, crew, model, texts, index, drawn, stage.advance):,} sampled texts"
+        if drawn is None:
+            _measure_groups(audit, crew, model, texts)
         if analysis.probe_sample:
             with journal.stage(f"prefix probe{of}") as stage:
                 probed = probe.probe(run, crew, model, texts, index, analysis.probe_sample, seed, stage.advance)
@@ -128,23 +130,27 @@ def _embed_samples(audit: Audit, model: Model, encoding: Embedding, texts: Layou
                     stage.note = "left out: too few texts are long enough"
 
 
-def _draw_socm_sample(audit: Audit, model: Model, encoding: Embedding, texts: Layout) -> list[str]:
-    """Draw a simple random sample or, where a cell error is configured, one by length interval sized by a pilot."""
-    run, analysis, seed = audit.run, audit.config.analysis, audit.config.seed
-    if analysis.socm_cell_se is None:
-        return sample.simple(texts, analysis.socm_sample, seed)
-    kind, tiles = "partials/pilot", "partials/pilot_socm"
-    with audit.journal.stage(f"SOCM pilot{run.named(model)}") as stage:
-        pilot = sample.stratified(texts, sample.pilot_sizes(texts), seed)
-        with Crew(run, audit.cluster, model, encoding) as crew:
-            factors.collect(run, crew, model, texts, audit.index, pilot, lambda count: None, kind)
-        measured = [
-            socm.all_pairs(run, audit.cluster, model, t, texts, analysis, lambda count: None, kind, tiles)
-            for t in run.temperatures
-        ]
-        sizes = sample.wanted_sizes(measured, texts, analysis.socm_cell_se, analysis.socm_sample)
-        stage.note = f"{len(pilot):,} texts; {int(sizes.sum()):,} will give each cell an error of {analysis.socm_cell_se:g}"
-    return sample.stratified(texts, sizes, seed)
+def socm_sample(audit: Audit, texts: Layout) -> list[str] | None:
+    """The texts of which all pairs are measured: as configured, or all of a corpus too small for groups; None for groups."""
+    analysis, seed = audit.config.analysis, audit.config.seed
+    if analysis.socm_sample is not None:
+        return seeded_sample(texts.ids.tolist(), analysis.socm_sample, seed)
+    return None if groups.enough(texts, analysis, seed) else texts.ids.tolist()
+
+
+def _measure_groups(audit: Audit, crew: Crew, model: Model, texts: Layout) -> None:
+    """Measure the pairs of groups of texts, and collect the factors of the texts that are ranked."""
+    run, index, analysis, of = audit.run, audit.index, audit.config.analysis, audit.run.named(model)
+    planned = groups.pairs_of(groups.deal(texts, analysis.socm_groups, audit.config.seed))
+    with audit.journal.stage(f"SOCM{of}", planned if analysis.socm_se is None else None, "pairs") as stage:
+        dealt = groups.measure(run, crew, model, texts, index, analysis, audit.config.seed, stage.advance)
+        for temperature in run.temperatures:
+            pairs = groups.tabulate(run, model, temperature, texts, analysis, audit.config.seed, dealt)
+        stage.note = f"{pairs:,} pairs of {dealt} groups under τ {run.taus}, {_method(analysis)}"
+    if analysis.socm_top_over == "sample" and not largest.ranked(run, model):
+        with audit.journal.stage(f"texts of largest tr Σ{of}") as stage:
+            collected = largest.collect(run, crew, model, texts, index, analysis, dealt, lambda texts: None)
+            stage.note = f"factors of {collected:,} texts"
 
 
 def _compare_all_pairs(audit: Audit, model: Model, temperature: Temperature, texts: Layout) -> None:
@@ -163,8 +169,15 @@ def _compare_all_pairs(audit: Audit, model: Model, temperature: Temperature, tex
             asking = None if audit.queries is None else audit.queries.run
             exposure.expose(run, cluster, model, temperature, texts, analysis, blocks_found, asking)
             stage.note = f"{analysis.neighbours} nearest of {len(texts):,} texts"
-    if analysis.socm_sample and audit.config.corpus.embedding_column is None:
-        size = socm.sample_size(run, model, temperature)
+    if audit.config.corpus.embedding_column is not None:
+        return
+    sampled = socm_sample(audit, texts)
+    if sampled is None and analysis.socm_top_over == "sample":
+        with journal.stage(f"worst pairs{under}", largest.PAIRS, "pairs") as stage:
+            pairs = largest.rank(run, cluster, model, temperature, texts, analysis, stage.advance)
+            stage.note = f"{pairs:,} pairs of {largest.TEXTS} texts of largest tr Σ, {_method(analysis)}"
+    elif sampled:
+        size = len(sampled)
         with journal.stage(f"SOCM{under}", size * (size - 1) // 2, "pairs") as stage:
             done = socm.socm(run, cluster, model, temperature, texts, analysis, audit.config.seed, stage.advance)
             stage.note = f"{done:,} pairs, {_method(analysis)}"

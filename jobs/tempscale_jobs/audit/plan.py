@@ -17,7 +17,10 @@ from threadpoolctl import threadpool_limits
 from tempscale.collapse.aggregates import Block
 from tempscale.collapse.cosine import cosine_tile
 from tempscale.collapse.grid import block_size
-from tempscale_jobs.config.audit import AuditConfig
+from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
+from tempscale.stats.groups import TEXTS_OF_A_GROUP
+from tempscale_jobs.collapse import largest
+from tempscale_jobs.config.audit import Analysis, AuditConfig
 from tempscale_jobs.corpus import shards, vectors
 from tempscale_jobs.embedding import probe
 from tempscale_jobs.errors import UsageError
@@ -95,8 +98,7 @@ def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], co
     own = config.corpus.embedding_column is not None
     analysis, temperatures = config.analysis, len(config.temperatures())
     texts = min(corpus_texts, config.corpus.sample or corpus_texts)
-    socm_texts = 0 if own else min(analysis.socm_sample, texts)
-    pairs, socm_pairs = texts * (texts - 1) // 2, socm_texts * (socm_texts - 1) // 2
+    pairs, (socm_texts, socm_pairs) = texts * (texts - 1) // 2, (0, 0) if own else _socm_work(analysis, texts)
     workers = config.execution.workers or cores
     tokens = seconds = disk = largest = 0.0
     for rate in rates:
@@ -115,6 +117,19 @@ def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], co
     a_text = _MERGING_BYTES if merges else _DRIVER_BYTES
     memory = _BASE_BYTES + workers * (_WORKER_BYTES + largest) + texts * a_text
     return Plan(texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers)
+
+
+def _socm_work(analysis: Analysis, texts: int) -> tuple[int, int]:
+    """The texts that are embedded again for SOCM, and their pairs; those that the bounds leave to rank are few."""
+    sampled = analysis.socm_sample
+    if sampled is None and texts < GROUPS_FOR_AN_ERROR * TEXTS_OF_A_GROUP:
+        sampled = texts
+    if sampled is not None:
+        sampled = min(sampled, texts)
+        return sampled, sampled * (sampled - 1) // 2
+    groups = min(analysis.socm_groups, texts // TEXTS_OF_A_GROUP)
+    ranked = min(largest.TEXTS, groups * TEXTS_OF_A_GROUP) if analysis.socm_top_over == "sample" else 0
+    return groups * TEXTS_OF_A_GROUP + ranked, groups * TEXTS_OF_A_GROUP * (TEXTS_OF_A_GROUP - 1) // 2
 
 
 def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rates:

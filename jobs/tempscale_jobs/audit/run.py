@@ -122,6 +122,9 @@ def _facts(audit: Audit, layouts: dict[str, Layout], rejected: int) -> dict[str,
             own |= run.storage.read_json(budget.result_name(model))
         if run.storage.exists(precision.result_name(model)):
             own["precision"] = run.storage.read_json(precision.result_name(model))
+        done = f"{run.place('partials/socm', model, run.temperatures[0])}/done.json"
+        if run.storage.exists(done):
+            own["socm"] = run.storage.read_json(done)["way"]
         facts["models"][model.label] = own
     facts["versions"] = {"altair": metadata.version("altair")}
     return facts

@@ -11,8 +11,10 @@ import pyarrow as pa
 from tempscale.collapse.length import gap_intervals
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import finite_population, within_error
+from tempscale.stats.groups import between_strata, jackknife_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse.exposure import ranked
+from tempscale_jobs.collapse.groups import REPLICATES
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.config.nights import SHARES
 from tempscale_jobs.config.sections import Corpus
@@ -72,15 +74,56 @@ class Sampled:
     """One array for each independent set of texts."""
     over_pairs: bool
     """Whether the values are means over pairs, which count each text twice."""
-    correction: float | list[float]
-    """Finite-population correction, one number or one for each set."""
-    texts: np.ndarray | None = None
-    """The corpus's texts in each set, where the sets are length intervals and the values are weighted by their shares."""
-    between: float = 0.0
-    """Finite-population correction of these numbers of texts."""
+    correction: float
+    """Finite-population correction."""
+
+    @property
+    def texts(self) -> int:
+        """The number of texts."""
+        return sum(len(values) for values in self.sets)
+
+    def less(self, other: Sampled) -> Sampled:
+        """The change from another figure on the same texts."""
+        return replace(self, sets=[new - old for new, old in zip(self.sets, other.sets, strict=True)])
+
+    def errors(self) -> tuple[float | None, float | None]:
+        """Standard errors without and with the finite-population correction; (None, None) where there are too few texts."""
+        if any(len(values) < VALUES_FOR_AN_ERROR for values in self.sets):
+            return None, None
+        # Means over pairs count each text twice (see within_error); plain means once. Independent sets add in squares.
+        squares = [within_error(values.var(ddof=1, dtype=np.float64), len(values)) ** 2 for values in self.sets]
+        error = (1.0 if self.over_pairs else 0.5) * float(np.sqrt(sum(squares)))
+        return error, self.correction * error
 
 
-Samples = dict[str, Sampled]
+@dataclass(frozen=True)
+class Grouped:
+    """The estimates without each group behind a figure, from which its standard error is computed."""
+
+    replicates: np.ndarray
+    texts: int
+    interval_texts: np.ndarray
+    """The corpus's texts in each length interval."""
+    interval_means: np.ndarray
+    """The mean of a text of each interval with all texts."""
+    correction: float
+    """Finite-population correction of the numbers of texts in the intervals."""
+
+    def less(self, other: Grouped) -> Grouped:
+        """The change from another figure in the same groups."""
+        moved = {name: getattr(self, name) - getattr(other, name) for name in ("replicates", "interval_means")}
+        return replace(self, **moved)
+
+    def errors(self) -> tuple[float | None, float | None]:
+        """Standard errors for another corpus, whose intervals hold other shares of the texts, and for this one."""
+        own = jackknife_error(self.replicates)
+        if not np.isfinite(own):
+            return None, None
+        between = between_strata(self.interval_texts, self.interval_means, float(self.interval_texts.sum()))
+        return float(np.sqrt(own**2 + between)), float(np.sqrt(own**2 + between * self.correction**2))
+
+
+Samples = dict[str, Sampled | Grouped]
 
 
 def _figures(
@@ -94,12 +137,13 @@ def _figures(
     means = run.storage.read_table(means_by_text(run.place("partials/cosine", model, temperature)))
     closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
     inside, overall = means.column("inside").to_numpy(), means.column("overall").to_numpy()
+    condition = _condition(texts["tokens"], texts["within_cosine"])
     samples: Samples = {
         "cosine_mean": Sampled([overall], True, correction),
         "spread_mean": Sampled([texts["spread"]], False, correction),
         "truncated_share": Sampled([_share(texts["truncated"])], False, correction),
         "spread_over_2_share": Sampled([_share(texts["spread"] > 2)], False, correction),
-        "within_cosine_over_third_share": Sampled([_condition(texts["tokens"], texts["within_cosine"])], False, correction),
+        "within_cosine_over_third_share": Sampled([condition], False, correction),
     }
     row: dict[str, Any] = run.key(model, temperature) | {
         "texts": n,
@@ -117,7 +161,7 @@ def _figures(
         row |= {
             "spread_mean": float(texts["spread"].mean(dtype=np.float64)),
             "spread_over_2_share": float((texts["spread"] > 2).mean()),
-            "within_cosine_over_third_share": _mean(samples["within_cosine_over_third_share"].sets[0]),
+            "within_cosine_over_third_share": _mean(condition),
         }
     ends = gap_intervals(layout.texts().tolist())
     row |= dict.fromkeys(("collapse_gap", "gap_shortest", "gap_longest", "gap_texts"))
@@ -128,11 +172,11 @@ def _figures(
         samples["collapse_gap"] = Sampled([long, short], True, correction)
     row |= _exposure(found["exposure"], found["length_collapse"], row)
     row |= _probe_gap(run, model, temperature, samples)
-    row |= _socm(run, model, temperature, samples)
-    for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "spread_mean", "socm_mean", *SHARES):
+    row |= _socm(run, model, temperature, layout, samples)
+    for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "spread_mean", "socm_mean", "socm_over_1_share", *SHARES):
         name = figure.removesuffix("_mean")
-        row[f"{name}_se_superpopulation"], row[f"{name}_se"] = _errors(None if row[figure] is None else samples[figure])
-    row["socm_freedom"] = _freedom(samples.get("socm_mean"))
+        known = row[figure] is not None and figure in samples
+        row[f"{name}_se_superpopulation"], row[f"{name}_se"] = samples[figure].errors() if known else (None, None)
     return row, samples
 
 
@@ -170,21 +214,27 @@ def _probe_gap(run: Run, model: Model, temperature: Temperature, samples: Sample
     }  # fmt: skip
 
 
-def _socm(run: Run, model: Model, temperature: Temperature, samples: Samples) -> dict[str, Any]:
+def _socm(run: Run, model: Model, temperature: Temperature, layout: Layout, samples: Samples) -> dict[str, Any]:
+    """The figures of SOCM; what is behind them goes into `samples`."""
     place = run.place("partials/socm", model, temperature)
+    none = dict.fromkeys(("socm_pairs", "socm_groups", "socm_freedom", "socm_mean", "socm_over_1_share"))
     if not run.storage.exists(f"{place}/done.json"):
-        return {"socm_texts": 0, "socm_mean": None, "socm_over_1_share": None}
+        return {"socm_texts": 0} | none
     done = run.storage.read_json(f"{place}/done.json")
+    found = {f"socm_{name}": done[name] for name in ("texts", "pairs")}
+    found |= {name: done[name] for name in ("socm_mean", "socm_over_1_share")}
+    if done["way"] == "groups":
+        correction = finite_population(len(layout), layout.population(len(layout)))
+        replicates = run.storage.read_table(f"{place}/{REPLICATES}")
+        for name in ("socm_mean", "socm_over_1_share"):
+            means = np.array(done["interval_means"][name], dtype=float)
+            values = replicates.column(name).to_numpy()
+            samples[name] = Grouped(values, done["texts"], np.array(done["interval_texts"]), means, correction)
+        return found | {"socm_groups": done["groups"], "socm_freedom": len(values) - 1.0}
     if done["pairs"]:
         means = run.storage.read_table(means_by_text(place))
-        overall, group = means.column("overall").to_numpy(), means.column("group").to_numpy()
-        samples["socm_mean"] = Sampled([overall], True, done["correction"])
-        if done["groups"] is not None:  # Drawn by length interval: each interval's texts are a separate sample.
-            edges, groups = [int(edge) for edge in done["groups"]], list(done["groups"].values())
-            sets, corrections = [overall[group == e] for e in edges], [g["correction"] for g in groups]
-            numbers = np.array([g["texts"] for g in groups])
-            samples["socm_mean"] = Sampled(sets, True, corrections, numbers, done["corpus_correction"])
-    return {"socm_texts": done["texts"], "socm_mean": done["socm_mean"], "socm_over_1_share": done["socm_over_1_share"]}
+        samples["socm_mean"] = Sampled([means.column("overall").to_numpy()], True, done["correction"])
+    return found | {"socm_groups": None, "socm_freedom": max(0.0, done["texts"] - 1.0) if done["pairs"] else None}
 
 
 def _share(holds: np.ndarray) -> np.ndarray:
@@ -203,32 +253,6 @@ def _mean(values: np.ndarray) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def _errors(sample: Sampled | None) -> tuple[float | None, float | None]:
-    """Standard errors without and with the finite-population correction; (None, None) where there are too few texts."""
-    if sample is None or any(len(values) < VALUES_FOR_AN_ERROR for values in sample.sets):
-        return None, None
-    # Means over pairs count each text twice (see within_error); plain means once. Independent sets add in squares.
-    squares = np.array([within_error(values.var(ddof=1, dtype=np.float64), len(values)) ** 2 for values in sample.sets])
-    between = 0.0
-    if sample.texts is not None:
-        # Another corpus would also have other shares p_a of texts in the intervals: (4/N)·Σ p_a (m_a − m̄)².
-        share = sample.texts / sample.texts.sum()
-        means = np.array([values.mean() for values in sample.sets]) / share
-        between = 4 * float((share * (means - (share * means).sum()) ** 2).sum()) / float(sample.texts.sum())
-    factor = 1.0 if sample.over_pairs else 0.5
-    corrected = (squares * np.square(sample.correction)).sum() + between * sample.between**2
-    return factor * float(np.sqrt(squares.sum() + between)), factor * float(np.sqrt(corrected))
-
-
-def _freedom(sample: Sampled | None) -> float | None:
-    """Degrees of freedom of a sum of independent errors (Satterthwaite): (Σv)²/Σ(v²/(n−1)), v each set's squared error."""
-    if sample is None or any(len(values) < VALUES_FOR_AN_ERROR for values in sample.sets):
-        return None
-    squares = np.array([values.var(ddof=1, dtype=np.float64) / len(values) for values in sample.sets])
-    less = np.array([len(values) - 1 for values in sample.sets])
-    return float(squares.sum() ** 2 / (squares**2 / less).sum()) if squares.any() else float(less.sum())
-
-
 def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples]]) -> list[dict[str, Any]]:
     """The change of each figure from the first temperature to each other one, from differences on the same texts."""
     (reference, before), rows = figures[0], []
@@ -236,13 +260,13 @@ def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples
         for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean", "spread_mean"):
             if figure not in before or figure not in after or reference[figure] is None or row[figure] is None:
                 continue
-            differences = [new - old for new, old in zip(after[figure].sets, before[figure].sets, strict=True)]
-            superpopulation, error = _errors(replace(after[figure], sets=differences))
+            change = after[figure].less(before[figure])  # type: ignore[arg-type]  # The same figure has the same kind.
+            superpopulation, error = change.errors()
             rows.append(
                 run.key(model, temperature)
                 | {"reference": run.temperatures[0].canonical, "figure": figure, "reference_value": reference[figure]}
                 | {"value": row[figure], "change": row[figure] - reference[figure], "change_se": error}
-                | {"change_se_superpopulation": superpopulation, "texts": sum(len(values) for values in differences)}
+                | {"change_se_superpopulation": superpopulation, "texts": change.texts}
             )
     return rows
 

@@ -85,6 +85,8 @@ def _says(row: Row, name: str) -> str:
         return _SAYS[name].get(finding(row, name), "not known" if row[name] is not None else "not measured")
     if row[name] is None:
         return "not measured"
+    if name == "socm_mean" and row["socm_groups"] is not None:
+        return f"from {count(row['socm_pairs'], 'pair')} in {row['socm_groups']} groups of texts"
     texts = row["texts"] if name == "cosine_mean" else row["socm_texts"]
     return f"over {count(texts * (texts - 1) // 2, 'pair')} of texts"
 

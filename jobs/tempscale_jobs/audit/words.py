@@ -234,14 +234,21 @@ def _effect(reference: dict[str, Any], row: dict[str, Any], effects: list[dict[s
 def _second_order(row: dict[str, Any]) -> str:
     if row["socm_mean"] is None:
         return "Second-order collapse was not measured: no SOCM sample."
-    texts = row["socm_texts"]
     unknown = ", too few texts to tell how far off it is" if finding(row, "socm_mean") == "unknown" else ""
     return (
-        f"Second-order collapse: mean SOCM {estimate(row, 'socm_mean')} over the "
-        f"{count(texts * (texts - 1) // 2, 'pair')} of {count(texts, 'text')} at {row['temperature']}{unknown}. "
+        f"Second-order collapse: mean SOCM {estimate(row, 'socm_mean')} over "
+        f"{measured_pairs(row)} at {row['temperature']}{unknown}. "
         "Published, on 1,000 Wikipedia sentences and with a regulariser that lowers it: bert-base-uncased .396, "
         "all-MiniLM-L12-v2 .313, e5-base-v2 .029, gte-base .018."
     )
+
+
+def measured_pairs(row: dict[str, Any]) -> str:
+    """How many pairs a mean SOCM stands on, and how they were drawn."""
+    texts, groups = row["socm_texts"], row["socm_groups"]
+    if groups is None:
+        return f"the {count(texts * (texts - 1) // 2, 'pair')} of {count(texts, 'text')}"
+    return f"all pairs of the corpus, from {row['socm_pairs']:,} pairs of {texts:,} texts in {groups} groups"
 
 
 def _assumptions(row: dict[str, Any]) -> str:

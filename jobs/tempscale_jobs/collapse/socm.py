@@ -13,7 +13,7 @@ from tempscale.collapse.length import interval_of
 from tempscale.stats.errors import finite_population
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import socm_tables
-from tempscale_jobs.collapse.socm_tables import Sample, Weighted
+from tempscale_jobs.collapse.socm_tables import Sample
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding import factors as factor_parts
 from tempscale_jobs.embedding.layout import Layout, embeddings
@@ -65,15 +65,18 @@ def sample_size(run: Run, model: Model, temperature: Temperature) -> int:
 
 def all_pairs(
     run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
-    on_pairs: Callable[[int], None], kind: str = "factors", tiles: str = "partials/socm",
+    on_pairs: Callable[[int], None], kind: str = "factors", tiles: str = "partials/socm", most: int = _GROUP_TEXTS,
 ) -> Sample:  # fmt: skip
-    """Measure all pairs of the texts whose factors are in the folder `kind`; the folder `tiles` keeps finished tiles."""
+    """Measure all pairs of the texts whose factors are in the folder `kind`; the folder `tiles` keeps finished tiles.
+
+    A tile has at most `most` texts on a side.
+    """
     import ray
 
     names = run.storage.list(run.place(kind, model, temperature))
     heads = [run.storage.read_table(name, ["text_id", "tokens", "rank"]) for name in names]
     rows = [int(np.sum(head.column("rank").to_numpy())) for head in heads]
-    groups = factor_parts.groups([head.num_rows for head in heads], rows, _GROUP_TEXTS, _GROUP_ROWS)
+    groups = factor_parts.groups([head.num_rows for head in heads], rows, most, _GROUP_ROWS)
     ids = np.array([i for head in heads for i in head.column("text_id").to_pylist()], dtype=object)
     tokens = np.concatenate([head.column("tokens").to_numpy() for head in heads]).astype(np.int64)
     sizes = [sum(heads[k].num_rows for k in group) for group in groups]
@@ -143,32 +146,20 @@ def _finish(
 ) -> None:  # fmt: skip
     """Write the tables of one model and temperature; done.json last."""
     n = len(sample.ids)
-    drawn, texts = np.bincount(sample.interval, minlength=len(layout.edges)), layout.texts()
-    by_interval = analysis.socm_cell_se is not None
     overall_correction = finite_population(n, layout.population(len(layout)))
-    correction = np.full(len(texts), overall_correction)
-    if by_interval:
-        correction = np.array([finite_population(k, layout.population(int(of))) for k, of in zip(drawn, texts, strict=True)])
+    correction = np.full(len(layout.edges), overall_correction)
+    upper = np.triu_indices(n, 1)
     tables = (
         (SOCM, socm_tables.cells(layout.edges, sample, correction, exact=not analysis.socm_regularization)),
         (SOCM_PAIRS, socm_tables.ranked(sample, vectors, analysis.worst_pairs)),
-        (SOCM_SCATTER, socm_tables.scatter(sample, seed)),
+        (SOCM_SCATTER, socm_tables.scatter(sample.d_mu[upper], sample.d_sigma[upper], seed)),
     )
     for table, rows in tables:
         run.storage.write_table(f"{place}/{table.name}.parquet", table.build_rows([key | row for row in rows]))
     pairs = sample.pairs()
-    summary: dict[str, Any] = {"texts": n, "pairs": len(pairs), "socm_mean": socm_tables.mean(pairs)}
-    summary |= {"socm_over_1_share": float((pairs > 1).mean()) if len(pairs) else None, "groups": None}
-    overall = sample.overall()
-    if by_interval and len(pairs):
-        weighted = Weighted.of(sample, texts)
-        overall = weighted.own
-        summary |= {"socm_mean": weighted.mean, "socm_over_1_share": weighted.over_1_share}
-        summary["groups"] = {
-            str(layout.edges[a]): {"correction": float(correction[a]), "texts": int(texts[a])} for a in np.flatnonzero(drawn)
-        }
+    summary: dict[str, Any] = {"way": "sample", "texts": n, "pairs": len(pairs), "socm_mean": socm_tables.mean(pairs)}
+    summary |= {"socm_over_1_share": float((pairs > 1).mean()) if len(pairs) else None}
     groups = np.array(layout.edges)[sample.interval]
-    columns = {"text_id": sample.ids, "group": groups, "inside": sample.inside(), "overall": overall}
+    columns = {"text_id": sample.ids, "group": groups, "inside": sample.inside(), "overall": sample.overall()}
     run.storage.write_table(means_by_text(place), parts.TEXT_MEANS.build(columns))
-    summary["corpus_correction"] = finite_population(len(layout), layout.population(len(layout)))
     run.storage.write_json(f"{place}/done.json", summary | {"correction": overall_correction})

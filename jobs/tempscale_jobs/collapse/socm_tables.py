@@ -10,7 +10,11 @@ import numpy as np
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import between_error, within_error
 
-_SAME_MEAN_SHARE = 0.01
+SAME_MEAN_SHARE = 0.01
+_ERRORS_OF_GROUPS = (
+    "socm_p50_se", "socm_p95_se", "socm_over_1_share_se", "socm_over_1_share_se_superpopulation",
+)  # fmt: skip
+"""Columns that only groups have figures for."""
 _SCATTER_PAIRS, _SCATTER_BINS = 20_000, 64
 
 
@@ -49,40 +53,6 @@ class Pairs(NamedTuple):
     value: np.ndarray
 
 
-@dataclass(frozen=True)
-class Weighted:
-    """A sample drawn by length interval, weighted back to the corpus's shares of pairs."""
-
-    mean: float
-    """Σ_ab W_ab·(mean of cell ab), W_ab the cell's share of the corpus's pairs."""
-    over_1_share: float
-    own: np.ndarray
-    """Each text's contribution: Σ_b (1 + [a=b])·W_ab·(its mean with interval b), halved as means over pairs are."""
-
-    @classmethod
-    def of(cls, sample: Sample, texts: np.ndarray) -> Weighted:
-        """Weight a sample with at least one pair; `texts` counts the corpus's texts in each interval."""
-        present = np.unique(sample.interval)
-        pairs = np.multiply.outer(texts, texts).astype(float)
-        np.fill_diagonal(pairs, texts * (texts - 1) / 2)
-        here = [sample.interval == a for a in present]
-        means, over = np.full((2, len(present), len(present)), np.nan)
-        by_text = np.array([[mean(row[b]) for b in here] for row in sample.value], dtype=float)
-        for a in range(len(present)):
-            for b in range(len(present)):
-                block = sample.value[np.ix_(here[a], here[b])]
-                means[a, b] = mean(block.ravel())
-                over[a, b] = mean(np.where(np.isnan(block), np.nan, block > 1).ravel())
-        weight = np.where(np.isnan(means), 0.0, pairs[np.ix_(present, present)])
-        total = np.triu(weight).sum()
-        share = np.triu(weight) / total
-        own = np.zeros(len(sample.ids))
-        for a, member in enumerate(here):
-            moved = (weight[a] / total) * np.where(np.arange(len(present)) == a, 2.0, 1.0)
-            own[member] = np.where(moved > 0, moved * by_text[member], 0.0).sum(1) / 2
-        return cls(float(np.nansum(share * means)), float(np.nansum(share * over)), own)
-
-
 def mean(values: np.ndarray) -> float | None:
     """The mean of the values that are not NaN; None where there are none."""
     kept = values[~np.isnan(values)]
@@ -110,13 +80,15 @@ def cells(edges: tuple[int, ...], sample: Sample, correction: np.ndarray, exact:
             rows.append(
                 {"interval_a": edges[a], "interval_b": edges[b], "pairs": len(found)}
                 | {
+                    "groups": None,
                     "d_mu_mean": float(sample.d_mu[here][kept].mean()),
                     "d_sigma_mean": float(sample.d_sigma[here][kept].mean()),
                 }
                 | {"socm_mean": float(found.mean()), "socm_se": corrected}
                 | {"socm_se_superpopulation": error, "socm_over_1_share": float((found > 1).mean()), "exact": exact}
-                | {"d_sigma_error": 0.0}
                 | {"socm_p50": float(np.quantile(found, 0.5)), "socm_p95": float(np.quantile(found, 0.95))}
+                | {"d_sigma_error": 0.0}
+                | dict.fromkeys(_ERRORS_OF_GROUPS)
             )
     return rows
 
@@ -134,7 +106,7 @@ def _errors(block: np.ndarray, inside: bool, here: float, there: float) -> tuple
     return corrected, between_error(rows, texts_a, columns, texts_b)
 
 
-def ranked(sample: Sample, embeddings: np.ndarray, size: int) -> list[dict[str, Any]]:
+def ranked(sample: Sample, embeddings: np.ndarray, size: int, over: str = "sample") -> list[dict[str, Any]]:
     """The pairs of largest SOCM, and of largest d_Σ among the hundredth of pairs with the highest cosine of their unit
     embeddings; ties by id.
     """
@@ -144,12 +116,12 @@ def ranked(sample: Sample, embeddings: np.ndarray, size: int) -> list[dict[str, 
         return rows
     vectors = embeddings.astype(np.float64)
     cosine = (vectors @ vectors.T)[row, column]
-    closest = cosine >= np.quantile(cosine, 1 - _SAME_MEAN_SHARE)
+    closest = cosine >= np.quantile(cosine, 1 - SAME_MEAN_SHARE)
     for ranking, scores, kept in (("socm", sample.value, slice(None)), ("same_mean", sample.d_sigma, closest)):
         first, second = row[kept], column[kept]
         pairs = Pairs(first, second, *(m[first, second] for m in (sample.d_mu, sample.d_sigma, sample.value)))
         found = best(pairs, cosine[kept], scores[first, second], sample.ids, sample.tokens, size)
-        rows += [{"over": "sample", "ranking": ranking} | pair for pair in found]
+        rows += [{"over": over, "ranking": ranking} | pair for pair in found]
     return rows
 
 
@@ -173,10 +145,8 @@ def best(
     ]
 
 
-def scatter(sample: Sample, seed: int) -> list[dict[str, Any]]:
-    """The occupied bins of the (d_μ, d_Σ) plane, then a seeded sample of pairs."""
-    upper = np.triu_indices(len(sample.ids), 1)
-    x, y = sample.d_mu[upper], sample.d_sigma[upper]
+def scatter(x: np.ndarray, y: np.ndarray, seed: int) -> list[dict[str, Any]]:
+    """The occupied bins of the (d_μ, d_Σ) plane of pairs, then a seeded sample of them."""
     if not len(x):
         return []
     # The upper edge is a little above the largest value, so that this value is inside the last bin.

@@ -28,8 +28,10 @@ from tempscale_jobs.config.sections import (
 from tempscale_jobs.config.strict import checked
 
 QUICK_START_SAMPLE = 2000
-QUICK_START_SOCM_SAMPLE = 400
 QUICK_START_PROBE_SAMPLE = 60
+SOCM_GROUPS = 32
+PUBLISHED_SAMPLE = 1000
+_HOW_MANY = {"socm_sample", "socm_groups", "socm_se"}
 
 
 class Embedding(Encoding):
@@ -42,14 +44,23 @@ class Embedding(Encoding):
 class Analysis(Intervals, allow_inf_nan=False):
     """What is measured on the embeddings."""
 
-    socm_sample: Annotated[int, Option("--socm-sample", "What is measured", "N")] = Field(
-        1000, ge=0, le=5000, description="Texts of the SOCM sample; all their pairs are computed. 0 leaves SOCM out."
+    socm_groups: Annotated[int, Option("--socm-groups", "What is measured", "N")] = Field(
+        SOCM_GROUPS,
+        ge=10,
+        le=1024,
+        description="Groups of texts whose pairs SOCM is measured on, 16 texts from all length "
+        "intervals in each; as many for a corpus of any size.",
     )
-    socm_cell_se: Annotated[float | None, Option("--socm-se", "What is measured", "SE")] = Field(
+    socm_se: Annotated[float | None, Option("--socm-se", "What is measured", "SE")] = Field(
         None,
         gt=0,
-        description="Wanted standard error of mean SOCM in each cell of intervals: the sample is then drawn by interval, as "
-        "large as that takes and socm_sample allows, and weighted back.",
+        description="Wanted standard error of the corpus's mean SOCM: as many groups as it takes, 1,024 at most.",
+    )
+    socm_sample: Annotated[int | None, Option("--socm-sample", "What is measured", "N")] = Field(
+        None,
+        ge=0,
+        le=5000,
+        description="Instead of groups: all pairs of so many random texts, as in print; 1,000 with --paper; 0: no SOCM.",
     )
     socm_alpha: Alpha = 1.0
     socm_beta: Beta = 1.0
@@ -57,7 +68,8 @@ class Analysis(Intervals, allow_inf_nan=False):
     probe_sample: int = Field(200, ge=0, description="Texts of the prefix probe. 0 leaves it out.")
     socm_top_over: Annotated[Literal["sample", "corpus"], Option("--socm-top-over", "What is measured")] = Field(
         "sample",
-        description="Whether the most collapsed pairs are those of the SOCM sample or, found by exact bounds, of all texts.",
+        description="Whether the most collapsed pairs are those of drawn texts (the 128 of largest tr Σ in the groups, or "
+        "all texts of socm_sample) or, found by exact bounds, of all texts.",
     )
     worst_pairs: int = Field(20, ge=1, le=1000, description="Pairs kept in each ranking of the most collapsed.")
     cosine: Annotated[Literal["full", "moments"], Option("--cosine", "What is measured")] = Field(
@@ -85,12 +97,21 @@ class Analysis(Intervals, allow_inf_nan=False):
     def _no_tolerance(cls, data: Any) -> Any:
         if isinstance(data, dict) and "socm_tolerance" in data:
             raise ValueError("socm_tolerance is gone, since it saved no time, and every SOCM is exact; leave it out")
-        return data
+        if isinstance(data, dict) and "socm_cell_se" in data:
+            raise ValueError(
+                "socm_cell_se is gone: every length interval has texts in each group; socm_se is the mean's wanted error"
+            )
+        published = isinstance(data, dict) and data.get("socm_regularization") and not data.keys() & _HOW_MANY
+        return data | {"socm_sample": PUBLISHED_SAMPLE} if published else data
 
     @model_validator(mode="after")
     def _fitting(self) -> Analysis:
         if self.socm_top_over == "corpus" and self.cosine != "full":
             raise ValueError("socm_top_over = corpus needs every cosine; leave cosine at full")
+        if self.socm_sample and self.model_fields_set & {"socm_groups", "socm_se"}:
+            raise ValueError(
+                "socm_sample measures all pairs of a sample instead of groups; leave out socm_groups and socm_se"
+            )
         return self
 
 
@@ -148,7 +169,7 @@ class AuditConfig(Command):
         if for_models or self.execution.cache is not None:
             name = min(for_models, default="cache")
             raise ValueError(f"embeddings of your own are not embedded again; leave out {name}")
-        if self.analysis.socm_top_over == "corpus" or self.analysis.socm_cell_se is not None:
+        if self.analysis.socm_top_over == "corpus" or self.analysis.socm_se is not None:
             raise ValueError("SOCM needs token embeddings, which embeddings of your own do not have; leave out its options")
         return self
 
@@ -197,7 +218,6 @@ def with_quick_start(data: dict[str, Any]) -> dict[str, Any]:
     if isinstance(corpus, dict) and isinstance(analysis, dict) and "source" not in corpus:
         if "limit" not in corpus:
             corpus.setdefault("sample", QUICK_START_SAMPLE)
-        analysis.setdefault("socm_sample", QUICK_START_SOCM_SAMPLE)
         analysis.setdefault("probe_sample", QUICK_START_PROBE_SAMPLE)
     return data
 

@@ -15,6 +15,7 @@ import numpy as np
 from tempscale.stats.correlation import spearman
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import within_error
+from tempscale.stats.groups import jackknife_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import BEGUN, DONE, means_by_text, place
@@ -194,7 +195,7 @@ def _difference(value: float | None, base: float | None) -> float | None:
 def _error(one: Measured, base: Measured) -> float | None:
     """Standard error of the difference of two models' mean SOCM, for texts drawn like these.
 
-    It is 2·sd/√n of per-text differences where one audit measured both models on the same texts, else √(se² + se²).
+    It is that of paired differences where one audit measured both models on the same texts, else √(se² + se²).
     """
     if one.folder == base.folder:
         own, other = _text_means(one), _text_means(base)
@@ -202,21 +203,33 @@ def _error(one: Measured, base: Measured) -> float | None:
         if own is not None and other is not None and own.keys() == other.keys() and len(own) >= VALUES_FOR_AN_ERROR:
             differences = np.array([own[text] - other[text] for text in own])
             return within_error(float(differences.var(ddof=1)), len(differences))
+        mine, theirs = _replicates(one), _replicates(base)
+        if mine is not None and theirs is not None and mine[0] == theirs[0]:
+            return jackknife_error(mine[1] - theirs[1])
     if one.socm_se_superpopulation is None or base.socm_se_superpopulation is None:
         return None
     return math.hypot(one.socm_se_superpopulation, base.socm_se_superpopulation)
 
 
 def _text_means(one: Measured) -> dict[str, float] | None:
-    """Each sampled text's mean SOCM with all others, or None.
-
-    None where the means are missing or the texts were drawn by length interval: then the models' samples differ.
-    """
-    storage = Storage(one.folder)
-    at = place("partials/socm", one.model, Temperature.of(one.temperature))
-    if not (storage.exists(f"{at}/done.json") and storage.exists(means_by_text(at))):
-        return None
-    if storage.read_json(f"{at}/done.json")["groups"] is not None:
-        return None
+    """Each sampled text's mean SOCM with all others; None where SOCM is not that of all pairs of a random sample."""
+    storage, at, done = _measured_socm(one)
+    if done is None or not storage.exists(means_by_text(at)) or isinstance(done.get("groups"), dict):
+        return None  # Where an earlier version drew texts by length interval, the models' samples differ.
     table = storage.read_table(means_by_text(at), ["text_id", "overall"])
     return dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def _replicates(one: Measured) -> tuple[str, np.ndarray] | None:
+    """A digest of the groups of texts, and the mean SOCM without each; None where there are no groups."""
+    storage, at, done = _measured_socm(one)
+    if done is None or done.get("way") != "groups":
+        return None
+    return done["drawn"], storage.read_table(f"{at}/replicates.parquet").column("socm_mean").to_numpy()
+
+
+def _measured_socm(one: Measured) -> tuple[Storage, str, dict[str, Any] | None]:
+    """Where an audit measured SOCM, and what it wrote of it."""
+    storage = Storage(one.folder)
+    at = place("partials/socm", one.model, Temperature.of(one.temperature))
+    return storage, at, storage.read_json(f"{at}/done.json") if storage.exists(f"{at}/done.json") else None

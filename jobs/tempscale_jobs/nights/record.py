@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
+from scipy import stats
 
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights.gate import Baseline
@@ -19,7 +21,7 @@ from tempscale_jobs.urls import masked
 
 ACCEPTED = "accepted"
 LATEST = "latest"
-_UNWRITTEN: dict[str, Any] = {"prompts": {}}
+_UNWRITTEN: dict[str, Any] = {"prompts": {}, "socm": "sample"}
 """The values of settings that decided a night before they were written down."""
 _SAME_SERIES = ("name", "temperature")
 _FIGURES = tuple(c.name for c in COLLAPSE_SUMMARY.columns if c not in KEY)
@@ -48,7 +50,8 @@ def measured(config: dict[str, Any], model: dict[str, Any]) -> str:
         {"max_length": model["max_length"], "prompts": model.get("prompts", {})}
         | {name: corpus.get(name) for name in ("max_characters", *own)}
         | {"long": embedding.get("long"), "precision": _computed_in(embedding, model)}
-        | {name: analysis.get(name) for name in analysed},
+        | {name: analysis.get(name) for name in analysed}
+        | {"socm": model.get("socm", _UNWRITTEN["socm"])},
         sort_keys=True,
     )
 
@@ -149,7 +152,7 @@ def _latest(record: pl.DataFrame, row: dict[str, Any]) -> Baseline:
     if same.is_empty():
         last = earlier.row(-1, named=True)
         return Baseline(None, f"the model is another than on {last['night']} ({last['model']}), which is no drift")
-    alike = same.filter([not changed_settings(then, row["measured"]) for then in same["measured"].to_list()])
+    alike = same.filter([comparable(then, row) for then in same.to_dicts()])
     if alike.is_empty():
         last = same.row(-1, named=True)
         return Baseline(None, f"it is measured otherwise than on {last['night']}: {_differences(last, row)}")
@@ -159,7 +162,7 @@ def _latest(record: pl.DataFrame, row: dict[str, Any]) -> Baseline:
         last = alike.row(-1, named=True)
         return Baseline(None, f"no earlier night passed or was accepted; the last one, {last['night']}, was {_state(last)}")
     found = fit.row(-1, named=True)
-    return Baseline(found, f"the night of {found['night']} (run {found['run']})")
+    return Baseline(found, f"the night of {found['night']} (run {found['run']}){other_way(found, row)}")
 
 
 def baseline_run(folder: str) -> Storage:
@@ -187,10 +190,10 @@ def of_run(folder: str, tonight: Sequence[dict[str, Any]]) -> list[Baseline]:
         if not alike:
             why = "the model is another than" if same else "this temperature was not measured in"
             found.append(Baseline(None, f"{why} {'in ' if same else ''}the baseline run {masked(folder)}"))
-        elif changed_settings(alike[0]["measured"], row["measured"]):
+        elif not comparable(alike[0], row):
             found.append(Baseline(None, f"it is measured otherwise than the baseline: {_differences(alike[0], row)}"))
         else:
-            found.append(Baseline(alike[0], f"the run {masked(folder)}"))
+            found.append(Baseline(alike[0], f"the run {masked(folder)}{other_way(alike[0], row)}"))
     return found
 
 
@@ -198,6 +201,31 @@ def changed_settings(before: str, after: str) -> list[tuple[str, Any, Any]]:
     """The settings that differ, with both values; one that an older version did not write has the value it had then."""
     old, new = (_UNWRITTEN | json.loads(text) for text in (before, after))
     return [(key, old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+
+
+def comparable(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether two rows of nights are measured alike.
+
+    They are, too, where only the way in which pairs for SOCM are drawn differs and both ways agree within their joint error.
+    """
+    changed = [key for key, _, _ in changed_settings(before["measured"], after["measured"])]
+    if changed != ["socm"]:
+        return not changed
+    known = [(row.get("socm_mean"), row.get("socm_se_superpopulation")) for row in (before, after)]
+    found = [(value, error) for value, error in known if value is not None and error is not None]
+    if len(found) < 2:
+        return False
+    freedom = min(row.get("socm_freedom") or row["socm_texts"] - 1 for row in (before, after))
+    (value, error), (other, other_error) = found
+    return bool(abs(value - other) <= stats.t.ppf(0.975, max(1.0, freedom)) * math.hypot(error, other_error))
+
+
+def other_way(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """What to say of a baseline whose pairs for SOCM were drawn in another way; empty where the way is the same."""
+    changed = changed_settings(before["measured"], after["measured"])
+    said = {"sample": "all pairs of a sample", "groups": "groups of texts"}
+    ways = [f"{said.get(now, now)} instead of {said.get(then, then)}" for key, then, now in changed if key == "socm"]
+    return f", whose mean SOCM agrees within error, though it is now from {ways[0]}" if ways else ""
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> str:

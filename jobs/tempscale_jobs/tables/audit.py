@@ -153,10 +153,12 @@ COLLAPSE_SUMMARY = Table(
         *with_error("spread_mean", "mean of tr Σ over texts"),
         *with_error("spread_over_2_share", "texts with tr Σ > 2, which break the papers' assumption", "share"),
         *with_error("within_cosine_over_third_share", "texts with (n·w−1)/(n−1) ≥ 1/3 (S2 Appendix J)", "share"),
-        Column("socm_texts", BIG, "texts", "texts of the SOCM sample"),
-        *with_error("socm_mean", "mean SOCM over all pairs of the sample"),
-        Column("socm_freedom", FLOAT, "", "degrees of freedom of its error (Satterthwaite, where drawn by interval)"),
-        Column("socm_over_1_share", FLOAT, "share", "pairs of the sample with SOCM > 1"),
+        Column("socm_texts", BIG, "texts", "texts that SOCM was measured on"),
+        Column("socm_pairs", BIG, "pairs", "their pairs that were measured"),
+        Column("socm_groups", BIG, "", "groups that the texts were dealt to; null where it is all pairs of a sample"),
+        *with_error("socm_mean", "mean SOCM over all pairs of the corpus, or of the sample"),
+        Column("socm_freedom", FLOAT, "", "degrees of freedom of its error: groups − 1, or texts − 1"),
+        *with_error("socm_over_1_share", "pairs with SOCM > 1", "share"),
     ),
 )  # fmt: skip
 
@@ -173,16 +175,19 @@ PREFIX_PROBE = Table(
 
 SOCM = Table(
     "socm",
-    "second-order collapse inside and between length intervals, over all pairs of the sample",
+    "second-order collapse inside and between length intervals, over the pairs of groups or of a sample",
     (
         *KEY, *_CELL,
-        Column("pairs", BIG, "pairs", "unordered pairs of the cell"),
+        Column("pairs", BIG, "pairs", "unordered pairs of the cell that were measured"),
+        Column("groups", BIG, "", "groups that have such pairs; fewer than ten give no error; null for a sample"),
         Column("d_mu_mean", FLOAT, "", "mean d_μ = (1−cos)/2 of the token means"),
         Column("d_sigma_mean", FLOAT, "", "mean d_Σ"),
         *with_error("socm_mean", "mean SOCM = (1−d_μ)·d_Σ"),
         Column("socm_p50", FLOAT, "", "median"),
+        Column("socm_p50_se", FLOAT, "", "its standard error; null for a sample"),
         Column("socm_p95", FLOAT, "", "95th percentile"),
-        Column("socm_over_1_share", FLOAT, "share", "pairs with SOCM > 1"),
+        Column("socm_p95_se", FLOAT, "", "its standard error; null for a sample"),
+        *with_error("socm_over_1_share", "pairs with SOCM > 1", "share"),
         Column("exact", BOOL, "", "whether d_Σ is the equation's own: no ε, every singular value"),
         Column("d_sigma_error", FLOAT, "", "certified: largest error of a d_Σ of the cell, for want of singular values"),
     ),
@@ -193,7 +198,13 @@ SOCM_PAIRS = Table(
     "the most collapsed pairs of the sample",
     (
         *KEY,
-        Column("over", TEXT, "", "`sample`: all pairs of the SOCM sample; `corpus`: all pairs of all texts, exactly"),
+        Column(
+            "over",
+            TEXT,
+            "",
+            "`largest_trace`: all pairs of the 128 texts of largest tr Σ in the groups; "
+            "`sample`: all pairs of the SOCM sample; `corpus`: all pairs of all texts; each exactly",
+        ),
         Column("ranking", TEXT, "", "`socm`: largest SOCM; `same_mean`: largest d_Σ among the pairs of highest cosine"),
         Column("rank", INT, "", "place in the ranking, from 1"),
         Column("text_id_a", TEXT, "", "one text"),

@@ -105,6 +105,18 @@ BOUND_TILE = Table(
     ),
 )
 
+SOCM_GROUP = Table(
+    "socm_group",
+    "one group of texts and its pairs; below partials/",
+    (
+        Column("text_id", pa.list_(pa.string()), "", "the corpus's ids"),
+        Column("tokens", pa.list_(pa.int32()), "tokens", "their lengths"),
+        Column("trace", pa.list_(pa.float64()), "", "their tr Σ"),
+        Column("d_mu", pa.list_(pa.float64()), "", "d_μ of their pairs in row-major order of the upper triangle"),
+        Column("d_sigma", pa.list_(pa.float64()), "", "d_Σ of the same"),
+    ),
+)
+
 SOCM_TILE = Table(
     "socm_tile",
     "the pairs of one super-tile of the SOCM sample; below partials/",
