@@ -1,7 +1,7 @@
-"""The settings of an audit with queries, samples by length interval and a search for the most collapsed pairs."""
+"""The settings of an audit with queries, SOCM in groups and a search for the most collapsed pairs."""
 
 EDGES, TAUS, TEXTS, QUERIES, K = [0, 32, 64, 100], [1.0, 0.8], 230, 20, 4
-CELL_ERROR, MOST_TEXTS, RANKED, DUPLICATE = 0.02, 150, 12, 0.9
+RANKED, DUPLICATE = 12, 0.9
 
 
 def settings(out, corpus, small_model, **analysis):

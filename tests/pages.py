@@ -67,8 +67,8 @@ def tables_of(
                         seconds.append(
                             key(tau, model) | {"interval_a": a, "interval_b": b, "pairs": 780}
                             | {"d_mu_mean": 0.45, "d_sigma_mean": 1.2} | measured("socm_mean", socm, 0.01)
-                            | {"socm_p50": 0.6, "socm_p95": 0.9, "socm_over_1_share": 0.02, "exact": True}
-                            | {"d_sigma_error": 0.0}
+                            | {"socm_p50": 0.6, "socm_p50_se": None, "socm_p95": 0.9, "socm_p95_se": None, "exact": True}
+                            | {"groups": None, "d_sigma_error": 0.0} | measured("socm_over_1_share", 0.02, None)
                         )  # fmt: skip
         summary.append(
             key(tau, model)
@@ -85,8 +85,9 @@ def tables_of(
             | {"k_occurrence_skewness": exposed and 1.25}
             | measured("spread_over_2_share", 0.89, 0.02) | measured("within_cosine_over_third_share", 0.5, 0.04)
             | {"socm_texts": 0 if socm is None else 40, "socm_freedom": None if socm is None else 39}
+            | {"socm_pairs": None if socm is None else 780, "socm_groups": None}
             | measured("socm_mean", socm, None if socm is None else 0.01)
-            | {"socm_over_1_share": None if socm is None else 0.021}
+            | measured("socm_over_1_share", None if socm is None else 0.021, None)
         )  # fmt: skip
         collapsed += [
             key(tau, model) | {"ranking": ranking, "rank": 1, "text_id": text, "tokens": 345, "value": value}

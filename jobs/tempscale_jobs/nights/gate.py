@@ -203,7 +203,7 @@ def _pooled(before: Row, after: Row, figure: str) -> tuple[float, float]:
 
 
 def _freedom(row: Row, figure: str) -> int:
-    known = row.get(f"{figure.removesuffix('_mean')}_freedom")  # Known where the sample was drawn by length interval.
+    known = row.get("socm_freedom") if figure.startswith("socm_") else None  # Groups are fewer than their texts.
     return max(1, int(known) if known is not None else int(row.get(_TEXTS.get(figure, "texts")) or 0) - 1)
 
 

@@ -1,7 +1,7 @@
-"""One audit with queries, samples by length interval and a search for the most collapsed pairs, for several files."""
+"""One audit with queries, SOCM in groups and a search for the most collapsed pairs, for several files."""
 
 import pytest
-from audit_ways import CELL_ERROR, MOST_TEXTS, QUERIES, RANKED, TEXTS, settings
+from audit_ways import QUERIES, RANKED, TEXTS, settings
 from whole_run import as_lines, audited, documented, read_tables
 
 
@@ -25,7 +25,7 @@ def stopped_and_finished(once, asked_corpus, small_model):
     from tempscale_jobs.collapse import worst
     from tempscale_jobs.errors import UsageError
 
-    own = {"socm_cell_se": CELL_ERROR, "socm_sample": MOST_TEXTS, "socm_top_over": "corpus", "worst_pairs": RANKED}
+    own = {"socm_top_over": "corpus", "worst_pairs": RANKED}
 
     def make(folder):
         data = settings(folder / "run", asked_corpus, small_model, **own)

@@ -1,4 +1,4 @@
-"""SOCM of a sample by length interval, and the most collapsed pairs of a whole corpus: against all pairs."""
+"""SOCM in groups of texts, and the most collapsed pairs of a whole corpus: against all pairs."""
 
 import itertools
 import json
@@ -6,7 +6,7 @@ import json
 import numpy as np
 import polars as pl
 import pytest
-from audit_ways import CELL_ERROR, EDGES, MOST_TEXTS, RANKED, TAUS
+from audit_ways import EDGES, RANKED, TAUS
 from whole_run import read_parts
 
 pytestmark = pytest.mark.soak
@@ -96,31 +96,53 @@ def test_no_factor_of_the_search_is_kept(asked):
     assert not (asked / "queries" / "shards").exists()
 
 
+def without(values, cells, weights, left_out=None):
+    """The weighted mean over cells of the pairs of all groups but one, in plain loops; the cells' own means; by hand."""
+    found = {}
+    for (group, cell), own in values.items():
+        if group != left_out:
+            found.setdefault(cell, []).extend(own)
+    means = {cell: sum(own) / len(own) for cell, own in found.items()}
+    return sum(weights[c] * means[c] for c in means) / sum(weights[c] for c in means), means
+
+
 @pytest.mark.parametrize("tau", TAUS)
-def test_a_sample_by_length_interval_is_weighted_back(asked, asked_tables, brute, tau):
+def test_groups_are_weighted_back_and_their_errors_are_the_jackknifes(asked, asked_tables, brute, tau):
     ids, lengths, d_mu, d_sigma = brute[tau]
-    value = (1 - d_mu) * d_sigma
+    value, place = (1 - d_mu) * d_sigma, {text_id: k for k, text_id in enumerate(ids)}
     interval = np.array([max(e for e in EDGES if e <= n) for n in lengths])
-    drawn = read_parts(asked, "factors", tau)
-    sampled = np.isin(ids, drawn["text_id"].to_list())
-    assert 0 < sampled.sum() <= MOST_TEXTS
-    total, mean = 0, 0.0
-    for a, b in itertools.combinations_with_replacement(EDGES, 2):
-        rows, columns = np.flatnonzero(sampled & (interval == a)), np.flatnonzero(sampled & (interval == b))
-        of_a, of_b = int((interval == a).sum()), int((interval == b).sum())
-        block = value[np.ix_(rows, columns)]
-        cell = block[np.triu_indices(len(rows), 1)] if a == b else block.ravel()
-        pairs = of_a * (of_a - 1) // 2 if a == b else of_a * of_b
-        row = asked_tables["socm"].filter(
-            (pl.col("tau") == tau) & (pl.col("interval_a") == a) & (pl.col("interval_b") == b)
-        ).row(0, named=True)  # fmt: skip
-        assert row["socm_mean"] == pytest.approx(cell.mean(), abs=2e-5)
-        assert row["pairs"] == len(cell)
-        total, mean = total + pairs, mean + pairs * cell.mean()
-        # Every text of the interval was taken, or enough of them; a pilot's variances are estimates.
-        assert row["socm_se"] <= 1.5 * CELL_ERROR
+    groups = read_parts(asked, "partials/groups", tau)["text_id"].to_list()
+    dealt = [text_id for group in groups for text_id in group]
+    assert len(dealt) == len(set(dealt))
+    assert len(groups) >= 20
+    values = {}
+    for number, group in enumerate(groups):
+        for one, other in itertools.combinations(group, 2):
+            i, j = place[one], place[other]
+            values.setdefault((number, tuple(sorted((interval[i], interval[j])))), []).append(value[i, j])
+    counts = {edge: int((interval == edge).sum()) for edge in EDGES}
+    cells = list(itertools.combinations_with_replacement(EDGES, 2))
+    weights = {(a, b): counts[a] * (counts[a] - 1) / 2 if a == b else counts[a] * counts[b] for a, b in cells}
+    mean, means = without(values, cells, weights)
+    left = [without(values, cells, weights, number) for number in range(len(groups))]
+    rows = asked_tables["socm"].filter(pl.col("tau") == tau)
+    assert rows.height == len(cells)
+    for row in rows.iter_rows(named=True):
+        cell = row["interval_a"], row["interval_b"]
+        assert row["socm_mean"] == pytest.approx(means[cell], abs=2e-5)
+        assert row["pairs"] == sum(len(own) for (_, c), own in values.items() if c == cell)
+        has = [number for number in range(len(groups)) if (number, cell) in values]
+        assert row["groups"] == len(has)
+        own = np.array([left[number][1][cell] for number in has])
+        expected = np.sqrt((len(has) - 1) / len(has) * np.square(own - own.mean()).sum()) if len(has) >= 10 else None
+        assert row["socm_se"] == (None if expected is None else pytest.approx(expected, rel=1e-2))
     summary = asked_tables["collapse_summary"].filter(pl.col("tau") == tau).row(0, named=True)
-    assert summary["socm_mean"] == pytest.approx(mean / total, abs=2e-5)
+    assert summary["socm_mean"] == pytest.approx(mean, abs=2e-5)
+    assert (summary["socm_texts"], summary["socm_groups"]) == (len(dealt), len(groups))
+    assert summary["socm_freedom"] == len(groups) - 1
+    each = np.array([mean_without for mean_without, _ in left])
+    jackknife = np.sqrt((len(each) - 1) / len(each) * np.square(each - each.mean()).sum())
+    assert summary["socm_se"] == pytest.approx(jackknife, rel=1e-2)
+    assert summary["socm_se_superpopulation"] > summary["socm_se"]
     truth = value[np.triu_indices(len(ids), 1)].mean()
-    assert abs(summary["socm_mean"] - truth) <= 4 * summary["socm_se"] + 2e-5
-    assert 0 < summary["socm_se"] < summary["socm_se_superpopulation"]
+    assert abs(summary["socm_mean"] - truth) <= 4 * summary["socm_se"]

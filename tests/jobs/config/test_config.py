@@ -17,17 +17,23 @@ from tempscale_jobs.errors import UsageError
 def test_defaults_are_the_designs():
     found = resolve({})
     assert found.analysis.intervals == [0, 32, 64, 100, 200, 300, 400, 500]
-    assert found.analysis.socm_sample == 1000
+    assert (found.analysis.socm_groups, found.analysis.socm_sample, found.analysis.socm_se) == (32, None, None)
     assert [t.tau for t in found.temperatures()] == [1.0, 0.8]
 
 
 def test_the_quick_start_is_a_sample_only_where_no_corpus_is_named():
     assert resolve(with_quick_start({})).corpus.sample == 2000
-    assert resolve(with_quick_start({})).analysis.socm_sample == 400
     named = resolve(with_quick_start({"corpus": {"source": "x.parquet"}}))
     assert named.corpus.sample is None
-    assert named.analysis.socm_sample == 1000
+    assert named.analysis.probe_sample == 200
     assert resolve(with_quick_start({"corpus": {"limit": 5}})).corpus.sample is None
+
+
+def test_the_published_way_is_all_pairs_of_a_thousand_texts_unless_it_is_said_how_many():
+    published = {"socm_regularization": 1e-9}
+    assert resolve({"analysis": published}).analysis.socm_sample == 1000
+    assert resolve({"analysis": published | {"socm_sample": 50}}).analysis.socm_sample == 50
+    assert resolve({"analysis": published | {"socm_groups": 64}}).analysis.socm_sample is None
 
 
 @pytest.mark.parametrize(
@@ -46,6 +52,9 @@ def test_the_quick_start_is_a_sample_only_where_no_corpus_is_named():
         ({"analysis": {"intervals": [0, 5, 5]}}, "must start at 0 and ascend"),
         ({"analysis": {"intervals": [1, 5]}}, "must start at 0 and ascend"),
         ({"analysis": {"socm_sample": 5001}}, "less than or equal to 5000"),
+        ({"analysis": {"socm_groups": 9}}, "greater than or equal to 10"),
+        ({"analysis": {"socm_sample": 100, "socm_groups": 32}}, "leave out socm_groups and socm_se"),
+        ({"analysis": {"socm_cell_se": 0.01}}, "socm_cell_se is gone: .*socm_se is the mean's wanted error"),
         ({"seed": -1}, "greater than or equal to 0"),
         ({"corpus": 3}, "corpus = 3"),
         ({"analysis": {"socm_alpha": float("inf")}}, r"socm_alpha \(--alpha\) = inf: .*finite"),

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import oracles
+import pyarrow as pa
 import pytest
 from nights_by_hand import summary_row
 
@@ -273,13 +274,13 @@ def test_backbones_that_cannot_be_meant_are_named(finished, pair):
 EDGES, TEXTS = (0, 32), 60
 
 
-def stepped(root, temperature, error=None):
+def stepped(root, temperature):
     """A finished audit of two models, its SOCM left by the step itself; returns each model's own means by text.
 
     Models have other tokens, so each has its texts in another order. What collapses under one does under the other.
     """
     random = np.random.default_rng(5)
-    settings = {"out": str(root), "embedding": {"temperatures": [temperature]}, "analysis": {"socm_cell_se": error}}
+    settings = {"out": str(root), "embedding": {"temperatures": [temperature]}}
     shared, rows, means, orders = random.random((TEXTS, TEXTS)), [], {}, []
     models = [Model(label, label, label * 2, 512) for label in ("base", "tuned")]
     found = resolve(settings | {"corpus": {"source": "docstrings:scipy"}})
@@ -300,8 +301,8 @@ def stepped(root, temperature, error=None):
         key, place = run.key(model, tau), run.place("partials/socm", model, tau)
         _finish(run, place, key, layout, found.analysis, found.seed, sample, np.eye(TEXTS))
         samples = {}
-        summed = summary._socm(run, model, tau, samples)
-        summed["socm_se_superpopulation"] = summary._errors(samples["socm_mean"])[0]
+        summed = summary._socm(run, model, tau, layout, samples)
+        summed["socm_se_superpopulation"] = samples["socm_mean"].errors()[0]
         rows.append(summary_row(model.label, tau.canonical, spread_mean=1.0) | summed)
         means[model.label] = dict(zip(ids, (sum(v for v in own if v == v) / (TEXTS - 1) for own in value), strict=True))
         orders.append(ids.tolist())
@@ -327,11 +328,21 @@ def test_errors_are_paired_by_what_the_step_left(tmp_path, temperature):
     assert 0 < tuned["socm_change_se"] < 0.7 * math.hypot(base["socm_se"], tuned["socm_se"])
 
 
-def test_errors_of_samples_drawn_by_interval_add_in_squares(tmp_path):
-    stepped(tmp_path, 1.0, error=0.01)
+@pytest.mark.parametrize(("drawn", "paired"), [("same", True), ("other", False)])
+def test_errors_of_groups_are_paired_where_the_groups_are_the_same(tmp_path, drawn, paired):
+    stepped(tmp_path, 1.0)
+    storage, random, replicates = Storage(str(tmp_path)), np.random.default_rng(3), {}
+    shared = random.normal(0.5, 0.01, 20)
+    for label in ("base", "tuned"):
+        at = f"partials/socm/model={label}/temperature={Temperature.of(1.0).slug}"
+        replicates[label] = shared + random.normal(0, 0.001, 20)
+        storage.write_json(f"{at}/done.json", {"way": "groups", "groups": 20, "drawn": drawn if label == "base" else "same"})
+        storage.write_table(f"{at}/replicates.parquet", pa.table({"socm_mean": replicates[label]}))
     base, tuned = against_backbones(measures([str(tmp_path)]), [], {"tuned": "base"})
-    assert tuned["socm_change_se"] == pytest.approx(math.hypot(base["socm_se"], tuned["socm_se"]))
-    assert tuned["socm_change_se"] > 0
+    moved = replicates["tuned"] - replicates["base"]
+    expected = math.sqrt(19 / 20 * np.square(moved - moved.mean()).sum())
+    in_squares = math.hypot(base["socm_se"], tuned["socm_se"])
+    assert tuned["socm_change_se"] == pytest.approx(expected if paired else in_squares)
 
 
 # --- beside the scores of a run ---------------------------------------------------------------------------------------

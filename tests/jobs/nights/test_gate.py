@@ -214,21 +214,10 @@ def test_what_is_no_number_was_not_measured():
     assert only(judged(ask, before | {"cosine_mean": nan}, before))["verdict"] == "not measured"
 
 
-def test_a_sample_drawn_by_interval_has_the_freedom_of_its_intervals():
+def test_groups_have_one_degree_of_freedom_less_than_there_are():
     ask = held_to(thresholds=["socm_mean <= 0.2"])
-    row = night(socm_mean=0.21, socm_se=0.01, socm_se_superpopulation=0.01, socm_texts=1000, socm_freedom=7.6)
-    assert only(judged(ask, row))["noise"] == pytest.approx(0.01 * stats.t.ppf(0.99, 7), rel=1e-12)
-
-
-def test_satterthwaites_freedom_by_hand():
-    from tempscale_jobs.audit.summary import Sampled, _freedom
-
-    one, two = np.array([1.0, 2.0, 3.0]), np.array([0.0, 4.0, 0.0, 4.0])
-    # Variances of the means: 1/3 with 2 degrees of freedom, 16/3/4 with 3.
-    expected = (1 / 3 + 4 / 3) ** 2 / ((1 / 3) ** 2 / 2 + (4 / 3) ** 2 / 3)
-    assert _freedom(Sampled([one, two], True, 1.0)) == pytest.approx(expected, rel=1e-12)
-    assert _freedom(Sampled([two], True, 1.0)) == pytest.approx(3, rel=1e-12)
-    assert _freedom(Sampled([two, one[:2]], True, 1.0)) is None
+    row = night(socm_mean=0.21, socm_se=0.01, socm_se_superpopulation=0.01, socm_texts=480, socm_freedom=31.0)
+    assert only(judged(ask, row))["noise"] == pytest.approx(0.01 * stats.t.ppf(0.99, 31), rel=1e-12)
 
 
 def test_a_share_that_was_nothing_may_become_something():

@@ -5,7 +5,7 @@ Every estimate and error is the job's own. Nominal is 95 %; over these draws 92 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -19,10 +19,11 @@ from tempscale.collapse.length import CosineSums, Moments, interval_of, text_mea
 from tempscale.collapse.neighbours import exposure
 from tempscale.second_order.socm import socm_square
 from tempscale.stats.errors import finite_population, within_error
-from tempscale_jobs.audit import summary
-from tempscale_jobs.audit.summary import Sampled
+from tempscale.stats.groups import GroupSums, shares_of_pairs, texts_of_a_group
+from tempscale_jobs.audit.summary import Grouped, Sampled
 from tempscale_jobs.collapse import cosine
-from tempscale_jobs.collapse.socm_tables import Sample, Weighted, cells
+from tempscale_jobs.collapse.groups import _with_all
+from tempscale_jobs.collapse.socm_tables import Sample, cells
 from tempscale_jobs.config import sections
 from tempscale_jobs.corpus import sources
 
@@ -169,9 +170,9 @@ def cosine_figures(corpus, drawn, correction):
             cell = {(a, b): means[interval == a, b].mean() for a in range(3) for b in range(a, 3)}
             figures = {ab: (mean, cosine._error(moments, counts, *ab) * correction) for ab, mean in cell.items()}
     for name, before in by_tau[1.0].items():
-        changes = [new - old for new, old in zip(by_tau[0.8][name].sets, before.sets, strict=True)]
-        figures[name] = estimate(before.sets), summary._errors(before)[1]
-        figures["change", name] = estimate(changes), summary._errors(replace(before, sets=changes))[1]
+        changes = by_tau[0.8][name].less(before)
+        figures[name] = estimate(before.sets), before.errors()[1]
+        figures["change", name] = estimate(changes.sets), changes.errors()[1]
     return figures
 
 
@@ -214,7 +215,7 @@ def test_errors_of_the_prefix_probe_hold(corpus, again):
         gap = own[1] - own[0]
         return {
             "mean": (own[0].mean(), within_error(own[0].var(ddof=1), 60) * correction),
-            "gap": (gap.mean(), summary._errors(Sampled([gap], True, correction))[1]),
+            "gap": (gap.mean(), Sampled([gap], True, correction).errors()[1]),
         }
 
     check(covered(figures, truth))
@@ -243,9 +244,9 @@ def socm_figures(corpus, drawn, correction):
     rows = cells(corpus.edges, samples[0], np.full(3, correction), exact=True)
     places = {edge: k for k, edge in enumerate(corpus.edges)}
     figures = {(places[row["interval_a"]], places[row["interval_b"]]): (row["socm_mean"], row["socm_se"]) for row in rows}
-    figures["mean"] = np.nanmean(samples[0].value), summary._errors(Sampled([before], True, correction))[1]
+    figures["mean"] = np.nanmean(samples[0].value), Sampled([before], True, correction).errors()[1]
     change = after - before
-    return figures | {("change", "mean"): (change.mean(), summary._errors(Sampled([change], True, correction))[1])}
+    return figures | {("change", "mean"): (change.mean(), Sampled([change], True, correction).errors()[1])}
 
 
 def socm_truth(corpus, again):
@@ -265,58 +266,39 @@ def test_errors_of_socm_hold_for_the_corpus_of_which_half_was_drawn(corpus):
     )
 
 
-def drawn_by_interval(interval, sizes, again):
-    members = [np.flatnonzero(interval == a) for a in range(3)]
-    return lambda random: np.concatenate(
-        [random.choice(own, size, replace=again) for own, size in zip(members, sizes, strict=True)]
+def grouped_figures(corpus, texts, groups, random):
+    """What the summary and the socm table say of groups dealt from these texts, and what the other temperature changes."""
+    interval = corpus.interval[texts]
+    numbers = np.bincount(interval, minlength=3)
+    sizes = texts_of_a_group(numbers, groups)
+    dealt = [random.permutation(np.flatnonzero(interval == a))[: groups * size] for a, size in enumerate(sizes)]
+    place, group = (
+        np.concatenate(dealt),
+        np.concatenate([np.arange(len(own)) // k for own, k in zip(dealt, sizes, strict=True)]),
     )
+    first, second = np.nonzero(np.triu(group[:, None] == group, 1))
+    low, high = np.sort([interval[place[first]], interval[place[second]]], axis=0)
+    cell, weights = low * 3 + high - low * (low + 1) // 2, shares_of_pairs(numbers)
+    sums = []
+    for tau in TAUS:
+        values = socm_values(corpus, tau)[texts[place[first]], texts[place[second]]]
+        sums.append(GroupSums.of(values, group[first], cell, (groups, 6)))
+    names = [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
+    figures = dict(zip(names, zip(sums[0].means(), sums[0].errors(), strict=True), strict=True))
+    before, after = (
+        Grouped(own.replicates(weights), len(place), numbers, np.array(_with_all(own, names, numbers), dtype=float), 1.0)
+        for own in sums
+    )
+    totals = [own.weighted(weights) for own in sums]
+    figures["mean"] = totals[0], before.errors()[0]
+    return figures | {("change", "mean"): (totals[1] - totals[0], after.less(before).errors()[0])}
 
 
-def weighted_figures(corpus, drawn, texts, correction):
-    """What the summary says of a sample drawn by interval, and what the other temperature changes in it."""
-    before, after = (Weighted.of(sample(corpus, tau, drawn), texts) for tau in TAUS)
-    interval = corpus.interval[drawn]
-    groups, changes = ([own[interval == a] for a in range(3)] for own in (before.own, after.own - before.own))
-    return {
-        "mean": (before.mean, summary._errors(Sampled(groups, True, correction))[1]),
-        "change": (after.mean - before.mean, summary._errors(Sampled(changes, True, correction))[1]),
-    }
-
-
-@pytest.mark.parametrize(("sizes", "again"), [((90, 50, 70), True), ((40, 100, 40), False)])
-def test_errors_of_socm_hold_for_a_sample_drawn_by_interval(corpus, sizes, again):
-    interval = corpus.interval[:PAIRED]
-    texts = np.bincount(interval, minlength=3)
-    correction = [1.0 if again else finite_population(n, of) for n, of in zip(sizes, texts, strict=True)]
-    pairs = np.triu(np.multiply.outer(texts, texts) - np.diag(texts * (texts + 1) // 2))
-    means = [pair_means(socm_values(corpus, tau), interval, again) for tau in TAUS]
-    before, after = (sum(pairs[a, b] * cell[a, b] for a in range(3) for b in range(a, 3)) / pairs.sum() for cell in means)
-    draw = drawn_by_interval(interval, sizes, again)
-    figures = lambda random: weighted_figures(corpus, draw(random), texts, correction)  # noqa: E731
-    check(covered(figures, {"mean": before, "change": after - before}, SOCM_DRAWS))
-
-
-def test_errors_of_a_sample_drawn_by_interval_hold_for_another_corpus(corpus):
-    # Another corpus also holds other shares of the intervals.
-    value = {tau: socm_values(corpus, tau) for tau in TAUS}
-    truth = {"mean": value[1.0].mean(), "change": value[0.8].mean() - value[1.0].mean()}
-
-    def figures(random):
-        texts = random.integers(0, PAIRED, 300)
-        interval = corpus.interval[texts]
-        numbers = np.bincount(interval, minlength=3)
-        drawn = np.concatenate([random.choice(texts[interval == a], 40, replace=False) for a in range(3)])
-        before, after = (Weighted.of(sample(corpus, tau, drawn), numbers) for tau in TAUS)
-        groups, changes = (
-            Sampled([own[corpus.interval[drawn] == a] for a in range(3)], True, [1.0] * 3, numbers, 1.0)
-            for own in (before.own, after.own - before.own)
-        )
-        return {
-            "mean": (before.mean, summary._errors(groups)[0]),
-            "change": (after.mean - before.mean, summary._errors(changes)[0]),
-        }
-
-    check(covered(figures, truth, SOCM_DRAWS))
+@pytest.mark.parametrize("groups", [16, 32])
+def test_errors_of_groups_hold_for_another_corpus(corpus, groups):
+    """Another corpus also holds other shares of the length intervals."""
+    figures = lambda random: grouped_figures(corpus, random.integers(0, PAIRED, 300), groups, random)  # noqa: E731
+    check(covered(figures, socm_truth(corpus, again=True)))
 
 
 # --- exposure ---------------------------------------------------------------------------------------------------------
