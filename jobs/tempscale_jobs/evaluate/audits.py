@@ -214,8 +214,10 @@ def _error(one: Measured, base: Measured) -> float | None:
 def _text_means(one: Measured) -> dict[str, float] | None:
     """Each sampled text's mean SOCM with all others; None where SOCM is not that of all pairs of a random sample."""
     storage, at, done = _measured_socm(one)
-    if done is None or not storage.exists(means_by_text(at)) or isinstance(done.get("groups"), dict):
+    if done is None or done.get("way") == "groups" or isinstance(done.get("groups"), dict):
         return None  # Where an earlier version drew texts by length interval, the models' samples differ.
+    if not storage.exists(means_by_text(at)):
+        return None
     table = storage.read_table(means_by_text(at), ["text_id", "overall"])
     return dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
