@@ -14,10 +14,11 @@ def summary_row(model, temperature="1.0", **figures):
     return row | {"model": model, "temperature": temperature, "schema_version": 1} | figures
 
 
-def summary(vectors, tokens, *, model="small", corpus_texts=None, truncated=None, **more):
+def summary(vectors, tokens, *, model="small", corpus_texts=None, truncated=None, document=None, **more):
     """The row of collapse_summary for unit vectors and their lengths; figures that these do not tell are null.
 
     mean over pairs: (Σ_ij u_i·u_j − n)/(n(n−1)); its error 2·sd(per-text means)/√n; the gap's, of both ends in squares.
+    With the document of each text, errors for other corpora are over sums of deviations in documents.
     """
     vectors, tokens = np.asarray(vectors, np.float64), np.asarray(tokens)
     n, cosine = len(vectors), np.asarray(vectors, np.float64) @ np.asarray(vectors, np.float64).T
@@ -34,14 +35,40 @@ def summary(vectors, tokens, *, model="small", corpus_texts=None, truncated=None
         row |= {"gap_shortest": EDGES[enough[0]], "gap_longest": EDGES[enough[-1]]}
         row |= errors("collapse_gap", np.hypot(e_short, e_long), n, row["corpus_texts"])
     row["truncated_share"] = float(np.mean(truncated)) if truncated is not None else 0.0
+    if document is not None:
+        document = np.asarray(document)
+        row |= {"documents": len(set(document.tolist()))}
+        row["cosine_se_superpopulation"] = _of_documents(document, (_means(cosine), np.ones(n, bool), 2.0))
+        if truncated is not None:
+            share = (np.asarray(truncated, dtype=float), np.ones(n, bool), 1.0)
+            row["truncated_share_se_superpopulation"] = _of_documents(document, share)
+        if len(enough) > 1:
+            inside = np.zeros(n)
+            for end in ends:
+                inside[end] = _means(cosine[np.ix_(end, end)])
+            row["gap_documents"] = min(len(set(document[end].tolist())) for end in ends)
+            row["collapse_gap_se_superpopulation"] = _of_documents(document, (inside, ends[1], 2.0), (inside, ends[0], -2.0))
     return row | more
+
+
+def _of_documents(document, *sets):
+    """√Σ_g (Σ_sets w·√(G/(G−1))·Σ_{i in g}(v_i − v̄)/n)² over documents g."""
+    effect = dict.fromkeys(document.tolist(), 0.0)
+    for values, chosen, weight in sets:
+        own, count = values[chosen], len(set(document[chosen].tolist()))
+        for name, value in zip(document[chosen].tolist(), own - own.mean(), strict=True):
+            effect[name] += weight * (count / (count - 1)) ** 0.5 * value / len(own)
+    return sum(value**2 for value in effect.values()) ** 0.5
 
 
 def errors(name, error, n, corpus_texts):
     return {f"{name}_se_superpopulation": float(error), f"{name}_se": float(error) * (1 - n / corpus_texts) ** 0.5}
 
 
+def _means(cosine):
+    return (cosine.sum(1) - np.diag(cosine)) / (len(cosine) - 1)
+
+
 def _mean(cosine):
-    n = len(cosine)
-    means = (cosine.sum(1) - np.diag(cosine)) / (n - 1)
+    n, means = len(cosine), _means(cosine)
     return float(means.mean()), 2 * means.std(ddof=1) / n**0.5

@@ -65,7 +65,8 @@ def read(source, **options):
     rows, content = (vectors.rows, vectors.Reader(settled.corpus)) if own else (sources.rows, shards.usable_text)
     counts, rejects = shards.Counts(), Rejects()
     try:
-        found = list(shards.usable(rows(settled.corpus), None, counts, rejects, lambda more: None, content))
+        usable = shards.usable(rows(settled.corpus), None, counts, rejects, lambda more: None, content)
+        found = [(text_id, text) for text_id, text, _ in usable]
     except UsageError as error:
         return None, sentence(error)
     assert counts.read == len(found) + len(rejects.rows)

@@ -18,6 +18,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import sparse
 
+from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
+
 NOBODY = np.iinfo(np.int32).max
 """The label of an empty slot, when a text has fewer neighbours than requested."""
 
@@ -107,6 +109,8 @@ def exposure(
     intervals: int,
     own: bool = True,
     population: float = np.inf,
+    documents: Int[np.ndarray, " text"] | None = None,
+    asking: Int[np.ndarray, " query"] | None = None,
 ) -> Exposure:
     """Exposure of each length interval, from the neighbours of some queries.
 
@@ -117,7 +121,8 @@ def exposure(
 
         V = Σ_t (S_t − D_t)² − Σ_u T_u² ,      of n texts out of N:   (1 − n/N)·(V + (n/N)·Σ_u T_u²) ,
 
-    because a slot is drawn again only if both its texts are.
+    because a slot is drawn again only if both its texts are. Where texts come in documents, V is that of other documents: t
+    and u then are documents and pairs of two, and a slot inside one document counts once in its S_t and in no T_u.
 
     Args:
         label: the neighbours of each query, as indices into `interval`; NOBODY in an empty slot.
@@ -125,9 +130,13 @@ def exposure(
         intervals: how many length intervals there are.
         own: the queries are the texts themselves, in the same order.
         population: number of texts that these were drawn from.
+        documents: the document of each text, as whole numbers; without it each text is drawn by itself.
+        asking: the same of each query, unless the queries are the texts.
 
     Returns:
         Shares, exposures and their errors. V is not a sum of squares; if it is 0 or negative, Σ_u T_u² is used instead.
+        `corrected` is about the texts of this population, so documents do not change it. `error` is NaN where the texts are
+        of fewer than ten documents.
     """
     texts, queries = len(interval), len(label)
     filled = label != NOBODY
@@ -140,6 +149,12 @@ def exposure(
     error, corrected = np.full((2, intervals), np.nan)
     mutual = _mutual(asker, filler, texts) if own else (filler[:0], filler[:0])
     drawn = min(1.0, texts / population)
+    clusters = None
+    if documents is not None or asking is not None:
+        texts_of = np.arange(texts) if documents is None else np.unique(documents, return_inverse=True)[1]
+        asked = np.arange(queries) if asking is None else np.unique(asking, return_inverse=True)[1]
+        queries_of = texts_of if own else texts_of.max() + 1 + asked
+        clusters = _Clusters.of(texts_of, queries_of[asker], texts_of[filler])
     for b in np.flatnonzero(shares > 0):
         here = interval == b
         slot = (here - taken[b]) / (shares[b] * max(1, slots))
@@ -149,7 +164,39 @@ def exposure(
         dyads = (occurrence * slot**2).sum() + (slot[mutual[0]] * slot[mutual[1]]).sum()
         variance = nodes - dyads if nodes > dyads else dyads
         error[b], corrected[b] = np.sqrt(variance), np.sqrt((1 - drawn) * (variance + drawn * dyads))
+        if clusters is not None:
+            error[b] = clusters.error(slot[filler], ratio[b] * (here - shares[b]) / (shares[b] * texts))
     return Exposure(shares, taken, ratio, error, corrected)
+
+
+class _Clusters(NamedTuple):
+    """The documents of texts and of both ends of each slot."""
+
+    texts: Int[np.ndarray, " text"]
+    asker: Int[np.ndarray, " slot"]
+    filler: Int[np.ndarray, " slot"]
+    pair: Int[np.ndarray, " slot"]
+    """The number of the pair of two documents of each slot."""
+    documents: int
+    """How many documents there are."""
+
+    @classmethod
+    def of(cls, texts: np.ndarray, asker: np.ndarray, filler: np.ndarray) -> _Clusters:
+        names, place = np.unique(np.concatenate([texts, asker, filler]), return_inverse=True)
+        own, one, other = np.split(place, [len(texts), len(texts) + len(asker)])
+        _, pair = np.unique(np.minimum(one, other) * len(names) + np.maximum(one, other), return_inverse=True)
+        return cls(own, one, other, pair, len(names))
+
+    def error(self, slot: Float[np.ndarray, " slot"], share: Float[np.ndarray, " text"]) -> float:
+        """√V over documents: `slot` is e of each slot, `share` the part of D of each text."""
+        if len(np.unique(self.texts)) < GROUPS_FOR_AN_ERROR:
+            return float("nan")
+        between = self.asker != self.filler
+        nodes = np.bincount(self.filler, slot, self.documents) - np.bincount(self.texts, share, self.documents)
+        nodes += np.bincount(self.asker[between], slot[between], self.documents)
+        dyads = float(np.square(np.bincount(self.pair[between], slot[between])).sum()) if between.any() else 0.0
+        squares = float(np.square(nodes).sum())
+        return float(np.sqrt(squares - dyads if squares > dyads else dyads))
 
 
 def _mutual(

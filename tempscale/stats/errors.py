@@ -1,8 +1,17 @@
-"""Standard errors of means over pairs of texts, and their correction for a finite population."""
+"""Standard errors of means over pairs of texts, and their correction for a finite population.
+
+Another corpus has other texts or, where texts are parts of documents, other documents: texts of one document are alike, and
+an error that takes them for independent is too small.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from jaxtyping import Float, Int
+
+from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
 
 Z_95 = 1.96
 """Standard errors on either side of an estimate that contain 95 % of a normal distribution."""
@@ -49,3 +58,37 @@ def finite_population(texts: float, population: float) -> float:
         In [0, 1]; 0 if all texts were drawn, or there are none.
     """
     return float(np.sqrt(max(0.0, 1.0 - texts / population))) if population > 0 else 0.0
+
+
+def documents_error(
+    sets: Sequence[Float[np.ndarray, " text"]],
+    weights: Sequence[float],
+    documents: Sequence[Int[np.ndarray, " text"]],
+) -> float:
+    """Standard error of Σ_k w_k·x̄_k, means over sets of texts that come in documents: one document is drawn as a whole.
+
+        √Σ_g (Σ_k w_k·c_k·Σ_{i∈g∩k} (x_i − x̄_k)/n_k)²,   c_k = √(G_k/(G_k − 1))
+
+    With a document for each text it is √Σ_k w_k²·s_k²/n_k. For means over pairs x_i is text i's mean and w counts it twice,
+    as in `within_error`; a mean between two sets is the sum of the sets' means of x_i, each with w = 1.
+
+    Args:
+        sets: x_i of the texts of each set, finite.
+        weights: w_k, which are negative for a set that is taken off.
+        documents: the document of each of these texts; one document may have texts in several sets.
+
+    Returns:
+        ≥ 0, in the unit of the means; NaN if a set has texts of fewer than ten documents.
+    """
+    shares, names = [], []
+    for values, weight, own in zip(sets, weights, documents, strict=True):
+        found, place = np.unique(own, return_inverse=True)
+        count = len(found)
+        if count < GROUPS_FOR_AN_ERROR:
+            return float("nan")
+        centred = values.astype(np.float64) - values.mean(dtype=np.float64)
+        sums = np.bincount(place, centred, count)
+        shares.append(weight * np.sqrt(count / (count - 1)) * sums / len(values))
+        names.append(found)
+    _, place = np.unique(np.concatenate(names), return_inverse=True)
+    return float(np.sqrt(np.square(np.bincount(place, np.concatenate(shares))).sum()))

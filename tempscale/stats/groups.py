@@ -3,10 +3,15 @@
 The mean of h(x, y) over all pairs is a U-statistic, and most of its pairs repeat what others say. Groups that are dealt from
 random texts, the same number from each stratum (length interval), give every cell of two strata its pairs; cells are then
 weighted by the corpus's own shares of pairs.
+
+Where texts come in documents, all texts of a document go to one set of documents, and a group is dealt from one set. Pairs
+inside a document are then met more often than pairs of two documents, so these are cells of their own, and the measured
+pairs of a set stand for all pairs of its texts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -50,11 +55,47 @@ def shares_of_pairs(texts: Int[np.ndarray, " stratum"]) -> Float[np.ndarray, " c
     return np.asarray(upper / upper.sum())
 
 
+def pairs_of_sets(
+    stratum: Int[np.ndarray, " text"], document: Int[np.ndarray, " text"], set_of: Int[np.ndarray, " text"],
+    shape: tuple[int, int],
+) -> Float[np.ndarray, "set cells"]:  # fmt: skip
+    """The pairs of texts of each set of documents, by cell: first those of two documents, then those inside one.
+
+    Args:
+        stratum: of each text, from 0.
+        document: of each text.
+        set_of: the set of each text, the same for all texts of a document.
+        shape: (sets, strata).
+
+    Returns:
+        Numbers of pairs: the cells a ≤ b in row-major order, twice.
+    """
+    sets, strata = shape
+    upper = np.triu_indices(strata)
+    texts = np.bincount(set_of * strata + stratum, minlength=sets * strata).reshape(shape).astype(np.float64)
+    names, first, place = np.unique(document, return_index=True, return_inverse=True)
+    several = np.flatnonzero(np.bincount(place) > 1)
+    number = np.full(len(names), -1)
+    number[several] = np.arange(len(several))
+    kept = number[place] >= 0
+    parts = np.bincount(number[place][kept] * strata + stratum[kept], minlength=len(several) * strata).reshape(-1, strata)
+    every, inside = (_upper_pairs(counts.astype(np.float64), upper) for counts in (texts, parts))
+    same = np.stack([np.bincount(set_of[first[several]], column, sets) for column in inside.T], axis=1)
+    return np.concatenate([every - same, same], axis=1)
+
+
+def _upper_pairs(texts: np.ndarray, upper: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Pairs of the cells a ≤ b from the numbers of texts (row, stratum)."""
+    a, b = upper
+    return np.asarray(np.where(a == b, texts[:, a] * (texts[:, a] - 1) / 2, texts[:, a] * texts[:, b]))
+
+
 class GroupSums(NamedTuple):
     """Sums over the pairs of each group and cell."""
 
     sums: Float[np.ndarray, "group cell"]
-    counts: Int[np.ndarray, "group cell"]
+    counts: Float[np.ndarray, "group cell"]
+    """Pairs, or the pairs that they stand for."""
 
     @classmethod
     def of(
@@ -65,30 +106,33 @@ class GroupSums(NamedTuple):
         flat = group * shape[1] + cell
         size = shape[0] * shape[1]
         sums = np.bincount(flat, weights=values, minlength=size).reshape(shape)
-        return cls(sums, np.bincount(flat, minlength=size).reshape(shape))
+        return cls(sums, np.bincount(flat, minlength=size).reshape(shape).astype(np.float64))
+
+    def standing_for(self, pairs: Float[np.ndarray, "group cell"]) -> GroupSums:
+        """The sums over so many pairs of each group and cell, with the means of those that were measured."""
+        counts = np.where(self.counts > 0, pairs, 0.0)
+        return GroupSums(np.where(self.counts > 0, _ratio(self.sums, self.counts) * pairs, 0.0), counts)
+
+    def estimate(self, weights: Float[np.ndarray, " cell"], cells: Sequence[int]) -> tuple[float, float]:
+        """The mean over the corpus's pairs in some cells, and its standard error by the jackknife over groups.
+
+        Args:
+            weights: W of each cell of these sums.
+            cells: which cells.
+
+        Returns:
+            Σ W·m / Σ W over the cells that have pairs, NaN without pairs; an error of NaN where fewer than ten groups have.
+        """
+        own = GroupSums(self.sums[:, cells], self.counts[:, cells])
+        has = int((own.counts.sum(1) > 0).sum())
+        return own.weighted(weights[cells]), jackknife_error(own.replicates(weights[cells])) if has > 1 else float("nan")
 
     def without_each(self) -> GroupSums:
         """The sums of all other groups, a row for each group left out."""
         return GroupSums(self.sums.sum(0) - self.sums, self.counts.sum(0) - self.counts)
 
-    def means(self) -> Float[np.ndarray, " cell"]:
-        """The mean of each cell over all pairs; NaN where there is none."""
-        return _ratio(self.sums.sum(0), self.counts.sum(0))
-
-    def errors(self) -> Float[np.ndarray, " cell"]:
-        """The standard error of each cell's mean: the jackknife over the groups that have pairs in it.
-
-        NaN where fewer than ten have.
-        """
-        left = self.without_each()
-        found = np.full(self.sums.shape[1], np.nan)
-        for cell in np.flatnonzero((self.counts > 0).sum(0) >= GROUPS_FOR_AN_ERROR):
-            has = self.counts[:, cell] > 0
-            found[cell] = jackknife_error(_ratio(left.sums[has, cell], left.counts[has, cell]))
-        return found
-
     def weighted(self, weights: Float[np.ndarray, " cell"]) -> float:
-        """Σ W·m / Σ W over the cells that have pairs: the mean over the corpus's pairs."""
+        """Σ W·m / Σ W over the cells that have pairs: the mean over the corpus's pairs. NaN without pairs."""
         return float(_weighted(self.sums.sum(0), self.counts.sum(0), weights))
 
     def replicates(self, weights: Float[np.ndarray, " cell"]) -> Float[np.ndarray, " group"]:
@@ -99,13 +143,14 @@ class GroupSums(NamedTuple):
 
 
 def _ratio(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    sums, counts = np.asarray(sums), np.asarray(counts)
     return np.asarray(np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0))
 
 
 def _weighted(sums: np.ndarray, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
     known = np.where(counts > 0, weights, 0.0)
     means = np.divide(sums, counts, out=np.zeros(sums.shape), where=counts > 0)
-    return np.asarray((known * means).sum(-1) / known.sum(-1))
+    return _ratio((known * means).sum(-1), known.sum(-1))
 
 
 def jackknife_error(replicates: Float[np.ndarray, " group"]) -> float:
@@ -127,7 +172,8 @@ def jackknife_error(replicates: Float[np.ndarray, " group"]) -> float:
 
 
 def quantile(
-    values: Float[np.ndarray, " pair"], group: Int[np.ndarray, " pair"], share: float
+    values: Float[np.ndarray, " pair"], group: Int[np.ndarray, " pair"], share: float,
+    weights: Float[np.ndarray, " pair"] | None = None,
 ) -> tuple[float, float]:  # fmt: skip
     """A quantile over pairs and its standard error, from the error of the share of pairs below it (Woodruff 1952).
 
@@ -137,18 +183,28 @@ def quantile(
         values: of each pair of one cell, at least one.
         group: the group of each pair.
         share: p in (0, 1).
+        weights: how many pairs each stands for; the same for all unless given.
 
     Returns:
-        Q(p), interpolated linearly between order statistics, and its error; NaN where fewer than ten groups have pairs.
+        Q(p), interpolated linearly between order statistics (with weights, the first value up to which the share is p), and
+        its error; NaN where fewer than ten groups have pairs.
     """
-    at = float(np.quantile(values, share))
+    weights = np.ones(len(values)) if weights is None else weights
+    linear = bool((weights == weights[0]).all())
+
+    def at(shares: float | np.ndarray) -> np.ndarray:
+        own = {} if linear else {"method": "inverted_cdf", "weights": weights}
+        return np.quantile(values, np.clip(shares, 0, 1), **own)  # type: ignore[call-overload,no-any-return]
+
+    found = float(at(share))
     _, number = np.unique(group, return_inverse=True)
-    below = GroupSums.of((values <= at).astype(np.float64), number, np.zeros_like(number), (int(number.max()) + 1, 1))
-    error = below.errors()[0]
+    sums = np.bincount(number, weights * (values <= found))
+    below = GroupSums(sums[:, None], np.bincount(number, weights)[:, None])
+    error = jackknife_error(below.replicates(np.ones(1)))
     if not np.isfinite(error):
-        return at, float("nan")
-    low, high = (float(np.quantile(values, np.clip(share + side * Z_95 * error, 0, 1))) for side in (-1, 1))
-    return at, (high - low) / (2 * Z_95)
+        return found, float("nan")
+    low, high = at(share + np.array([-1, 1]) * Z_95 * error)
+    return found, float(high - low) / (2 * Z_95)
 
 
 def between_strata(

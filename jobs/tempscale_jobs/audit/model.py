@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tempscale.stats.sample import seeded_sample
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.collapse import blocks, cosine, exposure, groups, largest, socm, worst
+from tempscale_jobs.collapse import blocks, cosine, dealing, exposure, groups, largest, socm, worst
 from tempscale_jobs.config import sections
 from tempscale_jobs.config.audit import Analysis, AuditConfig, Embedding
 from tempscale_jobs.corpus.shards import Index
@@ -135,21 +135,21 @@ def socm_sample(audit: Audit, texts: Layout) -> list[str] | None:
     analysis, seed = audit.config.analysis, audit.config.seed
     if analysis.socm_sample is not None:
         return seeded_sample(texts.ids.tolist(), analysis.socm_sample, seed)
-    return None if groups.enough(texts, analysis, seed) else texts.ids.tolist()
+    return None if dealing.enough(texts, analysis, seed) else texts.ids.tolist()
 
 
 def _measure_groups(audit: Audit, crew: Crew, model: Model, texts: Layout) -> None:
     """Measure the pairs of groups of texts, and collect the factors of the texts that are ranked."""
     run, index, analysis, of = audit.run, audit.index, audit.config.analysis, audit.run.named(model)
-    planned = groups.pairs_of(groups.deal(texts, analysis.socm_groups, audit.config.seed))
+    planned = dealing.pairs_of(dealing.deal(texts, analysis, analysis.socm_groups, audit.config.seed))
     with audit.journal.stage(f"SOCM{of}", planned if analysis.socm_se is None else None, "pairs") as stage:
         dealt = groups.measure(run, crew, model, texts, index, analysis, audit.config.seed, stage.advance)
         for temperature in run.temperatures:
             pairs = groups.tabulate(run, model, temperature, texts, analysis, audit.config.seed, dealt)
-        stage.note = f"{pairs:,} pairs of {dealt} groups under τ {run.taus}, {_method(analysis)}"
+        stage.note = f"{pairs:,} pairs of {len(dealt)} groups under τ {run.taus}, {_method(analysis)}"
     if analysis.socm_top_over == "sample" and not largest.ranked(run, model):
         with audit.journal.stage(f"texts of largest tr Σ{of}") as stage:
-            collected = largest.collect(run, crew, model, texts, index, analysis, dealt, lambda texts: None)
+            collected = largest.collect(run, crew, model, texts, index, analysis, len(dealt), lambda texts: None)
             stage.note = f"factors of {collected:,} texts"
 
 

@@ -182,7 +182,7 @@ def _given(config: AuditConfig) -> tuple[int, int]:
     """The dimensions and the number of usable user-supplied embeddings."""
     counts, reader, width = shards.Counts(), vectors.Reader(config.corpus), 0
     rows = vectors.rows(config.corpus, config.out)
-    for _, (row, _) in shards.usable(rows, config.corpus.limit, counts, None, lambda row: None, reader):
+    for _, (row, _), _ in shards.usable(rows, config.corpus.limit, counts, None, lambda row: None, reader):
         width = len(row)
     if not counts.usable:
         raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable embedding")

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tempscale.collapse.length import gap_intervals
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
-from tempscale.stats.errors import finite_population, within_error
+from tempscale.stats.errors import documents_error, finite_population, within_error
 from tempscale.stats.groups import between_strata, jackknife_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse.exposure import ranked
@@ -23,7 +23,7 @@ from tempscale_jobs.corpus.shards import Index
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.folder import Model, Run, means_by_text
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT
-from tempscale_jobs.tables.columns import Table
+from tempscale_jobs.tables.columns import Table, finite
 
 _EXCERPT_CHARACTERS = 280
 _STEPS = {
@@ -68,10 +68,12 @@ def _collected(run: Run, table: Table, analysis: Analysis) -> pa.Table:
 
 @dataclass(frozen=True)
 class Sampled:
-    """The per-text values behind a figure, from which its standard error is computed."""
+    """The per-text values behind a figure, from which its standard errors are computed."""
 
     sets: list[np.ndarray]
-    """One array for each independent set of texts."""
+    """One array for each set of texts; the figure is the mean of the first, less that of the second if there is one."""
+    documents: list[np.ndarray] | None
+    """The documents of the same texts; None where texts come without documents."""
     over_pairs: bool
     """Whether the values are means over pairs, which count each text twice."""
     correction: float
@@ -87,27 +89,30 @@ class Sampled:
         return replace(self, sets=[new - old for new, old in zip(self.sets, other.sets, strict=True)])
 
     def errors(self) -> tuple[float | None, float | None]:
-        """Standard errors without and with the finite-population correction; (None, None) where there are too few texts."""
+        """Standard errors for another corpus and for this one; None where there are too few texts, or documents."""
         if any(len(values) < VALUES_FOR_AN_ERROR for values in self.sets):
             return None, None
-        # Means over pairs count each text twice (see within_error); plain means once. Independent sets add in squares.
+        # Means over pairs count each text twice (see within_error); plain means once. Sets of texts add in squares.
         squares = [within_error(values.var(ddof=1, dtype=np.float64), len(values)) ** 2 for values in self.sets]
-        error = (1.0 if self.over_pairs else 0.5) * float(np.sqrt(sum(squares)))
-        return error, self.correction * error
+        counted = 1.0 if self.over_pairs else 0.5
+        error = counted * float(np.sqrt(sum(squares)))
+        if self.documents is None:
+            return error, self.correction * error
+        weights = [2.0 * counted, -2.0 * counted][: len(self.sets)]
+        return finite(documents_error(self.sets, weights, self.documents)), self.correction * error
 
 
 @dataclass(frozen=True)
 class Grouped:
-    """The estimates without each group behind a figure, from which its standard error is computed."""
+    """The estimates without each group behind a figure, from which its standard errors are computed."""
 
     replicates: np.ndarray
     texts: int
-    interval_texts: np.ndarray
-    """The corpus's texts in each length interval."""
     interval_means: np.ndarray
     """The mean of a text of each interval with all texts."""
-    correction: float
-    """Finite-population correction of the numbers of texts in the intervals."""
+    layout: Layout
+    known_elsewhere: bool
+    """Whether groups tell the error for another corpus: not where they are dealt from texts that come in documents."""
 
     def less(self, other: Grouped) -> Grouped:
         """The change from another figure in the same groups."""
@@ -116,11 +121,18 @@ class Grouped:
 
     def errors(self) -> tuple[float | None, float | None]:
         """Standard errors for another corpus, whose intervals hold other shares of the texts, and for this one."""
-        own = jackknife_error(self.replicates)
+        own, layout = jackknife_error(self.replicates), self.layout
         if not np.isfinite(own):
             return None, None
-        between = between_strata(self.interval_texts, self.interval_means, float(self.interval_texts.sum()))
-        return float(np.sqrt(own**2 + between)), float(np.sqrt(own**2 + between * self.correction**2))
+        between = between_strata(layout.texts(), self.interval_means, float(len(layout)))
+        here = float(np.sqrt(own**2 + between * finite_population(len(layout), layout.population(len(layout))) ** 2))
+        if not self.known_elsewhere:
+            return None, here
+        if layout.documents is not None:
+            means = self.interval_means[layout.interval]
+            known = np.isfinite(means)
+            between = documents_error([means[known]], [2.0], [layout.documents[known]]) ** 2
+        return finite(float(np.sqrt(own**2 + between))), here
 
 
 Samples = dict[str, Sampled | Grouped]
@@ -137,16 +149,22 @@ def _figures(
     means = run.storage.read_table(means_by_text(run.place("partials/cosine", model, temperature)))
     closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
     inside, overall = means.column("inside").to_numpy(), means.column("overall").to_numpy()
-    condition = _condition(texts["tokens"], texts["within_cosine"])
+    several = texts["tokens"] > 1
+    condition = _condition(texts["tokens"][several], texts["within_cosine"][several])
+    documents = layout.documents
+    drawn = None if documents is None else [documents]
+    read = None if documents is None else documents[np.lexsort((layout.row, layout.part))]  # In the order of texts/.
+    of_texts, of_several = (None if read is None else [read[kept]] for kept in (slice(None), several))
     samples: Samples = {
-        "cosine_mean": Sampled([overall], True, correction),
-        "spread_mean": Sampled([texts["spread"]], False, correction),
-        "truncated_share": Sampled([_share(texts["truncated"])], False, correction),
-        "spread_over_2_share": Sampled([_share(texts["spread"] > 2)], False, correction),
-        "within_cosine_over_third_share": Sampled([condition], False, correction),
+        "cosine_mean": Sampled([overall], drawn, True, correction),
+        "spread_mean": Sampled([texts["spread"]], of_texts, False, correction),
+        "truncated_share": Sampled([_share(texts["truncated"])], of_texts, False, correction),
+        "spread_over_2_share": Sampled([_share(texts["spread"] > 2)], of_texts, False, correction),
+        "within_cosine_over_third_share": Sampled([condition], of_several, False, correction),
     }
     row: dict[str, Any] = run.key(model, temperature) | {
         "texts": n,
+        "documents": None if documents is None else _count(documents),
         "corpus_texts": max(n, layout.corpus_texts),
         "rejected": index.rejected + index.analysed - n,
         "tokens": int(texts["tokens"].sum()),
@@ -164,12 +182,15 @@ def _figures(
             "within_cosine_over_third_share": _mean(condition),
         }
     ends = gap_intervals(layout.texts().tolist())
-    row |= dict.fromkeys(("collapse_gap", "gap_shortest", "gap_longest", "gap_texts"))
+    row |= dict.fromkeys(("collapse_gap", "gap_shortest", "gap_longest", "gap_texts", "gap_documents"))
     if ends is not None:
-        short, long = (inside[layout.interval == k] for k in ends)
+        at_ends = [layout.interval == k for k in ends]
+        short, long = (inside[here] for here in at_ends)
+        both = None if documents is None else [documents[here] for here in at_ends[::-1]]
+        row["gap_documents"] = None if both is None else min(map(_count, both))
         row |= {"collapse_gap": float(long.mean() - short.mean()), "gap_texts": min(len(long), len(short))}
         row |= {"gap_shortest": layout.edges[ends[0]], "gap_longest": layout.edges[ends[1]]}
-        samples["collapse_gap"] = Sampled([long, short], True, correction)
+        samples["collapse_gap"] = Sampled([long, short], both, True, correction)
     row |= _exposure(found["exposure"], found["length_collapse"], row)
     row |= _probe_gap(run, model, temperature, samples)
     row |= _socm(run, model, temperature, layout, samples)
@@ -203,14 +224,16 @@ def _probe_gap(run: Run, model: Model, temperature: Temperature, samples: Sample
     """The prefix gap: the same texts at their longest prefix minus at their shortest; its values go into `samples`."""
     place = run.place("partials/probe", model, temperature)
     if not run.storage.exists(f"{place}/prefix_probe.parquet"):
-        return dict.fromkeys(("prefix_gap", "prefix_shortest", "prefix_longest", "prefix_texts"))
+        return dict.fromkeys(("prefix_gap", "prefix_shortest", "prefix_longest", "prefix_texts", "prefix_documents"))
     means = run.storage.read_table(means_by_text(place))
     prefix, inside = means.column("group").to_numpy(), means.column("inside").to_numpy()
-    gap = inside[prefix == prefix.max()] - inside[prefix == prefix.min()]
-    samples["prefix_gap"] = Sampled([gap], True, run.storage.read_json(f"{place}/done.json")["correction"])
+    longest = prefix == prefix.max()
+    gap, documents = inside[longest] - inside[prefix == prefix.min()], _documents(means, longest)
+    correction = run.storage.read_json(f"{place}/done.json")["correction"]
+    samples["prefix_gap"] = Sampled([gap], documents, True, correction)
     return {
         "prefix_gap": float(gap.mean()), "prefix_shortest": int(prefix.min()), "prefix_longest": int(prefix.max()),
-        "prefix_texts": len(gap),
+        "prefix_texts": len(gap), "prefix_documents": None if documents is None else _count(documents[0]),
     }  # fmt: skip
 
 
@@ -224,17 +247,29 @@ def _socm(run: Run, model: Model, temperature: Temperature, layout: Layout, samp
     found = {f"socm_{name}": done[name] for name in ("texts", "pairs")}
     found |= {name: done[name] for name in ("socm_mean", "socm_over_1_share")}
     if done["way"] == "groups":
-        correction = finite_population(len(layout), layout.population(len(layout)))
         replicates = run.storage.read_table(f"{place}/{REPLICATES}")
         for name in ("socm_mean", "socm_over_1_share"):
             means = np.array(done["interval_means"][name], dtype=float)
             values = replicates.column(name).to_numpy()
-            samples[name] = Grouped(values, done["texts"], np.array(done["interval_texts"]), means, correction)
+            known = layout.documents is None or done["by_document"]
+            samples[name] = Grouped(values, done["texts"], means, layout, known)
         return found | {"socm_groups": done["groups"], "socm_freedom": len(values) - 1.0}
     if done["pairs"]:
         means = run.storage.read_table(means_by_text(place))
-        samples["socm_mean"] = Sampled([means.column("overall").to_numpy()], True, done["correction"])
-    return found | {"socm_groups": None, "socm_freedom": max(0.0, done["texts"] - 1.0) if done["pairs"] else None}
+        documents = _documents(means, np.ones(means.num_rows, dtype=bool))
+        samples["socm_mean"] = Sampled([means.column("overall").to_numpy()], documents, True, done["correction"])
+        found["socm_freedom"] = (done["texts"] if documents is None else _count(documents[0])) - 1.0
+    return {"socm_freedom": None} | found | {"socm_groups": None}
+
+
+def _documents(means: pa.Table, kept: np.ndarray) -> list[np.ndarray] | None:
+    """The documents of some of the texts with means; None where texts come without documents."""
+    column = means.column("document")
+    return None if column.null_count else [column.to_numpy()[kept]]
+
+
+def _count(documents: np.ndarray) -> int:
+    return len(np.unique(documents))
 
 
 def _share(holds: np.ndarray) -> np.ndarray:
@@ -243,9 +278,8 @@ def _share(holds: np.ndarray) -> np.ndarray:
 
 
 def _condition(tokens: np.ndarray, within: np.ndarray) -> np.ndarray:
-    """1 for each text with (n·w−1)/(n−1) ≥ 1/3, the condition of S2 Appendix J, of those with at least two tokens."""
-    several = tokens > 1
-    n, w = tokens[several].astype(np.float64), within[several].astype(np.float64)
+    """1 for each text with (n·w−1)/(n−1) ≥ 1/3, the condition of S2 Appendix J; each has two tokens or more."""
+    n, w = tokens.astype(np.float64), within.astype(np.float64)
     return _share((n * w - 1) / (n - 1) >= 1 / 3)
 
 

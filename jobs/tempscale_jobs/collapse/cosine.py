@@ -17,7 +17,7 @@ from tempscale.collapse.aggregates import CosineCells, Precision, merge_tree
 from tempscale.collapse.cosine import rounding_error
 from tempscale.collapse.length import CosineSums, Moments, text_means
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
-from tempscale.stats.errors import between_error, finite_population, within_error
+from tempscale.stats.errors import between_error, documents_error, finite_population, within_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks
 from tempscale_jobs.collapse.blocks import Tiling
@@ -27,6 +27,7 @@ from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import Model, Run, dimensions, means_by_text
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import LENGTH_COLLAPSE
+from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers.engine import Cluster, results, tile_results
 
 _CLOSED_FORM_TOLERANCE = 1e-6
@@ -199,12 +200,13 @@ def _finish(
                 continue
             mean = first[a, b] / pairs[a, b]
             error = _error(moments, counts, a, b)
+            elsewhere = error if layout.documents is None else _documents_error(means, layout, a, b)
             percentiles = {f"cosine_p{q:02d}": cells and cells.percentile(a, b, q / 100) for q in (5, 50, 95)}
             rows.append(
                 key
                 | {"interval_a": layout.edges[a], "interval_b": layout.edges[b], "pairs": int(pairs[a, b])}
                 | {"texts_a": int(counts[a]), "texts_b": int(counts[b]), "cosine_mean": mean}
-                | {"cosine_se": None if error is None else error * correction, "cosine_se_superpopulation": error}
+                | {"cosine_se": None if error is None else error * correction, "cosine_se_superpopulation": elsewhere}
                 | {"cosine_std": float(np.sqrt(max(0.0, second[a, b] / pairs[a, b] - mean**2)))}
                 | {"near_duplicates": cells and int(cells.duplicates[a, b])}
                 | percentiles
@@ -212,6 +214,7 @@ def _finish(
     inside = means[np.arange(len(layout)), layout.interval]
     groups = np.array(layout.edges)[layout.interval]
     columns = {"text_id": layout.ids, "group": groups, "inside": inside, "overall": means[:, intervals]}
+    columns["document"] = layout.documents_of(np.arange(len(layout)))
     run.storage.write_table(means_by_text(place), parts.TEXT_MEANS.build(columns))
     run.storage.write_table(f"{place}/length_collapse.parquet", LENGTH_COLLAPSE.build_rows(rows))
     upper = np.triu_indices(intervals)
@@ -229,3 +232,11 @@ def _error(moments: list[Moments], counts: np.ndarray, a: int, b: int) -> float 
     if counts[a] < 2 or counts[b] < 2:
         return None
     return between_error(moments[a].variance()[b], counts[a], moments[b].variance()[a], counts[b])
+
+
+def _documents_error(means: np.ndarray, layout: Layout, a: int, b: int) -> float | None:
+    """Standard error of a cell's mean over corpora of other documents; None where there are too few."""
+    assert layout.documents is not None
+    one, other = np.flatnonzero(layout.interval == a), np.flatnonzero(layout.interval == b)
+    sets, weights = ([means[one, a]], [2.0]) if a == b else ([means[one, b], means[other, a]], [1.0, 1.0])
+    return finite(documents_error(sets, weights, [layout.documents[places] for places in (one, other)[: len(sets)]]))

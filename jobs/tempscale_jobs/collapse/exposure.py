@@ -18,11 +18,12 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks
 from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.config.audit import Analysis
-from tempscale_jobs.embedding.layout import Layout
+from tempscale_jobs.embedding.layout import Layout, documents_of
 from tempscale_jobs.runs.folder import Model, Run, numbered
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import COLLAPSED_TEXTS, EXPOSURE, NEAR_DUPLICATES, NEIGHBOURS
+from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers.engine import Cluster, results
 
 _QUERY_PARTS = 8
@@ -58,7 +59,8 @@ def expose(
             hubs = ranked(key, "hub", occurrences(places, len(layout)).astype(np.float64), layout)
         if queries is not None:
             ranks = _query_neighbours(cluster, queries, grid, model, temperature, count, names)
-            rows += _exposures(_places(ranks, order), layout, key, "queries", own=False)
+            asking = _documents(queries, model, temperature)
+            rows += _exposures(_places(ranks, order), layout, key, "queries", own=False, asking=asking)
     run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows))
     run.storage.write_table(f"{place}/collapsed_texts.parquet", COLLAPSED_TEXTS.build_rows(hubs))
     run.storage.write_json(f"{place}/done.json", {"texts": len(layout), "k": grid.neighbours})
@@ -133,12 +135,22 @@ def _merge_block(grid: Tiling, own: int, count: int, neighbours: str, names: pa.
     return near.label
 
 
-def _exposures(label: np.ndarray, layout: Layout, key: dict[str, Any], asked_by: str, own: bool) -> list[dict[str, Any]]:
+def _documents(queries: Run, model: Model, temperature: Temperature) -> np.ndarray | None:
+    """The document of each query; None where no query has one."""
+    files = queries.storage.list(queries.place("texts", model, temperature))
+    tables = [queries.storage.read_table(file, ["text_id", "document"]) for file in files]
+    ids = [text_id for table in tables for text_id in table.column("text_id").to_pylist()]
+    return documents_of([table.column("document") for table in tables], ids)
+
+
+def _exposures(
+    label: np.ndarray, layout: Layout, key: dict[str, Any], asked_by: str, own: bool, asking: np.ndarray | None = None
+) -> list[dict[str, Any]]:  # fmt: skip
     """One row for each interval, for the nearest text alone and for all k."""
     population = layout.population(len(layout)) if own else float("inf")
     counts, rows = layout.texts(), []
     for k in sorted({1, label.shape[1]}):
-        found = exposure(label[:, :k], layout.interval, len(layout.edges), own, population)
+        found = exposure(label[:, :k], layout.interval, len(layout.edges), own, population, layout.documents, asking)
         hubness = skewness(occurrences(label[:, :k], len(layout)))
         for b in np.flatnonzero(counts):
             rows.append(
@@ -146,7 +158,7 @@ def _exposures(label: np.ndarray, layout: Layout, key: dict[str, Any], asked_by:
                 | {"asked_by": asked_by, "queries": len(label), "k": k, "interval": layout.edges[b], "texts": int(counts[b])}
                 | {"texts_share": float(found.texts_share[b]), "slots_share": float(found.slots_share[b])}
                 | {"exposure": float(found.exposure[b]), "exposure_se": float(found.corrected[b])}
-                | {"exposure_se_superpopulation": float(found.error[b]), "k_occurrence_skewness": hubness}
+                | {"exposure_se_superpopulation": finite(found.error[b]), "k_occurrence_skewness": hubness}
             )
     return rows
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tempscale.collapse.length import interval_of
-from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
-from tempscale.stats.groups import GroupSums, jackknife_error, quantile, shares_of_pairs, texts_of_a_group
-from tempscale.stats.sample import seeded_sample
+from tempscale.stats.groups import jackknife_error
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.collapse import socm_tables
-from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis
+from tempscale_jobs.collapse import dealing, group_tables, socm_tables
+from tempscale_jobs.collapse.dealing import Dealt
+from tempscale_jobs.collapse.group_tables import Cells, Grouped
+from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.shards import Index
 from tempscale_jobs.embedding.layout import Layout
@@ -37,80 +36,48 @@ _MOST_GROUPS = 1024
 _ROUNDS = 3
 
 
-class Grouped(NamedTuple):
-    """The measured groups of one model under one temperature."""
-
-    ids: np.ndarray
-    tokens: np.ndarray
-    trace: np.ndarray
-    group: np.ndarray
-    """The group of each pair."""
-    first: np.ndarray
-    """The place of a pair's one text in `ids`."""
-    second: np.ndarray
-    d_mu: np.ndarray
-    d_sigma: np.ndarray
-    value: np.ndarray
-    """SOCM_{α,β} of each pair."""
-
-
-def deal(layout: Layout, groups: int, seed: int) -> list[list[str]]:
-    """The texts of each group: each interval's texts in the order of their keyed hash, so many to a group.
-
-    More groups begin with the same ones. Fewer are dealt where no interval has texts for all of them.
-    """
-    sizes, found = texts_of_a_group(layout.texts(), SOCM_GROUPS), [list[str]() for _ in range(groups)]
-    for a, size in enumerate(sizes.tolist()):
-        if size:
-            own = seeded_sample(layout.ids[layout.interval == a].tolist(), groups * size, seed)
-            for k, text_id in enumerate(own):
-                found[k // size].append(text_id)
-    return [group for group in found if len(group) > 1]
-
-
-def pairs_of(dealt: list[list[str]]) -> int:
-    """The pairs of all groups."""
-    return sum(len(group) * (len(group) - 1) // 2 for group in dealt)
-
-
-def enough(layout: Layout, analysis: Analysis, seed: int) -> bool:
-    """Whether so many groups can be dealt that their errors are known; otherwise all pairs are few."""
-    return len(deal(layout, min(analysis.socm_groups, SOCM_GROUPS), seed)) >= GROUPS_FOR_AN_ERROR
-
-
 def measure(
     run: Run, crew: Crew, model: Model, layout: Layout, index: Index, analysis: Analysis, seed: int,
     on_pairs: Callable[[int], None],
-) -> int:  # fmt: skip
-    """Write the missing groups; return how many there are: as many as are configured, or as the wanted error takes."""
+) -> list[Dealt]:  # fmt: skip
+    """Write the missing groups; return all: as many as are configured, or as the wanted error takes."""
     wanted = analysis.socm_groups
     for _ in range(_ROUNDS):
-        dealt = deal(layout, wanted, seed)
+        dealt = dealing.deal(layout, analysis, wanted, seed)
         _write(run, crew, model, index, analysis, dealt, on_pairs)
         if analysis.socm_se is None:
             break
-        errors = [_error(run, model, t, layout, analysis, len(dealt)) for t in run.temperatures]
+        errors = [_error(run, model, t, layout, analysis, dealt, seed) for t in run.temperatures]
         more = math.ceil(len(dealt) * max(1.0, *(error / analysis.socm_se for error in errors)) ** 2)
         more = min(more, _MOST_GROUPS)
         if not math.isfinite(max(errors)) or more <= len(dealt) or len(dealt) < wanted:
             break
         wanted = more
-    return len(dealt)
+    return dealt
+
+
+def _error(
+    run: Run, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis, dealt: list[Dealt], seed: int
+) -> float:
+    """The standard error of the corpus's mean SOCM from the groups measured so far."""
+    found = read(run, model, temperature, analysis, len(dealt))
+    cells = _cells(found, layout, analysis, dealt, seed)
+    return jackknife_error(cells.sums(found.value).replicates(cells.weights))
 
 
 def _write(
-    run: Run, crew: Crew, model: Model, index: Index, analysis: Analysis, dealt: list[list[str]],
+    run: Run, crew: Crew, model: Model, index: Index, analysis: Analysis, dealt: list[Dealt],
     on_pairs: Callable[[int], None],
 ) -> None:  # fmt: skip
     missing = [
         k for k in range(len(dealt))
         if not all(run.storage.exists(run.part(GROUPS, model, t, k)) for t in run.temperatures)
     ]  # fmt: skip
-    on_pairs(pairs_of(dealt) - pairs_of([dealt[k] for k in missing]))
-    texts = shards.texts_of(run.storage, index, {i for k in missing for i in dealt[k]}) if missing else {}
+    on_pairs(dealing.pairs_of(dealt) - dealing.pairs_of([dealt[k] for k in missing]))
+    texts = shards.texts_of(run.storage, index, {i for k in missing for i in dealt[k].ids}) if missing else {}
     settings = {"regularization": repr(analysis.socm_regularization)}
     work = {
-        k: pa.table({"text_id": dealt[k], "text": [texts[i] for i in dealt[k]]}).replace_schema_metadata(settings)
+        k: pa.table({"text_id": dealt[k].ids, "text": [texts[i] for i in dealt[k].ids]}).replace_schema_metadata(settings)
         for k in missing
     }
     for report in crew.work(write_group, work):
@@ -163,96 +130,38 @@ def read(run: Run, model: Model, temperature: Temperature, analysis: Analysis, g
     return Grouped(ids, tokens, trace, group, first, second, joined["d_mu"], joined["d_sigma"], value)
 
 
-def _cells(found: Grouped, layout: Layout) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """The cell of each pair, and all cells a ≤ b of intervals."""
-    interval = interval_of(found.tokens, layout.edges)
-    one, other = interval[found.first], interval[found.second]
-    size = len(layout.edges)
-    names = list(zip(*(side.tolist() for side in np.triu_indices(size)), strict=True))
-    place = np.zeros((size, size), dtype=np.int64)
-    place[np.triu_indices(size)] = np.arange(len(names))
-    return place[np.minimum(one, other), np.maximum(one, other)], names
-
-
-def _error(run: Run, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis, groups: int) -> float:
-    """The standard error of the corpus's mean SOCM from the groups measured so far."""
-    found = read(run, model, temperature, analysis, groups)
-    cell, names = _cells(found, layout)
-    sums = GroupSums.of(found.value, found.group, cell, (groups, len(names)))
-    return jackknife_error(sums.replicates(shares_of_pairs(layout.texts())))
+def _cells(found: Grouped, layout: Layout, analysis: Analysis, dealt: list[Dealt], seed: int) -> Cells:
+    set_of = dealing.document_sets(layout, analysis, seed)
+    return Cells.of(found, layout, dealt, set_of, dealing.sets(layout, analysis))
 
 
 def tabulate(
-    run: Run, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis, seed: int, groups: int
+    run: Run, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis, seed: int, dealt: list[Dealt]
 ) -> int:
     """Write the cells, the scatter, the estimates without each group and done.json; return the number of pairs."""
     storage, place, key = run.storage, run.place("partials/socm", model, temperature), run.key(model, temperature)
-    found = read(run, model, temperature, analysis, groups)
+    found = read(run, model, temperature, analysis, len(dealt))
     if storage.exists(f"{place}/done.json"):
         return len(found.value)
-    cell, names = _cells(found, layout)
-    shape, weights = (groups, len(names)), shares_of_pairs(layout.texts())
-    sums = GroupSums.of(found.value, found.group, cell, shape)
-    over = GroupSums.of((found.value > 1).astype(np.float64), found.group, cell, shape)
-    rows = _rows(found, cell, names, layout.edges, sums, over, exact=not analysis.socm_regularization)
+    cells = _cells(found, layout, analysis, dealt, seed)
+    sums, over = cells.sums(found.value), cells.sums((found.value > 1).astype(np.float64))
+    by_document = cells.pairs is not None
+    elsewhere = by_document or layout.documents is None
+    rows = group_tables.rows(
+        found, cells, layout.edges, sums, over, exact=not analysis.socm_regularization, elsewhere=elsewhere
+    )  # fmt: skip
     storage.write_table(f"{place}/socm.parquet", SOCM.build_rows([key | row for row in rows]))
     scatter = socm_tables.scatter(found.d_mu, found.d_sigma, seed)
     storage.write_table(f"{place}/socm_scatter.parquet", SOCM_SCATTER.build_rows([key | row for row in scatter]))
-    values = {"socm_mean": sums.replicates(weights), "socm_over_1_share": over.replicates(weights)}
-    storage.write_table(f"{place}/{REPLICATES}", pa.table(values))
-    drawn = hashlib.sha256("\n".join(f"{g} {i}" for g, i in _members(found)).encode("utf-8", "surrogatepass"))
+    figures = {"socm_mean": sums, "socm_over_1_share": over}
+    replicates = {name: own.replicates(cells.weights) for name, own in figures.items()}
+    storage.write_table(f"{place}/{REPLICATES}", pa.table(replicates))
+    members = "\n".join(f"{group.drawn} {i}" for group in dealt for i in group.ids)
     summary = {
-        "way": "groups", "texts": len(found.ids), "pairs": len(found.value), "groups": groups,
-        "socm_mean": sums.weighted(weights), "socm_over_1_share": over.weighted(weights), "drawn": drawn.hexdigest(),
-        "interval_texts": layout.texts().tolist(),
-        "interval_means": {
-            "socm_mean": _with_all(sums, names, layout.texts()),
-            "socm_over_1_share": _with_all(over, names, layout.texts()),
-        },
+        "way": "groups", "texts": len(found.ids), "pairs": len(found.value), "groups": len(dealt),
+        "by_document": by_document, "drawn": hashlib.sha256(members.encode("utf-8", "surrogatepass")).hexdigest(),
     }  # fmt: skip
-    storage.write_json(f"{place}/done.json", summary)
+    summary |= {name: own.weighted(cells.weights) for name, own in figures.items()}
+    means = {name: group_tables.with_all(cells, own, layout.texts()) for name, own in figures.items()}
+    storage.write_json(f"{place}/done.json", summary | {"interval_means": means})
     return len(found.value)
-
-
-def _members(found: Grouped) -> list[tuple[int, str]]:
-    group = np.zeros(len(found.ids), dtype=np.int64)
-    group[found.first], group[found.second] = found.group, found.group
-    return list(zip(group.tolist(), found.ids.tolist(), strict=True))
-
-
-def _with_all(sums: GroupSums, names: list[tuple[int, int]], texts: np.ndarray) -> list[float | None]:
-    """The mean of a text of each interval with all texts of the corpus; None where no pair of it was measured."""
-    means, found = sums.means(), list[float | None]()
-    for a in range(len(texts)):
-        own = {(i + j - a): means[k] for k, (i, j) in enumerate(names) if a in (i, j) and np.isfinite(means[k])}
-        weights = {b: float(texts[b]) for b in own}
-        total = sum(weights.values())
-        found.append(sum(weights[b] * float(own[b]) for b in own) / total if total else None)
-    return found
-
-
-def _rows(
-    found: Grouped, cell: np.ndarray, names: list[tuple[int, int]], edges: tuple[int, ...], sums: GroupSums,
-    over: GroupSums, exact: bool,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """One row for each cell that has pairs."""
-    rows = []
-    means = {"socm_mean": (sums.means(), sums.errors()), "socm_over_1_share": (over.means(), over.errors())}
-    for k in np.flatnonzero(sums.counts.sum(0)).tolist():
-        a, b = names[k]
-        here = cell == k
-        row: dict[str, Any] = {"interval_a": edges[a], "interval_b": edges[b], "pairs": int(here.sum())}
-        row |= {"groups": int((sums.counts[:, k] > 0).sum()), "exact": exact, "d_sigma_error": 0.0}
-        row |= {"d_mu_mean": float(found.d_mu[here].mean()), "d_sigma_mean": float(found.d_sigma[here].mean())}
-        for name, (values, errors) in means.items():
-            short, error = name.removesuffix("_mean"), _known(float(errors[k]))
-            row |= {name: float(values[k]), f"{short}_se": error, f"{short}_se_superpopulation": error}
-        for share in (50, 95):
-            at, error_at = quantile(found.value[here], found.group[here], share / 100)
-            row |= {f"socm_p{share}": at, f"socm_p{share}_se": _known(error_at)}
-        rows.append(row)
-    return rows
-
-
-def _known(error: float) -> float | None:
-    return error if math.isfinite(error) else None

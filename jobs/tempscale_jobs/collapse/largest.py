@@ -13,6 +13,7 @@ import numpy as np
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import groups, socm, socm_tables
+from tempscale_jobs.collapse.group_tables import Grouped
 from tempscale_jobs.collapse.socm_tables import Sample
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.corpus.shards import Index
@@ -40,7 +41,7 @@ def collect(
     return factors.collect(run, crew, model, layout, index, wanted, on_texts, _FACTORS)
 
 
-def chosen(found: groups.Grouped) -> np.ndarray:
+def chosen(found: Grouped) -> np.ndarray:
     """The ids of the texts of largest tr Σ; ties by id."""
     return found.ids[np.lexsort((found.ids.astype(str), -found.trace))[:TEXTS]]
 

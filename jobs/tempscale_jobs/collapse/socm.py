@@ -149,8 +149,10 @@ def _finish(
     overall_correction = finite_population(n, layout.population(len(layout)))
     correction = np.full(len(layout.edges), overall_correction)
     upper = np.triu_indices(n, 1)
+    places, exact = layout.places(sample.ids), not analysis.socm_regularization
+    documents = None if layout.documents is None else layout.documents[places]
     tables = (
-        (SOCM, socm_tables.cells(layout.edges, sample, correction, exact=not analysis.socm_regularization)),
+        (SOCM, socm_tables.cells(layout.edges, sample, correction, exact, documents)),
         (SOCM_PAIRS, socm_tables.ranked(sample, vectors, analysis.worst_pairs)),
         (SOCM_SCATTER, socm_tables.scatter(sample.d_mu[upper], sample.d_sigma[upper], seed)),
     )
@@ -161,5 +163,6 @@ def _finish(
     summary |= {"socm_over_1_share": float((pairs > 1).mean()) if len(pairs) else None}
     groups = np.array(layout.edges)[sample.interval]
     columns = {"text_id": sample.ids, "group": groups, "inside": sample.inside(), "overall": sample.overall()}
+    columns["document"] = layout.documents_of(places)
     run.storage.write_table(means_by_text(place), parts.TEXT_MEANS.build(columns))
     run.storage.write_json(f"{place}/done.json", summary | {"correction": overall_correction})

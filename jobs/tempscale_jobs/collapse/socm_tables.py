@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
-from tempscale.stats.errors import between_error, within_error
+from tempscale.stats.errors import between_error, documents_error, within_error
+from tempscale_jobs.tables.columns import finite
 
 SAME_MEAN_SHARE = 0.01
 _ERRORS_OF_GROUPS = (
@@ -59,11 +60,13 @@ def mean(values: np.ndarray) -> float | None:
     return float(kept.mean()) if len(kept) else None
 
 
-def cells(edges: tuple[int, ...], sample: Sample, correction: np.ndarray, exact: bool) -> list[dict[str, Any]]:
+def cells(
+    edges: tuple[int, ...], sample: Sample, correction: np.ndarray, exact: bool, documents: np.ndarray | None = None
+) -> list[dict[str, Any]]:
     """One row for each cell of length intervals.
 
     `correction` is the finite-population correction of each interval; `exact` says that d_Σ is the equation's own value,
-    without ε.
+    without ε; `documents` are those of the texts.
     """
     rows = []
     interval = sample.interval
@@ -77,6 +80,8 @@ def cells(edges: tuple[int, ...], sample: Sample, correction: np.ndarray, exact:
             if not len(found):
                 continue
             corrected, error = _errors(block, a == b, correction[a], correction[b])
+            if documents is not None:
+                error = _documents_error(block, a == b, documents[interval == a], documents[interval == b])
             rows.append(
                 {"interval_a": edges[a], "interval_b": edges[b], "pairs": len(found)}
                 | {
@@ -104,6 +109,13 @@ def _errors(block: np.ndarray, inside: bool, here: float, there: float) -> tuple
     rows, columns = block.mean(1).var(ddof=1), block.mean(0).var(ddof=1)
     corrected = between_error(rows * here**2, texts_a, columns * there**2, texts_b)
     return corrected, between_error(rows, texts_a, columns, texts_b)
+
+
+def _documents_error(block: np.ndarray, inside: bool, rows: np.ndarray, columns: np.ndarray) -> float | None:
+    """Standard error of a cell's mean over corpora of other documents; None for too few."""
+    if inside:
+        return finite(documents_error([np.nanmean(block, axis=1)], [2.0], [rows])) if len(block) > 1 else None
+    return finite(documents_error([block.mean(1), block.mean(0)], [1.0, 1.0], [rows, columns]))
 
 
 def ranked(sample: Sample, embeddings: np.ndarray, size: int, over: str = "sample") -> list[dict[str, Any]]:

@@ -63,6 +63,12 @@ class Corpus(Strict, allow_inf_nan=False):
     text_column: Annotated[str, Option("--text-column", "Texts")] = Field(
         "text", min_length=1, description="Column of the texts."
     )
+    document_column: Annotated[str | None, Option("--document-column", "Texts")] = Field(
+        None,
+        min_length=1,
+        description="Column that names the document of which a text is a part. Texts of one document are alike: with it, "
+        "errors are those of other documents; without it, those of independent texts (docstrings: of their modules).",
+    )
     sample: Annotated[int | None, Option("--sample", "Texts", "N", excludes="limit")] = Field(
         None, ge=1, description="A seeded random sample of N texts, stable from night to night."
     )

@@ -39,6 +39,8 @@ class Text(NamedTuple):
     text_id: str
     text: str
     cut: bool
+    document: int | None
+    """A digest of the name of its document, if it has one."""
 
 
 @dataclass
@@ -171,8 +173,9 @@ def preview(corpus: Corpus, size: int, seed: int, without: str) -> tuple[list[st
 def _write(storage: Storage, name: str, texts: list[Text]) -> list[str]:
     """Write a shard and return the digests of its texts."""
     shas = [hashlib.sha256(text.text.encode()).hexdigest() for text in texts]
-    columns = {"text_id": [t.text_id for t in texts], "text": [t.text for t in texts], "content_sha": shas}
-    storage.write_table(name, SHARDS.build(columns | {"cut": [t.cut for t in texts]}))
+    columns: dict[str, Any] = {"text_id": [t.text_id for t in texts], "text": [t.text for t in texts], "content_sha": shas}
+    columns |= {"cut": [t.cut for t in texts], "document": pa.array([t.document for t in texts], pa.int64())}
+    storage.write_table(name, SHARDS.build(columns))
     return shas
 
 
@@ -184,7 +187,7 @@ def regroup(
     def chosen() -> Iterator[Text]:
         for shard in np.unique(places[:, 0]).tolist():
             rows = np.sort(places[places[:, 0] == shard, 1])
-            table = storage.read_table(shards[shard].name, ["text_id", "text", "cut"]).take(rows)
+            table = storage.read_table(shards[shard].name, ["text_id", "text", "cut", "document"]).take(rows)
             yield from (Text(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True))
 
     found = list[Shard]()
@@ -240,8 +243,8 @@ def _usable(
 ) -> Iterator[Text]:
     """The usable texts among `rows`, cut to the configured length; the other rows are counted and recorded."""
     longest = corpus.max_characters
-    for text_id, text in usable(rows, corpus.limit, counts, rejects, on_rows, usable_text):
-        yield Text(text_id, text[:longest], len(text) > longest)
+    for text_id, text, document in usable(rows, corpus.limit, counts, rejects, on_rows, usable_text):
+        yield Text(text_id, text[:longest], len(text) > longest, document)
 
 
 def usable(
@@ -251,8 +254,8 @@ def usable(
     rejects: Rejects | None,
     on_rows: Callable[[int], None],
     content: Callable[[Any], tuple[Any, str | None]],
-) -> Iterator[tuple[str, Any]]:
-    """Ids and contents of the usable rows; the other rows are counted and recorded with a reason.
+) -> Iterator[tuple[str, Any, int | None]]:
+    """Ids, contents and documents of the usable rows; the other rows are counted and recorded with a reason.
 
     `content` turns the value of the text's column into (content, None), or (None, the reason why it is not usable).
     """
@@ -264,7 +267,8 @@ def usable(
         on_rows(1)
         text_id, reason = identifier(row)
         value, problem = content(row.text)
-        reason = row.problem or reason or problem
+        document, unnamed = named_document(row.document)
+        reason = row.problem or reason or problem or unnamed
         key = hashlib.blake2b((text_id or "").encode("utf-8", "surrogatepass"), digest_size=12).digest()
         if reason is None and key in seen:
             reason = "the id appeared before"
@@ -276,7 +280,7 @@ def usable(
         assert text_id is not None
         seen.add(key)
         counts.usable += 1
-        yield text_id, value
+        yield text_id, value, None if document is None else digest_of(document)
     if rejects is not None:
         rejects.flush()
 
@@ -315,6 +319,21 @@ def usable_id(value: Any) -> tuple[str | None, str | None]:
         return str(value).encode().decode(), None
     except UnicodeError:
         return None, "the id is not valid UTF-8"
+
+
+def named_document(value: Any) -> tuple[str | None, str | None]:
+    """(the document's name, or None without one; None), or (None, the reason why the value names no document)."""
+    if value is None or value != value or value == "":
+        return None, None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # pandas writes whole numbers as floats in a column with gaps.
+    document, problem = usable_id(value)
+    return document, None if problem is None else problem.replace("the id", "the document", 1)
+
+
+def digest_of(document: str) -> int:
+    """The first eight bytes of a digest of a document's name."""
+    return int.from_bytes(hashlib.blake2b(document.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def sampled(texts: Iterable[Identified], size: int, seed: int) -> Iterator[Identified]:

@@ -34,6 +34,8 @@ from tempscale_jobs.urls import masked, reason
 
 _NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _DOCUMENTED = (ast.Module, *_NAMED)
+_MODULE = "module"
+"""The column of docstrings that names their module, which is their document."""
 
 
 class Source(Protocol):
@@ -53,6 +55,8 @@ class Row(NamedTuple):
     id: Any
     text: Any
     problem: str | None = None
+    document: Any = None
+    """The document that the text is a part of."""
 
 
 def rows(corpus: Corpus, without: str | None = None) -> Iterator[Row]:
@@ -68,10 +72,25 @@ def rows_with(
     id_column = "id" if corpus.id_column is None else corpus.id_column
     ids: dict[str, str | None] = {id_column: "--id-column"}
     named, optional = ({}, ids) if corpus.id_column is None else (ids, {})
+    named |= document_columns(corpus)
     columns = Columns({corpus.text_column: "--text-column", **further}, named, optional)
     for record in records(corpus, columns, without):
-        text_id = utf8_or_bytes(record.values.get(id_column))
-        yield Row(record.place, text_id, record.values.get(corpus.text_column), record.problem), record.values
+        values = record.values
+        text_id, document = utf8_or_bytes(values.get(id_column)), document_in(corpus, values)
+        yield Row(record.place, text_id, values.get(corpus.text_column), record.problem, document), values
+
+
+def document_columns(corpus: Corpus) -> dict[str, str | None]:
+    """The column that names documents, with its option, if there is one."""
+    return {} if corpus.document_column is None else {corpus.document_column: "--document-column"}
+
+
+def document_in(corpus: Corpus, values: Mapping[str, Any]) -> Any:
+    """The document that a row names; docstrings are parts of their modules."""
+    column = corpus.document_column
+    if column is None:
+        return values.get(_MODULE) if corpus.source.startswith("docstrings:") else None
+    return utf8_or_bytes(values.get(column))
 
 
 def records(given: Source, columns: Columns, without: str | None = None) -> Iterator[Record]:
@@ -245,7 +264,7 @@ def _hub_dataset(given: Source, columns: Columns) -> Iterator[Record]:
 
 def _docstrings(given: Source, columns: Columns) -> Iterator[Record]:
     """The distinct docstrings of installed packages, without their tests; files are parsed and never imported."""
-    check_columns(["id", "text"], given.source, columns)
+    check_columns(["id", "text", _MODULE], given.source, columns)
     seen: set[str] = set()
     for package in _packages(given.source):
         root = _package_folder(package)
@@ -261,7 +280,7 @@ def _docstrings(given: Source, columns: Columns) -> Iterator[Record]:
             for name, text in _documented(tree, module):
                 if text not in seen:
                     seen.add(text)
-                    yield Record(f"{inside.as_posix()}:{name}", {"id": name, "text": text})
+                    yield Record(f"{inside.as_posix()}:{name}", {"id": name, "text": text, _MODULE: module})
 
 
 def _documented(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:

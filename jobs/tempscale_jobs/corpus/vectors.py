@@ -130,10 +130,12 @@ def rows(settings: Corpus, without: str | None = None) -> Iterator[Row]:
         wanted[settings.length_column] = "--length-column"
     else:
         wanted[settings.text_column] = "--text-column, or the lengths with --length-column"
+    named |= sources.document_columns(settings)
     for record in sources.records(settings, Columns(wanted, named, optional), without):
         values = record.values
         columns = (settings.embedding_column, settings.length_column or "", settings.text_column)
-        yield Row(record.place, _id(values.get(id_column), record.place), tuple(map(values.get, columns)), record.problem)
+        content, document = tuple(map(values.get, columns)), sources.document_in(settings, values)
+        yield Row(record.place, _id(values.get(id_column), record.place), content, record.problem, document)
 
 
 def _id(value: Any, place: str) -> Any:
@@ -143,17 +145,18 @@ def _id(value: Any, place: str) -> Any:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
 
 
-Found = tuple[str, tuple[np.ndarray, int]]
+Found = tuple[str, tuple[np.ndarray, int], int | None]
 
 
 def _table(some: list[Found]) -> pa.Table:
-    matrix = np.stack([row for _, (row, _) in some])
+    matrix = np.stack([row for _, (row, _), _ in some])
     nothing = pa.nulls(len(some), pa.float32())
     return texts(matrix.shape[1]).build(
         {
-            "text_id": [text_id for text_id, _ in some],
+            "text_id": [text_id for text_id, *_ in some],
             "content_sha": [hashlib.sha256(row.tobytes()).hexdigest() for row in matrix],
-            "tokens": np.array([length for _, (_, length) in some], dtype=np.int32),
+            "document": pa.array([document for *_, document in some], pa.int64()),
+            "tokens": np.array([length for _, (_, length), _ in some], dtype=np.int32),
             "truncated": np.zeros(len(some), dtype=bool),
             "embedding": parts.fixed_lists(matrix),
             "mean_norm": nothing,

@@ -13,6 +13,7 @@ from tempscale.collapse.length import mean_cosines
 from tempscale.stats.enough import VALUES_FOR_A_SENTENCE, VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import within_error
 from tempscale_jobs.diagnose import versions
+from tempscale_jobs.tables.columns import finite
 
 
 class Looked(NamedTuple):
@@ -99,11 +100,6 @@ def error(values: pl.Series) -> float | None:
     """The standard error of the mean over texts; None for fewer than two."""
     known = values.drop_nulls().to_numpy()
     return finite(known.std(ddof=1) / math.sqrt(len(known))) if len(known) > 1 else None
-
-
-def finite(value: float) -> float | None:
-    """The value, or None where it is not finite."""
-    return float(value) if math.isfinite(value) else None
 
 
 def resemblance(vectors: np.ndarray) -> tuple[float | None, float | None]:

@@ -16,7 +16,6 @@ from tempscale.stats.sample import seeded_sample
 from tempscale_jobs.config.diagnose import Diagnosis
 from tempscale_jobs.corpus.shards import Index
 from tempscale_jobs.diagnose import versions
-from tempscale_jobs.diagnose.findings import finite
 from tempscale_jobs.embedding import pieces
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run, part
@@ -24,6 +23,7 @@ from tempscale_jobs.runs.folder import place as place_of
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import REJECTED
+from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.tables.diagnose import HEAD_PART, KINDS, LAYER_PART, seen
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew

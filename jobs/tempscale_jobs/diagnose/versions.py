@@ -64,14 +64,10 @@ def _versions(document_of: Mapping[str, str], lengths: Mapping[str, int]) -> dic
 
 def _document(value: Any, column: str) -> str:
     """The document that a value names, or an empty string; raises unless the value is a string or a whole number."""
-    if value is None or value != value:
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # pandas writes whole numbers as floats in a column with gaps.
-    document, problem = shards.usable_id(utf8_or_bytes(value))
-    if document is None:
-        raise UsageError(f"column '{column}' ({_OPTION}): {str(problem).replace('the id', 'a value')}")
-    return document
+    document, problem = shards.named_document(utf8_or_bytes(value))
+    if problem is not None:
+        raise UsageError(f"column '{column}' ({_OPTION}): {problem.replace('the document', 'a value')}")
+    return document or ""
 
 
 def sample(document_of: Mapping[str, str], lengths: Mapping[str, int], wanted: int, seed: int, column: str) -> list[str]:

@@ -109,7 +109,7 @@ def _copied(run: Run, cluster: Cluster, model: Model, cache: Cache, index: Index
 
     tables = []
     for number, shard in enumerate(index.shards):
-        table = run.storage.read_table(shard.name, ["text_id", "content_sha", "cut"])
+        table = run.storage.read_table(shard.name, ["text_id", "content_sha", "cut", "document"])
         place = {"shard": pa.array(np.full(table.num_rows, number)), "row": pa.array(np.arange(table.num_rows))}
         tables.append(pa.table(place | {name: table.column(name) for name in table.column_names}))
     wanted = pa.concat_tables(tables)
@@ -155,7 +155,7 @@ def _look_up(
         rows = table.take([row_of[sha] for sha in hits.column("content_sha").to_pylist()])
         truncated = pc.or_(rows.column("truncated"), hits.column("cut"))
         columns = {name: rows.column(name) for name in rows.column_names}
-        columns |= {"truncated": truncated, "text_id": hits.column("text_id")}
+        columns |= {"truncated": truncated, "text_id": hits.column("text_id"), "document": hits.column("document")}
         width = rows.schema.field("embedding").type.list_size
         storage.write_table(cached(target, number), texts(width).build(columns))
     absent = wanted.filter(pa.array(~hit))
@@ -223,7 +223,7 @@ def _remember(storage: Storage, parts: list[str], root: str, place: str) -> None
     for sha in sorted(first):
         rows.setdefault(bucket(sha), []).append(first[sha])
     for number, chosen in rows.items():
-        write_bucket(Storage(root), place, number, table.drop_columns(["text_id"]).take(chosen))
+        write_bucket(Storage(root), place, number, table.drop_columns(["text_id", "document"]).take(chosen))
 
 
 def write_bucket(store: Storage, place: str, number: int, table: pa.Table) -> str:

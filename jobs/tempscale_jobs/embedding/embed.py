@@ -57,6 +57,7 @@ def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int, lo
             {
                 "text_id": shard.column("text_id"),
                 "content_sha": shard.column("content_sha"),
+                "document": shard.column("document"),
                 "ids": pa.array(tokens.chunks(), pa.list_(pa.list_(pa.int32()))),
                 "truncated": pa.array(truncated),
                 "failed": pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string()),
@@ -122,6 +123,7 @@ def _table(work: pa.Table, out: Any, finite: np.ndarray) -> pa.Table:
         {
             "text_id": work.column("text_id").take(kept),
             "content_sha": work.column("content_sha").take(kept),
+            "document": work.column("document").take(kept),
             "tokens": out.tokens.numpy()[kept].astype(np.int32),
             "truncated": work.column("truncated").take(kept),
             "embedding": parts.fixed_lists(embeddings),

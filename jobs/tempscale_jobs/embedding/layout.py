@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from tempscale.collapse.length import interval_of
 from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.corpus.shards import digest_of
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
@@ -30,6 +33,8 @@ class Layout:
     edges: tuple[int, ...]
     corpus_texts: int
     """Usable texts of the corpus that these were drawn from."""
+    documents: np.ndarray | None = None
+    """A digest of the document of each text; None where no text has one."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -53,6 +58,10 @@ class Layout:
     def texts(self) -> np.ndarray:
         """Texts in each interval."""
         return np.bincount(self.interval, minlength=len(self.edges))
+
+    def documents_of(self, places: np.ndarray) -> pa.Array:
+        """The documents of the texts at these places, as a column; null where texts come without documents."""
+        return pa.nulls(len(places), pa.int64()) if self.documents is None else pa.array(self.documents[places])
 
     def population(self, texts: float) -> float:
         """The number of texts of the corpus that `texts` of these represent, in proportion."""
@@ -106,18 +115,33 @@ def layout(run: Run, model: Model, corpus_texts: int, edges: tuple[int, ...]) ->
     """Read and sort the ids and lengths in every part of the first temperature."""
     names = run.storage.list(run.place("texts", model, run.temperatures[0]))
     ids: list[str] = []
-    tokens, part, row = [], [], []
+    tokens, part, row, documents = [], [], [], []
     for number, name in enumerate(names):
-        table = run.storage.read_table(name, ["text_id", "tokens"])
+        table = run.storage.read_table(name, ["text_id", "tokens", "document"])
         ids += table.column("text_id").to_pylist()
         tokens.append(table.column("tokens").to_numpy())
+        documents.append(table.column("document"))
         part.append(np.full(table.num_rows, number))
         row.append(np.arange(table.num_rows))
     lengths = np.concatenate(tokens).astype(np.int64)
     interval = interval_of(lengths, edges)
     names_array = np.array(ids, dtype=object)
     order = np.array(sorted(range(len(ids)), key=lambda i: (interval[i], ids[i])), dtype=np.int64)
-    return Layout(
-        names_array[order], lengths[order], interval[order], np.concatenate(part)[order], np.concatenate(row)[order], edges,
-        corpus_texts,
-    )  # fmt: skip
+    place, within, named = np.concatenate(part)[order], np.concatenate(row)[order], documents_of(documents, ids)
+    own = None if named is None else named[order]
+    return Layout(names_array[order], lengths[order], interval[order], place, within, edges, corpus_texts, own)
+
+
+def documents_of(columns: Sequence[pa.ChunkedArray], ids: Sequence[str]) -> np.ndarray | None:
+    """The document of each text from the columns `document` of texts/; a text without one is its own.
+
+    None where no text has one.
+    """
+    digests = pa.chunked_array([chunk for column in columns for chunk in column.chunks], pa.int64())
+    if digests.null_count == len(digests):
+        return None
+    missing = digests.is_null().to_numpy()
+    found = np.zeros(len(digests), dtype=np.int64)
+    found[~missing] = digests.drop_null().to_numpy()
+    found[missing] = [digest_of(f"the text {ids[k]}") for k in np.flatnonzero(missing).tolist()]
+    return found

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tempscale.collapse.length import CosineSums, text_means
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL, VALUES_FOR_AN_ERROR
-from tempscale.stats.errors import finite_population, within_error
+from tempscale.stats.errors import documents_error, finite_population, within_error
 from tempscale.stats.sample import seeded_sample
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.corpus.shards import Index
@@ -19,6 +19,7 @@ from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.folder import Model, Run, means_by_text
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import PREFIX_PROBE
+from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
 
@@ -47,7 +48,7 @@ def probe(
     for report in crew.work(write_prefixes, work):
         on_texts(report["texts"])
     for temperature in run.temperatures:
-        _tabulate(run, model, temperature, layout.population(len(eligible)))
+        _tabulate(run, model, temperature, layout, layout.population(len(eligible)))
     return {"texts": len(sample), "prefixes": lengths}
 
 
@@ -79,12 +80,13 @@ def write_prefixes(worker: actor.ModelActor, number: int, work: pa.Table) -> dic
     return {"number": number, "texts": work.num_rows}
 
 
-def _tabulate(run: Run, model: Model, temperature: Temperature, population: float) -> None:
+def _tabulate(run: Run, model: Model, temperature: Temperature, layout: Layout, population: float) -> None:
     """Write the mean cosine over all pairs at each prefix, and each text's mean."""
     table = pa.concat_tables([run.storage.read_table(n) for n in run.storage.list(run.place(PREFIXES, model, temperature))])
     prefix = table.column("prefix_tokens").to_numpy()
     embeddings = parts.matrix(table, "embedding")
     ids = np.array(table.column("text_id").to_pylist(), dtype=object)
+    documents = layout.documents_of(layout.places(ids))
     rows, means = [], []
     for length in np.unique(prefix):
         here = prefix == length
@@ -96,12 +98,20 @@ def _tabulate(run: Run, model: Model, temperature: Temperature, population: floa
             run.key(model, temperature)
             | {"prefix_tokens": int(length), "texts": len(own), "cosine_mean": float(own.mean())}
             | {"cosine_se": None if error is None else error * finite_population(len(own), population)}
-            | {"cosine_se_superpopulation": error}
+            | {"cosine_se_superpopulation": _elsewhere(own, documents.filter(here), error)}
         )
         means.append({"text_id": ids[here], "group": np.full(len(own), length), "inside": own, "overall": own})
     place = run.place("partials/probe", model, temperature)
     correction = finite_population(rows[-1]["texts"], population)
     run.storage.write_json(f"{place}/done.json", {"correction": correction})
-    columns = {name: np.concatenate([part[name] for part in means]) for name in means[0]}
+    columns: dict[str, Any] = {name: np.concatenate([part[name] for part in means]) for name in means[0]}
+    columns["document"] = pa.concat_arrays([documents.filter(prefix == length) for length in np.unique(prefix)])
     run.storage.write_table(means_by_text(place), parts.TEXT_MEANS.build(columns))
     run.storage.write_table(f"{place}/prefix_probe.parquet", PREFIX_PROBE.build_rows(rows))
+
+
+def _elsewhere(means: np.ndarray, documents: pa.Array, error: float | None) -> float | None:
+    """The error over corpora of other documents: `error` where texts come without documents, None for too few."""
+    if documents.null_count:
+        return error
+    return finite(documents_error([means], [2.0], [documents.to_numpy()]))

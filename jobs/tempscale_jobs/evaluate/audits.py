@@ -14,12 +14,14 @@ import numpy as np
 
 from tempscale.stats.correlation import spearman
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
-from tempscale.stats.errors import within_error
+from tempscale.stats.errors import documents_error, within_error
 from tempscale.stats.groups import jackknife_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import BEGUN, DONE, means_by_text, place
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.columns import finite
+from tempscale_jobs.tables.parts import DOCUMENT
 from tempscale_jobs.urls import masked
 
 MEASURES = ("socm_mean", "spread_mean")
@@ -201,8 +203,11 @@ def _error(one: Measured, base: Measured) -> float | None:
         own, other = _text_means(one), _text_means(base)
         # The order of the texts may differ: they are sorted by length in each model's own tokens.
         if own is not None and other is not None and own.keys() == other.keys() and len(own) >= VALUES_FOR_AN_ERROR:
-            differences = np.array([own[text] - other[text] for text in own])
-            return within_error(float(differences.var(ddof=1)), len(differences))
+            differences = np.array([own[text][0] - other[text][0] for text in own])
+            documents = [document for _, document in own.values()]
+            if None in documents:
+                return within_error(float(differences.var(ddof=1)), len(differences))
+            return finite(documents_error([differences], [2.0], [np.array(documents)]))
         mine, theirs = _replicates(one), _replicates(base)
         if mine is not None and theirs is not None and mine[0] == theirs[0]:
             return jackknife_error(mine[1] - theirs[1])
@@ -211,15 +216,15 @@ def _error(one: Measured, base: Measured) -> float | None:
     return math.hypot(one.socm_se_superpopulation, base.socm_se_superpopulation)
 
 
-def _text_means(one: Measured) -> dict[str, float] | None:
-    """Each sampled text's mean SOCM with all others; None where SOCM is not that of all pairs of a random sample."""
+def _text_means(one: Measured) -> dict[str, tuple[float, int | None]] | None:
+    """Each sampled text's mean SOCM with all others, and its document; None where SOCM is not that of a random sample."""
     storage, at, done = _measured_socm(one)
     if done is None or done.get("way") == "groups" or isinstance(done.get("groups"), dict):
         return None  # Where an earlier version drew texts by length interval, the models' samples differ.
     if not storage.exists(means_by_text(at)):
         return None
-    table = storage.read_table(means_by_text(at), ["text_id", "overall"])
-    return dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    table = storage.read_table(means_by_text(at), ["text_id", "overall"], DOCUMENT)
+    return {text: (mean, document) for text, mean, document in zip(*(c.to_pylist() for c in table.columns), strict=True)}
 
 
 def _replicates(one: Measured) -> tuple[str, np.ndarray] | None:

@@ -11,7 +11,7 @@ import polars as pl
 
 from tempscale.collapse.length import interval_of, mean_cosines
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
-from tempscale.stats.errors import within_error
+from tempscale.stats.errors import documents_error, within_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.nights import WITH_ERRORS
 from tempscale_jobs.errors import UsageError
@@ -19,7 +19,9 @@ from tempscale_jobs.nights.gate import ENDS, standard_error
 from tempscale_jobs.runs.folder import DONE, finished, load_tables, place
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
+from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.tables.nights import COMPARED_FIGURES, COMPARED_INTERVALS, COMPARED_TEXTS
+from tempscale_jobs.tables.parts import DOCUMENT
 from tempscale_jobs.urls import masked
 
 Row = dict[str, Any]
@@ -55,7 +57,7 @@ class Finished:
     def texts(self, row: Row) -> pl.DataFrame | None:
         """The texts under one model and temperature with their embeddings; None where the embeddings were pruned."""
         parts = self.storage.list(place("texts", row["model"], Temperature.of(row["temperature"])), ".parquet")
-        return pl.concat(self.storage.read_frames(parts, _TEXT_COLUMNS)) if parts else None
+        return pl.concat(self.storage.read_frames(parts, _TEXT_COLUMNS, DOCUMENT)) if parts else None
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,8 @@ class _Shared:
             mean_cosines(both.filter(unchanged)[name].to_numpy()) if self.same >= VALUES_FOR_AN_ERROR else np.zeros(0)
             for name in ("embedding", "embedding_b")
         )
+        document = both.filter(unchanged)["document_b"]
+        self._documents = None if document.null_count() else document.to_numpy()
         self._intervals = interval_of(both.filter(unchanged)["tokens"].to_numpy(), edges)
         self._vectors = tuple(both.filter(unchanged)[name] for name in ("embedding", "embedding_b"))
 
@@ -231,11 +235,18 @@ class _Shared:
         sign = (1.0, -1.0)
         values = [sum(s * float(means[chosen].mean()) for s, chosen in zip(sign, sets, strict=False)) for means in per_text]
         moved = per_text[1] - per_text[0]
-        error = math.hypot(*(within_error(float(moved[chosen].var(ddof=1)), len(moved[chosen])) for chosen in sets))
+        error = self._error([moved[chosen] for chosen in sets], sets)
         return {
             "value_a_same_texts": values[0], "value_b_same_texts": values[1], "change_same_texts": values[1] - values[0],
             "change_same_texts_se": error,
         }  # fmt: skip
+
+    def _error(self, moved: list[np.ndarray], sets: list[Any]) -> float | None:
+        """The error of a mean over pairs, or of a gap between two; None for too few documents."""
+        if self._documents is None:
+            return math.hypot(*(within_error(float(own.var(ddof=1)), len(own)) for own in moved))
+        documents = [self._documents[chosen] for chosen in sets]
+        return finite(documents_error(moved, [2.0, -2.0][: len(moved)], documents))
 
     def moved(self, one_model: bool) -> list[Row]:
         """The rows of the texts whose mean cosine with the other shared texts changed most."""

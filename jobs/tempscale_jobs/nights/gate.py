@@ -12,12 +12,12 @@ from scipy import stats
 from tempscale.stats.errors import finite_population
 from tempscale_jobs.config.nights import SHARES, Gate, Threshold
 from tempscale_jobs.report.text import number
+from tempscale_jobs.tables.columns import finite
 
 Row = dict[str, Any]
 _LEAST_FREEDOM = 2
-_TEXTS = {"collapse_gap": "gap_texts", "prefix_gap": "prefix_texts", "socm_mean": "socm_texts",
-          "exposure_short": "gap_texts", "exposure_long": "gap_texts"}  # fmt: skip
-"""The column with the number of texts behind a figure's error, where it is not all texts."""
+_OF = {"collapse_gap": "gap_", "prefix_gap": "prefix_", "exposure_short": "gap_", "exposure_long": "gap_"}
+"""How the columns begin with the numbers of texts and documents behind a figure's error, where these are not all."""
 ENDS = {
     "collapse_gap": ("gap_shortest", "gap_longest"), "exposure_short": ("gap_shortest",), "exposure_long": ("gap_longest",),
     "prefix_gap": ("prefix_shortest", "prefix_longest"),
@@ -86,7 +86,7 @@ def verdict(rows: Iterable[Row]) -> tuple[str, list[str]]:
 
 
 def _threshold(row: Row, threshold: Threshold) -> _Check:
-    value = _finite(row[threshold.figure])
+    value = _known(row[threshold.figure])
     limit = str(threshold).removeprefix(f"{threshold.figure} ")
     key = _key(row)
     if value is None:
@@ -97,14 +97,14 @@ def _threshold(row: Row, threshold: Threshold) -> _Check:
 
 
 def _drift(row: Row, baseline: Baseline, figure: str, size: float) -> _Check:
-    value, other, key = _finite(row[figure]), baseline.row, _key(row)
+    value, other, key = _known(row[figure]), baseline.row, _key(row)
 
     def refused(why: str) -> _Check:
         return _Check("drift", figure, key, value, f"{size:g}", None, 0.0, 1, size, refused=why)
 
     if other is None:
         return refused(baseline.label)
-    before = _finite(other[figure])
+    before = _known(other[figure])
     if before is None:
         return refused(f"{baseline.label} did not measure it")
     if value is None:
@@ -114,7 +114,7 @@ def _drift(row: Row, baseline: Baseline, figure: str, size: float) -> _Check:
         sentence = ", ".join(f"{name.replace('_', ' ')} was {then} tokens and is {now}" for name, then, now in ends)
         return refused(f"sentence between other lengths than of {baseline.label}: {sentence}")
     errors = (standard_error(other, figure), standard_error(row, figure))
-    if figure in SHARES:
+    if figure in SHARES and None not in errors:
         errors = _pooled(other, row, figure)
     if None in errors:
         return refused(f"too few texts to tell the noise of it, here or of {baseline.label}")
@@ -185,7 +185,7 @@ def _key(row: Row) -> Row:
 
 def standard_error(row: Row, figure: str, of_this_corpus: bool = False) -> float | None:
     """Standard error of a figure of collapse_summary, binomial for a share; None where it is not known."""
-    if figure in SHARES:
+    if figure in SHARES and (of_this_corpus or row.get("documents") is None):
         texts = row[SHARES[figure]]
         factor = finite_population(texts, row["corpus_texts"]) if of_this_corpus else 1.0
         return math.sqrt(row[figure] * (1 - row[figure]) / texts) * float(factor)
@@ -195,17 +195,26 @@ def standard_error(row: Row, figure: str, of_this_corpus: bool = False) -> float
 
 
 def _pooled(before: Row, after: Row, figure: str) -> tuple[float, float]:
-    """Errors of two shares under the assumption that they are equal, so that a share of 0 has an error, too."""
-    texts = [row[SHARES[figure]] for row in (before, after)]
-    share = sum(n * row[figure] for n, row in zip(texts, (before, after), strict=True)) / sum(texts)
-    first, second = (math.sqrt(share * (1 - share) / n) for n in texts)
-    return first, second
+    """Errors of two shares under the assumption that they are equal, so that a share of 0 has an error, too.
+
+    Where texts come in documents, each is that of its documents if that is larger.
+    """
+    rows = (before, after)
+    texts = [row[SHARES[figure]] for row in rows]
+    share = sum(n * row[figure] for n, row in zip(texts, rows, strict=True)) / sum(texts)
+    pooled = [math.sqrt(share * (1 - share) / n) for n in texts]
+    own = [0.0 if row.get("documents") is None else standard_error(row, figure) or 0.0 for row in rows]
+    return max(pooled[0], own[0]), max(pooled[1], own[1])
 
 
 def _freedom(row: Row, figure: str) -> int:
-    known = row.get("socm_freedom") if figure.startswith("socm_") else None  # Groups are fewer than their texts.
-    return max(1, int(known) if known is not None else int(row.get(_TEXTS.get(figure, "texts")) or 0) - 1)
+    if figure.startswith("socm_"):
+        known = row.get("socm_freedom")  # Groups are fewer than their texts.
+        return max(1, int(known) if known is not None else int(row.get("socm_texts") or 0) - 1)
+    begins = _OF.get(figure, "")
+    drawn = row.get(f"{begins}documents")
+    return max(1, int((row.get(f"{begins}texts") if drawn is None else drawn) or 0) - 1)
 
 
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value
+def _known(value: float | None) -> float | None:
+    return None if value is None else finite(value)

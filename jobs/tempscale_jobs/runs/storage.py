@@ -10,7 +10,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -156,17 +156,27 @@ class Storage:
                         if time.time() - os.path.getmtime(file) >= seconds:
                             os.unlink(file)
 
-    def read_table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read a Parquet file, or some of its columns."""
+    def read_table(
+        self, name: str, columns: Sequence[str] | None = None, later: Mapping[str, pa.DataType] | None = None
+    ) -> pa.Table:
+        """Read a Parquet file, or some of its columns, and columns that earlier versions did not write: `later`, or null."""
         with self._fs[0].open(self.path(name), "rb") as stream:
-            return pq.read_table(stream, columns=None if columns is None else [*columns])
+            if not later:
+                return pq.read_table(stream, columns=None if columns is None else [*columns])
+            table = pq.ParquetFile(stream).read(columns=[*(columns or ()), *later])
+        for column, kind in later.items():
+            if column not in table.column_names:
+                table = table.append_column(column, pa.nulls(table.num_rows, kind))
+        return table
 
-    def read_frames(self, names: Sequence[str], columns: Sequence[str] | None = None) -> Sequence[pl.DataFrame]:
-        """Read many small parts at the same time; return them in the given order."""
+    def read_frames(
+        self, names: Sequence[str], columns: Sequence[str] | None = None, later: Mapping[str, pa.DataType] | None = None
+    ) -> Sequence[pl.DataFrame]:
+        """Read many small parts at the same time; return them in the given order. See `read_table`."""
         import polars as pl
 
         with ThreadPoolExecutor(_READERS) as pool:
-            tables = pool.map(lambda name: self.read_table(name, columns), names)
+            tables = pool.map(lambda name: self.read_table(name, columns, later), names)
             return [pl.DataFrame(pl.from_arrow(table)) for table in tables]
 
     def rows(self, name: str) -> int:

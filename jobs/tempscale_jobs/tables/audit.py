@@ -21,6 +21,7 @@ SHARDS = Table(
         Column("text", TEXT, "", "the text, cut at max_characters"),
         Column("content_sha", TEXT, "", "sha256 of the text as it is analysed"),
         Column("cut", BOOL, "", "whether the text was cut by characters"),
+        Column("document", pa.int64(), "", "digest of its document's name; null where it has none"),
     ),
 )
 
@@ -43,6 +44,7 @@ def texts(dim: int) -> Table:
         (
             Column("text_id", TEXT, "", "the corpus's id, as a string"),
             Column("content_sha", TEXT, "", "sha256 of the text"),
+            Column("document", pa.int64(), "", "digest of the name of the document it is a part of; null where it has none"),
             Column("tokens", INT, "tokens", "what the model saw: special tokens included, after truncation"),
             Column("truncated", BOOL, "", "whether the model saw less than the text"),
             Column("embedding", pa.list_(pa.float32(), dim), "", "unit-norm text embedding"),
@@ -132,6 +134,7 @@ COLLAPSE_SUMMARY = Table(
     (
         *KEY,
         Column("texts", BIG, "texts", "texts analysed"),
+        Column("documents", BIG, "documents", "documents that these are parts of; null where texts come without documents"),
         Column("corpus_texts", BIG, "texts", "usable texts of the corpus that they were drawn from"),
         Column("rejected", BIG, "texts", "rows of the corpus and texts that were not analysed: see rejected/"),
         Column("tokens", BIG, "tokens", "tokens the model saw"),
@@ -141,10 +144,12 @@ COLLAPSE_SUMMARY = Table(
         Column("gap_shortest", INT, "tokens", "lower edge of the shortest interval with at least 30 texts"),
         Column("gap_longest", INT, "tokens", "lower edge of the longest interval with at least 30 texts"),
         Column("gap_texts", BIG, "texts", "texts of that of the two that holds fewer"),
+        Column("gap_documents", BIG, "documents", "documents in that of the two that has fewer; null likewise"),
         *with_error("prefix_gap", "mean cosine of the same texts at the longest prefix minus at the shortest"),
         Column("prefix_shortest", INT, "tokens", "the shortest prefix"),
         Column("prefix_longest", INT, "tokens", "the longest prefix"),
         Column("prefix_texts", BIG, "texts", "texts of the probe"),
+        Column("prefix_documents", BIG, "documents", "documents that these are parts of; null likewise"),
         *with_error("exposure_short", "exposure of the shortest interval with at least 30 texts, at the largest k"),
         *with_error("exposure_long", "exposure of the longest interval with at least 30 texts, at the largest k"),
         Column("k_occurrence_skewness", FLOAT, "", "hubness at the largest k"),
@@ -157,7 +162,7 @@ COLLAPSE_SUMMARY = Table(
         Column("socm_pairs", BIG, "pairs", "their pairs that were measured"),
         Column("socm_groups", BIG, "", "groups that the texts were dealt to; null where it is all pairs of a sample"),
         *with_error("socm_mean", "mean SOCM over all pairs of the corpus, or of the sample"),
-        Column("socm_freedom", FLOAT, "", "degrees of freedom of its error: groups − 1, or texts − 1"),
+        Column("socm_freedom", FLOAT, "", "degrees of freedom of its error: groups (of documents) less one, or texts"),
         *with_error("socm_over_1_share", "pairs with SOCM > 1", "share"),
     ),
 )  # fmt: skip

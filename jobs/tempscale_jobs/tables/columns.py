@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,11 @@ class Table:
             raise ValueError(f"{self.name}: missing columns {sorted(own - names)}, unknown columns {sorted(names - own)}")
 
 
+def finite(value: float) -> float | None:
+    """The value, or None where it is not finite."""
+    return float(value) if math.isfinite(value) else None
+
+
 TEXT, INT, BIG, FLOAT, BOOL = pa.string(), pa.int32(), pa.int64(), pa.float64(), pa.bool_()
 
 KEY = (
@@ -61,7 +67,7 @@ KEY = (
     Column("schema_version", INT, "", "version of this table's columns"),
 )
 """The first columns of every table."""
-_SUPER = "the same without the finite-population correction: for comparing with another corpus or night"
+_SUPER = "the same for other texts or, where they come in documents, other documents: for another corpus or night"
 
 
 def with_error(name: str, meaning: str, unit: str = "") -> tuple[Column, Column, Column]:

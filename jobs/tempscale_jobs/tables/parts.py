@@ -33,6 +33,9 @@ def matrix_of_bytes(table: pa.Table, name: str) -> np.ndarray:
     return np.array(flat.reshape(len(column), -1), dtype=np.float32)
 
 
+DOCUMENT = {"document": pa.int64()}
+"""The column of texts' documents, which runs of earlier versions lack."""
+
 TEXT_MEANS = Table(
     "text_means",
     "each text's mean over its pairs, from which standard errors and paired differences follow; below partials/",
@@ -41,6 +44,7 @@ TEXT_MEANS = Table(
         Column("group", pa.int32(), "tokens", "lower edge of its length interval, or its prefix"),
         Column("inside", pa.float64(), "", "mean over its pairs with the others of its group; null where there is none"),
         Column("overall", pa.float64(), "", "mean over its pairs with all other texts; null where there is none"),
+        Column("document", pa.int64(), "", "digest of its document's name; null where texts come without documents"),
     ),
 )
 

@@ -13,12 +13,13 @@ import pyarrow as pa
 
 from tempscale.stats import paired
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
-from tempscale.stats.errors import Z_95, within_error
+from tempscale.stats.errors import Z_95, documents_error, within_error
 from tempscale.stats.paired import Error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import interval_name, share
 from tempscale_jobs.runs.folder import Model, Run, means_by_text
+from tempscale_jobs.tables.columns import finite
 
 _LEVEL = 0.05
 
@@ -27,11 +28,18 @@ class Seen(NamedTuple):
     """The parts of an audit under one candidate that the choice needs."""
 
     texts: pl.DataFrame
-    """Columns text_id, group (lower edge of the length interval) and inside (the text's mean cosine within it)."""
+    """Columns text_id, group (lower edge of the length interval), inside (the text's mean cosine within it) and document."""
     probe: pl.DataFrame
-    """Columns text_id, group (tokens of the prefix) and inside; empty where the probe was left out."""
+    """Columns text_id, group (tokens of the prefix), inside and document; empty where the probe was left out."""
     near: dict[str, set[str]]
     """The nearest texts of each text, by id."""
+
+    @property
+    def document(self) -> dict[str, int] | None:
+        """The document of each text, by id; None where texts come without documents."""
+        if self.texts["document"].null_count():
+            return None
+        return dict(self.texts.select("text_id", "document").iter_rows())
 
 
 def measured(run: Run, model: Model, temperature: Temperature) -> Seen:
@@ -39,12 +47,12 @@ def measured(run: Run, model: Model, temperature: Temperature) -> Seen:
     tables = []
     for step in ("cosine", "probe"):
         name = means_by_text(run.place(f"partials/{step}", model, temperature))
-        empty = pl.DataFrame(schema={"text_id": pl.String, "group": pl.Int32, "inside": pl.Float64})
+        empty = pl.DataFrame(schema={"text_id": pl.String, "group": pl.Int32, "inside": pl.Float64, "document": pl.Int64})
         tables.append(pl.DataFrame(pl.from_arrow(run.storage.read_table(name))) if run.storage.exists(name) else empty)
     parts = [run.storage.read_table(name) for name in run.storage.list(run.place("neighbours", model, temperature))]
     graph = pa.concat_tables(parts) if parts else pa.table({"text_id": pa.array([], pa.string()), "neighbours": []})
     columns = (graph.column(name).to_pylist() for name in ("text_id", "neighbours"))
-    texts, probe = (table.select("text_id", "group", "inside") for table in tables)
+    texts, probe = (table.select("text_id", "group", "inside", "document") for table in tables)
     return Seen(texts, probe, {text_id: set(near) for text_id, near in zip(*columns, strict=True)})
 
 
@@ -54,16 +62,18 @@ def by_interval(own: Seen, first: Seen) -> list[dict[str, Any]]:
     rows = []
     for (edge,), mine in both.group_by("group", maintain_order=True):
         if len(mine) >= TEXTS_FOR_AN_INTERVAL:
-            change, error = _pairs_change(mine)
+            moved = (mine["inside"] - mine["inside_first"]).to_numpy()
+            change, error = float(moved.mean()), _pairs_error(moved, mine["document"])
             mean = float(mine["inside"].to_numpy().mean())
             rows.append({"interval": edge, "texts": len(mine), "cosine_mean": mean, "change": change, "change_se": error})
     return sorted(rows, key=lambda row: row["interval"])
 
 
-def _pairs_change(both: pl.DataFrame) -> tuple[float, float]:
-    """The change of a mean over pairs and its error 2·sd/√n, from per-text means, since each pair counts in two texts."""
-    moved = (both["inside"] - both["inside_first"]).to_numpy()
-    return float(moved.mean()), within_error(float(moved.var(ddof=1)), len(moved))
+def _pairs_error(moved: np.ndarray, document: pl.Series) -> float | None:
+    """The error of the change of a mean over pairs, from the change of each text's mean; None for too few documents."""
+    if document.null_count():
+        return within_error(float(moved.var(ddof=1)), len(moved))
+    return finite(documents_error([moved], [2.0], [document.to_numpy()]))
 
 
 def prefix_gap(own: Seen, first: Seen) -> tuple[float | None, Error]:
@@ -75,12 +85,11 @@ def prefix_gap(own: Seen, first: Seen) -> tuple[float | None, Error]:
         ends = (
             each.probe.filter(pl.col("group") == edge) for edge in (each.probe["group"].min(), each.probe["group"].max())
         )
-        short, long = (end.select("text_id", "inside") for end in ends)
+        short, long = (end.select("text_id", "inside", "document") for end in ends)
         both = long.join(short, on="text_id", suffix="_short").sort("text_id")
         gaps.append((both["inside"] - both["inside_short"]).to_numpy())
     moved = gaps[0] - gaps[1]
-    error = within_error(float(moved.var(ddof=1)), len(moved))
-    return float(gaps[0].mean()), Error(float(moved.mean()), error)
+    return float(gaps[0].mean()), Error(float(moved.mean()), _pairs_error(moved, both["document"]))
 
 
 def exposure(own: Seen, first: Seen, long: set[str]) -> tuple[float, Error]:
@@ -89,7 +98,9 @@ def exposure(own: Seen, first: Seen, long: set[str]) -> tuple[float, Error]:
     taken, before = (
         np.array([len(each.near[i] & long) / len(each.near[i]) for i in sorted(each.near)]) / share for each in (own, first)
     )
-    return float(taken.mean()), paired.mean(taken - before)
+    document = own.document
+    clusters = None if document is None else np.array([document[i] for i in sorted(own.near)])
+    return float(taken.mean()), paired.mean(taken - before, clusters)
 
 
 def kept(own: Seen, first: Seen, short: set[str]) -> float:

@@ -167,7 +167,7 @@ FILE_ONLY = {
     "audit": """
         corpus.bits corpus.scale corpus.max_characters
         queries.id_column queries.text_column queries.sample queries.limit queries.embedding_column queries.length_column
-        queries.dims queries.bits queries.scale queries.max_characters
+        queries.document_column queries.dims queries.bits queries.scale queries.max_characters
         embedding.token_budget embedding.shard_texts embedding.shard_characters
         analysis.probe_sample analysis.worst_pairs analysis.near_duplicate analysis.worst_duplicates
         gate.thresholds gate.temperatures gate.drift gate.false_alarms gate.webhook_env gate.notify

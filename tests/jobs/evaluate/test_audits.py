@@ -49,7 +49,7 @@ def sampled(root, model, slug, values, groups=None):
     """Leave the texts' own means of SOCM as the step leaves them."""
     columns = {"text_id": list(values), "group": [0] * len(values), "inside": list(values.values())}
     place = f"partials/socm/model={model}/temperature={slug}"
-    table = parts.TEXT_MEANS.build(columns | {"overall": list(values.values())})
+    table = parts.TEXT_MEANS.build(columns | {"overall": list(values.values()), "document": [None] * len(values)})
     Storage(root).write_table(f"{place}/text_means.parquet", table)
     Storage(root).write_json(f"{place}/done.json", {"groups": groups, "correction": 0.5})
 

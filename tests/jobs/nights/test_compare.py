@@ -196,7 +196,8 @@ def of_texts(contents, width=3):
     vectors[:, 0], vectors[:, 1] = np.cos(angles), np.sin(angles)
     return pl.DataFrame(
         {"text_id": [f"t{k}" for k in range(len(contents))], "content_sha": contents, "tokens": [8] * len(contents),
-         "embedding": vectors.tolist()}, schema_overrides={"embedding": pl.Array(pl.Float64, width)},
+         "embedding": vectors.tolist(), "document": [None] * len(contents)},
+        schema_overrides={"embedding": pl.Array(pl.Float64, width), "document": pl.Int64},
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def only(rows):
 def test_every_figure_of_the_summary_may_be_named_and_nothing_else():
     columns = {c.name for c in COLLAPSE_SUMMARY.columns} - {c.name for c in KEY}
     places = {"gap_shortest", "gap_longest", "gap_texts", "prefix_shortest", "prefix_longest", "prefix_texts"}
-    places.add("socm_freedom")
+    places |= {"socm_freedom", "documents", "gap_documents", "prefix_documents"}
     assert set(FIGURES) == {c for c in columns - places if not c.endswith(("_se", "_se_superpopulation"))}
     for figure in set(WITH_ERRORS) - set(SHARES):
         assert f"{figure.removesuffix('_mean')}_se_superpopulation" in columns
@@ -267,6 +267,42 @@ def test_of_quiet_nights_no_more_fail_than_is_stated():
     assert stats.binomtest(failed, nights, 0.01, alternative="greater").pvalue > 0.001, f"{failed} of {nights}"
     # And it is not deaf: at the same noise four times as many may fail at 4 %, and some do at 1 %.
     assert failed > 0
+
+
+def population_of_documents(seed, documents=600, dim=12):
+    """Documents of 2 to 14 texts, 8 in the mean: each text is half its document; where one is long, others are."""
+    random = np.random.default_rng(seed)
+    found = []
+    for own in random.normal(size=(documents, dim)):
+        size, lean = random.integers(2, 15), random.integers(5, 130)
+        tokens = lean + random.integers(0, 30, size)
+        vectors = 0.8 * own + random.normal(size=(size, dim)) + (tokens / 160)[:, None] * np.eye(dim)[0]
+        cut = random.random(size) < random.choice([0.0, 0.3])
+        found.append((vectors / np.linalg.norm(vectors, axis=1, keepdims=True), tokens, cut))
+    return found
+
+
+def drawn_documents(everything, random, named, documents=60):
+    """The summary of a corpus of documents drawn from the population, its documents named or not."""
+    chosen = [everything[k] for k in random.integers(0, len(everything), documents)]
+    vectors, tokens, truncated = (np.concatenate(part) for part in zip(*chosen, strict=True))
+    document = np.repeat(np.arange(documents), [len(own) for _, own, _ in chosen])
+    return summary(vectors, tokens, truncated=truncated, document=document if named else None)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_of_quiet_nights_of_documents_no_more_fail_than_is_stated_if_documents_are_named(named):
+    """With texts taken for independent, many times as many fail; that is why --document-column is there."""
+    everything, nights, failed = population_of_documents(1), 1200, 0
+    ask = held_to(baseline="latest", drift=dict.fromkeys(("cosine_mean", "collapse_gap", "truncated_share"), 0.0))
+    for seed in range(nights):
+        random = np.random.default_rng(seed)
+        failed += gate.verdict(judged(ask, *(drawn_documents(everything, random, named) for _ in "ab")))[0] == "failed"
+    print(failed / nights)
+    if named:
+        assert stats.binomtest(failed, nights, 0.01, alternative="greater").pvalue > 0.001, f"{failed} of {nights}"
+    else:
+        assert failed > 0.1 * nights
 
 
 def test_a_real_change_of_a_few_errors_is_seen():

@@ -34,20 +34,24 @@ def exposed(long, near=None):
     return found | (near or {})
 
 
-def made(short=0.0, long=0.0, gap=0.0, near=None, spread=0.01):
-    """What a candidate leaves that moves the means of both intervals and the prefix gap, each text by ± `spread` more."""
+def made(short=0.0, long=0.0, gap=0.0, near=None, spread=0.01, documents=None):
+    """What a candidate leaves that moves the means of both intervals and the prefix gap, each text by ± `spread` more.
+
+    `documents` gives the document of a text from its id.
+    """
+    of = documents or (lambda text: None)
     texts = [
-        {"text_id": text, "group": group, "inside": value}
+        {"text_id": text, "group": group, "inside": value, "document": of(text)}
         for ids, group, moved in ((SHORT, 0, INSIDE["s"] + short + spread * NOISE * (short != 0)),
                                   (LONG, 64, INSIDE["l"] + long + spread * NOISE * (long != 0)))
         for text, value in zip(ids, moved, strict=True)
     ]  # fmt: skip
     probe = [
-        {"text_id": text, "group": prefix, "inside": value}
+        {"text_id": text, "group": prefix, "inside": value, "document": of(text)}
         for prefix, moved in ((64, PREFIXES[64] + gap + spread * NOISE * (gap != 0)), (32, PREFIXES[32]))
         for text, value in zip(LONG, moved, strict=True)
     ]
-    types = {"group": pl.Int32}
+    types = {"group": pl.Int32, "document": pl.Int64}
     return Seen(pl.DataFrame(texts, schema_overrides=types), pl.DataFrame(probe, schema_overrides=types), near or exposed(2))
 
 
@@ -67,7 +71,8 @@ def se(spread=0.01, n=N):
 def test_interval_means_and_changes_by_hand():
     first, own = made(), made(short=0.02, long=-0.05, spread=0.03)
     few = pl.DataFrame(
-        {"text_id": ["m"] * 29, "group": [32] * 29, "inside": [0.9] * 29}, schema_overrides={"group": pl.Int32}
+        {"text_id": ["m"] * 29, "group": [32] * 29, "inside": [0.9] * 29, "document": [None] * 29},
+        schema_overrides={"group": pl.Int32, "document": pl.Int64},
     )
     few = few.with_columns(text_id=pl.Series([f"m{k}" for k in range(29)]))
     # In another order, and with an interval of 29 texts that takes no part.
@@ -99,13 +104,20 @@ def test_exposure_by_hand():
     names = ["a", "b", "c", "d", "e"]
     near = {"a": {"b", "e"}, "b": {"a", "c"}, "c": {"a", "e"}, "d": {"a", "e"}, "e": {"d", "a"}}
     other = near | {"b": {"a", "e"}, "d": {"a", "b"}, "e": {"a", "b"}}
-    first, own = (Seen(pl.DataFrame(), pl.DataFrame(), each) for each in (near, other))
+    alone = pl.DataFrame({"text_id": names, "document": [None] * 5}, schema_overrides={"document": pl.Int64})
+    first, own = (Seen(alone, pl.DataFrame(), each) for each in (near, other))
     # Of 10 slots d and e, two of the five texts, take 4, and 3.
     assert exposure(first, first, {"d", "e"}) == (pytest.approx((4 / 10) / (2 / 5)), (0, 0))
     value, change = exposure(own, first, {"d", "e"})
     assert value == pytest.approx((3 / 10) / (2 / 5))
     moved = np.array([0, 1, 0, -1, -1]) / 2 / (2 / 5)  # Of a to e.
     assert change == (pytest.approx(moved.mean()), pytest.approx(moved.std(ddof=1) / np.sqrt(len(names))))
+    # a and b are of one document: sums −.25, 1, … of the deviations.
+    together = alone.with_columns(document=pl.Series([1, 1, 2, 3, 4]))
+    _, change = exposure(own._replace(texts=together), first, {"d", "e"})
+    off = moved - moved.mean()
+    sums = np.array([off[0] + off[1], *off[2:]])
+    assert change.se == pytest.approx(np.sqrt(4 / 3 * (sums**2).sum()) / 5)
 
 
 def test_what_short_texts_keep_by_hand():
@@ -116,6 +128,21 @@ def test_what_short_texts_keep_by_hand():
 
 
 # ---------------------------------------------------------------------------------------------- who may be chosen
+
+
+def test_documents_whose_texts_move_together_are_fewer_than_their_texts():
+    """Texts of a document move alike: the error of n texts in documents of four is twice that of n texts."""
+    document = lambda text: 1000 * (text in LONG) + ([*LONG, *SHORT].index(text) % N) // 4  # noqa: E731
+    noise = np.repeat(NOISE[: N // 4], 4)
+    first, own = made(documents=document), made(documents=document)
+    moved = own.texts.with_columns(inside=pl.col("inside") + 0.01 * pl.Series(np.concatenate([noise, noise])))
+    by_document = by_interval(own._replace(texts=moved), first)
+    alone = pl.Series([None] * len(moved), dtype=pl.Int64)
+    by_text = by_interval(own._replace(texts=moved.with_columns(document=alone)), first)
+    for one, other in zip(by_document, by_text, strict=True):
+        assert one["change_se"] == pytest.approx(
+            2 * other["change_se"] * np.sqrt((N - 1) / N * (N / 4) / (N / 4 - 1)), rel=1e-12
+        )
 
 
 def test_what_lessens_the_gap_beyond_noise_is_chosen_and_says_so():
@@ -327,7 +354,7 @@ def test_without_probe_or_neighbours_there_is_nothing_to_read(audit, tmp_path):
     bare = dataclasses.replace(audit, storage=Storage(str(tmp_path)))
     own = measured(bare, audit.models[0], audit.temperatures[0])
     assert own.probe.is_empty()
-    assert own.probe.columns == ["text_id", "group", "inside"]
+    assert own.probe.columns == ["text_id", "group", "inside", "document"]
     assert own.near == {}
 
 

@@ -19,13 +19,16 @@ from tempscale.collapse.length import CosineSums, Moments, interval_of, text_mea
 from tempscale.collapse.neighbours import exposure
 from tempscale.second_order.socm import socm_square
 from tempscale.stats.errors import finite_population, within_error
-from tempscale.stats.groups import GroupSums, shares_of_pairs, texts_of_a_group
+from tempscale.stats.groups import texts_of_a_group
 from tempscale_jobs.audit.summary import Grouped, Sampled
 from tempscale_jobs.collapse import cosine
-from tempscale_jobs.collapse.groups import _with_all
+from tempscale_jobs.collapse.dealing import Dealt
+from tempscale_jobs.collapse.group_tables import Cells, with_all
+from tempscale_jobs.collapse.group_tables import Grouped as MeasuredGroups
 from tempscale_jobs.collapse.socm_tables import Sample, cells
 from tempscale_jobs.config import sections
 from tempscale_jobs.corpus import sources
+from tempscale_jobs.embedding.layout import Layout
 
 pytestmark = pytest.mark.soak  # Thousands of draws, a minute of them.
 
@@ -161,9 +164,9 @@ def cosine_figures(corpus, drawn, correction):
         means = own_means(embeddings, interval, 3)
         inside = means[np.arange(len(drawn)), interval]
         by_tau[tau] = {
-            "mean": Sampled([own_means(embeddings, one, 1)[:, 0]], True, correction),
-            "gap": Sampled([inside[interval == 2], inside[interval == 0]], True, correction),
-            "spread": Sampled([corpus.spread[tau][drawn]], False, correction),
+            "mean": Sampled([own_means(embeddings, one, 1)[:, 0]], None, True, correction),
+            "gap": Sampled([inside[interval == 2], inside[interval == 0]], None, True, correction),
+            "spread": Sampled([corpus.spread[tau][drawn]], None, False, correction),
         }
         if tau == 1.0:
             moments = [Moments.of(means[interval == a]) for a in range(3)]
@@ -215,7 +218,7 @@ def test_errors_of_the_prefix_probe_hold(corpus, again):
         gap = own[1] - own[0]
         return {
             "mean": (own[0].mean(), within_error(own[0].var(ddof=1), 60) * correction),
-            "gap": (gap.mean(), Sampled([gap], True, correction).errors()[1]),
+            "gap": (gap.mean(), Sampled([gap], None, True, correction).errors()[1]),
         }
 
     check(covered(figures, truth))
@@ -244,9 +247,9 @@ def socm_figures(corpus, drawn, correction):
     rows = cells(corpus.edges, samples[0], np.full(3, correction), exact=True)
     places = {edge: k for k, edge in enumerate(corpus.edges)}
     figures = {(places[row["interval_a"]], places[row["interval_b"]]): (row["socm_mean"], row["socm_se"]) for row in rows}
-    figures["mean"] = np.nanmean(samples[0].value), Sampled([before], True, correction).errors()[1]
+    figures["mean"] = np.nanmean(samples[0].value), Sampled([before], None, True, correction).errors()[1]
     change = after - before
-    return figures | {("change", "mean"): (change.mean(), Sampled([change], True, correction).errors()[1])}
+    return figures | {("change", "mean"): (change.mean(), Sampled([change], None, True, correction).errors()[1])}
 
 
 def socm_truth(corpus, again):
@@ -266,38 +269,41 @@ def test_errors_of_socm_hold_for_the_corpus_of_which_half_was_drawn(corpus):
     )
 
 
-def grouped_figures(corpus, texts, groups, random):
-    """What the summary and the socm table say of groups dealt from these texts, and what the other temperature changes."""
+def dealt_figures(corpus, texts, groups, random):
+    """The figures of groups dealt from these texts."""
     interval = corpus.interval[texts]
-    numbers = np.bincount(interval, minlength=3)
-    sizes = texts_of_a_group(numbers, groups)
-    dealt = [random.permutation(np.flatnonzero(interval == a))[: groups * size] for a, size in enumerate(sizes)]
-    place, group = (
-        np.concatenate(dealt),
-        np.concatenate([np.arange(len(own)) // k for own, k in zip(dealt, sizes, strict=True)]),
-    )
+    sizes = texts_of_a_group(np.bincount(interval, minlength=3), groups)
+    own = [random.permutation(np.flatnonzero(interval == a))[: groups * size] for a, size in enumerate(sizes)]
+    group = np.concatenate([np.arange(len(mine)) // size for mine, size in zip(own, sizes, strict=True)])
+    return grouped_figures(corpus, texts, np.concatenate(own), group, groups)
+
+
+def grouped_figures(corpus, texts, place, group, groups):
+    """What the summary and the socm table say of these groups of texts, and what the other temperature changes."""
     first, second = np.nonzero(np.triu(group[:, None] == group, 1))
-    low, high = np.sort([interval[place[first]], interval[place[second]]], axis=0)
-    cell, weights = low * 3 + high - low * (low + 1) // 2, shares_of_pairs(numbers)
-    sums = []
+    tokens, ids = corpus.tokens[texts], np.array([f"t{k}" for k in range(len(texts))], dtype=object)
+    nothing, interval = np.zeros(len(texts)), corpus.interval[texts]
+    layout = Layout(ids, tokens, interval, nothing, nothing, corpus.edges, len(texts))
+    dealt = [Dealt(ids[place[group == k]].tolist(), k) for k in range(groups)]
+    estimates = []
     for tau in TAUS:
-        values = socm_values(corpus, tau)[texts[place[first]], texts[place[second]]]
-        sums.append(GroupSums.of(values, group[first], cell, (groups, 6)))
-    names = [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
-    figures = dict(zip(names, zip(sums[0].means(), sums[0].errors(), strict=True), strict=True))
-    before, after = (
-        Grouped(own.replicates(weights), len(place), numbers, np.array(_with_all(own, names, numbers), dtype=float), 1.0)
-        for own in sums
-    )
-    totals = [own.weighted(weights) for own in sums]
+        value = socm_values(corpus, tau)[texts[place[first]], texts[place[second]]]
+        found = MeasuredGroups(ids[place], tokens[place], nothing, group[first], first, second, value, value, value)
+        cells = Cells.of(found, layout, dealt, None, 0)
+        sums = cells.sums(value)
+        means = np.array(with_all(cells, sums, layout.texts()), dtype=float)
+        estimates.append((cells, sums, Grouped(sums.replicates(cells.weights), len(place), means, layout, True)))
+    cells, sums, before = estimates[0]
+    figures = {name: cells.estimate(sums, k) for k, name in enumerate(cells.names)}
+    totals = [own.weighted(cells.weights) for _, own, _ in estimates]
     figures["mean"] = totals[0], before.errors()[0]
-    return figures | {("change", "mean"): (totals[1] - totals[0], after.less(before).errors()[0])}
+    return figures | {("change", "mean"): (totals[1] - totals[0], estimates[1][2].less(before).errors()[0])}
 
 
 @pytest.mark.parametrize("groups", [16, 32])
 def test_errors_of_groups_hold_for_another_corpus(corpus, groups):
     """Another corpus also holds other shares of the length intervals."""
-    figures = lambda random: grouped_figures(corpus, random.integers(0, PAIRED, 300), groups, random)  # noqa: E731
+    figures = lambda random: dealt_figures(corpus, random.integers(0, PAIRED, 300), groups, random)  # noqa: E731
     check(covered(figures, socm_truth(corpus, again=True)))
 
 

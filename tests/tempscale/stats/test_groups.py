@@ -41,11 +41,12 @@ def test_groups_of_two_cells_by_hand():
     """Cell 0 has 1, 3 in group 0 and 5 in group 1; cell 1 has 8 in group 1; cell 2 none. Weights .5, .25, .25."""
     found = GroupSums.of(np.array([1.0, 3.0, 5.0, 8.0]), np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1]), (2, 3))
     weights = np.array([0.5, 0.25, 0.25])
-    np.testing.assert_allclose(found.means(), [3, 8, np.nan])
+    np.testing.assert_allclose([found.estimate(weights, [k])[0] for k in range(3)], [3, 8, np.nan])
+    np.testing.assert_allclose(found.estimate(weights, [0, 1])[0], (0.5 * 3 + 0.25 * 8) / 0.75)
     assert found.weighted(weights) == pytest.approx((0.5 * 3 + 0.25 * 8) / 0.75)
     # Without group 0: 5 and 8; without group 1: 2 alone.
     np.testing.assert_allclose(found.replicates(weights), [(0.5 * 5 + 0.25 * 8) / 0.75, 2.0])
-    assert np.isnan(found.errors()).all()  # Two groups are too few.
+    assert np.isnan([found.estimate(weights, [k])[1] for k in range(3)]).all()  # Two groups are too few.
 
 
 def test_a_quantile_by_hand():
@@ -91,11 +92,12 @@ def test_intervals_hold_the_truth_as_often_as_they_say(groups):
     for _ in range(draws):
         values, group, cell = drawn(groups, random)
         found = GroupSums.of(values, group, cell, (groups, len(truth)))
-        held += np.abs(found.means() - truth) <= reach * found.errors()
+        estimates, own = np.array([found.estimate(weights, [k]) for k in range(len(truth))]).T
+        held += np.abs(estimates - truth) <= reach * own
         totals.append(found.weighted(weights))
         errors.append(jackknife_error(found.replicates(weights)))
         held_total += abs(totals[-1] - (weights * truth).sum()) <= reach * errors[-1]
-        means.append(found.means())
+        means.append(estimates)
     assert 0.93 <= held_total / draws <= 0.97
     # Squares of normals are skewed, which costs a cell of few pairs some coverage.
     assert (held / draws >= 0.91).all()

@@ -1,0 +1,71 @@
+"""Which texts make up the groups that SOCM is measured in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
+from tempscale.stats.groups import texts_of_a_group
+from tempscale.stats.sample import keyed_hash, seeded_sample
+from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis
+from tempscale_jobs.embedding.layout import Layout
+
+
+class Dealt(NamedTuple):
+    """The texts of one group."""
+
+    ids: list[str]
+    drawn: int
+    """The set of documents that they are from, or the group itself where texts come without documents."""
+
+
+def deal(layout: Layout, analysis: Analysis, groups: int, seed: int) -> list[Dealt]:
+    """The texts of each group: each interval's texts in the order of their keyed hash, so many to a group.
+
+    More groups begin with the same ones. Fewer are dealt where no interval has texts for all of them. Where texts come in
+    documents, there are as many sets of documents as groups are configured, and further groups begin with the first set
+    again.
+    """
+    sizes, set_of = texts_of_a_group(layout.texts(), SOCM_GROUPS), document_sets(layout, analysis, seed)
+    count = 1 if set_of is None else sets(layout, analysis)
+    found = [list[str]() for _ in range(groups)]
+    for a in np.flatnonzero(sizes).tolist():
+        here, size = np.flatnonzero(layout.interval == a), int(sizes[a])
+        for number in range(count):
+            own = here if set_of is None else here[set_of[here] == number]
+            places = range(number, groups, count)
+            ids = seeded_sample(layout.ids[own].tolist(), len(places) * size, seed)
+            for turn, place in enumerate(places):
+                found[place] += ids[turn * size : (turn + 1) * size]
+    numbered = ((group, k if set_of is None else k % count) for k, group in enumerate(found))
+    return [Dealt(group, drawn) for group, drawn in numbered if len(group) > 1]
+
+
+def sets(layout: Layout, analysis: Analysis) -> int:
+    """How many sets the documents are dealt to; 0 where texts come without documents, or with too few for an error."""
+    if layout.documents is None:
+        return 0
+    count = min(analysis.socm_groups, len(np.unique(layout.documents)) // 2)
+    return count if count >= GROUPS_FOR_AN_ERROR else 0
+
+
+def document_sets(layout: Layout, analysis: Analysis, seed: int) -> np.ndarray | None:
+    """The set of each text, which follows from its document; None where groups are dealt from texts."""
+    count = sets(layout, analysis)
+    if not count:
+        return None
+    names, place = np.unique(np.asarray(layout.documents), return_inverse=True)
+    found: np.ndarray = np.array([keyed_hash(str(name), seed) % count for name in names.tolist()])
+    return found[place]
+
+
+def pairs_of(dealt: list[Dealt]) -> int:
+    """The pairs of all groups."""
+    return sum(len(group.ids) * (len(group.ids) - 1) // 2 for group in dealt)
+
+
+def enough(layout: Layout, analysis: Analysis, seed: int) -> bool:
+    """Whether so many groups can be dealt that their errors are known; otherwise all pairs are few."""
+    return len(deal(layout, analysis, min(analysis.socm_groups, SOCM_GROUPS), seed)) >= GROUPS_FOR_AN_ERROR
