@@ -199,8 +199,8 @@ def test_a_run_leaves_what_the_drawing_of_the_data_shows(place):
     run = place / "nights" / "2026-11-25"
     (drawing,) = re.findall(r"```mermaid\n(.*?)```", (ROOT / "docs" / "data-flow.md").read_text("utf-8"), re.S)
     names = {part for shown in re.findall(r"\[\(([^)]*)\)\]", drawing) for part in re.findall(r"[\w/]+/", shown)}
-    assert {"texts/", "factors/", "tables/", "partials/cosine/"} <= names
-    for name in names - {"partials/top/", "history/", "shards/"}:
+    assert {"texts/", "tables/", "partials/cosine/", "partials/groups/"} <= names
+    for name in names - {"partials/top/", "history/", "shards/", "factors/"}:
         assert (run / name).exists(), name
     assert not (run / "shards").exists()
     assert (place / "nights" / "history").is_dir()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tempscale.stats.sample import seeded_sample
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.collapse import blocks, cosine, dealing, exposure, groups, largest, socm, worst
+from tempscale_jobs.collapse import blocks, cosine, dealing, exposure, groups, largest, socm, source_order, worst
 from tempscale_jobs.config import sections
 from tempscale_jobs.config.audit import Analysis, AuditConfig, Embedding
 from tempscale_jobs.corpus.shards import Index
@@ -60,6 +60,7 @@ def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
             _embed(audit, model, encoding, asking.run, asking.corpus, asking.index, name, actor)
     for temperature in run.temperatures:
         _compare_all_pairs(audit, model, temperature, texts)
+    source_order.look(run, audit.cluster, model, texts, index)
     if config.analysis.socm_top_over == "corpus":
         _search_worst_pairs(audit, model, encoding, texts)
     for temperature in run.temperatures:  # Only the steps over all pairs read these copies of the embeddings.

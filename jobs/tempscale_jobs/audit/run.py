@@ -5,10 +5,12 @@ from __future__ import annotations
 from importlib import metadata
 from typing import Any
 
+import numpy as np
+
 from tempscale_jobs import lifecycle
 from tempscale_jobs.audit import report, summary
 from tempscale_jobs.audit.model import Audit, Queries, analyse
-from tempscale_jobs.collapse import cosine
+from tempscale_jobs.collapse import cosine, source_order
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import shards, sources, vectors
@@ -114,7 +116,12 @@ def _facts(audit: Audit, layouts: dict[str, Layout], rejected: int) -> dict[str,
         facts["queries"] = audit.queries.index.facts()
     facts["models"] = {}
     for model in run.models:
-        own: dict[str, Any] = {"texts": len(layouts[model.label])}
+        texts = layouts[model.label]
+        own: dict[str, Any] = {"texts": len(texts)}
+        if texts.documents is not None:
+            own["documents"] = len(np.unique(texts.documents))
+        elif run.storage.exists(source_order.result_name(model)):
+            own["source_order"] = run.storage.read_json(source_order.result_name(model))
         moved = {t.canonical: cosine.rounding(run, model, t) for t in run.temperatures}
         if any(moved.values()):
             own["cosine_rounding"] = moved

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
+from tempscale.stats.enough import GROUPS_FOR_AN_ERROR, TEXTS_FOR_AN_INTERVAL
 from tempscale_jobs.report.text import (
     beyond_noise,
     count,
@@ -16,6 +16,7 @@ from tempscale_jobs.report.text import (
     estimate,
     interval_name,
     labels,
+    number,
     share,
     share_of,
     with_error,
@@ -23,8 +24,8 @@ from tempscale_jobs.report.text import (
 
 _ENDS = ("shortest", "longest")
 NOTE = (
-    "± is a 95 % interval for texts drawn like these (1.96 standard errors, from per-text means because pairs share texts); "
-    "± ? means too few texts to tell. "
+    "± is a 95 % interval for texts drawn like these (1.96 standard errors, from per-text means because pairs share texts), "
+    "or for documents where texts are parts of named documents; ± ? means too few of them to tell. "
     "For this very corpus the error is smaller, and 0 where every text was used: see the …_se columns of the tables."
 )
 Tables = dict[str, pl.DataFrame]
@@ -58,7 +59,25 @@ def protocol(known: Mapping[str, Any], edges: Sequence[int], chunked: bool) -> l
             f"The checkpoint says to compare its embeddings by {how}. Every cosine here, and every neighbour, leaves their "
             "norms out: a search that uses them finds other texts."
         )
-    return found
+    return found + _independence(known)
+
+
+def _independence(known: Mapping[str, Any]) -> list[str]:
+    """What errors take for independent, from a model's entry in run.json."""
+    if (documents := known.get("documents")) is not None:
+        kept = f"Errors are those of {count(documents, 'document')}, whose texts stay together"
+        few = f"; fewer than {GROUPS_FOR_AN_ERROR} tell none" if documents < GROUPS_FOR_AN_ERROR else ""
+        return [f"{kept}{few}."]
+    order = known.get("source_order")
+    if order is None or not order["alike"]:
+        return []
+    correlation, near, mean, factor = (number(order[k]) for k in ("correlation", "cosine_beside", "cosine_mean", "factor"))
+    return [
+        "Texts beside each other in the source are alike: their mean cosines with all texts correlate at "
+        f"{correlation}, and two neighbours have a cosine of {near}, two texts in the mean {mean}. If they are parts of the "
+        f"same documents, the errors here are too small, that of the mean cosine by up to a factor of {factor}: name the "
+        "documents with --document-column."
+    ]
 
 
 def headline(tables: Tables, edges: Sequence[int]) -> dict[str, list[str]]:

@@ -1,0 +1,77 @@
+"""Whether neighbours in the source are alike, so that they may be parts of documents that nobody named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tempscale.stats.order import beside
+from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.embedding.layout import Layout, embeddings
+from tempscale_jobs.runs.folder import Model, Run, means_by_text
+from tempscale_jobs.workers.engine import Cluster
+
+_SHARDS = 256
+"""Shards that are looked at; of more, stretches of four that lie evenly in the source."""
+_STRETCH = 4
+_PAIRS = 1024
+"""Neighbours whose own cosine is taken."""
+_ERRORS = 4.0
+_LEAST_FACTOR = 1.2
+"""Errors that are too small by less are not told."""
+
+
+def result_name(model: Model) -> str:
+    """The file with what the order of the source tells under a model."""
+    return f"partials/order/model={model.label}/found.json"
+
+
+def look(run: Run, cluster: Cluster, model: Model, layout: Layout, index: Index) -> None:
+    """Write how alike neighbours are under the first temperature, beside texts of the same length interval.
+
+    Nothing is written where texts come with documents, or are too few.
+    """
+    if layout.documents is not None or run.storage.exists(result_name(model)):
+        return
+    temperature = run.temperatures[0]
+    at = run.place("partials/cosine", model, temperature)
+    means = run.storage.read_table(means_by_text(at), ["overall"]).column("overall").to_numpy()
+    texts = np.maximum(layout.texts(), 1)
+    # Texts may be sorted by length, which alone makes neighbours alike.
+    values = means - (np.bincount(layout.interval, means, len(texts)) / texts)[layout.interval]
+    stretches = _stretches(run, layout, index)
+    found = beside([values[own] for own in stretches])
+    if found is None:
+        return
+    pairs = np.concatenate([np.stack([own[:-1], own[1:]], axis=1) for own in stretches if len(own) > 1])
+    pairs = pairs[np.linspace(0, len(pairs) - 1, min(_PAIRS, len(pairs))).astype(int)]
+    one, other = (embeddings(run, cluster, model, temperature, layout, pairs[:, side]).astype(float) for side in (0, 1))
+    closed = run.storage.read_json(f"{at}/closed.json")
+    result: dict[str, Any] = {
+        "correlation": found.correlation, "factor": found.factor,
+        "cosine_beside": float(np.einsum("nd,nd->n", one, other).mean()), "cosine_mean": closed["cosine_mean"],
+        "alike": found.correlation > _ERRORS * found.error and found.factor >= _LEAST_FACTOR,
+    }  # fmt: skip
+    run.storage.write_json(result_name(model), result)
+
+
+def _stretches(run: Run, layout: Layout, index: Index) -> list[np.ndarray]:
+    """Places of consecutive texts of the source, by stretch."""
+    if not index.shards:  # Embeddings of one's own are stored in the source's order.
+        order = np.lexsort((layout.row, layout.part))
+        return [order]
+    names = [shard.name for shard in index.shards]
+    chosen = [range(len(names))]
+    if len(names) > _SHARDS:
+        starts = np.linspace(0, len(names) - _STRETCH, _SHARDS // _STRETCH).astype(int).tolist()
+        chosen = [range(start, start + _STRETCH) for start in starts]
+    read = [[i for k in own for i in _ids(run, names[k])] for own in chosen]
+    wanted = {i for own in read for i in own}
+    place = {i: k for k, i in enumerate(layout.ids.tolist()) if i in wanted}
+    return [np.array([place[i] for i in own if i in place], dtype=np.int64) for own in read]
+
+
+def _ids(run: Run, shard: str) -> list[str]:
+    found: list[str] = run.storage.read_table(shard, ["text_id"]).column("text_id").to_pylist()
+    return found

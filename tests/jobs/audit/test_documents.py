@@ -1,0 +1,195 @@
+"""An audit of texts that come in documents: the same figures, other errors, and what is said where nobody names them."""
+
+import json
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+from nights_by_hand import summary
+from whole_run import as_lines, audited, documented, read_parts, read_record, read_tables, rejected
+
+from tempscale_jobs.embedding.layout import documents_of
+
+TEXTS, GROUPS = 200, 12
+
+
+def settings(out, corpus, small_model, **corpus_settings):
+    return {
+        "out": str(out), "corpus": {"source": str(corpus)} | corpus_settings,
+        "embedding": {"models": [small_model], "temperatures": [1.0], "max_length": 128},
+        "analysis": {"intervals": [0, 32, 64, 100], "probe_sample": 60, "neighbours": 4, "socm_groups": GROUPS},
+        "execution": {"cache": str(out.parent / "cache")},
+    }  # fmt: skip
+
+
+def book(text_id):
+    """The module of a docstring; none for every twentieth."""
+    return None if sum(map(ord, text_id)) % 20 == 0 else ".".join(text_id.split(".")[:2])
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    place = tmp_path_factory.mktemp("books") / "texts.jsonl"
+    place.write_text(as_lines([text | {"book": book(text["id"])} for text in documented("pyarrow")[:TEXTS]]), "utf-8")
+    return place
+
+
+@pytest.fixture(scope="module")
+def named(ray_session, tmp_path_factory, corpus, small_model):
+    out = tmp_path_factory.mktemp("named") / "run"
+    audited(settings(out, corpus, small_model, document_column="book"))
+    return out
+
+
+@pytest.fixture(scope="module")
+def unnamed(named, corpus, small_model):
+    """The same without the column, from the cache of the other."""
+    out = named.parent / "unnamed"
+    audited(settings(out, corpus, small_model))
+    return out
+
+
+def numbered(ids):
+    """A number for each book, and one for each text without."""
+    names = [book(i) or f"the text {i}" for i in ids]
+    order = sorted(set(names))
+    return np.array([order.index(name) for name in names])
+
+
+def test_figures_are_the_same_and_their_errors_are_those_of_documents_by_hand(named, unnamed):
+    texts = read_parts(named, "texts", "1.0").sort("text_id")
+    document = numbered(texts["text_id"].to_list())
+    by_hand = summary(
+        np.stack(texts["embedding"].to_list()), texts["tokens"].to_numpy(), truncated=texts["truncated"].to_numpy(),
+        document=document,
+    )  # fmt: skip
+    own, other = (read_tables(out)["collapse_summary"].row(0, named=True) for out in (named, unnamed))
+    assert own["documents"] == len(set(document)) > 20
+    assert other["documents"] is None
+    for name in ("cosine_mean", "collapse_gap", "truncated_share", "spread_mean", "prefix_gap", "exposure_long"):
+        error = f"{name.removesuffix('_mean')}_se_superpopulation"
+        assert own[name] == other[name]
+        assert own[error.removesuffix("_superpopulation")] == other[error.removesuffix("_superpopulation")]
+        assert own[error] != other[error]
+        if name in ("cosine_mean", "collapse_gap", "truncated_share"):
+            assert own[error] == pytest.approx(by_hand[error], rel=1e-4), name
+    assert own["gap_documents"] == by_hand["gap_documents"]
+    assert own["prefix_documents"] < own["prefix_texts"]
+
+
+def test_cells_of_the_probe_and_of_length_have_the_errors_of_documents_too(named, unnamed):
+    for table in ("length_collapse", "prefix_probe", "exposure"):
+        name = "exposure" if table == "exposure" else "cosine"
+        mine, theirs = (read_tables(out)[table] for out in (named, unnamed))
+        assert mine[f"{name}_se"].equals(theirs[f"{name}_se"])
+        assert not mine[f"{name}_se_superpopulation"].equals(theirs[f"{name}_se_superpopulation"])
+    means = pl.read_parquet(named / "partials" / "probe" / "**" / "text_means.parquet", hive_partitioning=False)
+    row = read_tables(named)["prefix_probe"].row(0, named=True)
+    own = means.filter(pl.col("group") == row["prefix_tokens"])
+    off = own["inside"].to_numpy() - own["inside"].mean()
+    _, place = np.unique(numbered(own["text_id"].to_list()), return_inverse=True)
+    sums = np.bincount(place, off)
+    by_hand = 2 * np.sqrt(len(sums) / (len(sums) - 1) * (sums**2).sum()) / len(own)
+    assert row["cosine_se_superpopulation"] == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_no_document_has_texts_in_groups_of_two_sets(named):
+    groups = read_parts(named, "partials/groups", "1.0")["text_id"].to_list()
+    done = json.loads(next((named / "partials" / "socm").rglob("done.json")).read_text())
+    assert done["by_document"]
+    sets = [set(numbered(group).tolist()) for group in groups]
+    names = sorted({book(i) or f"the text {i}" for group in groups for i in group})
+    found = [{book(i) or f"the text {i}" for i in group} for group in groups]
+    assert len(names) == sum(map(len, found))  # As many groups as sets, so no book is in two groups.
+    assert 10 <= len(sets) <= GROUPS
+    row = read_tables(named)["collapse_summary"].row(0, named=True)
+    assert row["socm_freedom"] <= len(groups) - 1
+    assert row["socm_se"] <= row["socm_se_superpopulation"]
+
+
+def test_the_cache_knows_no_documents(named, unnamed, corpus, small_model):
+    """What came from the cache has this run's documents."""
+    again = named.parent / "again"
+    audited(settings(again, corpus, small_model, document_column="book"))
+    (plan,) = (again / "partials" / "cache").glob("*/plan.json")
+    assert json.loads(plan.read_text())["found"] == TEXTS
+    columns = ["text_id", "document"]
+    mine, cached = (read_parts(out, "texts", "1.0").sort("text_id").select(columns) for out in (named, again))
+    assert mine.equals(cached)
+    assert 0 < mine["document"].null_count() < TEXTS
+    assert read_parts(unnamed, "texts", "1.0")["document"].null_count() == TEXTS
+
+
+def test_run_and_report_say_what_is_taken_for_independent(named, unnamed):
+    ((_, own),), ((_, other),) = (read_record(out)["models"].items() for out in (named, unnamed))
+    count = read_tables(named)["collapse_summary"]["documents"][0]
+    assert own["documents"] == count
+    assert "source_order" not in own
+    assert f"Errors are those of {count} documents, whose texts stay together." in (named / "report.html").read_text("utf-8")
+    assert not other["source_order"]["alike"]  # Random weights, and docstrings in the order of their names.
+    assert "--document-column" not in (unnamed / "report.html").read_text("utf-8")
+
+
+def test_texts_sorted_by_length_or_at_random_are_not_called_alike(ray_session, tmp_path):
+    random = np.random.default_rng(0)
+    tokens = np.sort(random.integers(1, 200, 600))
+    vectors = random.normal(size=(600, 8)) + 0.02 * tokens[:, None]
+    rows = [{"id": f"t{k}", "v": own.tolist(), "n": int(n)} for k, (own, n) in enumerate(zip(vectors, tokens, strict=True))]
+    for name in ("sorted", "shuffled"):
+        (tmp_path / f"{name}.jsonl").write_text(as_lines(rows), "utf-8")
+        source = {"source": str(tmp_path / f"{name}.jsonl"), "embedding_column": "v", "length_column": "n"}
+        audited({"out": str(tmp_path / name), "corpus": source, "analysis": {"intervals": list(range(0, 200, 20))}})
+        ((_, entry),) = read_record(tmp_path / name)["models"].items()
+        assert not entry["source_order"]["alike"], entry
+        random.shuffle(rows)
+
+
+def test_embeddings_of_ones_own_come_in_documents_too(ray_session, tmp_path):
+    random = np.random.default_rng(1)
+    document = np.repeat(np.arange(30), 5)
+    vectors = random.normal(size=(30, 8))[document] + random.normal(size=(150, 8))
+    rows = [{"id": f"t{k:03d}", "v": vectors[k].tolist(), "n": 40, "of": int(document[k])} for k in range(150)]
+    (tmp_path / "texts.jsonl").write_text(as_lines(rows), "utf-8")
+    source = {"source": str(tmp_path / "texts.jsonl"), "embedding_column": "v", "length_column": "n"}
+    audited({"out": str(tmp_path / "unnamed"), "corpus": source})
+    audited({"out": str(tmp_path / "run"), "corpus": source | {"document_column": "of"}})
+    row = read_tables(tmp_path / "run")["collapse_summary"].row(0, named=True)
+    units = vectors.astype(np.float32)
+    units = units / np.linalg.norm(units, axis=1, keepdims=True)
+    by_hand = summary(units, np.full(150, 40), document=document)
+    assert row["documents"] == 30
+    assert row["cosine_se_superpopulation"] == pytest.approx(by_hand["cosine_se_superpopulation"], rel=1e-5)
+    # Where nobody names them, their order tells.
+    ((_, entry),) = read_record(tmp_path / "unnamed")["models"].items()
+    order, cosine = entry["source_order"], units @ units.T
+    assert order["alike"]
+    assert order["cosine_beside"] == pytest.approx(np.diag(cosine, 1).mean(), abs=1e-6)
+    assert order["cosine_mean"] == pytest.approx(cosine[np.triu_indices(150, 1)].mean(), abs=1e-6)
+    told = (tmp_path / "unnamed" / "report.html").read_text("utf-8")
+    assert "Texts beside each other in the source are alike" in told
+    assert "name the documents with --document-column" in told
+
+
+def test_a_document_that_is_no_name_is_a_reason_and_a_missing_column_a_sentence(ray_session, tmp_path, small_model):
+    rows = [{"id": f"t{k}", "text": f"the text of number {k}", "of": k // 3} for k in range(90)]
+    rows[7]["of"], rows[8]["of"], rows[9]["of"] = ["a list"], None, 3.0
+    (tmp_path / "texts.jsonl").write_text(as_lines(rows), "utf-8")
+    few = {"analysis": {"socm_sample": 0, "probe_sample": 0}}
+    audited(settings(tmp_path / "run", tmp_path / "texts.jsonl", small_model, document_column="of") | few)
+    assert rejected(tmp_path / "run") == {"t7": "the document is neither a string nor a whole number but list"}
+    assert read_tables(tmp_path / "run")["collapse_summary"]["documents"][0] == 31  # t8 is a document of its own.
+    from tempscale_jobs.errors import UsageError
+
+    with pytest.raises(UsageError, match=re.escape("no column 'gone'") + ".*--document-column"):
+        audited(settings(tmp_path / "other", tmp_path / "texts.jsonl", small_model, document_column="gone"))
+
+
+def test_texts_without_a_document_are_their_own():
+    import pyarrow as pa
+
+    column = pa.chunked_array([pa.array([5, None, 5], pa.int64()), pa.array([None], pa.int64())])
+    found = documents_of([column], ["a", "b", "c", "d"])
+    assert found[0] == found[2] == 5
+    assert len(set(found.tolist())) == 3
+    assert documents_of([pa.chunked_array([pa.nulls(3, pa.int64())])], ["a", "b", "c"]) is None
