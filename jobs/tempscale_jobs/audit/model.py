@@ -123,9 +123,9 @@ def _embed_samples(audit: Audit, model: Model, encoding: Embedding, texts: Layou
                 stage.note = f"{factors.collect(run, crew, model, texts, index, drawn, stage.advance):,} sampled texts"
         if drawn is None:
             _measure_groups(audit, crew, model, texts)
-        if analysis.probe_sample:
+        if analysis.probe_sample != 0:
             with journal.stage(f"prefix probe{of}") as stage:
-                probed = probe.probe(run, crew, model, texts, index, analysis.probe_sample, seed, stage.advance)
+                probed = probe.probe(run, crew, model, texts, index, analysis, seed, stage.advance)
                 stage.note = f"{probed['texts']:,} long texts at {', '.join(map(str, probed['prefixes']))} tokens"
                 if not probed["texts"]:
                     stage.note = "left out: too few texts are long enough"

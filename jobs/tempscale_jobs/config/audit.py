@@ -28,7 +28,6 @@ from tempscale_jobs.config.sections import (
 from tempscale_jobs.config.strict import checked
 
 QUICK_START_SAMPLE = 2000
-QUICK_START_PROBE_SAMPLE = 60
 SOCM_GROUPS = 32
 PUBLISHED_SAMPLE = 1000
 _HOW_MANY = {"socm_sample", "socm_groups", "socm_se"}
@@ -65,7 +64,12 @@ class Analysis(Intervals, allow_inf_nan=False):
     socm_alpha: Alpha = 1.0
     socm_beta: Beta = 1.0
     socm_regularization: Regularization = 0.0
-    probe_sample: int = Field(200, ge=0, description="Texts of the prefix probe. 0 leaves it out.")
+    probe_se: float = Field(
+        0.005, gt=0, description="Wanted standard error of the prefix gap: as many texts as it takes, 64 to 1,000."
+    )
+    probe_sample: int | None = Field(
+        None, ge=0, description="Texts of the prefix probe, instead of as many as probe_se takes. 0 leaves it out."
+    )
     socm_top_over: Annotated[Literal["sample", "corpus"], Option("--socm-top-over", "What is measured")] = Field(
         "sample",
         description="Whether the most collapsed pairs are those of drawn texts (the 128 of largest tr Σ in the groups, or "
@@ -108,6 +112,8 @@ class Analysis(Intervals, allow_inf_nan=False):
     def _fitting(self) -> Analysis:
         if self.socm_top_over == "corpus" and self.cosine != "full":
             raise ValueError("socm_top_over = corpus needs every cosine; leave cosine at full")
+        if self.probe_sample and "probe_se" in self.model_fields_set:
+            raise ValueError("probe_sample is a number of texts instead of a wanted error; leave out probe_se")
         if self.socm_sample and self.model_fields_set & {"socm_groups", "socm_se"}:
             raise ValueError(
                 "socm_sample measures all pairs of a sample instead of groups; leave out socm_groups and socm_se"
@@ -213,12 +219,10 @@ class AuditConfig(Command):
 
 
 def with_quick_start(data: dict[str, Any]) -> dict[str, Any]:
-    """The data with the quick start's sample sizes, where no corpus is named."""
-    corpus, analysis = data.setdefault("corpus", {}), data.setdefault("analysis", {})
-    if isinstance(corpus, dict) and isinstance(analysis, dict) and "source" not in corpus:
-        if "limit" not in corpus:
-            corpus.setdefault("sample", QUICK_START_SAMPLE)
-        analysis.setdefault("probe_sample", QUICK_START_PROBE_SAMPLE)
+    """The data with the quick start's sample size, where no corpus is named."""
+    corpus = data.setdefault("corpus", {})
+    if isinstance(corpus, dict) and "source" not in corpus and "limit" not in corpus:
+        corpus.setdefault("sample", QUICK_START_SAMPLE)
     return data
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL, VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, finite_population, within_error
 from tempscale.stats.sample import seeded_sample
 from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.corpus.shards import Index
 from tempscale_jobs.embedding import pieces
 from tempscale_jobs.embedding.layout import Layout
@@ -25,31 +27,50 @@ from tempscale_jobs.workers.crew import Crew
 
 SHORTEST_PREFIX = 32
 CHUNK = 16
+_FIRST_TEXTS, _MOST_TEXTS, _ROUNDS = 64, 1000, 3
+"""Texts that a wanted error begins with, and ends with at most; three rounds, because the first errors are rough."""
 PREFIXES = "partials/prefixes"
 """The folder of the prefixes' embeddings, 16 texts in a part."""
 
 
 def probe(
-    run: Run, crew: Crew, model: Model, layout: Layout, index: Index, size: int, seed: int, on_texts: Callable[[int], None]
-) -> dict[str, Any]:
-    """Embed the prefixes of at most `size` texts under every temperature and write the table of the probe.
+    run: Run, crew: Crew, model: Model, layout: Layout, index: Index, analysis: Analysis, seed: int,
+    on_texts: Callable[[int], None],
+) -> dict[str, Any]:  # fmt: skip
+    """Embed the prefixes of some texts under every temperature and write the table of the probe.
 
-    Return the number of texts and the prefixes; there are no texts if fewer than 30 are long enough for two prefixes.
+    These are `probe_sample` texts, or as many as the wanted error of the prefix gap takes. Return the number of texts and
+    the prefixes; there are no texts if fewer than 30 are long enough for two prefixes.
     """
     lengths = prefixes(layout, model.max_length)
     eligible = [i for i, n in zip(layout.ids.tolist(), layout.tokens.tolist(), strict=True) if lengths and n >= lengths[-1]]
-    sample = sorted(seeded_sample(eligible, size, seed))
-    if len(sample) < 2 or not lengths:
+    if len(eligible) < 2 or not lengths:
         return {"texts": 0, "prefixes": []}
+    size = min(_FIRST_TEXTS if analysis.probe_sample is None else analysis.probe_sample, len(eligible))
+    for _ in range(_ROUNDS):
+        _write(run, crew, model, index, seeded_sample(eligible, size, seed), lengths, on_texts)
+        if analysis.probe_sample is not None:
+            break
+        errors = [_gap_error(_means(run, model, t, layout, size)) for t in run.temperatures]
+        more = size * max(1.0, max(errors) / analysis.probe_se) ** 2
+        more = min(CHUNK * math.ceil(more / CHUNK), _MOST_TEXTS, len(eligible))
+        if more <= size:
+            break
+        size = more
+    for temperature in run.temperatures:
+        _tabulate(run, model, temperature, _means(run, model, temperature, layout, size), layout.population(len(eligible)))
+    return {"texts": size, "prefixes": lengths}
+
+
+def _write(
+    run: Run, crew: Crew, model: Model, index: Index, sample: list[str], lengths: list[int], on_texts: Callable[[int], None]
+) -> None:
+    """Embed the pieces of the sample that are missing; a larger sample begins with the same pieces."""
     missing = pieces.missing(run, model, index, sample, CHUNK, [PREFIXES])
-    on_texts(len(sample) - sum(piece.num_rows for piece in missing.values()))
     metadata = {"prefixes": ",".join(map(str, lengths))}
     work = {number: piece.replace_schema_metadata(metadata) for number, piece in missing.items()}
     for report in crew.work(write_prefixes, work):
         on_texts(report["texts"])
-    for temperature in run.temperatures:
-        _tabulate(run, model, temperature, layout, layout.population(len(eligible)))
-    return {"texts": len(sample), "prefixes": lengths}
 
 
 def prefixes(layout: Layout, max_length: int) -> list[int]:
@@ -65,48 +86,73 @@ def up_to(max_length: int) -> list[int]:
 
 def write_prefixes(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
     """Embed each text at every prefix and write one chunk's embeddings, one part for each temperature."""
+    from tempscale.model.tokens import Tokens
+
     lengths = [int(length) for length in work.schema.metadata[b"prefixes"].split(b",")]
     texts = work.column("text").to_pylist()
+    # All prefixes of all texts in one plan of micro-batches: short ones of many texts run together.
+    each = [worker.encoder.tokenizer(texts, length) for length in lengths]
+    tokens = Tokens([ids for own in each for ids in own.ids], [cut for own in each for cut in own.truncated])
+    ids = pa.concat_arrays([work.column("text_id").combine_chunks()] * len(lengths))
+    prefix = pa.array(np.repeat(lengths, len(texts)), pa.int32())
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
-        tables = []
-        for length in lengths:
-            with worker.noting(f"probe {number} at {length} tokens under τ {temperature.slug}"):
-                out = worker.encoder.encode(texts, moments=False, max_length=length, role=actor.ROLE)
-            embeddings = out.embeddings.numpy()
-            columns = {"text_id": work.column("text_id"), "prefix_tokens": pa.array([length] * len(texts), pa.int32())}
-            tables.append(pa.table(columns | {"embedding": parts.fixed_lists(embeddings)}))
-        worker.storage.write_table(worker.part(PREFIXES, temperature, number), pa.concat_tables(tables))
+        with worker.noting(f"probe {number} under τ {temperature.slug}"):
+            out = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE)
+        columns = {"text_id": ids, "prefix_tokens": prefix, "embedding": parts.fixed_lists(out.embeddings.numpy())}
+        worker.storage.write_table(worker.part(PREFIXES, temperature, number), pa.table(columns))
     return {"number": number, "texts": work.num_rows}
 
 
-def _tabulate(run: Run, model: Model, temperature: Temperature, layout: Layout, population: float) -> None:
-    """Write the mean cosine over all pairs at each prefix, and each text's mean."""
-    table = pa.concat_tables([run.storage.read_table(n) for n in run.storage.list(run.place(PREFIXES, model, temperature))])
-    prefix = table.column("prefix_tokens").to_numpy()
-    embeddings = parts.matrix(table, "embedding")
-    ids = np.array(table.column("text_id").to_pylist(), dtype=object)
-    documents = layout.documents_of(layout.places(ids))
-    rows, means = [], []
+class _Means(NamedTuple):
+    """Each probed text's mean cosine with the others at each prefix; one row a text and prefix, prefixes ascending."""
+
+    ids: np.ndarray
+    prefix: np.ndarray
+    inside: np.ndarray
+    documents: pa.Array
+
+
+def _means(run: Run, model: Model, temperature: Temperature, layout: Layout, texts: int) -> _Means:
+    """The means of the first `texts` texts of the probe."""
+    names = [run.part(PREFIXES, model, temperature, number) for number in range(math.ceil(texts / CHUNK))]
+    table = pa.concat_tables([run.storage.read_table(name) for name in names])
+    prefix, embeddings = table.column("prefix_tokens").to_numpy(), parts.matrix(table, "embedding")
+    order, inside = np.argsort(prefix, kind="stable"), []
     for length in np.unique(prefix):
-        here = prefix == length
-        one = np.zeros(int(here.sum()), dtype=np.int64)
-        sums = CosineSums.of(embeddings[here], one, 1)
-        own = text_means(embeddings[here], one, sums)[:, 0]
+        here = embeddings[prefix == length]
+        one = np.zeros(len(here), dtype=np.int64)
+        inside.append(text_means(here, one, CosineSums.of(here, one, 1))[:, 0])
+    ids = np.array(table.column("text_id").to_pylist(), dtype=object)[order]
+    return _Means(ids, prefix[order], np.concatenate(inside), layout.documents_of(layout.places(ids)))
+
+
+def _gap_error(means: _Means) -> float:
+    """The error of the prefix gap; that of independent texts where there are too few documents."""
+    ends = [means.prefix == end for end in (means.prefix.max(), means.prefix.min())]
+    gap = means.inside[ends[0]] - means.inside[ends[1]]
+    plain = within_error(gap.var(ddof=1), len(gap))
+    return _elsewhere(gap, means.documents.filter(pa.array(ends[0])), plain) or plain
+
+
+def _tabulate(run: Run, model: Model, temperature: Temperature, means: _Means, population: float) -> None:
+    """Write the mean cosine over all pairs at each prefix, and each text's mean."""
+    rows = []
+    for length in np.unique(means.prefix):
+        here = means.prefix == length
+        own = means.inside[here]
         error = within_error(own.var(ddof=1), len(own)) if len(own) >= VALUES_FOR_AN_ERROR else None
         rows.append(
             run.key(model, temperature)
             | {"prefix_tokens": int(length), "texts": len(own), "cosine_mean": float(own.mean())}
             | {"cosine_se": None if error is None else error * finite_population(len(own), population)}
-            | {"cosine_se_superpopulation": _elsewhere(own, documents.filter(here), error)}
+            | {"cosine_se_superpopulation": _elsewhere(own, means.documents.filter(pa.array(here)), error)}
         )
-        means.append({"text_id": ids[here], "group": np.full(len(own), length), "inside": own, "overall": own})
     place = run.place("partials/probe", model, temperature)
     correction = finite_population(rows[-1]["texts"], population)
     run.storage.write_json(f"{place}/done.json", {"correction": correction})
-    columns: dict[str, Any] = {name: np.concatenate([part[name] for part in means]) for name in means[0]}
-    columns["document"] = pa.concat_arrays([documents.filter(prefix == length) for length in np.unique(prefix)])
-    run.storage.write_table(means_by_text(place), parts.TEXT_MEANS.build(columns))
+    columns = {"text_id": means.ids, "group": means.prefix, "inside": means.inside, "overall": means.inside}
+    run.storage.write_table(means_by_text(place), parts.TEXT_MEANS.build(columns | {"document": means.documents}))
     run.storage.write_table(f"{place}/prefix_probe.parquet", PREFIX_PROBE.build_rows(rows))
 
 

@@ -147,9 +147,9 @@ def test_texts_sorted_by_length_or_at_random_are_not_called_alike(ray_session, t
 
 def test_embeddings_of_ones_own_come_in_documents_too(ray_session, tmp_path):
     random = np.random.default_rng(1)
-    document = np.repeat(np.arange(30), 5)
-    vectors = random.normal(size=(30, 8))[document] + random.normal(size=(150, 8))
-    rows = [{"id": f"t{k:03d}", "v": vectors[k].tolist(), "n": 40, "of": int(document[k])} for k in range(150)]
+    document = np.repeat(np.arange(60), 5)
+    vectors = 2 * random.normal(size=(60, 8))[document] + random.normal(size=(300, 8))
+    rows = [{"id": f"t{k:03d}", "v": vectors[k].tolist(), "n": 40, "of": int(document[k])} for k in range(300)]
     (tmp_path / "texts.jsonl").write_text(as_lines(rows), "utf-8")
     source = {"source": str(tmp_path / "texts.jsonl"), "embedding_column": "v", "length_column": "n"}
     audited({"out": str(tmp_path / "unnamed"), "corpus": source})
@@ -157,15 +157,15 @@ def test_embeddings_of_ones_own_come_in_documents_too(ray_session, tmp_path):
     row = read_tables(tmp_path / "run")["collapse_summary"].row(0, named=True)
     units = vectors.astype(np.float32)
     units = units / np.linalg.norm(units, axis=1, keepdims=True)
-    by_hand = summary(units, np.full(150, 40), document=document)
-    assert row["documents"] == 30
+    by_hand = summary(units, np.full(300, 40), document=document)
+    assert row["documents"] == 60
     assert row["cosine_se_superpopulation"] == pytest.approx(by_hand["cosine_se_superpopulation"], rel=1e-5)
     # Where nobody names them, their order tells.
     ((_, entry),) = read_record(tmp_path / "unnamed")["models"].items()
     order, cosine = entry["source_order"], units @ units.T
     assert order["alike"]
     assert order["cosine_beside"] == pytest.approx(np.diag(cosine, 1).mean(), abs=1e-6)
-    assert order["cosine_mean"] == pytest.approx(cosine[np.triu_indices(150, 1)].mean(), abs=1e-6)
+    assert order["cosine_mean"] == pytest.approx(cosine[np.triu_indices(300, 1)].mean(), abs=1e-6)
     told = (tmp_path / "unnamed" / "report.html").read_text("utf-8")
     assert "Texts beside each other in the source are alike" in told
     assert "name the documents with --document-column" in told
