@@ -48,12 +48,12 @@ def measure(texts: int = TEXTS) -> list[dict[str, Any]]:
     return rows
 
 
-def _night(out: Path, source: Path, model: Path, texts: int, more: list[str]) -> dict[str, Any]:
+def _night(out: Path, source: Path, model: Path, texts: int, more: list[str], cosine: str = "moments") -> dict[str, Any]:
     """The figures of one run of the command line, from its run.json."""
     command = [
         sys.executable, "-m", "tempscale_jobs", "audit", "--corpus", str(source), "--limit", str(texts),
         "--model", str(model),
-        "--tau", "1.0", "--cosine", "moments", "--out", str(out), *more,
+        "--tau", "1.0", "--cosine", cosine, "--out", str(out), *more,
     ]  # fmt: skip
     begun = time.monotonic()
     subprocess.run(command, check=True)

@@ -53,7 +53,10 @@ def _below_one(value: float) -> str:
 
 
 _FURTHER: dict[str, Callable[[Any], str]] = {
+    "estimate": lambda value: f"mean {value:.4f}",
+    "error": lambda value: f"± {value:.4f}",
     "seconds": _duration,
+    "share_of_run": lambda value: f"{100 * value:.1f} % of the run",
     "largest_difference": lambda value: f"largest difference of embeddings {value:.1e}",
     "largest_error": lambda value: f"largest error {value:.1e}",
     "max_error": lambda value: f"largest error {value:.1e}",

@@ -219,6 +219,18 @@ def texts_of(storage: Storage, index: Index, ids: set[str]) -> dict[str, str]:
     return found
 
 
+def documents_of(storage: Storage, index: Index, ids: set[str]) -> dict[str, int]:
+    """The document of each of these texts, a text without one being its own; empty where none has one."""
+    found: dict[str, int | None] = {}
+    for shard in index.shards:
+        table = storage.read_table(shard.name, ["text_id", "document"])
+        wanted = pc.is_in(table.column("text_id"), pa.array(list(ids), pa.string()))
+        found.update(zip(*(column.to_pylist() for column in table.filter(wanted).columns), strict=True))
+    if all(document is None for document in found.values()):
+        return {}
+    return {text_id: own_document(text_id) if document is None else document for text_id, document in found.items()}
+
+
 class Rejects:
     """Collects the rejected rows and writes them to rejected/ in parts."""
 
@@ -334,6 +346,11 @@ def named_document(value: Any) -> tuple[str | None, str | None]:
 def digest_of(document: str) -> int:
     """The first eight bytes of a digest of a document's name."""
     return int.from_bytes(hashlib.blake2b(document.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+def own_document(text_id: str) -> int:
+    """The document of a text that has no other."""
+    return digest_of(f"the text {text_id}")
 
 
 def sampled(texts: Iterable[Identified], size: int, seed: int) -> Iterator[Identified]:

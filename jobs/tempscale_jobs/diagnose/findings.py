@@ -11,7 +11,7 @@ import polars as pl
 
 from tempscale.collapse.length import mean_cosines
 from tempscale.stats.enough import VALUES_FOR_A_SENTENCE, VALUES_FOR_AN_ERROR
-from tempscale.stats.errors import within_error
+from tempscale.stats.errors import documents_error, within_error
 from tempscale_jobs.diagnose import versions
 from tempscale_jobs.tables.columns import finite
 
@@ -20,11 +20,14 @@ class Looked(NamedTuple):
     """The measurements of one model under one temperature, one row per text, sorted by text."""
 
     sigma_a: pl.DataFrame
-    """Columns text_id, `all`: the mean of σ_a over heads and layers, and `last`: that over the heads of the last layer."""
+    """Columns text_id, source, `all`: the mean of σ_a over heads and layers, and `last`: that over the last one's heads."""
     within_cosine: pl.DataFrame
-    """Columns text_id and within_cosine after the last layer."""
+    """Columns text_id, source and within_cosine after the last layer."""
     seen: pl.DataFrame
-    """Columns text_id, tokens, interval and embedding."""
+    """Columns text_id, source, tokens, interval and embedding.
+
+    `source` is the document that a text is a part of, null where texts come without documents.
+    """
 
 
 LAYERS = ("last", "all")
@@ -36,16 +39,17 @@ def rows(own: Looked, first: Looked, base: Looked, document_of: Mapping[str, str
     pairs = versions.shortest_and_longest(document_of, dict(own.seen.select("text_id", "tokens").iter_rows()))
     found = []
     for layers in LAYERS:
-        found += [_length(own, layers), _difference("temperature", layers, own.sigma_a[layers] - first.sigma_a[layers])]
+        moved = own.sigma_a[layers] - first.sigma_a[layers]
+        found += [_length(own, layers), _difference("temperature", layers, moved, own.sigma_a["source"])]
         if pairs:
             sigma = dict(own.sigma_a.select("text_id", layers).iter_rows())
             moved = pl.Series([sigma[long] - sigma[short] for short, long in pairs])
-            found.append(_difference("versions", layers, moved))
+            found.append(_difference("versions", layers, moved, None))
     if len(pairs) > 1:
         found.append(_versions_cosine(own, pairs))
     if base is not own:
         both = own.within_cosine.join(base.within_cosine, on="text_id", suffix="_base").sort("text_id")
-        found.append(_difference("model", "last", both["within_cosine"] - both["within_cosine_base"]))
+        found.append(_difference("model", "last", both["within_cosine"] - both["within_cosine_base"], both["source"]))
     return found
 
 
@@ -55,8 +59,11 @@ def _length(own: Looked, layers: str) -> dict[str, Any]:
     edges = mine.group_by("interval").len().filter(pl.col("len") >= VALUES_FOR_A_SENTENCE)["interval"].sort().to_list()
     if len(edges) < 2:
         return _row("length", layers, len(mine), None, None)
-    short, long = (mine.filter(pl.col("interval") == edge)[layers].to_numpy() for edge in (edges[0], edges[-1]))
-    error = math.sqrt(short.var(ddof=1) / len(short) + long.var(ddof=1) / len(long))
+    ends = [mine.filter(pl.col("interval") == edge) for edge in (edges[0], edges[-1])]
+    short, long = (end[layers].to_numpy() for end in ends)
+    error: float | None = math.sqrt(short.var(ddof=1) / len(short) + long.var(ddof=1) / len(long))
+    if not mine["source"].null_count():
+        error = finite(documents_error([short, long], [-1.0, 1.0], [end["source"].to_numpy() for end in ends]))
     return _row("length", layers, len(short) + len(long), float(long.mean() - short.mean()), error)
 
 
@@ -69,8 +76,8 @@ def _versions_cosine(own: Looked, pairs: list[tuple[str, str]]) -> dict[str, Any
     return _row("versions_cosine", None, n, float(moved.mean()), error)
 
 
-def _difference(finding: str, layers: str, values: pl.Series) -> dict[str, Any]:
-    return _row(finding, layers, len(values), mean(values), error(values))
+def _difference(finding: str, layers: str, values: pl.Series, source: pl.Series | None) -> dict[str, Any]:
+    return _row(finding, layers, len(values), mean(values), error(values, source))
 
 
 def _row(finding: str, layers: str | None, texts: int, change: float | None, error: float | None) -> dict[str, Any]:
@@ -85,9 +92,11 @@ def equal_norms(seen: pl.DataFrame) -> dict[str, Any]:
     shares = (both["condition"], both["spread"], both["condition"] == both["spread"])
     names = ("condition_share", "spread_within_2_share", "agree_share")
     variation = seen["norm_variation"]
-    return {"texts": len(seen), "norm_variation_mean": mean(variation), "norm_variation_se": error(variation)} | {
-        name: mean(share) for name, share in zip(names, shares, strict=True)
-    }
+    return {
+        "texts": len(seen),
+        "norm_variation_mean": mean(variation),
+        "norm_variation_se": error(variation, seen["source"]),
+    } | {name: mean(share) for name, share in zip(names, shares, strict=True)}
 
 
 def mean(values: pl.Series) -> float | None:
@@ -96,18 +105,25 @@ def mean(values: pl.Series) -> float | None:
     return finite(known.mean()) if len(known) else None
 
 
-def error(values: pl.Series) -> float | None:
-    """The standard error of the mean over texts; None for fewer than two."""
-    known = values.drop_nulls().to_numpy()
-    return finite(known.std(ddof=1) / math.sqrt(len(known))) if len(known) > 1 else None
+def error(values: pl.Series, source: pl.Series | None) -> float | None:
+    """The standard error of the mean over texts, of documents where they come in some; None for fewer than two texts."""
+    kept = values.is_not_null()
+    known = values.filter(kept).to_numpy().astype(np.float64)
+    if len(known) < 2:
+        return None
+    if source is None or source.null_count():
+        return finite(known.std(ddof=1) / math.sqrt(len(known)))
+    return finite(documents_error([known], [1.0], [source.filter(kept).to_numpy()]))
 
 
-def resemblance(vectors: np.ndarray) -> tuple[float | None, float | None]:
+def resemblance(vectors: np.ndarray, source: pl.Series) -> tuple[float | None, float | None]:
     """Mean cosine between unit vectors over all pairs, and its standard error; None where there are too few."""
     n = len(vectors)
     if n < 2:
         return None, None
     means = mean_cosines(vectors)
+    if not source.null_count():
+        return float(means.mean()), finite(documents_error([means], [2.0], [source.to_numpy()]))
     return float(means.mean()), finite(within_error(float(means.var(ddof=1)), n)) if n >= VALUES_FOR_AN_ERROR else None
 
 

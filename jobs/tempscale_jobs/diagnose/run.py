@@ -61,7 +61,9 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
                 _look(config, run, cluster, model, index, chosen, journal)
             looked = {"texts": len(chosen), "rejected": {m.label: looks.rejected(run, m) for m in run.models}}
             with journal.stage("tables") as stage:
-                stage.note = f"{len(summary.summarise(run, settings.intervals, config.seed, document_of))} tables"
+                parts_of = shards.documents_of(run.storage, index, set(chosen))
+                tables = summary.summarise(run, settings.intervals, config.seed, document_of, parts_of)
+                stage.note = f"{len(tables)} tables"
         with journal.stage("report") as stage:
             record = life.record(command=config.command, seed=config.seed, corpus=index.facts(), looked_into=looked)
             report.render(load_tables(run.storage), record).write_to(run.storage)

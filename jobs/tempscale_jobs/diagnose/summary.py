@@ -32,22 +32,27 @@ from tempscale_jobs.tables.diagnose import (
 )
 
 
-def summarise(run: Run, edges: Sequence[int], seed: int, document_of: Mapping[str, str]) -> dict[str, pa.Table]:
-    """Write the tables of the run; returns them by name."""
+def summarise(
+    run: Run, edges: Sequence[int], seed: int, document_of: Mapping[str, str], sources: Mapping[str, int]
+) -> dict[str, pa.Table]:
+    """Write the tables of the run; returns them by name.
+
+    `document_of` is the document of which a text is a version; `sources` that of which it is a part, for errors.
+    """
     found: dict[str, list[pa.Table]] = {}
     base: dict[Temperature, Looked] = {}
     for model in run.models:
         first: Looked | None = None
         for temperature in run.temperatures:
-            layers, heads, seen = (_parts(run, kind, model, temperature, edges) for kind in KINDS)
+            layers, heads, seen = (_parts(run, kind, model, temperature, edges, sources) for kind in KINDS)
             if seen.is_empty():
                 raise UsageError(f"model {model.label} gives no finite embedding for any text that was looked into")
             last = layers.filter(pl.col("layer") == layers["layer"].max())
             at_end = pl.col("layer") == pl.col("layer").max()
             by_text = heads.group_by("text_id", maintain_order=True).agg(
-                all=pl.col("sigma_a").mean(), last=pl.col("sigma_a").filter(at_end).mean()
+                pl.col("source").first(), all=pl.col("sigma_a").mean(), last=pl.col("sigma_a").filter(at_end).mean()
             )
-            own = Looked(by_text, last.select("text_id", "within_cosine"), seen)
+            own = Looked(by_text, last.select("text_id", "source", "within_cosine"), seen)
             first = own if first is None else first
             rows_of_findings = findings.rows(own, first, base.setdefault(temperature, own), document_of)
             documents = [document_of.get(text_id) for text_id in seen["text_id"]]
@@ -57,7 +62,7 @@ def summarise(run: Run, edges: Sequence[int], seed: int, document_of: Mapping[st
                 (EQUAL_NORMS, [findings.equal_norms(seen)]), (REPEATED, _repeated(run, model, temperature)), (MAP, placed),
             ]  # fmt: skip
             key = run.key(model, temperature)
-            for table, each_row in ((LAYERS, layers.drop("interval")), (HEADS, heads.drop("interval"))):
+            for table, each_row in ((LAYERS, layers.drop("interval", "source")), (HEADS, heads.drop("interval", "source"))):
                 found.setdefault(table.name, []).append(_keyed(table, each_row, key))
             pair = run.part(PAIR_PARTS, model, temperature, 0)
             if run.storage.exists(pair):
@@ -70,13 +75,16 @@ def summarise(run: Run, edges: Sequence[int], seed: int, document_of: Mapping[st
     return tables
 
 
-def _parts(run: Run, kind: str, model: Model, temperature: Temperature, edges: Sequence[int]) -> pl.DataFrame:
-    """All parts of a kind with each text's length interval, sorted by text, layer and head."""
+def _parts(
+    run: Run, kind: str, model: Model, temperature: Temperature, edges: Sequence[int], sources: Mapping[str, int]
+) -> pl.DataFrame:
+    """All parts of a kind with each text's length interval and document, sorted by text, layer and head."""
     names = run.storage.list(run.place(kind, model, temperature))
     table = pl.DataFrame(pl.from_arrow(pa.concat_tables([run.storage.read_table(name) for name in names])))
     interval = np.asarray(edges)[interval_of(table["tokens"].to_numpy().astype(np.int64), edges)]
     order = [name for name in ("text_id", "layer", "head") if name in table.columns]
-    return table.with_columns(pl.Series("interval", interval, dtype=pl.Int32)).sort(order)
+    source = pl.Series("source", [sources.get(text_id) for text_id in table["text_id"]], pl.Int64)
+    return table.with_columns(pl.Series("interval", interval, dtype=pl.Int32), source).sort(order)
 
 
 def _keyed(table: Table, rows: pl.DataFrame, key: dict[str, Any]) -> pa.Table:
@@ -93,12 +101,13 @@ def _spectrum(heads: pl.DataFrame, seen: pl.DataFrame) -> list[dict[str, Any]]:
         mine = heads.filter(pl.col("interval") == interval)
         row = {"interval": interval, "texts": len(texts), "tokens_mean": mean(texts["tokens"])}
         for end, own in (("_last", mine.filter(pl.col("layer") == mine["layer"].max())), ("", mine)):
-            each = own.group_by("text_id", maintain_order=True).agg(pl.col("sigma_a", "sigma_s", "sigma_a_bound").mean())
+            means = pl.col("sigma_a", "sigma_s", "sigma_a_bound").mean()
+            each = own.group_by("text_id", maintain_order=True).agg(means, pl.col("source").first())
             row |= {f"{name}{end}_mean": mean(each[name]) for name in ("sigma_a", "sigma_s", "sigma_a_bound")}
-            row[f"sigma_a{end}_se"] = error(each["sigma_a"])
+            row[f"sigma_a{end}_se"] = error(each["sigma_a"], each["source"])
         row["over_bound_share"] = float((mine["sigma_a"] > mine["sigma_a_bound"]).to_numpy().mean())
         for name, column in (("cosine", "embedding"), ("words_cosine", "words")):
-            row[f"{name}_mean"], row[f"{name}_se"] = resemblance(np.stack(texts[column].to_list()))
+            row[f"{name}_mean"], row[f"{name}_se"] = resemblance(np.stack(texts[column].to_list()), texts["source"])
         rows.append(row)
     return sorted(rows, key=lambda row: row["interval"])
 
@@ -112,7 +121,7 @@ def _layer_summary(layers: pl.DataFrame) -> list[dict[str, Any]]:
     for (layer, interval), own in pl.concat([over_all, layers]).group_by("layer", "interval", maintain_order=True):
         row: dict[str, Any] = {"layer": layer, "interval": interval, "texts": len(own)}
         row |= {f"{name}_mean": mean(own[name]) for name in names}
-        rows.append(row | {f"{name}_se": error(own[name]) for name in names})
+        rows.append(row | {f"{name}_se": error(own[name], own["source"]) for name in names})
     return sorted(rows, key=lambda row: (row["interval"] is not None, row["interval"] or 0, row["layer"]))
 
 
@@ -122,7 +131,7 @@ def _repeated(run: Run, model: Model, temperature: Temperature) -> list[dict[str
     return [
         {
             "tokens": int(table["tokens"][0]), "pairs": len(table), "cosine_mean": mean(table["cosine"]),
-            "cosine_se": error(table["cosine"]),
+            "cosine_se": error(table["cosine"], None),
         }
         for table in tables
         if len(table)

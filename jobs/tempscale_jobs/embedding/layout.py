@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tempscale.collapse.length import interval_of
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.corpus.shards import digest_of
+from tempscale_jobs.corpus.shards import own_document
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
@@ -143,5 +143,5 @@ def documents_of(columns: Sequence[pa.ChunkedArray], ids: Sequence[str]) -> np.n
     missing = digests.is_null().to_numpy()
     found = np.zeros(len(digests), dtype=np.int64)
     found[~missing] = digests.drop_null().to_numpy()
-    found[missing] = [digest_of(f"the text {ids[k]}") for k in np.flatnonzero(missing).tolist()]
+    found[missing] = [own_document(ids[k]) for k in np.flatnonzero(missing).tolist()]
     return found
