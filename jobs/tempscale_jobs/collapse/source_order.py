@@ -9,7 +9,7 @@ import numpy as np
 from tempscale.stats.order import beside
 from tempscale_jobs.corpus.shards import Index
 from tempscale_jobs.embedding.layout import Layout, embeddings
-from tempscale_jobs.runs.folder import Model, Run, means_by_text
+from tempscale_jobs.runs.folder import Model, Run, means_by_text, place
 from tempscale_jobs.workers.engine import Cluster
 
 _SHARDS = 256
@@ -24,7 +24,7 @@ _LEAST_FACTOR = 1.2
 
 def result_name(model: Model) -> str:
     """The file with what the order of the source tells under a model."""
-    return f"partials/order/model={model.label}/found.json"
+    return f"{place('partials/order', model)}.json"
 
 
 def look(run: Run, cluster: Cluster, model: Model, layout: Layout, index: Index) -> None:
@@ -68,8 +68,8 @@ def _stretches(run: Run, layout: Layout, index: Index) -> list[np.ndarray]:
         chosen = [range(start, start + _STRETCH) for start in starts]
     read = [[i for k in own for i in _ids(run, names[k])] for own in chosen]
     wanted = {i for own in read for i in own}
-    place = {i: k for k, i in enumerate(layout.ids.tolist()) if i in wanted}
-    return [np.array([place[i] for i in own if i in place], dtype=np.int64) for own in read]
+    where = {i: k for k, i in enumerate(layout.ids.tolist()) if i in wanted}
+    return [np.array([where[i] for i in own if i in where], dtype=np.int64) for own in read]
 
 
 def _ids(run: Run, shard: str) -> list[str]:

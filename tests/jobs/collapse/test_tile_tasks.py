@@ -37,6 +37,7 @@ def grid(folder):
         columns = {
             "text_id": [str(i) for i in own],
             "content_sha": [""] * len(own),
+            "document": [None] * len(own),
             "tokens": np.full(len(own), 9, np.int32),
         }
         columns |= {"truncated": pa.array([False] * len(own)), "mean_norm": constant, "spread": constant}
