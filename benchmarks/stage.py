@@ -152,6 +152,7 @@ def _write_texts(run: Run, texts: int) -> None:
             {
                 "text_id": [f"{start + k:08d}" for k in range(size)],
                 "content_sha": [""] * size,
+                "document": pa.nulls(size, pa.int64()),
                 "tokens": tokens,
                 "truncated": pa.array([False] * size),
                 "embedding": pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), DIM),

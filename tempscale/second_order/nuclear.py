@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +25,10 @@ _CHUNK_ELEMENTS = 1 << 19
 """Float32 elements of the products computed at once on a CPU: 2 MB, about the second-level cache of one core."""
 _GRAM_ELEMENTS = 4_000_000
 """Float64 elements of the cross blocks whose eigenvalues are computed at once: 32 MB."""
+_FEW = 64
+"""So few texts may be packed pair by pair: sixteen texts of all lengths in one block are padded to the longest."""
+_OF_AN_ELEMENT, _OF_A_PAIR = 42, 66_000
+"""What a block's element and a pair cost besides, where each pair has a product of its own, in steps of the reduction."""
 _DENSE = 8
 """If at least one in eight of all pairs of a list is wanted, all are computed, since products of many texts are faster."""
 
@@ -79,6 +84,14 @@ def all_nuclear_norms(factors: Factors) -> Float[Tensor, "text text"]:
         return torch.from_numpy(norms)
     order = _by_rank(factors)
     ordered = [factors[i] for i in order]
+    if factors[0].dtype == torch.float32 and factors[0].device.type == "cpu" and len(factors) <= _FEW:
+        upper = np.triu_indices(len(factors), 1)
+        packed = _Packed.of(factors, *upper)
+        if len(upper[0]) and packed.work() < _square_work(packed.ranks[order]):
+            norms[upper] = packed.norms(factors)
+            norms += norms.T
+            np.fill_diagonal(norms, [float(factor.double().square().sum()) for factor in factors])
+            return torch.from_numpy(norms)
 
     def place(group: int, first: int, found: np.ndarray) -> None:
         own, later = order[group : group + _LANES], order[first:]
@@ -119,19 +132,51 @@ def paired_nuclear_norms(
             partners = [factors[j] for j in there[own]]
             norms[own] = cross_nuclear_norms([factors[text]], partners, regularization=regularization)[0].numpy()
         return torch.from_numpy(norms)
-    arrays = [factor.detach().numpy() for factor in factors]
-    ranks = np.array([len(array) for array in arrays])
-    # A block and its transpose have one norm: with the taller text first, neighbours in this order need little padding.
-    taller = ranks[here] >= ranks[there]
-    tall, narrow = np.where(taller, here, there), np.where(taller, there, here)
-    order = np.lexsort((ranks[tall], ranks[narrow]))
+    return torch.from_numpy(_Packed.of(factors, here, there).norms(factors))
 
-    def one(start: int) -> None:
-        own = order[start : start + _LANES]
-        norms[own] = _pair_norms([arrays[i] for i in tall[own]], [arrays[j] for j in narrow[own]])
 
-    _each(one, range(0, len(order), _LANES))
-    return torch.from_numpy(norms)
+class _Packed(NamedTuple):
+    """Pairs in an order in which sixteen neighbours, the lanes of one block, need little padding."""
+
+    tall: np.ndarray
+    """The text of larger rank of each pair: a block and its transpose have one norm."""
+    narrow: np.ndarray
+    order: np.ndarray
+    ranks: np.ndarray
+
+    @classmethod
+    def of(cls, factors: Factors, first: np.ndarray, second: np.ndarray) -> _Packed:
+        ranks = np.array([factor.shape[0] for factor in factors])
+        taller = ranks[first] >= ranks[second]
+        tall, narrow = np.where(taller, first, second), np.where(taller, second, first)
+        return cls(tall, narrow, np.lexsort((ranks[tall], ranks[narrow])), ranks)
+
+    def work(self) -> float:
+        """Steps of the reduction of all blocks, padded, with what else they cost."""
+        starts = np.arange(0, len(self.order), _LANES)
+        sides = (self.ranks[side[self.order]].astype(np.float64) for side in (self.tall, self.narrow))
+        rows, columns = (np.maximum.reduceat(own, starts) for own in sides)
+        return _LANES * float((rows * columns * (columns + _OF_AN_ELEMENT)).sum()) + _OF_A_PAIR * len(self.order)
+
+    def norms(self, factors: Factors) -> np.ndarray:
+        """The norm of each pair."""
+        arrays, found = [factor.detach().numpy() for factor in factors], np.zeros(len(self.order))
+
+        def one(start: int) -> None:
+            own = self.order[start : start + _LANES]
+            found[own] = _pair_norms([arrays[i] for i in self.tall[own]], [arrays[j] for j in self.narrow[own]])
+
+        _each(one, range(0, len(self.order), _LANES))
+        return found
+
+
+def _square_work(ranks: np.ndarray) -> float:
+    """Steps of the reduction in `_each_group` over all pairs of texts of these ranks, ascending."""
+    work = 0.0
+    for group in range(0, len(ranks), _LANES):
+        own, later = float(ranks[group : group + _LANES].max()), ranks[group:].astype(np.float64)
+        work += _LANES * float((np.maximum(own, later) * np.minimum(own, later) ** 2).sum())
+    return work
 
 
 def pair_frobenius(factors: Factors, first: np.ndarray, second: np.ndarray) -> Float[np.ndarray, " pair"]:

@@ -20,24 +20,35 @@ from jaxtyping import Float, Int
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
 from tempscale.stats.errors import Z_95
 
-TEXTS_OF_A_GROUP = 16
-"""Most texts of one group: 120 pairs, whose factors are in memory together."""
+TEXTS_OF_A_GROUP = 20
+"""Texts of one group: 190 pairs, whose factors are in memory together.
+
+With 32 groups, and two texts of each length interval at least, the mean over 100,000 sentences has an error below .005.
+"""
+_OF_EACH = 2
 
 
 def texts_of_a_group(texts: Int[np.ndarray, " stratum"], groups: int) -> Int[np.ndarray, " stratum"]:
-    """How many texts of each stratum a group gets: two of each of eight strata, sixteen of one.
+    """How many texts of each stratum a group gets: two of each, and the rest by the strata's shares of the texts.
 
-        k_a = min(16 / strata, n_a / groups), at least 2
+    From k_a = 2, one text more at a time goes to the stratum of largest 20·n_a/n − k_a among those with k_a < n_a/groups.
 
     Args:
         texts: n_a, texts of each stratum; empty strata do not count.
         groups: the number of groups wanted, ≥ 1.
 
     Returns:
-        k_a ≥ 2 (0 for an empty stratum). A stratum of fewer than k_a·groups texts is dealt to fewer groups.
+        k_a ≥ 2 (0 for an empty stratum), together 20, fewer where the texts end, more where ten strata need it. A stratum of
+        fewer than k_a·groups texts is dealt to fewer groups.
     """
-    most = max(2, TEXTS_OF_A_GROUP // max(1, int((texts > 0).sum())))
-    return np.where(texts > 0, np.clip(texts // groups, 2, most), 0)
+    found = np.where(texts > 0, _OF_EACH, 0)
+    wanted = TEXTS_OF_A_GROUP * texts / max(1, int(texts.sum()))
+    while found.sum() < TEXTS_OF_A_GROUP:
+        missing = np.where((found + 1) * groups <= texts, wanted - found, -np.inf)
+        if missing.max(initial=-np.inf) == -np.inf:
+            break
+        found[np.argmax(missing)] += 1
+    return found
 
 
 def shares_of_pairs(texts: Int[np.ndarray, " stratum"]) -> Float[np.ndarray, " cell"]:

@@ -20,7 +20,7 @@ from tempscale.collapse.grid import block_size
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
 from tempscale.stats.groups import TEXTS_OF_A_GROUP
 from tempscale_jobs.collapse import largest
-from tempscale_jobs.config.audit import Analysis, AuditConfig
+from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis, AuditConfig
 from tempscale_jobs.corpus import shards, vectors
 from tempscale_jobs.embedding import probe
 from tempscale_jobs.errors import UsageError
@@ -127,14 +127,15 @@ def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], co
 def _socm_work(analysis: Analysis, texts: int) -> tuple[int, int]:
     """The texts that are embedded again for SOCM, and their pairs; those that the bounds leave to rank are few."""
     sampled = analysis.socm_sample
-    if sampled is None and texts < GROUPS_FOR_AN_ERROR * TEXTS_OF_A_GROUP:
+    a_group = min(TEXTS_OF_A_GROUP, max(2, texts // SOCM_GROUPS))
+    groups = min(analysis.socm_groups, texts // a_group)
+    if sampled is None and groups < GROUPS_FOR_AN_ERROR:
         sampled = texts
     if sampled is not None:
         sampled = min(sampled, texts)
         return sampled, sampled * (sampled - 1) // 2
-    groups = min(analysis.socm_groups, texts // TEXTS_OF_A_GROUP)
-    ranked = min(largest.TEXTS, groups * TEXTS_OF_A_GROUP) if analysis.socm_top_over == "sample" else 0
-    return groups * TEXTS_OF_A_GROUP + ranked, groups * TEXTS_OF_A_GROUP * (TEXTS_OF_A_GROUP - 1) // 2
+    ranked = min(largest.TEXTS, groups * a_group) if analysis.socm_top_over == "sample" else 0
+    return groups * a_group + ranked, groups * a_group * (a_group - 1) // 2
 
 
 def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rates:

@@ -47,7 +47,7 @@ class Analysis(Intervals, allow_inf_nan=False):
         SOCM_GROUPS,
         ge=10,
         le=1024,
-        description="Groups of texts whose pairs SOCM is measured on, 16 texts from all length "
+        description="Groups of texts whose pairs SOCM is measured on, 20 texts from all length "
         "intervals in each; as many for a corpus of any size.",
     )
     socm_se: Annotated[float | None, Option("--socm-se", "What is measured", "SE")] = Field(

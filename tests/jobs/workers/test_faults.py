@@ -12,7 +12,7 @@ import pytest
 from command_line import in_process
 from whole_run import as_lines, digests, documented
 
-SETTINGS = ["--sample", "160", "--socm-sample", "100", "--max-length", "128"]
+SETTINGS = ["--sample", "190", "--socm-groups", "12", "--max-length", "128"]
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +104,11 @@ def test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes
     arguments = [*base, "--out", str(out), "--workers", "2"]
     kept = interrupted(start(arguments), out)
     process = start(arguments)
-    wait_for(process, lambda: list(out.glob("partials/socm/*/*/tile-*.parquet")))
+    wait_for(process, lambda: list(out.glob("partials/groups/*/*/part-*.parquet")))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(timeout=60)
     assert not (out / "run.json").exists()
-    kept |= {f: f.stat().st_mtime_ns for f in out.glob("partials/socm/*/*/tile-*.parquet")}
+    kept |= {f: f.stat().st_mtime_ns for f in out.glob("partials/groups/*/*/part-*.parquet")}
     ends_alike(arguments, out, undisturbed, kept)
 
 
@@ -157,7 +157,8 @@ def test_without_a_terminal_there_are_only_lines(undisturbed):
     assert "\x1b" not in stderr
     stages = [line.split("✓")[1].strip() for line in stderr.splitlines() if "✓" in line]
     assert [stage.split("  ")[0] for stage in stages] == [
-        "read the corpus", "embed tiny-bert", "covariance factors", "prefix probe", "cosine, τ 1.0", "exposure, τ 1.0",
-        "SOCM, τ 1.0", "cosine, τ 0.8", "exposure, τ 0.8", "SOCM, τ 0.8", "tables", "gate", "report",
+        "read the corpus", "embed tiny-bert", "SOCM", "texts of largest tr Σ", "prefix probe", "cosine, τ 1.0",
+        "exposure, τ 1.0", "worst pairs, τ 1.0", "cosine, τ 0.8", "exposure, τ 0.8", "worst pairs, τ 0.8", "tables", "gate",
+        "report",
     ]  # fmt: skip
     assert all(stage.endswith(" s") for stage in stages)
