@@ -186,6 +186,47 @@ def test_a_setting_that_older_nights_did_not_write_has_its_old_value(tmp_path):
     assert found.label == "it is measured otherwise than on 2026-11-01: prompts was {} and is {'query': '?'}"
 
 
+GROUPED = '{"max_length": 512, "socm": "groups"}'
+
+
+def socm(mean, error, **more):
+    return {"socm_mean": mean, "socm_se": error, "socm_se_superpopulation": error, "socm_texts": 400} | more
+
+
+def test_nights_of_groups_and_of_a_sample_are_compared_only_where_they_agree(tmp_path):
+    """A record of last month does not say how: over all pairs of a sample. The error is t(31)·√(.01² + .006²)."""
+    storage = recorded(tmp_path, row("2026-11-01", **socm(0.60, 0.01)))
+    reach = 2.0395 * (0.01**2 + 0.006**2) ** 0.5
+    for moved, agrees in ((0.99 * reach, True), (1.01 * reach, False), (-0.99 * reach, True), (-1.01 * reach, False)):
+        tonight = row("2026-11-02", measured=GROUPED, **socm(0.60 + moved, 0.006, socm_freedom=31.0))
+        found = baseline(storage, tonight)
+        assert (found.row is not None) == agrees
+        if agrees:
+            assert found.label.endswith(
+                ", whose mean SOCM agrees within error, though it is now from groups of texts instead of "
+                "all pairs of a sample"
+            )
+        else:
+            assert found.label == "it is measured otherwise than on 2026-11-01: socm was 'sample' and is 'groups'"
+    unknown = baseline(storage, row("2026-11-02", measured=GROUPED, **socm(0.60, None, socm_freedom=5.0)))
+    assert unknown.row is None  # Without an error nothing says that they agree.
+
+
+def test_the_first_night_of_the_new_way_is_a_baseline_once_accepted(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01", **socm(0.60, 0.01)))
+    history.add(storage, [row("2026-11-02", measured=GROUPED, compared=False, **socm(0.70, 0.006, socm_freedom=31.0))])
+    tonight = row("2026-11-03", measured=GROUPED, **socm(0.70, 0.006, socm_freedom=31.0))
+    assert baseline(storage, tonight).row is None
+    history.accept(storage, "2026-11-02")
+    assert baseline(storage, tonight).row["night"] == "2026-11-02"
+
+
+def test_another_setting_beside_the_way_is_not_compared_even_where_both_agree(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01", **socm(0.60, 0.01)))
+    other = '{"max_length": 256, "socm": "groups"}'
+    assert baseline(storage, row("2026-11-02", measured=other, **socm(0.60, 0.01, socm_freedom=31.0))).row is None
+
+
 @pytest.mark.parametrize(("asked", "night"), [(None, "2026-11-03"), (256, None), (512, None), ("limit", None)])
 def test_another_window_than_last_night_is_refused_unless_one_is_asked_for(tmp_path, asked, night):
     model = Model("tiny", "tiny", "aaaa", 256)
