@@ -60,6 +60,7 @@ def _of_a_thousand(name: str, texts: Sequence[str]) -> list[dict[str, Any]]:
         # Seconds grow as one over the square of the error.
         row["ratio"] = (rows[1]["seconds"] * rows[1]["error"] ** 2) / (row["seconds"] * row["error"] ** 2)
         row |= {"rate": row["pairs"] / row["seconds"], "unit": "pairs/s", "threads": 2}
+        row["what"] = f"{row['what']}: {row['pairs']:,} pairs"
     return rows
 
 
@@ -152,8 +153,9 @@ def _large() -> list[dict[str, Any]]:
     seconds = sum(
         night["steps"][name] for name in night["steps"] if name.startswith(("SOCM", "texts of largest", "worst pairs"))
     )
+    what = f"{LARGE:,} sentences, the stages of SOCM in a whole run: {row['socm_pairs']:,} pairs"
     return [
-        {"what": f"{LARGE:,} sentences, the stages of SOCM in a whole run", "rate": row["socm_pairs"] / seconds}
-        | {"unit": "pairs/s", "seconds": seconds, "pairs": row["socm_pairs"], "estimate": row["socm_mean"]}
-        | {"error": row["socm_se_superpopulation"], "share_of_run": seconds / night["seconds"], "steps": night["steps"]}
-    ]  # fmt: skip
+        {"what": what, "rate": row["socm_pairs"] / seconds, "unit": "pairs/s", "seconds": seconds}
+        | {"pairs": row["socm_pairs"], "estimate": row["socm_mean"], "error": row["socm_se_superpopulation"]}
+        | {"share_of_run": seconds / night["seconds"], "steps": night["steps"]}
+    ]

@@ -28,6 +28,8 @@ def rate(value: float) -> str:
 
 
 def _ratio(value: float) -> str:
+    if 0 < value < 0.005:
+        return f"{value:.2g}"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
