@@ -61,19 +61,29 @@ def test_a_damaged_file_is_read_or_refused(tmp_path, name):
 
 @pytest.mark.parametrize("kind", LAKES)
 def test_a_table_of_a_lake_with_a_damaged_file_is_read_or_refused(tmp_path, kind):
-    """In a process of its own: Lance's compiled part sometimes ends the one that opens a damaged table."""
+    """In a process of its own: the libraries' compiled parts now and then end the one that opens a damaged table."""
     pytest.importorskip(LAKES[kind])
-    first, wanted, answers, deaths = random.randrange(2**32) if MORE > 1 else 0, 40 * MORE, [], 0
-    while len(answers) + deaths < wanted:
-        place = first + len(answers) + deaths
-        child = [sys.executable, random_inputs.__file__, kind, str(tmp_path), str(place), str(first + wanted)]
+    first, wanted, answers, deaths = random.randrange(2**32) if MORE > 1 else 0, 40 * MORE, [], []
+    while len(answers) + len(deaths) < wanted:
+        place = first + len(answers) + len(deaths)
+        child = [
+            sys.executable,
+            "-X",
+            "faulthandler",
+            random_inputs.__file__,
+            kind,
+            str(tmp_path),
+            str(place),
+            str(first + wanted),
+        ]
         path = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         run = subprocess.run(child, env=path, capture_output=True, text=True, check=False)
         answers += run.stdout.split()
         assert run.returncode <= 0, run.stderr[-2000:]
-        deaths += run.returncode < 0
+        if run.returncode < 0:
+            deaths.append((place, run.returncode, run.stderr[-2000:]))
     assert set(answers) == {"read", "refused"}
-    assert deaths <= (wanted / 20 if kind == "lance" else 0)
+    assert len(deaths) <= wanted / 20, deaths  # Seen: one Lance table in forty, one Delta table in some thousands.
 
 
 def test_a_model_folder_with_a_damaged_file_is_fingerprinted_or_refused(tmp_path, tiny_folder):
