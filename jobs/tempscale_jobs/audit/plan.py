@@ -102,7 +102,7 @@ def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], co
     own = config.corpus.embedding_column is not None
     analysis, temperatures = config.analysis, len(config.temperatures())
     texts = min(corpus_texts, config.corpus.sample or corpus_texts)
-    pairs, (socm_texts, socm_pairs) = texts * (texts - 1) // 2, (0, 0) if own else _socm_work(analysis, texts)
+    pairs, (socm_texts, kept, socm_pairs) = texts * (texts - 1) // 2, (0, 0, 0) if own else _socm_work(analysis, texts)
     workers = config.execution.workers or cores
     tokens = seconds = disk = largest = 0.0
     for rate in rates:
@@ -113,7 +113,7 @@ def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], co
         each = model_tokens * rate.token_seconds + pairs * cosine_seconds + socm_pairs * rate.socm_seconds
         tokens += temperatures * model_tokens
         seconds += temperatures * each / min(workers, cores) + _START_SECONDS
-        factor_bytes = socm_texts * min(rate.mean_tokens, rate.width) * rate.width * 4
+        factor_bytes = kept * min(rate.mean_tokens, rate.width) * rate.width * 4
         text_bytes = 8 * rate.width + _ROW_BYTES + 40 * analysis.neighbours
         disk += temperatures * (texts * text_bytes + factor_bytes)
         blocks = 2 * 4 * rate.width * min(texts, block_size(texts, rate.width))
@@ -124,8 +124,8 @@ def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], co
     return Plan(texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers)
 
 
-def _socm_work(analysis: Analysis, texts: int) -> tuple[int, int]:
-    """The texts that are embedded again for SOCM, and their pairs; those that the bounds leave to rank are few."""
+def _socm_work(analysis: Analysis, texts: int) -> tuple[int, int, int]:
+    """Texts that are embedded again for SOCM, those whose factors are stored, and pairs; few are left to rank by bounds."""
     sampled = analysis.socm_sample
     a_group = min(TEXTS_OF_A_GROUP, max(2, texts // SOCM_GROUPS))
     groups = min(analysis.socm_groups, texts // a_group)
@@ -133,9 +133,9 @@ def _socm_work(analysis: Analysis, texts: int) -> tuple[int, int]:
         sampled = texts
     if sampled is not None:
         sampled = min(sampled, texts)
-        return sampled, sampled * (sampled - 1) // 2
+        return sampled, sampled, sampled * (sampled - 1) // 2
     ranked = min(largest.TEXTS, groups * a_group) if analysis.socm_top_over == "sample" else 0
-    return groups * a_group + ranked, groups * a_group * (a_group - 1) // 2
+    return groups * a_group + ranked, ranked, groups * a_group * (a_group - 1) // 2
 
 
 def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rates:

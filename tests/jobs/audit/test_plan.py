@@ -29,6 +29,11 @@ def test_a_plan_by_hand():
     assert found.memory_bytes == (900 << 20) + 4 * ((500 << 20) + (1 << 20) + two_blocks) + 10_000 * 720
 
 
+def test_factors_of_groups_are_not_stored():
+    groups, sample = planned(10_000), planned(10_000, analysis={"socm_sample": 640})
+    assert sample.disk_bytes - groups.disk_bytes == 2 * (640 - 128) * 50 * 100 * 4
+
+
 def test_what_is_left_out_is_not_planned():
     everything, samples = planned(10_000), planned(10_000, analysis={"socm_sample": 0, "probe_sample": 0})
     assert samples.tokens == 2 * 50 * 10_000 < everything.tokens
