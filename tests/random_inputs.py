@@ -157,3 +157,4 @@ def read_damaged_tables(kind, folder, first, end):
 
 if __name__ == "__main__":
     read_damaged_tables(*sys.argv[1:])
+    os._exit(0)  # As the command ends: a thread that still reads ahead may abort the interpreter's end.

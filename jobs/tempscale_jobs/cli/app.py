@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -40,11 +42,27 @@ app.add_typer(records.app)
 app.add_typer(submit.app)
 
 
-def main() -> None:
+def main() -> NoReturn:
     """The console command."""
     # A polite kill ends as Ctrl-C does: the folder stays resumable and Ray is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app(prog_name="tempscale")  # However Python was started: `python -m tempscale` is the same command.
+        _end(0)
     except KeyboardInterrupt:
-        sys.exit(3)
+        _end(3)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        _end(end.code or 0)
+
+
+def _end(code: int) -> NoReturn:
+    """End the process with this code, without the end of the interpreter.
+
+    A thread of pyarrow that still reads ahead through a Python file would abort the process there, after a perfect run.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -15,12 +15,13 @@ import pytest
 
 DATASET = "team/letters"
 READ = """
-import json, sys
+import json, os, sys
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import sources
 corpus = Corpus.model_validate({"source": sys.argv[1]})
 rows = [[row.place, row.id, row.text] for row in sources.rows(corpus)]
-print(json.dumps({"state": sources.state(corpus), "rows": rows}, default=bytes.decode))
+print(json.dumps({"state": sources.state(corpus), "rows": rows}, default=bytes.decode), flush=True)
+os._exit(0)  # As the command ends: once in hundreds, a thread of pyarrow that reads ahead aborts the interpreter's end.
 """
 
 
