@@ -1,5 +1,7 @@
 """A night's summary row from vectors and lengths alone: every cosine in one matrix, errors typed from their equations."""
 
+from collections import Counter
+
 import numpy as np
 
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
@@ -37,7 +39,7 @@ def summary(vectors, tokens, *, model="small", corpus_texts=None, truncated=None
     row["truncated_share"] = float(np.mean(truncated)) if truncated is not None else 0.0
     if document is not None:
         document = np.asarray(document)
-        row |= {"documents": len(set(document.tolist()))}
+        row |= {"documents": _equal(document)}
         row["cosine_se_superpopulation"] = _of_documents(document, (_means(cosine), np.ones(n, bool), 2.0))
         if truncated is not None:
             share = (np.asarray(truncated, dtype=float), np.ones(n, bool), 1.0)
@@ -46,9 +48,15 @@ def summary(vectors, tokens, *, model="small", corpus_texts=None, truncated=None
             inside = np.zeros(n)
             for end in ends:
                 inside[end] = _means(cosine[np.ix_(end, end)])
-            row["gap_documents"] = min(len(set(document[end].tolist())) for end in ends)
+            row["gap_documents"] = min(_equal(document[end]) for end in ends)
             row["collapse_gap_se_superpopulation"] = _of_documents(document, (inside, ends[1], 2.0), (inside, ends[0], -2.0))
     return row | more
+
+
+def _equal(document):
+    """(Σn)²/Σn², rounded down."""
+    texts = list(Counter(document.tolist()).values())
+    return sum(texts) ** 2 // sum(n * n for n in texts)
 
 
 def _of_documents(document, *sets):

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import sparse
 
-from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
+from tempscale.stats.errors import tell_an_error
 
 NOBODY = np.iinfo(np.int32).max
 """The label of an empty slot, when a text has fewer neighbours than requested."""
@@ -135,8 +135,8 @@ def exposure(
 
     Returns:
         Shares, exposures and their errors. V is not a sum of squares; if it is 0 or negative, Σ_u T_u² is used instead.
-        `corrected` is about the texts of this population, so documents do not change it. `error` is NaN where the texts are
-        of fewer than ten documents.
+        `corrected` is about the texts of this population, so documents do not change it. `error` is NaN where the documents
+        of the texts, or of the queries, are too few for an error (`stats.errors.tell_an_error`).
     """
     texts, queries = len(interval), len(label)
     filled = label != NOBODY
@@ -149,7 +149,7 @@ def exposure(
     error, corrected = np.full((2, intervals), np.nan)
     mutual = _mutual(asker, filler, texts) if own else (filler[:0], filler[:0])
     drawn = min(1.0, texts / population)
-    clusters = None
+    clusters, enough = None, all(tell_an_error(own) for own in (documents, asking) if own is not None)
     if documents is not None or asking is not None:
         texts_of = np.arange(texts) if documents is None else np.unique(documents, return_inverse=True)[1]
         asked = np.arange(queries) if asking is None else np.unique(asking, return_inverse=True)[1]
@@ -164,7 +164,9 @@ def exposure(
         dyads = (occurrence * slot**2).sum() + (slot[mutual[0]] * slot[mutual[1]]).sum()
         variance = nodes - dyads if nodes > dyads else dyads
         error[b], corrected[b] = np.sqrt(variance), np.sqrt((1 - drawn) * (variance + drawn * dyads))
-        if clusters is not None:
+        if not enough:
+            error[b] = np.nan
+        elif clusters is not None:
             error[b] = clusters.error(slot[filler], ratio[b] * (here - shares[b]) / (shares[b] * texts))
     return Exposure(shares, taken, ratio, error, corrected)
 
@@ -189,8 +191,6 @@ class _Clusters(NamedTuple):
 
     def error(self, slot: Float[np.ndarray, " slot"], share: Float[np.ndarray, " text"]) -> float:
         """√V over documents: `slot` is e of each slot, `share` the part of D of each text."""
-        if len(np.unique(self.texts)) < GROUPS_FOR_AN_ERROR:
-            return float("nan")
         between = self.asker != self.filler
         nodes = np.bincount(self.filler, slot, self.documents) - np.bincount(self.texts, share, self.documents)
         nodes += np.bincount(self.asker[between], slot[between], self.documents)

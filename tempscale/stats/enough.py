@@ -6,6 +6,8 @@ VALUES_FOR_A_SENTENCE = 5
 """The error of a mean of four values is itself uncertain by 40 %, 1/√(2·3), so nothing is concluded from it."""
 GROUPS_FOR_AN_ERROR = 10
 """An error from ten groups is itself uncertain by a quarter, 1/√(2·9); with fewer it says little."""
+EQUAL_DOCUMENTS_FOR_AN_ERROR = 7
+"""Ten documents of unequal sizes, one of which may hold half of the texts, tell as little as fewer of equal size."""
 TEXTS_FOR_AN_INTERVAL = 30
 """±1.96 standard errors contain 94 % with 30 texts (Student's t), 92 % with 10; length intervals with fewer are not
 compared.

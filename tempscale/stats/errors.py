@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
+from tempscale.stats.enough import EQUAL_DOCUMENTS_FOR_AN_ERROR, GROUPS_FOR_AN_ERROR
 
 Z_95 = 1.96
 """Standard errors on either side of an estimate that contain 95 % of a normal distribution."""
@@ -60,6 +60,24 @@ def finite_population(texts: float, population: float) -> float:
     return float(np.sqrt(max(0.0, 1.0 - texts / population))) if population > 0 else 0.0
 
 
+def equal_documents(documents: Int[np.ndarray, " text"]) -> float:
+    """(Σn_g)²/Σn_g²: how many documents of equal size tell as much as these (Kish's effective number, 1965).
+
+    Args:
+        documents: the document of each text, at least one.
+
+    Returns:
+        From 1, one document with all texts, to the number of documents, where all have as many texts.
+    """
+    texts = np.unique(documents, return_counts=True)[1].astype(np.float64)
+    return float(texts.sum() ** 2 / np.square(texts).sum())
+
+
+def tell_an_error(documents: Int[np.ndarray, " text"]) -> bool:
+    """Whether the documents of some texts are enough for an error: at least ten, as good as seven of equal size."""
+    return len(np.unique(documents)) >= GROUPS_FOR_AN_ERROR and equal_documents(documents) >= EQUAL_DOCUMENTS_FOR_AN_ERROR
+
+
 def documents_error(
     sets: Sequence[Float[np.ndarray, " text"]],
     weights: Sequence[float],
@@ -78,13 +96,14 @@ def documents_error(
         documents: the document of each of these texts; one document may have texts in several sets.
 
     Returns:
-        ≥ 0, in the unit of the means; NaN if a set has texts of fewer than ten documents.
+        ≥ 0, in the unit of the means; NaN if a set has texts of fewer than ten documents, or if few of them have most of the
+        texts (fewer than seven `equal_documents`): the error then is too small by an unknown factor.
     """
     shares, names = [], []
     for values, weight, own in zip(sets, weights, documents, strict=True):
         found, place = np.unique(own, return_inverse=True)
         count = len(found)
-        if count < GROUPS_FOR_AN_ERROR:
+        if not tell_an_error(own):
             return float("nan")
         centred = values.astype(np.float64) - values.mean(dtype=np.float64)
         sums = np.bincount(place, centred, count)

@@ -198,23 +198,25 @@ def quantile(
 
     Returns:
         Q(p), interpolated linearly between order statistics (with weights, the first value up to which the share is p), and
-        its error; NaN where fewer than ten groups have pairs.
+        its error; NaN where fewer than ten groups have pairs, or where the error of the share reaches beyond 0 or 1: so high
+        or low a quantile needs more pairs.
     """
     weights = np.ones(len(values)) if weights is None else weights
     linear = bool((weights == weights[0]).all())
 
     def at(shares: float | np.ndarray) -> np.ndarray:
         own = {} if linear else {"method": "inverted_cdf", "weights": weights}
-        return np.quantile(values, np.clip(shares, 0, 1), **own)  # type: ignore[call-overload,no-any-return]
+        return np.quantile(values, shares, **own)  # type: ignore[call-overload,no-any-return]
 
     found = float(at(share))
     _, number = np.unique(group, return_inverse=True)
     sums = np.bincount(number, weights * (values <= found))
     below = GroupSums(sums[:, None], np.bincount(number, weights)[:, None])
     error = jackknife_error(below.replicates(np.ones(1)))
-    if not np.isfinite(error):
+    ends = share + np.array([-1, 1]) * Z_95 * error
+    if not np.isfinite(error) or ends[0] <= 0 or ends[1] >= 1 or (error == 0 and (values != found).any()):
         return found, float("nan")
-    low, high = at(share + np.array([-1, 1]) * Z_95 * error)
+    low, high = at(ends)
     return found, float(high - low) / (2 * Z_95)
 
 
@@ -237,3 +239,28 @@ def between_strata(
     p = texts[known] / texts[known].sum()
     centred = means[known] - (p * means[known]).sum()
     return float(4 * (p * centred**2).sum() / texts_of_corpus)
+
+
+def covariance_of_shares(
+    stratum: Int[np.ndarray, " text"], strata: int, document: Int[np.ndarray, " text"] | None = None
+) -> Float[np.ndarray, "stratum stratum"]:
+    """C, with which mᵀ·C·m is the further variance of `between_strata`, also for differences of two models' means m.
+
+        C = 4/N·(diag p − p·pᵀ),   of documents  C = 4·G/(G−1)·Σ_g d_g·d_gᵀ/N²,   d_ga = n_ga − n_g·p_a
+
+    Args:
+        stratum: of each text, from 0.
+        strata: how many strata there are.
+        document: the document of each text; without it texts are drawn by themselves.
+
+    Returns:
+        Symmetric; its rows sum to 0, so that a constant in m does not count.
+    """
+    texts = len(stratum)
+    p = np.bincount(stratum, minlength=strata) / texts
+    if document is None:
+        return np.asarray(4 / texts * (np.diag(p) - np.outer(p, p)))
+    names, place = np.unique(document, return_inverse=True)
+    table = np.bincount(place * strata + stratum, minlength=len(names) * strata).reshape(-1, strata)
+    moved = table - np.outer(table.sum(1), p)
+    return np.asarray(4 * len(names) / (len(names) - 1) * moved.T @ moved / texts**2)

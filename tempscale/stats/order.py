@@ -22,6 +22,8 @@ class Beside(NamedTuple):
     """Standard error of ρ_1 if texts are independent: 1/√pairs."""
     factor: float
     """≥ 1: by how much the error of independent texts is too small if only neighbours are alike."""
+    whole: bool
+    """Whether the correlations end within the lags that are looked at; otherwise the factor is larger."""
 
 
 def beside(stretches: Sequence[Float[np.ndarray, " text"]]) -> Beside | None:
@@ -30,7 +32,7 @@ def beside(stretches: Sequence[Float[np.ndarray, " text"]]) -> Beside | None:
         factor = √(1 + 2·Σ_k ρ_k)
 
     over the lags k = 1, 2, … up to the first whose ρ_k is no more than two errors above 0, 64 at most (a truncated sum of
-    autocorrelations, Geyer 1992). Documents longer than that are seen in part.
+    autocorrelations, Geyer 1992). Documents longer than that are seen in part, and `whole` is false.
 
     Args:
         stretches: values of consecutive texts, one array for each stretch of the source, about a mean of 0.
@@ -42,16 +44,17 @@ def beside(stretches: Sequence[Float[np.ndarray, " text"]]) -> Beside | None:
     texts = sum(map(len, stretches))
     if sum(max(0, len(own) - 1) for own in stretches) < 100 or squares == 0:
         return None
-    first, total = 0.0, 0.0
+    first, total, whole = 0.0, 0.0, False
     for lag in range(1, MOST_LAGS + 1):
         pairs = sum(max(0, len(own) - lag) for own in stretches)
         if not pairs:
-            break
+            break  # No text is so far from another.
         products = sum(float(own[:-lag] @ own[lag:]) for own in stretches if len(own) > lag)
         rho = products / pairs / (squares / texts)
         first = rho if lag == 1 else first
         if rho <= _NOISE / np.sqrt(pairs):
+            whole = True
             break
         total += rho
     error = 1 / np.sqrt(sum(max(0, len(own) - 1) for own in stretches))
-    return Beside(first, float(error), float(np.sqrt(1 + 2 * total)))
+    return Beside(first, float(error), float(np.sqrt(1 + 2 * total)), whole)

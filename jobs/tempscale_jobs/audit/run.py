@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tempscale.stats.errors import equal_documents
 from tempscale_jobs import lifecycle
 from tempscale_jobs.audit import report, summary
 from tempscale_jobs.audit.model import Audit, Queries, analyse
@@ -120,6 +121,7 @@ def _facts(audit: Audit, layouts: dict[str, Layout], rejected: int) -> dict[str,
         own: dict[str, Any] = {"texts": len(texts)}
         if texts.documents is not None:
             own["documents"] = len(np.unique(texts.documents))
+            own["documents_equal"] = equal_documents(texts.documents)
         elif run.storage.exists(source_order.result_name(model)):
             own["source_order"] = run.storage.read_json(source_order.result_name(model))
         moved = {t.canonical: cosine.rounding(run, model, t) for t in run.temperatures}

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tempscale.collapse.length import gap_intervals
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
-from tempscale.stats.errors import documents_error, finite_population, within_error
+from tempscale.stats.errors import documents_error, equal_documents, finite_population, within_error
 from tempscale.stats.groups import between_strata, jackknife_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse.exposure import ranked
@@ -253,7 +253,7 @@ def _socm(run: Run, model: Model, temperature: Temperature, layout: Layout, samp
             values = replicates.column(name).to_numpy()
             known = layout.documents is None or done["by_document"]
             samples[name] = Grouped(values, done["texts"], means, layout, known)
-        return found | {"socm_groups": done["groups"], "socm_freedom": len(values) - 1.0}
+        return found | {"socm_groups": done["groups"], "socm_freedom": done["freedom"]}
     if done["pairs"]:
         means = run.storage.read_table(means_by_text(place))
         documents = _documents(means, np.ones(means.num_rows, dtype=bool))
@@ -269,7 +269,8 @@ def _documents(means: pa.Table, kept: np.ndarray) -> list[np.ndarray] | None:
 
 
 def _count(documents: np.ndarray) -> int:
-    return len(np.unique(documents))
+    """Documents as if of equal size, rounded down."""
+    return int(equal_documents(documents) + 1e-9)
 
 
 def _share(holds: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from tempscale.stats.enough import GROUPS_FOR_AN_ERROR, TEXTS_FOR_AN_INTERVAL
+from tempscale.stats.enough import EQUAL_DOCUMENTS_FOR_AN_ERROR, GROUPS_FOR_AN_ERROR, TEXTS_FOR_AN_INTERVAL
 from tempscale_jobs.report.text import (
     beyond_noise,
     count,
@@ -66,16 +66,24 @@ def _independence(known: Mapping[str, Any]) -> list[str]:
     """What errors take for independent, from a model's entry in run.json."""
     if (documents := known.get("documents")) is not None:
         kept = f"Errors are those of {count(documents, 'document')}, whose texts stay together"
-        few = f"; fewer than {GROUPS_FOR_AN_ERROR} tell none" if documents < GROUPS_FOR_AN_ERROR else ""
+        equal = known.get("documents_equal", float(documents))
+        few = ""
+        if documents < GROUPS_FOR_AN_ERROR:
+            few = f"; fewer than {GROUPS_FOR_AN_ERROR} tell none"
+        elif equal < EQUAL_DOCUMENTS_FOR_AN_ERROR:
+            few = (
+                f"; they are of such unequal sizes that they tell as little as {equal:.1f} of equal size, which is no error"
+            )
         return [f"{kept}{few}."]
     order = known.get("source_order")
     if order is None or not order["alike"]:
         return []
     correlation, near, mean, factor = (number(order[k]) for k in ("correlation", "cosine_beside", "cosine_mean", "factor"))
+    most = "about" if order["whole"] else "more than"
     return [
         "Texts beside each other in the source are alike: their mean cosines with all texts correlate at "
         f"{correlation}, and two neighbours have a cosine of {near}, two texts in the mean {mean}. If they are parts of the "
-        f"same documents, the errors here are too small, that of the mean cosine by up to a factor of {factor}: name the "
+        f"same documents, the errors here are too small, that of the mean cosine by {most} a factor of {factor}: name the "
         "documents with --document-column."
     ]
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
+from tempscale.stats.errors import tell_an_error
 from tempscale.stats.groups import texts_of_a_group
 from tempscale.stats.sample import keyed_hash, seeded_sample
 from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis
@@ -29,7 +30,7 @@ def deal(layout: Layout, analysis: Analysis, groups: int, seed: int) -> list[Dea
     again.
     """
     sizes, set_of = texts_of_a_group(layout.texts(), SOCM_GROUPS), document_sets(layout, analysis, seed)
-    count = 1 if set_of is None else sets(layout, analysis)
+    count = 1 if set_of is None else int(set_of.max()) + 1
     found = [list[str]() for _ in range(groups)]
     for a in np.flatnonzero(sizes).tolist():
         here, size = np.flatnonzero(layout.interval == a), int(sizes[a])
@@ -43,22 +44,23 @@ def deal(layout: Layout, analysis: Analysis, groups: int, seed: int) -> list[Dea
     return [Dealt(group, drawn) for group, drawn in numbered if len(group) > 1]
 
 
-def sets(layout: Layout, analysis: Analysis) -> int:
-    """How many sets the documents are dealt to; 0 where texts come without documents, or with too few for an error."""
-    if layout.documents is None:
-        return 0
-    count = min(analysis.socm_groups, len(np.unique(layout.documents)) // 2)
-    return count if count >= GROUPS_FOR_AN_ERROR else 0
-
-
 def document_sets(layout: Layout, analysis: Analysis, seed: int) -> np.ndarray | None:
-    """The set of each text, which follows from its document; None where groups are dealt from texts."""
-    count = sets(layout, analysis)
-    if not count:
+    """The set of each text: documents are dealt to the sets in turn, in the order of their keyed hash.
+
+    None where groups are dealt from texts: these come without documents, or the sets would be too few or too unequal for an
+    error.
+    """
+    if layout.documents is None:
         return None
-    names, place = np.unique(np.asarray(layout.documents), return_inverse=True)
-    found: np.ndarray = np.array([keyed_hash(str(name), seed) % count for name in names.tolist()])
-    return found[place]
+    names, place = np.unique(layout.documents, return_inverse=True)
+    count = min(analysis.socm_groups, len(names) // 2)
+    if count < GROUPS_FOR_AN_ERROR:
+        return None
+    order = sorted(range(len(names)), key=lambda k: (keyed_hash(str(names[k]), seed), names[k]))
+    set_of = np.empty(len(names), dtype=np.int64)
+    set_of[order] = np.arange(len(names)) % count
+    found: np.ndarray = set_of[place]
+    return found if tell_an_error(found) else None
 
 
 def pairs_of(dealt: list[Dealt]) -> int:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tempscale.collapse.length import interval_of
+from tempscale.stats.errors import equal_documents
 from tempscale.stats.groups import GroupSums, pairs_of_sets, quantile, shares_of_pairs
 from tempscale_jobs.collapse.dealing import Dealt
 from tempscale_jobs.embedding.layout import Layout
@@ -47,11 +48,13 @@ class Cells:
     shape: tuple[int, int]
     weights: np.ndarray
     """Each column's share of the corpus's pairs."""
+    freedom: float
+    """Degrees of freedom of an error: groups, or sets of documents as if of equal size, less one."""
     pairs: np.ndarray | None
     """The pairs of the texts of each set of documents, by column; None where groups are dealt from texts."""
 
     @classmethod
-    def of(cls, found: Grouped, layout: Layout, dealt: list[Dealt], set_of: np.ndarray | None, sets: int) -> Cells:
+    def of(cls, found: Grouped, layout: Layout, dealt: list[Dealt], set_of: np.ndarray | None) -> Cells:
         """The cells of the measured pairs; `set_of` is the set of documents of each text of the layout."""
         interval = interval_of(found.tokens, layout.edges)
         one, other = interval[found.first], interval[found.second]
@@ -64,15 +67,17 @@ class Cells:
         drawn = np.array([group.drawn for group in dealt])[found.group]
         if set_of is None:
             shape = (1 + max(group.drawn for group in dealt), len(names))
-            return cls(names, column, drawn, shape, shares_of_pairs(layout.texts()), None)
+            return cls(names, column, drawn, shape, shares_of_pairs(layout.texts()), len(dealt) - 1.0, None)
         assert layout.documents is not None
         document = layout.documents[layout.places(found.ids)]
         column = column + len(names) * (document[found.first] == document[found.second])
+        sets = int(set_of.max()) + 1
         pairs = pairs_of_sets(layout.interval, layout.documents, set_of, (sets, size))
         inside = pairs[:, len(names) :].sum(0)
         between = shares_of_pairs(layout.texts()) * len(layout) * (len(layout) - 1) / 2 - inside
         weights = np.concatenate([between, inside])
-        return cls(names, column, drawn, (sets, 2 * len(names)), weights / weights.sum(), pairs)
+        freedom = equal_documents(set_of) - 1
+        return cls(names, column, drawn, (sets, 2 * len(names)), weights / weights.sum(), freedom, pairs)
 
     def sums(self, values: np.ndarray) -> GroupSums:
         """The sums of a value of each pair over what the groups are from, by column."""

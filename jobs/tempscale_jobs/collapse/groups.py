@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tempscale.stats.groups import jackknife_error
+from tempscale.stats.groups import covariance_of_shares, jackknife_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import dealing, group_tables, socm_tables
 from tempscale_jobs.collapse.dealing import Dealt
@@ -41,16 +41,18 @@ def measure(
     on_pairs: Callable[[int], None],
 ) -> list[Dealt]:  # fmt: skip
     """Write the missing groups; return all: as many as are configured, or as the wanted error takes."""
-    wanted = analysis.socm_groups
+    wanted, dealt = analysis.socm_groups, list[Dealt]()
     for _ in range(_ROUNDS):
-        dealt = dealing.deal(layout, analysis, wanted, seed)
-        _write(run, crew, model, index, analysis, dealt, on_pairs)
+        measured, dealt = len(dealt), dealing.deal(layout, analysis, wanted, seed)
+        if len(dealt) == measured:  # The corpus has no texts for further groups.
+            break
+        _write(run, crew, model, index, analysis, dealt, measured, on_pairs)
         if analysis.socm_se is None:
             break
         errors = [_error(run, model, t, layout, analysis, dealt, seed) for t in run.temperatures]
-        more = math.ceil(len(dealt) * max(1.0, *(error / analysis.socm_se for error in errors)) ** 2)
+        more = math.ceil(wanted * max(1.0, *(error / analysis.socm_se for error in errors)) ** 2)
         more = min(more, _MOST_GROUPS)
-        if not math.isfinite(max(errors)) or more <= len(dealt) or len(dealt) < wanted:
+        if not math.isfinite(max(errors)) or more <= wanted:
             break
         wanted = more
     return dealt
@@ -66,14 +68,15 @@ def _error(
 
 
 def _write(
-    run: Run, crew: Crew, model: Model, index: Index, analysis: Analysis, dealt: list[Dealt],
+    run: Run, crew: Crew, model: Model, index: Index, analysis: Analysis, dealt: list[Dealt], first: int,
     on_pairs: Callable[[int], None],
 ) -> None:  # fmt: skip
+    """Measure the groups from number `first` on that are not written yet."""
     missing = [
-        k for k in range(len(dealt))
+        k for k in range(first, len(dealt))
         if not all(run.storage.exists(run.part(GROUPS, model, t, k)) for t in run.temperatures)
     ]  # fmt: skip
-    on_pairs(dealing.pairs_of(dealt) - dealing.pairs_of([dealt[k] for k in missing]))
+    on_pairs(dealing.pairs_of(dealt[first:]) - dealing.pairs_of([dealt[k] for k in missing]))
     texts = shards.texts_of(run.storage, index, {i for k in missing for i in dealt[k].ids}) if missing else {}
     settings = {"regularization": repr(analysis.socm_regularization)}
     work = {
@@ -132,7 +135,7 @@ def read(run: Run, model: Model, temperature: Temperature, analysis: Analysis, g
 
 def _cells(found: Grouped, layout: Layout, analysis: Analysis, dealt: list[Dealt], seed: int) -> Cells:
     set_of = dealing.document_sets(layout, analysis, seed)
-    return Cells.of(found, layout, dealt, set_of, dealing.sets(layout, analysis))
+    return Cells.of(found, layout, dealt, set_of)
 
 
 def tabulate(
@@ -159,9 +162,12 @@ def tabulate(
     members = "\n".join(f"{group.drawn} {i}" for group in dealt for i in group.ids)
     summary = {
         "way": "groups", "texts": len(found.ids), "pairs": len(found.value), "groups": len(dealt),
-        "by_document": by_document, "drawn": hashlib.sha256(members.encode("utf-8", "surrogatepass")).hexdigest(),
+        "by_document": by_document, "freedom": cells.freedom,
+        "drawn": hashlib.sha256(members.encode("utf-8", "surrogatepass")).hexdigest(),
     }  # fmt: skip
     summary |= {name: own.weighted(cells.weights) for name, own in figures.items()}
     means = {name: group_tables.with_all(cells, own, layout.texts()) for name, own in figures.items()}
-    storage.write_json(f"{place}/done.json", summary | {"interval_means": means})
+    shares = covariance_of_shares(layout.interval, len(layout.edges), layout.documents)
+    summary |= {"interval_means": means, "interval_covariance": shares.tolist()}
+    storage.write_json(f"{place}/done.json", summary)
     return len(found.value)

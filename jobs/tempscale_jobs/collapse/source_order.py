@@ -49,7 +49,7 @@ def look(run: Run, cluster: Cluster, model: Model, layout: Layout, index: Index)
     one, other = (embeddings(run, cluster, model, temperature, layout, pairs[:, side]).astype(float) for side in (0, 1))
     closed = run.storage.read_json(f"{at}/closed.json")
     result: dict[str, Any] = {
-        "correlation": found.correlation, "factor": found.factor,
+        "correlation": found.correlation, "factor": found.factor, "whole": found.whole,
         "cosine_beside": float(np.einsum("nd,nd->n", one, other).mean()), "cosine_mean": closed["cosine_mean"],
         "alike": found.correlation > _ERRORS * found.error and found.factor >= _LEAST_FACTOR,
     }  # fmt: skip

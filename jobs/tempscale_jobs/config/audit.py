@@ -65,7 +65,7 @@ class Analysis(Intervals, allow_inf_nan=False):
     socm_beta: Beta = 1.0
     socm_regularization: Regularization = 0.0
     probe_se: float = Field(
-        0.005, gt=0, description="Wanted standard error of the prefix gap: as many texts as it takes, 64 to 1,000."
+        0.008, gt=0, description="Wanted standard error of the prefix gap: as many texts as it takes, 64 to 1,000."
     )
     probe_sample: int | None = Field(
         None, ge=0, description="Texts of the prefix probe, instead of as many as probe_se takes. 0 leaves it out."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -335,10 +336,12 @@ def usable_id(value: Any) -> tuple[str | None, str | None]:
 
 def named_document(value: Any) -> tuple[str | None, str | None]:
     """(the document's name, or None without one; None), or (None, the reason why the value names no document)."""
-    if value is None or value != value or value == "":
+    if value is None or (isinstance(value, str) and not value):
         return None, None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # pandas writes whole numbers as floats in a column with gaps.
+    if isinstance(value, float):  # pandas writes whole numbers as floats in a column with gaps.
+        if math.isnan(value):
+            return None, None
+        value = int(value) if value.is_integer() else value
     document, problem = usable_id(value)
     return document, None if problem is None else problem.replace("the id", "the document", 1)
 

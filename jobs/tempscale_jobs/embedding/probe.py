@@ -47,9 +47,9 @@ def probe(
     if len(eligible) < 2 or not lengths:
         return {"texts": 0, "prefixes": []}
     size = min(_FIRST_TEXTS if analysis.probe_sample is None else analysis.probe_sample, len(eligible))
-    for _ in range(_ROUNDS):
+    for left in range(_ROUNDS)[::-1]:
         _write(run, crew, model, index, seeded_sample(eligible, size, seed), lengths, on_texts)
-        if analysis.probe_sample is not None:
+        if analysis.probe_sample is not None or not left:
             break
         errors = [_gap_error(_means(run, model, t, layout, size)) for t in run.temperatures]
         more = size * max(1.0, max(errors) / analysis.probe_se) ** 2

@@ -209,8 +209,9 @@ def _error(one: Measured, base: Measured) -> float | None:
                 return within_error(float(differences.var(ddof=1)), len(differences))
             return finite(documents_error([differences], [2.0], [np.array(documents)]))
         mine, theirs = _replicates(one), _replicates(base)
-        if mine is not None and theirs is not None and mine[0] == theirs[0]:
-            return jackknife_error(mine[1] - theirs[1])
+        known = one.socm_se_superpopulation is not None and base.socm_se_superpopulation is not None
+        if known and mine is not None and theirs is not None and mine.drawn == theirs.drawn:
+            return mine.error_of_change(theirs)
     if one.socm_se_superpopulation is None or base.socm_se_superpopulation is None:
         return None
     return math.hypot(one.socm_se_superpopulation, base.socm_se_superpopulation)
@@ -227,12 +228,32 @@ def _text_means(one: Measured) -> dict[str, tuple[float, int | None]] | None:
     return {text: (mean, document) for text, mean, document in zip(*(c.to_pylist() for c in table.columns), strict=True)}
 
 
-def _replicates(one: Measured) -> tuple[str, np.ndarray] | None:
-    """A digest of the groups of texts, and the mean SOCM without each; None where there are no groups."""
+class _Replicates(NamedTuple):
+    """The mean SOCM without each group, and what its error for another corpus has besides."""
+
+    drawn: str
+    """A digest of the groups' texts."""
+    values: np.ndarray
+    interval_means: np.ndarray
+    """The mean of a text of each interval with all texts; NaN where it is not known."""
+    covariance: np.ndarray
+    """That of the intervals' shares (see covariance_of_shares)."""
+
+    def error_of_change(self, other: _Replicates) -> float:
+        """The standard error of the difference of two means from the same groups."""
+        moved = self.interval_means - other.interval_means
+        known = np.where(np.isfinite(moved), moved, np.nanmean(moved))
+        return math.sqrt(jackknife_error(self.values - other.values) ** 2 + max(0.0, float(known @ self.covariance @ known)))
+
+
+def _replicates(one: Measured) -> _Replicates | None:
+    """The estimates without each group; None where there are no groups."""
     storage, at, done = _measured_socm(one)
     if done is None or done.get("way") != "groups":
         return None
-    return done["drawn"], storage.read_table(f"{at}/replicates.parquet").column("socm_mean").to_numpy()
+    values = storage.read_table(f"{at}/replicates.parquet").column("socm_mean").to_numpy()
+    means = np.array(done["interval_means"]["socm_mean"], dtype=float)
+    return _Replicates(done["drawn"], values, means, np.array(done["interval_covariance"]))
 
 
 def _measured_socm(one: Measured) -> tuple[Storage, str, dict[str, Any] | None]:

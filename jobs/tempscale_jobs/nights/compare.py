@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from tempscale.collapse.length import interval_of, mean_cosines
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, within_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.nights import WITH_ERRORS
+from tempscale_jobs.embedding.layout import documents_of
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights.gate import ENDS, standard_error
 from tempscale_jobs.runs.folder import DONE, finished, load_tables, place
@@ -202,8 +204,10 @@ class _Shared:
             mean_cosines(both.filter(unchanged)[name].to_numpy()) if self.same >= VALUES_FOR_AN_ERROR else np.zeros(0)
             for name in ("embedding", "embedding_b")
         )
-        document = both.filter(unchanged)["document_b"]
-        self._documents = None if document.null_count() else document.to_numpy()
+        same = both.filter(unchanged)
+        columns = [pa.chunked_array([same[name].to_arrow()]) for name in ("document_b", "document")]
+        known = [documents_of([column], same["text_id"].to_list()) for column in columns]
+        self._documents = known[1] if known[0] is None else known[0]  # One of the runs may not have named them.
         self._intervals = interval_of(both.filter(unchanged)["tokens"].to_numpy(), edges)
         self._vectors = tuple(both.filter(unchanged)[name] for name in ("embedding", "embedding_b"))
 

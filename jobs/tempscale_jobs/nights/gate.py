@@ -116,6 +116,9 @@ def _drift(row: Row, baseline: Baseline, figure: str, size: float) -> _Check:
     errors = (standard_error(other, figure), standard_error(row, figure))
     if figure in SHARES and None not in errors:
         errors = _pooled(other, row, figure)
+    if (other.get("documents") is None) != (row.get("documents") is None) and not figure.startswith("socm_"):
+        # Only one of the nights knows of documents: the other's error would be that of independent texts.
+        errors = (errors[1], errors[1]) if other.get("documents") is None else (errors[0], errors[0])
     if None in errors:
         return refused(f"too few texts to tell the noise of it, here or of {baseline.label}")
     error = math.hypot(*(e for e in errors if e is not None))

@@ -206,13 +206,16 @@ def changed_settings(before: str, after: str) -> list[tuple[str, Any, Any]]:
 def comparable(before: dict[str, Any], after: dict[str, Any]) -> bool:
     """Whether two rows of nights are measured alike.
 
-    They are, too, where only the way in which pairs for SOCM are drawn differs and both ways agree within their joint error.
+    They are, too, where only the way in which pairs for SOCM are drawn differs and both ways agree within their joint error,
+    or one of them measured no SOCM.
     """
     changed = [key for key, _, _ in changed_settings(before["measured"], after["measured"])]
     if changed != ["socm"]:
         return not changed
     known = [(row.get("socm_mean"), row.get("socm_se_superpopulation")) for row in (before, after)]
     found = [(value, error) for value, error in known if value is not None and error is not None]
+    if any(value is None for value, _ in known):
+        return True  # Nothing but SOCM depends on how its pairs are drawn, and one of the nights has none.
     if len(found) < 2:
         return False
     freedom = min(row.get("socm_freedom") or row["socm_texts"] - 1 for row in (before, after))
@@ -225,7 +228,9 @@ def other_way(before: dict[str, Any], after: dict[str, Any]) -> str:
     changed = changed_settings(before["measured"], after["measured"])
     said = {"sample": "all pairs of a sample", "groups": "groups of texts"}
     ways = [f"{said.get(now, now)} instead of {said.get(then, then)}" for key, then, now in changed if key == "socm"]
-    return f", whose mean SOCM agrees within error, though it is now from {ways[0]}" if ways else ""
+    if not ways or any(row.get("socm_se_superpopulation") is None for row in (before, after)):
+        return ""
+    return f", whose mean SOCM agrees within error, though it is now from {ways[0]}"
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> str:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
+from scipy.stats import t as student
 
 from tempscale.stats import paired
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
-from tempscale.stats.errors import Z_95, documents_error, within_error
+from tempscale.stats.errors import documents_error, equal_documents, tell_an_error, within_error
 from tempscale.stats.paired import Error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.errors import UsageError
@@ -40,6 +40,23 @@ class Seen(NamedTuple):
         if self.texts["document"].null_count():
             return None
         return dict(self.texts.select("text_id", "document").iter_rows())
+
+
+class _Noise(NamedTuple):
+    """How many of its errors a change must be to be more than noise, by Student's t."""
+
+    worse: float
+    """Of one change, two-sided at 5 %."""
+    better: float
+    """Of the changes of all candidates together (Bonferroni)."""
+
+    @classmethod
+    def of(cls, first: Seen, candidates: int) -> _Noise:
+        """With the documents of the length interval that has the fewest, less one, as degrees of freedom."""
+        each = [table["document"] for _, table in first.texts.group_by("group") if len(table) >= TEXTS_FOR_AN_INTERVAL]
+        freedom = min(len(own) if own.null_count() else equal_documents(own.to_numpy()) for own in each) - 1
+        levels = (_LEVEL / 2, _LEVEL / 2 / max(1, candidates))
+        return cls(*(float(student.isf(level, max(1.0, freedom))) for level in levels))
 
 
 def measured(run: Run, model: Model, temperature: Temperature) -> Seen:
@@ -99,8 +116,11 @@ def exposure(own: Seen, first: Seen, long: set[str]) -> tuple[float, Error]:
         np.array([len(each.near[i] & long) / len(each.near[i]) for i in sorted(each.near)]) / share for each in (own, first)
     )
     document = own.document
-    clusters = None if document is None else np.array([document[i] for i in sorted(own.near)])
-    return float(taken.mean()), paired.mean(taken - before, clusters)
+    if document is None:
+        return float(taken.mean()), paired.mean(taken - before)
+    clusters = np.array([document[i] for i in sorted(own.near)])
+    moved = paired.mean(taken - before, clusters)
+    return float(taken.mean()), moved if tell_an_error(clusters) else Error(moved.value, None)
 
 
 def kept(own: Seen, first: Seen, short: set[str]) -> float:
@@ -126,7 +146,7 @@ def choose(
         )
     ends = (found[0][place]["interval"] for place in (0, -1))
     short, long = (set(first.texts.filter(pl.col("group") == edge)["text_id"]) for edge in ends)
-    z = NormalDist().inv_cdf(1 - _LEVEL / 2 / max(1, len(every) - 1))
+    of_noise = _Noise.of(first, len(every) - 1)
     rows: list[dict[str, Any]] = []
     for own, intervals in zip(every, found, strict=True):
         gap, gap_change = prefix_gap(own, first)
@@ -138,7 +158,7 @@ def choose(
             "exposure_long_change_se": exposed_change.se, "rise": _size(worst["change"], worst["change_se"]),
             "rise_interval": worst["interval"], "short_kept": kept(own, first, short), "eligible": True, "chosen": False,
         }  # fmt: skip
-        rows.append(row | _judged(row, rows[0] if rows else row, worst, keep_neighbours, z, edges))
+        rows.append(row | _judged(row, rows[0] if rows else row, intervals, keep_neighbours, of_noise, edges))
     better = [row for row in rows[1:] if row["better"]]
     probed = rows[0]["prefix_gap"] is not None
     chosen = min(better, key=lambda row: row["prefix_gap"] if probed else -_fairer(row, rows[0])) if better else rows[0]
@@ -151,21 +171,27 @@ def choose(
 
 
 def _judged(
-    row: dict[str, Any], first: dict[str, Any], worst: dict[str, Any], keep: float, z: float, edges: Sequence[int]
-) -> dict[str, Any]:
+    row: dict[str, Any], first: dict[str, Any], intervals: list[dict[str, Any]], keep: float, noise: _Noise,
+    edges: Sequence[int],
+) -> dict[str, Any]:  # fmt: skip
     """Whether a candidate is eligible, whether it is better than the reference, and the reason."""
-    if row["rise"] > Z_95:
-        where = f"texts of {interval_name(worst['interval'], edges)} tokens"
+    changes = [(own["change"], own["change_se"]) for own in intervals]
+    changes += [(row[f"{name}_change"], row[f"{name}_change_se"]) for name in ("prefix_gap", "exposure_long")]
+    if any(error is None and change for change, error in changes):
+        why = "errors of its changes are not known: the texts are of too few documents"
+        return {"eligible": False, "better": False, "reason": why}
+    if row["rise"] > noise.worse:
+        where = f"texts of {interval_name(row['rise_interval'], edges)} tokens"
         return {"eligible": False, "better": False, "reason": f"raises the mean cosine of {where} beyond its error"}
     if row["short_kept"] < keep:
         reason_text = f"short texts keep {share(row['short_kept'])} of their nearest texts; {share(keep)} are asked"
         return {"eligible": False, "better": False, "reason": reason_text}
     gap = -_size(row["prefix_gap_change"], row["prefix_gap_change_se"])
     exposed = _fairer(row, first)
-    if min(gap, exposed) < -Z_95:
-        what = "prefix gap" if gap < -Z_95 else "exposure of long texts"
+    if min(gap, exposed) < -noise.worse:
+        what = "prefix gap" if gap < -noise.worse else "exposure of long texts"
         return {"eligible": True, "better": False, "reason": f"worsens the {what} beyond its error"}
-    good = [what for what, size in (("prefix gap", gap), ("exposure of long texts", exposed)) if size > z]
+    good = [what for what, size in (("prefix gap", gap), ("exposure of long texts", exposed)) if size > noise.better]
     if not good:
         return {"eligible": True, "better": False, "reason": "betters neither prefix gap nor exposure by more than noise"}
     return {"eligible": True, "better": True, "reason": f"betters the {' and the '.join(good)} beyond noise"}

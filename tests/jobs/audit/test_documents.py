@@ -9,6 +9,7 @@ import pytest
 from nights_by_hand import summary
 from whole_run import as_lines, audited, documented, read_parts, read_record, read_tables, rejected
 
+from tempscale_jobs.corpus.shards import named_document
 from tempscale_jobs.embedding.layout import documents_of
 
 TEXTS, GROUPS = 200, 12
@@ -24,8 +25,9 @@ def settings(out, corpus, small_model, **corpus_settings):
 
 
 def book(text_id):
-    """The module of a docstring; none for every twentieth."""
-    return None if sum(map(ord, text_id)) % 20 == 0 else ".".join(text_id.split(".")[:2])
+    """A part of a docstring's module; none for every twentieth."""
+    number = sum(map(ord, text_id))
+    return None if number % 20 == 0 else f"{'.'.join(text_id.split('.')[:2])} {number % 3}"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,9 @@ def test_figures_are_the_same_and_their_errors_are_those_of_documents_by_hand(na
         document=document,
     )  # fmt: skip
     own, other = (read_tables(out)["collapse_summary"].row(0, named=True) for out in (named, unnamed))
-    assert own["documents"] == len(set(document)) > 20
+    texts_of = np.bincount(document)
+    assert own["documents"] == int(len(document) ** 2 / np.square(texts_of).sum())
+    assert 12 < own["documents"] < len(texts_of)
     assert other["documents"] is None
     for name in ("cosine_mean", "collapse_gap", "truncated_share", "spread_mean", "prefix_gap", "exposure_long"):
         error = f"{name.removesuffix('_mean')}_se_superpopulation"
@@ -124,9 +128,12 @@ def test_the_cache_knows_no_documents(named, unnamed, corpus, small_model):
 def test_run_and_report_say_what_is_taken_for_independent(named, unnamed):
     ((_, own),), ((_, other),) = (read_record(out)["models"].items() for out in (named, unnamed))
     count = read_tables(named)["collapse_summary"]["documents"][0]
-    assert own["documents"] == count
+    assert own["documents"] == len(set(numbered(read_parts(named, "texts", "1.0")["text_id"].to_list())))
+    assert int(own["documents_equal"]) == count < own["documents"]
     assert "source_order" not in own
-    assert f"Errors are those of {count} documents, whose texts stay together." in (named / "report.html").read_text("utf-8")
+    assert f"Errors are those of {own['documents']} documents, whose texts stay together." in (
+        named / "report.html"
+    ).read_text("utf-8")
     assert not other["source_order"]["alike"]  # Random weights, and docstrings in the order of their names.
     assert "--document-column" not in (unnamed / "report.html").read_text("utf-8")
 
@@ -178,11 +185,22 @@ def test_a_document_that_is_no_name_is_a_reason_and_a_missing_column_a_sentence(
     few = {"analysis": {"socm_sample": 0, "probe_sample": 0}}
     audited(settings(tmp_path / "run", tmp_path / "texts.jsonl", small_model, document_column="of") | few)
     assert rejected(tmp_path / "run") == {"t7": "the document is neither a string nor a whole number but list"}
-    assert read_tables(tmp_path / "run")["collapse_summary"]["documents"][0] == 31  # t8 is a document of its own.
+    ((_, entry),) = read_record(tmp_path / "run")["models"].items()
+    assert entry["documents"] == 31  # t8 is a document of its own.
+    assert entry["documents_equal"] == pytest.approx(89**2 / (29 * 3**2 + 2))
     from tempscale_jobs.errors import UsageError
 
     with pytest.raises(UsageError, match=re.escape("no column 'gone'") + ".*--document-column"):
         audited(settings(tmp_path / "other", tmp_path / "texts.jsonl", small_model, document_column="gone"))
+
+
+def test_a_list_names_no_document():
+    for value in ([1, 2], [], {"a": 1}, b"x", True):
+        document, problem = named_document(value)
+        assert document is None
+        assert problem.startswith("the document is neither a string nor a whole number")
+    assert named_document(float("nan")) == named_document(None) == named_document("") == (None, None)
+    assert named_document(3.0) == named_document(3) == named_document("3") == ("3", None)
 
 
 def test_texts_without_a_document_are_their_own():

@@ -52,6 +52,13 @@ def test_a_smaller_error_takes_more_texts_and_as_many_give_the_same(corpus, smal
     assert (every["cosine_se"].to_numpy() == 0).all()
 
 
+def test_the_last_round_s_texts_are_all_embedded(corpus, small_model, tmp_path, monkeypatch):
+    """Errors that fall slower than expected ask for more texts after the last round, too."""
+    monkeypatch.setattr(probe, "_gap_error", lambda means: 0.0112)
+    _, summary = run(tmp_path / "run", corpus, small_model, probe_se=0.01)
+    assert summary["prefix_texts"].to_list() == [128, 128]  # 64, 96, 128: 1.12² times as many each, in pieces of 16.
+
+
 def test_a_number_of_texts_and_a_wanted_error_exclude_each_other():
     with pytest.raises(UsageError, match="probe_sample is a number of texts instead of a wanted error; leave out probe_se"):
         resolve({"analysis": {"probe_sample": 10, "probe_se": 0.01}})

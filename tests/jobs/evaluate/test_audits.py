@@ -336,11 +336,14 @@ def test_errors_of_groups_are_paired_where_the_groups_are_the_same(tmp_path, dra
     for label in ("base", "tuned"):
         at = f"partials/socm/model={label}/temperature={Temperature.of(1.0).slug}"
         replicates[label] = shared + random.normal(0, 0.001, 20)
-        storage.write_json(f"{at}/done.json", {"way": "groups", "groups": 20, "drawn": drawn if label == "base" else "same"})
+        means = {"socm_mean": [0.5, 0.6] if label == "base" else [0.55, 0.7]}
+        done = {"way": "groups", "groups": 20, "drawn": drawn if label == "base" else "same", "interval_means": means}
+        storage.write_json(f"{at}/done.json", done | {"interval_covariance": [[4e-4, -4e-4], [-4e-4, 4e-4]]})
         storage.write_table(f"{at}/replicates.parquet", pa.table({"socm_mean": replicates[label]}))
     base, tuned = against_backbones(measures([str(tmp_path)]), [], {"tuned": "base"})
     moved = replicates["tuned"] - replicates["base"]
-    expected = math.sqrt(19 / 20 * np.square(moved - moved.mean()).sum())
+    # Means moved by .05 and .1 in the two intervals: 4e-4·(.1 − .05)² besides.
+    expected = math.sqrt(19 / 20 * np.square(moved - moved.mean()).sum() + 4e-4 * 0.05**2)
     in_squares = math.hypot(base["socm_se"], tuned["socm_se"])
     assert tuned["socm_change_se"] == pytest.approx(expected if paired else in_squares)
 

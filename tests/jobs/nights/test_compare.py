@@ -201,6 +201,18 @@ def of_texts(contents, width=3):
     )  # fmt: skip
 
 
+def test_a_text_without_a_document_is_its_own_and_one_run_may_name_them_alone():
+    texts = of_texts([str(k) for k in range(48)])
+    moved = texts["embedding"].to_numpy() + np.repeat(np.random.default_rng(0).normal(0, 0.1, (12, 3)), 4, 0)
+    later = texts.with_columns(embedding=pl.Series(moved, dtype=pl.Array(pl.Float64, 3)))
+    named = pl.Series([k // 4 for k in range(47)] + [None], dtype=pl.Int64)  # Texts of one document change alike.
+    errors = {}
+    for which, a, b in (("none", None, None), ("a", named, None), ("b", None, named), ("both", named, named)):
+        sides = [one if own is None else one.with_columns(document=own) for one, own in ((texts, a), (later, b))]
+        errors[which] = compare._Shared.of(*sides, EDGES).figure("cosine_mean", ())["change_same_texts_se"]
+    assert errors["a"] == errors["b"] == errors["both"] > 1.5 * errors["none"]
+
+
 def test_too_few_texts_in_common_tell_nothing():
     two, four = of_texts(list("ab")), of_texts(list("abcd"))
     assert compare._Shared.of(two, four, EDGES) is None

@@ -166,6 +166,16 @@ def test_a_drift_counts_beyond_its_size_and_its_noise_both_ways():
     assert moved(0.1, error=0.01)["verdict"] == "failed"
 
 
+def test_beside_a_night_that_knows_of_documents_the_other_has_no_smaller_error():
+    """Last month nobody named them: its error is that of independent texts, tonight's three times as large."""
+    ask = held_to(baseline="latest", drift={"cosine_mean": 0.0})
+    before = night(cosine_mean=0.30, cosine_se_superpopulation=0.001)
+    after = night(cosine_mean=0.31, cosine_se_superpopulation=0.003, documents=50)
+    for one, other in ((before, after), (after, before)):
+        found = only(judged(ask, one, other))
+        assert found["noise"] == pytest.approx(stats.t.ppf(0.995, 49) * 0.003 * math.sqrt(2), rel=1e-12)
+
+
 def test_the_reason_is_a_sentence():
     assert moved(0.05)["reason"] == (
         "cosine_mean of m at 1.0 rose by 0.05, from 0.3 in the night of 2026-11-01 to 0.35: more than 0.02 and more than "

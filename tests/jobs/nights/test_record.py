@@ -210,6 +210,9 @@ def test_nights_of_groups_and_of_a_sample_are_compared_only_where_they_agree(tmp
             assert found.label == "it is measured otherwise than on 2026-11-01: socm was 'sample' and is 'groups'"
     unknown = baseline(storage, row("2026-11-02", measured=GROUPED, **socm(0.60, None, socm_freedom=5.0)))
     assert unknown.row is None  # Without an error nothing says that they agree.
+    without = baseline(storage, row("2026-11-02", measured=GROUPED, **socm(None, None, socm_freedom=None)))
+    assert without.row is not None  # A night without SOCM: its other figures are measured as before.
+    assert without.label == "the night of 2026-11-01 (run run01)"
 
 
 def test_the_first_night_of_the_new_way_is_a_baseline_once_accepted(tmp_path):

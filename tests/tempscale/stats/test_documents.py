@@ -10,9 +10,9 @@ from tempscale.collapse.aggregates import Block
 from tempscale.collapse.cosine import cosine_tile
 from tempscale.collapse.length import mean_cosines
 from tempscale.collapse.neighbours import exposure
-from tempscale.stats.errors import between_error, documents_error, within_error
+from tempscale.stats.errors import between_error, documents_error, equal_documents, tell_an_error, within_error
 from tempscale.stats.groups import pairs_of_sets
-from tempscale_jobs.collapse.dealing import deal, document_sets, pairs_of, sets
+from tempscale_jobs.collapse.dealing import deal, document_sets, enough, pairs_of
 from tempscale_jobs.collapse.group_tables import Cells, Grouped
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout
@@ -104,7 +104,7 @@ def test_errors_of_exposure_are_those_of_all_pairs_of_slots(own):
     if own:
         np.fill_diagonal(cosine, -np.inf)
     label = np.argsort(-cosine, axis=1)[:, :3]
-    interval, documents, asking = np.arange(40) % 3, np.arange(40) % 12, np.arange(15) % 5
+    interval, documents, asking = np.arange(40) % 3, np.arange(40) % 12, np.arange(15) % 11
     found = exposure(label, interval, 3, own, documents=documents, asking=None if own else asking)
     plain = exposure(label, interval, 3, own)
     for b in range(3):
@@ -115,6 +115,10 @@ def test_errors_of_exposure_are_those_of_all_pairs_of_slots(own):
     np.testing.assert_allclose(each.error, plain.error, rtol=1e-12)
     few = exposure(label, interval, 3, own, documents=np.arange(40) % 9, asking=None if own else asking)
     assert np.isnan(few.error).all()
+    if not own:
+        few = exposure(label, interval, 3, own, documents=documents, asking=np.arange(15) % 9)
+        assert np.isnan(few.error).all()
+        np.testing.assert_array_equal(few.exposure, found.exposure)
 
 
 # ------------------------------------------------------------------------------------------------------- drawn corpora
@@ -202,7 +206,7 @@ def test_groups_are_dealt_by_document():
     document, stratum, _ = drawn_documents(random, 200)
     layout = layout_of(document, stratum)
     set_of = document_sets(layout, ANALYSIS, 3)
-    assert sets(layout, ANALYSIS) == 16
+    assert set_of.max() == 15
     names, first = np.unique(document, return_index=True)
     assert (set_of == set_of[first][np.searchsorted(names, document)]).all()  # A document is in one set.
     place = {text: k for k, text in enumerate(layout.ids.tolist())}
@@ -216,8 +220,35 @@ def test_groups_are_dealt_by_document():
     assert len(set(every)) == len(every)
     assert pairs_of(more) > pairs_of(dealt)
     few = layout_of(document % 19, stratum)
-    assert sets(few, ANALYSIS) == 0  # Too few documents for an error: dealt from texts.
-    assert document_sets(few, ANALYSIS, 3) is None
+    assert document_sets(few, ANALYSIS, 3) is None  # Too few documents for an error: dealt from texts.
+    assert {group.drawn for group in deal(few, ANALYSIS, 16, 3)} == set(range(16))
+
+
+def test_groups_are_dealt_whatever_the_documents_and_the_seed():
+    """As many sets as there can be, none empty; from texts where one document holds most; never all pairs of many texts."""
+    for documents, each, count in ((20, 250, 10), (31, 100, 15), (150, 40, 16)):
+        layout = layout_of(np.repeat(np.arange(documents), each), np.zeros(documents * each, dtype=int))
+        for seed in range(40):
+            assert len(np.unique(document_sets(layout, ANALYSIS, seed))) == count
+            assert len(deal(layout, ANALYSIS, 64, seed)) == 64
+    giant = layout_of(np.concatenate([np.zeros(5000, dtype=int), np.arange(1, 21)]), np.zeros(5020, dtype=int))
+    for seed in range(40):
+        assert document_sets(giant, ANALYSIS, seed) is None
+        assert enough(giant, ANALYSIS, seed)
+        assert len(deal(giant, ANALYSIS, 16, seed)) == 16
+
+
+def test_documents_as_if_of_equal_size():
+    assert equal_documents(np.repeat(np.arange(12), 5)) == 12
+    assert equal_documents(np.zeros(7, dtype=int)) == 1
+    assert equal_documents(np.array([0, 0, 0, 1])) == 16 / 10
+    unequal = np.concatenate([np.zeros(500, dtype=int), 1 + np.arange(500) % 100])
+    assert equal_documents(unequal) == 1000**2 / (500**2 + 100 * 25)
+    assert not tell_an_error(unequal)
+    assert not tell_an_error(np.repeat(np.arange(9), 5))
+    assert tell_an_error(np.repeat(np.arange(10), 5))
+    values = np.random.default_rng(0).standard_normal(1000)
+    assert np.isnan(documents_error([values], [1.0], [unequal]))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +274,7 @@ def test_errors_of_groups_of_documents_hold(documents, least):
         value = np.square(x[places[first]] - x[places[second]]).sum(1)
         nothing = np.zeros(len(places))
         found = Grouped(layout.ids[places], layout.tokens[places], nothing, group[first], first, second, value, value, value)
-        cells = Cells.of(found, layout, dealt, document_sets(layout, ANALYSIS, seed), sets(layout, ANALYSIS))
+        cells = Cells.of(found, layout, dealt, document_sets(layout, ANALYSIS, seed))
         sums = cells.sums(value)
         every = np.square(x[:, None] - x[None]).sum(2)
         true = {"mean": every[np.triu_indices(len(x), 1)].mean()}

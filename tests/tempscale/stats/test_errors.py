@@ -289,7 +289,7 @@ def grouped_figures(corpus, texts, place, group, groups):
     for tau in TAUS:
         value = socm_values(corpus, tau)[texts[place[first]], texts[place[second]]]
         found = MeasuredGroups(ids[place], tokens[place], nothing, group[first], first, second, value, value, value)
-        cells = Cells.of(found, layout, dealt, None, 0)
+        cells = Cells.of(found, layout, dealt, None)
         sums = cells.sums(value)
         means = np.array(with_all(cells, sums, layout.texts()), dtype=float)
         estimates.append((cells, sums, Grouped(sums.replicates(cells.weights), len(place), means, layout, True)))

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tempscale.stats.errors import documents_error
 from tempscale.stats.groups import (
     GroupSums,
     between_strata,
+    covariance_of_shares,
     jackknife_error,
     quantile,
     shares_of_pairs,
@@ -57,6 +59,29 @@ def test_a_quantile_by_hand():
     assert at == 49.5
     assert error == pytest.approx(99 * np.sqrt(0.25 / 99), rel=1e-9)
     assert np.isnan(quantile(values, np.arange(100) % 9, 0.5)[1])
+
+
+def test_an_extreme_quantile_of_few_values_has_no_error():
+    """Of 16 values the error of the share .95 is √(.0625·.9375/15) or more, and .95 + 1.96·.06 is beyond 1."""
+    values = np.arange(16.0)
+    assert np.isnan(quantile(values, np.arange(16), 0.95)[1])
+    assert np.isnan(quantile(values, np.arange(16), 0.02)[1])
+    assert quantile(values, np.arange(16), 0.5)[1] > 0
+    # One value has most of the weight: it is every quantile, which is no certainty.
+    assert quantile(values, np.arange(16), 0.9, np.r_[np.ones(15), 100])[0] == 15
+    assert np.isnan(quantile(values, np.arange(16), 0.9, np.r_[np.ones(15), 100])[1])
+    assert quantile(np.ones(16), np.arange(16), 0.5) == (1, 0)
+
+
+def test_the_covariance_of_shares_gives_the_variance_between_strata_and_that_of_documents():
+    random = np.random.default_rng(4)
+    stratum, means = random.integers(0, 3, 200), np.array([0.2, 0.5, 0.9])
+    own = covariance_of_shares(stratum, 3)
+    assert means @ own @ means == pytest.approx(between_strata(np.bincount(stratum), means, 200), rel=1e-12)
+    document = np.repeat(np.arange(25), 8)
+    own = covariance_of_shares(stratum, 3, document)
+    assert means @ own @ means == pytest.approx(documents_error([means[stratum]], [2.0], [document]) ** 2, rel=1e-12)
+    assert (means + 7) @ own @ (means + 7) == pytest.approx(means @ own @ means, rel=1e-9)
 
 
 def test_the_variance_between_strata_by_hand():

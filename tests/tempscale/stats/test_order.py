@@ -30,6 +30,13 @@ def test_the_factor_is_that_of_the_error_of_the_mean():
     assert np.mean(factors) > 1.6
 
 
+def test_documents_longer_than_what_is_looked_at_are_told():
+    random = np.random.default_rng(6)
+    for size, whole in ((5, True), (500, False)):
+        own = np.repeat(random.normal(size=4000 // size), size) + random.normal(size=4000)
+        assert beside([own - own.mean()]).whole is whole
+
+
 def test_independent_texts_are_not_alike():
     random = np.random.default_rng(2)
     found = [beside([random.normal(size=500), random.normal(size=300)]) for _ in range(300)]
