@@ -74,7 +74,14 @@ def equal_documents(documents: Int[np.ndarray, " text"]) -> float:
 
 
 def tell_an_error(documents: Int[np.ndarray, " text"]) -> bool:
-    """Whether the documents of some texts are enough for an error: at least ten, as good as seven of equal size."""
+    """Whether the documents of some texts are enough for an error: at least ten, as good as seven of equal size.
+
+    Args:
+        documents: the document of each text, at least one.
+
+    Returns:
+        False where an error of these documents would be too small by an unknown factor.
+    """
     return len(np.unique(documents)) >= GROUPS_FOR_AN_ERROR and equal_documents(documents) >= EQUAL_DOCUMENTS_FOR_AN_ERROR
 
 
