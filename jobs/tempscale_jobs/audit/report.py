@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tempscale_jobs.audit import charts as figures
 from tempscale_jobs.audit import verdict
+from tempscale_jobs.audit.advice import advice
 from tempscale_jobs.audit.words import NOTE, closing_figures, headline, labelled, protocol
 from tempscale_jobs.nights import charts as night_figures
 from tempscale_jobs.nights.night import verdict_in_words
@@ -39,7 +40,7 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Seque
     if not trend.is_empty():
         trend = trend.with_columns(pl.col("temperature").replace(names))
     sentences_of = headline(tables, edges)
-    models = [_model(place, name, tables, edges, trend) for place, name in enumerate(sentences_of)]
+    models = [_model(place, name, tables, edges, trend, run) for place, name in enumerate(sentences_of)]
     chunked = run["config"].get("embedding", {}).get("long") == "chunk"
     for model in models:
         model["notes"] = protocol(run.get("models", {}).get(model["name"], {}), edges, chunked)
@@ -66,7 +67,9 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Seque
     )
 
 
-def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[int], trend: pl.DataFrame) -> dict[str, Any]:
+def _model(
+    place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[int], trend: pl.DataFrame, run: dict[str, Any]
+) -> dict[str, Any]:
     """The section of the page for one model."""
     mine = {key: table.filter(pl.col("model") == name) for key, table in tables.items() if "model" in table.columns}
     excerpts = {r["text_id"]: r for r in tables["excerpts"].to_dicts()} if "excerpts" in tables else None
@@ -81,6 +84,7 @@ def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[i
     return {
         "id": f"m{place}",
         "name": name,
+        "advice": advice(tables, first, run),
         "verdict": verdict.answer(first, effects).replace(" ± ", "\u00a0±\u00a0"),
         "tiles": verdict.tiles(first, effects, same, f"m{place}"),
         "temperature": first["temperature"],
@@ -140,9 +144,15 @@ def _strip(row: dict[str, Any]) -> dict[str, Any]:
 
 def close(run: Run) -> None:
     """Print the figures that matter, the gate's verdict and where the report is, on standard output."""
-    console, record = Console(), run.storage.read_json(DONE)
-    for model, (temperatures, lines) in closing_figures(load_tables(run.storage)).items():
+    console, record, tables = Console(), run.storage.read_json(DONE), load_tables(run.storage)
+    named = labelled(tables)
+    first = named["collapse_summary"].unique("model", keep="first", maintain_order=True)
+    for row, (model, (temperatures, lines)) in zip(first.to_dicts(), closing_figures(tables).items(), strict=True):
         print_table(console, (model, *temperatures), lines)
+        console.print()
+        for line in advice(named, row, record):
+            told = f"  {line.text}" + (f"\n      {line.command}" if line.command else "")
+            console.print(told, highlight=False, soft_wrap=True, markup=False)
     root, judged = masked(run.storage.root), record["gate"]
     if judged["verdict"] != "none":
         reasons = "".join(f"\n        {reason}" for reason in [*judged["failed"], *judged["not_compared"]])
