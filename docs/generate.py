@@ -65,8 +65,8 @@ def configuration() -> str:
         "Generated from the sections in `jobs/tempscale_jobs/config/` by `python docs/generate.py`. `tempscale audit`,",
         "`evaluate` and `tune` each read one as `CONFIG.toml`; options on the command line override the file. Unknown keys",
         "and wrong types are errors. If `[corpus]` names no `source`, the corpus and the sample sizes are those of the",
-        "quick start (2,000 texts, 400 for SOCM, 60 for the prefix probe). The column *option* names the option of the",
-        "command line that sets a key.",
+        "quick start (300 texts, 12 groups for SOCM, 48 texts for the prefix probe). The column *option* names the option",
+        "of the command line that sets a key.",
     ]
     for config in (AuditConfig, EvaluateConfig, TuneConfig):
         lines += ["", f"# `tempscale {config.command} CONFIG.toml`", *_top_and_sections(config)]

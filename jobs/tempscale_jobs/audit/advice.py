@@ -35,7 +35,7 @@ def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> li
         row: the model's row at its first temperature.
         run: the content of run.json.
     """
-    own = run["config"]["corpus"].get("embedding_column") is not None
+    own = run["config"].get("corpus", {}).get("embedding_column") is not None
     found = [
         _more_texts(row, run), _documents(row, run), None if own else _truncated(row, run), _short_win(tables, row, run),
         None if own else _collapse(row, run),
@@ -83,9 +83,10 @@ def _truncated(row: Row, run: dict[str, Any]) -> Advice | None:
     model = run.get("models", {}).get(row["model"], {})
     if run["config"].get("embedding", {}).get("long") == "chunk":
         return None
+    window = model.get("max_length", "the window")
     return Advice(
-        f"Split long texts at {model.get('max_length', 'the window')} tokens before they are embedded: "
-        f"{share_of(row, 'truncated_share')} of them are cut there, and no search sees the rest. What whole texts would give:",
+        f"Split long texts at {window} tokens before they are embedded: {share_of(row, 'truncated_share')} of them are cut "
+        "there, and no search sees the rest. What whole texts would give:",
         _again(run, "audit", options=("--long", "chunk")),
     )
 
@@ -98,22 +99,22 @@ def _short_win(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -
     most = max(found, key=lambda one: one["exposure"])
     if most["exposure"] <= 1:
         return None
-    edges = run["config"]["analysis"]["intervals"]
+    name = interval_name(most["interval"], run["config"]["analysis"]["intervals"])
     return Advice(
-        f"Texts of {interval_name(most['interval'], edges)} tokens win searches: they are {share(most['texts_share'])} of the "
-        f"corpus and take {share(most['slots_share'])} of all results (exposure "
-        f"{with_error(most['exposure'], most['exposure_se_superpopulation'])}). Chunks of one length compete fairly; whether "
-        "a temperature makes it fairer:",
+        f"Texts of {name} tokens win searches: they are {share(most['texts_share'])} of the corpus and take "
+        f"{share(most['slots_share'])} of all results (exposure "
+        f"{with_error(most['exposure'], most['exposure_se_superpopulation'])}). Chunks of one length compete fairly. Does "
+        "a temperature make it fairer?",
         _again(run, "tune"),
     )
 
 
 def _collapse(row: Row, run: dict[str, Any]) -> Advice | None:
-    for name, what in (("prefix_gap", "Length itself draws texts together"), ("collapse_gap", "Long texts lie closer together")):
+    said = {"prefix_gap": "Length itself draws texts together", "collapse_gap": "Long texts lie closer together"}
+    for name, what in said.items():
         if finding(row, name) == "up":
             return Advice(
-                f"{what}, by {estimate(row, name)} in mean cosine: let tune look for a temperature that lessens it and harms "
-                "nothing.",
+                f"{what}, by {estimate(row, name)} in mean cosine. Whether a temperature lessens it and harms nothing:",
                 _again(run, "tune"),
             )
     return None
@@ -121,16 +122,16 @@ def _collapse(row: Row, run: dict[str, Any]) -> Advice | None:
 
 def _nothing(row: Row, run: dict[str, Any]) -> Advice:
     return Advice(
-        f"Nothing needs to be done about length: the collapse gap is {estimate(row, 'collapse_gap')}, and no length takes more "
-        "search results than its share. To hear when that changes, every night:",
+        f"Nothing needs to be done about length: the collapse gap is {estimate(row, 'collapse_gap')}, and no length takes "
+        "more search results than its share. To hear when that changes, every night:",
         _again(run, "audit", options=("--out", "nights/{night}", "--baseline", "latest")),
     )
 
 
 def _again(run: dict[str, Any], command: str, sample: int | None = None, options: tuple[str, ...] = ()) -> str:
     """A command on the same corpus and model."""
-    corpus, embedding = run["config"]["corpus"], run["config"].get("embedding", {})
-    words = ["tempscale", command, "--corpus", masked(corpus["source"])]
+    corpus, embedding = run["config"].get("corpus", {}), run["config"].get("embedding", {})
+    words = ["tempscale", command, "--corpus", masked(run["corpus"]["source"])]
     for name in ("id_column", "text_column", "document_column"):
         default = "text" if name == "text_column" else None
         if corpus.get(name) not in (None, default):

@@ -75,6 +75,8 @@ def _run_model(
     if len(texts) != index.analysed - rejected or not texts.are_distinct():
         raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
     _embed_samples(audit, crew, model, encoding, texts)
+    for temperature in run.temperatures:
+        _measure_socm(audit, crew, model, temperature, texts)
     if (asking := audit.queries) is not None:
         name = f"embed the queries{run.named(model)}"
         _embed(audit, crew, model, encoding, asking.run, asking.corpus, asking.index, name, "query")
@@ -164,8 +166,24 @@ def _measure_groups(audit: Audit, crew: Crew, model: Model, texts: Layout) -> No
             stage.note = f"factors of {collected:,} texts"
 
 
+def _measure_socm(audit: Audit, crew: Crew, model: Model, temperature: Temperature, texts: Layout) -> None:
+    """Rank the pairs of the texts of largest tr Σ, or measure all pairs of the sample."""
+    run, cluster, journal, analysis = audit.run, audit.cluster, audit.journal, audit.config.analysis
+    under, sampled = f"{run.named(model)}, τ {temperature.canonical}", socm_sample(audit, texts)
+    if sampled is None and analysis.socm_top_over == "sample":
+        most = analysis.socm_ranked * (analysis.socm_ranked - 1) // 2
+        with journal.stage(f"worst pairs{under}", most, "pairs") as stage:
+            pairs = largest.rank(run, cluster, crew, model, temperature, texts, analysis, stage.advance)
+            stage.note = f"{pairs:,} pairs of texts of largest tr Σ, {_method(analysis)}"
+    elif sampled:
+        size = len(sampled)
+        with journal.stage(f"SOCM{under}", size * (size - 1) // 2, "pairs") as stage:
+            done = socm.socm(run, cluster, crew, model, temperature, texts, analysis, audit.config.seed, stage.advance)
+            stage.note = f"{done:,} pairs, {_method(analysis)}"
+
+
 def _compare_all_pairs(audit: Audit, model: Model, temperature: Temperature, texts: Layout) -> None:
-    """Compute cosines and neighbours over all pairs of the corpus, and SOCM over all pairs of the sample."""
+    """Compute cosines and neighbours over all pairs of the corpus."""
     run, cluster, journal, analysis = audit.run, audit.cluster, audit.journal, audit.config.analysis
     pairs, under = len(texts) * (len(texts) - 1) // 2, f"{run.named(model)}, τ {temperature.canonical}"
     with journal.stage(f"cosine{under}", pairs, "pairs") as stage:
@@ -180,18 +198,6 @@ def _compare_all_pairs(audit: Audit, model: Model, temperature: Temperature, tex
             asking = None if audit.queries is None else audit.queries.run
             exposure.expose(run, cluster, model, temperature, texts, analysis, blocks_found, asking)
             stage.note = f"{analysis.neighbours} nearest of {len(texts):,} texts"
-    if audit.config.corpus.embedding_column is not None:
-        return
-    sampled = socm_sample(audit, texts)
-    if sampled is None and analysis.socm_top_over == "sample":
-        with journal.stage(f"worst pairs{under}", largest.PAIRS, "pairs") as stage:
-            pairs = largest.rank(run, cluster, model, temperature, texts, analysis, stage.advance)
-            stage.note = f"{pairs:,} pairs of {largest.TEXTS} texts of largest tr Σ, {_method(analysis)}"
-    elif sampled:
-        size = len(sampled)
-        with journal.stage(f"SOCM{under}", size * (size - 1) // 2, "pairs") as stage:
-            done = socm.socm(run, cluster, model, temperature, texts, analysis, audit.config.seed, stage.advance)
-            stage.note = f"{done:,} pairs, {_method(analysis)}"
 
 
 def _search_worst_pairs(audit: Audit, model: Model, encoding: Embedding, texts: Layout) -> None:

@@ -13,6 +13,8 @@ from tempscale_jobs.audit import charts as figures
 from tempscale_jobs.audit import verdict
 from tempscale_jobs.audit.advice import advice
 from tempscale_jobs.audit.words import NOTE, closing_figures, headline, labelled, protocol
+from tempscale_jobs.config.audit import QUICK_START, SOCM_GROUPS
+from tempscale_jobs.config.sections import QUICK_START_CORPUS
 from tempscale_jobs.nights import charts as night_figures
 from tempscale_jobs.nights.night import verdict_in_words
 from tempscale_jobs.nights.notify import github_lines
@@ -20,6 +22,7 @@ from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.screen import print_table
 from tempscale_jobs.report.text import count, estimate, labels
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
+from tempscale_jobs.runs.journal import duration
 from tempscale_jobs.tables.audit import EXCERPTS, TABLES
 from tempscale_jobs.urls import masked
 
@@ -142,6 +145,24 @@ def _strip(row: dict[str, Any]) -> dict[str, Any]:
     return row | named
 
 
+def _whole(record: dict[str, Any]) -> str | None:
+    """After the quick start: what an audit of all of its texts is, and about how long it takes; None after other runs."""
+    corpus, counts, steps = record["config"].get("corpus", {}), record["corpus"], record["steps"]
+    quick = QUICK_START["corpus"] | {"source": QUICK_START_CORPUS}
+    if any(corpus.get(name) != value for name, value in quick.items()) or counts["usable"] <= counts["analysed"]:
+        return None
+    seconds = {
+        start: sum(done["seconds"] for name, done in steps.items() if name.startswith(start)) for start in ("embed", "SOCM")
+    }
+    rest = sum(done["seconds"] for done in steps.values()) - sum(seconds.values())
+    groups = SOCM_GROUPS / record["config"]["analysis"]["socm_groups"]
+    every = seconds["embed"] * counts["usable"] / counts["analysed"] + seconds["SOCM"] * groups + rest
+    return (
+        f"These were {count(counts['analysed'], 'text')}. All {counts['usable']:,}, about {duration(every)}:\n"
+        f"      tempscale audit --corpus {corpus['source']}"
+    )
+
+
 def close(run: Run) -> None:
     """Print the figures that matter, the gate's verdict and where the report is, on standard output."""
     console, record, tables = Console(), run.storage.read_json(DONE), load_tables(run.storage)
@@ -153,6 +174,8 @@ def close(run: Run) -> None:
         for line in advice(named, row, record):
             told = f"  {line.text}" + (f"\n      {line.command}" if line.command else "")
             console.print(told, highlight=False, soft_wrap=True, markup=False)
+    if (whole := _whole(record)) is not None:
+        console.print(f"\n{whole}", highlight=False, soft_wrap=True, markup=False)
     root, judged = masked(run.storage.root), record["gate"]
     if judged["verdict"] != "none":
         reasons = "".join(f"\n        {reason}" for reason in [*judged["failed"], *judged["not_compared"]])

@@ -205,7 +205,10 @@ def _exposed(tables: Tables, row: dict[str, Any], asked_by: str) -> list[dict[st
     """The rows of exposure among the most neighbours, by those who ask."""
     if "exposure" not in tables or (every := _of(tables["exposure"], row)).is_empty():
         return []
-    return every.filter((pl.col("k") == pl.col("k").max()) & (pl.col("asked_by") == asked_by)).to_dicts()
+    rows: list[dict[str, Any]] = every.filter(
+        (pl.col("k") == pl.col("k").max()) & (pl.col("asked_by") == asked_by)
+    ).to_dicts()
+    return rows
 
 
 def unfair(tables: Tables, row: dict[str, Any], asked_by: str) -> list[dict[str, Any]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.workers.actor import RETRIES, Encoding, ModelActor, Process, arguments, prepared
-from tempscale_jobs.workers.engine import Cluster, failure, readable_failures, started
+from tempscale_jobs.workers.engine import Cluster, Item, failure, readable_failures, results, started
 
 if TYPE_CHECKING:
     from tempscale_jobs.runs.folder import Model, Run
@@ -21,6 +21,7 @@ class Crew:
     def __init__(self, run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> None:
         self._run, self._cluster, self._model, self._encoding = run, cluster, model, encoding
         self._actors: list[Any] = []
+        self._beginning: list[Any] = []
 
     def __enter__(self) -> Crew:
         return self
@@ -28,7 +29,7 @@ class Crew:
     def __exit__(self, *error: object) -> None:
         import ray
 
-        for worker in self._actors:
+        for worker in [*self._actors, *self._beginning]:
             ray.kill(worker)
 
     def stream(
@@ -41,6 +42,7 @@ class Crew:
         """
         if not work:
             return
+        self._begin(min(self._cluster.workers, len(work)))  # While these load the model, the tasks begin.
         stream = prepared(work, prepare, arguments, self._cluster).iter_internal_ref_bundles()
         blocks = (block for bundle in stream for block in bundle.block_refs)
         self._hire(min(self._cluster.workers, len(work)))
@@ -115,16 +117,46 @@ class Crew:
                 idle.append(worker)
                 yield number, report, None
 
-    def _hire(self, wanted: int) -> None:
-        """Start actors until there are `wanted` of them."""
+    def call(
+        self, function: Callable[..., Any], items: Sequence[Item], arguments: Callable[[Item], Sequence[Any]]
+    ) -> Iterator[Item]:
+        """Run a function that needs no model on the arguments of each item; yield each item as it is done.
+
+        The actors have imported what it needs. Where they hold GPUs, tasks on CPUs run it.
+        """
+        if not items:
+            return
+        if self._cluster.gpus:
+            import ray
+
+            task = ray.remote(function)
+            yield from (item for item, _ in results(self._cluster, lambda item: task.remote(*arguments(item)), items))
+            return
+        self._hire(min(self._cluster.workers, len(items)))
+        numbers = self._cluster.ordered(range(len(items)))
+        with readable_failures():
+            for number in self._each(
+                lambda worker, k: _patient(worker.call).remote(k, function, *arguments(items[k])), numbers
+            ):
+                yield items[number]
+
+    def _begin(self, wanted: int) -> None:
+        """Start actors, without waiting for them, until there are `wanted`."""
         import ray
 
         resources: dict[str, Any] = {"num_gpus": 1} if self._cluster.gpus else {"num_cpus": 1}
         worker = ray.remote(max_restarts=-1, max_task_retries=-1, **resources)(ModelActor)
-        missing = wanted - len(self._actors)
+        missing = wanted - len(self._actors) - len(self._beginning)
         if missing > 0:
             how = arguments(self._run, self._cluster, self._model, self._encoding)
-            self._actors += started([worker.remote(**how) for _ in range(missing)])
+            self._beginning += [worker.remote(**how) for _ in range(missing)]
+
+    def _hire(self, wanted: int) -> None:
+        """Start actors until there are `wanted` of them."""
+        self._begin(wanted)
+        if self._beginning:
+            beginning, self._beginning = self._beginning, []
+            self._actors += started(beginning)
 
 
 def _patient(method: Any, retries: int = RETRIES) -> Any:
