@@ -135,7 +135,7 @@ def embedding_step(
             index = reading.shard(run.storage, settings.corpus, settings.embedding, settings.seed, out)
             begun = time.perf_counter()
             with Crew(run, cluster, run.models[0], settings.embedding) as crew:
-                embed.embed(run, crew, run.models[0], settings.embedding, index.shards, "document", lambda count: None)
+                embed.embed(run, crew, run.models[0], settings.embedding, index.shards, "document", lambda *done: None)
             seconds = time.perf_counter() - begun
         shards = [run.storage.read_table(shard.name).column("text").to_pylist() for shard in index.shards]
         return seconds, shards, run.models[0].name

@@ -10,13 +10,14 @@ from tempscale_jobs.collapse import blocks, cosine, dealing, exposure, groups, l
 from tempscale_jobs.config import sections
 from tempscale_jobs.config.audit import Analysis, AuditConfig, Embedding
 from tempscale_jobs.corpus.shards import Index
-from tempscale_jobs.embedding import budget, cache, embed, factors, precision, probe
+from tempscale_jobs.embedding import budget, cache, embed, expected, factors, precision, probe
 from tempscale_jobs.embedding.cache import Cache
 from tempscale_jobs.embedding.layout import Layout, layout
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import Model, Run, gives_nothing
 from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster
@@ -110,7 +111,8 @@ def _embed(
             plan = cache.look_up(run, cluster, model, store, index, corpus, encoding)
             stage.note = f"{plan.found:,} of {count(index.analysed, 'text')} known"
     journal.count("cache_hits", plan.found)
-    with journal.stage(name, index.analysed, "texts") as stage:
+    soon = None if cluster.gpus else expected.seconds(model, plan.shards, len(run.temperatures), cluster.workers)
+    with journal.stage(name, index.analysed, "texts", Pace(1.0, soon)) as stage:
         rejected = embed.embed(run, crew, model, encoding, plan.shards, role, stage.advance, plan.found)
         journal.count("rejected", rejected)
         lost = f", {rejected:,} rejected" if rejected else ""
@@ -155,7 +157,8 @@ def _measure_groups(audit: Audit, crew: Crew, model: Model, texts: Layout) -> No
     """Measure the pairs of groups of texts, and collect the factors of the texts that are ranked."""
     run, index, analysis, of = audit.run, audit.index, audit.config.analysis, audit.run.named(model)
     planned = dealing.pairs_of(dealing.deal(texts, analysis, analysis.socm_groups, audit.config.seed))
-    with audit.journal.stage(f"SOCM{of}", planned if analysis.socm_se is None else None, "pairs") as stage:
+    known = analysis.socm_se is None
+    with audit.journal.stage(f"SOCM{of}", planned if known else None, "pairs", Pace(1.0 if known else None)) as stage:
         dealt = groups.measure(run, crew, model, texts, index, analysis, audit.config.seed, stage.advance)
         for temperature in run.temperatures:
             pairs = groups.tabulate(run, model, temperature, texts, analysis, audit.config.seed, dealt)
@@ -172,12 +175,12 @@ def _measure_socm(audit: Audit, crew: Crew, model: Model, temperature: Temperatu
     under, sampled = f"{run.named(model)}, τ {temperature.canonical}", socm_sample(audit, texts)
     if sampled is None and analysis.socm_top_over == "sample":
         most = analysis.socm_ranked * (analysis.socm_ranked - 1) // 2
-        with journal.stage(f"worst pairs{under}", most, "pairs") as stage:
+        with journal.stage(f"worst pairs{under}", most, "pairs", Pace(1.0)) as stage:
             pairs = largest.rank(run, cluster, crew, model, temperature, texts, analysis, stage.advance)
             stage.note = f"{pairs:,} pairs of texts of largest tr Σ, {_method(analysis)}"
     elif sampled:
         size = len(sampled)
-        with journal.stage(f"SOCM{under}", size * (size - 1) // 2, "pairs") as stage:
+        with journal.stage(f"SOCM{under}", size * (size - 1) // 2, "pairs", Pace(1.0)) as stage:
             done = socm.socm(run, cluster, crew, model, temperature, texts, analysis, audit.config.seed, stage.advance)
             stage.note = f"{done:,} pairs, {_method(analysis)}"
 

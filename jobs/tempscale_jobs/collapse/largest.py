@@ -59,7 +59,7 @@ def _file(run: Run, model: Model, temperature: Temperature) -> str:
 
 def rank(
     run: Run, cluster: Cluster, crew: Crew, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
-    on_pairs: Callable[[int], None],
+    on_pairs: Callable[[int, float], None],
 ) -> int:  # fmt: skip
     """Write socm_pairs of one temperature; return the number of pairs that are ranked."""
     name, place = _file(run, model, temperature), run.place("partials/socm", model, temperature)

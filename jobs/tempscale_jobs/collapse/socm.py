@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -44,13 +45,13 @@ class _Tiling:
 
 def socm(
     run: Run, cluster: Cluster, crew: Crew, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
-    seed: int, on_pairs: Callable[[int], None],
+    seed: int, on_pairs: Callable[[int, float], None],
 ) -> int:  # fmt: skip
     """Write the socm tables, the means by text and done.json of one model and temperature; return the number of pairs."""
     place = run.place("partials/socm", model, temperature)
     if run.storage.exists(f"{place}/done.json"):
         pairs = int(run.storage.read_json(f"{place}/done.json")["pairs"])
-        on_pairs(pairs)
+        on_pairs(pairs, 1.0)
         return pairs
     sample = all_pairs(run, crew, model, temperature, layout, analysis, on_pairs)
     vectors = embeddings(run, cluster, model, temperature, layout, layout.places(sample.ids))
@@ -66,7 +67,7 @@ def sample_size(run: Run, model: Model, temperature: Temperature) -> int:
 
 def all_pairs(
     run: Run, crew: Crew, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
-    on_pairs: Callable[[int], None], kind: str = "factors", tiles: str = "partials/socm", most: int = _GROUP_TEXTS,
+    on_pairs: Callable[[int, float], None], kind: str = "factors", tiles: str = "partials/socm", most: int = _GROUP_TEXTS,
 ) -> Sample:  # fmt: skip
     """Measure all pairs of the texts whose factors are in the folder `kind`; the folder `tiles` keeps finished tiles.
 
@@ -84,12 +85,16 @@ def all_pairs(
     triangle = grid.upper_triangle(len(groups))
     pairs = {(i, j): sizes[i] * (sizes[i] - 1) // 2 if i == j else sizes[i] * sizes[j] for i, j in triangle}
     missing = [t for t in triangle if not run.storage.exists(tiling.tile(*t))]
-    on_pairs(sum(pairs[t] for t in set(triangle) - set(missing)))
+    # A pair costs about the product of its lengths.
+    weights = [float(tokens[start:end].sum()) for start, end in pairwise(starts)]
+    work = {(i, j): weights[i] * weights[j] / (2 if i == j else 1) for i, j in triangle}
+    whole, there = sum(work.values()), set(triangle) - set(missing)
+    on_pairs(sum(pairs[t] for t in there), sum(work[t] for t in there) / whole)
     files = [[names[k] for k in group] for group in groups]
     arguments = lambda t: (tiling, t[0], t[1], files[t[0]], files[t[1]], starts[t[0]], starts[t[1]])  # noqa: E731
     # The longest texts are last and cost most. Started first, they do not keep one worker busy after the others are done.
     for done in crew.call(_tile, missing[::-1], arguments):
-        on_pairs(pairs[done])
+        on_pairs(pairs[done], work[done] / whole)
     return _assemble(tiling, triangle, ids, tokens, interval_of(tokens, layout.edges), analysis)
 
 

@@ -26,25 +26,28 @@ from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
 
 def embed(
     run: Run, crew: Crew, model: Model, encoding: Encoding, shards: Sequence[Shard], role: str,
-    on_texts: Callable[[int], None], there: int = 0,
+    on_texts: Callable[[int, float], None], there: int = 0,
 ) -> int:  # fmt: skip
     """Embed every shard that has no parts yet, under every temperature; return how many texts the model rejected.
 
-    `on_texts` is called with the texts that exist already, `there` among them, then with those of each finished shard.
+    `on_texts` is called with the texts that exist already, `there` among them, then with those of each finished shard; and
+    with about how much of the work that is.
     """
     forget(run.storage, run.place(MARKS, model))
     work: dict[int, pa.Table] = {}
+    costs = {number: shard.characters or shard.texts for number, shard in enumerate(shards)}
+    whole = sum(costs.values()) or 1
     for number, shard in enumerate(shards):
         if all(run.storage.exists(run.part("texts", model, t, number)) for t in run.temperatures):
             there += shard.texts
         else:
             work[number] = pa.table({"name": [shard.name]})
-    on_texts(there)
+    on_texts(there, 1 - sum(costs[number] for number in work) / whole)
     arguments = {"storage": run.storage, "folder": model.name, "max_length": model.max_length}
     arguments |= {"long": encoding.long, "prompt": model.prompt(role)}
     process = partial(embed_shard, storage=run.storage, role=role)
     for report in crew.stream(process, work, tokenise, arguments):
-        on_texts(report["texts"])
+        on_texts(report["texts"], costs[report["number"]] / whole)
     return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
 
 
