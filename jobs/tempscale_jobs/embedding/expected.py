@@ -30,7 +30,7 @@ def seconds(model: Model, shards: Sequence[Shard], temperatures: int, workers: i
     except (OSError, ValueError, KeyError, TypeError):
         return None
     tokens = sum(min(s.characters / _CHARACTERS_OF_A_TOKEN, s.texts * model.max_length) for s in shards)
-    # Of a token: four products with a width × width matrix in attention, two with width × inner; each number is 2 operations.
+    # A token meets four matrices of width × width in attention and two of width × inner; each number is two operations.
     operations = 2 * layers * (4 * width**2 + 2 * width * inner) * tokens * temperatures
     return _START_SECONDS + operations / (_OF_GEMM * _gemm_rate() * max(1, workers))
 

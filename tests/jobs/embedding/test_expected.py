@@ -16,6 +16,7 @@ from tempscale_jobs.runs.folder import Model
 def test_seconds_by_hand(tmp_path, monkeypatch):
     """Two layers of 4·8² + 2·8·16 = 512 products a token; 100 tokens of 400 characters, and 3 texts cut at 10 tokens."""
     monkeypatch.setattr(expected, "_gemm_rate", lambda: 1000.0)
+    monkeypatch.setattr("tempscale.model.checkpoint.resolve", str)  # There are no weights.
     sizes = {"num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16}
     (tmp_path / "config.json").write_text(json.dumps(sizes))
     model = Model("m", str(tmp_path), "", 10)
@@ -26,7 +27,7 @@ def test_seconds_by_hand(tmp_path, monkeypatch):
     assert expected.seconds(model, shards, 3, 4) is None
 
 
-def test_a_real_model_takes_about_as_long(monkeypatch):
+def test_a_real_model_takes_about_as_long():
     from tempscale import Encoder
 
     torch.set_num_threads(1)
