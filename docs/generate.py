@@ -130,6 +130,16 @@ def beside(name: str) -> ModuleType:
     return module
 
 
+def bundle() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script for the reports, from vl-convert, which is too large to be installed."""
+    import vl_convert
+
+    licence = (
+        "/*! Vega, Vega-Lite and Vega-Embed: BSD-3-Clause, https://github.com/vega; with their dependencies, as bundled. */"
+    )
+    return f"{licence}\n{vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;')}\n"
+
+
 PAGES = {
     "tables.md": tables,
     "configuration.md": configuration,
@@ -137,6 +147,7 @@ PAGES = {
     "reliability.md": beside("reliability").page,
     "coverage.md": beside("coverage_page").page,
     "vectors.md": beside("vectors").page,
+    "../jobs/tempscale_jobs/report/templates/vega.js": bundle,
 }
 
 if __name__ == "__main__":
