@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,6 +12,8 @@ from tempscale_jobs.workers.actor import RETRIES, Encoding, ModelActor, Process,
 from tempscale_jobs.workers.engine import Cluster, Item, failure, readable_failures, results, started
 
 if TYPE_CHECKING:
+    import ray.data
+
     from tempscale_jobs.runs.folder import Model, Run
 
 
@@ -22,6 +24,7 @@ class Crew:
         self._run, self._cluster, self._model, self._encoding = run, cluster, model, encoding
         self._actors: list[Any] = []
         self._beginning: list[Any] = []
+        self._stream: Generator[Any] | None = None
 
     def __enter__(self) -> Crew:
         return self
@@ -29,6 +32,8 @@ class Crew:
     def __exit__(self, *error: object) -> None:
         import ray
 
+        if self._stream is not None:
+            self._stream.close()  # Before Ray itself ends, without which Ray Data cannot.
         for worker in [*self._actors, *self._beginning]:
             ray.kill(worker)
 
@@ -43,8 +48,7 @@ class Crew:
         if not work:
             return
         self._begin(min(self._cluster.workers, len(work)))  # While these load the model, the tasks begin.
-        stream = prepared(work, prepare, arguments, self._cluster).iter_internal_ref_bundles()
-        blocks = (block for bundle in stream for block in bundle.block_refs)
+        blocks = self._stream = _blocks(prepared(work, prepare, arguments, self._cluster))
         self._hire(min(self._cluster.workers, len(work)))
         with readable_failures():
             for reports in self._each(lambda worker, block: _patient(worker.take, -1).remote(process, block), blocks):
@@ -157,6 +161,12 @@ class Crew:
         if self._beginning:
             beginning, self._beginning = self._beginning, []
             self._actors += started(beginning)
+
+
+def _blocks(data: ray.data.Dataset) -> Generator[Any]:
+    """References to the blocks of a stream of Ray Data, as they are made. It starts here, not at the first block."""
+    bundles = data.iter_internal_ref_bundles()
+    return (block for bundle in bundles for block in bundle.block_refs)
 
 
 def _patient(method: Any, retries: int = RETRIES) -> Any:
