@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -132,11 +131,8 @@ PERPLEXITY = 30.0
 
 
 def map_rows(seen: pl.DataFrame, seed: int) -> list[dict[str, Any]]:
-    """The rows of the table `map` without key columns, from each text's columns.
-
-    There are none for fewer than five texts, or without scikit-learn, which the extra `figures` installs.
-    """
-    if len(seen) < VALUES_FOR_A_SENTENCE or importlib.util.find_spec("sklearn") is None:
+    """The rows of the table `map` without key columns, from each text's columns; none for fewer than five texts."""
+    if len(seen) < VALUES_FOR_A_SENTENCE:
         return []
     places = placed(np.stack(seen["embedding"].to_list()), seed)
     distances = np.linalg.norm(places, axis=1)

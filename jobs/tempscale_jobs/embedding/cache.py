@@ -195,10 +195,7 @@ def remember(run: Run, cluster: Cluster, model: Model, cache: Cache, parts: int)
     if run.storage.exists(done):
         return None
     try:
-        store, task = (
-            Storage(cache.root),
-            ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(_remember),
-        )  # The model's actors hold the CPUs.
+        store, task = Storage(cache.root), ray.remote(_remember)
         keys = [key(cache, cluster, model, t) for t in run.temperatures]
         work: list[tuple[list[str], str]] = []
         for temperature, values in zip(run.temperatures, keys, strict=True):
