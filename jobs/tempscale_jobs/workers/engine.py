@@ -36,6 +36,9 @@ _ONE_THREAD = {
     "POLARS_MAX_THREADS": "1",
 }
 
+BESIDE_ACTORS: dict[str, Any] = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
+"""Of tasks that run while model actors live: these may hold every CPU, for ever in a cluster that has become smaller."""
+
 Item = TypeVar("Item")
 
 
