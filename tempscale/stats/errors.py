@@ -69,8 +69,7 @@ def equal_documents(documents: Int[np.ndarray, " text"]) -> float:
     Returns:
         From 1, one document with all texts, to the number of documents, where all have as many texts.
     """
-    texts = np.unique(documents, return_counts=True)[1].astype(np.float64)
-    return float(texts.sum() ** 2 / np.square(texts).sum())
+    return _equal(np.unique(documents, return_counts=True)[1])
 
 
 def tell_an_error(documents: Int[np.ndarray, " text"]) -> bool:
@@ -82,7 +81,18 @@ def tell_an_error(documents: Int[np.ndarray, " text"]) -> bool:
     Returns:
         False where an error of these documents would be too small by an unknown factor.
     """
-    return len(np.unique(documents)) >= GROUPS_FOR_AN_ERROR and equal_documents(documents) >= EQUAL_DOCUMENTS_FOR_AN_ERROR
+    return _enough(np.unique(documents, return_counts=True)[1])
+
+
+def _equal(texts: np.ndarray) -> float:
+    """`equal_documents` from the number of texts of each."""
+    texts = texts.astype(np.float64)
+    return float(texts.sum() ** 2 / np.square(texts).sum())
+
+
+def _enough(texts: np.ndarray) -> bool:
+    """`tell_an_error` from the number of texts of each document."""
+    return len(texts) >= GROUPS_FOR_AN_ERROR and _equal(texts) >= EQUAL_DOCUMENTS_FOR_AN_ERROR
 
 
 def documents_error(
@@ -110,7 +120,7 @@ def documents_error(
     for values, weight, own in zip(sets, weights, documents, strict=True):
         found, place = np.unique(own, return_inverse=True)
         count = len(found)
-        if not tell_an_error(own):
+        if not _enough(np.bincount(place)):
             return float("nan")
         centred = values.astype(np.float64) - values.mean(dtype=np.float64)
         sums = np.bincount(place, centred, count)

@@ -198,18 +198,18 @@ class _Shared:
         self._both, self._edges = both, edges
         self._nearness = tuple(mean_cosines(both[name].to_numpy()) for name in ("embedding", "embedding_b"))
         unchanged = both["content_sha"] == both["content_sha_b"]
-        self.same = int(unchanged.sum())
+        same = both.filter(unchanged)
+        self.same = len(same)
         # Figures on the same texts use unchanged texts alone; a text's nearness is to all texts that both runs have.
         self._same = tuple(
-            mean_cosines(both.filter(unchanged)[name].to_numpy()) if self.same >= VALUES_FOR_AN_ERROR else np.zeros(0)
+            mean_cosines(same[name].to_numpy()) if self.same >= VALUES_FOR_AN_ERROR else np.zeros(0)
             for name in ("embedding", "embedding_b")
         )
-        same = both.filter(unchanged)
         columns = [pa.chunked_array([same[name].to_arrow()]) for name in ("document_b", "document")]
         known = [documents_of([column], same["text_id"].to_list()) for column in columns]
         self._documents = known[1] if known[0] is None else known[0]  # One of the runs may not have named them.
-        self._intervals = interval_of(both.filter(unchanged)["tokens"].to_numpy(), edges)
-        self._vectors = tuple(both.filter(unchanged)[name] for name in ("embedding", "embedding_b"))
+        self._intervals = interval_of(same["tokens"].to_numpy(), edges)
+        self._vectors = tuple(same[name] for name in ("embedding", "embedding_b"))
 
     @classmethod
     def of(cls, a: pl.DataFrame | None, b: pl.DataFrame | None, edges: list[int]) -> _Shared | None:

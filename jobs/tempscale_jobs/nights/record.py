@@ -213,9 +213,9 @@ def comparable(before: dict[str, Any], after: dict[str, Any]) -> bool:
     if changed != ["socm"]:
         return not changed
     known = [(row.get("socm_mean"), row.get("socm_se_superpopulation")) for row in (before, after)]
-    found = [(value, error) for value, error in known if value is not None and error is not None]
     if any(value is None for value, _ in known):
         return True  # Nothing but SOCM depends on how its pairs are drawn, and one of the nights has none.
+    found = [(value, error) for value, error in known if value is not None and error is not None]
     if len(found) < 2:
         return False
     freedom = min(row.get("socm_freedom") or row["socm_texts"] - 1 for row in (before, after))
