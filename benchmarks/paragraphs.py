@@ -120,6 +120,7 @@ def embedding_step(
     from tempscale_jobs.embedding import embed
     from tempscale_jobs.runs.folder import begin
     from tempscale_jobs.workers import engine
+    from tempscale_jobs.workers.crew import Crew
 
     embedding: dict[str, Any] = {"temperatures": [1.0]} | ({"shard_texts": shard_texts} if shard_texts else {})
     with (
@@ -133,7 +134,8 @@ def embedding_step(
             run = begin(settings)
             index = reading.shard(run.storage, settings.corpus, settings.embedding, settings.seed, out)
             begun = time.perf_counter()
-            embed.embed(run, cluster, run.models[0], settings.embedding, index.shards, embed.EmbedActor, lambda count: None)
+            with Crew(run, cluster, run.models[0], settings.embedding) as crew:
+                embed.embed(run, crew, run.models[0], settings.embedding, index.shards, "document", lambda *done: None)
             seconds = time.perf_counter() - begun
         shards = [run.storage.read_table(shard.name).column("text").to_pylist() for shard in index.shards]
         return seconds, shards, run.models[0].name

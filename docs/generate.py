@@ -65,8 +65,8 @@ def configuration() -> str:
         "Generated from the sections in `jobs/tempscale_jobs/config/` by `python docs/generate.py`. `tempscale audit`,",
         "`evaluate` and `tune` each read one as `CONFIG.toml`; options on the command line override the file. Unknown keys",
         "and wrong types are errors. If `[corpus]` names no `source`, the corpus and the sample sizes are those of the",
-        "quick start (2,000 texts, 400 for SOCM, 60 for the prefix probe). The column *option* names the option of the",
-        "command line that sets a key.",
+        "quick start (300 texts, 12 groups for SOCM, 48 texts for the prefix probe). The column *option* names the option",
+        "of the command line that sets a key.",
     ]
     for config in (AuditConfig, EvaluateConfig, TuneConfig):
         lines += ["", f"# `tempscale {config.command} CONFIG.toml`", *_top_and_sections(config)]
@@ -130,6 +130,16 @@ def beside(name: str) -> ModuleType:
     return module
 
 
+def bundle() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script for the reports, from vl-convert, which is too large to be installed."""
+    import vl_convert
+
+    licence = (
+        "/*! Vega, Vega-Lite and Vega-Embed: BSD-3-Clause, https://github.com/vega; with their dependencies, as bundled. */"
+    )
+    return f"{licence}\n{vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;')}\n"
+
+
 PAGES = {
     "tables.md": tables,
     "configuration.md": configuration,
@@ -137,6 +147,7 @@ PAGES = {
     "reliability.md": beside("reliability").page,
     "coverage.md": beside("coverage_page").page,
     "vectors.md": beside("vectors").page,
+    "../jobs/tempscale_jobs/report/templates/vega.js": bundle,
 }
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ class Storm:
             self.cluster.remove_node(node, allow_graceful=False)
             self._add_node()
             return self._noted(kind, 0)
-        name = "MapWorker" if kind == "actor" else ""
+        name = "ModelActor" if kind == "actor" else ""
         found = [process for node in nodes for process in self._workers(node, name)]
         if kind == "worker":
             found = [

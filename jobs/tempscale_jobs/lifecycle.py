@@ -28,6 +28,12 @@ class Lifecycle:
         self._record: dict[str, Any] | None = None
 
     @contextmanager
+    def cluster_ahead(self) -> Iterator[None]:
+        """Start Ray while the block reads the corpus; `cluster` in the block waits for it."""
+        with engine.ahead(self._config.execution):
+            yield
+
+    @contextmanager
     def cluster(self, **shared: Storage) -> Iterator[Cluster]:
         """Join or start Ray; check that its machines share the run folder and the folders of the options in `shared`."""
         # Numbers merged in this process must not depend on the number of its cores.

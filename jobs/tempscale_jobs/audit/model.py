@@ -10,13 +10,15 @@ from tempscale_jobs.collapse import blocks, cosine, dealing, exposure, groups, l
 from tempscale_jobs.config import sections
 from tempscale_jobs.config.audit import Analysis, AuditConfig, Embedding
 from tempscale_jobs.corpus.shards import Index
-from tempscale_jobs.embedding import budget, cache, embed, factors, precision, probe
+from tempscale_jobs.embedding import budget, cache, embed, expected, factors, precision, probe
 from tempscale_jobs.embedding.cache import Cache
 from tempscale_jobs.embedding.layout import Layout, layout
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import Model, Run, gives_nothing
 from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.runs.pace import Pace
+from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster
 
@@ -44,20 +46,16 @@ class Audit:
 
 def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
     """Embed and compare the texts under one model; returns its texts in canonical order and how many it rejected."""
-    config, run, index, rejected = audit.config, audit.run, audit.index, 0
-    encoding, edges = config.embedding, tuple(config.analysis.intervals)
+    config, run, index = audit.config, audit.run, audit.index
+    edges = tuple(config.analysis.intervals)
     if config.corpus.embedding_column is None:
         encoding = _settle(audit, model)
-        actor = embed.EmbedActor
-        rejected = _embed(audit, model, encoding, run, config.corpus, index, f"embed {model.label}", actor)
-    texts = layout(run, model, index.usable, edges)
-    if config.corpus.embedding_column is None:
-        if len(texts) != index.analysed - rejected or not texts.are_distinct():
-            raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
-        _embed_samples(audit, model, encoding, texts)
-        if (asking := audit.queries) is not None:
-            name, actor = f"embed the queries{run.named(model)}", embed.QueryActor
-            _embed(audit, model, encoding, asking.run, asking.corpus, asking.index, name, actor)
+        # The workers load the model once; they end before the steps over all pairs, which need their processors.
+        with Crew(run, audit.cluster, model, encoding) as crew:
+            texts, rejected = _run_model(audit, crew, model, encoding, edges)
+    else:
+        encoding, rejected = config.embedding, 0
+        texts = layout(run, model, index.usable, edges)
     for temperature in run.temperatures:
         _compare_all_pairs(audit, model, temperature, texts)
     source_order.look(run, audit.cluster, model, texts, index)
@@ -65,6 +63,24 @@ def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
         _search_worst_pairs(audit, model, encoding, texts)
     for temperature in run.temperatures:  # Only the steps over all pairs read these copies of the embeddings.
         run.storage.remove(f"{blocks.tiling(run, model, temperature, texts, config.analysis).place}/blocks")
+    return texts, rejected
+
+
+def _run_model(
+    audit: Audit, crew: Crew, model: Model, encoding: Embedding, edges: tuple[int, ...]
+) -> tuple[Layout, int]:  # fmt: skip
+    """Embed the texts, samples of them again, and the queries; returns the texts and how many were rejected."""
+    run, index, config = audit.run, audit.index, audit.config
+    rejected = _embed(audit, crew, model, encoding, run, config.corpus, index, f"embed {model.label}", actor.ROLE)
+    texts = layout(run, model, index.usable, edges)
+    if len(texts) != index.analysed - rejected or not texts.are_distinct():
+        raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
+    _embed_samples(audit, crew, model, encoding, texts)
+    for temperature in run.temperatures:
+        _measure_socm(audit, crew, model, temperature, texts)
+    if (asking := audit.queries) is not None:
+        name = f"embed the queries{run.named(model)}"
+        _embed(audit, crew, model, encoding, asking.run, asking.corpus, asking.index, name, "query")
     return texts, rejected
 
 
@@ -82,12 +98,12 @@ def _settle(audit: Audit, model: Model) -> Embedding:
 
 
 def _embed(
-    audit: Audit, model: Model, encoding: Embedding, run: Run, corpus: sections.Corpus, index: Index, name: str,
-    worker: type[embed.EmbedActor],
+    audit: Audit, crew: Crew, model: Model, encoding: Embedding, run: Run, corpus: sections.Corpus, index: Index, name: str,
+    role: str,
 ) -> int:  # fmt: skip
     """Embed the texts of a run that are not in the cache; returns how many were rejected."""
     journal, cluster, root = audit.journal, audit.cluster, audit.config.execution.cache
-    store = None if root is None else Cache(root, encoding, corpus.max_characters, worker.role)
+    store = None if root is None else Cache(root, encoding, corpus.max_characters, role)
     if store is None:
         plan = cache.look_up(run, cluster, model, store, index, corpus, encoding)
     else:
@@ -95,8 +111,9 @@ def _embed(
             plan = cache.look_up(run, cluster, model, store, index, corpus, encoding)
             stage.note = f"{plan.found:,} of {count(index.analysed, 'text')} known"
     journal.count("cache_hits", plan.found)
-    with journal.stage(name, index.analysed, "texts") as stage:
-        rejected = embed.embed(run, cluster, model, encoding, plan.shards, worker, stage.advance, plan.found)
+    soon = None if cluster.gpus else expected.seconds(model, plan.shards, len(run.temperatures), cluster.workers)
+    with journal.stage(name, index.analysed, "texts", Pace(1.0, soon)) as stage:
+        rejected = embed.embed(run, crew, model, encoding, plan.shards, role, stage.advance, plan.found)
         journal.count("rejected", rejected)
         lost = f", {rejected:,} rejected" if rejected else ""
         stage.note = f"{count(index.analysed - rejected, 'text')} under τ {run.taus}{lost}"
@@ -107,28 +124,25 @@ def _embed(
     return rejected
 
 
-def _embed_samples(audit: Audit, model: Model, encoding: Embedding, texts: Layout) -> None:
+def _embed_samples(audit: Audit, crew: Crew, model: Model, encoding: Embedding, texts: Layout) -> None:
     """Embed samples of the texts again, for the precision check, the covariance factors and the prefix probe."""
     run, index, analysis, seed = audit.run, audit.index, audit.config.analysis, audit.config.seed
     of, journal, drawn = run.named(model), audit.journal, socm_sample(audit, texts)
-    with Crew(run, audit.cluster, model, encoding) as crew:
-        if encoding.precision != "float32":
-            with journal.stage(f"precision{of}", min(len(texts), precision.SAMPLE)) as stage:
-                found = precision.cosine_to_float32(run, crew, model, encoding.precision, texts, index, seed, stage.advance)
-                stage.note = (
-                    f"cosine to float32: {found['cosine_least']:.6f} at least, {found['cosine_mean']:.6f} in the mean"
-                )
-        if drawn:
-            with journal.stage(f"covariance factors{of}", len(drawn)) as stage:
-                stage.note = f"{factors.collect(run, crew, model, texts, index, drawn, stage.advance):,} sampled texts"
-        if drawn is None:
-            _measure_groups(audit, crew, model, texts)
-        if analysis.probe_sample != 0:
-            with journal.stage(f"prefix probe{of}") as stage:
-                probed = probe.probe(run, crew, model, texts, index, analysis, seed, stage.advance)
-                stage.note = f"{probed['texts']:,} long texts at {', '.join(map(str, probed['prefixes']))} tokens"
-                if not probed["texts"]:
-                    stage.note = "left out: too few texts are long enough"
+    if encoding.precision != "float32":
+        with journal.stage(f"precision{of}", min(len(texts), precision.SAMPLE)) as stage:
+            found = precision.cosine_to_float32(run, crew, model, encoding.precision, texts, index, seed, stage.advance)
+            stage.note = f"cosine to float32: {found['cosine_least']:.6f} at least, {found['cosine_mean']:.6f} in the mean"
+    if drawn:
+        with journal.stage(f"covariance factors{of}", len(drawn)) as stage:
+            stage.note = f"{factors.collect(run, crew, model, texts, index, drawn, stage.advance):,} sampled texts"
+    if drawn is None:
+        _measure_groups(audit, crew, model, texts)
+    if analysis.probe_sample != 0:
+        with journal.stage(f"prefix probe{of}") as stage:
+            probed = probe.probe(run, crew, model, texts, index, analysis, seed, stage.advance)
+            stage.note = f"{probed['texts']:,} long texts at {', '.join(map(str, probed['prefixes']))} tokens"
+            if not probed["texts"]:
+                stage.note = "left out: too few texts are long enough"
 
 
 def socm_sample(audit: Audit, texts: Layout) -> list[str] | None:
@@ -143,7 +157,8 @@ def _measure_groups(audit: Audit, crew: Crew, model: Model, texts: Layout) -> No
     """Measure the pairs of groups of texts, and collect the factors of the texts that are ranked."""
     run, index, analysis, of = audit.run, audit.index, audit.config.analysis, audit.run.named(model)
     planned = dealing.pairs_of(dealing.deal(texts, analysis, analysis.socm_groups, audit.config.seed))
-    with audit.journal.stage(f"SOCM{of}", planned if analysis.socm_se is None else None, "pairs") as stage:
+    known = analysis.socm_se is None
+    with audit.journal.stage(f"SOCM{of}", planned if known else None, "pairs", Pace(1.0 if known else None)) as stage:
         dealt = groups.measure(run, crew, model, texts, index, analysis, audit.config.seed, stage.advance)
         for temperature in run.temperatures:
             pairs = groups.tabulate(run, model, temperature, texts, analysis, audit.config.seed, dealt)
@@ -154,8 +169,24 @@ def _measure_groups(audit: Audit, crew: Crew, model: Model, texts: Layout) -> No
             stage.note = f"factors of {collected:,} texts"
 
 
+def _measure_socm(audit: Audit, crew: Crew, model: Model, temperature: Temperature, texts: Layout) -> None:
+    """Rank the pairs of the texts of largest tr Σ, or measure all pairs of the sample."""
+    run, cluster, journal, analysis = audit.run, audit.cluster, audit.journal, audit.config.analysis
+    under, sampled = f"{run.named(model)}, τ {temperature.canonical}", socm_sample(audit, texts)
+    if sampled is None and analysis.socm_top_over == "sample":
+        most = analysis.socm_ranked * (analysis.socm_ranked - 1) // 2
+        with journal.stage(f"worst pairs{under}", most, "pairs", Pace(1.0)) as stage:
+            pairs = largest.rank(run, cluster, crew, model, temperature, texts, analysis, stage.advance)
+            stage.note = f"{pairs:,} pairs of texts of largest tr Σ, {_method(analysis)}"
+    elif sampled:
+        size = len(sampled)
+        with journal.stage(f"SOCM{under}", size * (size - 1) // 2, "pairs", Pace(1.0)) as stage:
+            done = socm.socm(run, cluster, crew, model, temperature, texts, analysis, audit.config.seed, stage.advance)
+            stage.note = f"{done:,} pairs, {_method(analysis)}"
+
+
 def _compare_all_pairs(audit: Audit, model: Model, temperature: Temperature, texts: Layout) -> None:
-    """Compute cosines and neighbours over all pairs of the corpus, and SOCM over all pairs of the sample."""
+    """Compute cosines and neighbours over all pairs of the corpus."""
     run, cluster, journal, analysis = audit.run, audit.cluster, audit.journal, audit.config.analysis
     pairs, under = len(texts) * (len(texts) - 1) // 2, f"{run.named(model)}, τ {temperature.canonical}"
     with journal.stage(f"cosine{under}", pairs, "pairs") as stage:
@@ -170,18 +201,6 @@ def _compare_all_pairs(audit: Audit, model: Model, temperature: Temperature, tex
             asking = None if audit.queries is None else audit.queries.run
             exposure.expose(run, cluster, model, temperature, texts, analysis, blocks_found, asking)
             stage.note = f"{analysis.neighbours} nearest of {len(texts):,} texts"
-    if audit.config.corpus.embedding_column is not None:
-        return
-    sampled = socm_sample(audit, texts)
-    if sampled is None and analysis.socm_top_over == "sample":
-        with journal.stage(f"worst pairs{under}", largest.PAIRS, "pairs") as stage:
-            pairs = largest.rank(run, cluster, model, temperature, texts, analysis, stage.advance)
-            stage.note = f"{pairs:,} pairs of {largest.TEXTS} texts of largest tr Σ, {_method(analysis)}"
-    elif sampled:
-        size = len(sampled)
-        with journal.stage(f"SOCM{under}", size * (size - 1) // 2, "pairs") as stage:
-            done = socm.socm(run, cluster, model, temperature, texts, analysis, audit.config.seed, stage.advance)
-            stage.note = f"{done:,} pairs, {_method(analysis)}"
 
 
 def _search_worst_pairs(audit: Audit, model: Model, encoding: Embedding, texts: Layout) -> None:

@@ -19,7 +19,6 @@ from tempscale.collapse.cosine import cosine_tile
 from tempscale.collapse.grid import block_size
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
 from tempscale.stats.groups import TEXTS_OF_A_GROUP
-from tempscale_jobs.collapse import largest
 from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis, AuditConfig
 from tempscale_jobs.corpus import shards, vectors
 from tempscale_jobs.embedding import probe
@@ -134,7 +133,7 @@ def _socm_work(analysis: Analysis, texts: int) -> tuple[int, int, int]:
     if sampled is not None:
         sampled = min(sampled, texts)
         return sampled, sampled, sampled * (sampled - 1) // 2
-    ranked = min(largest.TEXTS, groups * a_group) if analysis.socm_top_over == "sample" else 0
+    ranked = min(analysis.socm_ranked, groups * a_group) if analysis.socm_top_over == "sample" else 0
     return groups * a_group + ranked, ranked, groups * a_group * (a_group - 1) // 2
 
 

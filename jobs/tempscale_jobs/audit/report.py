@@ -11,7 +11,10 @@ from rich.console import Console
 
 from tempscale_jobs.audit import charts as figures
 from tempscale_jobs.audit import verdict
+from tempscale_jobs.audit.advice import advice
 from tempscale_jobs.audit.words import NOTE, closing_figures, headline, labelled, protocol
+from tempscale_jobs.config.audit import QUICK_START, SOCM_GROUPS
+from tempscale_jobs.config.sections import QUICK_START_CORPUS
 from tempscale_jobs.nights import charts as night_figures
 from tempscale_jobs.nights.night import verdict_in_words
 from tempscale_jobs.nights.notify import github_lines
@@ -19,6 +22,7 @@ from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.screen import print_table
 from tempscale_jobs.report.text import count, estimate, labels
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
+from tempscale_jobs.runs.journal import duration
 from tempscale_jobs.tables.audit import EXCERPTS, TABLES
 from tempscale_jobs.urls import masked
 
@@ -39,7 +43,7 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Seque
     if not trend.is_empty():
         trend = trend.with_columns(pl.col("temperature").replace(names))
     sentences_of = headline(tables, edges)
-    models = [_model(place, name, tables, edges, trend) for place, name in enumerate(sentences_of)]
+    models = [_model(place, name, tables, edges, trend, run) for place, name in enumerate(sentences_of)]
     chunked = run["config"].get("embedding", {}).get("long") == "chunk"
     for model in models:
         model["notes"] = protocol(run.get("models", {}).get(model["name"], {}), edges, chunked)
@@ -66,7 +70,9 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Seque
     )
 
 
-def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[int], trend: pl.DataFrame) -> dict[str, Any]:
+def _model(
+    place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[int], trend: pl.DataFrame, run: dict[str, Any]
+) -> dict[str, Any]:
     """The section of the page for one model."""
     mine = {key: table.filter(pl.col("model") == name) for key, table in tables.items() if "model" in table.columns}
     excerpts = {r["text_id"]: r for r in tables["excerpts"].to_dicts()} if "excerpts" in tables else None
@@ -81,6 +87,7 @@ def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[i
     return {
         "id": f"m{place}",
         "name": name,
+        "advice": advice(tables, first, run),
         "verdict": verdict.answer(first, effects).replace(" ± ", "\u00a0±\u00a0"),
         "tiles": verdict.tiles(first, effects, same, f"m{place}"),
         "temperature": first["temperature"],
@@ -138,11 +145,37 @@ def _strip(row: dict[str, Any]) -> dict[str, Any]:
     return row | named
 
 
+def _whole(record: dict[str, Any]) -> str | None:
+    """After the quick start: what an audit of all of its texts is, and about how long it takes; None after other runs."""
+    corpus, counts, steps = record["config"].get("corpus", {}), record["corpus"], record["steps"]
+    quick = QUICK_START["corpus"] | {"source": QUICK_START_CORPUS}
+    if any(corpus.get(name) != value for name, value in quick.items()) or counts["usable"] <= counts["analysed"]:
+        return None
+    seconds = {
+        start: sum(done["seconds"] for name, done in steps.items() if name.startswith(start)) for start in ("embed", "SOCM")
+    }
+    rest = sum(done["seconds"] for done in steps.values()) - sum(seconds.values())
+    groups = SOCM_GROUPS / record["config"]["analysis"]["socm_groups"]
+    every = seconds["embed"] * counts["usable"] / counts["analysed"] + seconds["SOCM"] * groups + rest
+    return (
+        f"These were {count(counts['analysed'], 'text')}. All {counts['usable']:,}, about {duration(every)}:\n"
+        f"      tempscale audit --corpus {corpus['source']}"
+    )
+
+
 def close(run: Run) -> None:
     """Print the figures that matter, the gate's verdict and where the report is, on standard output."""
-    console, record = Console(), run.storage.read_json(DONE)
-    for model, (temperatures, lines) in closing_figures(load_tables(run.storage)).items():
+    console, record, tables = Console(), run.storage.read_json(DONE), load_tables(run.storage)
+    named = labelled(tables)
+    first = named["collapse_summary"].unique("model", keep="first", maintain_order=True)
+    for row, (model, (temperatures, lines)) in zip(first.to_dicts(), closing_figures(tables).items(), strict=True):
         print_table(console, (model, *temperatures), lines)
+        console.print()
+        for line in advice(named, row, record):
+            told = f"  {line.text}" + (f"\n      {line.command}" if line.command else "")
+            console.print(told, highlight=False, soft_wrap=True, markup=False)
+    if (whole := _whole(record)) is not None:
+        console.print(f"\n{whole}", highlight=False, soft_wrap=True, markup=False)
     root, judged = masked(run.storage.root), record["gate"]
     if judged["verdict"] != "none":
         reasons = "".join(f"\n        {reason}" for reason in [*judged["failed"], *judged["not_compared"]])

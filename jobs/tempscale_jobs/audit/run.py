@@ -42,19 +42,20 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
             record = done | {"config": folder.described(config)}
         else:
             night.check_windows(Night.of(run, config), config.embedding.max_length)
-            with journal.stage("read the corpus") as stage:
-                queries = _read_queries(config, run)  # First, so that a mistake in them leaves no run to resume.
-                index = _read_corpus(config, run, queries, stage)
-            with life.cluster(**cache) as cluster:
-                journal.count("rejected", index.rejected)
-                audit = Audit(life.settled(config, cluster), run, cluster, index, queries, journal)
-                layouts, rejected = dict[str, Layout](), 0
-                for model in run.models:
-                    layouts[model.label], lost = analyse(audit, model)
-                    rejected += lost
-                with journal.stage("tables") as stage:
-                    tables = summary.summarise(run, config.corpus, config.analysis, config.keep_text, layouts, index)
-                    stage.note = f"{len(tables)} tables"
+            with life.cluster_ahead():
+                with journal.stage("read the corpus") as stage:
+                    queries = _read_queries(config, run)  # First, so that a mistake in them leaves no run to resume.
+                    index = _read_corpus(config, run, queries, stage)
+                with life.cluster(**cache) as cluster:
+                    journal.count("rejected", index.rejected)
+                    audit = Audit(life.settled(config, cluster), run, cluster, index, queries, journal)
+                    layouts, rejected = dict[str, Layout](), 0
+                    for model in run.models:
+                        layouts[model.label], lost = analyse(audit, model)
+                        rejected += lost
+                    with journal.stage("tables") as stage:
+                        tables = summary.summarise(run, config.corpus, config.analysis, config.keep_text, layouts, index)
+                        stage.note = f"{len(tables)} tables"
             record = life.record(**_facts(audit, layouts, rejected))
         figures = folder.load_tables(run.storage)["collapse_summary"].to_dicts()
         if night.close(Night.of(run, config), record, figures, journal, lambda record: _write_report(run, record)):

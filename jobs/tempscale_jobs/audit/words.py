@@ -201,22 +201,38 @@ def _with_collapse_gap(row: dict[str, Any], gap: str, probed: str, edges: Sequen
     return f"It has the opposite sign to {named}, which length within this range does not explain; {limit}."
 
 
+def _exposed(tables: Tables, row: dict[str, Any], asked_by: str) -> list[dict[str, Any]]:
+    """The rows of exposure among the most neighbours, by those who ask."""
+    if "exposure" not in tables or (every := _of(tables["exposure"], row)).is_empty():
+        return []
+    rows: list[dict[str, Any]] = every.filter(
+        (pl.col("k") == pl.col("k").max()) & (pl.col("asked_by") == asked_by)
+    ).to_dicts()
+    return rows
+
+
+def unfair(tables: Tables, row: dict[str, Any], asked_by: str) -> list[dict[str, Any]]:
+    """The length intervals that take more or less than their share of search results, beyond noise."""
+    # Several intervals are tested at once: the 95 % must hold for all of them together (Bonferroni).
+    tested = [
+        r for r in _exposed(tables, row, asked_by)
+        if r["texts"] >= TEXTS_FOR_AN_INTERVAL and r["exposure_se_superpopulation"]
+    ]  # fmt: skip
+    z = NormalDist().inv_cdf(1 - 0.025 / max(1, len(tested)))
+    return [r for r in tested if abs(r["exposure"] - 1) > z * r["exposure_se_superpopulation"]]
+
+
 def _exposures(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> list[str]:
     """Which lengths fill the search results: one sentence for searches by the corpus's own texts, one for the queries."""
-    every = _of(tables["exposure"], row).filter(pl.col("k") == pl.col("k").max()) if "exposure" in tables else pl.DataFrame()
     sentences = []
     for asked_by in ("corpus", "queries"):
-        mine = [] if every.is_empty() else every.filter(pl.col("asked_by") == asked_by).to_dicts()
-        # Several intervals are tested at once: the 95 % must hold for all of them together (Bonferroni).
-        tested = [r for r in mine if r["texts"] >= TEXTS_FOR_AN_INTERVAL and r["exposure_se_superpopulation"]]
-        z = NormalDist().inv_cdf(1 - 0.025 / max(1, len(tested)))
-        unfair = [r for r in tested if abs(r["exposure"] - 1) > z * r["exposure_se_superpopulation"]]
+        mine, found = _exposed(tables, row, asked_by), unfair(tables, row, asked_by)
         if not mine:
             continue
         k, queries = mine[0]["k"], mine[0]["queries"]
         asking = "each text" if asked_by == "corpus" else "the query" if queries == 1 else f"{queries:,} queries"
         results = f"the {count(k, 'nearest text')} of {asking}" if k > 1 else f"the nearest text of {asking}"
-        if not unfair:
+        if not found:
             sentences.append(
                 f"Search results ({results}) at {row['temperature']}: no length interval takes more or less than its share."
             )
@@ -224,7 +240,7 @@ def _exposures(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> lis
         parts = [
             f"texts of {interval_name(r['interval'], edges)} tokens are {share(r['texts_share'])} of the corpus and take "
             f"{share(r['slots_share'])} (exposure {with_error(r['exposure'], r['exposure_se_superpopulation'])})"
-            for r in sorted(unfair, key=lambda r: -abs(r["exposure"] - 1))[:2]
+            for r in sorted(found, key=lambda r: -abs(r["exposure"] - 1))[:2]
         ]
         sentences.append(f"Search results ({results}) at {row['temperature']}: {'; '.join(parts)}.")
     return sentences

@@ -13,6 +13,9 @@ from tempscale.stats.sample import keyed_hash, seeded_sample
 from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis
 from tempscale_jobs.embedding.layout import Layout
 
+_SQUARES_OF_A_TOKEN = 2000.0
+"""Embedding a token costs about as much as so many tokens² of a pair (MiniLM, 384 dimensions)."""
+
 
 class Dealt(NamedTuple):
     """The texts of one group."""
@@ -66,6 +69,15 @@ def document_sets(layout: Layout, analysis: Analysis, seed: int) -> np.ndarray |
 def pairs_of(dealt: list[Dealt]) -> int:
     """The pairs of all groups."""
     return sum(len(group.ids) * (len(group.ids) - 1) // 2 for group in dealt)
+
+
+def shares_of_work(dealt: list[Dealt], layout: Layout) -> list[float]:
+    """About how much of the work on all groups each is: the tokens of its texts, and tokens² of each pair at their price."""
+    tokens = layout.tokens[layout.places(np.array([i for group in dealt for i in group.ids], dtype=object))].astype(float)
+    each = np.split(tokens, np.cumsum([len(group.ids) for group in dealt])[:-1])
+    work = np.array([t.sum() + (t.sum() ** 2 - np.square(t).sum()) / 2 / _SQUARES_OF_A_TOKEN for t in each])
+    shares: list[float] = (work / work.sum()).tolist()
+    return shares
 
 
 def enough(layout: Layout, analysis: Analysis, seed: int) -> bool:

@@ -38,7 +38,7 @@ _ROUNDS = 3
 
 def measure(
     run: Run, crew: Crew, model: Model, layout: Layout, index: Index, analysis: Analysis, seed: int,
-    on_pairs: Callable[[int], None],
+    on_pairs: Callable[[int, float], None],
 ) -> list[Dealt]:  # fmt: skip
     """Write the missing groups; return all: as many as are configured, or as the wanted error takes."""
     wanted, dealt = analysis.socm_groups, list[Dealt]()
@@ -46,7 +46,7 @@ def measure(
         measured, dealt = len(dealt), dealing.deal(layout, analysis, wanted, seed)
         if len(dealt) == measured:  # The corpus has no texts for further groups.
             break
-        _write(run, crew, model, index, analysis, dealt, measured, on_pairs)
+        _write(run, crew, model, layout, index, analysis, dealt, measured, on_pairs)
         if analysis.socm_se is None:
             break
         errors = [_error(run, model, t, layout, analysis, dealt, seed) for t in run.temperatures]
@@ -68,15 +68,16 @@ def _error(
 
 
 def _write(
-    run: Run, crew: Crew, model: Model, index: Index, analysis: Analysis, dealt: list[Dealt], first: int,
-    on_pairs: Callable[[int], None],
+    run: Run, crew: Crew, model: Model, layout: Layout, index: Index, analysis: Analysis, dealt: list[Dealt], first: int,
+    on_pairs: Callable[[int, float], None],
 ) -> None:  # fmt: skip
     """Measure the groups from number `first` on that are not written yet."""
     missing = [
         k for k in range(first, len(dealt))
         if not all(run.storage.exists(run.part(GROUPS, model, t, k)) for t in run.temperatures)
     ]  # fmt: skip
-    on_pairs(dealing.pairs_of(dealt[first:]) - dealing.pairs_of([dealt[k] for k in missing]))
+    share, there = dealing.shares_of_work(dealt, layout), [k for k in range(first, len(dealt)) if k not in missing]
+    on_pairs(dealing.pairs_of([dealt[k] for k in there]), sum(share[k] for k in there))
     texts = shards.texts_of(run.storage, index, {i for k in missing for i in dealt[k].ids}) if missing else {}
     settings = {"regularization": repr(analysis.socm_regularization)}
     work = {
@@ -84,7 +85,7 @@ def _write(
         for k in missing
     }
     for report in crew.work(write_group, work):
-        on_pairs(report["pairs"])
+        on_pairs(report["pairs"], share[report["number"]])
 
 
 def write_group(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:

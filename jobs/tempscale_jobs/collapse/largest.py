@@ -24,8 +24,6 @@ from tempscale_jobs.tables.audit import SOCM_PAIRS
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster
 
-TEXTS = 128
-PAIRS = TEXTS * (TEXTS - 1) // 2
 _FACTORS, _TILES = "partials/largest", "partials/largest_pairs"
 """The folders of these texts' factors and of their pairs, until they are ranked."""
 _TILE_TEXTS = 32
@@ -37,13 +35,17 @@ def collect(
     on_texts: Callable[[int], None],
 ) -> int:  # fmt: skip
     """Write the factors of the texts that are ranked under any temperature; return how many they are."""
-    wanted = {i for t in run.temperatures for i in chosen(groups.read(run, model, t, analysis, dealt)).tolist()}
+    wanted = {
+        i
+        for t in run.temperatures
+        for i in chosen(groups.read(run, model, t, analysis, dealt), analysis.socm_ranked).tolist()
+    }
     return factors.collect(run, crew, model, layout, index, wanted, on_texts, _FACTORS)
 
 
-def chosen(found: Grouped) -> np.ndarray:
+def chosen(found: Grouped, texts: int) -> np.ndarray:
     """The ids of the texts of largest tr Σ; ties by id."""
-    return found.ids[np.lexsort((found.ids.astype(str), -found.trace))[:TEXTS]]
+    return found.ids[np.lexsort((found.ids.astype(str), -found.trace))[:texts]]
 
 
 def ranked(run: Run, model: Model) -> bool:
@@ -56,16 +58,17 @@ def _file(run: Run, model: Model, temperature: Temperature) -> str:
 
 
 def rank(
-    run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
-    on_pairs: Callable[[int], None],
+    run: Run, cluster: Cluster, crew: Crew, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
+    on_pairs: Callable[[int, float], None],
 ) -> int:  # fmt: skip
     """Write socm_pairs of one temperature; return the number of pairs that are ranked."""
     name, place = _file(run, model, temperature), run.place("partials/socm", model, temperature)
-    ids = chosen(groups.read(run, model, temperature, analysis, int(run.storage.read_json(f"{place}/done.json")["groups"])))
+    dealt = int(run.storage.read_json(f"{place}/done.json")["groups"])
+    ids = chosen(groups.read(run, model, temperature, analysis, dealt), analysis.socm_ranked)
     pairs = len(ids) * (len(ids) - 1) // 2
     if not run.storage.exists(name):
         every = socm.all_pairs(
-            run, cluster, model, temperature, layout, analysis, on_pairs, _FACTORS, _TILES, _TILE_TEXTS
+            run, crew, model, temperature, layout, analysis, on_pairs, _FACTORS, _TILES, _TILE_TEXTS
         )  # fmt: skip
         own = _of(every, np.flatnonzero(np.isin(every.ids, ids)))
         vectors = embeddings(run, cluster, model, temperature, layout, layout.places(own.ids))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ from tempscale_jobs.runs.folder import Model, Run, means_by_text, tile
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM, SOCM_PAIRS, SOCM_SCATTER
-from tempscale_jobs.workers.engine import Cluster, results
+from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.engine import Cluster
 
 _GROUP_TEXTS, _GROUP_ROWS = 128, 8192
 """Most texts along one side of a super-tile, and most rows of their factors together: 13 MB at 384 dimensions."""
@@ -42,16 +44,16 @@ class _Tiling:
 
 
 def socm(
-    run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis, seed: int,
-    on_pairs: Callable[[int], None],
+    run: Run, cluster: Cluster, crew: Crew, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
+    seed: int, on_pairs: Callable[[int, float], None],
 ) -> int:  # fmt: skip
     """Write the socm tables, the means by text and done.json of one model and temperature; return the number of pairs."""
     place = run.place("partials/socm", model, temperature)
     if run.storage.exists(f"{place}/done.json"):
         pairs = int(run.storage.read_json(f"{place}/done.json")["pairs"])
-        on_pairs(pairs)
+        on_pairs(pairs, 1.0)
         return pairs
-    sample = all_pairs(run, cluster, model, temperature, layout, analysis, on_pairs)
+    sample = all_pairs(run, crew, model, temperature, layout, analysis, on_pairs)
     vectors = embeddings(run, cluster, model, temperature, layout, layout.places(sample.ids))
     _finish(run, place, run.key(model, temperature), layout, analysis, seed, sample, vectors)
     return len(sample.pairs())
@@ -64,15 +66,13 @@ def sample_size(run: Run, model: Model, temperature: Temperature) -> int:
 
 
 def all_pairs(
-    run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
-    on_pairs: Callable[[int], None], kind: str = "factors", tiles: str = "partials/socm", most: int = _GROUP_TEXTS,
+    run: Run, crew: Crew, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
+    on_pairs: Callable[[int, float], None], kind: str = "factors", tiles: str = "partials/socm", most: int = _GROUP_TEXTS,
 ) -> Sample:  # fmt: skip
     """Measure all pairs of the texts whose factors are in the folder `kind`; the folder `tiles` keeps finished tiles.
 
     A tile has at most `most` texts on a side.
     """
-    import ray
-
     names = run.storage.list(run.place(kind, model, temperature))
     heads = [run.storage.read_table(name, ["text_id", "tokens", "rank"]) for name in names]
     rows = [int(np.sum(head.column("rank").to_numpy())) for head in heads]
@@ -85,13 +85,16 @@ def all_pairs(
     triangle = grid.upper_triangle(len(groups))
     pairs = {(i, j): sizes[i] * (sizes[i] - 1) // 2 if i == j else sizes[i] * sizes[j] for i, j in triangle}
     missing = [t for t in triangle if not run.storage.exists(tiling.tile(*t))]
-    on_pairs(sum(pairs[t] for t in set(triangle) - set(missing)))
-    task = ray.remote(_tile)
+    # A pair costs about the product of its lengths.
+    weights = [float(tokens[start:end].sum()) for start, end in pairwise(starts)]
+    work = {(i, j): weights[i] * weights[j] / (2 if i == j else 1) for i, j in triangle}
+    whole, there = sum(work.values()), set(triangle) - set(missing)
+    on_pairs(sum(pairs[t] for t in there), sum(work[t] for t in there) / whole)
     files = [[names[k] for k in group] for group in groups]
-    submit = lambda t: task.remote(tiling, t[0], t[1], files[t[0]], files[t[1]], starts[t[0]], starts[t[1]])  # noqa: E731
+    arguments = lambda t: (tiling, t[0], t[1], files[t[0]], files[t[1]], starts[t[0]], starts[t[1]])  # noqa: E731
     # The longest texts are last and cost most. Started first, they do not keep one worker busy after the others are done.
-    for done, _ in results(cluster, submit, missing[::-1]):
-        on_pairs(pairs[done])
+    for done in crew.call(_tile, missing[::-1], arguments):
+        on_pairs(pairs[done], work[done] / whole)
     return _assemble(tiling, triangle, ids, tokens, interval_of(tokens, layout.edges), analysis)
 
 

@@ -27,7 +27,10 @@ from tempscale_jobs.config.sections import (
 )
 from tempscale_jobs.config.strict import checked
 
-QUICK_START_SAMPLE = 2000
+QUICK_START: dict[str, dict[str, int]] = {
+    "corpus": {"sample": 300}, "analysis": {"socm_groups": 12, "socm_ranked": 32, "probe_sample": 48}
+}  # fmt: skip
+"""What the quick start takes: a minute on two cores, and errors that say yes or no."""
 SOCM_GROUPS = 32
 PUBLISHED_SAMPLE = 1000
 _HOW_MANY = {"socm_sample", "socm_groups", "socm_se"}
@@ -72,8 +75,11 @@ class Analysis(Intervals, allow_inf_nan=False):
     )
     socm_top_over: Annotated[Literal["sample", "corpus"], Option("--socm-top-over", "What is measured")] = Field(
         "sample",
-        description="Whether the most collapsed pairs are those of drawn texts (the 128 of largest tr Σ in the groups, or "
+        description="Whether the most collapsed pairs are those of drawn texts (those of largest tr Σ in the groups, or "
         "all texts of socm_sample) or, found by exact bounds, of all texts.",
+    )
+    socm_ranked: int = Field(
+        128, ge=2, le=1024, description="Texts of largest tr Σ in the groups, of which all pairs are ranked."
     )
     worst_pairs: int = Field(20, ge=1, le=1000, description="Pairs kept in each ranking of the most collapsed.")
     cosine: Annotated[Literal["full", "moments"], Option("--cosine", "What is measured")] = Field(
@@ -219,11 +225,12 @@ class AuditConfig(Command):
 
 
 def with_quick_start(data: dict[str, Any]) -> dict[str, Any]:
-    """The data with the quick start's sample size, where no corpus is named."""
-    corpus = data.setdefault("corpus", {})
-    if isinstance(corpus, dict) and "source" not in corpus and "limit" not in corpus:
-        corpus.setdefault("sample", QUICK_START_SAMPLE)
-    return data
+    """The data with the quick start's sample sizes, where neither a corpus nor a size is named."""
+    corpus, analysis = (data.get(section, {}) for section in QUICK_START)
+    if not isinstance(corpus, dict) or not isinstance(analysis, dict) or corpus.keys() & {"source", "sample", "limit"}:
+        return data
+    sizes = {} if analysis.keys() & {*_HOW_MANY, "probe_se"} else QUICK_START["analysis"]
+    return data | {"corpus": QUICK_START["corpus"] | corpus, "analysis": sizes | analysis}
 
 
 def resolve(data: dict[str, Any]) -> AuditConfig:

@@ -15,7 +15,7 @@ from tempscale_jobs.config.nights import NIGHT
 from tempscale_jobs.config.option import Option, ReadBy
 from tempscale_jobs.config.strict import Strict
 
-QUICK_START_CORPUS = "docstrings:scipy,torch"
+QUICK_START_CORPUS = "docstrings:scipy"
 PUBLISHED_REGULARIZATION = 1e-9
 """ε of S2's published code, for --paper."""
 

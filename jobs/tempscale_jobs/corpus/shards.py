@@ -65,6 +65,8 @@ class Shard:
 
     name: str
     texts: int
+    characters: int = 0
+    """All of its texts together: what embedding them costs, about."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def shard(
         name = numbered("shards", number)
         for text, sha in zip(texts, _write(storage, name, texts), strict=True):
             digest.update(f"{len(text.text_id)}:{text.text_id}:{sha}\n".encode())
-        shards.append(Shard(name, len(texts)))
+        shards.append(Shard(name, len(texts), _characters(texts)))
         counts.analysed += len(texts)
     return write_index(storage, corpus, state, counts, digest.hexdigest(), shards)
 
@@ -193,7 +195,7 @@ def regroup(
 
     found = list[Shard]()
     for number, texts in enumerate(_shards(chosen(), corpus, sizes)):
-        found.append(Shard(numbered(folder, number), len(texts)))
+        found.append(Shard(numbered(folder, number), len(texts), _characters(texts)))
         _write(storage, found[-1].name, texts)
     return tuple(found)
 
@@ -364,6 +366,10 @@ def sampled(texts: Iterable[Identified], size: int, seed: int) -> Iterator[Ident
     keyed = ((keyed_hash(text[0], seed), text[0], order, text) for order, text in enumerate(texts))
     for _, _, _, text in sorted(heapq.nsmallest(size, keyed), key=lambda item: item[2]):
         yield text
+
+
+def _characters(texts: Sequence[Text]) -> int:
+    return sum(len(text.text) for text in texts)
 
 
 def _shards(texts: Iterable[Text], corpus: Corpus, sizes: Embedding) -> Iterator[list[Text]]:

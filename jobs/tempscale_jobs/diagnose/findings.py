@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -131,8 +132,11 @@ PERPLEXITY = 30.0
 
 
 def map_rows(seen: pl.DataFrame, seed: int) -> list[dict[str, Any]]:
-    """The rows of the table `map` without key columns, from each text's columns; none for fewer than five texts."""
-    if len(seen) < VALUES_FOR_A_SENTENCE:
+    """The rows of the table `map` without key columns, from each text's columns.
+
+    There are none for fewer than five texts, or without scikit-learn, which the extra `figures` installs.
+    """
+    if len(seen) < VALUES_FOR_A_SENTENCE or importlib.util.find_spec("sklearn") is None:
         return []
     places = placed(np.stack(seen["embedding"].to_list()), seed)
     distances = np.linalg.norm(places, axis=1)

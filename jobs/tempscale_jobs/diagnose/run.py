@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 from tempscale_jobs import lifecycle
@@ -44,7 +46,8 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
             sizes = Embedding.model_validate({})
             index = shards.shard(run.storage, corpus, sizes, config.seed, config.out, stage.advance)
             stage.note = f"{index.analysed:,} of {index.usable:,} texts, {index.rejected:,} rows rejected"
-        import sklearn.manifold  # noqa: F401 - the limit of threads applies only to libraries that are already loaded
+        with suppress(ImportError):  # The limit of threads applies only to libraries that are already loaded.
+            import sklearn.manifold  # noqa: F401
 
         with life.cluster() as cluster:
             try:
@@ -64,6 +67,8 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
                 parts_of = shards.documents_of(run.storage, index, set(chosen))
                 tables = summary.summarise(run, settings.intervals, config.seed, document_of, parts_of)
                 stage.note = f"{len(tables)} tables"
+                if find_spec("sklearn") is None:
+                    stage.note += "; the map of texts needs pip install 'tempscale[figures]'"
         with journal.stage("report") as stage:
             record = life.record(command=config.command, seed=config.seed, corpus=index.facts(), looked_into=looked)
             report.render(load_tables(run.storage), record).write_to(run.storage)

@@ -31,7 +31,7 @@ from tempscale_jobs.runs.folder import EXCEPTIONS, Model, Run, cached
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import texts
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.engine import Cluster, results
+from tempscale_jobs.workers.engine import BESIDE_ACTORS, Cluster, results
 
 BUCKETS = 256
 KEY = "key.json"
@@ -125,7 +125,7 @@ def _copied(run: Run, cluster: Cluster, model: Model, cache: Cache, index: Index
             first = last
     keys = [folder(key(cache, cluster, model, t)) for t in run.temperatures]
     places, root = [run.place("texts", model, t) for t in run.temperatures], Storage(cache.root).root
-    task = ray.remote(_look_up)
+    task = ray.remote(**BESIDE_ACTORS)(_look_up)
 
     def submit(number: int) -> Any:
         begin, end = groups[number]
@@ -195,7 +195,10 @@ def remember(run: Run, cluster: Cluster, model: Model, cache: Cache, parts: int)
     if run.storage.exists(done):
         return None
     try:
-        store, task = Storage(cache.root), ray.remote(_remember)
+        store, task = (
+            Storage(cache.root),
+            ray.remote(**BESIDE_ACTORS)(_remember),
+        )  # The model's actors hold the CPUs.
         keys = [key(cache, cluster, model, t) for t in run.temperatures]
         work: list[tuple[list[str], str]] = []
         for temperature, values in zip(run.temperatures, keys, strict=True):

@@ -1,4 +1,4 @@
-"""Shards of texts -> parts of texts/: CPU tasks of Ray Data read and tokenise, a pool of model actors embeds.
+"""Shards of texts -> parts of texts/: CPU tasks of Ray Data read and tokenise, a crew of model actors embeds.
 
 The unit of work and of resuming is one shard under all temperatures of a model. A text is kept only if every temperature
 gives it a finite embedding, so that temperatures are compared on the same texts.
@@ -7,6 +7,7 @@ gives it a finite embedding, so that temperatures are compared on the same texts
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,30 +20,34 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import texts
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
 
 
 def embed(
-    run: Run, cluster: Cluster, model: Model, encoding: Encoding, shards: Sequence[Shard], worker: type[EmbedActor],
-    on_texts: Callable[[int], None], there: int = 0,
+    run: Run, crew: Crew, model: Model, encoding: Encoding, shards: Sequence[Shard], role: str,
+    on_texts: Callable[[int, float], None], there: int = 0,
 ) -> int:  # fmt: skip
     """Embed every shard that has no parts yet, under every temperature; return how many texts the model rejected.
 
-    `on_texts` is called with the texts that exist already, `there` among them, then with those of each finished shard.
+    `on_texts` is called with the texts that exist already, `there` among them, then with those of each finished shard; and
+    with about how much of the work that is.
     """
     forget(run.storage, run.place(MARKS, model))
     work: dict[int, pa.Table] = {}
+    costs = {number: shard.characters or shard.texts for number, shard in enumerate(shards)}
+    whole = sum(costs.values()) or 1
     for number, shard in enumerate(shards):
         if all(run.storage.exists(run.part("texts", model, t, number)) for t in run.temperatures):
             there += shard.texts
         else:
             work[number] = pa.table({"name": [shard.name]})
-    on_texts(there)
+    on_texts(there, 1 - sum(costs[number] for number in work) / whole)
     arguments = {"storage": run.storage, "folder": model.name, "max_length": model.max_length}
-    arguments |= {"long": encoding.long, "prompt": model.prompt(worker.role)}
-    for report in actor.pool(run, cluster, model, encoding, worker, work, tokenise, arguments):
-        on_texts(report["texts"])
+    arguments |= {"long": encoding.long, "prompt": model.prompt(role)}
+    process = partial(embed_shard, storage=run.storage, role=role)
+    for report in crew.stream(process, work, tokenise, arguments):
+        on_texts(report["texts"], costs[report["number"]] / whole)
     return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
 
 
@@ -66,53 +71,48 @@ def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int, lo
     return actor.rows(pieces)
 
 
-class EmbedActor(actor.ModelActor):
-    """Embeds tokenised shards."""
+def embed_shard(
+    worker: actor.ModelActor, number: int, work: pa.Table, storage: Storage, role: str = actor.ROLE
+) -> dict[str, Any]:
+    """Write one shard's parts, one for each temperature, and its rejected texts, into a run's folder."""
+    from tempscale.model.tokens import Tokens
 
-    role = actor.ROLE
-
-    def process(self, number: int, work: pa.Table) -> dict[str, Any]:
-        """Write one shard's parts, one for each temperature, and its rejected texts."""
-        from tempscale.model.tokens import Tokens
-
-        self.note_processor()
-        failed = {k: reason for k, reason in enumerate(work.column("failed").to_pylist()) if reason is not None}
-        tokens = Tokens.of_chunks(work.column("ids").to_pylist(), work.column("truncated").to_pylist(), failed)
-        marks = Marks(self.storage, f"{place(MARKS, self.model)}/shard-{number:05d}.json")
-        batches = marks.begin(self.encoder.batches(tokens))
-        encoded = []
-        with self.noting(f"shard {number}", marks.halved):
-            for temperature in self.temperatures:
-                self.encoder.set_temperature(temperature)
-                encoded.append(self.encode(tokens, role=self.role, batches=batches, before=marks.before))
-                marks.after()
-        owner = range(work.num_rows) if tokens.text is None else tokens.text
-        reasons = {owner[i]: DEADLY for i in marks.deadly}
-        for out in encoded:
-            reasons = out.failed | reasons
-        finite = np.array([k not in reasons for k in range(work.num_rows)], dtype=bool)
-        for out in encoded:
-            for column in (out.embeddings, *(out.moments or ())):
-                finite &= np.isfinite(column.numpy().reshape(work.num_rows, -1)).all(1)
-        self.reject(number, self._lost(number, work, finite, reasons))
-        for temperature, out in zip(self.temperatures, encoded, strict=True):
-            self.storage.write_table(self.part("texts", temperature, number), _table(work, out, finite))
-        marks.done()
-        return {"number": number, "texts": work.num_rows}
-
-    def _lost(self, number: int, work: pa.Table, finite: np.ndarray, reasons: dict[int, str]) -> list[dict[str, Any]]:
-        return [
-            {"text_id": text_id, "place": f"shard {number}"}
-            | {"reason": f"{self.model.label}: {reasons.get(k, 'it gives no finite embedding')}"}
-            for k, (text_id, kept) in enumerate(zip(work.column("text_id").to_pylist(), finite, strict=True))
-            if not kept
-        ]
+    own = worker.below(storage)
+    own.note_processor()
+    failed = {k: reason for k, reason in enumerate(work.column("failed").to_pylist()) if reason is not None}
+    tokens = Tokens.of_chunks(work.column("ids").to_pylist(), work.column("truncated").to_pylist(), failed)
+    marks = Marks(storage, f"{place(MARKS, own.model)}/shard-{number:05d}.json")
+    batches = marks.begin(own.encoder.batches(tokens))
+    encoded = []
+    with own.noting(f"shard {number}", marks.halved):
+        for temperature in own.temperatures:
+            own.encoder.set_temperature(temperature)
+            encoded.append(own.encode(tokens, role=role, batches=batches, before=marks.before))
+            marks.after()
+    owner = range(work.num_rows) if tokens.text is None else tokens.text
+    reasons = {owner[i]: DEADLY for i in marks.deadly}
+    for out in encoded:
+        reasons = out.failed | reasons
+    finite = np.array([k not in reasons for k in range(work.num_rows)], dtype=bool)
+    for out in encoded:
+        for column in (out.embeddings, *(out.moments or ())):
+            finite &= np.isfinite(column.numpy().reshape(work.num_rows, -1)).all(1)
+    own.reject(number, _lost(own.model, number, work, finite, reasons))
+    for temperature, out in zip(own.temperatures, encoded, strict=True):
+        storage.write_table(own.part("texts", temperature, number), _table(work, out, finite))
+    marks.done()
+    return {"number": number, "texts": work.num_rows}
 
 
-class QueryActor(EmbedActor):
-    """Embeds tokenised shards of queries."""
-
-    role = "query"
+def _lost(
+    model: Model, number: int, work: pa.Table, finite: np.ndarray, reasons: dict[int, str]
+) -> list[dict[str, Any]]:  # fmt: skip
+    return [
+        {"text_id": text_id, "place": f"shard {number}"}
+        | {"reason": f"{model.label}: {reasons.get(k, 'it gives no finite embedding')}"}
+        for k, (text_id, kept) in enumerate(zip(work.column("text_id").to_pylist(), finite, strict=True))
+        if not kept
+    ]
 
 
 def _table(work: pa.Table, out: Any, finite: np.ndarray) -> pa.Table:

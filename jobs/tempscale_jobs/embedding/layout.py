@@ -15,7 +15,7 @@ from tempscale_jobs.corpus.shards import own_document
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
-from tempscale_jobs.workers.engine import Cluster, results
+from tempscale_jobs.workers.engine import BESIDE_ACTORS, Cluster, results
 
 _PARTS_OF_A_TASK = 32
 """Parts of texts/ that one task reads."""
@@ -86,7 +86,7 @@ def embeddings(
     part, row = layout.part[places], layout.row[places]
     used = np.unique(part)
     cuts = np.array_split(used, max(1, len(used) // _PARTS_OF_A_TASK))
-    task, rows = ray.remote(_rows), [np.flatnonzero(np.isin(part, cut)) for cut in cuts]
+    task, rows = ray.remote(**BESIDE_ACTORS)(_rows), [np.flatnonzero(np.isin(part, cut)) for cut in cuts]
 
     def submit(number: int) -> Any:
         own = rows[number]

@@ -11,6 +11,7 @@ from tempscale_jobs.pairs import chunks, socm, summary
 from tempscale_jobs.pairs.chunks import Index
 from tempscale_jobs.runs.folder import Model, Run, gives_nothing
 from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster
 
 
@@ -47,8 +48,11 @@ def pairs(config: PairsConfig, journal: Journal, *, fresh: bool = False) -> Run:
 
 def _measure(config: PairsConfig, run: Run, cluster: Cluster, model: Model, index: Index, journal: Journal) -> int:
     """Measure all pairs under one model; returns the number of pairs that it cannot measure."""
-    with journal.stage(f"SOCM {model.label}", index.pairs) as stage:
-        rejected = socm.measure_pairs(run, cluster, model, config.embedding, config.socm, index, stage.advance)
+    with (
+        Crew(run, cluster, model, config.embedding) as crew,
+        journal.stage(f"SOCM {model.label}", index.pairs) as stage,
+    ):
+        rejected = socm.measure_pairs(run, crew, model, config.socm, index, stage.advance)
         lost = f", {rejected:,} rejected" if rejected else ""
         stage.note = f"{index.pairs - rejected:,} pairs under τ {run.taus}{lost}"
         if rejected == index.pairs:

@@ -16,12 +16,11 @@ import pyarrow as pa
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.pairs import Value
-from tempscale_jobs.config.sections import Encoding
 from tempscale_jobs.pairs.chunks import Index
 from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.tables.pairs import PART, PARTIALS
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
 
 if TYPE_CHECKING:
@@ -32,10 +31,7 @@ _ROLES = ("query", "document")
 """The roles of the texts of columns a and b, for a temperature that depends on the role."""
 
 
-def measure_pairs(
-    run: Run, cluster: Cluster, model: Model, encoding: Encoding, value: Value, index: Index,
-    on_pairs: Callable[[int], None],
-) -> int:  # fmt: skip
+def measure_pairs(run: Run, crew: Crew, model: Model, value: Value, index: Index, on_pairs: Callable[[int], None]) -> int:
     """Write the missing parts of all chunks under all temperatures; returns the number of pairs without finite figures.
 
     `on_pairs` is called once with the number of pairs already measured, then with that of each finished chunk.
@@ -49,107 +45,107 @@ def measure_pairs(
         else:
             work[number] = pa.Table.from_pylist([{"name": chunk.name, **value.model_dump()}])
     on_pairs(there)
-    for report in actor.pool(run, cluster, model, encoding, PairActor, work):
+    for report in crew.work(measure_chunk, work, retries=-1):
         on_pairs(report["pairs"])
     return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
 
 
-class PairActor(actor.ModelActor):
-    """Embeds the texts of a chunk and computes SOCM of its pairs."""
+def measure_chunk(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Embed the texts of a chunk and write its pairs' parts, one per temperature, and its rejected pairs."""
+    worker.note_processor()
+    mode = work.to_pylist()[0]
+    chunk = worker.storage.read_table(mode.pop("name"))
+    texts, first, second = _distinct(chunk)
+    tokens = worker.encoder.tokenizer(texts, isolate=True)
+    marks = Marks(worker.storage, f"{place(MARKS, worker.model)}/chunk-{number:05d}.json")
+    sides = _sides(worker, tokens, first, second, marks)
+    lost = {text: DEADLY for side in sides for text in side.deadly}
+    with worker.noting(f"chunk {number}", marks.halved):
+        figures = [_figures(worker, t, sides, first, second, mode, marks, lost) for t in worker.temperatures]
+    finite = np.asarray(np.isfinite(np.stack(figures)).all(axis=(0, 1)))
+    reasons = [lost.get(int(a)) or lost.get(int(b)) for a, b in zip(first, second, strict=True)]
+    worker.reject(number, _lost(worker.model, chunk, finite, reasons))
+    lengths, truncated = np.array(tokens.lengths, dtype=np.int32), np.array(tokens.truncated, dtype=bool)
+    columns: dict[str, Any] = {"pair": chunk.column("pair").to_numpy()}
+    for letter, side in (("a", first), ("b", second)):
+        columns[f"tokens_{letter}"] = lengths[side]
+        columns[f"truncated_{letter}"] = truncated[side] | chunk.column(f"cut_{letter}").to_numpy()
+    for temperature, found in zip(worker.temperatures, figures, strict=True):
+        values = columns | dict(zip(("d_mu", "d_sigma", "socm"), found, strict=True))
+        name = worker.part(PARTIALS, temperature, number)
+        worker.storage.write_table(name, PART.build({key: value[finite] for key, value in values.items()}))
+    marks.done()
+    return {"number": number, "pairs": chunk.num_rows}
 
-    def process(self, number: int, work: pa.Table) -> dict[str, Any]:
-        """Write one chunk's parts, one per temperature, and its rejected pairs."""
-        self.note_processor()
-        mode = work.to_pylist()[0]
-        chunk = self.storage.read_table(mode.pop("name"))
-        texts, first, second = _distinct(chunk)
-        tokens = self.encoder.tokenizer(texts, isolate=True)
-        marks = Marks(self.storage, f"{place(MARKS, self.model)}/chunk-{number:05d}.json")
-        sides = self._sides(tokens, first, second, marks)
-        lost = {text: DEADLY for side in sides for text in side.deadly}
-        with self.noting(f"chunk {number}", marks.halved):
-            figures = [self._figures(t, sides, first, second, mode, marks, lost) for t in self.temperatures]
-        finite = np.asarray(np.isfinite(np.stack(figures)).all(axis=(0, 1)))
-        reasons = [lost.get(int(a)) or lost.get(int(b)) for a, b in zip(first, second, strict=True)]
-        self.reject(number, self._lost(chunk, finite, reasons))
-        lengths, truncated = np.array(tokens.lengths, dtype=np.int32), np.array(tokens.truncated, dtype=bool)
-        columns: dict[str, Any] = {"pair": chunk.column("pair").to_numpy()}
-        for letter, side in (("a", first), ("b", second)):
-            columns[f"tokens_{letter}"] = lengths[side]
-            columns[f"truncated_{letter}"] = truncated[side] | chunk.column(f"cut_{letter}").to_numpy()
-        for temperature, found in zip(self.temperatures, figures, strict=True):
-            values = columns | dict(zip(("d_mu", "d_sigma", "socm"), found, strict=True))
-            name = self.part(PARTIALS, temperature, number)
-            self.storage.write_table(name, PART.build({key: value[finite] for key, value in values.items()}))
-        marks.done()
-        return {"number": number, "pairs": chunk.num_rows}
 
-    def _sides(self, tokens: Tokens, first: np.ndarray, second: np.ndarray, marks: Marks) -> list[_Side]:
-        """All texts as one side, or the texts of each column under its role; texts that kill the process are left out."""
-        wanted: list[tuple[str, np.ndarray]] = [(actor.ROLE, np.arange(len(tokens)))]
-        if any(temperature.roles for temperature in self.temperatures):
-            wanted = list(zip(_ROLES, (np.unique(first), np.unique(second)), strict=True))
-        some = [(role, texts, tokens.take(texts.tolist())) for role, texts in wanted]
-        starts = np.cumsum([0, *(len(own.ids) for _, _, own in some)])
-        # The sequences of all sides share one numbering, so that one set of marks identifies those that kill the process.
-        batches = marks.begin(
-            [
-                [int(start) + i for i in batch]
-                for start, (_, _, own) in zip(starts, some, strict=False)
-                for batch in self.encoder.batches(own)
-            ]
-        )
-        sides = []
-        for k, (role, texts, own) in enumerate(some):
-            start, stop = int(starts[k]), int(starts[k + 1])
-            mine = [[i - start for i in batch] for batch in batches if start <= batch[0] < stop]
-            owner = range(len(own)) if own.text is None else own.text
-            deadly = [int(texts[owner[i - start]]) for i in marks.deadly if start <= i < stop]
-            sides.append(_Side(role, texts, own, mine, start, deadly))
-        return sides
-
-    def _figures(
-        self, temperature: Temperature, sides: list[_Side], first: np.ndarray, second: np.ndarray, mode: dict[str, float],
-        marks: Marks, lost: dict[int, str],
-    ) -> np.ndarray:  # fmt: skip
-        """d_μ, d_Σ and SOCM of every pair, (3, pairs); NaN where the model fails on a text or its mean has no direction.
-
-        The texts that the model fails on are added to `lost` with the reason.
-        """
-        import torch
-
-        from tempscale.second_order.socm import socm_pairs
-
-        if not len(first):
-            return np.zeros((3, 0))
-        self.encoder.set_temperature(temperature)
-        means: list[torch.Tensor] = []
-        factors: list[torch.Tensor] = []
-        places = []
-        for side in sides:
-            out = self.encode(
-                side.tokens, moments=False, factors=True, role=side.role, batches=side.batches,
-                before=partial(_mark, marks, side.start),
-            )  # fmt: skip
-            marks.after()
-            lost |= {int(side.texts[i]): reason for i, reason in out.failed.items()}
-            if not out.factors:  # The model failed on every text.
-                return np.full((3, len(first)), np.nan)
-            place = np.full(int(max(first.max(), second.max())) + 1, -1)
-            place[side.texts] = len(means) + np.arange(len(side.texts))
-            places.append(place)
-            means += [mean for mean, _ in out.factors]
-            factors += [factor for _, factor in out.factors]
-        values = socm_pairs(torch.stack(means), factors, places[0][first], places[-1][second], **mode)
-        return np.stack([value.numpy() for value in values])
-
-    def _lost(self, chunk: pa.Table, finite: np.ndarray, reasons: list[str | None]) -> list[dict[str, Any]]:
-        return [
-            {"text_id": row["pair_id"], "place": row["place"]}
-            | {"reason": f"{self.model.label}: {reason or 'it gives no finite figures'}"}
-            for row, kept, reason in zip(chunk.select(["pair_id", "place"]).to_pylist(), finite, reasons, strict=True)
-            if not kept
+def _sides(worker: actor.ModelActor, tokens: Tokens, first: np.ndarray, second: np.ndarray, marks: Marks) -> list[_Side]:
+    """All texts as one side, or the texts of each column under its role; texts that kill the process are left out."""
+    wanted: list[tuple[str, np.ndarray]] = [(actor.ROLE, np.arange(len(tokens)))]
+    if any(temperature.roles for temperature in worker.temperatures):
+        wanted = list(zip(_ROLES, (np.unique(first), np.unique(second)), strict=True))
+    some = [(role, texts, tokens.take(texts.tolist())) for role, texts in wanted]
+    starts = np.cumsum([0, *(len(own.ids) for _, _, own in some)])
+    # The sequences of all sides share one numbering, so that one set of marks identifies those that kill the process.
+    batches = marks.begin(
+        [
+            [int(start) + i for i in batch]
+            for start, (_, _, own) in zip(starts, some, strict=False)
+            for batch in worker.encoder.batches(own)
         ]
+    )
+    sides = []
+    for k, (role, texts, own) in enumerate(some):
+        start, stop = int(starts[k]), int(starts[k + 1])
+        mine = [[i - start for i in batch] for batch in batches if start <= batch[0] < stop]
+        owner = range(len(own)) if own.text is None else own.text
+        deadly = [int(texts[owner[i - start]]) for i in marks.deadly if start <= i < stop]
+        sides.append(_Side(role, texts, own, mine, start, deadly))
+    return sides
+
+
+def _figures(
+    worker: actor.ModelActor, temperature: Temperature, sides: list[_Side], first: np.ndarray, second: np.ndarray,
+    mode: dict[str, float], marks: Marks, lost: dict[int, str],
+) -> np.ndarray:  # fmt: skip
+    """d_μ, d_Σ and SOCM of every pair, (3, pairs); NaN where the model fails on a text or its mean has no direction.
+
+    The texts that the model fails on are added to `lost` with the reason.
+    """
+    import torch
+
+    from tempscale.second_order.socm import socm_pairs
+
+    if not len(first):
+        return np.zeros((3, 0))
+    worker.encoder.set_temperature(temperature)
+    means: list[torch.Tensor] = []
+    factors: list[torch.Tensor] = []
+    places = []
+    for side in sides:
+        out = worker.encode(
+            side.tokens, moments=False, factors=True, role=side.role, batches=side.batches,
+            before=partial(_mark, marks, side.start),
+        )  # fmt: skip
+        marks.after()
+        lost |= {int(side.texts[i]): reason for i, reason in out.failed.items()}
+        if not out.factors:  # The model failed on every text.
+            return np.full((3, len(first)), np.nan)
+        place = np.full(int(max(first.max(), second.max())) + 1, -1)
+        place[side.texts] = len(means) + np.arange(len(side.texts))
+        places.append(place)
+        means += [mean for mean, _ in out.factors]
+        factors += [factor for _, factor in out.factors]
+    values = socm_pairs(torch.stack(means), factors, places[0][first], places[-1][second], **mode)
+    return np.stack([value.numpy() for value in values])
+
+
+def _lost(model: Model, chunk: pa.Table, finite: np.ndarray, reasons: list[str | None]) -> list[dict[str, Any]]:
+    return [
+        {"text_id": row["pair_id"], "place": row["place"]}
+        | {"reason": f"{model.label}: {reason or 'it gives no finite figures'}"}
+        for row, kept, reason in zip(chunk.select(["pair_id", "place"]).to_pylist(), finite, reasons, strict=True)
+        if not kept
+    ]
 
 
 def _mark(marks: Marks, start: int, batch: list[int]) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import vl_convert
 
 from tempscale_jobs.report.text import count, encoding, number, share, share_of
 from tempscale_jobs.runs.storage import Storage
 
 FIGURES = "figures"
+BUNDLE = "vega.js"
 _TEMPLATES = Path(__file__).parent / "templates"
 _WIDTH = 820
 """Pixels of a figure in a file; on the page it is as wide as the window."""
@@ -33,9 +33,13 @@ class Page:
     """The Vega-Lite specification of each figure, by the name of its file."""
 
     def write_to(self, storage: Storage) -> None:
-        """Write the page, and each figure as SVG and PNG below figures/, in place of an earlier page's figures."""
+        """Write the page and, with the extra `figures`, each figure as SVG and PNG below figures/ in place of others."""
         storage.write("report.html", self.html.encode())
         storage.remove(FIGURES)
+        try:
+            import vl_convert
+        except ImportError:
+            return
         for figure, spec in self.figures.items():
             wide = spec | ({"width": _WIDTH} if spec.get("width") == "container" else {})
             svg = vl_convert.vegalite_to_svg(wide, config=_ON_WHITE)
@@ -95,5 +99,5 @@ def _safe_json(value: Any) -> str:
 
 @lru_cache(maxsize=1)
 def _bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script."""
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")
+    """Vega, Vega-Lite and Vega-Embed as one script, which `python docs/generate.py` writes."""
+    return (_TEMPLATES / BUNDLE).read_text("utf-8").replace("</script", "<\\/script")

@@ -12,12 +12,13 @@ from typing import Any
 import psutil
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.observing import Observer, State, Unit
+from tempscale_jobs.runs.pace import Pace
 
 _LOG_SECONDS = 60.0
 _SAMPLE_SECONDS, _SAMPLE_SHARE = 2.0, 0.02
@@ -28,53 +29,43 @@ class Stage:
     """A stage in progress: `advance` moves its bar, and `note` becomes its closing line."""
 
     def __init__(
-        self, name: str, total: int | None, console: Console, observers: Sequence[Observer] = (), unit: Unit | None = None
-    ) -> None:
+        self, name: str, total: int | None, console: Console, observers: Sequence[Observer] = (), unit: Unit | None = None,
+        pace: Pace | None = None,
+    ) -> None:  # fmt: skip
         self.note = ""
+        self.pace = pace or Pace(total)
+        self._advanced = False
         self._observers, self._unit = observers, unit
         self._console, self._name, self._total, self._done, self._logged = console, name, total, 0, time.monotonic()
-        self._first: tuple[float, int] | None = None
         self._bar: Progress | None = None
         if console.is_terminal:
             columns: list[Any] = [
                 TextColumn("  {task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                _Rate(),
-                TimeRemainingColumn(),
+                _PaceColumn(self.pace),
             ]
             self._bar = Progress(*columns, console=console, transient=True)
             self._bar.start()
             self._task = self._bar.add_task(escape(name), total=total)
 
-    def advance(self, count: int) -> None:
-        """Add `count` to the work done."""
+    def advance(self, count: int, work: float | None = None) -> None:
+        """Add `count` to what is done; `work` is what it cost, if pieces differ (see `Pace`)."""
         self._done += count
+        self.pace.add(count, work)
         for observer in self._observers:
             observer.progress(self._done)
             # The first call brings the work of an earlier session, which was counted then.
-            if self._unit is not None and self._first is not None:
+            if self._unit is not None and self._advanced:
                 observer.count(self._unit, count)
-        if self._first is None:  # An earlier session's work is no part of the rate.
-            self._first = time.monotonic(), self._done
+        self._advanced = True
         if self._bar is not None:
             self._bar.update(self._task, advance=count)
         elif not self._console.quiet and time.monotonic() - self._logged > _LOG_SECONDS:
             self._logged = time.monotonic()
             of = f" of {self._total:,}" if self._total else ""
-            line = f"  {self._name}: {self._done:,}{of}{self._pace()}"
+            line = f"  {self._name}: {self._done:,}{of}{in_words(self.pace)}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-    def _pace(self) -> str:
-        """The rate and the time left; empty until something new is done."""
-        assert self._first is not None
-        seconds, done = time.monotonic() - self._first[0], self._done - self._first[1]
-        if not done or seconds <= 0:
-            return ""
-        rate = done / seconds
-        left = f", about {duration((self._total - self._done) / rate)} left" if self._total else ""
-        pace = f"{rate:,.0f}/s" if rate >= 1 else f"{60 * rate:,.1f}/min"
-        return f", {pace}{left}"
 
     def tell(self, what: str) -> None:
         """Show what the stage does now."""
@@ -91,12 +82,25 @@ class Stage:
             self._bar.stop()
 
 
-class _Rate(ProgressColumn):
-    """The column of the work done per second."""
+class _PaceColumn(ProgressColumn):
+    """The column of the rate and the time left."""
+
+    max_refresh = 0.5
+
+    def __init__(self, pace: Pace) -> None:
+        super().__init__()
+        self._pace = pace
 
     def render(self, task: Task) -> Text:
-        """The rate, empty until there is one."""
-        return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="progress.data.speed")
+        """The rate and the time left, empty until they are known."""
+        return Text(in_words(self._pace).removeprefix(", "), style="progress.data.speed")
+
+
+def in_words(pace: Pace) -> str:
+    """The rate and the time left, as the end of a line; empty until they are known."""
+    rate, left = pace.rate(), pace.left()
+    speed = "" if rate is None else f", {rate:,.0f}/s" if rate >= 1 else f", {60 * rate:,.1f}/min"
+    return speed + ("" if left is None else f", about {duration(left)} left")
 
 
 def duration(seconds: float) -> str:
@@ -132,13 +136,15 @@ class Journal:
             observer.end(state, message)
 
     @contextmanager
-    def stage(self, name: str, total: int | None = None, unit: Unit | None = None) -> Iterator[Stage]:
+    def stage(
+        self, name: str, total: int | None = None, unit: Unit | None = None, pace: Pace | None = None
+    ) -> Iterator[Stage]:
         """Run a stage, of `total` units if that is known; its line is printed if it ends without an error."""
         begun = time.monotonic()
         self._memory.reset()
         for observer in self._observers:
             observer.stage(name, total)
-        stage = Stage(name, total, self.console, self._observers, unit)
+        stage = Stage(name, total, self.console, self._observers, unit, pace)
         try:
             yield stage
         finally:

@@ -207,7 +207,7 @@ SOCM_PAIRS = Table(
             "over",
             TEXT,
             "",
-            "`largest_trace`: all pairs of the 128 texts of largest tr Σ in the groups; "
+            "`largest_trace`: all pairs of the texts of largest tr Σ in the groups (`socm_ranked`); "
             "`sample`: all pairs of the SOCM sample; `corpus`: all pairs of all texts; each exactly",
         ),
         Column("ranking", TEXT, "", "`socm`: largest SOCM; `same_mean`: largest d_Σ among the pairs of highest cosine"),

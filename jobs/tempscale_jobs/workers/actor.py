@@ -1,8 +1,10 @@
-"""Actors that load a model once and run it under every temperature, and a Ray Data pool of them; see also `crew`."""
+"""Actors that load a model once and run it under every temperature; see also `crew`."""
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import math
 import os
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,14 +15,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import EXCEPTIONS, part, place
 from tempscale_jobs.runs.provenance import note_processor, processor
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import REJECTED
-from tempscale_jobs.workers.engine import Cluster, failure, readable_failures
+from tempscale_jobs.workers.engine import Cluster, failure
 
 if TYPE_CHECKING:
+    import ray.data
+
     from tempscale.model.gathering import Encoded
     from tempscale.model.tokens import Tokens
     from tempscale.temperature.schedule import Temperature
@@ -31,10 +34,12 @@ ROLE = "document"
 """The role of a corpus's texts, for temperatures that depend on the role."""
 TOKEN_BUDGETS = {False: 1024, True: 16_384}
 """Padded tokens of a micro-batch without and with a GPU, unless they are configured or measured."""
+_ACTORS_OF_A_TASK = 16
+"""Actors without a GPU that one task tokenises for: it is a hundred times as fast as a small model."""
 _LOST_DEVICE = 70
 """Exit code of a worker that has lost its GPU."""
 RETRIES = 3
-"""How often a piece of work that ends its process is tried again."""
+"""How often a piece of work that ends its process is tried again, where no marks tell what ends it."""
 _ROW = pa.schema(
     [("number", pa.int64()), ("payload", pa.large_binary()), ("failure", pa.string()), ("traceback", pa.string())]
 )
@@ -60,7 +65,7 @@ class Encoding(Protocol):
 
 
 class ModelActor:
-    """An actor with an encoder. A subclass defines the work in `process`, or `run` gets a function."""
+    """An actor with an encoder, which runs the functions of all steps."""
 
     def __init__(self, storage: Storage, model: Model, temperatures: list[Any], settings: dict[str, Any], gpus: int) -> None:
         import torch
@@ -75,25 +80,34 @@ class ModelActor:
         self.temperatures = [Temperature.of(value) for value in temperatures]
         self.encoder = Encoder.load(model.name, device="cuda" if gpus else "cpu", **settings)
 
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        """Process a batch of (number, payload) rows and return each one's report or failure."""
-        reports = [self._report(row) for row in batch.to_pylist()]
-        _return_freed_memory()
-        return pa.Table.from_pylist(reports)
+    def below(self, storage: Storage) -> ModelActor:
+        """The same actor for a run in another folder, such as that of the queries."""
+        other = copy.copy(self)
+        other.storage = storage
+        return other
 
-    def _report(self, row: dict[str, Any]) -> dict[str, Any]:
-        if row["failure"] is not None:
-            return {name: row[name] for name in ("number", "failure", "traceback")}
-        try:
-            return self.process(row["number"], unpack(row["payload"]))
-        except Exception as error:
-            return {"number": row["number"]} | _failed(error)
+    def take(self, process: Process, block: pa.Table) -> list[dict[str, Any]]:
+        """Run a step's function on each row of a block that Ray Data prepared; return the reports or failures."""
+        reports = []
+        for row in block.to_pylist():
+            if row["failure"] is not None:
+                reports.append({name: row[name] for name in ("number", "failure", "traceback")})
+            else:
+                reports.append(process(self, row["number"], unpack(row["payload"])))
+        _return_freed_memory()
+        return reports
 
     def run(self, process: Process, number: int, work: pa.Table) -> dict[str, Any]:
         """Run a step's function on one piece of work."""
         report = process(self, number, work)
         _return_freed_memory()
         return report
+
+    def call(self, number: int, function: Callable[..., Any], *arguments: Any) -> int:
+        """Run a function that needs no model; return the number."""
+        function(*arguments)
+        _return_freed_memory()
+        return number
 
     def note_processor(self) -> None:
         """Record the processor that embeds here, because the last digits depend on it."""
@@ -137,10 +151,6 @@ class ModelActor:
         """The name of one durable part of this actor's model."""
         return part(kind, self.model, temperature, number)
 
-    def process(self, number: int, work: pa.Table) -> dict[str, Any]:
-        """Write the durable parts of one piece of work and return its counts."""
-        raise NotImplementedError
-
 
 def end_if_lost(error: BaseException) -> None:
     """Exit if the error says that the GPU is lost: the device is unusable, so the process cannot continue."""
@@ -150,49 +160,28 @@ def end_if_lost(error: BaseException) -> None:
         os._exit(_LOST_DEVICE)
 
 
-def pool(
-    run: Run,
-    cluster: Cluster,
-    model: Model,
-    encoding: Encoding,
-    actor: type[ModelActor],
-    work: dict[int, pa.Table],
-    prepare: Callable[..., pa.Table] | None = None,
-    prepare_arguments: dict[str, Any] | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Stream pieces of work, by number, through a Ray Data pool of model actors; yield each report as it finishes.
+def _ahead(cluster: Cluster) -> int:
+    """How many tasks prepare work: one tokenises for many actors without a GPU, and for one with a GPU."""
+    return cluster.workers if cluster.gpus else math.ceil(cluster.workers / _ACTORS_OF_A_TASK)
 
-    One row is one piece of work, so that micro-batches never depend on blocks or workers. CPU tasks first run `prepare` on
-    each row.
+
+def prepared(
+    work: dict[int, pa.Table], prepare: Callable[..., pa.Table], arguments: dict[str, Any], cluster: Cluster
+) -> ray.data.Dataset:
+    """A stream of Ray Data: CPU tasks run `prepare` on each piece of work, and one block is one piece.
+
+    Micro-batches therefore never depend on blocks or workers.
     """
-    if not work:
-        return
     import ray.data
 
     blank = {"failure": None, "traceback": None}
     rows = [{"number": number, "payload": pack(work[number])} | blank for number in cluster.ordered(sorted(work))]
-    data = ray.data.from_items(rows, override_num_blocks=len(rows))
-    if prepare is not None:
-        # These tasks claim no CPU: in a cluster that has become smaller, the actors could occupy all CPUs for ever.
-        ahead = ray.data.TaskPoolStrategy(size=min(cluster.workers, len(rows)))
-        data = data.map_batches(
-            _prepared, batch_size=1, batch_format="pyarrow", num_cpus=0, compute=ahead,
-            fn_kwargs={"prepare": prepare, "arguments": prepare_arguments or {}},
-        )  # fmt: skip
-    resources: dict[str, Any] = {"num_gpus": 1} if cluster.gpus else {"num_cpus": 1}
-    data = data.map_batches(
-        actor,
-        batch_size=1,
-        batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(size=min(cluster.workers, len(rows)), max_tasks_in_flight_per_actor=2),
-        fn_constructor_kwargs=arguments(run, cluster, model, encoding),
-        **resources,
+    # These tasks claim no CPU: in a cluster that has become smaller, the actors could occupy all CPUs for ever.
+    return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+        _prepared, batch_size=1, batch_format="pyarrow", num_cpus=0,
+        compute=ray.data.TaskPoolStrategy(size=min(_ahead(cluster), len(rows))),
+        fn_kwargs={"prepare": prepare, "arguments": arguments},
     )  # fmt: skip
-    with readable_failures():
-        for report in data.iter_rows():
-            if report.get("failure"):
-                raise IncompleteRun(report["failure"]) from RuntimeError(report["traceback"])
-            yield report
 
 
 def _prepared(batch: pa.Table, prepare: Callable[..., pa.Table], arguments: dict[str, Any]) -> pa.Table:

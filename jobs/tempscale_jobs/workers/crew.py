@@ -1,25 +1,30 @@
-"""A crew of model actors for several small steps."""
+"""A crew of model actors for all steps that run the model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tempscale_jobs.workers.actor import RETRIES, Encoding, ModelActor, Process, arguments
-from tempscale_jobs.workers.engine import Cluster, failure, readable_failures, started
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.workers.actor import RETRIES, Encoding, ModelActor, Process, arguments, prepared
+from tempscale_jobs.workers.engine import Cluster, Item, failure, readable_failures, results, started
 
 if TYPE_CHECKING:
+    import ray.data
+
     from tempscale_jobs.runs.folder import Model, Run
 
 
 class Crew:
-    """Model actors that live through several small steps, so that the model is loaded only once."""
+    """Model actors that live through several steps, so that each loads the model only once."""
 
     def __init__(self, run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> None:
         self._run, self._cluster, self._model, self._encoding = run, cluster, model, encoding
         self._actors: list[Any] = []
+        self._beginning: list[Any] = []
+        self._stream: Generator[Any] | None = None
 
     def __enter__(self) -> Crew:
         return self
@@ -27,19 +32,58 @@ class Crew:
     def __exit__(self, *error: object) -> None:
         import ray
 
-        for worker in self._actors:
+        if self._stream is not None:
+            self._stream.close()  # Before Ray itself ends, without which Ray Data cannot.
+        for worker in [*self._actors, *self._beginning]:
             ray.kill(worker)
 
-    def work(self, process: Process, pieces: dict[int, pa.Table]) -> Iterator[dict[str, Any]]:
-        """Run `process` on each piece; yield each report as it finishes."""
+    def stream(
+        self, process: Process, work: dict[int, pa.Table], prepare: Callable[..., pa.Table], arguments: dict[str, Any]
+    ) -> Iterator[dict[str, Any]]:
+        """Stream pieces of work through tasks of Ray Data, which `prepare` them, to the actors; yield each report.
+
+        Prepared pieces go from the tasks to the actors and not through this process. A piece whose process dies is given to
+        the restarted actor again, as often as that happens: marks must tell what ends it.
+        """
+        if not work:
+            return
+        self._begin(min(self._cluster.workers, len(work)))  # While these load the model, the tasks begin.
+        blocks = self._stream = _blocks(prepared(work, prepare, arguments, self._cluster))
+        self._hire(min(self._cluster.workers, len(work)))
+        with readable_failures():
+            for reports in self._each(lambda worker, block: _patient(worker.take, -1).remote(process, block), blocks):
+                for report in reports:
+                    if report.get("failure"):
+                        raise IncompleteRun(report["failure"]) from RuntimeError(report["traceback"])
+                    yield report
+
+    def _each(self, submit: Callable[[Any, Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        """Give the items to the actors as these become free, a second one to each ahead; yield results as they come."""
+        import ray
+
+        idle, flying = [*self._actors, *self._actors], dict[Any, Any]()
+
+        def landed() -> Any:
+            (done,), _ = ray.wait(list(flying), num_returns=1)
+            idle.append(flying.pop(done))
+            return ray.get(done)
+
+        for item in items:
+            while not idle:
+                yield landed()
+            worker = idle.pop(0)
+            flying[submit(worker, item)] = worker
+        while flying:
+            yield landed()
+
+    def work(self, process: Process, pieces: dict[int, pa.Table], retries: int = RETRIES) -> Iterator[dict[str, Any]]:
+        """Run `process` on each piece; yield each report as it finishes. -1 `retries` are for pieces with marks."""
         if not pieces:
             return
-        from ray.util import ActorPool
-
         self._hire(min(self._cluster.workers, len(pieces)))
-        team, numbers = ActorPool(self._actors), self._cluster.ordered(sorted(pieces))
+        numbers = self._cluster.ordered(sorted(pieces))
         with readable_failures():
-            yield from team.map_unordered(lambda worker, k: worker.run.remote(process, k, pieces[k]), numbers)
+            yield from self._each(lambda worker, k: _patient(worker.run, retries).remote(process, k, pieces[k]), numbers)
 
     def attempt(
         self, process: Process, pieces: dict[int, pa.Table]
@@ -57,7 +101,7 @@ class Crew:
         while waiting or flying:
             while waiting and idle:
                 worker, number = idle.pop(), waiting.pop()
-                flying[worker.run.remote(process, number, pieces[number])] = worker, number
+                flying[_patient(worker.run).remote(process, number, pieces[number])] = worker, number
             (done,), _ = ray.wait(list(flying), num_returns=1)
             worker, number = flying.pop(done)
             try:
@@ -69,7 +113,7 @@ class Crew:
                     waiting.insert(0, number)
                 else:
                     yield number, None, failure(error)
-                ray.kill(worker)  # Its restarts are used up.
+                ray.kill(worker)  # It may be anywhere in its restarts.
                 self._actors.remove(worker)
                 self._hire(len(self._actors) + 1)
                 idle.append(self._actors[-1])
@@ -77,14 +121,54 @@ class Crew:
                 idle.append(worker)
                 yield number, report, None
 
-    def _hire(self, wanted: int) -> None:
-        """Start actors until there are `wanted` of them."""
+    def call(
+        self, function: Callable[..., Any], items: Sequence[Item], arguments: Callable[[Item], Sequence[Any]]
+    ) -> Iterator[Item]:
+        """Run a function that needs no model on the arguments of each item; yield each item as it is done.
+
+        The actors have imported what it needs. Where they hold GPUs, tasks on CPUs run it.
+        """
+        if not items:
+            return
+        if self._cluster.gpus:
+            import ray
+
+            task = ray.remote(function)
+            yield from (item for item, _ in results(self._cluster, lambda item: task.remote(*arguments(item)), items))
+            return
+        self._hire(min(self._cluster.workers, len(items)))
+        numbers = self._cluster.ordered(range(len(items)))
+        with readable_failures():
+            for number in self._each(
+                lambda worker, k: _patient(worker.call).remote(k, function, *arguments(items[k])), numbers
+            ):
+                yield items[number]
+
+    def _begin(self, wanted: int) -> None:
+        """Start actors, without waiting for them, until there are `wanted`."""
         import ray
 
         resources: dict[str, Any] = {"num_gpus": 1} if self._cluster.gpus else {"num_cpus": 1}
-        # Limit the retries of a piece that kills its process.
-        worker = ray.remote(max_restarts=RETRIES, max_task_retries=RETRIES, **resources)(ModelActor)
-        missing = wanted - len(self._actors)
+        worker = ray.remote(max_restarts=-1, max_task_retries=-1, **resources)(ModelActor)
+        missing = wanted - len(self._actors) - len(self._beginning)
         if missing > 0:
             how = arguments(self._run, self._cluster, self._model, self._encoding)
-            self._actors += started([worker.remote(**how) for _ in range(missing)])
+            self._beginning += [worker.remote(**how) for _ in range(missing)]
+
+    def _hire(self, wanted: int) -> None:
+        """Start actors until there are `wanted` of them."""
+        self._begin(wanted)
+        if self._beginning:
+            beginning, self._beginning = self._beginning, []
+            self._actors += started(beginning)
+
+
+def _blocks(data: ray.data.Dataset) -> Generator[Any]:
+    """References to the blocks of a stream of Ray Data, as they are made. It starts here, not at the first block."""
+    bundles = data.iter_internal_ref_bundles()
+    return (block for bundle in bundles for block in bundle.block_refs)
+
+
+def _patient(method: Any, retries: int = RETRIES) -> Any:
+    """A method of an actor that Ray calls again so often where its process dies; for ever with -1."""
+    return method.options(max_task_retries=retries)

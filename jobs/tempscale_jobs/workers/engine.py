@@ -36,6 +36,9 @@ _ONE_THREAD = {
     "POLARS_MAX_THREADS": "1",
 }
 
+BESIDE_ACTORS: dict[str, Any] = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
+"""Of tasks that run while model actors live: these may hold every CPU, for ever in a cluster that has become smaller."""
+
 Item = TypeVar("Item")
 
 
@@ -56,13 +59,74 @@ class Cluster:
         return items
 
 
+class _Ahead:
+    """Ray, which starts in a thread while this process does something else.
+
+    The thread lives as long as Ray does: the kernel ends a child process with the thread that started it.
+    """
+
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+        self._error: BaseException | None = None
+        self._done, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ray", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            _start(self._execution)
+        except BaseException as error:
+            self._error = error
+        self._done.set()
+        self._ended.wait()
+
+    def wait(self) -> None:
+        """Wait until Ray has started; raise what prevented it."""
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Stop Ray, if it started."""
+        import ray
+
+        self._done.wait()
+        ray.shutdown()
+        self._ended.set()
+        self._thread.join()
+
+
+_ahead: list[_Ahead] = []
+"""At most one."""
+
+
+@contextmanager
+def ahead(execution: Execution) -> Iterator[None]:
+    """Start Ray on this machine in the background; a `session` in the block waits for it. A cluster is joined there only."""
+    if _initialized() or execution.address is not None:
+        yield
+        return
+    _ahead.append(_Ahead(execution))
+    try:
+        yield
+    finally:
+        _ahead.pop().stop()
+
+
+def _initialized() -> bool:
+    """Whether Ray runs in this process, without importing it."""
+    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
+
+
 @contextmanager
 def session(execution: Execution) -> Iterator[Cluster]:
     """Join the configured or already joined Ray cluster, or start one in this process and stop it at the end."""
     import ray
 
     warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
-    started = not ray.is_initialized()
+    if _ahead:
+        _ahead[-1].wait()
+    begun_ahead, started = bool(_ahead), not ray.is_initialized()
     if started:
         _start(execution)
     try:
@@ -72,7 +136,7 @@ def session(execution: Execution) -> Iterator[Cluster]:
         gpus = int(max(resources.get("GPU", 0), resources.get(_TO_COME, 0)))
         # Keep one logical CPU for tokenising.
         workers = execution.workers or gpus or max(1, int(resources.get("CPU", 1)) - 1)
-        with raylet.watched() if started else nullcontext():
+        with raylet.watched() if started or begun_ahead else nullcontext():
             yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed)
     finally:
         if started:
@@ -138,16 +202,29 @@ def _signals_kept() -> Iterator[None]:
 
 @contextmanager
 def _silenced_stderr() -> Iterator[None]:
-    """Hide the start messages of Ray's C++ core; its errors are raised as exceptions."""
+    """Hide the start messages of Ray's C++ core; its errors are raised as exceptions. What Python writes is still seen."""
     sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    kept, nowhere, own = os.dup(2), os.open(os.devnull, os.O_WRONLY), sys.stderr
+    if _is_two(own):
+        sys.stderr = open(os.dup(kept), "w", buffering=1, encoding=own.encoding, errors=own.errors)  # noqa: SIM115
     os.dup2(nowhere, 2)
     try:
         yield
     finally:
         os.dup2(kept, 2)
+        if sys.stderr is not own:
+            sys.stderr, other = own, sys.stderr
+            other.close()
         os.close(kept)
         os.close(nowhere)
+
+
+def _is_two(stream: Any) -> bool:
+    """Whether a stream writes to file descriptor 2."""
+    try:
+        return bool(stream.fileno() == 2)
+    except (OSError, ValueError, AttributeError):  # As test runners replace it.
+        return False
 
 
 def _configure_data() -> None:

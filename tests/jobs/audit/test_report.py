@@ -389,7 +389,7 @@ def test_the_last_words_on_the_screen_are_plain_text(tmp_path, capsys):
     storage = Storage(str(tmp_path / "a[/b]"))
     tables = tables_of(model="[/b]model[red]", taus=SCHEDULES)
     storage.write_table("tables/collapse_summary.parquet", tables["collapse_summary"].to_arrow())
-    storage.write_json("run.json", {"gate": {"verdict": "none"}})
+    storage.write_json("run.json", RUN | {"gate": {"verdict": "none"}})
     report.close(SimpleNamespace(storage=storage))
     out = capsys.readouterr().out
     assert "a[/b]/report.html" in out

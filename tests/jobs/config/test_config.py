@@ -22,7 +22,10 @@ def test_defaults_are_the_designs():
 
 
 def test_the_quick_start_is_a_sample_only_where_no_corpus_is_named():
-    assert resolve(with_quick_start({})).corpus.sample == 2000
+    quick = resolve(with_quick_start({}))
+    assert (quick.corpus.sample, quick.analysis.socm_groups, quick.analysis.probe_sample) == (300, 12, 48)
+    assert resolve(with_quick_start({"corpus": {"sample": 50}})).analysis.socm_groups == 32
+    assert resolve(with_quick_start({"analysis": {"socm_sample": 9}})).analysis.socm_sample == 9
     named = resolve(with_quick_start({"corpus": {"source": "x.parquet"}}))
     assert named.corpus.sample is None
     assert named.analysis.probe_sample is None
@@ -169,7 +172,8 @@ FILE_ONLY = {
         queries.id_column queries.text_column queries.sample queries.limit queries.embedding_column queries.length_column
         queries.document_column queries.dims queries.bits queries.scale queries.max_characters
         embedding.token_budget embedding.shard_texts embedding.shard_characters
-        analysis.probe_se analysis.probe_sample analysis.worst_pairs analysis.near_duplicate analysis.worst_duplicates
+        analysis.probe_se analysis.probe_sample analysis.socm_ranked analysis.worst_pairs analysis.near_duplicate
+        analysis.worst_duplicates
         gate.thresholds gate.temperatures gate.drift gate.false_alarms gate.webhook_env gate.notify
         record.name record.keep_embeddings execution.shuffle_seed
     """,

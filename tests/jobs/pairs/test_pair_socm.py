@@ -13,9 +13,10 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.pairs import chunks
-from tempscale_jobs.pairs.socm import PairActor
+from tempscale_jobs.pairs.socm import _figures, measure_chunk
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers.actor import ModelActor
 from tempscale_jobs.workers.marks import DEADLY
 
 
@@ -46,8 +47,8 @@ def test_a_text_that_breaks_the_model_costs_its_pairs_only(tiny_folder, tmp_path
     tensors["embeddings.word_embeddings.weight"][words["z"]] = math.nan
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     storage, work = chunked(tmp_path / "run", "id,text_a,text_b\n1,a b,c d e\n2,z,c d e\n3,f g h,a b\n4,f,z z\n")
-    actor = PairActor(storage, Model("tiny", str(folder), "", 64), [1.0, 0.8], {"max_length": 64}, 0)
-    assert actor.process(0, work) == {"number": 0, "pairs": 4}
+    actor = ModelActor(storage, Model("tiny", str(folder), "", 64), [1.0, 0.8], {"max_length": 64}, 0)
+    assert measure_chunk(actor, 0, work) == {"number": 0, "pairs": 4}
     rejected = left_out(storage)
     assert [(row["text_id"], row["place"]) for row in rejected] == [("2", "run.csv:1"), ("4", "run.csv:3")]
     assert all("has no direction to compare" in row["reason"] for row in rejected)
@@ -72,10 +73,10 @@ def test_a_text_that_kills_its_process_costs_its_pairs_only(tiny_folder, tmp_pat
     rows = "1,a b,c d e\n{}3,f g h,a b\n{}5,k k,m\n"
     storage, work = chunked(tmp_path / "run", "id,text_a,text_b\n" + rows.format("2,z,c d e\n", "4,f,k z z\n"))
     model = Model("tiny", str(folder), "", 64)
-    (deadly,) = PairActor(storage, model, temperatures, {"max_length": 64}, 0).encoder.tokenizer(["z"]).ids
+    (deadly,) = ModelActor(storage, model, temperatures, {"max_length": 64}, 0).encoder.tokenizer(["z"]).ids
 
     def attempt():
-        actor = PairActor(storage, model, temperatures, {"max_length": 64}, 0)
+        actor = ModelActor(storage, model, temperatures, {"max_length": 64}, 0)
         hidden = actor.encoder._hidden
 
         def guarded(ids, device):
@@ -84,7 +85,7 @@ def test_a_text_that_kills_its_process_costs_its_pairs_only(tiny_folder, tmp_pat
             return hidden(ids, device)
 
         actor.encoder._hidden = guarded
-        return actor.process(0, work)
+        return measure_chunk(actor, 0, work)
 
     deaths = 0
     while deaths < 30:
@@ -97,7 +98,7 @@ def test_a_text_that_kills_its_process_costs_its_pairs_only(tiny_folder, tmp_pat
     assert {row["text_id"]: row["reason"] for row in left_out(storage)} == {"2": f"tiny: {DEADLY}", "4": f"tiny: {DEADLY}"}
     assert not storage.list("partials/marks")
     other, work = chunked(tmp_path / "other", "id,text_a,text_b\n" + rows.format("", ""))
-    PairActor(other, model, temperatures, {"max_length": 64}, 0).process(0, work)
+    measure_chunk(ModelActor(other, model, temperatures, {"max_length": 64}, 0), 0, work)
     for temperature in map(Temperature.of, temperatures):
         found, expected = (of_pairs(own, temperature.slug) for own in (storage, other))
         assert found.column("pair").to_pylist() == [0, 2, 4]
@@ -107,13 +108,13 @@ def test_a_text_that_kills_its_process_costs_its_pairs_only(tiny_folder, tmp_pat
 
 def test_a_chunk_whose_every_text_fails_is_rejected_whole(tmp_path, tiny_folder, monkeypatch):
     storage, work = chunked(tmp_path / "run", "text_a,text_b\nabc,xyz\nabc,pqr\n")
-    worker = PairActor(storage, Model("tiny", str(tiny_folder("bert")), "", 64), [1.0, 0.8], {"token_budget": 90}, 0)
+    worker = ModelActor(storage, Model("tiny", str(tiny_folder("bert")), "", 64), [1.0, 0.8], {"token_budget": 90}, 0)
 
     def fail(ids, device):
         raise IndexError("index out of range in self")
 
     monkeypatch.setattr(worker.encoder, "_hidden", fail)
-    assert worker.process(0, work) == {"number": 0, "pairs": 2}
+    assert measure_chunk(worker, 0, work) == {"number": 0, "pairs": 2}
     assert [storage.rows(name) for name in storage.list("partials/pairs")] == [0, 0]
     reasons = [row["reason"] for row in left_out(storage)]
     assert reasons == ["tiny: the model fails with IndexError: index out of range in self"] * 2
@@ -121,4 +122,4 @@ def test_a_chunk_whose_every_text_fails_is_rejected_whole(tmp_path, tiny_folder,
 
 def test_a_chunk_without_a_pair_embeds_nothing():
     none = np.empty(0, dtype=np.int64)
-    assert PairActor._figures(None, Temperature(0.8), [], none, none, {}, None, {}).shape == (3, 0)
+    assert _figures(None, Temperature(0.8), [], none, none, {}, None, {}).shape == (3, 0)

@@ -52,7 +52,7 @@ def serve(port, agent_port, temporary):
 
     def works(node):
         (raylet,) = node.all_processes["raylet"]
-        return sum("MapWorker" in " ".join(child.cmdline()) for child in psutil.Process(raylet.process.pid).children())
+        return sum("ModelActor" in " ".join(child.cmdline()) for child in psutil.Process(raylet.process.pid).children())
 
     cluster = start()
     print(cluster.head_node.get_session_dir_path(), flush=True)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ray import cloudpickle
 from whole_run import audited
 
-import tempscale_jobs.embedding.embed
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.marks import DEADLY, Marks, forget
 
 
@@ -113,7 +113,7 @@ def test_a_mark_that_the_fall_of_a_machine_cut_off_is_none(tmp_path, left):
 # --- on Ray -----------------------------------------------------------------------------------------------------------
 
 
-class KillingActor(tempscale_jobs.embedding.embed.EmbedActor):
+class KillingActor(actor.ModelActor):
     """Its process dies of one token, fails on another, and runs out of memory over large batches with a third."""
 
     def __init__(self, **arguments):
@@ -155,7 +155,7 @@ def survived(tmp_path_factory, small_model):
     }  # fmt: skip
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempscale_jobs.embedding.embed, "EmbedActor", KillingActor)
+        patch.setattr("tempscale_jobs.workers.crew.ModelActor", KillingActor)
         try:
             audited(data)
         finally:

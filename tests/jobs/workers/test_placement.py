@@ -37,12 +37,13 @@ class PlacedActor(actor.ModelActor):
     def __init__(self, gpus, settings, **arguments):
         self.gpus, self.budget = gpus, settings["token_budget"]
 
-    def process(self, number, work):
-        return {"number": number, "budget": self.budget, "asked": self.gpus, **here()}
-
 
 def placed(worker, number, work):
-    return {"number": number, "asked": worker.gpus, **here()}
+    return {"number": number, "budget": worker.budget, "asked": worker.gpus, **here()}
+
+
+def prepared(batch):
+    return batch
 
 
 def placed_tile(i, j, device="cpu"):
@@ -94,9 +95,11 @@ def test_there_is_a_worker_for_each_gpu(cluster):
 
 
 @pytest.mark.soak
-def test_each_model_actor_of_the_pool_has_a_gpu_of_its_own(cluster, run):
+def test_each_model_actor_has_a_gpu_of_its_own(cluster, run, monkeypatch):
+    monkeypatch.setattr("tempscale_jobs.workers.crew.ModelActor", PlacedActor)
     work = {k: pa.table({"k": [k]}) for k in range(24)}
-    reports = list(actor.pool(run, cluster, run.models[0], ENCODING, PlacedActor, work))
+    with Crew(run, cluster, run.models[0], ENCODING) as crew:
+        reports = list(crew.stream(placed, work, prepared, {}))
     assert sorted(report["number"] for report in reports) == list(range(24))
     assert {report["asked"] for report in reports} == {1}
     assert {report["budget"] for report in reports} == {actor.TOKEN_BUDGETS[True]}
@@ -110,18 +113,20 @@ def failing(batch):
     raise OSError("the disk is gone")
 
 
-class FailingActor(PlacedActor):
-    def process(self, number, work):
-        raise ValueError("the model is gone")
+def failing_work(worker, number, work):
+    raise ValueError("the model is gone")
 
 
 @pytest.mark.soak
-def test_what_fails_ahead_of_the_actors_or_in_them_is_told_by_its_own_words(cluster, run):
+def test_what_fails_ahead_of_the_actors_or_in_them_is_told_by_its_own_words(cluster, run, monkeypatch):
+    monkeypatch.setattr("tempscale_jobs.workers.crew.ModelActor", PlacedActor)
     work = {k: pa.table({"k": [k]}) for k in range(3)}
-    with pytest.raises(IncompleteRun, match="a worker failed with OSError: the disk is gone; start the same command again"):
-        list(actor.pool(run, cluster, run.models[0], ENCODING, PlacedActor, work, failing))
-    with pytest.raises(IncompleteRun, match="a worker failed with ValueError: the model is gone; start"):
-        list(actor.pool(run, cluster, run.models[0], ENCODING, FailingActor, work))
+    with Crew(run, cluster, run.models[0], ENCODING) as crew:
+        with pytest.raises(IncompleteRun, match="a worker failed with OSError: the disk is gone; start the same command"):
+            list(crew.stream(placed, work, failing, {}))
+        with pytest.raises(IncompleteRun, match="a worker failed with ValueError: the model is gone; start"):
+            list(crew.stream(failing_work, work, prepared, {}))
+        assert len(list(crew.stream(placed, work, prepared, {}))) == 3  # The crew outlives a failure.
 
 
 def test_a_crew_and_the_tiles_have_gpus_too(cluster, run, monkeypatch):

@@ -1,0 +1,47 @@
+"""About how long embedding takes, before anything is embedded: what the progress bar shows in the first half minute."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from tempscale_jobs.corpus.shards import Shard
+from tempscale_jobs.runs.folder import Model
+
+_START_SECONDS = 8.0
+"""Until the actors have loaded the model."""
+_CHARACTERS_OF_A_TOKEN = 4.0
+_OF_GEMM = 0.6
+"""The share of the processor's rate of matrix products that embedding reaches, attention and padding included."""
+
+
+def seconds(model: Model, shards: Sequence[Shard], temperatures: int, workers: int) -> float | None:
+    """Seconds on processors like this one; None where the model's configuration does not tell its size."""
+    from tempscale.model.checkpoint import resolve
+
+    try:
+        config = json.loads((Path(resolve(model.name)) / "config.json").read_text("utf-8"))
+        layers, width, inner = (int(config[k]) for k in ("num_hidden_layers", "hidden_size", "intermediate_size"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    tokens = sum(min(s.characters / _CHARACTERS_OF_A_TOKEN, s.texts * model.max_length) for s in shards)
+    # A token meets four matrices of width × width in attention and two of width × inner; each number is two operations.
+    operations = 2 * layers * (4 * width**2 + 2 * width * inner) * tokens * temperatures
+    return _START_SECONDS + operations / (_OF_GEMM * _gemm_rate() * max(1, workers))
+
+
+@lru_cache(maxsize=1)
+def _gemm_rate() -> float:
+    """Operations per second of one thread in matrix products, the best of a few."""
+    a, b = np.ones((256, 384), np.float32), np.ones((384, 1536), np.float32)
+    best = float("inf")
+    for _ in range(10):
+        begun = time.thread_time()
+        a @ b
+        best = min(best, time.thread_time() - begun)
+    return 2 * a.size * b.shape[1] / max(best, 1e-6)

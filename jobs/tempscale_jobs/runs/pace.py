@@ -1,0 +1,66 @@
+"""How fast a stage goes and how long the rest of it takes."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import NamedTuple
+
+WINDOW_SECONDS = 30.0
+"""The rate is that of the last half minute; before that, the time left is what was expected."""
+
+
+class _Mark(NamedTuple):
+    at: float
+    shown: float
+    work: float
+
+
+class Pace:
+    """The pace of a stage, from what is done each time that something is.
+
+    Pieces of one stage differ: `work` is what a piece costs in any unit, such as tokens, and the time left is that of the
+    work left at the rate of the last half minute. The rate begins with the first piece that this session finishes, so that
+    neither the start of workers nor the compiling of functions counts, nor what an earlier session did.
+    """
+
+    def __init__(self, work: float | None = None, expected: float | None = None) -> None:
+        self._total, self._expected, self._begun = work, expected, time.monotonic()
+        self._there: _Mark | None = None
+        self._marks: deque[_Mark] = deque()
+
+    def add(self, shown: float, work: float | None = None) -> None:
+        """Something is done: the number that is shown, and its work, which is that number unless given.
+
+        The first call says what was there before.
+        """
+        now, work = time.monotonic(), shown if work is None else work
+        if self._there is None:
+            self._there = _Mark(now, shown, work)
+            return
+        last = self._marks[-1] if self._marks else self._there
+        self._marks.append(_Mark(now, last.shown + shown, last.work + work))
+        # Keep one mark that is older than the window, from which it is measured.
+        while len(self._marks) > 2 and self._marks[1].at <= now - WINDOW_SECONDS:
+            self._marks.popleft()
+
+    def rate(self) -> float | None:
+        """What is shown, per second, over the last half minute; None until two pieces are done."""
+        return self._per_second("shown")
+
+    def left(self) -> float | None:
+        """Seconds left; None where that is not known."""
+        now, rate = time.monotonic(), self._per_second("work")
+        if self._expected is not None and (rate is None or now - self._begun < WINDOW_SECONDS):
+            return max(0.0, self._expected - (now - self._begun))
+        if self._total is None or rate is None:
+            return None
+        # Since the last piece was done, the next one goes on.
+        return max(0.0, (self._total - self._marks[-1].work) / rate - (now - self._marks[-1].at))
+
+    def _per_second(self, name: str) -> float | None:
+        if len(self._marks) < 2:
+            return None
+        first, last = self._marks[0], self._marks[-1]
+        done, seconds = float(getattr(last, name) - getattr(first, name)), last.at - first.at
+        return done / seconds if done > 0 and seconds > 0 else None
