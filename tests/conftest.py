@@ -7,10 +7,10 @@ import fcntl
 import importlib.util
 import os
 import string
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import shared_ray
 from tiny import FAMILIES, LONGEST, WRITTEN_OUT
 
 # No test reaches the network, whatever it asks the hub for. Read when huggingface_hub is first imported.
@@ -64,7 +64,7 @@ def once(tmp_path_factory):
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (folder / "made").exists():
                 if ray:
-                    start_ray()
+                    shared_ray.start()
                 make(folder)
                 (folder / "made").touch()
         return folder
@@ -88,14 +88,10 @@ def small_model(once, minilm):
     return str(once("model", make) / "tiny-bert")
 
 
-_RAY = ExitStack()
-"""The Ray of this process that files share, where one is started."""
-
-
 @pytest.fixture(scope="session", autouse=True)
 def ray_ends():
     yield
-    _RAY.close()
+    shared_ray.end()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -111,21 +107,10 @@ def actors_that_tell_what_they_ran():
         yield
 
 
-def start_ray():
-    """The Ray that every run of a process joins: starting it, and its workers' imports, take most of a small run's time."""
-    import ray
-
-    from tempscale_jobs.config.sections import Execution
-    from tempscale_jobs.workers import engine
-
-    if not ray.is_initialized():
-        _RAY.enter_context(engine.session(Execution.model_validate({"workers": 2})))
-
-
 @pytest.fixture(scope="module")
 def ray_session():
-    """One Ray for a file's runs."""
-    start_ray()
+    """One Ray for a file's runs, and one model actor."""
+    shared_ray.start()
 
 
 @pytest.fixture(scope="module")
@@ -139,9 +124,9 @@ def ray_address(ray_session):
 @pytest.fixture(scope="module")
 def no_ray():
     """No Ray in this process before and after a file, which starts its own."""
-    _RAY.close()
+    shared_ray.end()
     yield
-    _RAY.close()
+    shared_ray.end()
 
 
 @pytest.fixture(scope="session")
