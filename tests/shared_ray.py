@@ -53,12 +53,12 @@ def _actors_handed_on():
             else:
                 # One that dies is not restarted: it would be the actor of the run that began it.
                 worker = ray.remote(num_cpus=1)(HandedOn).remote(**how)
-            self._beginning.append(worker)
+            self._beginning[worker.__ray_ready__.remote()] = worker
 
     def leave(self, *error):
         if self._stream is not None:
             self._stream.close()
-        for worker in [*self._actors, *self._beginning]:
+        for worker in [*self._actors, *self._beginning.values()]:
             if error == (None, None, None):
                 _IDLE.append(worker)
             else:

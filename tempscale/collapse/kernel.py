@@ -7,17 +7,15 @@ row is in the first-level cache: its sums, bins and comparisons are loops that t
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from tempscale.compiled import compiled, summing
 from tempscale.lanes import LANES, largest, load, maximum, splat
 
 _WIDTH = 64
 """Columns that are compared at once with the neighbours so far; only groups with a candidate are searched one by one."""
-_compiled = njit(error_model="numpy", boundscheck=False, nogil=True, cache=True)
-_summing = njit(error_model="numpy", boundscheck=False, nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
 
 
-@_compiled
+@compiled
 def scan(
     cosines: np.ndarray, first_row: int, first_column: int, diagonal: bool,
     row_interval: np.ndarray, column_starts: np.ndarray,
@@ -65,7 +63,7 @@ def scan(
         )  # fmt: skip
 
 
-@_summing
+@summing
 def _sums(values: np.ndarray, bins: np.ndarray, count: int) -> tuple[float, float]:
     """Σcos and Σcos² of a slice of a row; also writes its bins. The slice must start at 0, because numba does not vectorise
     a loop whose index could be negative.
@@ -80,13 +78,13 @@ def _sums(values: np.ndarray, bins: np.ndarray, count: int) -> tuple[float, floa
     return one, two
 
 
-@_compiled
+@compiled
 def _count(bins: np.ndarray, cell: np.ndarray) -> None:
     for j in range(len(bins)):
         cell[np.uint32(bins[j])] += np.uint32(1)
 
 
-@_compiled
+@compiled
 def _look(
     row: np.ndarray, begin: int, place: int, first_column: int,
     row_near: np.ndarray, row_label: np.ndarray, column_near: np.ndarray, column_label: np.ndarray,
@@ -114,7 +112,7 @@ def _look(
                 _note(pair_cosine, pair_ids, kept, value, row_ids[place], column_ids[column])
 
 
-@_compiled
+@compiled
 def _note(cosine: np.ndarray, ids: np.ndarray, kept: np.ndarray, value: float, one: int, other: int) -> None:
     """Insert a pair into the list, a heap whose root is the least similar pair, which is replaced when the list is full."""
     low, high, size = min(one, other), max(one, other), kept[0]
@@ -140,7 +138,7 @@ def _note(cosine: np.ndarray, ids: np.ndarray, kept: np.ndarray, value: float, o
     cosine[k], ids[k, 0], ids[k, 1] = value, low, high
 
 
-@_compiled
+@compiled
 def _before(value: float, low: int, high: int, cosine: np.ndarray, ids: np.ndarray, k: int) -> bool:
     """Whether a pair is less similar than pair k of the list; of equally similar pairs the smaller ids are kept."""
     if value != cosine[k]:
@@ -150,7 +148,7 @@ def _before(value: float, low: int, high: int, cosine: np.ndarray, ids: np.ndarr
     return bool(high > ids[k, 1])
 
 
-@_compiled
+@compiled
 def _candidates(row: np.ndarray, start: int, stop: int, floor: float, column_floor: np.ndarray, first_column: int) -> bool:
     """Whether any cosine of a group reaches the floor of its row or of its column."""
     if stop - start == _WIDTH:
@@ -166,7 +164,7 @@ def _candidates(row: np.ndarray, start: int, stop: int, floor: float, column_flo
     return False
 
 
-@_compiled
+@compiled
 def keep(near: np.ndarray, label: np.ndarray, value: float, own: int) -> float:
     """Insert a neighbour into its sorted list (largest cosine first, ties by label) and return the list's last cosine."""
     last = len(near) - 1

@@ -12,8 +12,8 @@ LAPACK, one matrix at a time, is eight times slower at 32×32, because of its ca
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from tempscale.compiled import compiled
 from tempscale.lanes import LANES, copysign, fabs, largest, load, splat, sqrt, store, where_positive, widen
 
 _STEPS = 100
@@ -22,10 +22,9 @@ _FLOOR = np.float32(1e-30)
 """A column whose squared norm is below this counts as zero: close to underflow the squares in float32 would not give a valid
 reflection. The dropped norm is below 1e-15, and d_Σ of unit-mean texts is of order 1.
 """
-_compiled = njit(error_model="numpy", boundscheck=False, nogil=True, cache=True)
 
 
-@_compiled
+@compiled
 def nuclear_norms(block: np.ndarray, starts: np.ndarray, rank: int, norms: np.ndarray) -> None:
     """Sums of the singular values of the matrices in consecutive lane blocks; the blocks are overwritten.
 
@@ -52,7 +51,7 @@ def nuclear_norms(block: np.ndarray, starts: np.ndarray, rank: int, norms: np.nd
         _sum_of_roots(diagonal, above, min(rows, rank), eigenvalues, squares, norms, k)
 
 
-@_compiled
+@compiled
 def _bidiagonalise(
     block: np.ndarray, base: int, rows: int, columns: int, row_step: int, column_step: int,
     diagonal: np.ndarray, above: np.ndarray, products: np.ndarray, reflector: np.ndarray,
@@ -119,7 +118,7 @@ def _bidiagonalise(
                 store(block, place, load(block, place) - factor * load(reflector, j * LANES))
 
 
-@_compiled
+@compiled
 def _products_with_column(
     block: np.ndarray, base: int, k: int, rows: int, columns: int, row_step: int, column_step: int,
     products: np.ndarray, zero: np.ndarray,
@@ -146,7 +145,7 @@ def _products_with_column(
         i += 1
 
 
-@_compiled
+@compiled
 def _sum_of_roots(
     diagonal: np.ndarray, above: np.ndarray, size: int, eigenvalues: np.ndarray, squares: np.ndarray,
     norms: np.ndarray, place: int,
@@ -179,7 +178,7 @@ def _sum_of_roots(
     store(norms, place * LANES, total)
 
 
-@_compiled
+@compiled
 def _ql_step(
     eigenvalues: np.ndarray, squares: np.ndarray, l: int, size: int,  # noqa: E741
     zero: np.ndarray, one: np.ndarray, half: np.ndarray, tiny: np.ndarray,

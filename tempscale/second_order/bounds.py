@@ -11,12 +11,12 @@ for thresholds θ, θ' that are known to be reached by as many pairs as are want
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from tempscale.compiled import compiled
 
 SLACK = 1e-5
 """Relative margin of every comparison, because cosines and traces are float32."""
 _ROWS, _COLUMNS = 512, 2048
-_compiled = njit(error_model="numpy", boundscheck=False, nogil=True, cache=True)
 
 
 def survivors(
@@ -61,7 +61,7 @@ def survivors(
     return places, cosines, ranking
 
 
-@_compiled
+@compiled
 def _pick(
     product: np.ndarray, first_row: int, first_column: int, diagonal: bool, row_trace: np.ndarray, column_trace: np.ndarray,
     socm: float, same_mean: float, cosine: float, alpha: float, beta: float, means: bool,

@@ -175,8 +175,9 @@ def test_the_image_is_built_from_what_is_here_in_the_pinned_versions():
         assert (REPOSITORY / source).exists(), source
     # What the wheel is made of is all there: the build would fail late.
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    needed = {*(package.split("/")[0] for package in packages), project["project"]["readme"]}
+    made = project["tool"]["hatch"]
+    needed = {package.split("/")[0] for package in made["build"]["targets"]["wheel"]["packages"]}
+    needed |= {fragment["path"] for fragment in made["metadata"]["hooks"]["fancy-pypi-readme"]["fragments"]}
     assert needed | {*project["project"]["license-files"]} <= set(sources)
 
 

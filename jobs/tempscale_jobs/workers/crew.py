@@ -1,4 +1,8 @@
-"""A crew of model actors for all steps that run the model."""
+"""A crew of model actors for all steps that run the model.
+
+Work begins with the first actor that has started; the others join as they start. A cluster may have no place for them yet, or be
+smaller than Ray says, and what is given to an actor without a place would wait for ever.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import pyarrow as pa
 
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.workers.actor import RETRIES, Encoding, ModelActor, Process, arguments, prepared
-from tempscale_jobs.workers.engine import Cluster, Item, failure, readable_failures, results, started
+from tempscale_jobs.workers.engine import Cluster, Item, await_one, failure, readable_failures, results
 
 if TYPE_CHECKING:
     import ray.data
@@ -23,7 +27,8 @@ class Crew:
     def __init__(self, run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> None:
         self._run, self._cluster, self._model, self._encoding = run, cluster, model, encoding
         self._actors: list[Any] = []
-        self._beginning: list[Any] = []
+        self._beginning: dict[Any, Any] = {}
+        """Actors that have not started yet, by the reference that tells when they have."""
         self._stream: Generator[Any] | None = None
 
     def __enter__(self) -> Crew:
@@ -34,7 +39,7 @@ class Crew:
 
         if self._stream is not None:
             self._stream.close()  # Before Ray itself ends, without which Ray Data cannot.
-        for worker in [*self._actors, *self._beginning]:
+        for worker in [*self._actors, *self._beginning.values()]:
             ray.kill(worker)
 
     def stream(
@@ -63,18 +68,21 @@ class Crew:
 
         idle, flying = [*self._actors, *self._actors], dict[Any, Any]()
 
-        def landed() -> Any:
-            (done,), _ = ray.wait(list(flying), num_returns=1)
+        def landed() -> Iterator[Any]:
+            (done,), _ = ray.wait([*flying, *self._beginning], num_returns=1)
+            if done in self._beginning:
+                idle.extend(2 * [self._join(done)])
+                return
             idle.append(flying.pop(done))
-            return ray.get(done)
+            yield ray.get(done)
 
         for item in items:
             while not idle:
-                yield landed()
+                yield from landed()
             worker = idle.pop(0)
             flying[submit(worker, item)] = worker
         while flying:
-            yield landed()
+            yield from landed()
 
     def work(self, process: Process, pieces: dict[int, pa.Table], retries: int = RETRIES) -> Iterator[dict[str, Any]]:
         """Run `process` on each piece; yield each report as it finishes. -1 `retries` are for pieces with marks."""
@@ -102,7 +110,10 @@ class Crew:
             while waiting and idle:
                 worker, number = idle.pop(), waiting.pop()
                 flying[_patient(worker.run).remote(process, number, pieces[number])] = worker, number
-            (done,), _ = ray.wait(list(flying), num_returns=1)
+            (done,), _ = ray.wait([*flying, *self._beginning], num_returns=1)
+            if done in self._beginning:
+                idle.append(self._join(done))
+                continue
             worker, number = flying.pop(done)
             try:
                 report = ray.get(done)
@@ -115,8 +126,10 @@ class Crew:
                     yield number, None, failure(error)
                 ray.kill(worker)  # It may be anywhere in its restarts.
                 self._actors.remove(worker)
-                self._hire(len(self._actors) + 1)
-                idle.append(self._actors[-1])
+                self._begin(len(self._actors) + len(self._beginning) + 1)
+                if not self._actors:
+                    self._hire(1)
+                    idle += self._actors
             else:
                 idle.append(worker)
                 yield number, report, None
@@ -153,14 +166,31 @@ class Crew:
         missing = wanted - len(self._actors) - len(self._beginning)
         if missing > 0:
             how = arguments(self._run, self._cluster, self._model, self._encoding)
-            self._beginning += [worker.remote(**how) for _ in range(missing)]
+            new = [worker.remote(**how) for _ in range(missing)]
+            self._beginning |= {actor.__ray_ready__.remote(): actor for actor in new}
 
     def _hire(self, wanted: int) -> None:
-        """Start actors until there are `wanted` of them."""
+        """Start actors until there are `wanted`, and wait for the first of all."""
+        import ray
+
         self._begin(wanted)
-        if self._beginning:
-            beginning, self._beginning = self._beginning, []
-            self._actors += started(beginning)
+        if not self._actors:
+            await_one(list(self._beginning))
+        ready, _ = (
+            ray.wait(list(self._beginning), num_returns=len(self._beginning), timeout=0) if self._beginning else ([], [])
+        )
+        for reference in ready:
+            self._join(reference)
+
+    def _join(self, reference: Any) -> Any:
+        """Count an actor that has started among those that get work; raise what prevented it."""
+        import ray
+
+        worker = self._beginning.pop(reference)
+        with readable_failures():
+            ray.get(reference)
+        self._actors.append(worker)
+        return worker
 
 
 def _blocks(data: ray.data.Dataset) -> Generator[Any]:

@@ -290,18 +290,30 @@ def started(actors: Sequence[Any]) -> list[Any]:
 
     begun = time.monotonic()
     pending = {actor.__ray_ready__.remote(): actor for actor in actors}
+    await_one(list(pending))
     with readable_failures():
-        if not ray.wait(list(pending), num_returns=1, timeout=_NO_PROGRESS_SECONDS)[0]:
-            raise IncompleteRun(
-                "no worker found a place in the Ray cluster within an hour; see what holds its processors or GPUs "
-                "(ray status), and start the same command again"
-            )
         patience = max(_LEAST_PATIENCE_SECONDS, 2 * (time.monotonic() - begun))
         done, late = ray.wait(list(pending), num_returns=len(pending), timeout=patience)
         ray.get(done)
     for reference in late:
         ray.kill(pending[reference])
     return [pending[reference] for reference in done]
+
+
+def await_one(beginning: Sequence[Any]) -> None:
+    """Wait until one of the actors has started that these references are of.
+
+    Raises:
+        IncompleteRun: none did within an hour.
+    """
+    import ray
+
+    with readable_failures():
+        if not ray.wait(list(beginning), num_returns=1, timeout=_NO_PROGRESS_SECONDS)[0]:
+            raise IncompleteRun(
+                "no worker found a place in the Ray cluster within an hour; see what holds its processors or GPUs "
+                "(ray status), and start the same command again"
+            )
 
 
 class TileActor:

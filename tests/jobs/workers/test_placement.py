@@ -3,6 +3,7 @@
 import collections
 import os
 import sys
+import time
 
 import pyarrow as pa
 import pytest
@@ -39,6 +40,7 @@ class PlacedActor(actor.ModelActor):
 
 
 def placed(worker, number, work):
+    time.sleep(0.2)  # So that there is work left for the actors that start last.
     return {"number": number, "budget": worker.budget, "asked": worker.gpus, **here()}
 
 

@@ -1,0 +1,49 @@
+"""Compiled loops: the same where numba can keep nothing, and other sums than those in order only to the last digits."""
+
+import numpy as np
+import pytest
+from numba.core import caching
+
+from tempscale.compiled import compiled, summing
+
+
+def total(values):
+    found = 0.0
+    for k in range(len(values)):
+        found += values[k]
+    return found
+
+
+def total_at_once(values):
+    """Under a name of its own: what is kept is known by the name."""
+    found = 0.0
+    for k in range(len(values)):
+        found += values[k]
+    return found
+
+
+def kept(loop):
+    return not isinstance(loop._cache, caching.NullCache)
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    """No folder that numba could write to, as in a container with a read-only file system."""
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+
+
+def test_where_nothing_can_be_kept_loops_are_compiled_all_the_same(nowhere):
+    values = np.random.default_rng(0).normal(size=1000)
+    for way in (compiled, summing):
+        loop = way(total)
+        assert not kept(loop)
+        assert loop(values) == pytest.approx(sum(values.tolist()), abs=1e-11)
+
+
+def test_else_they_are_kept_and_sums_in_order_stay_in_order():
+    values = np.random.default_rng(1).normal(size=1001)
+    exact, quick = compiled(total), summing(total_at_once)
+    assert kept(exact)
+    assert kept(quick)
+    assert exact(values) == sum(values.tolist())
+    assert 0 < abs(quick(values) - exact(values)) < 1e-11
