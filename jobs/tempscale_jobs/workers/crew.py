@@ -1,7 +1,7 @@
 """A crew of model actors for all steps that run the model.
 
-Work begins with the first actor that has started; the others join as they start. A cluster may have no place for them yet, or be
-smaller than Ray says, and what is given to an actor without a place would wait for ever.
+Work begins with the first actor that has started; the others join as they start. A cluster may have no place for them yet,
+or be smaller than Ray says, and what is given to an actor without a place would wait for ever.
 """
 
 from __future__ import annotations
