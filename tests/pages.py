@@ -143,7 +143,7 @@ def tables_of(
 
 RUN = {
     "finished": "2026-01-02T03:04:05+00:00",
-    "config": {"seed": 0, "analysis": {"intervals": list(EDGES)}},
+    "config": {"out": "runs/audit", "seed": 0, "analysis": {"intervals": list(EDGES)}},
     "corpus": {
         "source": "texts.jsonl",
         "analysed": 120,

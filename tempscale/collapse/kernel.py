@@ -11,6 +11,8 @@ import numpy as np
 from tempscale.compiled import compiled, summing
 from tempscale.lanes import LANES, largest, load, maximum, splat
 
+# numba notices a change of this file only; lanes.py and compiled.py: 4b5ac1911390
+
 _WIDTH = 64
 """Columns that are compared at once with the neighbours so far; only groups with a candidate are searched one by one."""
 

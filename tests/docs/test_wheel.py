@@ -47,7 +47,7 @@ def installed(wheel, tmp_path_factory):
 def test_the_page_on_pypi_has_links_and_a_picture_that_work_there(wheel):
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        metadata = email.message_from_bytes(archive.read(name))
+        metadata = email.message_from_string(archive.read(name).decode())
         packed = set(archive.namelist())
     # One file of each kind that is no Python: forgetting them makes reports and kernels fail in other people's environments.
     assert {"tempscale/py.typed", "tempscale_jobs/report/templates/report.html.j2"} <= packed
@@ -71,14 +71,16 @@ def test_the_page_on_pypi_has_links_and_a_picture_that_work_there(wheel):
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_the_readme_holds_for_what_is_installed(installed, tmp_path):
-    for block, printed in re.findall(
-        r"```python\n(import tempscale.*?|from inspect.*?)```\n(?:\n((?:    .*\n)+))?", README, re.DOTALL
-    ):
+    blocks = re.findall(
+        r"```python\n(import tempscale.*?|from inspect.*?)```\n(?:\n((?:    [^\n]*\n)+))?", README, re.DOTALL
+    )
+    assert [bool(printed) for _, printed in blocks] == [False, True]
+    for block, printed in blocks:
         out = ran(str(installed / "python"), "-c", block, cwd=tmp_path)
         if printed:
             assert [line.split() for line in out.splitlines()] == [line.split() for line in printed.splitlines()]
     out = ran(str(installed / "tempscale"), "audit", "--out", "audit", cwd=tmp_path)
-    assert "What to do" in out
+    assert "These were 300 texts. All " in out
     (page,) = (tmp_path / "audit").rglob("report.html")
     assert page.stat().st_size > 100_000
     # Charts are in the page; files of them are an extra, which nothing that was installed needs.

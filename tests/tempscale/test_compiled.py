@@ -1,5 +1,8 @@
 """Compiled loops: the same where numba can keep nothing, and other sums than those in order only to the last digits."""
 
+import hashlib
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numba.core import caching
@@ -47,3 +50,13 @@ def test_else_they_are_kept_and_sums_in_order_stay_in_order():
     assert kept(quick)
     assert exact(values) == sum(values.tolist())
     assert 0 < abs(quick(values) - exact(values)) < 1e-11
+
+
+def test_what_is_kept_names_what_it_was_compiled_with():
+    """numba keeps a loop until its own file changes, so that file names the lanes and options that are compiled into it."""
+    package = Path(__file__).resolve().parents[2] / "tempscale"
+    digest = hashlib.sha256(b"".join((package / name).read_bytes() for name in ("compiled.py", "lanes.py"))).hexdigest()[:12]
+    users = [path for path in package.rglob("*.py") if "from tempscale.compiled import" in path.read_text("utf-8")]
+    assert len(users) == 3
+    for path in users:
+        assert f"lanes.py and compiled.py: {digest}\n" in path.read_text("utf-8"), path.name

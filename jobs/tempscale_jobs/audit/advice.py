@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any, NamedTuple
 
 import polars as pl
 
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
-from tempscale_jobs.audit.words import finding, unfair
-from tempscale_jobs.report.text import estimate, interval_name, share, share_of, with_error
-from tempscale_jobs.urls import masked
+from tempscale_jobs.audit.again import again
+from tempscale_jobs.audit.words import finding, tested, unfair
+from tempscale_jobs.report.text import count, estimate, interval_name, share, share_of, with_error
 
 Row = dict[str, Any]
 _MOST = 3
@@ -35,34 +34,45 @@ def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> li
         row: the model's row at its first temperature.
         run: the content of run.json.
     """
-    own = run["config"].get("corpus", {}).get("embedding_column") is not None
+    own = _own(run)
     found = [
-        _more_texts(row, run), _documents(row, run), None if own else _truncated(row, run), _short_win(tables, row, run),
+        _more_texts(row, run), _documents(row, run), None if own else _truncated(row, run), _some_win(tables, row, run),
         None if own else _collapse(row, run),
     ]  # fmt: skip
     lines = [line for line in found if line is not None][:_MOST]
-    return lines or [_nothing(row, run)]
+    return lines or [_nothing(tables, row, run)]
+
+
+def _own(run: dict[str, Any]) -> bool:
+    """Whether the embeddings are the user's own: no model and no temperature can be changed here."""
+    return run["config"].get("corpus", {}).get("embedding_column") is not None
 
 
 def _more_texts(row: Row, run: dict[str, Any]) -> Advice | None:
-    states = [finding(row, name) for name in ("collapse_gap", "prefix_gap")]
-    if states[0] not in ("absent", "unknown"):
+    state, texts, finer = finding(row, "collapse_gap"), row["texts"], "0,16,32,64,128"
+    if state not in ("absent", "unknown"):
         return None
     analysed, usable = run["corpus"]["analysed"], run["corpus"]["usable"]
-    why = (
-        f"fewer than two length intervals have {TEXTS_FOR_AN_INTERVAL} of its {row['texts']:,} texts"
-        if states[0] == "absent"
-        else "its texts are of too few documents"
+    what = (
+        f"Length was not measured, because fewer than two length intervals have {TEXTS_FOR_AN_INTERVAL} of its "
+        f"{count(texts, 'text')}"
+        if state == "absent"
+        else f"How far the collapse gap of {row['collapse_gap']:.3f} is beyond noise is not known, because its texts are of "
+        "too few documents"
     )
     if analysed < usable:
+        sample = ("--sample", str(min(usable, 10 * analysed)))
         return Advice(
-            f"Length was not measured, because {why}: analyse more of the {usable:,} usable texts.",
-            _again(run, "audit", sample=min(usable, 10 * analysed)),
+            f"{what}: analyse more of the {usable:,} usable texts.",
+            again(run, row["model"], "audit", *sample, beside="more"),
         )
-    return Advice(
-        f"Length was not measured, because {why}: finer length intervals, or a larger corpus, would tell.",
-        _again(run, "audit", options=("--intervals", "0,16,32,64,128")),
-    )
+    given = ",".join(map(str, run["config"]["analysis"]["intervals"]))
+    if state == "absent" and texts >= 2 * TEXTS_FOR_AN_INTERVAL and given != finer:
+        return Advice(
+            f"{what}: finer length intervals would tell, or a larger corpus.",
+            again(run, row["model"], "audit", "--intervals", finer, beside="finer"),
+        )
+    return Advice(f"{what}: a larger corpus would tell.", "")
 
 
 def _documents(row: Row, run: dict[str, Any]) -> Advice | None:
@@ -73,7 +83,7 @@ def _documents(row: Row, run: dict[str, Any]) -> Advice | None:
         f"Name the documents that these texts are parts of: neighbours in the source are alike (a cosine of "
         f"{order['cosine_beside']:.2f}, {order['cosine_mean']:.2f} in the mean), so the errors here may be too small by a "
         f"factor of {order['factor']:.1f}.",
-        _again(run, "audit", options=("--document-column", "COLUMN")),
+        again(run, row["model"], "audit", "--document-column", "COLUMN", beside="documents"),
     )
 
 
@@ -85,13 +95,13 @@ def _truncated(row: Row, run: dict[str, Any]) -> Advice | None:
         return None
     window = model.get("max_length", "the window")
     return Advice(
-        f"Split long texts at {window} tokens before they are embedded: {share_of(row, 'truncated_share')} of them are cut "
-        "there, and no search sees the rest. What whole texts would give:",
-        _again(run, "audit", options=("--long", "chunk")),
+        f"Split long texts at {window} tokens before they are embedded: {share_of(row, 'truncated_share')} of all texts are "
+        "cut there, and no search sees the rest. What whole texts would give:",
+        again(run, row["model"], "audit", "--long", "chunk", beside="chunks"),
     )
 
 
-def _short_win(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Advice | None:
+def _some_win(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Advice | None:
     asked_by = "queries" if "queries" in run else "corpus"
     found = unfair(tables, row, asked_by)
     if not found:
@@ -99,13 +109,14 @@ def _short_win(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -
     most = max(found, key=lambda one: one["exposure"])
     if most["exposure"] <= 1:
         return None
-    name = interval_name(most["interval"], run["config"]["analysis"]["intervals"])
+    name, own = interval_name(most["interval"], run["config"]["analysis"]["intervals"]), _own(run)
+    ask = again(run, row["model"], "audit", "--queries", "QUERIES", beside="queries") if own and asked_by == "corpus" else ""
     return Advice(
         f"Texts of {name} tokens win searches: they are {share(most['texts_share'])} of the corpus and take "
         f"{share(most['slots_share'])} of all results (exposure "
-        f"{with_error(most['exposure'], most['exposure_se_superpopulation'])}). Chunks of one length compete fairly. Does "
-        "a temperature make it fairer?",
-        _again(run, "tune"),
+        f"{with_error(most['exposure'], most['exposure_se_superpopulation'])}). Chunks of one length compete fairly."
+        + (" Do the queries of your users find it so too?" if ask else "" if own else " Does a temperature make it fairer?"),
+        ask or ("" if own else again(run, row["model"], "tune")),
     )
 
 
@@ -115,29 +126,16 @@ def _collapse(row: Row, run: dict[str, Any]) -> Advice | None:
         if finding(row, name) == "up":
             return Advice(
                 f"{what}, by {estimate(row, name)} in mean cosine. Whether a temperature lessens it and harms nothing:",
-                _again(run, "tune"),
+                again(run, row["model"], "tune"),
             )
     return None
 
 
-def _nothing(row: Row, run: dict[str, Any]) -> Advice:
+def _nothing(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Advice:
+    searched = tested(tables, row, "queries" if "queries" in run else "corpus")
+    exposed = "no length takes more search results than its share" if searched else "search results were not measured"
     return Advice(
-        f"Nothing needs to be done about length: the collapse gap is {estimate(row, 'collapse_gap')}, and no length takes "
-        "more search results than its share. To hear when that changes, every night:",
-        _again(run, "audit", options=("--out", "nights/{night}", "--baseline", "latest")),
+        f"Nothing needs to be done about length: the collapse gap is {estimate(row, 'collapse_gap')}, and {exposed}. "
+        "To hear when that changes, every night:",
+        again(run, row["model"], "audit", "--out", "nights/{night}", "--baseline", "latest"),
     )
-
-
-def _again(run: dict[str, Any], command: str, sample: int | None = None, options: tuple[str, ...] = ()) -> str:
-    """A command on the same corpus and model."""
-    corpus, embedding = run["config"].get("corpus", {}), run["config"].get("embedding", {})
-    words = ["tempscale", command, "--corpus", masked(run["corpus"]["source"])]
-    for name in ("id_column", "text_column", "document_column"):
-        default = "text" if name == "text_column" else None
-        if corpus.get(name) not in (None, default):
-            words += [f"--{name.replace('_', '-')}", corpus[name]]
-    for model in embedding.get("models", [])[:1]:
-        words += ["--model", masked(model)]
-    if sample is not None:
-        words += ["--sample", str(sample)]
-    return shlex.join([*words, *options])

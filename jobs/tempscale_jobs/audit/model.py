@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from tempscale.stats.sample import seeded_sample
@@ -111,7 +112,8 @@ def _embed(
             plan = cache.look_up(run, cluster, model, store, index, corpus, encoding)
             stage.note = f"{plan.found:,} of {count(index.analysed, 'text')} known"
     journal.count("cache_hits", plan.found)
-    soon = None if cluster.gpus else expected.seconds(model, plan.shards, len(run.temperatures), cluster.workers)
+    workers = cluster.workers if audit.config.execution.address else min(cluster.workers, os.cpu_count() or 1)
+    soon = None if cluster.gpus else expected.seconds(model, plan.shards, len(run.temperatures), workers)
     with journal.stage(name, index.analysed, "texts", Pace(1.0, soon)) as stage:
         rejected = embed.embed(run, crew, model, encoding, plan.shards, role, stage.advance, plan.found)
         journal.count("rejected", rejected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from rich.console import Console
 from tempscale_jobs.audit import charts as figures
 from tempscale_jobs.audit import verdict
 from tempscale_jobs.audit.advice import advice
+from tempscale_jobs.audit.again import again
 from tempscale_jobs.audit.words import NOTE, closing_figures, headline, labelled, protocol
 from tempscale_jobs.config.audit import QUICK_START, SOCM_GROUPS
 from tempscale_jobs.config.sections import QUICK_START_CORPUS
@@ -154,13 +156,16 @@ def _whole(record: dict[str, Any]) -> str | None:
     seconds = {
         start: sum(done["seconds"] for name, done in steps.items() if name.startswith(start)) for start in ("embed", "SOCM")
     }
-    rest = sum(done["seconds"] for done in steps.values()) - sum(seconds.values())
+    whole = sum(done["seconds"] for done in steps.values())
+    rest = whole - sum(seconds.values())
     groups = SOCM_GROUPS / record["config"]["analysis"]["socm_groups"]
     every = seconds["embed"] * counts["usable"] / counts["analysed"] + seconds["SOCM"] * groups + rest
-    return (
-        f"These were {count(counts['analysed'], 'text')}. All {counts['usable']:,}, about {duration(every)}:\n"
-        f"      tempscale audit --corpus {corpus['source']}"
-    )
+    # An earlier session, or an earlier run through the cache, did a part of the work: then this one's seconds tell nothing.
+    begun, ended = (datetime.datetime.fromisoformat(record[name]) for name in ("started", "finished"))
+    alone = (ended - begun).total_seconds() < 1.5 * whole + 30 and record["config"]["execution"].get("cache") is None
+    lasts = f", about {duration(every)}" if alone else ""
+    command = again(record, None, "audit", beside="whole", whole=True)
+    return f"These were {count(counts['analysed'], 'text')}. All {counts['usable']:,}{lasts}:\n      {command}"
 
 
 def close(run: Run) -> None:

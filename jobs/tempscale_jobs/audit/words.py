@@ -214,12 +214,17 @@ def _exposed(tables: Tables, row: dict[str, Any], asked_by: str) -> list[dict[st
 def unfair(tables: Tables, row: dict[str, Any], asked_by: str) -> list[dict[str, Any]]:
     """The length intervals that take more or less than their share of search results, beyond noise."""
     # Several intervals are tested at once: the 95 % must hold for all of them together (Bonferroni).
-    tested = [
+    rows = tested(tables, row, asked_by)
+    z = NormalDist().inv_cdf(1 - 0.025 / max(1, len(rows)))
+    return [r for r in rows if abs(r["exposure"] - 1) > z * r["exposure_se_superpopulation"]]
+
+
+def tested(tables: Tables, row: dict[str, Any], asked_by: str) -> list[dict[str, Any]]:
+    """The length intervals whose share of search results has an error."""
+    return [
         r for r in _exposed(tables, row, asked_by)
         if r["texts"] >= TEXTS_FOR_AN_INTERVAL and r["exposure_se_superpopulation"]
     ]  # fmt: skip
-    z = NormalDist().inv_cdf(1 - 0.025 / max(1, len(tested)))
-    return [r for r in tested if abs(r["exposure"] - 1) > z * r["exposure_se_superpopulation"]]
 
 
 def _exposures(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> list[str]:

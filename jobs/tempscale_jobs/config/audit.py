@@ -229,7 +229,9 @@ def with_quick_start(data: dict[str, Any]) -> dict[str, Any]:
     corpus, analysis = (data.get(section, {}) for section in QUICK_START)
     if not isinstance(corpus, dict) or not isinstance(analysis, dict) or corpus.keys() & {"source", "sample", "limit"}:
         return data
-    sizes = {} if analysis.keys() & {*_HOW_MANY, "probe_se"} else QUICK_START["analysis"]
+    # --paper has a sample of its own.
+    given = analysis.keys() & {*_HOW_MANY, "probe_se"} or analysis.get("socm_regularization")
+    sizes = {} if given else QUICK_START["analysis"]
     return data | {"corpus": QUICK_START["corpus"] | corpus, "analysis": sizes | analysis}
 
 

@@ -28,6 +28,8 @@ class Pace:
         self._total, self._expected, self._begun = work, expected, time.monotonic()
         self._there: _Mark | None = None
         self._marks: deque[_Mark] = deque()
+        self._settled = 0.0
+        """The seconds that the marks must span before there is a rate."""
 
     def add(self, shown: float, work: float | None = None) -> None:
         """Something is done: the number that is shown, and its work, which is that number unless given.
@@ -37,22 +39,30 @@ class Pace:
         now, work = time.monotonic(), shown if work is None else work
         if self._there is None:
             self._there = _Mark(now, shown, work)
+            if self._expected is not None and self._total:
+                self._expected *= max(0.0, 1 - work / self._total)
             return
         last = self._marks[-1] if self._marks else self._there
+        if not self._marks:
+            self._settled = min(now - self._there.at, WINDOW_SECONDS)
         self._marks.append(_Mark(now, last.shown + shown, last.work + work))
         # Keep one mark that is older than the window, from which it is measured.
         while len(self._marks) > 2 and self._marks[1].at <= now - WINDOW_SECONDS:
             self._marks.popleft()
 
     def rate(self) -> float | None:
-        """What is shown, per second, over the last half minute; None until two pieces are done."""
+        """What is shown, per second, over the last half minute; None until as long has passed as the first piece took.
+
+        Before that the pieces of all workers, which began together, end together: a rate between these ends is none.
+        """
         return self._per_second("shown")
 
     def left(self) -> float | None:
         """Seconds left; None where that is not known."""
         now, rate = time.monotonic(), self._per_second("work")
-        if self._expected is not None and (rate is None or now - self._begun < WINDOW_SECONDS):
-            return max(0.0, self._expected - (now - self._begun))
+        gone = now - self._begun
+        if self._expected is not None and (rate is None or gone < min(WINDOW_SECONDS, self._expected)):
+            return max(0.0, self._expected - gone)
         if self._total is None or rate is None:
             return None
         # Since the last piece was done, the next one goes on.
@@ -63,4 +73,4 @@ class Pace:
             return None
         first, last = self._marks[0], self._marks[-1]
         done, seconds = float(getattr(last, name) - getattr(first, name)), last.at - first.at
-        return done / seconds if done > 0 and seconds > 0 else None
+        return done / seconds if done > 0 and seconds > 0 and seconds >= self._settled else None

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.workers.actor import RETRIES, Encoding, ModelActor, Process, arguments, prepared
-from tempscale_jobs.workers.engine import Cluster, Item, await_one, failure, readable_failures, results
+from tempscale_jobs.workers.engine import NO_PROGRESS_SECONDS, Cluster, Item, await_one, failure, readable_failures, results
 
 if TYPE_CHECKING:
     import ray.data
@@ -69,7 +69,7 @@ class Crew:
         idle, flying = [*self._actors, *self._actors], dict[Any, Any]()
 
         def landed() -> Iterator[Any]:
-            (done,), _ = ray.wait([*flying, *self._beginning], num_returns=1)
+            done = self._next(flying)
             if done in self._beginning:
                 idle.extend(2 * [self._join(done)])
                 return
@@ -83,6 +83,18 @@ class Crew:
             flying[submit(worker, item)] = worker
         while flying:
             yield from landed()
+
+    def _next(self, flying: Iterable[Any]) -> Any:
+        """What is done next: work, or the start of an actor."""
+        import ray
+
+        done, _ = ray.wait([*flying, *self._beginning], num_returns=1, timeout=NO_PROGRESS_SECONDS)
+        if not done:
+            raise IncompleteRun(
+                "no worker finished a piece of work within an hour: one hangs, or its machine is gone and no other took its "
+                "place; see ray status, and start the same command again"
+            )
+        return done[0]
 
     def work(self, process: Process, pieces: dict[int, pa.Table], retries: int = RETRIES) -> Iterator[dict[str, Any]]:
         """Run `process` on each piece; yield each report as it finishes. -1 `retries` are for pieces with marks."""
@@ -110,7 +122,7 @@ class Crew:
             while waiting and idle:
                 worker, number = idle.pop(), waiting.pop()
                 flying[_patient(worker.run).remote(process, number, pieces[number])] = worker, number
-            (done,), _ = ray.wait([*flying, *self._beginning], num_returns=1)
+            done = self._next(flying)
             if done in self._beginning:
                 idle.append(self._join(done))
                 continue

@@ -24,7 +24,7 @@ from tempscale_jobs.workers import raylet
 _OBJECT_STORE_BYTES = 1 << 30
 _TO_COME = "autoscaled_gpus"
 """The custom resource of Ray with the number of GPUs that the autoscaler can start."""
-_NO_PROGRESS_SECONDS = 3600
+NO_PROGRESS_SECONDS = 3600
 """Longer than any shard takes. Marks find a text that kills its process long before."""
 _CONNECT_SECONDS = 10
 _LEAST_PATIENCE_SECONDS = 30
@@ -68,6 +68,8 @@ class _Ahead:
     def __init__(self, execution: Execution) -> None:
         self._execution = execution
         self._error: BaseException | None = None
+        # Set here, in the main thread: progress bars replace sys.stderr too, and put back what they found.
+        self._stderr = _beside_two()
         self._done, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="ray", daemon=True)
         self._thread.start()
@@ -94,6 +96,9 @@ class _Ahead:
         ray.shutdown()
         self._ended.set()
         self._thread.join()
+        if self._stderr is not None:
+            sys.stderr, mine = self._stderr, sys.stderr
+            mine.close()
 
 
 _ahead: list[_Ahead] = []
@@ -203,20 +208,28 @@ def _signals_kept() -> Iterator[None]:
 @contextmanager
 def _silenced_stderr() -> Iterator[None]:
     """Hide the start messages of Ray's C++ core; its errors are raised as exceptions. What Python writes is still seen."""
-    sys.stderr.flush()
-    kept, nowhere, own = os.dup(2), os.open(os.devnull, os.O_WRONLY), sys.stderr
-    if _is_two(own):
-        sys.stderr = open(os.dup(kept), "w", buffering=1, encoding=own.encoding, errors=own.errors)  # noqa: SIM115
+    own = _beside_two()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
         yield
     finally:
         os.dup2(kept, 2)
-        if sys.stderr is not own:
+        if own is not None:
             sys.stderr, other = own, sys.stderr
             other.close()
         os.close(kept)
         os.close(nowhere)
+
+
+def _beside_two() -> Any:
+    """Let `sys.stderr` write to a copy of file descriptor 2; return what it was, or None where it is no such file."""
+    own = sys.stderr
+    own.flush()
+    if not _is_two(own):
+        return None
+    sys.stderr = open(os.dup(2), "w", buffering=1, encoding=own.encoding, errors=own.errors)  # noqa: SIM115
+    return own
 
 
 def _is_two(stream: Any) -> bool:
@@ -234,7 +247,7 @@ def _configure_data() -> None:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     # A pipeline that hangs ends as an incomplete run.
-    context.execution_no_progress_timeout_s = _NO_PROGRESS_SECONDS
+    context.execution_no_progress_timeout_s = NO_PROGRESS_SECONDS
     # Its errors reach us as exceptions, which become sentences; it would print their tracebacks besides.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
 
@@ -309,7 +322,7 @@ def await_one(beginning: Sequence[Any]) -> None:
     import ray
 
     with readable_failures():
-        if not ray.wait(list(beginning), num_returns=1, timeout=_NO_PROGRESS_SECONDS)[0]:
+        if not ray.wait(list(beginning), num_returns=1, timeout=NO_PROGRESS_SECONDS)[0]:
             raise IncompleteRun(
                 "no worker found a place in the Ray cluster within an hour; see what holds its processors or GPUs "
                 "(ray status), and start the same command again"

@@ -8,7 +8,13 @@ from pages import RUN, rendered, tables_of, without_errors
 
 from tempscale_jobs.audit import words
 from tempscale_jobs.audit.advice import advice
+from tempscale_jobs.audit.again import again
 from tempscale_jobs.cli.app import app
+from tempscale_jobs.config.audit import AuditConfig, resolve
+from tempscale_jobs.config.tune import TuneConfig
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import described
+from tempscale_jobs.urls import masked
 
 SOURCE = "https://user:secret@host/texts.jsonl?token=abc"
 SPLIT, WIN, ITSELF = "Split long texts", "Texts of 0–99 tokens win searches", "Length itself draws texts together"
@@ -27,7 +33,7 @@ def starts(found):
 def test_what_is_wrong_comes_first_and_three_lines_at_most():
     found = lines(exposed=(1.5, 1.0, 0.5))
     assert starts(found) == [SPLIT, WIN, ITSELF]
-    assert "12.5 ± 5.9 % of them are cut there" in found[0].text
+    assert "12.5 ± 5.9 % of all texts are cut there" in found[0].text
     assert "at 256 tokens" in found[0].text
     assert "33.3 % of the corpus and take 50.0 % of all results (exposure 1.500 ± 0.098)" in found[1].text
     assert "by 0.0200 ± 0.0078 in mean cosine" in found[2].text
@@ -70,17 +76,111 @@ def test_what_was_not_measured_asks_for_more_texts():
         "Length was not measured, because fewer than two length intervals have 30 of its 120 texts: analyse more of the "
         "9,000 usable texts."
     )
-    assert found[0].command.endswith("--sample 1200")
+    assert (
+        found[0].command == "tempscale audit --corpus texts.jsonl --intervals 0,100,400 --out runs/audit-more --sample 1200"
+    )
     found = lines(without_errors(tables_of()))
-    assert "because its texts are of too few documents" in found[0].text
+    assert found[0].text.startswith(
+        "How far the collapse gap of 0.080 is beyond noise is not known, because its texts are of too"
+    )
+    whole = {"corpus": RUN["corpus"] | {"usable": 120}}
+    assert "finer length intervals would tell" in lines(gap=None, run=whole)[0].text
+    assert "--intervals 0,16,32,64,128" in lines(gap=None, run=whole)[0].command
+    finer = whole | {"config": {"out": "runs/audit", "analysis": {"intervals": [0, 16, 32, 64, 128]}}}
+    assert lines(gap=None, run=finer)[0].command == ""
+    # Intervals make no documents.
+    assert lines(without_errors(tables_of()), run=whole)[0].text.endswith(
+        "of too few documents: a larger corpus would tell."
+    )
+
+
+def test_what_was_not_searched_is_not_called_fair():
+    tables = tables_of(gap=0.001, prefix=0.001)
+    tables |= {"collapse_summary": tables["collapse_summary"].with_columns(truncated_share=0.01)}
+    (line,) = lines(tables | {"exposure": tables["exposure"].clear()})
+    assert "and search results were not measured" in line.text
+
+
+def test_embeddings_of_ones_own_are_not_tuned_and_are_read_as_they_were():
+    corpus = {"source": "v.parquet", "embedding_column": "vector", "length_column": "tokens", "dims": 64, "bits": True}
+    own = {"config": {"out": "runs/audit", "corpus": corpus, "analysis": {"intervals": [0, 100, 400]}}}
+    found = lines(exposed=(1.5, 1.0, 0.5), run=own)
+    assert starts(found) == [WIN]
+    assert found[0].text.endswith("Do the queries of your users find it so too?")
+    assert found[0].command.startswith(
+        "tempscale audit CONFIG.toml --corpus texts.jsonl --embedding-column vector --length-col"
+    )
+    assert "--dims 64" in found[0].command
+    assert found[0].command.endswith("--out runs/audit-queries --queries QUERIES")
+
+
+@pytest.fixture
+def understood(monkeypatch):
+    """A function that returns the configuration that a command line is understood as."""
+
+    def understood(line):
+        kind, found = {"audit": AuditConfig, "tune": TuneConfig}[shlex.split(line)[1]], []
+        read = kind.read
+
+        def keep(given):
+            found.append(read(given))
+            raise UsageError("that is all")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "read", keep)
+            typer.testing.CliRunner().invoke(app, shlex.split(line)[1:])
+        return found[0]
+
+    return understood
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"corpus": {"sample": 300}, "analysis": {"socm_groups": 12, "socm_ranked": 32, "probe_sample": 48}},
+        {
+            "out": "runs/mine",
+            "corpus": {"source": "a b.jsonl", "text_column": "body", "limit": 70},
+            "queries": {"source": "q.jsonl"},
+            "embedding": {
+                "models": ["m/a", "m/b"],
+                "max_length": "limit",
+                "temperatures": [1.0, 0.9, 0.7],
+                "prompts": "none",
+            },
+            "analysis": {"intervals": [0, 50], "neighbours": 5, "cosine": "moments"},
+        },
+        {"embedding": {"models": ["m/a", "m/b"], "temperatures": [1.0], "max_length": 128, "precision": "auto"}},
+    ],
+)
+def test_a_command_is_understood_as_the_run_with_what_it_changes(data, understood):
+    config = resolve(data)
+    names = config.embedding.models or ["MiniLM"]
+    run = {"config": described(config), "models": dict.fromkeys(names), "corpus": {"source": config.corpus.source}}
+    found = understood(again(run, names[-1], "audit", "--long", "chunk", beside="chunks"))
+    assert found.corpus == config.corpus
+    assert found.queries == config.queries
+    expected = {"models": config.embedding.models[-1:], "long": "chunk"}
+    assert found.embedding == config.embedding.model_copy(update=expected)
+    for name in ("intervals", "neighbours", "cosine"):
+        assert getattr(found.analysis, name) == getattr(config.analysis, name)
+    assert found.out == f"{config.out}-chunks"
+    tuned = understood(again(run, names[-1], "tune"))
+    assert tuned.corpus.source == config.corpus.source
+    assert tuned.embedding.models == config.embedding.models[-1:]
+    assert tuned.embedding.max_length == config.embedding.max_length
+    whole = understood(again(run, None, "audit", beside="whole", whole=True))
+    assert whole.corpus.sample is None
+    assert whole.embedding.models == config.embedding.models
 
 
 def test_commands_are_of_the_same_corpus_and_model_are_known_and_tell_no_secret():
     config = {
-        "corpus": {"source": SOURCE, "text_column": "the body", "id_column": "key", "document_column": None},
+        "out": "runs/audit", "corpus": {"source": masked(SOURCE), "text_column": "the body", "id_column": "key",
+                   "document_column": None},
         "embedding": {"models": ["models/mine"], "long": "truncate"}, "analysis": {"intervals": [0, 100, 400]},
     }  # fmt: skip
-    found = lines(exposed=(1.5, 1.0, 0.5), run={"config": config, "corpus": RUN["corpus"] | {"source": SOURCE}})
+    found = lines(exposed=(1.5, 1.0, 0.5), run={"config": config, "corpus": RUN["corpus"] | {"source": masked(SOURCE)}})
     for line in found:
         assert "secret" not in line.command + line.text
         assert "abc" not in line.command

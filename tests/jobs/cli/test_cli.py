@@ -1,5 +1,6 @@
 """The command line as a user meets it: help, sentences, exit codes."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -240,6 +241,50 @@ def test_a_polite_kill_is_an_interrupt_whatever_ray_does_with_it():
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+AHEAD = """
+import sys, threading
+from rich.console import Console
+from tempscale_jobs.config.sections import Execution
+from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.workers import engine
+
+shown, silent, closed = threading.Event(), threading.Event(), threading.Event()
+
+def start(execution):
+    shown.wait()
+    with engine._silenced_stderr():
+        silent.set()
+        closed.wait()
+
+engine._start = start
+journal = Journal(Console(stderr=True))
+with engine.ahead(Execution.model_validate({})):
+    with journal.stage("read the corpus"):
+        shown.set()
+        silent.wait()
+    closed.set()
+    engine._ahead[-1].wait()
+    with journal.stage("embed"):
+        pass
+print("the end", file=sys.stderr)
+"""
+
+
+def test_a_bar_that_ends_while_ray_starts_leaves_its_line_and_the_screen():
+    ours, theirs = os.openpty()
+    process = subprocess.Popen([sys.executable, "-c", AHEAD], stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # What reading gives once the other end is closed.
+        while some := os.read(ours, 4096):
+            shown += some
+    os.close(ours)
+    assert process.wait(60) == 0, shown.decode()
+    for line in ("read the corpus", "✓", "embed", "the end"):
+        assert line in shown.decode()
+    assert "Traceback" not in shown.decode()
 
 
 def test_a_ray_that_does_not_start_is_an_incomplete_run(monkeypatch):

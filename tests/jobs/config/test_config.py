@@ -156,6 +156,13 @@ def test_options_are_laid_over_the_file_section_by_section(file, tmp_path):
             kind.read({"config": tmp_path / "wrong.toml", "sample": 4})
 
 
+def test_print_measures_its_own_sample_in_the_quick_start_too():
+    for given in ({"paper": True}, {"paper": True, "corpus": "a"}):
+        analysis = AuditConfig.read(given).analysis
+        assert (analysis.socm_sample, analysis.socm_groups) == (1000, 32)
+    assert AuditConfig.read({}).analysis.socm_groups == 12
+
+
 def test_schedules_come_after_constants_and_a_choice_is_compared_with_1(file, tmp_path):
     schedule = tmp_path / "log.toml"
     schedule.write_text("log_length = 64")

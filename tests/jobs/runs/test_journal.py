@@ -74,6 +74,29 @@ def test_before_half_a_minute_the_time_left_is_what_was_expected(clock):
     assert late.left() == 0
 
 
+def test_what_was_expected_is_of_the_whole_and_ends(clock):
+    resumed = Pace(100, expected=200)
+    resumed.add(90)
+    assert resumed.left() == pytest.approx(20)
+    soon = Pace(100, expected=12)
+    soon.add(0)
+    for clock[0] in range(1, 25):
+        soon.add(2)
+    assert soon.left() == pytest.approx(26)
+
+
+def test_pieces_of_workers_that_end_together_give_no_rate(clock):
+    """Two workers, pieces of 100 that take 25 s each: eight a second, and not two hundred."""
+    pace = Pace(4000)
+    pace.add(0)
+    for clock[0] in (25.0, 25.5):
+        pace.add(100)
+    assert pace.rate() is None
+    for clock[0] in (50.0, 50.5):
+        pace.add(100)
+    assert pace.rate() == pytest.approx(8, rel=0.5)
+
+
 def test_nothing_is_said_that_is_not_known(clock):
     assert journal.in_words(Pace()) == ""
     pace = Pace(100)

@@ -217,7 +217,7 @@ def test_an_actor_that_finds_no_place_is_let_go(cluster, run, monkeypatch):
 
 
 def test_workers_that_never_find_a_place_end_the_run(cluster, monkeypatch):
-    monkeypatch.setattr(engine, "_NO_PROGRESS_SECONDS", 2)
+    monkeypatch.setattr(engine, "NO_PROGRESS_SECONDS", 2)
     greedy = ray.remote(num_gpus=GPUS + 1)(engine.TileActor)
     with pytest.raises(IncompleteRun, match="no worker found a place in the Ray cluster"):
         engine.started([greedy.remote(placed_tile, ())])
