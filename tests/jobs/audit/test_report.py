@@ -158,7 +158,7 @@ def test_intervals_are_named_by_the_configured_edges():
     assert "two texts of 400–899 tokens" in told(tables_of(), edges)[0]
     assert "two of 0–49 tokens" in told(tables_of(), edges)[0]
     assert "of 0–49 and of 400–899 tokens" in told(tables_of(), edges)[1]
-    specs = specs_of(rendered(tables_of(), RUN | {"config": {"analysis": {"intervals": edges}}}))
+    specs = specs_of(rendered(tables_of(), RUN | {"config": RUN["config"] | {"analysis": {"intervals": edges}}}))
     names = ["0–49", "100–399", "400–899"]
     for chart in ("m0-cosine", "m0-socm"):
         assert list(dict.fromkeys(row["x"] for row in specs[chart]["data"]["values"])) == names
