@@ -68,7 +68,7 @@ def _write_lengths(storage: Storage, shard: str, model: Model, number: int) -> N
     ids = table.column("text_id").to_pylist()
     failed = [{"text_id": ids[k], "place": shard, "reason": reason} for k, reason in sorted(tokens.failed.items())]
     if failed:
-        storage.write_table(f"{place_of('rejected', model)}/lengths-{number:08d}.parquet", REJECTED.build_rows(failed))
+        storage.write_table(f"{place_of('rejected', model)}/lengths-{number:05d}.parquet", REJECTED.build_rows(failed))
     name = part(_LENGTHS, model, None, number)
     storage.write_table(name, pa.table({"text_id": [ids[k] for k in good], "tokens": [tokens.lengths[k] for k in good]}))
 

@@ -81,7 +81,7 @@ def embed_shard(
     own.note_processor()
     failed = {k: reason for k, reason in enumerate(work.column("failed").to_pylist()) if reason is not None}
     tokens = Tokens.of_chunks(work.column("ids").to_pylist(), work.column("truncated").to_pylist(), failed)
-    marks = Marks(storage, f"{place(MARKS, own.model)}/shard-{number:08d}.json")
+    marks = Marks(storage, f"{place(MARKS, own.model)}/shard-{number:05d}.json")
     batches = marks.begin(own.encoder.batches(tokens))
     encoded = []
     with own.noting(f"shard {number}", marks.halved):

@@ -166,13 +166,11 @@ def _ahead(cluster: Cluster) -> int:
 
 
 def prepared(
-    work: dict[int, pa.Table], prepare: Callable[..., pa.Table], arguments: dict[str, Any], cluster: Cluster,
-    tasks: int | None = None, **where: Any,
-) -> ray.data.Dataset:  # fmt: skip
+    work: dict[int, pa.Table], prepare: Callable[..., pa.Table], arguments: dict[str, Any], cluster: Cluster
+) -> ray.data.Dataset:
     """A stream of Ray Data: CPU tasks run `prepare` on each piece of work, and one block is one piece.
 
-    Micro-batches therefore never depend on blocks or workers. Without `tasks` as many run at once as the actors need;
-    `where` restricts the nodes that they run on.
+    Micro-batches therefore never depend on blocks or workers.
     """
     import ray.data
 
@@ -181,8 +179,8 @@ def prepared(
     # These tasks claim no CPU: in a cluster that has become smaller, the actors could occupy all CPUs for ever.
     return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _prepared, batch_size=1, batch_format="pyarrow", num_cpus=0,
-        compute=ray.data.TaskPoolStrategy(size=min(tasks or _ahead(cluster), len(rows))),
-        fn_kwargs={"prepare": prepare, "arguments": arguments}, **where,
+        compute=ray.data.TaskPoolStrategy(size=min(_ahead(cluster), len(rows))),
+        fn_kwargs={"prepare": prepare, "arguments": arguments},
     )  # fmt: skip
 
 
