@@ -39,8 +39,12 @@ def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> li
         _more_texts(row, run), _documents(row, run), None if own else _truncated(row, run), _some_win(tables, row, run),
         None if own else _collapse(row, run),
     ]  # fmt: skip
-    lines = [line for line in found if line is not None][:_MOST]
-    return lines or [_nothing(tables, row, run)]
+    lines = list[Advice]()
+    for line in filter(None, found):
+        if lines and line.command and line.command == lines[-1].command:
+            line = Advice(f"{lines.pop().text} {line.text}", line.command)
+        lines.append(line)
+    return lines[:_MOST] or [_nothing(tables, row, run)]
 
 
 def _own(run: dict[str, Any]) -> bool:
@@ -109,15 +113,25 @@ def _some_win(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) ->
     most = max(found, key=lambda one: one["exposure"])
     if most["exposure"] <= 1:
         return None
-    name, own = interval_name(most["interval"], run["config"]["analysis"]["intervals"]), _own(run)
+    name, own = _lengths(most["interval"], row, run), _own(run)
     ask = again(run, row["model"], "audit", "--queries", "QUERIES", beside="queries") if own and asked_by == "corpus" else ""
     return Advice(
-        f"Texts of {name} tokens win searches: they are {share(most['texts_share'])} of the corpus and take "
+        f"Texts of {name} win searches: they are {share(most['texts_share'])} of the corpus and take "
         f"{share(most['slots_share'])} of all results (exposure "
         f"{with_error(most['exposure'], most['exposure_se_superpopulation'])}). Chunks of one length compete fairly."
         + (" Do the queries of your users find it so too?" if ask else "" if own else " Does a temperature make it fairer?"),
         ask or ("" if own else again(run, row["model"], "tune")),
     )
+
+
+def _lengths(interval: int, row: Row, run: dict[str, Any]) -> str:
+    """The lengths of an interval in words; the longest texts that were cut are in the interval of the window."""
+    edges, window = run["config"]["analysis"]["intervals"], run.get("models", {}).get(row["model"], {}).get("max_length")
+    cut = not _own(run) and row["truncated_share"] and run["config"].get("embedding", {}).get("long") != "chunk"
+    longest = max((edge for edge in edges if edge <= window), default=None) if cut and window else None
+    if interval == longest:
+        return f"{interval} tokens or more, cut at {window},"
+    return f"{interval_name(interval, edges)} tokens"
 
 
 def _collapse(row: Row, run: dict[str, Any]) -> Advice | None:

@@ -176,7 +176,8 @@ def _measure_socm(audit: Audit, crew: Crew, model: Model, temperature: Temperatu
     run, cluster, journal, analysis = audit.run, audit.cluster, audit.journal, audit.config.analysis
     under, sampled = f"{run.named(model)}, τ {temperature.canonical}", socm_sample(audit, texts)
     if sampled is None and analysis.socm_top_over == "sample":
-        most = analysis.socm_ranked * (analysis.socm_ranked - 1) // 2
+        texts_tiled = largest.collected(run, model, temperature)
+        most = texts_tiled * (texts_tiled - 1) // 2
         with journal.stage(f"worst pairs{under}", most, "pairs", Pace(1.0)) as stage:
             pairs = largest.rank(run, cluster, crew, model, temperature, texts, analysis, stage.advance)
             stage.note = f"{pairs:,} pairs of texts of largest tr Σ, {_method(analysis)}"

@@ -30,7 +30,7 @@ from tempscale_jobs.workers import bfloat16
 
 _MEASURED_TEXTS = 48
 _LOOKED_AT = 2000
-_BASE_BYTES, _WORKER_BYTES = 900 << 20, 500 << 20
+_BASE_BYTES, _WORKER_BYTES = 900 << 20, 800 << 20
 """Memory of Ray with this process, and of one worker without its model, measured on the quick start."""
 _START_SECONDS, _ROW_BYTES = 30.0, 120
 _MERGING_BYTES, _DRIVER_BYTES = 720, 390

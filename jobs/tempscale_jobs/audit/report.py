@@ -12,11 +12,12 @@ from rich.console import Console
 
 from tempscale_jobs.audit import charts as figures
 from tempscale_jobs.audit import verdict
-from tempscale_jobs.audit.advice import advice
+from tempscale_jobs.audit.advice import Advice, advice
 from tempscale_jobs.audit.again import again
 from tempscale_jobs.audit.words import NOTE, closing_figures, headline, labelled, protocol
-from tempscale_jobs.config.audit import QUICK_START, SOCM_GROUPS
+from tempscale_jobs.config.audit import QUICK_START, Analysis
 from tempscale_jobs.config.sections import QUICK_START_CORPUS
+from tempscale_jobs.embedding.expected import START_SECONDS
 from tempscale_jobs.nights import charts as night_figures
 from tempscale_jobs.nights.night import verdict_in_words
 from tempscale_jobs.nights.notify import github_lines
@@ -89,7 +90,10 @@ def _model(
     return {
         "id": f"m{place}",
         "name": name,
-        "advice": advice(tables, first, run),
+        "advice": [
+            Advice(line.text.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%"), line.command)
+            for line in advice(tables, first, run)
+        ],
         "verdict": verdict.answer(first, effects).replace(" ± ", "\u00a0±\u00a0"),
         "tiles": verdict.tiles(first, effects, same, f"m{place}"),
         "temperature": first["temperature"],
@@ -154,12 +158,23 @@ def _whole(record: dict[str, Any]) -> str | None:
     if any(corpus.get(name) != value for name, value in quick.items()) or counts["usable"] <= counts["analysed"]:
         return None
     seconds = {
-        start: sum(done["seconds"] for name, done in steps.items() if name.startswith(start)) for start in ("embed", "SOCM")
+        start: sum(done["seconds"] for name, done in steps.items() if name.startswith(start))
+        for start in ("embed", "SOCM", "worst pairs")
     }
-    whole = sum(done["seconds"] for done in steps.values())
-    rest = whole - sum(seconds.values())
-    groups = SOCM_GROUPS / record["config"]["analysis"]["socm_groups"]
-    every = seconds["embed"] * counts["usable"] / counts["analysed"] + seconds["SOCM"] * groups + rest
+    whole, default = sum(done["seconds"] for done in steps.values()), Analysis.model_validate({})
+    rest, measured = whole - sum(seconds.values()), record["config"]["analysis"]
+    start = min(START_SECONDS, seconds["embed"])
+    grown = {
+        "embed": counts["usable"] / counts["analysed"],
+        "SOCM": default.socm_groups / measured["socm_groups"],
+        "worst pairs": (default.socm_ranked / measured["socm_ranked"]) ** 2,
+    }
+    every = (
+        rest
+        + start
+        + (seconds["embed"] - start) * grown["embed"]
+        + sum(seconds[k] * grown[k] for k in ("SOCM", "worst pairs"))
+    )
     # An earlier session, or an earlier run through the cache, did a part of the work: then this one's seconds tell nothing.
     begun, ended = (datetime.datetime.fromisoformat(record[name]) for name in ("started", "finished"))
     alone = (ended - begun).total_seconds() < 1.5 * whole + 30 and record["config"]["execution"].get("cache") is None

@@ -96,7 +96,7 @@ def write_group(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[s
 
     epsilon = float(work.schema.metadata[b"regularization"])
     tokens = worker.encoder.tokenizer(work.column("text").to_pylist())
-    row, column = np.triu_indices(len(tokens.ids), 1)
+    row, column = np.triu_indices(work.num_rows, 1)  # Of texts: a long one may be several chunks.
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
         with worker.noting(f"group {number} under τ {temperature.slug}"):

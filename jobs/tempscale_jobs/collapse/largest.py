@@ -43,6 +43,11 @@ def collect(
     return factors.collect(run, crew, model, layout, index, wanted, on_texts, _FACTORS)
 
 
+def collected(run: Run, model: Model, temperature: Temperature) -> int:
+    """The texts whose factors are there: those of largest tr Σ under any temperature."""
+    return sum(map(run.storage.rows, run.storage.list(run.place(_FACTORS, model, temperature))))
+
+
 def chosen(found: Grouped, texts: int) -> np.ndarray:
     """The ids of the texts of largest tr Σ; ties by id."""
     return found.ids[np.lexsort((found.ids.astype(str), -found.trace))[:texts]]

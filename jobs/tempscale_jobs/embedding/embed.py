@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tempscale_jobs.config.sections import Encoding
 from tempscale_jobs.corpus.shards import Shard
+from tempscale_jobs.embedding.expected import about_tokens
 from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
@@ -35,7 +36,7 @@ def embed(
     """
     forget(run.storage, run.place(MARKS, model))
     work: dict[int, pa.Table] = {}
-    costs = {number: shard.characters or shard.texts for number, shard in enumerate(shards)}
+    costs = {number: about_tokens(shard, model.max_length) or shard.texts for number, shard in enumerate(shards)}
     whole = sum(costs.values()) or 1
     for number, shard in enumerate(shards):
         if all(run.storage.exists(run.part("texts", model, t, number)) for t in run.temperatures):

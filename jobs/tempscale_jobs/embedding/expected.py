@@ -13,7 +13,7 @@ import numpy as np
 from tempscale_jobs.corpus.shards import Shard
 from tempscale_jobs.runs.folder import Model
 
-_START_SECONDS = 8.0
+START_SECONDS = 8.0
 """Until the actors have loaded the model."""
 _CHARACTERS_OF_A_TOKEN = 4.0
 _OF_GEMM = 0.6
@@ -29,10 +29,15 @@ def seconds(model: Model, shards: Sequence[Shard], temperatures: int, workers: i
         layers, width, inner = (int(config[k]) for k in ("num_hidden_layers", "hidden_size", "intermediate_size"))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    tokens = sum(min(s.characters / _CHARACTERS_OF_A_TOKEN, s.texts * model.max_length) for s in shards)
+    tokens = sum(about_tokens(shard, model.max_length) for shard in shards)
     # A token meets four matrices of width × width in attention and two of width × inner; each number is two operations.
     operations = 2 * layers * (4 * width**2 + 2 * width * inner) * tokens * temperatures
-    return _START_SECONDS + operations / (_OF_GEMM * _gemm_rate() * max(1, workers))
+    return START_SECONDS + operations / (_OF_GEMM * _gemm_rate() * max(1, workers))
+
+
+def about_tokens(shard: Shard, window: int) -> float:
+    """About how many tokens of a shard the model sees."""
+    return min(shard.characters / _CHARACTERS_OF_A_TOKEN, float(shard.texts * window))
 
 
 @lru_cache(maxsize=1)

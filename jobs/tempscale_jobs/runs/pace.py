@@ -61,12 +61,18 @@ class Pace:
         """Seconds left; None where that is not known."""
         now, rate = time.monotonic(), self._per_second("work")
         gone = now - self._begun
-        if self._expected is not None and (rate is None or gone < min(WINDOW_SECONDS, self._expected)):
+        if self._expected is not None and (
+            rate is None or (gone < min(WINDOW_SECONDS, self._expected) and not self._half_done())
+        ):
             return max(0.0, self._expected - gone)
         if self._total is None or rate is None:
             return None
         # Since the last piece was done, the next one goes on.
         return max(0.0, (self._total - self._marks[-1].work) / rate - (now - self._marks[-1].at))
+
+    def _half_done(self) -> bool:
+        """Whether half of the work is done, which tells more than what was expected."""
+        return bool(self._total and self._marks and self._marks[-1].work >= self._total / 2)
 
     def _per_second(self, name: str) -> float | None:
         if len(self._marks) < 2:

@@ -51,7 +51,7 @@ def test_without_errors_nothing_is_known():
 
 def test_the_four_figures_stand_first_with_what_the_other_temperature_changes():
     page = rendered(tables_of(), RUN)
-    first = page[page.index('class="tiles"') : page.index("<h2>In words</h2>")]
+    first = page[page.index('class="tiles"') : page.index("<h2>In words</h2>")].replace("\u00a0", " ")
     values = re.findall(r'class="name">(.*?), τ 1.0</div>\s*<div class="value">(\S+) <small>± (\S+)</small>', first)
     assert values == [
         ("mean cosine", "0.0621", "0.0059"), ("collapse gap", "0.080", "0.020"), ("prefix gap", "0.0200", "0.0078"),

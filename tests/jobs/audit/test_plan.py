@@ -26,7 +26,7 @@ def test_a_plan_by_hand():
     assert found.seconds == pytest.approx(2 * (tokens * 1e-3 + 49_995_000 * 1e-8 + 4_950 * 2e-3) / 4 + 30)
     assert found.disk_bytes == 2 * (10_000 * (800 + 120 + 200) + 100 * 50 * 100 * 4)
     two_blocks = 2 * 1024 * 100 * 4
-    assert found.memory_bytes == (900 << 20) + 4 * ((500 << 20) + (1 << 20) + two_blocks) + 10_000 * 720
+    assert found.memory_bytes == (900 << 20) + 4 * ((800 << 20) + (1 << 20) + two_blocks) + 10_000 * 720
 
 
 def test_factors_of_groups_are_not_stored():

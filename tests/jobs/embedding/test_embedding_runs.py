@@ -101,6 +101,21 @@ def test_pairs_with_a_text_that_the_tokenizer_fails_on_are_rejected(texts, stric
         paired(settings | {"out": str(tmp_path / "none")})
 
 
+def test_groups_of_texts_in_chunks_have_the_pairs_of_texts_and_not_of_chunks(run, texts, small_model, tmp_path):
+    analysis = {"socm_sample": None, "socm_groups": 10, "socm_ranked": 8}
+    _, found = run("chunks", texts, small_model, embedding={"max_length": 32, "long": "chunk"}, analysis=analysis)
+    assert found["tokens"].max() > 32  # Some texts are several chunks.
+    own = dict(zip(found["text_id"].to_list(), found["embedding"].to_numpy().astype(float), strict=True))
+    groups = read_parts(tmp_path / "chunks", "partials/groups", "1.0").to_dicts()
+    assert len(groups) == 10
+    for group in groups:
+        unit = np.array([own[text_id] for text_id in group["text_id"]])
+        # The model pools by the mean, so d_μ follows from the embeddings: (1 − cos)/2.
+        expected = (1 - unit @ unit.T)[np.triu_indices(len(unit), 1)] / 2
+        np.testing.assert_allclose(group["d_mu"], expected, atol=1e-6)
+        assert min(group["d_sigma"]) > 0
+
+
 def test_a_text_with_a_number_that_is_none_is_rejected(run, texts, small_model, tmp_path):
     folder = Path(shutil.copytree(small_model, tmp_path / "broken"))
     weights = load_file(folder / "model.safetensors")

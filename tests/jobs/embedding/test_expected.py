@@ -36,5 +36,5 @@ def test_the_operations_are_those_of_a_real_model(monkeypatch):
     with FlopCounterMode(display=False) as counted:
         encoder.encode([text] * 4, moments=False)
     shard = Shard("a", 4, 4 * 128 * 4)
-    found = expected.seconds(Model("m", default_model(), "", 256), [shard], 1, 1) - expected._START_SECONDS
+    found = expected.seconds(Model("m", default_model(), "", 256), [shard], 1, 1) - expected.START_SECONDS
     assert 1 < counted.get_total_flops() / found < 1.15
