@@ -301,7 +301,6 @@ def test_hostile_text_stays_text():
     # A command has a span for each of its words.
     tags, expected_tags = ([tag for tag, _ in own.tags if tag != "span"] for own in (page, expected))
     assert len(tags) == len(expected_tags) + 1  # the line of the rejected reason
-    assert {tuple(attributes.items()) for tag, attributes in page.tags if tag == "span"} <= {(), (("class", "small"),)}
     assert page.text.count('</script><script>alert("x")</script>') >= 8
     assert "{{ 7*7 }}" in page.text
     assert len(specs_of(html)) == 6
