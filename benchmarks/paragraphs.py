@@ -116,7 +116,8 @@ def embedding_step(
 
     from tempscale_jobs.config.audit import resolve
     from tempscale_jobs.config.sections import Execution
-    from tempscale_jobs.corpus import shards as reading
+    from tempscale_jobs.corpus.shards import Texts
+    from tempscale_jobs.corpus.stream import Stream
     from tempscale_jobs.embedding import embed
     from tempscale_jobs.runs.folder import begin
     from tempscale_jobs.workers import engine
@@ -132,7 +133,8 @@ def embedding_step(
             pq.write_table(pa.table({"id": [str(k) for k in range(len(corpus))], "text": corpus}), file)
             settings = resolve({"out": out, "corpus": {"source": file}, "embedding": embedding})
             run = begin(settings)
-            index = reading.shard(run.storage, settings.corpus, settings.embedding, settings.seed, out)
+            contents = Texts(settings.corpus, settings.embedding, out)
+            index = Stream(run.storage, contents, settings.seed, out).finish(cluster)
             begun = time.perf_counter()
             with Crew(run, cluster, run.models[0], settings.embedding) as crew:
                 embed.embed(run, crew, run.models[0], settings.embedding, index.shards, "document", lambda *done: None)

@@ -73,12 +73,14 @@ def measure() -> dict[str, Any]:
     """Rates of both models on one core, and what `--plan` prints for the quick start."""
     from rich.console import Console
 
-    from tempscale_jobs.corpus import shards
+    from tempscale_jobs.corpus.preview import preview
+    from tempscale_jobs.corpus.shards import Texts
     from tempscale_jobs.runs.folder import find_models
     from tempscale_jobs.runs.provenance import processor
 
     settings = resolve(QUICK_START)
-    texts, _ = shards.preview(settings.corpus, 2000, settings.seed, settings.out)
+    found, _ = preview(Texts(settings.corpus, settings.embedding, settings.out), 2000, settings.seed, settings.out)
+    texts = [item.text for item in found]
     small = plan.measured(settings, find_models(settings)[0], texts)
     with tempfile.TemporaryDirectory() as folder:
         settings = resolve(QUICK_START | {"embedding": {"models": [_large(folder)]}})

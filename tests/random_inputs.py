@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from whole_run import as_lines
 
 from tempscale_jobs.config.audit import resolve
-from tempscale_jobs.corpus import shards, sources, vectors
+from tempscale_jobs.corpus import rows as rows_of_a_source
+from tempscale_jobs.corpus import sources, vectors
 from tempscale_jobs.errors import UsageError
 
 MORE = int(os.environ.get("TEMPSCALE_FUZZ", "1"))
@@ -62,11 +63,11 @@ def read(source, **options):
     """The usable texts of a source and its rejected rows; or None and the sentence that refuses it."""
     settled = resolve({"corpus": {"source": str(source), **options}})
     own = "embedding_column" in options
-    rows, content = (vectors.rows, vectors.Reader(settled.corpus)) if own else (sources.rows, shards.usable_text)
-    counts, rejects = shards.Counts(), Rejects()
+    rows, content = (vectors.rows, vectors.Reader(settled.corpus)) if own else (sources.rows, rows_of_a_source.usable_text)
+    counts, rejects = rows_of_a_source.Counts(), Rejects()
     try:
-        usable = shards.usable(rows(settled.corpus), None, counts, rejects, lambda more: None, content)
-        found = [(text_id, text) for text_id, text, _ in usable]
+        usable = rows_of_a_source.usable(rows(settled.corpus), None, counts, rejects, lambda more: None, content)
+        found = [(text_id, text) for text_id, text, *_ in usable]
     except UsageError as error:
         return None, sentence(error)
     assert counts.read == len(found) + len(rejects.rows)

@@ -13,7 +13,9 @@ from tempscale_jobs.cli import records
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.config.strict import checked
-from tempscale_jobs.corpus import shards, sources
+from tempscale_jobs.corpus import sources
+from tempscale_jobs.corpus.shards import Texts
+from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.runs.journal import Journal
 
 # --- the five commands, each with a configuration given as plain data ---------------------------------------------------
@@ -63,7 +65,7 @@ def tuned(data, **how):
 
 def sharded(storage, config):
     """The index of an audit's corpus, read into shards."""
-    return shards.shard(storage, config.corpus, config.embedding, config.seed, config.out)
+    return Stream(storage, Texts(config.corpus, config.embedding, config.out), config.seed, config.out).index
 
 
 def documented(package):

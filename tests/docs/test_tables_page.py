@@ -38,7 +38,7 @@ def write(table):
     if table.name in NULL:
         columns[NULL[table.name]] = [columns[NULL[table.name]][0], None]
     place = PLACES.get(table.name, f"RUN/tables/{table.name}.parquet").replace("*", "00000")
-    place += "model=one/temperature=0.8/part-00000.parquet" if place.endswith("/") else ""
+    place += "model=one/temperature=0.8/part-00000000.parquet" if place.endswith("/") else ""
     Path(place).parent.mkdir(parents=True)
     pq.write_table(table.build(columns), place)
 

@@ -10,7 +10,8 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks, cosine, dealing, exposure, groups, largest, socm, source_order, worst
 from tempscale_jobs.config import sections
 from tempscale_jobs.config.audit import Analysis, AuditConfig, Embedding
-from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.corpus.index import Index, Shard
+from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.embedding import budget, cache, embed, expected, factors, precision, probe
 from tempscale_jobs.embedding.cache import Cache
 from tempscale_jobs.embedding.layout import Layout, layout
@@ -40,14 +41,19 @@ class Audit:
     config: AuditConfig
     run: Run
     cluster: Cluster
-    index: Index
+    corpus: Stream
     queries: Queries | None
     journal: Journal
+
+    @property
+    def index(self) -> Index:
+        """The index of the corpus, once all of it has been read."""
+        return self.corpus.index
 
 
 def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
     """Embed and compare the texts under one model; returns its texts in canonical order and how many it rejected."""
-    config, run, index = audit.config, audit.run, audit.index
+    config, run = audit.config, audit.run
     edges = tuple(config.analysis.intervals)
     if config.corpus.embedding_column is None:
         encoding = _settle(audit, model)
@@ -56,10 +62,10 @@ def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
             texts, rejected = _run_model(audit, crew, model, encoding, edges)
     else:
         encoding, rejected = config.embedding, 0
-        texts = layout(run, model, index.usable, edges)
+        texts = layout(run, model, audit.index.usable, edges)
     for temperature in run.temperatures:
         _compare_all_pairs(audit, model, temperature, texts)
-    source_order.look(run, audit.cluster, model, texts, index)
+    source_order.look(run, audit.cluster, model, texts, audit.index)
     if config.analysis.socm_top_over == "corpus":
         _search_worst_pairs(audit, model, encoding, texts)
     for temperature in run.temperatures:  # Only the steps over all pairs read these copies of the embeddings.
@@ -71,8 +77,9 @@ def _run_model(
     audit: Audit, crew: Crew, model: Model, encoding: Embedding, edges: tuple[int, ...]
 ) -> tuple[Layout, int]:  # fmt: skip
     """Embed the texts, samples of them again, and the queries; returns the texts and how many were rejected."""
-    run, index, config = audit.run, audit.index, audit.config
-    rejected = _embed(audit, crew, model, encoding, run, config.corpus, index, f"embed {model.label}", actor.ROLE)
+    run = audit.run
+    rejected = _embed_corpus(audit, crew, model, encoding)
+    index = audit.index
     texts = layout(run, model, index.usable, edges)
     if len(texts) != index.analysed - rejected or not texts.are_distinct():
         raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
@@ -85,9 +92,49 @@ def _run_model(
     return texts, rejected
 
 
+def _embed_corpus(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -> int:
+    """Embed the corpus, while it is read where it has not been; returns how many texts were rejected.
+
+    What a cache has of a corpus is looked up at once, so that with one all of the corpus is read first.
+    """
+    corpus, journal, config = audit.corpus, audit.journal, audit.config
+    if not corpus.complete and (
+        config.execution.cache is not None or audit.run.storage.exists(cache.planned(audit.run, model))
+    ):
+        with journal.stage("read all of the corpus", corpus.expected().texts or None) as stage:
+            corpus.finish(audit.cluster, lambda unit: stage.advance(unit.usable))
+            stage.note = corpus.described()
+    how = (f"embed {model.label}", actor.ROLE)
+    if corpus.complete:
+        journal.count("rejected", audit.index.rejected)
+        return _embed(audit, crew, model, encoding, audit.run, config.corpus, audit.index, *how)
+    return _embed_while_read(audit, crew, model, encoding)
+
+
+def _embed_while_read(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -> int:
+    """Embed round after round of a corpus that is read meanwhile; returns how many texts were rejected."""
+    corpus, journal, run = audit.corpus, audit.journal, audit.run
+    crew.begin(audit.cluster.workers)  # They load the model while the first unit is read.
+    with journal.stage(f"embed {model.label}", None, "texts", Pace()) as stage:
+        done, rejected = 0, 0
+        for shards in corpus.rounds(audit.cluster):
+            texts, characters = corpus.expected()
+            stage.resize(texts, expected.about_tokens(Shard("", texts, characters), model.max_length))
+            rejected = embed.embed(run, crew, model, encoding, shards, actor.ROLE, stage.advance, 0, done)
+            done += len(shards)
+        index = corpus.index
+        cache.without(run, model)
+        journal.count("rejected", index.rejected + rejected)
+        lost = f", {rejected:,} rejected" if rejected else ""
+        stage.note = f"{count(index.analysed - rejected, 'text')} under τ {run.taus}{lost}; {index.rejected:,} rows rejected"
+        if rejected == index.analysed:
+            raise gives_nothing(run, model, "embedding for any text")
+    return rejected
+
+
 def _settle(audit: Audit, model: Model) -> Embedding:
     """The embedding configuration with the model's token budget, measured first if the user asked for that."""
-    how = (audit.run, audit.cluster, model, audit.config.embedding, audit.index.shards[0])
+    how = (audit.run, audit.cluster, model, audit.config.embedding, lambda: audit.corpus.finish(audit.cluster).shards[0])
     if not audit.config.embedding.tune_batches:
         return budget.settle(*how)
     with audit.journal.stage(f"micro-batches{audit.run.named(model)}") as stage:
@@ -114,7 +161,8 @@ def _embed(
     journal.count("cache_hits", plan.found)
     workers = cluster.workers if audit.config.execution.address else min(cluster.workers, os.cpu_count() or 1)
     soon = None if cluster.gpus else expected.seconds(model, plan.shards, len(run.temperatures), workers)
-    with journal.stage(name, index.analysed, "texts", Pace(1.0, soon)) as stage:
+    work = sum(expected.about_tokens(shard, model.max_length) or shard.texts for shard in plan.shards)
+    with journal.stage(name, index.analysed, "texts", Pace(work or 1.0, soon)) as stage:
         rejected = embed.embed(run, crew, model, encoding, plan.shards, role, stage.advance, plan.found)
         journal.count("rejected", rejected)
         lost = f", {rejected:,} rejected" if rejected else ""

@@ -20,7 +20,9 @@ from tempscale.collapse.grid import block_size
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
 from tempscale.stats.groups import TEXTS_OF_A_GROUP
 from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis, AuditConfig
-from tempscale_jobs.corpus import shards, vectors
+from tempscale_jobs.corpus.preview import preview
+from tempscale_jobs.corpus.shards import Texts
+from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.embedding import probe
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs import folder
@@ -82,14 +84,15 @@ def plan(config: AuditConfig) -> Plan:
     # The workers of a run have one thread each. Processor time is measured, so that other programs do not count.
     with threadpool_limits(1):
         if config.corpus.embedding_column is not None:
-            width, usable = _given(config)
+            width, found = _given(config)
             given = Rates(width, 0.0, 0.0, 0.0, 0, 0.0, 0.0, _cosine_seconds(width, config.analysis.neighbours))
-            return estimated(config, usable, [given], cores)
+            return estimated(config, found, [given], cores)
         models = folder.find_models(config)
-        some, usable = shards.preview(config.corpus, _LOOKED_AT, config.seed, config.out)
-        if not usable:
+        looked, found = preview(Texts(config.corpus, config.embedding, config.out), _LOOKED_AT, config.seed, config.out)
+        if not found:
             raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable text")
-        return estimated(config, usable, [measured(config, model, some) for model in models], cores)
+        some = [item.text for item in looked]
+        return estimated(config, found, [measured(config, model, some) for model in models], cores)
 
 
 PROBED = 100
@@ -185,13 +188,10 @@ def _precision(asked: str) -> Literal["float32", "bfloat16"]:
 
 def _given(config: AuditConfig) -> tuple[int, int]:
     """The dimensions and the number of usable user-supplied embeddings."""
-    counts, reader, width = shards.Counts(), vectors.Reader(config.corpus), 0
-    rows = vectors.rows(config.corpus, config.out)
-    for _, (row, _), _ in shards.usable(rows, config.corpus.limit, counts, None, lambda row: None, reader):
-        width = len(row)
-    if not counts.usable:
+    some, found = preview(Vectors("", config.corpus, config.out), 1, config.seed, config.out)
+    if not found:
         raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable embedding")
-    return width, counts.usable
+    return len(some[0].embedding), found
 
 
 def _cosine_seconds(width: int, neighbours: int) -> float:

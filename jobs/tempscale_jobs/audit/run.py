@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from importlib import metadata
 from typing import Any
 
@@ -14,8 +15,11 @@ from tempscale_jobs.audit.model import Audit, Queries, analyse
 from tempscale_jobs.collapse import cosine, source_order
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import shards, sources, vectors
-from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.corpus import sources, vectors
+from tempscale_jobs.corpus.reading import Contents
+from tempscale_jobs.corpus.shards import Texts
+from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.embedding import budget, precision
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.errors import UsageError
@@ -25,6 +29,7 @@ from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import GIVEN, Run
 from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers.engine import Cluster
 
 
 def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
@@ -44,17 +49,21 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
             night.check_windows(Night.of(run, config), config.embedding.max_length)
             with life.cluster_ahead():
                 with journal.stage("read the corpus") as stage:
-                    queries = _read_queries(config, run)  # First, so that a mistake in them leaves no run to resume.
-                    index = _read_corpus(config, run, queries, stage)
-                with life.cluster(**cache) as cluster:
-                    journal.count("rejected", index.rejected)
-                    audit = Audit(life.settled(config, cluster), run, cluster, index, queries, journal)
+                    asking = _open_queries(config, run)  # First, so that a mistake in them leaves no run to resume.
+                    corpus = _open(config, run, config.corpus, stage)
+                    stage.note = corpus.described()
+                with life.cluster(**cache) as cluster, closing(corpus):
+                    queries = None if asking is None else _read_queries(config, cluster, asking, journal)
+                    _check_dimensions(config, run, cluster, corpus, queries)
+                    audit = Audit(life.settled(config, cluster), run, cluster, corpus, queries, journal)
                     layouts, rejected = dict[str, Layout](), 0
                     for model in run.models:
                         layouts[model.label], lost = analyse(audit, model)
                         rejected += lost
                     with journal.stage("tables") as stage:
-                        tables = summary.summarise(run, config.corpus, config.analysis, config.keep_text, layouts, index)
+                        tables = summary.summarise(
+                            run, config.corpus, config.analysis, config.keep_text, layouts, audit.index
+                        )
                         stage.note = f"{len(tables)} tables"
             record = life.record(**_facts(audit, layouts, rejected))
         figures = folder.load_tables(run.storage)["collapse_summary"].to_dicts()
@@ -83,31 +92,43 @@ def _check_unchanged(config: AuditConfig, done: dict[str, Any]) -> None:
         sources.check_unchanged(config.queries, config.out, done["queries"]["source_state"])
 
 
-def _read(config: AuditConfig, run: Run, source: Corpus, stage: Stage | None = None) -> Index:
-    """Read a source into shards of texts to embed, or take its embeddings as they are; returns its index."""
+def _open(config: AuditConfig, run: Run, source: Corpus, stage: Stage | None = None) -> Stream:
+    """Plan a source of texts to embed, or of embeddings that are taken as they are; one of one unit is read at once."""
     how: dict[str, Any] = {} if stage is None else {"on_rows": stage.advance}
+    contents: Contents = Texts(source, config.embedding, config.out)
     if source.embedding_column is not None:
-        return vectors.take(run, source, config.seed, config.out, **how)
-    return shards.shard(run.storage, source, config.embedding, config.seed, config.out, **how)
+        contents = Vectors(run.place("texts", GIVEN, run.temperatures[0]), source, config.out)
+    return Stream(run.storage, contents, config.seed, config.out, **how)
 
 
-def _read_queries(config: AuditConfig, run: Run) -> Queries | None:
-    """Read the query texts as the corpus of a separate run below queries/."""
+def _open_queries(config: AuditConfig, run: Run) -> tuple[Run, Stream] | None:
+    """Plan the query texts as the corpus of a separate run below queries/."""
     if config.queries is None:
         return None
     own = run.below("queries")
-    return Queries(own, config.queries, _read(config, own, config.queries))
+    return own, _open(config, own, config.queries)
 
 
-def _read_corpus(config: AuditConfig, run: Run, queries: Queries | None, stage: Stage) -> Index:
-    """Read the corpus and check that its embeddings have as many dimensions as those of the queries."""
-    index = _read(config, run, config.corpus, stage)
-    if queries is not None and config.corpus.embedding_column is not None:
+def _read_queries(config: AuditConfig, cluster: Cluster, asking: tuple[Run, Stream], journal: Journal) -> Queries:
+    """Read all of the queries."""
+    assert config.queries is not None
+    run, stream = asking
+    if not stream.complete:
+        with journal.stage("read the queries") as stage, closing(stream):
+            stream.finish(cluster, lambda unit: stage.advance(unit.read))
+            stage.note = stream.described()
+    return Queries(run, config.queries, stream.index)
+
+
+def _check_dimensions(config: AuditConfig, run: Run, cluster: Cluster, corpus: Stream, queries: Queries | None) -> None:
+    """Raise if the user's embeddings of the corpus have not as many dimensions as those of the queries."""
+    if config.corpus.embedding_column is None:
+        return
+    corpus.finish(cluster)
+    if queries is not None:
         searching, searched = (folder.dimensions(one, GIVEN, one.temperatures[0]) for one in (queries.run, run))
         if searching != searched:
             raise UsageError(f"the queries have {searching} dimensions, and the corpus {searched}")
-    stage.note = f"{index.analysed:,} of {index.usable:,} texts, {index.rejected:,} rows rejected"
-    return index
 
 
 def _facts(audit: Audit, layouts: dict[str, Layout], rejected: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.config.nights import SHARES
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import shards
-from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.folder import Model, Run, means_by_text
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT

@@ -34,7 +34,7 @@ class Tiling:
 
     def block(self, number: int) -> str:
         """The name of one block of texts."""
-        return f"{self.place}/blocks/block-{number:05d}.parquet"
+        return f"{self.place}/blocks/block-{number:08d}.parquet"
 
     def cells(self, i: int, j: int) -> str:
         """The name of a finished tile's aggregates, which are written last."""

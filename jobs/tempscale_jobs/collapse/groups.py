@@ -20,7 +20,7 @@ from tempscale_jobs.collapse.dealing import Dealt
 from tempscale_jobs.collapse.group_tables import Cells, Grouped
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.corpus import shards
-from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import Model, Run

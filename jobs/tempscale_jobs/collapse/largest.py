@@ -16,7 +16,7 @@ from tempscale_jobs.collapse import groups, socm, socm_tables
 from tempscale_jobs.collapse.group_tables import Grouped
 from tempscale_jobs.collapse.socm_tables import Sample
 from tempscale_jobs.config.audit import Analysis
-from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding import factors
 from tempscale_jobs.embedding.layout import Layout, embeddings
 from tempscale_jobs.runs.folder import Model, Run

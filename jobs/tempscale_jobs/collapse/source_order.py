@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tempscale.stats.order import beside
-from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding.layout import Layout, embeddings
 from tempscale_jobs.runs.folder import Model, Run, means_by_text, place
 from tempscale_jobs.workers.engine import Cluster

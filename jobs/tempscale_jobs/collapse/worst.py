@@ -24,7 +24,7 @@ from tempscale_jobs.collapse.socm_tables import Pairs
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.config.sections import Encoding
 from tempscale_jobs.corpus import shards
-from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding import factors
 from tempscale_jobs.embedding.layout import Layout, column, embeddings
 from tempscale_jobs.errors import UsageError

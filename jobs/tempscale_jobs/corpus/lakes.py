@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import fsspec
+import pyarrow as pa
 
 from tempscale.model.checkpoint import first_line
-from tempscale_jobs.corpus.readers import KINDS, Columns, Record, batches_as_records, check_columns, suffix
+from tempscale_jobs.corpus.readers import (
+    KINDS,
+    Columns,
+    Record,
+    batches_as_records,
+    between,
+    check_columns,
+    sizes_of,
+    suffix,
+)
 from tempscale_jobs.errors import UsageError
 
 _PACKAGES = {"lance": "pylance", "delta": "deltalake"}
@@ -40,29 +52,91 @@ def version(source: str) -> int:
 
 def records(source: str, columns: Columns) -> Iterator[Record]:
     """All rows in the table's order; the table's name and a number name each row."""
-    data = _open(source)
-    name = _path(source).rstrip("/").rpartition("/")[2]
-    found = kind(source)
+    found, name = kind(source), _name(source)
+    data, wanted = _columns_of(_open(source), source, columns)
+    with _read_to_its_end(name):
+        batches = data.to_batches(columns=wanted)
+        if found == "delta":
+            batches = itertools.chain.from_iterable(_batches(one, data, wanted) for one in data.get_fragments())
+        yield from batches_as_records(batches, name)
+
+
+def fragments(source: str, columns: Columns) -> list[tuple[str, int, int, int, int]]:
+    """What a table's rows are read from, in its order: a Lance table's fragments, a Delta table's files.
+
+    Each is (version, and the file of a Delta table; first row in the Lance table or in the file; that row's number in the
+    table; rows; bytes).
+    """
+    table, name = _open(source), _name(source)
+    version = int(table.version if kind(source) == "lance" else table.version())
+    data, wanted = _columns_of(table, source, columns)
+    found, first = [], 0
+    with _read_to_its_end(name):
+        for one in data.get_fragments():
+            rows = int(one.count_rows())
+            if kind(source) == "lance":
+                found.append((str(version), first, first, rows, 0))
+            else:
+                found.append((f"{version} {one.path}", 0, first, rows, _bytes(one, wanted)))
+            first += rows
+    return found
+
+
+def rows_of(source: str, at: str, columns: Columns, first: int, last: int, number: int) -> Iterator[Record]:
+    """Rows from `first` to before `last` in the version and file `at`, see `fragments`; `number` is the first one's."""
+    version, _, file = at.partition(" ")
+    name = _name(source)
+    data, wanted = _columns_of(_open(source, int(version)), source, columns)
+    with _read_to_its_end(name):
+        if not file:
+            batches = data.to_batches(columns=wanted, offset=first, limit=last - first)
+        else:
+            (own,) = (one for one in data.get_fragments() if one.path == file)
+            batches = between(_batches(own, data, wanted), first, last)
+        yield from batches_as_records(batches, name, number)
+
+
+def _batches(fragment: Any, data: Any, wanted: list[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a Delta table's file, with the columns that its folder's name gives."""
+    yield from fragment.to_batches(columns=wanted, schema=data.schema)
+
+
+def _bytes(fragment: Any, wanted: list[str]) -> int:
+    """The bytes in memory of the wanted columns of a Delta table's file, from its footer."""
+    return sum(size for _, _, size in sizes_of(fragment.metadata, wanted))
+
+
+def _columns_of(table: Any, source: str, columns: Columns) -> tuple[Any, list[str]]:
+    """A table's data, and the columns to read of it."""
+    name, found = _name(source), kind(source)
     try:
-        data = data.to_pyarrow_dataset() if found == "delta" else data
+        data = table.to_pyarrow_dataset() if found == "delta" else table
         present = list(data.schema.names)
     except BaseException as error:  # The table is damaged, or has features that the package cannot read.
         raise _readable(error, f"'{name}' cannot be read as a {str(found).capitalize()} table") from None
-    wanted = check_columns(present, name, columns)
+    return data, check_columns(present, name, columns)
+
+
+@contextmanager
+def _read_to_its_end(name: str) -> Iterator[None]:
     try:
-        yield from batches_as_records(data.to_batches(columns=wanted), name)
+        yield
     except BaseException as error:
         raise _readable(error, f"'{name}' cannot be read to its end", "; mend the table") from None
 
 
-def _path(source: str) -> str:
+def path(source: str) -> str:
+    """The path of a table."""
     return os.path.expanduser(source.removeprefix("lance:").removeprefix("delta:"))
 
 
-def _open(source: str) -> Any:
-    found, path = kind(source), _path(source)
+def _name(source: str) -> str:
+    return path(source).rstrip("/").rpartition("/")[2]
+
+
+def _open(source: str, version: int | None = None) -> Any:
+    found, at, name = kind(source), path(source), _name(source)
     assert found is not None
-    name = path.rstrip("/").rpartition("/")[2]
     try:
         module = importlib.import_module("lance" if found == "lance" else "deltalake")
     except ImportError:
@@ -71,9 +145,9 @@ def _open(source: str) -> Any:
             f"(the package {_PACKAGES[found]})"
         ) from None
     try:
-        return module.dataset(path) if found == "lance" else module.DeltaTable(path)
+        return module.dataset(at, version=version) if found == "lance" else module.DeltaTable(at, version=version)
     except BaseException as error:
-        raise _readable(error, f"'{name}' cannot be opened as a {found.capitalize()} table", "", path) from None
+        raise _readable(error, f"'{name}' cannot be opened as a {found.capitalize()} table", "", at) from None
 
 
 def _readable(error: BaseException, what: str, mend: str = "", path: str = "") -> BaseException:

@@ -5,6 +5,7 @@ Rows are returned unchanged; `shards` decides which are usable. A file that cann
 
 from __future__ import annotations
 
+import bisect
 import bz2
 import csv
 import gzip
@@ -15,9 +16,10 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -31,6 +33,7 @@ UNREADABLE = (pa.ArrowException, EOFError, OSError, zlib.error, lzma.LZMAError, 
 _NO_OBJECT = (OverflowError, ValueError, KeyError)
 """The errors of converting a cell to Python: a date after the year 9999, an unknown time zone, bad UTF-8 in a struct."""
 _RECORDS_AHEAD = 1000
+_BATCH_ROWS = 4096
 _COLUMNS_NAMED = 20
 _LONGEST_FIELD = 64 * 2**20
 
@@ -79,6 +82,70 @@ def read(stream: Any, file: str, place: str, columns: Columns) -> Iterator[Recor
     ending = os.path.splitext(_name(file))[1]
     with _DECOMPRESSED.get(ending, _plain)(stream) as decompressed:
         yield from reader(decompressed, place, columns)
+
+
+def is_plain(file: str) -> bool:
+    """Whether a file is not compressed."""
+    return os.path.splitext(_name(file))[1] not in _DECOMPRESSED
+
+
+def row_groups(stream: Any, place: str, columns: Columns) -> list[tuple[int, int, int]]:
+    """The first row, rows and bytes in memory of each row group of a Parquet file, of the columns that are read."""
+    file = pq.ParquetFile(stream, pre_buffer=False)
+    return sizes_of(file.metadata, check_columns(file.schema_arrow.names, place, columns))
+
+
+def sizes_of(metadata: Any, wanted: Sequence[str]) -> list[tuple[int, int, int]]:
+    """As `row_groups`, from a Parquet file's footer."""
+    found, first = [], 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        cells = (group.column(k) for k in range(group.num_columns))
+        size = sum(cell.total_uncompressed_size for cell in cells if cell.path_in_schema.split(".")[0] in wanted)
+        found.append((first, group.num_rows, size))
+        first += group.num_rows
+    return found
+
+
+def parquet_rows(stream: Any, place: str, columns: Columns, first: int, last: int) -> Iterator[Record]:
+    """The rows of a Parquet file from `first` to before `last`."""
+    file = pq.ParquetFile(stream, pre_buffer=False)
+    wanted = check_columns(file.schema_arrow.names, place, columns)
+    ends = np.cumsum([file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]).tolist()
+    groups = range(bisect.bisect_right(ends, first), bisect.bisect_left(ends, last) + 1)
+    begins = ends[groups[0] - 1] if groups[0] else 0
+    batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=list(groups), columns=wanted, use_threads=False)
+    yield from batches_as_records(between(batches, first - begins, last - begins), place, first)
+
+
+def between(batches: Iterable[pa.RecordBatch], first: int, last: int) -> Iterator[pa.RecordBatch]:
+    """The rows from `first` to before `last` of consecutive batches."""
+    at = 0
+    for batch in batches:
+        if at >= last:
+            return
+        begin, end = max(first, at), min(last, at + batch.num_rows)
+        if begin < end:
+            yield batch.slice(begin - at, end - begin)
+        at += batch.num_rows
+
+
+def lines(stream: Any, file: str, place: str, columns: Columns, first: int, last: int, number: int) -> Iterator[Record]:
+    """The records of a plain file's lines that begin from byte `first` to before `last`; `number` is the first one's."""
+    if first:
+        stream.seek(first - 1)
+        first += len(stream.readline()) - 1  # A line that began before ends here.
+
+    def own() -> Iterator[bytes]:
+        at = first
+        while at < last and (line := stream.readline()):
+            at += len(line)
+            yield line
+
+    if KINDS[suffix(file)] == "jsonl":
+        yield from _jsonl(own(), place, columns, number)
+    else:
+        yield from _lines(own(), place, columns, number)
 
 
 def check_columns(present: list[str], where: str, columns: Columns) -> list[str]:
@@ -131,12 +198,11 @@ def _parquet(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
     # Without Arrow's threads: they would call into this Python stream, and a process that ends during such a call aborts.
     file = pq.ParquetFile(stream, pre_buffer=False)
     wanted = check_columns(file.schema_arrow.names, place, columns)
-    yield from batches_as_records(file.iter_batches(batch_size=4096, columns=wanted, use_threads=False), place)
+    yield from batches_as_records(file.iter_batches(batch_size=_BATCH_ROWS, columns=wanted, use_threads=False), place)
 
 
-def batches_as_records(batches: Iterable[pa.RecordBatch], place: str) -> Iterator[Record]:
-    """The rows of Arrow batches, numbered from 0."""
-    number = 0
+def batches_as_records(batches: Iterable[pa.RecordBatch], place: str, number: int = 0) -> Iterator[Record]:
+    """The rows of Arrow batches; `number` is the first one's."""
     for batch in batches:
         names = batch.schema.names
         for values in zip(*(_values(batch.column(name)) for name in names), strict=True):
@@ -184,16 +250,16 @@ def _unchecked(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _jsonl(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
+def _jsonl(stream: Any, place: str, columns: Columns, number: int = 0) -> Iterator[Record]:
     """Records may have different columns: one without an id gets a digest as its id, one without a text is rejected.
 
-    A required column is missing if none of the first 1,000 records has it.
+    A required column is missing if none of the first 1,000 records of a file has it; `number` is the first line's.
     """
-    lines = _json_records(stream, place)
+    lines = _json_records(stream, place, number)
     wanted = {*columns.texts, *columns.ids}
     ahead: list[tuple[str, dict[str, Any] | str]] = []
     present: dict[str, None] = {}
-    for place_of_line, record in itertools.islice(lines, _RECORDS_AHEAD):
+    for place_of_line, record in itertools.islice(lines, 0 if number else _RECORDS_AHEAD):
         ahead.append((place_of_line, record))
         present |= dict.fromkeys(record if isinstance(record, dict) else ())
         if wanted <= present.keys():
@@ -209,10 +275,10 @@ def _jsonl(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
         yield Record(place_of_line, record, problem)
 
 
-def _json_records(stream: Any, place: str) -> Iterator[tuple[str, dict[str, Any] | str]]:
+def _json_records(stream: Any, place: str, number: int = 0) -> Iterator[tuple[str, dict[str, Any] | str]]:
     """The place of every line that is not blank, with its record or the reason why it has none."""
-    first = True
-    for number, line in enumerate(stream):
+    first = number == 0
+    for own, line in enumerate(stream, number):
         if not line.strip():
             continue
         if first and line.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
@@ -230,7 +296,7 @@ def _json_records(stream: Any, place: str) -> Iterator[tuple[str, dict[str, Any]
             record = "the line is not valid JSON"
         else:
             record = record if isinstance(record, dict) else "the line is not a JSON object"
-        yield f"{place}:{number}", record
+        yield f"{place}:{own}", record
 
 
 def _csv(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
@@ -264,7 +330,7 @@ def _csv_records(stream: Iterable[bytes], place: str) -> Iterator[list[str]]:
         yield fields
 
 
-def _lines(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
+def _lines(stream: Any, place: str, columns: Columns, number: int = 0) -> Iterator[Record]:
     check_columns(["text"], place, columns)
-    for number, line in enumerate(stream):
-        yield Record(f"{place}:{number}", {"text": line.rstrip(b"\r\n")})
+    for own, line in enumerate(stream, number):
+        yield Record(f"{place}:{own}", {"text": line.rstrip(b"\r\n")})

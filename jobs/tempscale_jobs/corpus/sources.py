@@ -8,9 +8,11 @@ import importlib.util
 import inspect
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import fsspec
@@ -69,15 +71,28 @@ def rows_with(
     corpus: Corpus, further: dict[str, str | None], without: str | None = None
 ) -> Iterator[tuple[Row, Mapping[str, Any]]]:
     """Each row of the corpus, with all its values; every row must have the `further` columns, named by their option."""
+    for record in records(corpus, columns_of(corpus, further), without):
+        yield _row(corpus, record), record.values
+
+
+def columns_of(corpus: Corpus, further: Mapping[str, str | None] = MappingProxyType({})) -> Columns:
+    """The columns of a corpus of texts, and the `further` ones."""
     id_column = "id" if corpus.id_column is None else corpus.id_column
     ids: dict[str, str | None] = {id_column: "--id-column"}
     named, optional = ({}, ids) if corpus.id_column is None else (ids, {})
     named |= document_columns(corpus)
-    columns = Columns({corpus.text_column: "--text-column", **further}, named, optional)
-    for record in records(corpus, columns, without):
-        values = record.values
-        text_id, document = utf8_or_bytes(values.get(id_column)), document_in(corpus, values)
-        yield Row(record.place, text_id, values.get(corpus.text_column), record.problem, document), values
+    return Columns({corpus.text_column: "--text-column", **further}, named, optional)
+
+
+def rows_of(corpus: Corpus, records: Iterable[Record]) -> Iterator[Row]:
+    """The rows of a corpus of texts from its records."""
+    return (_row(corpus, record) for record in records)
+
+
+def _row(corpus: Corpus, record: Record) -> Row:
+    values = record.values
+    text_id = utf8_or_bytes(values.get("id" if corpus.id_column is None else corpus.id_column))
+    return Row(record.place, text_id, values.get(corpus.text_column), record.problem, document_in(corpus, values))
 
 
 def document_columns(corpus: Corpus) -> dict[str, str | None]:
@@ -102,8 +117,8 @@ def records(given: Source, columns: Columns, without: str | None = None) -> Iter
     source = given.source
     if source.startswith("docstrings:"):
         yield from _docstrings(given, columns)
-    elif _is_hub_dataset(source):
-        yield from _hub_dataset(given, columns)
+    elif is_hub_dataset(source):
+        yield from hub_records(given, columns)
     elif lakes.kind(source) is not None:
         yield from lakes.records(source, columns)
     else:
@@ -115,7 +130,7 @@ def state(given: Source, without: str | None = None) -> dict[str, Any]:
     source = given.source
     if source.startswith("docstrings:"):
         return {package: _version(package) for package in _packages(source)}
-    if _is_hub_dataset(source):
+    if is_hub_dataset(source):
         name, *_ = _hub_parts(given)
         if not os.path.isdir(name):
             return {"revision": _revision(name)}
@@ -123,7 +138,7 @@ def state(given: Source, without: str | None = None) -> dict[str, Any]:
         return {str(file): [file.stat().st_size, str(file.stat().st_mtime)] for file in found}
     if lakes.kind(source) is not None:
         return {"version": lakes.version(source)}
-    fs, files = _expand(given, without)
+    fs, files = expand(given, without)
     facts = {masked(file): fs.info(file) for file in files}
     return {file: [found.get("size"), str(_when(found))] for file, found in facts.items()}
 
@@ -133,7 +148,8 @@ def _when(found: dict[str, Any]) -> Any:
     return next((found[name] for name in ("mtime", "LastModified", "ETag", "blob_id") if found.get(name)), None)
 
 
-def _is_hub_dataset(source: str) -> bool:
+def is_hub_dataset(source: str) -> bool:
+    """Whether a source is a data set of the hub, read through its library."""
     return source.startswith("hf:") and not source.startswith("hf://")
 
 
@@ -154,26 +170,57 @@ def check_rows(given: Source, out: str, rows: Iterable[Any]) -> None:
 
 
 def _files(given: Source, columns: Columns, without: str | None) -> Iterator[Record]:
-    fs, files = _expand(given, without)
+    fs, files = expand(given, without)
+    for file, place in zip(files, places(files), strict=True):
+        check_kind(given, file)
+        with readable(file), fs.open(file, "rb") as stream:
+            yield from read(stream, file, place, columns)
+
+
+def places(files: Sequence[str]) -> list[str]:
+    """The name of each file in the places of its rows: its path from the folder that they share, without secrets."""
     names = [masked(file) for file in files]
     common = os.path.dirname(names[0]) if len(names) == 1 else os.path.commonpath(names)
-    for file, name in zip(files, names, strict=True):
-        if suffix(file) not in KINDS:
-            raise UsageError(
-                f"{given.kind} file '{name}' is of no known kind; "
-                f"known endings: {', '.join(KINDS)} (and {', '.join(COMPRESSIONS)})"
-            )
-        try:
-            with fs.open(file, "rb") as stream:
-                yield from read(stream, file, os.path.relpath(name, common), columns)
-        except UNREADABLE as error:
-            raise UsageError(
-                f"'{name}' cannot be read to its end as {KINDS[suffix(file)]}: {reason(error, file)}; "
-                "replace or leave out the file"
-            ) from None
+    return [os.path.relpath(name, common) for name in names]
 
 
-def _expand(given: Source, without: str | None) -> tuple[Any, list[str]]:
+def check_kind(given: Source, file: str) -> None:
+    """Raise a UsageError if the ending of a file names no format."""
+    if suffix(file) not in KINDS:
+        raise UsageError(
+            f"{given.kind} file '{masked(file)}' is of no known kind; "
+            f"known endings: {', '.join(KINDS)} (and {', '.join(COMPRESSIONS)})"
+        )
+
+
+@contextmanager
+def readable(file: str) -> Iterator[None]:
+    """Turn the errors of a damaged file into a UsageError that names it."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise UsageError(
+            f"'{masked(file)}' cannot be read to its end as {KINDS[suffix(file)]}: {reason(error, file)}; "
+            "replace or leave out the file"
+        ) from None
+
+
+def file_system(given: Source) -> Any:
+    """The file system of a source's files."""
+    return fsspec.core.url_to_fs(os.path.expanduser(given.source))[0]
+
+
+def is_read_twice(file: str) -> bool:
+    """Whether a file can be read again: a pipe cannot."""
+    return os.path.isfile(file) or not os.path.exists(file)
+
+
+def is_local(given: Source) -> bool:
+    """Whether a source's files are on a file system of this machine."""
+    return isinstance(file_system(given), LocalFileSystem)
+
+
+def expand(given: Source, without: str | None) -> tuple[Any, list[str]]:
     """The file system and the sorted files of a path, folder or glob."""
     source, kind = given.source, given.kind
     try:
@@ -246,18 +293,40 @@ def _revision(name: str) -> str:
         raise UsageError(f"dataset 'hf:{name}' cannot be loaded: {reason(error, name)}") from None
 
 
-def _hub_dataset(given: Source, columns: Columns) -> Iterator[Record]:
-    import datasets
+def hub_shards(given: Source) -> int:
+    """The number of shards of a hub data set."""
+    with _loadable(given):
+        return int(_hub_stream(given).num_shards)
 
-    folder, config, split = _hub_parts(given)
+
+def hub_records(given: Source, columns: Columns, shard: int | None = None) -> Iterator[Record]:
+    """The rows of a hub data set, or of one of its shards, whose rows are numbered anew."""
     name = given.source.removeprefix("hf:")
-    revision = None if os.path.isdir(folder) else _revision(folder)
-    try:
-        stream = datasets.load_dataset(folder, config, split=split, streaming=True, revision=revision)
+    with _loadable(given):
+        stream, place = _hub_stream(given), name
+        if shard is not None:
+            stream, place = stream.shard(num_shards=stream.num_shards, index=shard), f"{name}:shard {shard}"
         for number, record in enumerate(stream):
             if number == 0:
                 check_columns(list(record), f"hf:{name}", columns)
-            yield Record(f"{name}:{number}", record)
+            yield Record(f"{place}:{number}", record)
+
+
+def _hub_stream(given: Source) -> Any:
+    import datasets
+
+    folder, config, split = _hub_parts(given)
+    revision = None if os.path.isdir(folder) else _revision(folder)
+    return datasets.load_dataset(folder, config, split=split, streaming=True, revision=revision)
+
+
+@contextmanager
+def _loadable(given: Source) -> Iterator[None]:
+    import datasets
+
+    name = given.source.removeprefix("hf:")
+    try:
+        yield
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise UsageError(f"dataset 'hf:{name}' cannot be loaded: {reason(error, name)}") from None
 

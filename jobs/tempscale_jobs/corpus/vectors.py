@@ -6,46 +6,92 @@ Length collapse and exposure need only embeddings and lengths. SOCM and the pref
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import shards, sources
-from tempscale_jobs.corpus.readers import Columns
-from tempscale_jobs.corpus.shards import Counts, Index, Rejects
+from tempscale_jobs.corpus import sources
+from tempscale_jobs.corpus.readers import Columns, Record
+from tempscale_jobs.corpus.rows import Counts, Rejects, usable, usable_text
 from tempscale_jobs.corpus.sources import Row
+from tempscale_jobs.corpus.units import Unit, records
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.runs.folder import GIVEN, Run
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import texts
 
 _PART = 4096
 
 
-def take(run: Run, corpus: Corpus, seed: int, without: str, on_rows: Callable[[int], None] = lambda rows: None) -> Index:
-    """Read the embeddings and write them as parts of texts/, if this was not done before; the index has no shards.
+class Vector(NamedTuple):
+    """A usable embedding."""
 
-    Raises:
-        UsageError: the source cannot be read, has no usable embedding, or changed since the run began.
-    """
-    storage = run.storage
-    if index := Index.earlier(storage, corpus, without, "texts"):
-        return index
-    state, counts, digest = sources.state(corpus, without), Counts(), hashlib.sha256()
-    found = shards.usable(rows(corpus, without), corpus.limit, counts, Rejects(storage), on_rows, Reader(corpus))
-    if corpus.sample is not None:
-        found = shards.sampled(found, corpus.sample, seed)
-    for number, some in enumerate(iter(lambda: list(islice(found, _PART)), [])):
-        table = _table(some)
-        for text_id, sha in zip(*(table.column(name).to_pylist() for name in ("text_id", "content_sha")), strict=True):
-            digest.update(f"{len(text_id)}:{text_id}:{sha}\n".encode())
-        storage.write_table(run.part("texts", GIVEN, run.temperatures[0], number), table)
-        counts.analysed += len(some)
-    return shards.write_index(storage, corpus, state, counts, digest.hexdigest(), [])
+    text_id: str
+    embedding: np.ndarray
+    length: int
+    document: int | None
+    place: str = ""
+
+
+class Vectors:
+    """The user-supplied embeddings of a corpus, kept as parts of texts/ in the source's order."""
+
+    what = "embedding"
+
+    def __init__(self, folder: str, corpus: Corpus, without: str) -> None:
+        self.corpus, self.folder, self._without = corpus, folder, without
+        self._reader = Reader(corpus)
+
+    @property
+    def columns(self) -> Columns:
+        """The columns that are read."""
+        return columns_of(self.corpus)
+
+    def settle(self) -> None:
+        """Take the dimensions of the first usable embedding of the source as those of all."""
+        found = usable(rows(self.corpus, self._without), self.corpus.limit, Counts(), None, lambda rows: None, self._reader)
+        next(found, None)
+
+    def items(self, unit: Unit, counts: Counts, rejects: Rejects | None, on_rows: Callable[[int], None]) -> Iterator[Vector]:
+        """The usable embeddings of a unit."""
+        own = (_row(self.corpus, one) for one in records(self.corpus, unit, self.columns, self._without))
+        for text_id, (row, length), document, place in usable(own, unit.limit, counts, rejects, on_rows, self._reader):
+            yield Vector(text_id, row, length, document, place)
+
+    def grouped(self, items: Iterable[Vector]) -> Iterator[list[Vector]]:
+        """Consecutive embeddings, 4,096 a part."""
+        taken = iter(items)
+        return iter(lambda: list(islice(taken, _PART)), [])
+
+    def table(self, items: Sequence[Vector]) -> pa.Table:
+        """Embeddings as texts/ keeps them."""
+        matrix = np.stack([item.embedding for item in items])
+        nothing = pa.nulls(len(items), pa.float32())
+        return texts(matrix.shape[1]).build(
+            {
+                "text_id": [item.text_id for item in items],
+                "content_sha": [hashlib.sha256(row.tobytes()).hexdigest() for row in matrix],
+                "document": pa.array([item.document for item in items], pa.int64()),
+                "tokens": np.array([item.length for item in items], dtype=np.int32),
+                "truncated": np.zeros(len(items), dtype=bool),
+                "embedding": parts.fixed_lists(matrix),
+                "mean_norm": nothing,
+                "spread": nothing,
+                "within_cosine": nothing,
+            }
+        )
+
+    def items_of(self, table: pa.Table) -> Iterator[Vector]:
+        """The embeddings of a part."""
+        ids, lengths, documents = (table.column(name).to_pylist() for name in ("text_id", "tokens", "document"))
+        return map(Vector, ids, parts.matrix(table, "embedding"), lengths, documents)
+
+    def characters(self, items: Sequence[Vector]) -> int:
+        """Nothing: they are not embedded again."""
+        return 0
 
 
 class Reader:
@@ -111,8 +157,8 @@ class Reader:
 
     def _length(self, length: Any, text: Any) -> tuple[int, str | None]:
         if self._settings.length_column is None:
-            usable, problem = shards.usable_text(text)
-            return len((usable or "").split()), problem
+            words, problem = usable_text(text)
+            return len((words or "").split()), problem
         number = isinstance(length, (int, float)) and not isinstance(length, bool)
         if not number or not 1 <= length < 2**31 or not float(length).is_integer():
             return 0, "the length is no whole number from 1 on"
@@ -121,6 +167,11 @@ class Reader:
 
 def rows(settings: Corpus, without: str | None = None) -> Iterator[Row]:
     """The rows of a source of embeddings; their `text` is (embedding, length, text)."""
+    return (_row(settings, record) for record in sources.records(settings, columns_of(settings), without))
+
+
+def columns_of(settings: Corpus) -> Columns:
+    """The columns of a source of embeddings."""
     assert settings.embedding_column is not None
     id_column = "id" if settings.id_column is None else settings.id_column
     ids: dict[str, str | None] = {id_column: "--id-column"}
@@ -130,12 +181,13 @@ def rows(settings: Corpus, without: str | None = None) -> Iterator[Row]:
         wanted[settings.length_column] = "--length-column"
     else:
         wanted[settings.text_column] = "--text-column, or the lengths with --length-column"
-    named |= sources.document_columns(settings)
-    for record in sources.records(settings, Columns(wanted, named, optional), without):
-        values = record.values
-        columns = (settings.embedding_column, settings.length_column or "", settings.text_column)
-        content, document = tuple(map(values.get, columns)), sources.document_in(settings, values)
-        yield Row(record.place, _id(values.get(id_column), record.place), content, record.problem, document)
+    return Columns(wanted, named | sources.document_columns(settings), optional)
+
+
+def _row(settings: Corpus, record: Record) -> Row:
+    values, names = record.values, (settings.embedding_column or "", settings.length_column or "", settings.text_column)
+    text_id = _id(values.get("id" if settings.id_column is None else settings.id_column), record.place)
+    return Row(record.place, text_id, tuple(map(values.get, names)), record.problem, sources.document_in(settings, values))
 
 
 def _id(value: Any, place: str) -> Any:
@@ -143,24 +195,3 @@ def _id(value: Any, place: str) -> Any:
     if value is None:
         return place
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
-
-
-Found = tuple[str, tuple[np.ndarray, int], int | None]
-
-
-def _table(some: list[Found]) -> pa.Table:
-    matrix = np.stack([row for _, (row, _), _ in some])
-    nothing = pa.nulls(len(some), pa.float32())
-    return texts(matrix.shape[1]).build(
-        {
-            "text_id": [text_id for text_id, *_ in some],
-            "content_sha": [hashlib.sha256(row.tobytes()).hexdigest() for row in matrix],
-            "document": pa.array([document for *_, document in some], pa.int64()),
-            "tokens": np.array([length for _, (_, length), _ in some], dtype=np.int32),
-            "truncated": np.zeros(len(some), dtype=bool),
-            "embedding": parts.fixed_lists(matrix),
-            "mean_norm": nothing,
-            "spread": nothing,
-            "within_cosine": nothing,
-        }
-    )

@@ -14,7 +14,7 @@ from tempscale.model.checkpoint import first_line
 from tempscale.model.settings import Settings
 from tempscale.stats.sample import seeded_sample
 from tempscale_jobs.config.diagnose import Diagnosis
-from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.diagnose import versions
 from tempscale_jobs.embedding import pieces
 from tempscale_jobs.errors import UsageError
@@ -68,7 +68,7 @@ def _write_lengths(storage: Storage, shard: str, model: Model, number: int) -> N
     ids = table.column("text_id").to_pylist()
     failed = [{"text_id": ids[k], "place": shard, "reason": reason} for k, reason in sorted(tokens.failed.items())]
     if failed:
-        storage.write_table(f"{place_of('rejected', model)}/lengths-{number:05d}.parquet", REJECTED.build_rows(failed))
+        storage.write_table(f"{place_of('rejected', model)}/lengths-{number:08d}.parquet", REJECTED.build_rows(failed))
     name = part(_LENGTHS, model, None, number)
     storage.write_table(name, pa.table({"text_id": [ids[k] for k in good], "tokens": [tokens.lengths[k] for k in good]}))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -10,7 +10,9 @@ from tempscale_jobs import lifecycle
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.diagnose import DiagnoseConfig
 from tempscale_jobs.corpus import shards, sources
-from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.corpus.index import Index
+from tempscale_jobs.corpus.shards import Texts
+from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.diagnose import looks, repeated, report, summary, two_texts, versions
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import count
@@ -44,12 +46,13 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
             # Before the long reading of the corpus.
             versions.check_column(config.corpus, settings.versions_of, config.out)
             sizes = Embedding.model_validate({})
-            index = shards.shard(run.storage, corpus, sizes, config.seed, config.out, stage.advance)
-            stage.note = f"{index.analysed:,} of {index.usable:,} texts, {index.rejected:,} rows rejected"
+            stream = Stream(run.storage, Texts(corpus, sizes, config.out), config.seed, config.out, stage.advance)
+            stage.note = stream.described()
         with suppress(ImportError):  # The limit of threads applies only to libraries that are already loaded.
             import sklearn.manifold  # noqa: F401
 
-        with life.cluster() as cluster:
+        with life.cluster() as cluster, closing(stream):
+            index = _read_units(stream, cluster, journal)
             try:
                 two_texts.check_named(run, settings.pair, index)
                 document_of = versions.documents(run, corpus, settings.versions_of, config.out, index)
@@ -74,6 +77,15 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
             report.render(load_tables(run.storage), record).write_to(run.storage)
             stage.note = "report.html"
     return run
+
+
+def _read_units(stream: Stream, cluster: Cluster, journal: Journal) -> Index:
+    """Read a corpus of several units."""
+    if not stream.complete:
+        with journal.stage("read its units") as stage:
+            stream.finish(cluster, lambda unit: stage.advance(unit.read))
+            stage.note = stream.described()
+    return stream.index
 
 
 def _choose(

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tempscale_jobs.corpus import shards
-from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.tables.diagnose import KINDS, PAIR_PART, PAIR_PARTS

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import shards, sources
+from tempscale_jobs.corpus import rows, sources
+from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.corpus.readers import utf8_or_bytes
-from tempscale_jobs.corpus.shards import Index
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Run
 
@@ -44,9 +44,9 @@ def check_column(corpus: Corpus, column: str | None, out: str) -> None:
 def _documents(corpus: Corpus, column: str, out: str, read: set[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for row, values in sources.rows_with(corpus, {column: _OPTION}, out):
-        if row.problem is not None or shards.usable_text(row.text)[1] is not None:
+        if row.problem is not None or rows.usable_text(row.text)[1] is not None:
             continue
-        text_id, problem = shards.identifier(row)
+        text_id, problem = rows.identifier(row)
         if problem is None and text_id is not None and text_id in read and text_id not in found:
             found[text_id] = _document(values.get(column), column)
     return {text_id: document for text_id, document in found.items() if document}
@@ -64,7 +64,7 @@ def _versions(document_of: Mapping[str, str], lengths: Mapping[str, int]) -> dic
 
 def _document(value: Any, column: str) -> str:
     """The document that a value names, or an empty string; raises unless the value is a string or a whole number."""
-    document, problem = shards.named_document(utf8_or_bytes(value))
+    document, problem = rows.named_document(utf8_or_bytes(value))
     if problem is not None:
         raise UsageError(f"column '{column}' ({_OPTION}): {problem.replace('the document', 'a value')}")
     return document or ""

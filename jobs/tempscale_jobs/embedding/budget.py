@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from tempscale_jobs.config.audit import Embedding
-from tempscale_jobs.corpus.shards import Shard
+from tempscale_jobs.corpus.index import Shard
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.workers import actor
@@ -28,7 +28,7 @@ _CLOSE = 0.02
 
 
 def settle(
-    run: Run, cluster: Cluster, model: Model, encoding: Embedding, shard: Shard,
+    run: Run, cluster: Cluster, model: Model, encoding: Embedding, shard: Callable[[], Shard],
     on_measured: Callable[[str], None] = lambda text: None,
 ) -> Embedding:  # fmt: skip
     """Return `encoding` with the model's token budget, measured on the texts of `shard` if the user wants that."""
@@ -37,7 +37,7 @@ def settle(
     else:
         found = {"token_budget": encoding.token_budget or actor.TOKEN_BUDGETS[bool(cluster.gpus)], "tokens_per_second": {}}
         if encoding.tune_batches:
-            work = {0: pa.table({"name": [shard.name], "gpu": [bool(cluster.gpus)]})}
+            work = {0: pa.table({"name": [shard().name], "gpu": [bool(cluster.gpus)]})}
             rates: dict[int, float] = {}
             try:
                 with Crew(run, cluster, model, encoding) as crew:

@@ -25,7 +25,8 @@ from tempscale.model.checkpoint import first_line
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.sections import Corpus, Encoding
-from tempscale_jobs.corpus.shards import Index, Shard, regroup
+from tempscale_jobs.corpus.index import Index, Shard
+from tempscale_jobs.corpus.shards import Texts, regroup
 from tempscale_jobs.errors import RunError
 from tempscale_jobs.runs.folder import EXCEPTIONS, Model, Run, cached
 from tempscale_jobs.runs.storage import Storage
@@ -85,22 +86,35 @@ def look_up(
     run: Run, cluster: Cluster, model: Model, cache: Cache | None, index: Index, corpus: Corpus, sizes: Embedding
 ) -> Plan:
     """Copy the texts that the cache has under every temperature into texts/; write and return shards of the others."""
-    name = f"{run.place('partials/cache', model)}/plan.json"
+    name = planned(run, model)
     if run.storage.exists(name):
         data = run.storage.read_json(name)
-        return Plan(tuple(Shard(**shard) for shard in data["shards"]), data["found"])
+        return Plan(
+            index.shards if data["shards"] is None else tuple(Shard(**shard) for shard in data["shards"]), data["found"]
+        )
     for temperature in run.temperatures:  # Parts of an unfinished look-up.
         run.storage.remove(run.place("texts", model, temperature))
     plan = Plan(index.shards)
     if cache is not None:
         absent = _copied(run, cluster, model, cache, index)
         if len(absent) < index.analysed:
-            shards = regroup(run.storage, corpus, sizes, index.shards, absent, run.place("shards", model))
+            shards = regroup(run.storage, Texts(corpus, sizes, ""), index.shards, absent, run.place("shards", model))
             plan = Plan(shards, index.analysed - len(absent))
             note = f"{model.label}: {plan.found} of {index.analysed} texts from the cache, whose last digits may differ"
             run.storage.write_json(f"{run.place(EXCEPTIONS, model)}/cache.json", note)
     run.storage.write_json(name, asdict(plan))
     return plan
+
+
+def planned(run: Run, model: Model) -> str:
+    """The file with what a model embeds, and what came from the cache."""
+    return f"{run.place('partials/cache', model)}/plan.json"
+
+
+def without(run: Run, model: Model) -> None:
+    """Keep that a model embeds all shards, without a cache."""
+    if not run.storage.exists(planned(run, model)):
+        run.storage.write_json(planned(run, model), {"shards": None, "found": 0})
 
 
 def _copied(run: Run, cluster: Cluster, model: Model, cache: Cache, index: Index) -> np.ndarray:

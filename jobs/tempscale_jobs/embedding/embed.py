@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tempscale_jobs.config.sections import Encoding
-from tempscale_jobs.corpus.shards import Shard
+from tempscale_jobs.corpus.index import Shard
 from tempscale_jobs.embedding.expected import about_tokens
 from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.runs.storage import Storage
@@ -27,28 +27,27 @@ from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
 
 def embed(
     run: Run, crew: Crew, model: Model, encoding: Encoding, shards: Sequence[Shard], role: str,
-    on_texts: Callable[[int, float], None], there: int = 0,
+    on_texts: Callable[[int, float], None], there: int = 0, first: int = 0,
 ) -> int:  # fmt: skip
     """Embed every shard that has no parts yet, under every temperature; return how many texts the model rejected.
 
     `on_texts` is called with the texts that exist already, `there` among them, then with those of each finished shard; and
-    with about how much of the work that is.
+    with about how many tokens these have. `first` is the number of the first shard in the corpus.
     """
     forget(run.storage, run.place(MARKS, model))
     work: dict[int, pa.Table] = {}
-    costs = {number: about_tokens(shard, model.max_length) or shard.texts for number, shard in enumerate(shards)}
-    whole = sum(costs.values()) or 1
-    for number, shard in enumerate(shards):
+    costs = {number: about_tokens(shard, model.max_length) or shard.texts for number, shard in enumerate(shards, first)}
+    for number, shard in enumerate(shards, first):
         if all(run.storage.exists(run.part("texts", model, t, number)) for t in run.temperatures):
             there += shard.texts
         else:
             work[number] = pa.table({"name": [shard.name]})
-    on_texts(there, 1 - sum(costs[number] for number in work) / whole)
+    on_texts(there, sum(cost for number, cost in costs.items() if number not in work))
     arguments = {"storage": run.storage, "folder": model.name, "max_length": model.max_length}
     arguments |= {"long": encoding.long, "prompt": model.prompt(role)}
     process = partial(embed_shard, storage=run.storage, role=role)
     for report in crew.stream(process, work, tokenise, arguments):
-        on_texts(report["texts"], costs[report["number"]] / whole)
+        on_texts(report["texts"], costs[report["number"]])
     return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
 
 
@@ -82,7 +81,7 @@ def embed_shard(
     own.note_processor()
     failed = {k: reason for k, reason in enumerate(work.column("failed").to_pylist()) if reason is not None}
     tokens = Tokens.of_chunks(work.column("ids").to_pylist(), work.column("truncated").to_pylist(), failed)
-    marks = Marks(storage, f"{place(MARKS, own.model)}/shard-{number:05d}.json")
+    marks = Marks(storage, f"{place(MARKS, own.model)}/shard-{number:08d}.json")
     batches = marks.begin(own.encoder.batches(tokens))
     encoded = []
     with own.noting(f"shard {number}", marks.halved):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tempscale_jobs.corpus.shards import Shard
+from tempscale_jobs.corpus.index import Shard
 from tempscale_jobs.runs.folder import Model
 
 START_SECONDS = 8.0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding import pieces
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.folder import Model, Run

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tempscale.collapse.length import interval_of
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.corpus.shards import own_document
+from tempscale_jobs.corpus.rows import own_document
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from tempscale_jobs.corpus.shards import Index, texts_of
+from tempscale_jobs.corpus.index import Index
+from tempscale_jobs.corpus.shards import texts_of
 from tempscale_jobs.runs.folder import Model, Run
 
 

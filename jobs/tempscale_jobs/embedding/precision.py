@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tempscale.stats.sample import seeded_sample
 from tempscale_jobs.corpus import shards
-from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.workers import actor

@@ -15,7 +15,7 @@ from tempscale.stats.errors import documents_error, finite_population, within_er
 from tempscale.stats.sample import seeded_sample
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import Analysis
-from tempscale_jobs.corpus.shards import Index
+from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding import pieces
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.folder import Model, Run, means_by_text

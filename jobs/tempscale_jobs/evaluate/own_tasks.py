@@ -18,7 +18,7 @@ from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.evaluate import OwnTask, TaskFile
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.readers import Columns, utf8_or_bytes
-from tempscale_jobs.corpus.shards import usable_id, usable_text
+from tempscale_jobs.corpus.rows import usable_id, usable_text
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.evaluate.windows import Chosen, Labelled, by_interval
 from tempscale_jobs.urls import masked

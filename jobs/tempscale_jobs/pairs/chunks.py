@@ -15,8 +15,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from tempscale_jobs.config.pairs import Pairs
 from tempscale_jobs.corpus import sources
+from tempscale_jobs.corpus.index import SourceIndex
 from tempscale_jobs.corpus.readers import Columns, Record, utf8_or_bytes
-from tempscale_jobs.corpus.shards import Reading, Rejects, nothing_usable, usable_id, usable_text
+from tempscale_jobs.corpus.rows import Rejects, nothing_usable, usable_id, usable_text
 from tempscale_jobs.runs.folder import numbered
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.pairs import CHUNK
@@ -62,7 +63,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Index(Reading):
+class Index(SourceIndex):
     """The content of shards/index.json: the source, its chunks and the counts of its rows."""
 
     unit: ClassVar[type] = Chunk

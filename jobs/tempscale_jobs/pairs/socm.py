@@ -57,7 +57,7 @@ def measure_chunk(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
     chunk = worker.storage.read_table(mode.pop("name"))
     texts, first, second = _distinct(chunk)
     tokens = worker.encoder.tokenizer(texts, isolate=True)
-    marks = Marks(worker.storage, f"{place(MARKS, worker.model)}/chunk-{number:05d}.json")
+    marks = Marks(worker.storage, f"{place(MARKS, worker.model)}/chunk-{number:08d}.json")
     sides = _sides(worker, tokens, first, second, marks)
     lost = {text: DEADLY for side in sides for text in side.deadly}
     with worker.noting(f"chunk {number}", marks.halved):

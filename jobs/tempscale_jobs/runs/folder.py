@@ -26,7 +26,7 @@ from tempscale_jobs.tables.columns import SCHEMA_VERSION
 from tempscale_jobs.tables.finished import completed
 from tempscale_jobs.urls import masked
 
-BEGUN, SHARDED, DONE = "begun.json", "shards/index.json", "run.json"
+BEGUN, SHARDED, PLANNED, DONE = "begun.json", "shards/index.json", "shards/plan.json", "run.json"
 EXCEPTIONS = "partials/exceptions"
 """Files of one sentence each, about what may not be byte-identical to another run of the same texts."""
 COMPUTED_IN = "partials/computed_in.json"
@@ -39,7 +39,7 @@ _OURS = (
 )  # fmt: skip
 _OURS_OF = {"evaluate": ("cells", "mteb"), "tune": ("layers.json", "measured", "temperature.json")}
 """Names that only the runs of one command write; in the folder of another command's run they belong to somebody else."""
-_WORTH = ("cells", "layers.json", "measured/cells", f"measured/{SHARDED}", f"measured/{DONE}")
+_WORTH = ("cells", "layers.json", "measured/cells", f"measured/{SHARDED}", f"measured/{PLANNED}", f"measured/{DONE}")
 """The names among these that make a run worth resuming."""
 _VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "numba", "pyarrow", "ray", "polars")
 
@@ -83,18 +83,28 @@ def place(kind: str, model: Model | str, temperature: Temperature | None = None)
 
 
 def numbered(folder: str, number: int) -> str:
-    """The name of a durable part in a folder: the only place where such a name is made."""
-    return f"{folder}/part-{number:05d}.parquet"
+    """The name of a durable part in a folder: here and below are the only places where such names are made."""
+    return f"{folder}/part-{number:08d}.parquet"
+
+
+def numbered_in(folder: str, unit: int, number: int) -> str:
+    """The name of a durable part of one unit of a source."""
+    return f"{folder}/part-{unit:08d}-{number:08d}.parquet"
+
+
+def of_unit(what: str, unit: int) -> str:
+    """The name of what is known of one unit of a source, until the run completes."""
+    return f"shards/{what}-{unit:08d}"
 
 
 def cached(folder: str, number: int) -> str:
     """The name of a part of texts that come from the cache."""
-    return f"{folder}/part-cached-{number:05d}.parquet"
+    return f"{folder}/part-cached-{number:08d}.parquet"
 
 
 def tile(folder: str, i: int, j: int, what: str = "") -> str:
     """The name of a finished super-tile, or of `what` it found."""
-    return f"{folder}/tile-{i:05d}-{j:05d}{what and '-'}{what}.parquet"
+    return f"{folder}/tile-{i:08d}-{j:08d}{what and '-'}{what}.parquet"
 
 
 def means_by_text(folder: str) -> str:
@@ -169,7 +179,7 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
         own = _OURS_OF.get(found["identity"].get("command", "audit"), ())
         # Until the corpus is read there is nothing worth keeping, so a mistyped --corpus does not block the folder.
         worth = [name for name in _WORTH if name.split("/")[0] in own]
-        if fresh or not any(map(storage.exists, (SHARDED, DONE, *worth))):
+        if fresh or not any(map(storage.exists, (SHARDED, PLANNED, DONE, *worth))):
             for name in (*_OURS, *own, BEGUN):
                 storage.remove(name)
             found = None

@@ -67,6 +67,13 @@ class Stage:
             line = f"  {self._name}: {self._done:,}{of}{in_words(self.pace)}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
+    def resize(self, total: int, work: float | None = None) -> None:
+        """The whole is so much, as is known now; see `Pace` for `work`."""
+        self._total = total
+        self.pace.resize(total if work is None else work)
+        if self._bar is not None:
+            self._bar.update(self._task, total=total)
+
     def tell(self, what: str) -> None:
         """Show what the stage does now."""
         for observer in self._observers:

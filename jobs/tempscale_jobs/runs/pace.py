@@ -50,6 +50,10 @@ class Pace:
         while len(self._marks) > 2 and self._marks[1].at <= now - WINDOW_SECONDS:
             self._marks.popleft()
 
+    def resize(self, work: float) -> None:
+        """All of the work is so much, as is known now."""
+        self._total = work
+
     def rate(self) -> float | None:
         """What is shown, per second, over the last half minute; None until as long has passed as the first piece took.
 

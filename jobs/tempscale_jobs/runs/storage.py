@@ -94,6 +94,10 @@ class Storage:
         """The bytes of a file."""
         return bytes(self._fs[0].cat_file(self.path(name)))
 
+    def opened(self, name: str) -> Any:
+        """A file, open for reading as bytes."""
+        return self._fs[0].open(self.path(name), "rb")
+
     def write(self, name: str, data: bytes, durable: bool = True) -> None:
         """Write a file whole or not at all; a `durable` file survives a crash of the machine, not only of this process.
 
@@ -160,7 +164,7 @@ class Storage:
         self, name: str, columns: Sequence[str] | None = None, later: Mapping[str, pa.DataType] | None = None
     ) -> pa.Table:
         """Read a Parquet file, or some of its columns, and columns that earlier versions did not write: `later`, or null."""
-        with self._fs[0].open(self.path(name), "rb") as stream:
+        with self.opened(name) as stream:
             if not later:
                 return pq.read_table(stream, columns=None if columns is None else [*columns])
             table = pq.ParquetFile(stream).read(columns=[*(columns or ()), *later])
@@ -181,7 +185,7 @@ class Storage:
 
     def rows(self, name: str) -> int:
         """The number of rows of a Parquet file, from its footer."""
-        with self._fs[0].open(self.path(name), "rb") as stream:
+        with self.opened(name) as stream:
             return int(pq.ParquetFile(stream).metadata.num_rows)
 
     def size(self, name: str) -> int:

@@ -16,7 +16,7 @@ from tempscale_jobs.config.evaluate import OwnTask
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.config.tune import Choosing
 from tempscale_jobs.corpus import sources
-from tempscale_jobs.corpus.shards import usable_text
+from tempscale_jobs.corpus.rows import usable_text
 from tempscale_jobs.evaluate import tasks
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.workers import actor

@@ -166,11 +166,13 @@ def _ahead(cluster: Cluster) -> int:
 
 
 def prepared(
-    work: dict[int, pa.Table], prepare: Callable[..., pa.Table], arguments: dict[str, Any], cluster: Cluster
-) -> ray.data.Dataset:
+    work: dict[int, pa.Table], prepare: Callable[..., pa.Table], arguments: dict[str, Any], cluster: Cluster,
+    tasks: int | None = None, **where: Any,
+) -> ray.data.Dataset:  # fmt: skip
     """A stream of Ray Data: CPU tasks run `prepare` on each piece of work, and one block is one piece.
 
-    Micro-batches therefore never depend on blocks or workers.
+    Micro-batches therefore never depend on blocks or workers. Without `tasks` as many run at once as the actors need;
+    `where` restricts the nodes that they run on.
     """
     import ray.data
 
@@ -179,8 +181,8 @@ def prepared(
     # These tasks claim no CPU: in a cluster that has become smaller, the actors could occupy all CPUs for ever.
     return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _prepared, batch_size=1, batch_format="pyarrow", num_cpus=0,
-        compute=ray.data.TaskPoolStrategy(size=min(_ahead(cluster), len(rows))),
-        fn_kwargs={"prepare": prepare, "arguments": arguments},
+        compute=ray.data.TaskPoolStrategy(size=min(tasks or _ahead(cluster), len(rows))),
+        fn_kwargs={"prepare": prepare, "arguments": arguments}, **where,
     )  # fmt: skip
 
 

@@ -169,6 +169,10 @@ class Crew:
             ):
                 yield items[number]
 
+    def begin(self, wanted: int) -> None:
+        """Start so many actors ahead of their work, which they then join as they are ready."""
+        self._begin(wanted)
+
     def _begin(self, wanted: int) -> None:
         """Start actors, without waiting for them, until there are `wanted`."""
         import ray

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import Run
@@ -78,6 +79,29 @@ def check_shared(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) 
         for _, storage in local:
             storage.remove(f"{PROOF}-{token}")
     return processors
+
+
+def that_sees(files: Sequence[str]) -> dict[str, Any]:
+    """Where tasks run that read these files of this machine: anywhere if all nodes have them, otherwise on this node."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    if len(nodes) < 2 or not files:
+        return {}
+    few = [(file, os.path.getsize(file)) for file in (files[0], files[-1])]
+    ask = ray.remote(num_cpus=0, max_retries=0)(_sees)
+    asked = [ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n, soft=False)).remote(few) for n in nodes]
+    try:
+        if all(ray.get(asked, timeout=_ANSWER_SECONDS)):
+            return {}
+    except ray.exceptions.RayError:  # A node that is gone sees nothing, and may come back.
+        pass
+    return {"label_selector": {"ray.io/node-id": ray.get_runtime_context().get_node_id()}}
+
+
+def _sees(files: Sequence[tuple[str, int]]) -> bool:
+    return all(os.path.exists(file) and os.path.getsize(file) == size for file, size in files)
 
 
 PROOF = ".proof"

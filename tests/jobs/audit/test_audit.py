@@ -307,10 +307,10 @@ def test_how_second_order_collapse_was_computed_is_said():
 def test_texts_that_are_lost_or_doubled_stop_the_run(monkeypatch, ids):
     count = np.arange(len(ids))
     found = Layout(np.array(ids, dtype=object), count + 3, count * 0, count * 0, count, (0,), 4)
-    monkeypatch.setattr(analysis, "_embed", lambda *_: 1)  # One of four is rejected: three are to be there.
+    monkeypatch.setattr(analysis, "_embed_corpus", lambda *_: 1)  # One of four is rejected: three are to be there.
     monkeypatch.setattr(analysis, "_settle", lambda *_: None)
     monkeypatch.setattr(analysis, "layout", lambda *_: found)
     index, run = SimpleNamespace(analysed=4, usable=4), SimpleNamespace(named=lambda model: "")
-    audit = analysis.Audit(resolve({}), run, None, index, None, None)
+    audit = analysis.Audit(resolve({}), run, None, SimpleNamespace(index=index), None, None)
     with pytest.raises(IncompleteRun, match="texts/ does not hold every text once; start over with --fresh"):
         analysis.analyse(audit, Model("tiny", "tiny", "", 64))

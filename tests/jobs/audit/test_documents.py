@@ -9,7 +9,7 @@ import pytest
 from nights_by_hand import summary
 from whole_run import as_lines, audited, documented, read_parts, read_record, read_tables, rejected
 
-from tempscale_jobs.corpus.shards import named_document
+from tempscale_jobs.corpus.rows import named_document
 from tempscale_jobs.embedding.layout import documents_of
 
 TEXTS, GROUPS = 200, 12

@@ -4,7 +4,8 @@ import pytest
 
 from tempscale_jobs.audit import plan
 from tempscale_jobs.config.audit import resolve
-from tempscale_jobs.corpus import shards
+from tempscale_jobs.corpus.preview import preview
+from tempscale_jobs.corpus.shards import Texts
 
 RATES = plan.Rates(
     width=100, weights_bytes=1 << 20, mean_tokens=50.0, long_share=0.1, probe_tokens=992, token_seconds=1e-3,
@@ -70,10 +71,24 @@ def test_embeddings_of_one_s_own_take_pairs_alone():
 def test_texts_are_measured_from_all_over_the_corpus(tmp_path):
     (tmp_path / "a.txt").write_text("".join(f"text {k}\n" for k in range(1000)))
     settings = resolve({"corpus": {"source": str(tmp_path / "a.txt")}})
-    texts, usable = shards.preview(settings.corpus, 50, settings.seed, settings.out)
-    numbers = [int(text.split()[1]) for text in texts]
+    contents = Texts(settings.corpus, settings.embedding, settings.out)
+    texts, usable = preview(contents, 50, settings.seed, settings.out)
+    numbers = [int(item.text.split()[1]) for item in texts]
     assert usable == 1000
     assert len(numbers) == 50
     assert numbers == sorted(numbers)
     assert numbers[0] < 200
     assert numbers[-1] > 800
+
+
+def test_a_large_source_is_estimated_from_a_few_of_its_units(tmp_path):
+    (tmp_path / "a.txt").write_text("".join(f"text {k}\n" if k % 5 else "\n" for k in range(10_000)))
+    data = {"corpus": {"source": str(tmp_path / "a.txt"), "unit_bytes": 2000}}
+    for limit, about in ((None, 8000), (500, 400)):
+        settings = resolve(data | {"corpus": data["corpus"] | {"limit": limit}})
+        contents = Texts(settings.corpus, settings.embedding, settings.out)
+        texts, usable = preview(contents, 50, settings.seed, settings.out)
+        assert usable == pytest.approx(about, rel=0.1)
+        numbers = [int(item.text.split()[1]) for item in texts]
+        assert len(set(numbers)) == 50
+        assert max(numbers) > 2000  # Not the first rows.

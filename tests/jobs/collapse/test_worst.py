@@ -10,7 +10,7 @@ from tempscale import Temperature
 from tempscale_jobs.collapse import socm_tables, worst
 from tempscale_jobs.collapse.factor_pairs import exact_pairs
 from tempscale_jobs.config.audit import Analysis
-from tempscale_jobs.corpus.shards import Shard
+from tempscale_jobs.corpus.index import Shard
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
@@ -29,9 +29,9 @@ def shard(tmp_path):
     """A run of two temperatures whose one shard has four texts, its model a small one of single letters."""
     storage = Storage(str(tmp_path / "run"))
     texts = ["some letters", "other letters", "more of them", "a few"]
-    storage.write_table("shards/part-00000.parquet", pa.table({"text_id": [f"t{k}" for k in range(4)], "text": texts}))
+    storage.write_table("shards/part-00000000.parquet", pa.table({"text_id": [f"t{k}" for k in range(4)], "text": texts}))
     temperatures = [Temperature(1.0), Temperature(0.8)]
-    index = SimpleNamespace(shards=(Shard("shards/part-00000.parquet", 4),))
+    index = SimpleNamespace(shards=(Shard("shards/part-00000000.parquet", 4),))
     return Run(storage, [], temperatures, "2026-11-22"), index
 
 
@@ -62,7 +62,7 @@ def test_factors_are_asked_for_under_the_temperatures_that_are_searched(shard, m
     ((process, pieces),) = asked
     assert process is worst.write_factors
     assert pieces[0].to_pylist() == [{"temperature": "0.8", "text_id": text} for text in ("t0", "t2")]
-    assert pieces[0].schema.metadata == {b"kind": b"partials/top-seeds", b"shard": b"shards/part-00000.parquet"}
+    assert pieces[0].schema.metadata == {b"kind": b"partials/top-seeds", b"shard": b"shards/part-00000000.parquet"}
 
 
 def test_factors_are_left_under_the_temperatures_that_want_some(shard, tiny_folder):
@@ -70,13 +70,13 @@ def test_factors_are_left_under_the_temperatures_that_want_some(shard, tiny_fold
     model = Model("tiny", str(tiny_folder("bert")), "", 64)
     worker = actor.ModelActor(run.storage, model, [1.0, 0.8], {"token_budget": 90}, 0)
     work = pa.table({"temperature": ["0.8"] * 2, "text_id": ["t2", "t0"]})
-    work = work.replace_schema_metadata({"kind": "partials/top-seeds", "shard": "shards/part-00000.parquet"})
+    work = work.replace_schema_metadata({"kind": "partials/top-seeds", "shard": "shards/part-00000000.parquet"})
     assert worst.write_factors(worker, 0, work) == {"number": 0, "texts": 2}
     (name,) = run.storage.list("partials/top-seeds")
     assert name == run.part("partials/top-seeds", model, Temperature(0.8), 0)
     found = run.storage.read_table(name)
     assert found.column("text_id").to_pylist() == ["t2", "t0"]
-    texts = run.storage.read_table("shards/part-00000.parquet").column("text").to_pylist()
+    texts = run.storage.read_table("shards/part-00000000.parquet").column("text").to_pylist()
     expected = worker.encoder.encode(texts, factors=True).factors  # Still under 0.8, the temperature of its last work.
     for row, k in zip(found.to_pylist(), (2, 0), strict=True):
         np.testing.assert_array_equal(np.float32(row["factor"]).reshape(row["rank"], -1), expected[k][1].numpy())

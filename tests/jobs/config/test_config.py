@@ -175,9 +175,10 @@ def test_schedules_come_after_constants_and_a_choice_is_compared_with_1(file, tm
 COMMANDS = {kind.command: kind for kind in (AuditConfig, PairsConfig, DiagnoseConfig, EvaluateConfig, TuneConfig)}
 FILE_ONLY = {
     "audit": """
-        corpus.bits corpus.scale corpus.max_characters
+        corpus.bits corpus.scale corpus.max_characters corpus.unit_rows corpus.unit_bytes
         queries.id_column queries.text_column queries.sample queries.limit queries.embedding_column queries.length_column
         queries.document_column queries.dims queries.bits queries.scale queries.max_characters
+        queries.unit_rows queries.unit_bytes
         embedding.token_budget embedding.shard_texts embedding.shard_characters
         analysis.probe_se analysis.probe_sample analysis.socm_ranked analysis.worst_pairs analysis.near_duplicate
         analysis.worst_duplicates
@@ -190,11 +191,13 @@ FILE_ONLY = {
     """,
     "diagnose": """
         corpus.embedding_column corpus.length_column corpus.dims corpus.bits corpus.scale corpus.max_characters
+        corpus.unit_rows corpus.unit_bytes
         diagnosis.piece_texts execution.log_format execution.shuffle_seed
     """,
     "evaluate": "execution.log_format execution.shuffle_seed",
     "tune": """
         corpus.embedding_column corpus.length_column corpus.dims corpus.bits corpus.scale corpus.max_characters
+        corpus.unit_rows corpus.unit_bytes
         choosing.layer_texts choosing.layer_tokens choosing.layer_steps choosing.held_out choosing.probe_sample
         choosing.neighbours choosing.keep_neighbours execution.cache execution.log_format execution.shuffle_seed
     """,

@@ -11,7 +11,9 @@ from whole_run import sharded
 
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import shards, sources
+from tempscale_jobs.corpus import rows, shards, sources
+from tempscale_jobs.corpus.preview import preview
+from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.storage import Storage
 
@@ -213,13 +215,13 @@ def test_a_changed_source_is_refused_on_resume(tmp_path):
 
 
 def test_rejected_rows_are_written_in_parts_before_there_are_too_many(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "_REJECTED_ROWS", 2)
+    monkeypatch.setattr(rows, "_REJECTED_ROWS", 2)
     file = write(tmp_path / "a.txt", b"good\n" + b"\n" * 5)
     index, texts, rejected = read(tmp_path, file)
     assert [row["text"] for row in texts] == ["good"]
     assert index.rejected == 5
     names = Storage(str(tmp_path / "run")).list("rejected")
-    assert names == [f"rejected/part-{k:05d}.parquet" for k in range(3)]
+    assert names == [f"rejected/part-00000000-{k:08d}.parquet" for k in range(3)]
     assert [pq.read_table(tmp_path / "run" / name).num_rows for name in names] == [2, 2, 1]
     assert [row["place"] for row in rejected] == [f"a.txt:{k}" for k in range(1, 6)]
 
@@ -237,5 +239,6 @@ def test_texts_are_found_in_their_shards_and_nowhere_else(tmp_path):
 def test_a_preview_counts_the_usable_texts_and_leaves_nothing_behind(tmp_path):
     file = write(tmp_path / "a.csv", b"id,text\n1,a\n2,\n3,c\n1,again\n")
     settings = resolve({"out": str(tmp_path / "run"), "corpus": {"source": str(file)}})
-    assert shards.preview(settings.corpus, 10, settings.seed, settings.out) == (["a", "c"], 2)
+    found, usable = preview(Texts(settings.corpus, settings.embedding, settings.out), 10, settings.seed, settings.out)
+    assert ([text.text for text in found], usable) == (["a", "c"], 2)
     assert not (tmp_path / "run").exists()

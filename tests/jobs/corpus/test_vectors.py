@@ -13,9 +13,11 @@ from whole_run import as_lines, audited, read_tables
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus.vectors import Reader, take
+from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.vectors import Reader, Vectors
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs import folder
+from tempscale_jobs.runs.folder import GIVEN
 from tempscale_jobs.runs.storage import Storage
 
 TEXTS, DIM, EDGES = 300, 12, [0, 20, 60]
@@ -190,6 +192,11 @@ def test_options_that_do_not_go_with_them_are_named(data, words):
         resolve(data)
 
 
+def taken(run, corpus, seed, without, *on_rows):
+    contents = Vectors(run.place("texts", GIVEN, run.temperatures[0]), corpus, without)
+    return Stream(run.storage, contents, seed, without, *on_rows).index
+
+
 def begun(tmp_path, **corpus):
     given = {"source": str(tmp_path / "v.jsonl"), "embedding_column": "v", "length_column": "n"} | corpus
     config = resolve({"out": str(tmp_path / "run"), "corpus": given})
@@ -199,19 +206,19 @@ def begun(tmp_path, **corpus):
 def test_embeddings_are_read_once_and_a_source_that_changed_since_is_refused(tmp_path):
     file, told = tmp_path / "v.jsonl", []
     file.write_text(as_lines({"id": k, "v": [3, 4 + k], "n": 5} for k in range(3)))
-    first = take(*begun(tmp_path), told.append)
+    first = taken(*begun(tmp_path), told.append)
     assert (first.read, first.analysed, first.shards) == (3, 3, ())
-    assert take(*begun(tmp_path), told.append) == first
+    assert taken(*begun(tmp_path), told.append) == first
     assert sum(told) == 3
     file.write_text('{"id": "a", "v": [1, 2], "n": 5}\n')
     with pytest.raises(UsageError, match=r"v\.jsonl' changed since the run in"):
-        take(*begun(tmp_path), told.append)
+        taken(*begun(tmp_path), told.append)
 
 
 def test_a_sample_of_embeddings_is_that_of_the_smallest_keyed_hashes(tmp_path):
     rows = [{"id": f"t{k}", "v": [3, k], "n": 5} for k in range(40)]
     (tmp_path / "v.jsonl").write_text(as_lines(rows))
-    index = take(*begun(tmp_path, sample=7))
+    index = taken(*begun(tmp_path, sample=7))
     assert (index.usable, index.analysed) == (40, 7)
     storage = Storage(str(tmp_path / "run"))
     (name,) = storage.list("texts")

@@ -291,7 +291,7 @@ def test_workers_order_and_a_lost_part_change_no_byte(finished, tmp_path, corpus
     assert digests(other, "tables") == before
     # As if it had been killed: no record, a piece and a table missing.
     (other / "run.json").unlink()
-    next((other / "partials" / "heads").rglob("part-00002.parquet")).unlink()
+    next((other / "partials" / "heads").rglob("part-00000002.parquet")).unlink()
     (other / "tables" / "heads.parquet").unlink()
     diagnosed(settings(other, corpus, small_model))
     assert digests(other, "tables") == before

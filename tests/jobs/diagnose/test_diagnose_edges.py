@@ -235,15 +235,15 @@ def test_few_texts_need_more_than_a_normal_quantile():
 def test_a_text_that_does_not_tokenise_is_rejected_and_the_others_are_counted(tmp_path, monkeypatch):
     storage, shard, name = (
         Storage(str(tmp_path)),
-        "shards/part-00003.parquet",
-        "partials/lengths/model=tiny/part-00003.parquet",
+        "shards/part-00000003.parquet",
+        "partials/lengths/model=tiny/part-00000003.parquet",
     )
     storage.write_table(shard, pa.table({"text_id": ["a", "b", "c"], "text": ["one", "two", "three"]}))
     tokens = Tokens([[1, 2], [0], [1, 2, 3]], [False] * 3, None, {1: "the tokenizer fails with ValueError: no"})
     monkeypatch.setattr(actor, "tokenizer", lambda *how: lambda texts, isolate: tokens)
     looks._write_lengths(storage, shard, Model("tiny", "tiny", "", 64), 3)
     assert storage.read_table(name).to_pydict() == {"text_id": ["a", "c"], "tokens": [2, 3]}
-    assert storage.read_table("rejected/model=tiny/lengths-00003.parquet").to_pylist() == [
+    assert storage.read_table("rejected/model=tiny/lengths-00000003.parquet").to_pylist() == [
         {"text_id": "b", "place": shard, "reason": "the tokenizer fails with ValueError: no"}
     ]
 
@@ -271,7 +271,7 @@ def test_a_text_whose_layers_cannot_be_looked_into_is_rejected_and_the_others_ar
         names = worker.storage.list(kind)
         assert len(names) == 2
         assert all(set(worker.storage.read_table(name).column("text_id").to_pylist()) == {"a"} for name in names)
-    assert worker.storage.read_table("rejected/model=tiny/part-00004.parquet").to_pylist() == [
+    assert worker.storage.read_table("rejected/model=tiny/part-00000004.parquet").to_pylist() == [
         {"text_id": "b", "place": "piece 4", "reason": "tiny: the model fails on it: shapes differ"}
     ]
 

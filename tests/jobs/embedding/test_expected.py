@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tempscale.model.checkpoint import default_model
-from tempscale_jobs.corpus.shards import Shard
+from tempscale_jobs.corpus.index import Shard
 from tempscale_jobs.embedding import expected
 from tempscale_jobs.runs.folder import Model
 

@@ -31,11 +31,11 @@ def chunked(out, csv):
 
 def of_pairs(storage, temperature):
     """What a worker left of the chunk's pairs."""
-    return storage.read_table(f"partials/pairs/model=tiny/temperature={temperature}/part-00000.parquet")
+    return storage.read_table(f"partials/pairs/model=tiny/temperature={temperature}/part-00000000.parquet")
 
 
 def left_out(storage):
-    return storage.read_table("rejected/model=tiny/part-00000.parquet").to_pylist()
+    return storage.read_table("rejected/model=tiny/part-00000000.parquet").to_pylist()
 
 
 def test_a_text_that_breaks_the_model_costs_its_pairs_only(tiny_folder, tmp_path):

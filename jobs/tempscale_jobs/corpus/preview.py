@@ -1,0 +1,47 @@
+"""What `--plan` looks at of a corpus: all of a source of one unit, a few units of a larger one; nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tempscale.stats.sample import seeded_sample
+from tempscale_jobs.corpus import units
+from tempscale_jobs.corpus.reading import Contents
+from tempscale_jobs.corpus.rows import Counts, sampled
+from tempscale_jobs.corpus.units import Unit
+
+_UNITS = 4
+"""Units that are looked at: half a million short texts, or 128 MB."""
+
+
+def preview(contents: Contents, size: int, seed: int, without: str) -> tuple[list[Any], int]:
+    """A seeded sample of the usable rows, in the corpus's order, and about how many usable rows the corpus has.
+
+    The number is exact for a source of one unit. Of a larger one it is that of a few units, in proportion to their bytes.
+    """
+    given = contents.corpus
+    planned = units.plan(given, contents.columns, given, without)
+    if len(planned) == 1:
+        planned = (replace(planned[0], limit=given.limit),)
+    chosen = {planned[int(k)].number for k in seeded_sample(map(str, range(len(planned))), _UNITS, seed)}
+    looked, counts = [_without_numbers(unit) for unit in planned if unit.number in chosen], Counts()
+
+    def items() -> Iterator[Any]:
+        for unit in looked:
+            yield from contents.items(unit, counts, None, lambda rows: None)
+
+    found = list(sampled(items(), size, seed))
+    read, whole = (float(np.sum([unit.bytes for unit in some])) for some in (looked, planned))
+    usable = counts.usable if len(looked) == len(planned) else round(counts.usable * whole / max(1.0, read))
+    if given.limit is not None and counts.read:
+        usable = min(usable, round(given.limit * counts.usable / counts.read))
+    return found, usable
+
+
+def _without_numbers(unit: Unit) -> Unit:
+    """The unit with lines that are not counted, because nobody asks for their places."""
+    return replace(unit, pieces=tuple(piece._replace(row=piece.row or 0) for piece in unit.pieces))

@@ -1,0 +1,241 @@
+"""Read one unit of a source into durable parts: its usable rows, its rejected rows, and the digests of its ids.
+
+A unit is read when its file in shards/, `unit-NUMBER.json`, is there. It is written last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tempscale.stats.sample import keyed_hash
+from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.corpus.readers import Columns
+from tempscale_jobs.corpus.rows import ID_BYTES, REPEATED, Counts, Rejects, digest_of_id, sampled
+from tempscale_jobs.corpus.units import Unit
+from tempscale_jobs.runs.folder import numbered_in, of_unit
+from tempscale_jobs.runs.storage import Storage
+
+_IDS_OF_A_GROUP = 16_384
+"""Ids of a row group: what a partition of the ids does not need of a unit is not read."""
+_TEXT = pa.string()
+
+
+class Contents(Protocol):
+    """What the rows of a source hold and how it is kept: texts in shards/, or embeddings of your own in texts/."""
+
+    folder: str
+    """The folder of its parts."""
+    what: str
+    """How errors call one."""
+    corpus: Corpus
+
+    @property
+    def columns(self) -> Columns:
+        """The columns that are read."""
+
+    def settle(self) -> None:
+        """Find out what all units must know, before they are read."""
+
+    def items(self, unit: Unit, counts: Counts, rejects: Rejects | None, on_rows: Callable[[int], None]) -> Iterator[Any]:
+        """The usable rows of a unit, as tuples with the id first and the attributes text_id and place."""
+
+    def grouped(self, items: Iterable[Any]) -> Iterator[list[Any]]:
+        """Consecutive items by part."""
+
+    def table(self, items: Sequence[Any]) -> pa.Table:
+        """Items as a part keeps them, with the columns text_id and content_sha."""
+
+    def items_of(self, table: pa.Table) -> Iterator[Any]:
+        """The items of a part."""
+
+    def characters(self, items: Sequence[Any]) -> int:
+        """About what they cost to embed."""
+
+
+@dataclass(frozen=True)
+class UnitRead:
+    """What is known of a unit that has been read."""
+
+    number: int
+    read: int
+    usable: int
+    """Rows that can be analysed, repeated ids left out as far as they are known."""
+    reasons: dict[str, int]
+    fingerprint: str
+    """Sum modulo 2²⁵⁶ of the digests of its rows, in hexadecimal digits; see `fingerprint_of`."""
+    first: int
+    """The number of its first part."""
+    parts: list[list[int]]
+    """Rows and characters of each of its parts."""
+    rejects: int
+    """Parts of its rejected rows."""
+    repeated: bool = False
+    """Whether rows whose ids other units have too were removed."""
+
+    def part(self, contents: Contents, number: int) -> str:
+        """The name of one of its parts."""
+        return numbered_in(contents.folder, self.number, self.first + number)
+
+
+def read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int) -> UnitRead:
+    """Read a unit of several: keep its usable rows, unless a sample is drawn of them, and the digests of their ids."""
+    counts, rejects, sample = Counts(), Rejects(storage, unit.number), contents.corpus.sample
+    ids: list[tuple[bytes, str, str]] = []
+
+    def noted() -> Iterator[Any]:
+        for item in contents.items(unit, counts, rejects, lambda rows: None):
+            ids.append((digest_of_id(item.text_id), item.text_id, item.place))
+            yield item
+
+    if sample is None:
+        parts, fingerprint = _keep(storage, contents, unit.number, 0, noted())
+    else:
+        parts, fingerprint = [], 0
+        for _ in noted():
+            pass
+    digests = np.array([digest for digest, _, _ in ids], dtype=f"S{ID_BYTES}")
+    order = np.argsort(digests, kind="stable")
+    table = pa.table(
+        {
+            "digest": pa.array([ids[k][0] for k in order.tolist()], pa.binary(ID_BYTES)),
+            "row": pa.array(order, pa.int32()),
+            "text_id": pa.array([ids[k][1] for k in order.tolist()], _TEXT),
+            "place": pa.array([ids[k][2] for k in order.tolist()], _TEXT),
+        }
+    )
+    _write_grouped(storage, ids_of(unit.number), table)
+    if sample is not None:
+        keys = np.array([keyed_hash(text_id, seed) for _, text_id, _ in ids], dtype=np.uint64)
+        least = np.lexsort((digests, keys))[:sample]
+        digest = pa.array([ids[k][0] for k in least.tolist()], pa.binary(ID_BYTES))
+        columns = {"key": keys[least], "digest": digest, "row": pa.array(least, pa.int32())}
+        storage.write_table(candidates_of(unit.number), pa.table(columns))
+    return _written(
+        storage,
+        UnitRead(unit.number, counts.read, counts.usable, dict(counts.reasons), _hex(fingerprint), 0, parts, rejects.parts),
+    )
+
+
+def read_whole(
+    storage: Storage, contents: Contents, unit: Unit, seed: int, on_rows: Callable[[int], None]
+) -> tuple[UnitRead, int]:
+    """Read a source of one unit, and draw its sample; returns also how many rows are kept."""
+    counts, rejects, sample = Counts(), Rejects(storage), contents.corpus.sample
+    items = contents.items(unit, counts, rejects, on_rows)
+    parts, fingerprint = _keep(storage, contents, 0, 0, items if sample is None else sampled(items, sample, seed))
+    found = UnitRead(0, counts.read, counts.usable, dict(counts.reasons), _hex(fingerprint), 0, parts, rejects.parts)
+    return found, sum(rows for rows, _ in parts)
+
+
+def without_repeated(storage: Storage, contents: Contents, unit: UnitRead, rows: np.ndarray) -> UnitRead:
+    """Remove the usable rows with these numbers, whose ids an earlier unit has, and record them as rejected."""
+    rejects, names = Rejects(storage, unit.number, unit.rejects), storage.read_table(ids_of(unit.number))
+    gone = names.filter(pa.array(np.isin(names.column("row").to_numpy(), rows))).sort_by("row")
+    for row in gone.to_pylist():
+        rejects.add(row["text_id"], row["place"], REPEATED)
+    rejects.flush()
+    old = [unit.part(contents, number) for number in range(len(unit.parts))]
+    reasons = unit.reasons | {REPEATED: unit.reasons.get(REPEATED, 0) + len(rows)}
+    found = replace(unit, usable=unit.usable - len(rows), reasons=reasons, rejects=rejects.parts, repeated=True)
+    if old:  # Of a sample nothing is kept yet.
+        dropped, first = set(rows.tolist()), unit.first + len(unit.parts)
+        left = (item for number, item in enumerate(_items(storage, contents, old)) if number not in dropped)
+        parts, fingerprint = _keep(storage, contents, unit.number, first, left)
+        found = replace(found, first=first, parts=parts, fingerprint=_hex(fingerprint))
+    found = _written(storage, found)
+    sweep(storage, contents, found)
+    return found
+
+
+def sweep(storage: Storage, contents: Contents, unit: UnitRead) -> None:
+    """Remove the parts that a unit had before its repeated ids were removed."""
+    for number in range(unit.first):
+        storage.remove(numbered_in(contents.folder, unit.number, number))
+
+
+def choose(storage: Storage, contents: Contents, unit: Unit, rows: np.ndarray) -> None:
+    """Read a unit once more, and keep the usable rows with these numbers for the sample."""
+    chosen, counts = set(rows.tolist()), Counts()
+    items = contents.items(unit, counts, None, lambda rows: None)
+    storage.write_table(chosen_of(unit.number), contents.table([item for k, item in enumerate(items) if k in chosen]))
+
+
+def regroup(storage: Storage, contents: Contents, number: int, units: Sequence[int]) -> UnitRead:
+    """Keep the chosen rows of consecutive units as the parts of one."""
+    items = _items(storage, contents, [chosen_of(unit) for unit in units])
+    parts, fingerprint = _keep(storage, contents, number, 0, items)
+    found = UnitRead(number, 0, 0, {}, _hex(fingerprint), 0, parts, 0)
+    storage.write_json(f"{of_unit('sample', number)}.json", asdict(found))
+    return found
+
+
+def unit_name(unit: int) -> str:
+    """The file that says that a unit has been read."""
+    return f"{of_unit('unit', unit)}.json"
+
+
+def ids_of(unit: int) -> str:
+    """The ids of a unit's usable rows by their digests, with each row's number and place."""
+    return f"{of_unit('ids', unit)}.parquet"
+
+
+def candidates_of(unit: int) -> str:
+    """The rows of a unit that may be in the sample: as many as it has, those of smallest keyed hash."""
+    return f"{of_unit('candidates', unit)}.parquet"
+
+
+def chosen_of(unit: int) -> str:
+    """The rows of a unit that are in the sample."""
+    return f"{of_unit('chosen', unit)}.parquet"
+
+
+def as_read(storage: Storage, name: str) -> UnitRead:
+    """What is known of a unit, from its file."""
+    return UnitRead(**storage.read_json(name))
+
+
+def fingerprint_of(units: Iterable[UnitRead]) -> str:
+    """The fingerprint of a corpus: the sum modulo 2²⁵⁶ of the SHA-256 digests of its rows, whatever its units are."""
+    return f"sum:{_hex(sum(int(unit.fingerprint, 16) for unit in units))}"
+
+
+def _hex(number: int) -> str:
+    return f"{number % (1 << 256):064x}"
+
+
+def _items(storage: Storage, contents: Contents, names: Sequence[str]) -> Iterator[Any]:
+    for name in names:
+        yield from contents.items_of(storage.read_table(name))
+
+
+def _keep(
+    storage: Storage, contents: Contents, unit: int, first: int, items: Iterable[Any]
+) -> tuple[list[list[int]], int]:  # fmt: skip
+    """Write items as the parts of a unit; return the rows and characters of each part, and the sum of the rows' digests."""
+    parts, fingerprint = list[list[int]](), 0
+    for number, group in enumerate(contents.grouped(items), first):
+        table = contents.table(group)
+        storage.write_table(numbered_in(contents.folder, unit, number), table)
+        parts.append([len(group), contents.characters(group)])
+        for text_id, sha in zip(*(table.column(name).to_pylist() for name in ("text_id", "content_sha")), strict=True):
+            row = f"{len(text_id)}:{text_id}:{sha}\n".encode()
+            fingerprint += int.from_bytes(hashlib.sha256(row).digest(), "big")
+    return parts, fingerprint
+
+
+def _write_grouped(storage: Storage, name: str, table: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", row_group_size=_IDS_OF_A_GROUP)
+    storage.write(name, sink.getvalue().to_pybytes())
+
+
+def _written(storage: Storage, unit: UnitRead) -> UnitRead:
+    storage.write_json(unit_name(unit.number), asdict(unit))
+    return unit

@@ -1,0 +1,190 @@
+"""Decide which rows of a source are usable, and record every row that is not.
+
+A usable row has an id that no earlier row has, and a content, such as a text, that can be analysed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from tempscale.stats.sample import keyed_hash
+from tempscale_jobs.corpus.sources import Row, Source
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import numbered_in
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.audit import REJECTED
+from tempscale_jobs.urls import masked
+
+REPEATED = "the id appeared before"
+"""The reason why a row with the id of an earlier usable row is rejected."""
+ID_BYTES = 12
+_REJECTED_ROWS = 10_000
+Identified = TypeVar("Identified", bound=tuple[Any, ...])
+
+
+class Usable(NamedTuple):
+    """A usable row."""
+
+    text_id: str
+    content: Any
+    document: int | None
+    """A digest of the name of its document, if it has one."""
+    place: str
+
+
+@dataclass
+class Counts:
+    """The counts of the rows read so far."""
+
+    read: int = 0
+    usable: int = 0
+    analysed: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def rejected(self) -> int:
+        """The number of unusable rows."""
+        return sum(self.reasons.values())
+
+
+class Rejects:
+    """Collects the rejected rows of a unit and writes them to rejected/ in parts."""
+
+    def __init__(self, storage: Storage, unit: int = 0, parts: int = 0) -> None:
+        self._storage, self._unit, self._rows, self.parts = storage, unit, list[dict[str, Any]](), parts
+
+    def add(self, text_id: str | None, place: str, reason: str) -> None:
+        """Add a rejected row."""
+        self._rows.append({"text_id": text_id, "place": place, "reason": reason})
+        if len(self._rows) == _REJECTED_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows since the last part."""
+        if self._rows:
+            self._storage.write_table(numbered_in("rejected", self._unit, self.parts), REJECTED.build_rows(self._rows))
+            self._rows, self.parts = [], self.parts + 1
+
+
+def usable(
+    rows: Iterable[Row],
+    limit: int | None,
+    counts: Counts,
+    rejects: Rejects | None,
+    on_rows: Callable[[int], None],
+    content: Callable[[Any], tuple[Any, str | None]],
+) -> Iterator[Usable]:
+    """The usable rows; the other rows are counted and recorded with a reason.
+
+    `content` turns the value of the text's column into (content, None), or (None, the reason why it is not usable).
+    """
+    seen: set[bytes] = set()
+    for row in rows:
+        if limit is not None and counts.read >= limit:
+            break
+        counts.read += 1
+        on_rows(1)
+        text_id, reason = identifier(row)
+        value, problem = content(row.text)
+        document, unnamed = named_document(row.document)
+        reason = row.problem or reason or problem or unnamed
+        key = digest_of_id(text_id or "")
+        if reason is None and key in seen:
+            reason = REPEATED
+        if reason is not None:
+            counts.reasons[reason] += 1
+            if rejects is not None:
+                rejects.add(text_id, row.place, reason)
+            continue
+        assert text_id is not None
+        seen.add(key)
+        counts.usable += 1
+        yield Usable(text_id, value, None if document is None else digest_of(document), row.place)
+    if rejects is not None:
+        rejects.flush()
+
+
+def digest_of_id(text_id: str) -> bytes:
+    """Twelve bytes that stand for an id where ids are compared."""
+    return hashlib.blake2b(text_id.encode("utf-8", "surrogatepass"), digest_size=ID_BYTES).digest()
+
+
+def usable_text(text: Any) -> tuple[str | None, str | None]:
+    """(text, None), or (None, the reason why it is not usable)."""
+    if text is None:
+        return None, "the text is null"
+    try:
+        if isinstance(text, bytes):
+            text = text.decode()
+        elif isinstance(text, str):
+            text.encode()
+    except UnicodeError:
+        return None, "the text is not valid UTF-8"
+    if not isinstance(text, str):
+        return None, f"not a text but {type(text).__name__}"
+    return (text, None) if text.strip() else (None, "the text is empty")
+
+
+def identifier(row: Row) -> tuple[str | None, str | None]:
+    """(id as a string, None), or (None, the reason); a row without an id gets a digest of its text and place."""
+    if row.id is None:
+        if isinstance(row.text, (str, bytes)):
+            content = row.text if isinstance(row.text, bytes) else row.text.encode("utf-8", "surrogatepass")
+            return hashlib.blake2b(content + b"\0" + row.place.encode(), digest_size=12).hexdigest(), None
+        return None, None
+    return usable_id(row.id)
+
+
+def usable_id(value: Any) -> tuple[str | None, str | None]:
+    """(id as a string, None), or (None, the reason why it is not usable)."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return None, f"the id is neither a string nor a whole number but {type(value).__name__}"
+    try:
+        return str(value).encode().decode(), None
+    except UnicodeError:
+        return None, "the id is not valid UTF-8"
+
+
+def named_document(value: Any) -> tuple[str | None, str | None]:
+    """(the document's name, or None without one; None), or (None, the reason why the value names no document)."""
+    if value is None or (isinstance(value, str) and not value):
+        return None, None
+    if isinstance(value, float):  # pandas writes whole numbers as floats in a column with gaps.
+        if math.isnan(value):
+            return None, None
+        value = int(value) if value.is_integer() else value
+    document, problem = usable_id(value)
+    return document, None if problem is None else problem.replace("the id", "the document", 1)
+
+
+def digest_of(document: str) -> int:
+    """The first eight bytes of a digest of a document's name."""
+    return int.from_bytes(hashlib.blake2b(document.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+def own_document(text_id: str) -> int:
+    """The document of a text that has no other."""
+    return digest_of(f"the text {text_id}")
+
+
+def sampled(texts: Iterable[Identified], size: int, seed: int) -> Iterator[Identified]:
+    """The tuples whose ids (their first entries) have the smallest keyed hashes, in the corpus's order.
+
+    This is a simple random sample, and the same every night.
+    """
+    keyed = ((keyed_hash(text[0], seed), text[0], order, text) for order, text in enumerate(texts))
+    for _, _, _, text in sorted(heapq.nsmallest(size, keyed), key=lambda item: item[2]):
+        yield text
+
+
+def nothing_usable(given: Source, what: str, read: int, reasons: dict[str, int]) -> UsageError:
+    """The error of a source whose rows were all rejected, or that has none."""
+    rejected = ", ".join(f"{count} × {reason}" for reason, count in reasons.items())
+    reasons_text = f", all rejected ({rejected})" if rejected else ""
+    return UsageError(f"{given.kind} '{masked(given.source)}' has no usable {what}: {read} rows read{reasons_text}")

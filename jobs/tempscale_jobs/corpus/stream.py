@@ -1,0 +1,365 @@
+"""Read a source: at once in this process where it is one unit, otherwise by tasks of Ray Data, while earlier units are used.
+
+This process knows units and counts, never rows. Units are handed on in the source's order, in rounds: first what is read
+first, then each time at least as many units as before, because the ids of a round are compared with those of all units
+before it. What comes out does not depend on how many rounds there are.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tempscale_jobs.corpus import distinct, reading, sources, units
+from tempscale_jobs.corpus.index import Index, Shard
+from tempscale_jobs.corpus.reading import Contents, UnitRead
+from tempscale_jobs.corpus.rows import nothing_usable
+from tempscale_jobs.corpus.units import Unit
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.runs.folder import PLANNED, of_unit
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.urls import masked
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.engine import BESIDE_ACTORS, Cluster, readable_failures, results
+from tempscale_jobs.workers.nodes import that_sees
+
+_SAMPLE_GROUP = 32_768
+"""Rows of a sample that are grouped into parts together."""
+_STOP_SECONDS = 60
+
+
+class Expected(NamedTuple):
+    """About how much a source holds, from the units that are read so far."""
+
+    texts: int
+    characters: int
+
+
+class Stream:
+    """The usable rows of a source, as parts that become known round by round, and at the end its index."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        contents: Contents,
+        seed: int,
+        without: str,
+        on_rows: Callable[[int], None] = lambda rows: None,
+    ) -> None:
+        """Plan the source, unless an earlier session has read it, and read it at once if it is one unit.
+
+        Raises:
+            UsageError: the source cannot be read, has no usable row, or changed since the run in `without` began.
+        """
+        self._storage, self._contents, self._seed, self._without = storage, contents, seed, without
+        self._given = contents.corpus
+        self._found: Index | None = Index.earlier(storage, self._given, without, contents.folder)
+        self._reports: _Reports | None = None
+        self._read: dict[int, UnitRead] = {}
+        self.units: tuple[Unit, ...] = ()
+        if self._found is not None:
+            return
+        self._state = sources.state(self._given, without)
+        if storage.exists(PLANNED):
+            sources.check_unchanged(self._given, without, storage.read_json(PLANNED)["source_state"])
+        self.units = units.plan(self._given, contents.columns, self._given, without)
+        if len(self.units) == 1:
+            whole = replace(self.units[0], limit=self._given.limit)
+            found, kept = reading.read_whole(storage, contents, whole, seed, on_rows)
+            self._found = self._index([found], [found], kept)
+
+    @property
+    def index(self) -> Index:
+        """The index of the source, once all of it has been read."""
+        assert self._found is not None, "all rounds have been taken"
+        return self._found
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the source has been read."""
+        return self._found is not None
+
+    def described(self) -> str:
+        """What is known of it, as the note of a stage."""
+        if not self.complete:
+            return f"{len(self.units):,} units, which Ray reads"
+        return f"{self.index.analysed:,} of {self.index.usable:,} texts, {self.index.rejected:,} rows rejected"
+
+    def expected(self) -> Expected:
+        """About how many texts and characters the source holds."""
+        if self._found is not None:
+            return Expected(self._found.analysed, sum(shard.characters for shard in self._found.shards))
+        sizes = {unit.number: max(1, unit.bytes) for unit in self.units}
+        grown = sum(sizes.values()) / max(1, sum(sizes[number] for number in self._read))
+        parts = [part for unit in self._read.values() for part in unit.parts]
+        return Expected(*(int(grown * sum(part[k] for part in parts)) for k in (0, 1)))
+
+    def rounds(
+        self, cluster: Cluster, on_unit: Callable[[UnitRead], None] = lambda unit: None
+    ) -> Iterator[tuple[Shard, ...]]:
+        """Read what is not read yet, and yield the shards of each round; there may be no new ones in a round.
+
+        Raises:
+            UsageError: a unit cannot be read, or the source has no usable row.
+            IncompleteRun: a task failed.
+        """
+        if self._found is not None:
+            yield self._found.shards
+            return
+        try:
+            yield from self._rounds(cluster, on_unit)
+        except UsageError:
+            if self._contents.folder != "shards" or not self._storage.exists("texts"):
+                self._storage.remove(PLANNED)  # Nothing has been embedded, so a mistake does not block the folder.
+            raise
+
+    def finish(self, cluster: Cluster, on_unit: Callable[[UnitRead], None] = lambda unit: None) -> Index:
+        """Read all that is not read yet; return the index."""
+        for _ in self.rounds(cluster, on_unit):
+            pass
+        return self.index
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._reports is not None:
+            self._reports.stop()
+
+    def _rounds(self, cluster: Cluster, on_unit: Callable[[UnitRead], None]) -> Iterator[tuple[Shard, ...]]:
+        self._contents.settle()
+        where = that_sees(units.local_files(self._given, self.units))
+        self.units = self._limited(cluster, self._numbered(cluster, where), where)
+        self._storage.write_json(PLANNED, {"source_state": self._state, "units": len(self.units)})
+        missing = self._begin(cluster, where, on_unit)
+        sample, released, shards, done = self._given.sample, 0, list[Shard](), list[UnitRead]()
+        while released < len(self.units):
+            ahead = self._ahead(released)
+            whole = released + ahead == len(self.units)
+            if not whole and (sample is not None or ahead < max(1, released)):
+                missing = self._next(missing, on_unit)
+                continue
+            names = self._distinct(cluster, released, ahead)
+            own = [self._read[unit.number] for unit in self.units[released : released + ahead]]
+            released, done = released + ahead, done + own
+            if sample is not None:
+                done = self._sampled(cluster, sample, names, where)
+                own = done
+            new = self._shards(own)
+            shards += new
+            if released == len(self.units):
+                self._found = self._index(
+                    [*self._read.values()], done, sum(n for unit in done for n, _ in unit.parts), shards
+                )
+            yield tuple(new)
+
+    def _begin(self, cluster: Cluster, where: dict[str, Any], on_unit: Callable[[UnitRead], None]) -> int:
+        """Take what an earlier session read, and start reading the other units; return how many there are."""
+        there = set(self._storage.list("shards", ".json"))
+        for unit in self.units:
+            if reading.unit_name(unit.number) in there:
+                self._read[unit.number] = reading.as_read(self._storage, reading.unit_name(unit.number))
+                reading.sweep(self._storage, self._contents, self._read[unit.number])
+                on_unit(self._read[unit.number])
+        left = [unit.number for unit in self.units if unit.number not in self._read]
+        if left:
+            arguments = {"storage": self._storage, "contents": self._contents, "units": self.units, "seed": self._seed}
+            work = {number: pa.table({"unit": [number]}) for number in left}
+            self._reports = _Reports(actor.prepared(work, _read_units, arguments, cluster, _tasks(cluster), **where))
+        return len(left)
+
+    def _ahead(self, released: int) -> int:
+        """How many units behind the released ones have been read, one after the other."""
+        count = released
+        while count < len(self.units) and self.units[count].number in self._read:
+            count += 1
+        return count - released
+
+    def _next(self, missing: int, on_unit: Callable[[UnitRead], None]) -> int:
+        """Wait for the next unit that has been read; return how many are missing then."""
+        assert self._reports is not None, "units are missing, so they are being read"
+        found = self._reports.next()
+        if found is None:
+            raise IncompleteRun(f"{missing} units of the {self._given.kind} were not read; start the same command again")
+        self._read[found.number] = found
+        on_unit(found)
+        return missing - 1
+
+    def _numbered(self, cluster: Cluster, where: dict[str, Any]) -> tuple[Unit, ...]:
+        """The units, with their lines counted."""
+        pieces = [piece for unit in self.units for piece in unit.pieces if piece.kind == "lines"]
+        return units.numbered(self.units, self._counted(cluster, pieces, where))
+
+    def _counted(self, cluster: Cluster, pieces: Sequence[units.Piece], where: dict[str, Any]) -> list[int]:
+        import ray
+
+        task = ray.remote(**_options(where))(units.count)
+        submit = lambda k: task.remote(self._given, pieces[k], self._contents.columns)  # noqa: E731
+        found = dict(results(cluster, submit, range(len(pieces)), ahead=1))
+        return [found[k] for k in range(len(pieces))]
+
+    def _limited(self, cluster: Cluster, planned: tuple[Unit, ...], where: dict[str, Any]) -> tuple[Unit, ...]:
+        """The units that hold the first rows, if only these are asked for; rows that are not known are counted."""
+        limit, found = self._given.limit, list[Unit]()
+        if limit is None:
+            return planned
+        for unit in planned:
+            if limit <= 0:
+                break
+            rows = unit.rows if unit.rows is not None else sum(self._counted(cluster, unit.pieces, where))
+            found.append(replace(unit, limit=min(rows, limit)))
+            limit -= rows
+        return tuple(found)
+
+    def _distinct(self, cluster: Cluster, released: int, new: int) -> list[str]:
+        """Remove the rows of new units whose ids an earlier unit has; return the tables that name these rows."""
+        numbers = [unit.number for unit in self.units[: released + new]]
+        if all(self._read[number].repeated for number in numbers[released:]) or len(numbers) < 2:
+            return []
+        ids = sum(self._read[number].usable for number in numbers)
+        parts = max(1, -(-ids // distinct.PARTITION_IDS))
+        names = [f"{of_unit('repeated', released)}-{k:08d}.parquet" for k in range(parts)]
+        counts = self._done(cluster, distinct.repeated, [(numbers, new, (k, parts), names[k]) for k in range(parts)])
+        names = [name for name, own in zip(names, counts, strict=True) if own]
+        gone = distinct.rows_by_unit(self._storage, names)
+        work = [(self._contents, self._read[n], rows) for n, rows in gone.items() if not self._read[n].repeated]
+        for unit in self._done(cluster, reading.without_repeated, work):
+            self._read[unit.number] = unit
+        return names
+
+    def _sampled(self, cluster: Cluster, size: int, gone: list[str], where: dict[str, Any]) -> list[UnitRead]:
+        """Draw the sample, read the units that hold rows of it once more, and group these rows; return the groups."""
+        name, numbers = f"{of_unit('drawn', 0)}.parquet", [unit.number for unit in self.units]
+        (counts,) = self._done(cluster, distinct.sampled, [(numbers, size, gone, name)])
+        groups, own, rows = list[list[int]](), list[int](), 0
+        for number in sorted(counts):
+            own.append(number)
+            rows += counts[number]
+            if rows >= _SAMPLE_GROUP:
+                groups, own, rows = [*groups, own], [], 0
+        groups = [*groups, own] if own else groups
+        there = set(self._storage.list("shards"))
+        chosen = distinct.rows_by_unit(self._storage, [name]) if counts else {}
+        waiting = [number for number in chosen if reading.chosen_of(number) not in there]
+        by_number = {unit.number: unit for unit in self.units}
+        self._done(cluster, reading.choose, [(self._contents, by_number[n], chosen[n]) for n in waiting], where)
+        return self._done(cluster, reading.regroup, [(self._contents, k, own) for k, own in enumerate(groups)])
+
+    def _done(
+        self,
+        cluster: Cluster,
+        function: Callable[..., Any],
+        work: Sequence[tuple[Any, ...]],
+        where: dict[str, Any] | None = None,
+    ) -> list[Any]:
+        """The results of a function of the storage and of each of these arguments, run as tasks."""
+        import ray
+
+        if not work:
+            return []
+        task = ray.remote(**(BESIDE_ACTORS | ({"scheduling_strategy": "DEFAULT"} | where if where else {})))(function)
+        found = dict(results(cluster, lambda k: task.remote(self._storage, *work[k]), range(len(work)), ahead=1))
+        return [found[k] for k in range(len(work))]
+
+    def _shards(self, own: Sequence[UnitRead]) -> list[Shard]:
+        if self._contents.folder != "shards":
+            return []
+        return [Shard(unit.part(self._contents, k), *part) for unit in own for k, part in enumerate(unit.parts)]
+
+    def _index(
+        self, read: Sequence[UnitRead], kept: Sequence[UnitRead], analysed: int, shards: Sequence[Shard] | None = None
+    ) -> Index:
+        """Write the index; a source without a usable row is a UsageError."""
+        reasons: dict[str, int] = {}
+        for unit in read:
+            for reason, count in unit.reasons.items():
+                reasons[reason] = reasons.get(reason, 0) + count
+        reasons, rows = dict(sorted(reasons.items())), sum(unit.read for unit in read)
+        if not analysed:
+            raise nothing_usable(self._given, self._contents.what, rows, reasons)
+        return Index(
+            masked(self._given.source), self._state, reading.fingerprint_of(kept), rows, sum(reasons.values()),
+            sum(unit.usable for unit in read), analysed, reasons, tuple(self._shards(kept) if shards is None else shards),
+        ).kept(self._storage)  # fmt: skip
+
+
+class _Reports:
+    """The reports of units that tasks read, in a thread: Ray Data goes on while this process does something else."""
+
+    def __init__(self, data: Any) -> None:
+        self._queue: queue.Queue[Any] = queue.Queue()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(data,), name="reading", daemon=True)
+        self._thread.start()
+
+    def _run(self, data: Any) -> None:
+        import ray
+
+        try:
+            for bundle in data.iter_internal_ref_bundles():  # Ray Data stops when nothing refers to its iterator.
+                for block in bundle.block_refs:
+                    for row in ray.get(block).to_pylist():
+                        self._queue.put(row)
+                if self._stopped.is_set():
+                    break
+        except BaseException as error:
+            self._queue.put(error)
+        finally:
+            self._queue.put(None)
+
+    def next(self) -> UnitRead | None:
+        """Wait for the next unit; None after the last.
+
+        Raises:
+            UsageError: a unit cannot be read.
+            IncompleteRun: a task failed.
+        """
+        found = self._queue.get()
+        if isinstance(found, BaseException):
+            with readable_failures():
+                raise found
+        if found is None:
+            return None
+        if found["failure"] is not None:
+            raise IncompleteRun(found["failure"]) from RuntimeError(found["traceback"])
+        (report,) = actor.unpack(found["payload"]).to_pylist()
+        if report["usage"] is not None:
+            raise UsageError(report["usage"])
+        return UnitRead(**json.loads(report["unit"]))
+
+    def stop(self) -> None:
+        """End the stream, as soon as the next unit is read: before Ray itself ends, without which Ray Data cannot."""
+        self._stopped.set()
+        self._thread.join(_STOP_SECONDS)
+
+
+def _tasks(cluster: Cluster) -> int:
+    """How many units are read at once: one on each processor that the run may use."""
+    import ray
+
+    return max(1, int(ray.cluster_resources().get("CPU", 1)) - 1) if cluster.gpus else cluster.workers
+
+
+def _options(where: dict[str, Any] | None) -> dict[str, Any]:
+    """The options of tasks beside model actors, on the nodes that `where` allows."""
+    return BESIDE_ACTORS | {"scheduling_strategy": "DEFAULT"} | where if where else BESIDE_ACTORS
+
+
+def _read_units(
+    batch: pa.Table, storage: Storage, contents: Contents, units: Sequence[Unit], seed: int
+) -> pa.Table:  # fmt: skip
+    """Read the units that a batch names; a mistake of the user is a report, too."""
+    reports: dict[int, pa.Table] = {}
+    by_number = {unit.number: unit for unit in units}
+    for number in batch.column("number").to_pylist():
+        report: dict[str, str | None] = {"unit": None, "usage": None}
+        try:
+            report["unit"] = json.dumps(asdict(reading.read_unit(storage, contents, by_number[number], seed)))
+        except UsageError as error:
+            report["usage"] = str(error)
+        reports[number] = pa.Table.from_pylist([report], schema=pa.schema([("unit", pa.string()), ("usage", pa.string())]))
+    return actor.rows(reports)

@@ -1,0 +1,229 @@
+"""Plan a source as units, which are read independently of one another, and read the rows of one.
+
+A unit is a run of consecutive pieces: ranges of rows of a Parquet file, of a Lance fragment or of a file of a Delta table;
+ranges of a plain file's bytes; CSV files and compressed files as they are; shards of a hub data set. Units follow from the
+source and the settings `unit_rows` and `unit_bytes` alone, so they are the same for any number of workers and each time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+from tempscale_jobs.corpus import lakes, readers, sources
+from tempscale_jobs.corpus.readers import KINDS, Columns, Record, suffix
+from tempscale_jobs.corpus.sources import Source
+
+_READERS = 16
+_COUNTED_BYTES = 4 << 20
+
+
+class Sizes(Protocol):
+    """The settings of a source that decide its units."""
+
+    @property
+    def unit_rows(self) -> int:
+        """Rows that end a unit."""
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes that end a unit."""
+
+
+class Piece(NamedTuple):
+    """What is read of one file, table or data set at a time."""
+
+    kind: str
+    """parquet, lines, file, lance, delta, hub; or source: all of it, as `sources.records` reads it."""
+    file: str = ""
+    """The file; for a table its version, and the file of a Delta table; the number of a hub data set's shard."""
+    place: str = ""
+    """The name that the rows' places begin with."""
+    first: int = 0
+    last: int = 0
+    """The rows, or bytes of lines, from `first` to before `last`."""
+    row: int | None = 0
+    """The number of the first row in its place; None until the lines before it are counted."""
+    rows: int | None = None
+    """How many rows, where that is known before they are read."""
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Consecutive pieces of a source: what one task reads."""
+
+    number: int
+    pieces: tuple[Piece, ...]
+    limit: int | None = None
+    """Only so many of its rows are read."""
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows it has, where that is known before they are read."""
+        known = [piece.rows for piece in self.pieces]
+        return None if None in known else sum(filter(None, known))
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes are read."""
+        return sum(piece.bytes for piece in self.pieces)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of its source."""
+        return self.pieces[0].kind == "source"
+
+
+def plan(given: Source, columns: Columns, sizes: Sizes, without: str | None = None) -> tuple[Unit, ...]:
+    """The units of a source in its order; one that is small, can be read only once or only here is a single unit.
+
+    Raises:
+        UsageError: there is no such source, a column is missing, or a file cannot be read.
+    """
+    units, own, rows, size = list[Unit](), list[Piece](), 0, 0
+    for piece in _pieces(given, columns, sizes, without):
+        own.append(piece)
+        rows, size = rows + (piece.rows or 0), size + piece.bytes
+        if rows >= sizes.unit_rows or size >= sizes.unit_bytes:
+            units.append(Unit(len(units), tuple(own)))
+            own, rows, size = [], 0, 0
+    if own:
+        units.append(Unit(len(units), tuple(own)))
+    if len(units) < 2:
+        return (Unit(0, (Piece("source", bytes=sum(unit.bytes for unit in units)),)),)
+    return tuple(units)
+
+
+def records(given: Source, unit: Unit, columns: Columns, without: str | None = None) -> Iterator[Record]:
+    """The rows of a unit, in the source's order and with the places that they have there.
+
+    Raises:
+        UsageError: a column is missing, or a file cannot be read.
+    """
+    if unit.is_whole:
+        yield from sources.records(given, columns, without)
+        return
+    for piece in unit.pieces:
+        yield from _records(given, piece, columns)
+
+
+def count(given: Source, piece: Piece, columns: Columns) -> int:
+    """How many rows a piece has: of lines, how many begin in it, without reading them."""
+    if piece.rows is not None:
+        return piece.rows
+    if piece.kind != "lines":
+        return sum(1 for _ in _records(given, piece, columns))
+    with sources.readable(piece.file), sources.file_system(given).open(piece.file, "rb") as stream:
+        # A line begins at the first byte of a file and behind each line feed.
+        found, at = int(piece.first == 0), max(0, piece.first - 1)
+        stream.seek(at)
+        while at < piece.last - 1 and (block := stream.read(min(_COUNTED_BYTES, piece.last - 1 - at))):
+            found, at = found + block.count(b"\n"), at + len(block)
+    return found
+
+
+def numbered(units: Sequence[Unit], lines: Sequence[int]) -> tuple[Unit, ...]:
+    """The units with the number of each piece's first line, from the lines of each piece that has lines, in their order."""
+    counts, found = iter(lines), list[Unit]()
+    file, row = "", 0
+    for unit in units:
+        pieces = []
+        for piece in unit.pieces:
+            if piece.kind == "lines":
+                row = 0 if piece.file != file else row
+                file, begins, row = piece.file, row, row + next(counts)
+                piece = piece._replace(row=begins)
+            pieces.append(piece)
+        found.append(replace(unit, pieces=tuple(pieces)))
+    return tuple(found)
+
+
+def _pieces(given: Source, columns: Columns, sizes: Sizes, without: str | None) -> Iterator[Piece]:
+    source = given.source
+    if source.startswith("docstrings:"):  # Of this machine's packages, and distinct among all of them.
+        yield Piece("source")
+    elif sources.is_hub_dataset(source):
+        shards = sources.hub_shards(given)
+        # A data set's shards are files: each alone, because nothing tells how long it is.
+        if shards < 2:
+            yield Piece("source")
+        else:
+            yield from (Piece("hub", str(k), bytes=sizes.unit_bytes) for k in range(shards))
+    elif lakes.kind(source) is not None:
+        for file, first, number, rows, size in lakes.fragments(source, columns):
+            for one in _ranges(first, number, rows, size, sizes):
+                yield Piece(str(lakes.kind(source)), file, "", *one)
+    else:
+        yield from _files(given, columns, sizes, without)
+
+
+def _files(given: Source, columns: Columns, sizes: Sizes, without: str | None) -> Iterator[Piece]:
+    fs, files = sources.expand(given, without)
+    places = sources.places(files)
+    for file in files:
+        sources.check_kind(given, file)
+    if not all(map(sources.is_read_twice, files)):
+        yield Piece("source")
+        return
+
+    def pieces(file: str, place: str) -> list[Piece]:
+        with sources.readable(file):
+            size = int(fs.size(file) or 0)
+            kind = KINDS[suffix(file)]
+            if kind == "parquet":
+                with fs.open(file, "rb") as stream:
+                    groups = readers.row_groups(stream, place, columns)
+                ranges = (one for first, rows, own in groups for one in _ranges(first, first, rows, own, sizes))
+                return [Piece("parquet", file, place, *one) for one in ranges]
+            if kind in ("jsonl", "text") and readers.is_plain(file) and size > sizes.unit_bytes:
+                cuts = [*range(0, size, sizes.unit_bytes), size]
+                return [
+                    Piece("lines", file, place, first, last, None if first else 0, bytes=last - first)
+                    for first, last in pairwise(cuts)
+                ]
+            return [Piece("file", file, place, bytes=size)]
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        for found in pool.map(pieces, files, places):
+            yield from found
+
+
+def _ranges(first: int, number: int, rows: int, size: int, sizes: Sizes) -> Iterator[tuple[int, int, int, int, int]]:
+    """Equal ranges of rows, each at most a unit: (first, last, number of the first, rows, bytes)."""
+    parts = max(1, -(-rows // sizes.unit_rows), -(-size // sizes.unit_bytes))
+    cuts = [rows * k // parts for k in range(parts + 1)]
+    for begin, end in pairwise(cuts):
+        if end > begin:
+            yield first + begin, first + end, number + begin, end - begin, size * (end - begin) // rows
+
+
+def _records(given: Source, piece: Piece, columns: Columns) -> Iterator[Record]:
+    if piece.kind == "hub":
+        yield from sources.hub_records(given, columns, int(piece.file))
+    elif piece.kind in ("lance", "delta"):
+        yield from lakes.rows_of(given.source, piece.file, columns, piece.first, piece.last, piece.row or 0)
+    else:
+        with sources.readable(piece.file), sources.file_system(given).open(piece.file, "rb") as stream:
+            if piece.kind == "parquet":
+                yield from readers.parquet_rows(stream, piece.place, columns, piece.first, piece.last)
+            elif piece.kind == "lines":
+                assert piece.row is not None, "lines have been counted"
+                yield from readers.lines(stream, piece.file, piece.place, columns, piece.first, piece.last, piece.row)
+            else:
+                yield from readers.read(stream, piece.file, piece.place, columns)
+
+
+def local_files(given: Source, units: Sequence[Unit]) -> list[str]:
+    """The files of this machine that units are read from; empty where they come from elsewhere."""
+    found = {piece.file for unit in units for piece in unit.pieces if piece.kind in ("parquet", "lines", "file")}
+    if found and sources.is_local(given):
+        return sorted(found)
+    if lakes.kind(given.source) is not None:
+        path = os.path.abspath(lakes.path(given.source))
+        return [path] if os.path.exists(path) else []
+    return []

@@ -1,0 +1,96 @@
+"""An audit whose corpus is read in units while it is embedded gives the same tables, however it is disturbed."""
+
+import os
+import signal
+
+import numpy as np
+import polars as pl
+import pytest
+from command_line import in_process
+from whole_run import as_lines, digests, documented, read_record, read_tables
+
+from tempscale_jobs.corpus import reading
+
+SETTINGS = ["--max-length", "64", "--socm-groups", "10", "--tau", "1.0"]
+EVERY = ("tables", "texts", "neighbours", "rejected", "partials")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    rows = documented("numpy")[:240]
+    rows[200] = rows[200] | {"id": rows[2]["id"]}  # Another unit has this id.
+    rows[50] = rows[50] | {"text": " "}
+    (folder / "texts.jsonl").write_text(as_lines(rows))
+    return folder / "texts.jsonl"
+
+
+@pytest.fixture(scope="module")
+def base(corpus, small_model, tmp_path_factory):
+    units = tmp_path_factory.mktemp("units") / "units.toml"
+    units.write_text(f"[corpus]\nunit_bytes = {corpus.stat().st_size // 7}\n")
+    return ["audit", "--model", small_model, "--corpus", str(corpus), *SETTINGS], [str(units)]
+
+
+@pytest.fixture(scope="module")
+def in_units(tmp_path_factory, base, ray_session):
+    out = tmp_path_factory.mktemp("many") / "run"
+    code, _, stderr = in_process(*base[0], *base[1], "--out", str(out), "--workers", "1")
+    assert code == 0, stderr
+    return out, stderr
+
+
+def test_units_give_the_figures_of_one_unit(in_units, base, tmp_path):
+    out, stderr = in_units
+    assert "units, which Ray reads" in stderr
+    code, _, stderr = in_process(*base[0], "--out", str(tmp_path / "one"), "--workers", "1")
+    assert code == 0, stderr
+    one, many = (read_record(folder)["corpus"] for folder in (tmp_path / "one", out))
+    assert one | {"source_state": 0} == many | {"source_state": 0}
+    assert one["rejected_reasons"] == {"the id appeared before": 1, "the text is empty": 1}
+    tables, expected = read_tables(out), read_tables(tmp_path / "one")
+    assert tables.keys() == expected.keys()
+    for name in ("collapse_summary", "length_collapse", "socm", "exposure", "prefix_probe"):
+        for column in expected[name].select(pl.col(pl.Float64, pl.Float32)).columns:
+            ours, theirs = (t[name][column].cast(pl.Float64).fill_null(0).to_numpy() for t in (tables, expected))
+            # Micro-batches end where units do, and the last bits of embeddings depend on them.
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5, err_msg=f"{name}.{column}")
+    assert not (out / "shards").exists()
+
+
+def test_a_run_that_died_between_units_goes_on_to_the_same_bytes(in_units, base, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    arguments = [*base[0], *base[1], "--out", str(out), "--workers", "1"]
+    read = reading.as_read
+    from tempscale_jobs.embedding import embed
+
+    done = []
+    whole = embed.embed
+
+    def interrupted(*how):
+        done.append(whole(*how))
+        os.kill(os.getpid(), signal.SIGINT)
+        return done[-1]
+
+    monkeypatch.setattr(embed, "embed", interrupted)
+    code, _, stderr = in_process(*arguments)
+    assert code == 3, stderr
+    parts = {file: file.stat().st_mtime_ns for file in out.glob("texts/*/*/*.parquet")}
+    units = {file: file.stat().st_mtime_ns for file in out.glob("shards/unit-*.json")}
+    assert parts
+    assert units
+    monkeypatch.setattr(embed, "embed", whole)
+    code, _, stderr = in_process(*arguments)
+    assert code == 0, stderr
+    assert {file: file.stat().st_mtime_ns for file in parts} == parts, "finished parts were done again"
+    assert digests(out, *EVERY) == digests(in_units[0], *EVERY)
+    assert read is reading.as_read
+
+
+def test_a_cache_finds_the_texts_of_units(in_units, base, tmp_path):
+    arguments = [*base[0], *base[1], "--workers", "1", "--cache", str(tmp_path / "cache"), "--out"]
+    for name in ("first", "second"):
+        code, _, stderr = in_process(*arguments, str(tmp_path / name))
+        assert code == 0, stderr
+    assert digests(tmp_path / "first", "tables", "texts") == digests(in_units[0], "tables", "texts")
+    assert "238 of 238 texts known" in stderr

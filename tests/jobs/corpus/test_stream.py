@@ -1,0 +1,228 @@
+"""A source in many units is the source in one: the same texts, counts, rejected rows, sample and fingerprint."""
+
+import gzip
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.config.sections import Execution
+from tempscale_jobs.corpus import distinct, stream
+from tempscale_jobs.corpus.shards import Texts
+from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.vectors import Vectors
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import GIVEN, Run
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers import engine
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+ROWS = 600
+KINDS = ("parquet", "jsonl", "txt", "folder", "csv", "lance", "delta", "hub")
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_session):
+    with engine.session(Execution.model_validate({"workers": 2})) as found:
+        yield found
+
+
+def rows_with_mistakes():
+    """Rows of which some have no text, and ids that appear again, near and far."""
+    rows = [{"id": f"t{k}", "text": f"text number {k} " * (1 + k % 4), "v": [float(k), 1.0, -2.0]} for k in range(ROWS)]
+    for k, of in ((5, 4), (210, 3), (333, 332), (599, 0), (598, 599), (400, 3)):
+        rows[k]["id"] = rows[of]["id"]
+    rows[3]["text"] = " "  # The first row of this id is not usable, so row 210 is the one that stays.
+    rows[77]["text"], rows[501]["text"] = None, ""
+    return rows
+
+
+def written(kind, folder):
+    """A source of a kind, and the options that make many units of it."""
+    rows = rows_with_mistakes()
+    table = pa.Table.from_pylist(rows)
+    if kind == "parquet":
+        pq.write_table(table, folder / "a.parquet", row_group_size=130)
+    elif kind == "jsonl":
+        (folder / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows[:300]) + "\n")
+        (folder / "b.jsonl").write_text("\n".join(json.dumps(row) for row in rows[300:]))
+    elif kind == "txt":
+        (folder / "a.txt").write_text("\n".join(row["text"] or "" for row in rows))
+    elif kind == "folder":
+        for k in range(6):
+            pq.write_table(table.slice(100 * k, 100), folder / f"{k}.parquet")
+    elif kind == "csv":
+        for k in range(6):
+            lines = [f'{row["id"]},"{row["text"] or ""}"' for row in rows[100 * k : 100 * k + 100]]
+            (folder / f"{k}.csv").write_text("\n".join(["id,text", *lines]))
+    elif kind == "lance":
+        lance = pytest.importorskip("lance")
+        lance.write_dataset(table.slice(0, 250), str(folder / "a.lance"))
+        lance.write_dataset(table.slice(250), str(folder / "a.lance"), mode="append")
+        return str(folder / "a.lance"), {"unit_rows": 90}
+    elif kind == "delta":
+        deltalake = pytest.importorskip("deltalake")
+        deltalake.write_deltalake(str(folder / "t"), table)
+        return str(folder / "t"), {"unit_rows": 90}
+    else:
+        for k in range(3):
+            pq.write_table(table.slice(200 * k, 200), folder / f"train-{k}.parquet")
+        return f"hf:{folder}", {}
+    return str(folder), {"unit_rows": 90, "unit_bytes": 1500}
+
+
+def read(cluster, folder, source, sizes=None, name="one", **options):
+    """The index, texts and rejected rows; in one unit unless `sizes` says how large units are."""
+    config = resolve({"corpus": {"source": source} | options | (sizes or {"unit_rows": 10**9, "unit_bytes": 10**9})})
+    storage = Storage(str(folder / name))
+    found = Stream(storage, Texts(config.corpus, config.embedding, str(folder / name)), 0, str(folder / name))
+    if sizes is not None:
+        assert len(found.units) > 2
+    index = found.finish(cluster)
+    texts = pa.concat_tables([storage.read_table(shard.name) for shard in index.shards]).to_pylist()
+    assert [shard.texts for shard in index.shards] == [storage.rows(shard.name) for shard in index.shards]
+    parts = [storage.read_table(part) for part in storage.list("rejected")]
+    rejected = pa.concat_tables(parts).to_pylist() if parts else []
+    return index, texts, sorted(rejected, key=lambda row: row["place"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_units_are_the_source(cluster, tmp_path, kind):
+    data = tmp_path / "data"
+    data.mkdir()
+    source, sizes = written(kind, data)
+    # A hub set of several files has several units whatever their size.
+    one = read(cluster, tmp_path, f"{data}/*.parquet" if kind == "hub" else source)
+    many = read(cluster, tmp_path, source, sizes, "many")
+    same = ("fingerprint", "read", "rejected", "usable", "analysed", "rejected_reasons")
+    assert {name: getattr(one[0], name) for name in same} == {name: getattr(many[0], name) for name in same}
+    assert one[1] == many[1]
+    assert one[0].rejected > (1 if kind == "txt" else 5)
+    assert one[0].fingerprint.startswith("sum:")
+    if kind == "hub":
+        assert [row["text_id"] for row in one[2]] == [row["text_id"] for row in many[2]]
+    else:
+        assert one[2] == many[2]
+
+
+@pytest.mark.parametrize(
+    "options", [{"sample": 50}, {"sample": 5000}, {"limit": 1}, {"limit": 95}, {"limit": 333}, {"limit": 9999}]
+)
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv"])
+def test_samples_and_limits_of_many_units_are_those_of_one(cluster, tmp_path, kind, options):
+    data = tmp_path / "data"
+    data.mkdir()
+    source, sizes = written(kind, data)
+    one = read(cluster, tmp_path, source, **options)
+    many = read(cluster, tmp_path, source, sizes, "many", **options)
+    assert one[1] == many[1]
+    assert one[2] == many[2]
+    for name in ("fingerprint", "read", "rejected", "usable", "analysed", "rejected_reasons"):
+        assert getattr(one[0], name) == getattr(many[0], name), name
+    if "sample" in options:
+        assert [shard.texts for shard in one[0].shards] == [shard.texts for shard in many[0].shards]
+
+
+def test_ids_are_compared_by_partitions(cluster, tmp_path, monkeypatch):
+    data = tmp_path / "data"
+    data.mkdir()
+    source, sizes = written("parquet", data)
+    one = read(cluster, tmp_path, source)
+    monkeypatch.setattr(distinct, "PARTITION_IDS", 50)
+    monkeypatch.setattr(stream, "_SAMPLE_GROUP", 40)
+    many = read(cluster, tmp_path, source, sizes, "many")
+    assert one[1:] == many[1:]
+    sampled = read(cluster, tmp_path, source, sizes, "sampled", sample=100)
+    assert sampled[1] == read(cluster, tmp_path, source, name="drawn", sample=100)[1]
+
+
+def test_an_id_that_appears_in_every_row_is_kept_once(cluster, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    pq.write_table(pa.table({"id": ["x"] * 10_000, "text": [f"t{k}" for k in range(10_000)]}), data / "a.parquet")
+    index, texts, rejected = read(cluster, tmp_path, str(data), {"unit_rows": 1500})
+    assert [row["text"] for row in texts] == ["t0"]
+    assert (index.usable, index.rejected, len(rejected)) == (1, 9999, 9999)
+    assert {row["place"] for row in rejected} == {f"a.parquet:{k}" for k in range(1, 10_000)}
+
+
+def test_empty_units_and_rounds_change_nothing(cluster, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    for k in range(5):
+        rows = {"id": [f"{k}-{i}" for i in range(30)], "text": ["fine" if k == 3 else " "] * 30}
+        pq.write_table(pa.table(rows), data / f"{k}.parquet")
+    pq.write_table(pa.table({"id": pa.array([], pa.string()), "text": pa.array([], pa.string())}), data / "9.parquet")
+    index, texts, rejected = read(cluster, tmp_path, str(data), {"unit_rows": 30})
+    assert [row["text_id"] for row in texts] == [f"3-{i}" for i in range(30)]
+    assert (index.read, len(rejected)) == (150, 120)
+    (data / "3.parquet").unlink()
+    with pytest.raises(UsageError, match=r"has no usable text: 120 rows read, all rejected \(120 × the text is empty\)"):
+        read(cluster, tmp_path, str(data), {"unit_rows": 30}, "nothing")
+
+
+def test_a_damaged_file_is_named_and_leaves_the_folder_free(cluster, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    for k in range(6):
+        (data / f"{k}.jsonl").write_text("".join(json.dumps({"id": f"{k}-{i}", "text": "x" * 40}) + "\n" for i in range(40)))
+    (data / "5.jsonl.gz").write_bytes(gzip.compress((data / "5.jsonl").read_bytes())[:-20])
+    (data / "5.jsonl").unlink()
+    with pytest.raises(UsageError, match=r"5\.jsonl\.gz' cannot be read to its end as jsonl") as caught:
+        read(cluster, tmp_path, str(data), {"unit_bytes": 1000}, "bad")
+    assert "\n" not in str(caught.value)
+    assert not Storage(str(tmp_path / "bad")).exists("shards/plan.json")
+
+
+def test_a_column_that_one_parquet_file_lacks_is_told_before_anything_is_read(cluster, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    for k in range(4):
+        pq.write_table(pa.table({"id": [f"{k}"], "text" if k < 3 else "body": ["x"]}), data / f"{k}.parquet")
+    config = resolve({"corpus": {"source": str(data), "unit_rows": 1}})
+    with pytest.raises(
+        UsageError, match=r"'3\.parquet' has no column 'text'; it has 'id', 'body': name one with --text-column"
+    ):
+        Stream(Storage(str(tmp_path / "run")), Texts(config.corpus, config.embedding, ""), 0, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_changed_source_is_refused_while_it_is_read_by_another_session(cluster, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    source, sizes = written("parquet", data)
+    read(cluster, tmp_path, source, sizes, "run")
+    (tmp_path / "run" / "shards" / "index.json").unlink()  # As if the session had ended before.
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "shards").glob("unit-*.json")}
+    again = read(cluster, tmp_path, source, sizes, "run")
+    assert again[1] == read(cluster, tmp_path, source, name="one")[1]
+    assert {file: file.stat().st_mtime_ns for file in before} == before  # No unit was read again.
+    (tmp_path / "run" / "shards" / "index.json").unlink()
+    pq.write_table(pa.table({"id": ["new"], "text": ["new"]}), data / "b.parquet")
+    with pytest.raises(UsageError, match="changed since the run"):
+        read(cluster, tmp_path, source, sizes, "run")
+
+
+def test_embeddings_of_many_units_are_those_of_one(cluster, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    source, _ = written("parquet", data)
+    found = []
+    for name, own in (("one", {}), ("many", {"unit_rows": 90})):
+        config = resolve(
+            {"out": str(tmp_path / name), "corpus": {"source": source, "embedding_column": "v", "id_column": "id"} | own}
+        )
+        run = Run(Storage(str(tmp_path / name)), [GIVEN], config.temperatures(), "2026-01-01")
+        contents = Vectors(run.place("texts", GIVEN, run.temperatures[0]), config.corpus, config.out)
+        index = Stream(run.storage, contents, 0, config.out).finish(cluster)
+        parts = [run.storage.read_table(part) for part in run.storage.list("texts")]
+        table = pa.concat_tables(parts)
+        found.append((index.facts() | {"source_state": 0}, table.to_pylist(), len(parts)))
+    assert found[0][:2] == found[1][:2]
+    assert (found[0][2], found[1][2]) == (1, 5)
+    norms = np.linalg.norm(np.array([row["embedding"] for row in found[0][1]]), axis=1)
+    np.testing.assert_allclose(norms, 1, atol=1e-6)
