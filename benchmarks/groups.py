@@ -116,6 +116,13 @@ GROUPS = {
         pairs among them.""",
         "ratio to all pairs, for the same error",
     ),
+    "reading": Group(
+        "Reading a million sentences",
+        """Wikipedia sentences of one Parquet row group, in eight units, checked and written as shards by tasks of Ray Data;
+        no model runs. The ratio is that of the seconds of one worker. The first shards are those that model actors would
+        begin with. No limit applies.""",
+        "ratio to one worker",
+    ),
     "million": Group(
         "A million texts, and the next night",
         """Whole commands with two cores, from the file to the report: Wikipedia sentences through a random

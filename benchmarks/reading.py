@@ -1,7 +1,7 @@
 """Reading a million sentences into shards, by one worker and by two.
 
-`python -m benchmarks.reading [TEXTS]`; needs the Wikipedia sentences in shared/corpora. Each run is a process of its own, whose
-growth is that of the process that starts the run.
+`python -m benchmarks.reading [TEXTS]`; needs the Wikipedia sentences in shared/corpora. Each run is a process of its own,
+whose growth is that of the process that starts a run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
 from benchmarks.socm import WIKIPEDIA

@@ -188,6 +188,7 @@ FAULTS = (
 BAD_INPUTS = (
     ("test_bad_input", "common bad corpora, through whole runs"),
     ("test_shards", "rows and files of every kind, and sources that do not exist"),
+    ("test_stream", "sources of every kind in many units: repeated ids, samples, limits, empty and damaged units"),
     ("test_sources", "real-world files: truncated, misnamed, with odd columns, behind passwords"),
     ("test_lakes", "Lance and Delta tables"),
     ("test_vectors", "user-supplied embeddings"),

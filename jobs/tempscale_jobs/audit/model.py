@@ -95,12 +95,11 @@ def _run_model(
 def _embed_corpus(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -> int:
     """Embed the corpus, while it is read where it has not been; returns how many texts were rejected.
 
-    What a cache has of a corpus is looked up at once, so that with one all of the corpus is read first.
+    What a cache has of a corpus is looked up at once, and which texts a sample takes is known at the end: with either all of
+    the corpus is read first.
     """
     corpus, journal, config = audit.corpus, audit.journal, audit.config
-    if not corpus.complete and (
-        config.execution.cache is not None or audit.run.storage.exists(cache.planned(audit.run, model))
-    ):
+    if not corpus.complete and (config.execution.cache is not None or config.corpus.sample is not None):
         with journal.stage("read all of the corpus", corpus.expected().texts or None) as stage:
             corpus.finish(audit.cluster, lambda unit: stage.advance(unit.usable))
             stage.note = corpus.described()
@@ -114,6 +113,7 @@ def _embed_corpus(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -
 def _embed_while_read(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -> int:
     """Embed round after round of a corpus that is read meanwhile; returns how many texts were rejected."""
     corpus, journal, run = audit.corpus, audit.journal, audit.run
+    cache.without(run, model)
     crew.begin(audit.cluster.workers)  # They load the model while the first unit is read.
     with journal.stage(f"embed {model.label}", None, "texts", Pace()) as stage:
         done, rejected = 0, 0
@@ -123,7 +123,6 @@ def _embed_while_read(audit: Audit, crew: Crew, model: Model, encoding: Embeddin
             rejected = embed.embed(run, crew, model, encoding, shards, actor.ROLE, stage.advance, 0, done)
             done += len(shards)
         index = corpus.index
-        cache.without(run, model)
         journal.count("rejected", index.rejected + rejected)
         lost = f", {rejected:,} rejected" if rejected else ""
         stage.note = f"{count(index.analysed - rejected, 'text')} under τ {run.taus}{lost}; {index.rejected:,} rows rejected"

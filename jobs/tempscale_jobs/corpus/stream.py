@@ -138,6 +138,8 @@ class Stream:
         missing = self._begin(cluster, where, on_unit)
         sample, released, shards, done = self._given.sample, 0, list[Shard](), list[UnitRead]()
         while released < len(self.units):
+            while missing and self._reports is not None and self._reports.ready:
+                missing = self._next(missing, on_unit)
             ahead = self._ahead(released)
             whole = released + ahead == len(self.units)
             if not whole and (sample is not None or ahead < max(1, released)):
@@ -310,6 +312,11 @@ class _Reports:
             self._queue.put(error)
         finally:
             self._queue.put(None)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `next` need not wait."""
+        return not self._queue.empty()
 
     def next(self) -> UnitRead | None:
         """Wait for the next unit; None after the last.

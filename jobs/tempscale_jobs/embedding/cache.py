@@ -112,7 +112,7 @@ def planned(run: Run, model: Model) -> str:
 
 
 def without(run: Run, model: Model) -> None:
-    """Keep that a model embeds all shards, without a cache."""
+    """Keep that a model embeds all shards, whether or not a later session has a cache."""
     if not run.storage.exists(planned(run, model)):
         run.storage.write_json(planned(run, model), {"shards": None, "found": 0})
 

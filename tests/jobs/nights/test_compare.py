@@ -1,6 +1,7 @@
 """What changed between two runs: the parts add up, the same texts are told apart from others, and the words say so."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -233,3 +234,20 @@ def test_embeddings_of_another_width_have_no_cosine_to_themselves():
     assert first["cosine_to_itself"] is None
     (first, *_) = compare._Shared.of(of_texts(list("abcd")), of_texts(list("abcd")), EDGES).moved(True)
     assert first["cosine_to_itself"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("fingerprints", "changed", "same"),
+    [
+        (("sum:1", "sum:1"), 0, True),
+        (("sum:1", "sum:2"), 0, False),
+        (("ab12", "sum:1"), 0, True),  # An earlier version's fingerprint is of another kind.
+        (("ab12", "sum:1"), 3, False),
+        (("ab12", "sum:1"), None, False),
+    ],
+)
+def test_fingerprints_of_two_kinds_tell_nothing_and_texts_do(fingerprints, changed, same):
+    corpus = [SimpleNamespace(record={"corpus": {"fingerprint": one, "analysed": 9}}) for one in fingerprints]
+    found = SimpleNamespace(a=corpus[0], b=corpus[1], changed=[{"added": changed, "removed": changed, "edited": changed}])
+    expected = "The corpus is the same: 9 texts." if same else "The corpus differs: 9 texts in A"
+    assert words._corpus(found).startswith(expected)
