@@ -11,7 +11,7 @@
     collapse/     the O(n²) steps: blocks, cosine, exposure, sample (of SOCM), socm, worst (pairs of the corpus)
     embedding/    the O(n) steps: embed, cache, budget, precision, factors (covariance), probe (prefixes), layout
     corpus/       sources (kinds), readers (file formats), lakes (tables), units (of a source), rows (usable ones), reading
-                  (of one unit), distinct (repeated ids, samples), stream, shards (texts), vectors (your own embeddings), preview
+                  (of one unit), distinct (repeated ids, samples), stream, shards (texts), vectors (embeddings), preview
     lifecycle.py  a run from its lock to run.json, for all five commands
     report/       what all reports share: text (figures in words), charts (colours, lines), page and its templates, screen
     workers/      Ray: engine (the session), actor, crew, marks (deadly texts), nodes, raylet
