@@ -1,5 +1,11 @@
 """An audit whose corpus is read in units while it is embedded gives the same tables, however it is disturbed."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import numpy as np
 import polars as pl
 import pytest
@@ -90,3 +96,22 @@ def test_a_cache_finds_the_texts_of_units(in_units, base, tmp_path):
         assert code == 0, stderr
     assert digests(tmp_path / "first", "tables", "texts") == digests(in_units[0], "tables", "texts")
     assert "238 of 238 texts known" in stderr
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("units", [1, 3, 6])
+def test_a_run_that_is_killed_while_it_reads_goes_on_to_the_same_bytes(in_units, base, tmp_path, units):
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "tempscale_jobs", *base[0], *base[1], "--out", str(out), "--workers", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    while len(list(out.glob("shards/unit-*.json"))) < units:
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=60)
+    assert not (out / "run.json").exists()
+    read = {file: file.stat().st_mtime_ns for file in out.glob("shards/unit-*.json")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert read
+    assert digests(out, *EVERY) == digests(in_units[0], *EVERY)
