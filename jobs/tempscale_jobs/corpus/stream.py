@@ -194,12 +194,15 @@ class Stream:
     def _numbered(self, cluster: Cluster, where: dict[str, Any]) -> tuple[Unit, ...]:
         """The units, with their lines counted."""
         pieces = [piece for unit in self.units for piece in unit.pieces if piece.kind == "lines"]
-        return units.numbered(self.units, self._counted(cluster, pieces, where))
+        return units.numbered(self.units, self._counted(cluster, units.lines_in, pieces, where))
 
-    def _counted(self, cluster: Cluster, pieces: Sequence[units.Piece], where: dict[str, Any]) -> list[int]:
+    def _counted(
+        self, cluster: Cluster, count: Callable[..., int], pieces: Sequence[units.Piece], where: dict[str, Any]
+    ) -> list[int]:
+        """What tasks count in each piece."""
         import ray
 
-        task = ray.remote(**_options(where))(units.count)
+        task = ray.remote(**_options(where))(count)
         submit = lambda k: task.remote(self._given, pieces[k], self._contents.columns)  # noqa: E731
         found = dict(results(cluster, submit, range(len(pieces)), ahead=1))
         return [found[k] for k in range(len(pieces))]
@@ -212,7 +215,7 @@ class Stream:
         for unit in planned:
             if limit <= 0:
                 break
-            rows = unit.rows if unit.rows is not None else sum(self._counted(cluster, unit.pieces, where))
+            rows = unit.rows if unit.rows is not None else sum(self._counted(cluster, units.rows_in, unit.pieces, where))
             found.append(replace(unit, limit=min(rows, limit)))
             limit -= rows
         return tuple(found)
@@ -263,7 +266,7 @@ class Stream:
 
         if not work:
             return []
-        task = ray.remote(**(BESIDE_ACTORS | ({"scheduling_strategy": "DEFAULT"} | where if where else {})))(function)
+        task = ray.remote(**_options(where))(function)
         found = dict(results(cluster, lambda k: task.remote(self._storage, *work[k]), range(len(work)), ahead=1))
         return [found[k] for k in range(len(work))]
 

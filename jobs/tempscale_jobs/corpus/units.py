@@ -112,12 +112,13 @@ def records(given: Source, unit: Unit, columns: Columns, without: str | None = N
         yield from _records(given, piece, columns)
 
 
-def count(given: Source, piece: Piece, columns: Columns) -> int:
-    """How many rows a piece has: of lines, how many begin in it, without reading them."""
-    if piece.rows is not None:
-        return piece.rows
-    if piece.kind != "lines":
-        return sum(1 for _ in _records(given, piece, columns))
+def rows_in(given: Source, piece: Piece, columns: Columns) -> int:
+    """How many rows a piece has; a blank line of JSON lines is none."""
+    return sum(1 for _ in _records(given, piece, columns)) if piece.rows is None else piece.rows
+
+
+def lines_in(given: Source, piece: Piece, columns: Columns) -> int:
+    """How many lines begin in a piece of a plain file, blank ones too."""
     with sources.readable(piece.file), sources.file_system(given).open(piece.file, "rb") as stream:
         # A line begins at the first byte of a file and behind each line feed.
         found, at = int(piece.first == 0), max(0, piece.first - 1)
