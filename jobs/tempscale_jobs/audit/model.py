@@ -12,7 +12,7 @@ from tempscale_jobs.config import sections
 from tempscale_jobs.config.audit import Analysis, AuditConfig, Embedding
 from tempscale_jobs.corpus.index import Index, Shard
 from tempscale_jobs.corpus.stream import Stream
-from tempscale_jobs.embedding import budget, cache, embed, expected, factors, precision, probe
+from tempscale_jobs.embedding import budget, cache, embed, expected, factors, lookup, precision, probe
 from tempscale_jobs.embedding.cache import Cache
 from tempscale_jobs.embedding.layout import Layout, layout
 from tempscale_jobs.errors import IncompleteRun
@@ -113,7 +113,7 @@ def _embed_corpus(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -
 def _embed_while_read(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -> int:
     """Embed round after round of a corpus that is read meanwhile; returns how many texts were rejected."""
     corpus, journal, run = audit.corpus, audit.journal, audit.run
-    cache.without(run, model)
+    lookup.without(run, model)
     crew.begin(audit.cluster.workers)  # They load the model while the first unit is read.
     with journal.stage(f"embed {model.label}", None, "texts", Pace()) as stage:
         done, rejected = 0, 0
@@ -152,10 +152,10 @@ def _embed(
     journal, cluster, root = audit.journal, audit.cluster, audit.config.execution.cache
     store = None if root is None else Cache(root, encoding, corpus.max_characters, role)
     if store is None:
-        plan = cache.look_up(run, cluster, model, store, index, corpus, encoding)
+        plan = lookup.look_up(run, cluster, model, store, index, corpus, encoding)
     else:
         with journal.stage(f"cache{run.named(model)}") as stage:
-            plan = cache.look_up(run, cluster, model, store, index, corpus, encoding)
+            plan = lookup.look_up(run, cluster, model, store, index, corpus, encoding)
             stage.note = f"{plan.found:,} of {count(index.analysed, 'text')} known"
     journal.count("cache_hits", plan.found)
     workers = cluster.workers if audit.config.execution.address else min(cluster.workers, os.cpu_count() or 1)

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.sections import Corpus
@@ -110,7 +109,7 @@ def read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int) -> Un
             "place": pa.array([ids[k][2] for k in order.tolist()], _TEXT),
         }
     )
-    _write_grouped(storage, ids_of(unit.number), table)
+    storage.write_table(ids_of(unit.number), table, rows_of_group=_IDS_OF_A_GROUP)
     if sample is not None:
         keys = np.array([keyed_hash(text_id, seed) for _, text_id, _ in ids], dtype=np.uint64)
         least = np.lexsort((digests, keys))[:sample]
@@ -228,12 +227,6 @@ def _keep(
             row = f"{len(text_id)}:{text_id}:{sha}\n".encode()
             fingerprint += int.from_bytes(hashlib.sha256(row).digest(), "big")
     return parts, fingerprint
-
-
-def _write_grouped(storage: Storage, name: str, table: pa.Table) -> None:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", row_group_size=_IDS_OF_A_GROUP)
-    storage.write(name, sink.getvalue().to_pybytes())
 
 
 def _written(storage: Storage, unit: UnitRead) -> UnitRead:

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import sources
-from tempscale_jobs.corpus.index import Index, Shard
+from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.corpus.readers import Columns
 from tempscale_jobs.corpus.rows import Counts, Rejects, own_document, usable, usable_text
 from tempscale_jobs.corpus.units import Unit, records
-from tempscale_jobs.runs.folder import numbered
+from tempscale_jobs.runs.folder import numbered_in
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import SHARDS
 
@@ -96,21 +96,16 @@ class Texts:
         return sum(len(text.text) for text in items)
 
 
-def regroup(
-    storage: Storage, contents: Texts, shards: Sequence[Shard], places: np.ndarray, folder: str
-) -> tuple[Shard, ...]:
-    """Write the texts at some places, each (shard, row), as new shards in `folder`."""
-
-    def chosen() -> Iterator[Text]:
-        for shard in np.unique(places[:, 0]).tolist():
-            rows = np.sort(places[places[:, 0] == shard, 1])
-            yield from contents.items_of(storage.read_table(shards[shard].name, _READ).take(rows))
-
-    found = list[Shard]()
-    for number, texts in enumerate(contents.grouped(chosen())):
-        found.append(Shard(numbered(folder, number), len(texts), contents.characters(texts)))
-        storage.write_table(found[-1].name, contents.table(texts))
-    return tuple(found)
+def rewritten(
+    storage: Storage, contents: Texts, rows: dict[str, np.ndarray], folder: str, unit: int
+) -> list[tuple[str, int, int]]:
+    """Write some rows of some shards as new shards in `folder`; return the name, texts and characters of each."""
+    chosen = (text for name, own in rows.items() for text in contents.items_of(storage.read_table(name, _READ).take(own)))
+    found = []
+    for number, texts in enumerate(contents.grouped(chosen)):
+        found.append((numbered_in(folder, unit, number), len(texts), contents.characters(texts)))
+        storage.write_table(found[-1][0], contents.table(texts))
+    return found
 
 
 def places_of(storage: Storage, index: Index, ids: set[str]) -> dict[int, list[str]]:

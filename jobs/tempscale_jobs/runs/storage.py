@@ -161,12 +161,16 @@ class Storage:
                             os.unlink(file)
 
     def read_table(
-        self, name: str, columns: Sequence[str] | None = None, later: Mapping[str, pa.DataType] | None = None
-    ) -> pa.Table:
-        """Read a Parquet file, or some of its columns, and columns that earlier versions did not write: `later`, or null."""
+        self, name: str, columns: Sequence[str] | None = None, later: Mapping[str, pa.DataType] | None = None,
+        rows: Sequence[tuple[str, str, Any]] | None = None,
+    ) -> pa.Table:  # fmt: skip
+        """Read a Parquet file, or some of its columns, and columns that earlier versions did not write: `later`, or null.
+
+        `rows` are conditions, each (column, comparison, value), that all rows meet which are returned.
+        """
         with self.opened(name) as stream:
             if not later:
-                return pq.read_table(stream, columns=None if columns is None else [*columns])
+                return pq.read_table(stream, columns=None if columns is None else [*columns], filters=rows and [*rows])
             table = pq.ParquetFile(stream).read(columns=[*(columns or ()), *later])
         for column, kind in later.items():
             if column not in table.column_names:
@@ -192,10 +196,12 @@ class Storage:
         """The size of a file in bytes."""
         return int(self._fs[0].size(self.path(name)))
 
-    def write_table(self, name: str, table: pa.Table, compression: str = "zstd") -> None:
+    def write_table(
+        self, name: str, table: pa.Table, compression: str = "zstd", rows_of_group: int | None = None
+    ) -> None:  # fmt: skip
         """Write a Parquet file; equal tables give equal bytes."""
         sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression=compression, write_statistics=True)
+        pq.write_table(table, sink, compression=compression, write_statistics=True, row_group_size=rows_of_group)
         self.write(name, sink.getvalue().to_pybytes())
 
     def read_json(self, name: str) -> Any:

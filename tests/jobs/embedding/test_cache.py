@@ -17,7 +17,7 @@ from whole_run import as_lines, audited, digests, documented, read_parts, read_r
 
 import tempscale_jobs.audit.model
 import tempscale_jobs.embedding.embed
-from tempscale_jobs.embedding import cache, prune
+from tempscale_jobs.embedding import cache, lookup, prune
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.storage import Storage
 
@@ -79,7 +79,7 @@ def again(nights, small_model):
         with pytest.raises(KeyboardInterrupt):
             run(out, nights / "tuesday.jsonl", small_model, nights / "cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache, "_look_up", stop)  # It is asked once, and
+        patch.setattr(lookup, "_exchanged", stop)  # It is asked once, and
         patch.setattr(cache, "key", stop)  # is added to once.
         run(out, nights / "tuesday.jsonl", small_model, nights / "cache")
     return out
@@ -242,13 +242,13 @@ def test_of_two_that_find_a_damaged_file_one_removes_it(tmp_path, monkeypatch):
 def test_a_bucket_that_cannot_be_looked_into_has_nothing(tmp_path, monkeypatch):
     store, _ = stored(tmp_path / "cache", ["11a"], ["11a", "11b"])
     wanted = {"11a", "11b", "11c"}
-    assert sorted(cache._read(store, "key", [16, 17], wanted)["content_sha"].to_pylist()) == ["11a", "11b"]
+    assert sorted(cache.known(store, "key", [16, 17], wanted)["content_sha"].to_pylist()) == ["11a", "11b"]
 
     def refused(self, folder, suffix=""):
         raise PermissionError(13, "Permission denied", folder)
 
     monkeypatch.setattr(Storage, "list", refused)
-    assert cache._read(store, "key", [16, 17], wanted).to_pydict() == {"content_sha": []}
+    assert cache.known(store, "key", [16, 17], wanted).to_pydict() == {"content_sha": []}
 
 
 @pytest.mark.soak
@@ -267,13 +267,27 @@ def test_a_run_goes_on_with_its_plan_whatever_became_of_the_option(nights, small
 @pytest.mark.soak
 def test_an_interrupted_look_up_leaves_no_text_twice(nights, small_model, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
-        patch.setattr(cache, "regroup", stop)
+        done = lookup._done
+        patch.setattr(lookup, "_done", lambda *how: stop() if how[1] is lookup._rewrite else done(*how))
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "run", nights / "tuesday.jsonl", small_model, nights / "cache")
     assert list((tmp_path / "run" / "texts").rglob("part-cached-*"))
     run(tmp_path / "run", nights / "tuesday.jsonl", small_model, tmp_path / "another-cache")
     assert embedded(tmp_path / "run")["text_id"].to_list() == embedded(nights / "plain")["text_id"].to_list()
     assert known(tmp_path / "run") == 0
+
+
+def test_a_corpus_in_many_groups_and_ranges_is_looked_up_the_same(nights, small_model, monkeypatch, tmp_path):
+    """Three groups of a shard each and seven ranges of buckets, of which texts of one content are in two groups."""
+    monkeypatch.setattr(lookup, "_TEXTS_OF_A_GROUP", 64)
+    monkeypatch.setattr(lookup, "_TEXTS_OF_A_RANGE", TEXTS // 7 + 1)
+    run(tmp_path / "run", nights / "tuesday.jsonl", small_model, nights / "cache", shard_texts=64)
+    assert known(tmp_path / "run") == TEXTS  # All that the first two nights embedded.
+    for tau in TAUS:
+        one, other = embedded(tmp_path / "run", tau), embedded(nights / "second", tau)
+        assert one.drop("embedding").equals(other.drop("embedding"))
+        assert np.abs(np.stack(one["embedding"]) - np.stack(other["embedding"])).max() < 1e-6
+    assert len(list((tmp_path / "run" / "texts").rglob("part-cached-*"))) == 7 * len(TAUS)
 
 
 @pytest.mark.soak
