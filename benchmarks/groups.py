@@ -123,6 +123,13 @@ GROUPS = {
         begin with. No limit applies.""",
         "ratio to one worker",
     ),
+    "vectors": Group(
+        "Embeddings of your own, ten million",
+        """Whole commands with two cores: random vectors of 32 dimensions with their lengths in a hundred Parquet files,
+        `--cosine moments`. The driver is the process that starts the run, its growth that between the first two rows. No
+        limit applies.""",
+        "rate over that of the fewest",
+    ),
     "million": Group(
         "A million texts, and the next night",
         """Whole commands with two cores, from the file to the report: Wikipedia sentences through a random

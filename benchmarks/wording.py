@@ -69,6 +69,8 @@ _FURTHER: dict[str, Callable[[Any], str]] = {
     "memory": lambda value: f"memory grows by {_size(value)}",
     "peak_bytes": lambda value: f"memory grows by {_size(value)}",
     "peak_memory_bytes": lambda value: f"peak memory {_size(value)}",
+    "driver_peak_bytes": lambda value: f"the driver's {_size(value)}",
+    "driver_bytes_a_vector": lambda value: f"{value:.0f} B more of it a vector",
     "memory_over_fewer": lambda value: f"{value:.2f} times the memory of fewer",
     "embedding_over_first": lambda value: f"embedding in {100 * value:.1f} % of the first night's time",
 }

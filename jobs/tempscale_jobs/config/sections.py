@@ -89,7 +89,7 @@ class Corpus(Strict, allow_inf_nan=False):
         1.0, description="What the integers of embedding_column are multiplied by, one number or one a dimension."
     )
     max_characters: MaxCharacters = 50_000
-    unit_rows: int = Field(131_072, ge=1, description="Rows that end a unit of the source, which one task reads.")
+    unit_rows: int = Field(131_072, ge=1, description="Most rows of a unit of the source, which one task reads.")
     unit_bytes: int = Field(
         32 << 20, ge=1, description="Bytes that end a unit; a CSV file or a compressed file is never divided."
     )

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.sections import Corpus
@@ -23,7 +24,12 @@ from tempscale_jobs.runs.storage import Storage
 
 _IDS_OF_A_GROUP = 16_384
 """Ids of a row group: what a partition of the ids does not need of a unit is not read."""
-_TEXT = pa.string()
+_IDS_OF_A_RUN = 1 << 17
+"""Ids that are sorted together: more than most units have, and few enough to hold."""
+_IDS = pa.schema(
+    [("digest", pa.binary(ID_BYTES)), ("row", pa.int32()), ("text_id", pa.string()), ("place", pa.string())]
+)  # fmt: skip
+_CANDIDATES = pa.schema([("key", pa.uint64()), ("digest", pa.binary(ID_BYTES)), ("row", pa.int32())])
 
 
 class Contents(Protocol):
@@ -86,36 +92,17 @@ class UnitRead:
 def read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int) -> UnitRead:
     """Read a unit of several: keep its usable rows, unless a sample is drawn of them, and the digests of their ids."""
     counts, rejects, sample = Counts(), Rejects(storage, unit.number), contents.corpus.sample
-    ids: list[tuple[bytes, str, str]] = []
-
-    def noted() -> Iterator[Any]:
-        for item in contents.items(unit, counts, rejects, lambda rows: None):
-            ids.append((digest_of_id(item.text_id), item.text_id, item.place))
-            yield item
-
+    ids = _UnitIds(sample, seed)
+    items = ids.noted(contents.items(unit, counts, rejects, lambda rows: None))
     if sample is None:
-        parts, fingerprint = _keep(storage, contents, unit.number, 0, noted())
+        parts, fingerprint = _keep(storage, contents, unit.number, 0, items)
     else:
         parts, fingerprint = [], 0
-        for _ in noted():
+        for _ in items:
             pass
-    digests = np.array([digest for digest, _, _ in ids], dtype=f"S{ID_BYTES}")
-    order = np.argsort(digests, kind="stable")
-    table = pa.table(
-        {
-            "digest": pa.array([ids[k][0] for k in order.tolist()], pa.binary(ID_BYTES)),
-            "row": pa.array(order, pa.int32()),
-            "text_id": pa.array([ids[k][1] for k in order.tolist()], _TEXT),
-            "place": pa.array([ids[k][2] for k in order.tolist()], _TEXT),
-        }
-    )
-    storage.write_table(ids_of(unit.number), table, rows_of_group=_IDS_OF_A_GROUP)
+    storage.write(ids_of(unit.number), ids.file())
     if sample is not None:
-        keys = np.array([keyed_hash(text_id, seed) for _, text_id, _ in ids], dtype=np.uint64)
-        least = np.lexsort((digests, keys))[:sample]
-        digest = pa.array([ids[k][0] for k in least.tolist()], pa.binary(ID_BYTES))
-        columns = {"key": keys[least], "digest": digest, "row": pa.array(least, pa.int32())}
-        storage.write_table(candidates_of(unit.number), pa.table(columns))
+        storage.write_table(candidates_of(unit.number), ids.candidates)
     return _written(
         storage,
         UnitRead(unit.number, counts.read, counts.usable, dict(counts.reasons), _hex(fingerprint), 0, parts, rejects.parts),
@@ -135,6 +122,10 @@ def read_whole(
 
 def without_repeated(storage: Storage, contents: Contents, unit: UnitRead, rows: np.ndarray) -> UnitRead:
     """Remove the usable rows with these numbers, whose ids an earlier unit has, and record them as rejected."""
+    known = as_read(storage, unit_name(unit.number))
+    if known.repeated:  # By a task that ended before it was heard.
+        sweep(storage, contents, known)
+        return known
     rejects, names = Rejects(storage, unit.number, unit.rejects), storage.read_table(ids_of(unit.number))
     gone = names.filter(pa.array(np.isin(names.column("row").to_numpy(), rows))).sort_by("row")
     for row in gone.to_pylist():
@@ -203,6 +194,42 @@ def as_read(storage: Storage, name: str) -> UnitRead:
 def fingerprint_of(units: Iterable[UnitRead]) -> str:
     """The fingerprint of a corpus: the sum modulo 2²⁵⁶ of the SHA-256 digests of its rows, whatever its units are."""
     return f"sum:{_hex(sum(int(unit.fingerprint, 16) for unit in units))}"
+
+
+class _UnitIds:
+    """The ids of a unit's usable rows as a Parquet file, sorted by digest in runs, and the rows that a sample may take."""
+
+    def __init__(self, sample: int | None, seed: int) -> None:
+        self._sample, self._seed = sample, seed
+        self._sink = pa.BufferOutputStream()
+        self._writer = pq.ParquetWriter(self._sink, _IDS, compression="zstd")
+        self._run, self._rows = list[tuple[bytes, str, str]](), 0
+        self.candidates = _CANDIDATES.empty_table()
+        """As many rows as the sample has, those of smallest keyed hash."""
+
+    def noted(self, items: Iterable[Any]) -> Iterator[Any]:
+        """The items, each noted."""
+        for item in items:
+            self._run.append((digest_of_id(item.text_id), item.text_id, item.place))
+            if len(self._run) == _IDS_OF_A_RUN:
+                self._flush()
+            yield item
+
+    def file(self) -> bytes:
+        """The file, once all items have been noted."""
+        self._flush()
+        self._writer.close()
+        return bytes(self._sink.getvalue().to_pybytes())
+
+    def _flush(self) -> None:
+        digest, text_id, place = zip(*self._run, strict=True) if self._run else ((), (), ())
+        run = pa.table([digest, range(self._rows, self._rows + len(digest)), text_id, place], schema=_IDS)
+        self._writer.write_table(run.sort_by("digest"), row_group_size=_IDS_OF_A_GROUP)
+        if self._sample is not None:
+            keys = pa.array([keyed_hash(one, self._seed) for one in text_id], pa.uint64())
+            both = pa.concat_tables([self.candidates, run.select(["digest", "row"]).add_column(0, "key", keys)])
+            self.candidates = both.sort_by([("key", "ascending"), ("digest", "ascending")]).slice(0, self._sample)
+        self._run, self._rows = [], self._rows + len(digest)
 
 
 def _hex(number: int) -> str:

@@ -24,6 +24,8 @@ from tempscale_jobs.urls import masked
 REPEATED = "the id appeared before"
 """The reason why a row with the id of an earlier usable row is rejected."""
 ID_BYTES = 12
+_NO_DIGEST = bytes(ID_BYTES)
+"""No id has this digest, as far as 2⁻⁹⁶ goes."""
 _REJECTED_ROWS = 10_000
 Identified = TypeVar("Identified", bound=tuple[Any, ...])
 
@@ -51,6 +53,43 @@ class Counts:
     def rejected(self) -> int:
         """The number of unusable rows."""
         return sum(self.reasons.values())
+
+
+class Ids:
+    """The ids of usable rows by their digests, each in twelve bytes of a table that is at most two thirds full."""
+
+    def __init__(self, slots: int = 1 << 10) -> None:
+        self._slots, self._table, self._count = slots, bytearray(ID_BYTES * slots), 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, digest: bytes) -> bool:
+        at = self._slot(digest)
+        return self._table[at : at + ID_BYTES] == digest
+
+    def add(self, digest: bytes) -> None:
+        """Add a digest that is not there yet."""
+        if 3 * self._count > 2 * self._slots:
+            old, self._slots = self._table, 2 * self._slots
+            self._table = bytearray(ID_BYTES * self._slots)
+            for at in range(0, len(old), ID_BYTES):
+                if (own := bytes(old[at : at + ID_BYTES])) != _NO_DIGEST:
+                    self._put(own)
+        self._put(digest)
+        self._count += 1
+
+    def _put(self, digest: bytes) -> None:
+        at = self._slot(digest)
+        self._table[at : at + ID_BYTES] = digest
+
+    def _slot(self, digest: bytes) -> int:
+        """Where a digest is, or else the free place for it."""
+        table, slots = self._table, self._slots
+        number = int.from_bytes(digest[:8], "big") % slots
+        while (own := table[number * ID_BYTES : (number + 1) * ID_BYTES]) != _NO_DIGEST and own != digest:
+            number = (number + 1) % slots
+        return number * ID_BYTES
 
 
 class Rejects:
@@ -84,7 +123,7 @@ def usable(
 
     `content` turns the value of the text's column into (content, None), or (None, the reason why it is not usable).
     """
-    seen: set[bytes] = set()
+    seen = Ids()
     for row in rows:
         if limit is not None and counts.read >= limit:
             break

@@ -87,11 +87,11 @@ def plan(given: Source, columns: Columns, sizes: Sizes, without: str | None = No
     """
     units, own, rows, size = list[Unit](), list[Piece](), 0, 0
     for piece in _pieces(given, columns, sizes, without):
-        own.append(piece)
-        rows, size = rows + (piece.rows or 0), size + piece.bytes
-        if rows >= sizes.unit_rows or size >= sizes.unit_bytes:
+        if own and (rows + (piece.rows or 0) > sizes.unit_rows or size + piece.bytes > sizes.unit_bytes):
             units.append(Unit(len(units), tuple(own)))
             own, rows, size = [], 0, 0
+        own.append(piece)
+        rows, size = rows + (piece.rows or 0), size + piece.bytes
     if own:
         units.append(Unit(len(units), tuple(own)))
     if len(units) < 2:

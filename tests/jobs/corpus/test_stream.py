@@ -1,17 +1,22 @@
 """A source in many units is the source in one: the same texts, counts, rejected rows, sample and fingerprint."""
 
+import contextlib
 import gzip
 import json
+import os
+import time
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Execution
-from tempscale_jobs.corpus import distinct, stream
-from tempscale_jobs.corpus.shards import Texts
+from tempscale_jobs.corpus import distinct, reading, stream
+from tempscale_jobs.corpus.rows import Ids, digest_of_id
+from tempscale_jobs.corpus.shards import Text, Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.errors import UsageError
@@ -76,11 +81,11 @@ def written(kind, folder):
     return str(folder), {"unit_rows": 90, "unit_bytes": 1500}
 
 
-def read(cluster, folder, source, sizes=None, name="one", **options):
+def read(cluster, folder, source, sizes=None, name="one", contents=Texts, **options):
     """The index, texts and rejected rows; in one unit unless `sizes` says how large units are."""
     config = resolve({"corpus": {"source": source} | options | (sizes or {"unit_rows": 10**9, "unit_bytes": 10**9})})
     storage = Storage(str(folder / name))
-    found = Stream(storage, Texts(config.corpus, config.embedding, str(folder / name)), 0, str(folder / name))
+    found = Stream(storage, contents(config.corpus, config.embedding, str(folder / name)), 0, str(folder / name))
     if sizes is not None:
         assert len(found.units) > 2
     index = found.finish(cluster)
@@ -149,6 +154,107 @@ def test_an_id_that_appears_in_every_row_is_kept_once(cluster, tmp_path):
     assert [row["text"] for row in texts] == ["t0"]
     assert (index.usable, index.rejected, len(rejected)) == (1, 9999, 9999)
     assert {row["place"] for row in rejected} == {f"a.parquet:{k}" for k in range(1, 10_000)}
+
+
+def test_the_ids_of_a_unit_are_exact_however_full_their_table_is():
+    ids, keys = Ids(slots=4), [digest_of_id(str(k)) for k in range(3000)]
+    for k, key in enumerate(keys):
+        assert key not in ids
+        ids.add(key)
+        assert len(ids) == k + 1
+        assert keys[k // 2] in ids
+    assert all(key in ids for key in keys)
+    assert not any(digest_of_id(f"other {k}") in ids for k in range(3000))
+    same = Ids(slots=4)
+    near = [bytes(7) + b"\1" + bytes([0, 0, 0, k]) for k in range(50)]  # Their first eight bytes are the same.
+    for key in near[:25]:
+        same.add(key)
+    assert [key in same for key in near] == [True] * 25 + [False] * 25
+
+
+@pytest.mark.parametrize("sample", [None, 20, 10_000])
+def test_a_long_unit_s_ids_are_sorted_in_runs(tmp_path, monkeypatch, sample):
+    items = [Text(f"id {k}", "", False, None, f"file:{k}") for k in range(100)]
+    found = {}
+    for run in (7, 50, 1000):
+        monkeypatch.setattr(reading, "_IDS_OF_A_RUN", run)
+        ids = reading._UnitIds(sample, 3)
+        assert list(ids.noted(items)) == items
+        table = pq.read_table(pa.BufferReader(ids.file()))
+        own = table.column("digest").to_pylist()
+        assert all(own[k : k + run] == sorted(own[k : k + run]) for k in range(0, 100, run))
+        assert table.column("digest").to_pylist() == [digest_of_id(one) for one in table.column("text_id").to_pylist()]
+        found[run] = table.sort_by("row").drop_columns("digest").to_pylist(), ids.candidates.to_pylist()
+    assert found[7] == found[50] == found[1000]
+    assert found[7][0] == [{"row": k, "text_id": f"id {k}", "place": f"file:{k}"} for k in range(100)]
+    least = sorted(range(100), key=lambda k: keyed_hash(f"id {k}", 3))[: sample or 0]
+    assert [row["row"] for row in found[7][1]] == least
+
+
+def test_the_first_copy_of_an_id_stays_though_its_unit_is_read_last(cluster, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    source, sizes = written("parquet", data)
+
+    class Slow(Texts):
+        def items(self, unit, *how):
+            time.sleep(1.5 if unit.number == 0 else 0)
+            yield from super().items(unit, *how)
+
+    arrived = []
+    finish = Stream.finish
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Stream, "finish", lambda self, cluster: finish(self, cluster, lambda unit: arrived.append(unit.number))
+        )
+        slow = read(cluster, tmp_path, source, sizes, "slow", contents=Slow)
+    assert arrived[0] != 0
+    assert 0 in arrived
+    assert slow[1:] == read(cluster, tmp_path, source)[1:]
+
+
+@pytest.mark.parametrize("sample", [None, 100])
+def test_tasks_that_die_while_reading_are_done_again(cluster, tmp_path, sample):
+    data, once = tmp_path / "data", str(tmp_path / "once")
+    data.mkdir()
+    source, sizes = written("parquet", data)
+
+    class Dying(Texts):
+        def items(self, unit, *how):
+            for number, item in enumerate(super().items(unit, *how)):
+                if number == 5 and unit.number % 6 == 0:
+                    with contextlib.suppress(FileExistsError):
+                        os.close(os.open(f"{once}-{unit.number}", os.O_CREAT | os.O_EXCL))
+                        os._exit(1)
+                yield item
+
+    died = read(cluster, tmp_path, source, sizes, "died", contents=Dying, sample=sample)
+    assert len(list(tmp_path.glob("once-*"))) > 1
+    assert died[1:] == read(cluster, tmp_path, source, sample=sample)[1:]
+
+
+@pytest.mark.parametrize("where", ["repeated", "without_repeated", "sampled", "choose", "regroup"])
+@pytest.mark.parametrize("after", [False, True])
+def test_tasks_of_the_exchange_that_die_are_done_again(cluster, tmp_path, monkeypatch, where, after):
+    """Before they begin, or when all is written and nobody has heard of it."""
+    data, once = tmp_path / "data", str(tmp_path / "once")
+    data.mkdir()
+    source, sizes = written("parquet", data)
+    module = distinct if where in ("repeated", "sampled") else reading
+    function, sample = getattr(module, where), None if "repeated" in where else 100
+
+    def dying(*how):
+        found = function(*how) if after else None
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+            os._exit(1)
+        return found if after else function(*how)
+
+    monkeypatch.setattr(module, where, dying)
+    died = read(cluster, tmp_path, source, sizes, "died", sample=sample)
+    monkeypatch.undo()
+    assert os.path.exists(once)
+    assert died[1:] == read(cluster, tmp_path, source, sample=sample)[1:]
 
 
 def test_empty_units_and_rounds_change_nothing(cluster, tmp_path):
@@ -224,6 +330,6 @@ def test_embeddings_of_many_units_are_those_of_one(cluster, tmp_path):
         table = pa.concat_tables(parts)
         found.append((index.facts() | {"source_state": 0}, table.to_pylist(), len(parts)))
     assert found[0][:2] == found[1][:2]
-    assert (found[0][2], found[1][2]) == (1, 5)
+    assert (found[0][2], found[1][2]) == (1, 9)
     norms = np.linalg.norm(np.array([row["embedding"] for row in found[0][1]]), axis=1)
     np.testing.assert_allclose(norms, 1, atol=1e-6)
