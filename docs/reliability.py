@@ -43,6 +43,18 @@ FAULTS = (
         ),
     ),
     (
+        "A task that reads, compares ids or draws a sample dies, before it begins or when nobody has heard of what it "
+        "wrote; the run dies while it reads or between rounds",
+        "the task is done again; no unit that was read is read again; the same bytes",
+        (
+            "test_stream::test_tasks_that_die_while_reading_are_done_again",
+            "test_stream::test_tasks_of_the_exchange_that_die_are_done_again",
+            "test_stream::test_the_first_copy_of_an_id_stays_though_its_unit_is_read_last",
+            "test_units::test_a_run_that_died_between_rounds_goes_on_to_the_same_bytes",
+            "test_units::test_a_run_that_is_killed_while_it_reads_goes_on_to_the_same_bytes",
+        ),
+    ),
+    (
         "Ctrl-C, SIGTERM",
         "exit code 3, a sentence, and a folder that can be resumed",
         (
