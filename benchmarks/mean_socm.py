@@ -114,10 +114,8 @@ def _groups(encoder: Any, texts: Sequence[str], groups: int) -> dict[str, Any]:
     from tempscale_jobs.embedding.layout import Layout
 
     tokens = np.array([len(ids) for ids in encoder.tokenizer(texts).ids])
-    ids = np.array([f"{k:05d}" for k in range(len(texts))], dtype=object)
-    nothing = np.zeros(len(texts), dtype=int)
-    layout = Layout(ids, tokens, interval_of(tokens, EDGES), nothing, nothing, EDGES, len(texts))
-    dealt = deal(layout, Analysis.model_validate({"socm_groups": groups}), groups, 0)
+    layout = Layout.of([f"{k:05d}" for k in range(len(texts))], tokens, interval_of(tokens, EDGES), EDGES)
+    dealt = deal(layout, Analysis.model_validate({"socm_groups": groups}), groups)
     values, first, second, group, start = [], [], [], [], 0
     for number, own in enumerate(dealt):
         out = encoder.encode([texts[int(i)] for i in own.ids], moments=False, factors=True)
@@ -130,7 +128,7 @@ def _groups(encoder: Any, texts: Sequence[str], groups: int) -> dict[str, Any]:
         start += len(own.ids)
     value, members = np.concatenate(values), np.array([int(i) for own in dealt for i in own.ids])
     measured = Grouped(
-        ids[members], tokens[members], np.zeros(len(members)), np.concatenate(group), np.concatenate(first),
+        layout.ids[members], tokens[members], np.zeros(len(members)), np.concatenate(group), np.concatenate(first),
         np.concatenate(second), value, value, value,
     )  # fmt: skip
     cells = Cells.of(measured, layout, dealt, None, 0)

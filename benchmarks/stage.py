@@ -125,7 +125,7 @@ def _stage(
         try:
             with engine.session(execution) as cluster:
                 started = time.perf_counter() - begun
-                where = layout(run, run.models[0], texts, tuple(Analysis.model_validate({}).intervals))
+                where = layout(run, cluster, run.models[0], texts, tuple(Analysis.model_validate({}).intervals), 0)
                 with journal.stage("all pairs", pairs) as stage:
                     begun = time.perf_counter()
                     work(run, cluster, where, stage.advance)
@@ -153,6 +153,7 @@ def _write_texts(run: Run, texts: int) -> None:
                 "text_id": [f"{start + k:08d}" for k in range(size)],
                 "content_sha": [""] * size,
                 "document": pa.nulls(size, pa.int64()),
+                "source_row": pa.nulls(size, pa.int64()),
                 "tokens": tokens,
                 "truncated": pa.array([False] * size),
                 "embedding": pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), DIM),

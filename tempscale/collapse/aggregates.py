@@ -140,7 +140,7 @@ class Block:
     interval: Int[np.ndarray, " text"]
     """Length interval of each text, ascending."""
     labels: Int[np.ndarray, " text"]
-    """Each text's rank by id, int32, which breaks ties."""
+    """A number of each text of the corpus, int32, which breaks ties: its rank in an order that says nothing of the text."""
 
     def __len__(self) -> int:
         return len(self.embeddings)

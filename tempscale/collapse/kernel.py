@@ -37,8 +37,8 @@ def scan(
     #   histogram                    (interval, interval, bins) uint32; the caller empties it before it can overflow
     #   bins                         (columns,) int32, scratch
     #   row_near, column_near        (texts, k) float32, largest cosines so far, descending; k = 0 searches for none
-    #   row_label, column_label      (texts, k) int32, the neighbours' ranks by id
-    #   row_ids, column_ids          (texts,) int32, each text's own rank by id, which breaks ties
+    #   row_label, column_label      (texts, k) int32, the neighbours' labels
+    #   row_ids, column_ids          (texts,) int32, each text's own label, which breaks ties
     #   row_floor, column_floor      (texts,) in the cosines' type, the last cosine of each list; infinite if k = 0
     #   duplicate, duplicates        cosine from which a pair is a near-duplicate; (interval, interval) int64, their number
     #   pair_cosine, pair_ids, kept  (capacity,) float32, (capacity, 2) int32 and (1,) int64: the listed near-duplicates

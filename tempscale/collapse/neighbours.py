@@ -26,12 +26,12 @@ NOBODY = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class Nearest:
-    """The k nearest texts of each text: largest cosine first, ties by the neighbour's rank by id. Mergeable."""
+    """The k nearest texts of each text: largest cosine first, ties by the neighbour's label. Mergeable."""
 
     cosine: Float[np.ndarray, "text k"]
     """Float32; −∞ in an empty slot."""
     label: Int[np.ndarray, "text k"]
-    """Ranks by id, int32; NOBODY in an empty slot."""
+    """Int32; NOBODY in an empty slot."""
 
     @classmethod
     def empty(cls, texts: int, k: int) -> Nearest:

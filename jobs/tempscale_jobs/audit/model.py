@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from tempscale.stats.sample import seeded_sample
+import numpy as np
+
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks, cosine, dealing, exposure, groups, largest, socm, source_order, worst
 from tempscale_jobs.config import sections
 from tempscale_jobs.config.audit import Analysis, AuditConfig, Embedding
 from tempscale_jobs.corpus.index import Index, Shard
+from tempscale_jobs.corpus.reading import UnitRead
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.embedding import budget, cache, embed, expected, factors, lookup, precision, probe
 from tempscale_jobs.embedding.cache import Cache
@@ -62,7 +64,7 @@ def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
             texts, rejected = _run_model(audit, crew, model, encoding, edges)
     else:
         encoding, rejected = config.embedding, 0
-        texts = layout(run, model, audit.index.usable, edges)
+        texts = layout(run, audit.cluster, model, audit.index.usable, edges, config.seed)
     for temperature in run.temperatures:
         _compare_all_pairs(audit, model, temperature, texts)
     source_order.look(run, audit.cluster, model, texts, audit.index)
@@ -80,7 +82,7 @@ def _run_model(
     run = audit.run
     rejected = _embed_corpus(audit, crew, model, encoding)
     index = audit.index
-    texts = layout(run, model, index.usable, edges)
+    texts = layout(run, audit.cluster, model, index.usable, edges, audit.config.seed)
     if len(texts) != index.analysed - rejected or not texts.are_distinct():
         raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
     _embed_samples(audit, crew, model, encoding, texts)
@@ -99,15 +101,26 @@ def _embed_corpus(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -
     the corpus is read first.
     """
     corpus, journal, config = audit.corpus, audit.journal, audit.config
-    if not corpus.complete and (config.execution.cache is not None or config.corpus.sample is not None):
-        with journal.stage("read all of the corpus", corpus.expected().texts or None) as stage:
-            corpus.finish(audit.cluster, lambda unit: stage.advance(unit.usable))
-            stage.note = corpus.described()
+    if config.execution.cache is not None or config.corpus.sample is not None:
+        read_all(journal, corpus, audit.cluster)
     how = (f"embed {model.label}", actor.ROLE)
     if corpus.complete:
         journal.count("rejected", audit.index.rejected)
         return _embed(audit, crew, model, encoding, audit.run, config.corpus, audit.index, *how)
     return _embed_while_read(audit, crew, model, encoding)
+
+
+def read_all(journal: Journal, corpus: Stream, cluster: Cluster, what: str = "all of the corpus") -> None:
+    """Read what is not read yet of a source, as a stage."""
+    if not corpus.complete:
+        with journal.stage(f"read {what}", corpus.expected().texts or None) as stage:
+
+            def on_unit(unit: UnitRead) -> None:
+                stage.resize(max(1, corpus.expected().texts))
+                stage.advance(unit.usable)
+
+            corpus.finish(cluster, on_unit)
+            stage.note = corpus.described()
 
 
 def _embed_while_read(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -> int:
@@ -175,11 +188,11 @@ def _embed(
 
 def _embed_samples(audit: Audit, crew: Crew, model: Model, encoding: Embedding, texts: Layout) -> None:
     """Embed samples of the texts again, for the precision check, the covariance factors and the prefix probe."""
-    run, index, analysis, seed = audit.run, audit.index, audit.config.analysis, audit.config.seed
+    run, index, analysis = audit.run, audit.index, audit.config.analysis
     of, journal, drawn = run.named(model), audit.journal, socm_sample(audit, texts)
     if encoding.precision != "float32":
         with journal.stage(f"precision{of}", min(len(texts), precision.SAMPLE)) as stage:
-            found = precision.cosine_to_float32(run, crew, model, encoding.precision, texts, index, seed, stage.advance)
+            found = precision.cosine_to_float32(run, crew, model, encoding.precision, texts, index, stage.advance)
             stage.note = f"cosine to float32: {found['cosine_least']:.6f} at least, {found['cosine_mean']:.6f} in the mean"
     if drawn:
         with journal.stage(f"covariance factors{of}", len(drawn)) as stage:
@@ -188,7 +201,7 @@ def _embed_samples(audit: Audit, crew: Crew, model: Model, encoding: Embedding, 
         _measure_groups(audit, crew, model, texts)
     if analysis.probe_sample != 0:
         with journal.stage(f"prefix probe{of}") as stage:
-            probed = probe.probe(run, crew, model, texts, index, analysis, seed, stage.advance)
+            probed = probe.probe(run, crew, model, texts, index, analysis, stage.advance)
             stage.note = f"{probed['texts']:,} long texts at {', '.join(map(str, probed['prefixes']))} tokens"
             if not probed["texts"]:
                 stage.note = "left out: too few texts are long enough"
@@ -196,21 +209,22 @@ def _embed_samples(audit: Audit, crew: Crew, model: Model, encoding: Embedding, 
 
 def socm_sample(audit: Audit, texts: Layout) -> list[str] | None:
     """The texts of which all pairs are measured: as configured, or all of a corpus too small for groups; None for groups."""
-    analysis, seed = audit.config.analysis, audit.config.seed
-    if analysis.socm_sample is not None:
-        return seeded_sample(texts.ids.tolist(), analysis.socm_sample, seed)
-    return None if dealing.enough(texts, analysis, seed) else texts.ids.tolist()
+    analysis = audit.config.analysis
+    if analysis.socm_sample is None and dealing.enough(texts, analysis):
+        return None
+    places = np.arange(len(texts)) if analysis.socm_sample is None else texts.sample(analysis.socm_sample)
+    return list(texts.ids[places])
 
 
 def _measure_groups(audit: Audit, crew: Crew, model: Model, texts: Layout) -> None:
     """Measure the pairs of groups of texts, and collect the factors of the texts that are ranked."""
     run, index, analysis, of = audit.run, audit.index, audit.config.analysis, audit.run.named(model)
-    planned = dealing.pairs_of(dealing.deal(texts, analysis, analysis.socm_groups, audit.config.seed))
+    planned = dealing.pairs_of(dealing.deal(texts, analysis, analysis.socm_groups))
     known = analysis.socm_se is None
     with audit.journal.stage(f"SOCM{of}", planned if known else None, "pairs", Pace(1.0 if known else None)) as stage:
-        dealt = groups.measure(run, crew, model, texts, index, analysis, audit.config.seed, stage.advance)
+        dealt = groups.measure(run, crew, model, texts, index, analysis, stage.advance)
         for temperature in run.temperatures:
-            pairs = groups.tabulate(run, model, temperature, texts, analysis, audit.config.seed, dealt)
+            pairs = groups.tabulate(run, model, temperature, texts, analysis, dealt)
         stage.note = f"{pairs:,} pairs of {len(dealt)} groups under τ {run.taus}, {_method(analysis)}"
     if analysis.socm_top_over == "sample" and not largest.ranked(run, model):
         with audit.journal.stage(f"texts of largest tr Σ{of}") as stage:

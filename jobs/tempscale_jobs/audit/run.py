@@ -11,7 +11,7 @@ import numpy as np
 from tempscale.stats.errors import equal_documents
 from tempscale_jobs import lifecycle
 from tempscale_jobs.audit import report, summary
-from tempscale_jobs.audit.model import Audit, Queries, analyse
+from tempscale_jobs.audit.model import Audit, Queries, analyse, read_all
 from tempscale_jobs.collapse import cosine, source_order
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
@@ -54,7 +54,7 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
                     stage.note = corpus.described()
                 with life.cluster(**cache) as cluster, closing(corpus):
                     queries = None if asking is None else _read_queries(config, cluster, asking, journal)
-                    _check_dimensions(config, run, cluster, corpus, queries)
+                    _check_dimensions(config, run, cluster, journal, corpus, queries)
                     audit = Audit(life.settled(config, cluster), run, cluster, corpus, queries, journal)
                     layouts, rejected = dict[str, Layout](), 0
                     for model in run.models:
@@ -113,18 +113,18 @@ def _read_queries(config: AuditConfig, cluster: Cluster, asking: tuple[Run, Stre
     """Read all of the queries."""
     assert config.queries is not None
     run, stream = asking
-    if not stream.complete:
-        with journal.stage("read the queries") as stage, closing(stream):
-            stream.finish(cluster, lambda unit: stage.advance(unit.read))
-            stage.note = stream.described()
+    with closing(stream):
+        read_all(journal, stream, cluster, "all of the queries")
     return Queries(run, config.queries, stream.index)
 
 
-def _check_dimensions(config: AuditConfig, run: Run, cluster: Cluster, corpus: Stream, queries: Queries | None) -> None:
+def _check_dimensions(
+    config: AuditConfig, run: Run, cluster: Cluster, journal: Journal, corpus: Stream, queries: Queries | None
+) -> None:
     """Raise if the user's embeddings of the corpus have not as many dimensions as those of the queries."""
     if config.corpus.embedding_column is None:
         return
-    corpus.finish(cluster)
+    read_all(journal, corpus, cluster)
     if queries is not None:
         searching, searched = (folder.dimensions(one, GIVEN, one.temperatures[0]) for one in (queries.run, run))
         if searching != searched:

@@ -20,8 +20,8 @@ from tempscale_jobs.config.nights import SHARES
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.index import Index
-from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.runs.folder import Model, Run, means_by_text
+from tempscale_jobs.embedding.layout import Layout, read
+from tempscale_jobs.runs.folder import Model, Run, read_means_by_text
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT
 from tempscale_jobs.tables.columns import Table, finite
 
@@ -146,14 +146,14 @@ def _figures(
     n = len(layout)
     correction = finite_population(n, layout.population(n))
     texts = _columns(run, run.place("texts", model, temperature), ["tokens", "truncated", "spread", "within_cosine"])
-    means = run.storage.read_table(means_by_text(run.place("partials/cosine", model, temperature)))
+    means = read_means_by_text(run.storage, run.place("partials/cosine", model, temperature), ["inside", "overall"])
     closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
     inside, overall = means.column("inside").to_numpy(), means.column("overall").to_numpy()
     several = texts["tokens"] > 1
     condition = _condition(texts["tokens"][several], texts["within_cosine"][several])
     documents = layout.documents
     drawn = None if documents is None else [documents]
-    read = None if documents is None else documents[np.lexsort((layout.row, layout.part))]  # In the order of texts/.
+    read = None if documents is None else documents[np.argsort(layout.stored)]  # In the order of texts/.
     of_texts, of_several = (None if read is None else [read[kept]] for kept in (slice(None), several))
     samples: Samples = {
         "cosine_mean": Sampled([overall], drawn, True, correction),
@@ -225,7 +225,7 @@ def _probe_gap(run: Run, model: Model, temperature: Temperature, samples: Sample
     place = run.place("partials/probe", model, temperature)
     if not run.storage.exists(f"{place}/prefix_probe.parquet"):
         return dict.fromkeys(("prefix_gap", "prefix_shortest", "prefix_longest", "prefix_texts", "prefix_documents"))
-    means = run.storage.read_table(means_by_text(place))
+    means = read_means_by_text(run.storage, place)
     prefix, inside = means.column("group").to_numpy(), means.column("inside").to_numpy()
     longest = prefix == prefix.max()
     gap, documents = inside[longest] - inside[prefix == prefix.min()], _documents(means, longest)
@@ -255,7 +255,7 @@ def _socm(run: Run, model: Model, temperature: Temperature, layout: Layout, samp
             samples[name] = Grouped(values, done["texts"], means, layout, known)
         return found | {"socm_groups": done["groups"], "socm_freedom": done["freedom"]}
     if done["pairs"]:
-        means = run.storage.read_table(means_by_text(place))
+        means = read_means_by_text(run.storage, place)
         documents = _documents(means, np.ones(means.num_rows, dtype=bool))
         samples["socm_mean"] = Sampled([means.column("overall").to_numpy()], documents, True, done["correction"])
         found["socm_freedom"] = (done["texts"] if documents is None else _count(documents[0])) - 1.0
@@ -307,14 +307,14 @@ def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples
 
 
 def _nearest_to_all(run: Run, model: Model, temperature: Temperature, layout: Layout) -> pa.Table:
-    means = run.storage.read_table(means_by_text(run.place("partials/cosine", model, temperature)), ["overall"])
+    means = read_means_by_text(run.storage, run.place("partials/cosine", model, temperature), ["overall"])
     rows = ranked(run.key(model, temperature), "nearness", means.column("overall").to_numpy(), layout)
     return COLLAPSED_TEXTS.build_rows(rows)
 
 
 def _columns(run: Run, place: str, names: list[str]) -> dict[str, np.ndarray]:
-    parts = [run.storage.read_table(part, names) for part in run.storage.list(place)]
-    return {name: np.concatenate([part.column(name).to_numpy() for part in parts]) for name in names}
+    parts = list(read(run.storage, run.storage.list(place), names))
+    return {name: np.concatenate([part[k].to_numpy() for part in parts]) for k, name in enumerate(names)}
 
 
 def _excerpts(run: Run, index: Index, rankings: list[pa.Table]) -> pa.Table:

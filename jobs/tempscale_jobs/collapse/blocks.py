@@ -58,25 +58,31 @@ def tiling(run: Run, model: Model, temperature: Temperature, layout: Layout, ana
 
 
 def write_blocks(
-    tiling: Tiling, texts: str, first: int, bounds: list[tuple[int, int]], part: np.ndarray, row: np.ndarray,
+    tiling: Tiling, names: dict[int, str], first: int, bounds: list[tuple[int, int]], part: np.ndarray, row: np.ndarray,
     interval: np.ndarray, labels: np.ndarray,
 ) -> None:  # fmt: skip
-    """Write consecutive blocks, number `first` and on, in one pass over the parts in the folder `texts`.
+    """Write consecutive blocks, number `first` and on, in one pass over the parts of texts/ that hold their texts.
 
-    The arrays have an entry for each text of these blocks, in canonical order; `bounds` are [start, stop) in them.
+    The arrays have an entry for each text of these blocks, in canonical order; `bounds` are [start, stop) in them, `names`
+    the parts by number.
     """
-    names = tiling.storage.list(texts)
     gathered: np.ndarray | None = None
-    for number in np.unique(part):
-        matrix = parts.matrix(tiling.storage.read_table(names[number], ["embedding"]), "embedding")
+    named, order = list[pa.Table](), list[np.ndarray]()
+    for number, name in names.items():
+        table = tiling.storage.read_table(name, ["embedding", "text_id", "document"])
+        matrix = parts.matrix(table, "embedding")
         if gathered is None:
             gathered = np.empty((len(part), matrix.shape[1]), dtype=np.float32)
         here = np.flatnonzero(part == number)
         gathered[here] = matrix[row[here]]
+        named.append(table.select(["text_id", "document"]).take(pa.array(row[here])))
+        order.append(here)
     assert gathered is not None, "a block has at least one text"
+    texts = pa.concat_tables(named).take(pa.array(np.argsort(np.concatenate(order))))
     for k, (start, stop) in enumerate(bounds):
         own = gathered[start:stop]
         columns = {"embedding": parts.row_bytes(own), "interval": interval[start:stop], "label": labels[start:stop]}
+        columns |= {name: texts.column(name)[start:stop] for name in texts.column_names}
         # Uncompressed: embeddings hardly shrink, and a block is read once for every tile of its row and column.
         tiling.storage.write_table(tiling.block(first + k), parts.blocks(own.shape[1]).build(columns), "none")
 
@@ -84,7 +90,7 @@ def write_blocks(
 @lru_cache(maxsize=2)
 def read_block(storage_root: str, name: str, precision: Precision = "float32") -> Block:
     """A block of texts, rounded to `precision`; the last two are cached, because the tiles of a row share a block."""
-    table = Storage(storage_root).read_table(name)
+    table = Storage(storage_root).read_table(name, ["embedding", "interval", "label"])
     embeddings = rounded(parts.matrix_of_bytes(table, "embedding"), precision)
     return Block(embeddings, table.column("interval").to_numpy(), table.column("label").to_numpy())
 

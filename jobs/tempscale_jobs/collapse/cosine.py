@@ -1,14 +1,14 @@
 """Cosine over all pairs of texts: durable blocks -> tile tasks -> partials -> the rows of length_collapse.
 
-Texts are in canonical order, (interval, id), and cut into blocks of up to 65,536. Ray tasks write each block as a part, sum
-it in closed form, and compute the super-tiles i ≤ j of the grid; a finished tile is a durable part that a resumed run skips.
-Every run checks the tile sums against their closed form, so a lost or doubled tile is an error.
+Texts are in canonical order, (interval, place in the source), and cut into blocks of up to 65,536. Ray tasks write each
+block as a part, sum it in closed form, and compute the super-tiles i ≤ j of the grid; a finished tile is a durable part that
+a resumed run skips. Every run checks the tile sums against their closed form, so a lost or doubled tile is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.errors import IncompleteRun
-from tempscale_jobs.runs.folder import Model, Run, dimensions, means_by_text
+from tempscale_jobs.runs.folder import Model, Run, dimensions, means_of_block
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import LENGTH_COLLAPSE
 from tempscale_jobs.tables.columns import finite
@@ -33,16 +33,14 @@ from tempscale_jobs.workers.engine import Cluster, results, tile_results
 _CLOSED_FORM_TOLERANCE = 1e-6
 """Largest allowed distance of a cell's mean from its closed form: float32 products against float64 sums."""
 _GATHERED_BYTES = 256 << 20
-"""Size of the embeddings that one task sorts into canonical order in one pass over texts/."""
-_GATHERING = 4
-"""Most tasks that share what one could gather, because each of them reads all of texts/."""
+"""Size of the embeddings that one task sorts into canonical order."""
 
 
 def cosine(
     run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
     on_pairs: Callable[[int], None],
 ) -> int:  # fmt: skip
-    """Write length_collapse, text_means and closed.json of one model and temperature; return the number of blocks.
+    """Write length_collapse, the means by text and closed.json of one model and temperature; return the number of blocks.
 
     `on_pairs` is called with the pairs of all tiles that exist already, then with those of each finished tile.
 
@@ -50,16 +48,15 @@ def cosine(
         IncompleteRun: a task failed for good, or the tiles do not add up to their closed form.
     """
     grid, n = blocks.tiling(run, model, temperature, layout, analysis), len(layout)
-    texts = run.place("texts", model, temperature)
     dim = dimensions(run, model, temperature)
     bounds = tiles.blocks(n, tiles.block_size(n, dim))
     if run.storage.exists(f"{grid.place}/closed.json"):
         on_pairs(n * (n - 1) // 2)
         return len(bounds)
-    together = min(_GATHERED_BYTES // (4 * dim), -(-n // min(cluster.workers, _GATHERING)))
-    _gather(cluster, grid, texts, bounds, layout, together)
+    names = run.storage.list(run.place("texts", model, temperature))
+    _gather(cluster, grid, names, bounds, layout, _GATHERED_BYTES // (4 * dim), analysis.cosine == "full")
     sums = _closed_form(cluster, grid, len(bounds), "float32")
-    means = _text_means(cluster, grid, len(bounds), sums)
+    means = _text_means(cluster, grid, len(bounds), sums, layout)
     cells, rounding = None, None
     if analysis.cosine == "full":
         cells = _tiles(cluster, grid, bounds, on_pairs)
@@ -78,22 +75,32 @@ def rounding(run: Run, model: Model, temperature: Temperature) -> dict[str, Any]
     return dict(closed["rounding"]) if closed["rounding"] else None
 
 
-def _gather(cluster: Cluster, grid: Tiling, texts: str, bounds: list[tuple[int, int]], layout: Layout, rows: int) -> None:
-    """Write the missing blocks, about `rows` texts in a task; each task reads all of texts/."""
+def _gather(
+    cluster: Cluster, grid: Tiling, names: list[str], bounds: list[tuple[int, int]], layout: Layout, rows: int, pairs: bool
+) -> None:
+    """Write the missing blocks, about `rows` texts in a task, each of which reads the parts that hold them.
+
+    Only where `pairs` are compared have texts labels.
+    """
     import ray
 
-    together = max(1, rows // bounds[0][1])
+    together = max(1, min(rows // bounds[0][1], -(-len(bounds) // cluster.workers)))
     groups = [range(k, min(k + together, len(bounds))) for k in range(0, len(bounds), together)]
-    missing = [g for g in groups if not all(grid.storage.exists(grid.block(k)) for k in g)]
+    there = set(grid.storage.list(f"{grid.place}/blocks"))
+    missing = [g for g in groups if not all(grid.block(k) in there for k in g)]
     if not missing:
         return
-    labels, task = layout.labels(), ray.remote(blocks.write_blocks)
+    task, labels = ray.remote(blocks.write_blocks), np.zeros(len(layout) if pairs else 0, np.int32)
+    if pairs:
+        labels[layout.by_label()] = np.arange(len(layout), dtype=np.int32)
 
     def submit(group: range) -> Any:
         own = slice(bounds[group[0]][0], bounds[group[-1]][1])
         local = [(a - own.start, b - own.start) for a, b in (bounds[k] for k in group)]
-        columns = (layout.part[own], layout.row[own], layout.interval[own], labels[own])
-        return task.remote(grid, texts, group[0], local, *columns)
+        part, row = layout.parts_and_rows(own)
+        needed = {k: names[k] for k in np.unique(part).tolist()}
+        label = labels[own] if pairs else np.zeros(len(part), np.int32)
+        return task.remote(grid, needed, group[0], local, part, row, layout.interval[own], label)
 
     for _ in results(cluster, submit, missing):
         pass
@@ -116,27 +123,52 @@ def _block_sums(grid: Tiling, number: int, precision: Precision) -> tuple[np.nda
     return present, CosineSums.of(block.embeddings, place, len(present))
 
 
-def _text_means(cluster: Cluster, grid: Tiling, count: int, sums: CosineSums) -> np.ndarray:
-    """Each text's mean cosine with each interval and, last, with all other texts: (texts, intervals + 1)."""
+class _Means(NamedTuple):
+    """What is known of the means by text of consecutive blocks, besides what these have written."""
+
+    moments: tuple[Moments, ...]
+    """Of the texts of each interval: moments of their mean cosines with each interval."""
+    matrix: np.ndarray | None
+    """Each text's mean cosine with each interval, where texts come in documents."""
+
+    def merged(self, other: _Means) -> _Means:
+        """Those of both, in this order."""
+        moments = tuple(own.merged(more) for own, more in zip(self.moments, other.moments, strict=True))
+        if self.matrix is None or other.matrix is None:
+            return _Means(moments, None)
+        return _Means(moments, np.concatenate([self.matrix, other.matrix]))
+
+
+def _text_means(cluster: Cluster, grid: Tiling, count: int, sums: CosineSums, layout: Layout) -> _Means:
+    """Write each text's mean cosine with its interval and with all other texts, a part for each block."""
     import ray
 
     task, shared = ray.remote(_block_means), ray.put(CosineSums(sums.texts, sums.vectors, sums.squares[:0], sums.norms))
-    means = dict(results(cluster, lambda k: task.remote(grid, k, shared), range(count)))
-    return np.concatenate([means[k] for k in range(count)])
+    how = (layout.edges, layout.documents is not None)
+    found = dict(results(cluster, lambda k: task.remote(grid, k, shared, *how), range(count)))
+    whole: _Means = merge_tree((found[k] for k in range(count)), _Means.merged)
+    return whole
 
 
-def _block_means(grid: Tiling, number: int, sums: CosineSums) -> np.ndarray:
-    block = blocks.read_block(grid.storage.root, grid.block(number))
-    by_interval = text_means(block.embeddings, block.interval, sums)
+def _block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, ...], documents: bool) -> _Means:
+    """Write the means of the texts of a block."""
+    block, intervals = blocks.read_block(grid.storage.root, grid.block(number)), len(edges)
+    means = text_means(block.embeddings, block.interval, sums)
     everything = CosineSums(sums.texts.sum(keepdims=True), sums.vectors.sum(0, keepdims=True), sums.squares, sums.norms[:1])
-    overall = text_means(block.embeddings, np.zeros(len(block), dtype=np.int64), everything)
-    return np.concatenate([by_interval, overall], axis=1)
+    overall = text_means(block.embeddings, np.zeros(len(block), dtype=np.int64), everything)[:, 0]
+    texts = grid.storage.read_table(grid.block(number), ["text_id", "document"])
+    columns: dict[str, Any] = {name: texts.column(name) for name in texts.column_names}
+    inside = means[np.arange(len(block)), block.interval]
+    columns |= {"group": np.array(edges)[block.interval], "inside": inside, "overall": overall}
+    grid.storage.write_table(means_of_block(grid.place, number), parts.TEXT_MEANS.build(columns))
+    return _Means(tuple(Moments.of(means[block.interval == a]) for a in range(intervals)), means if documents else None)
 
 
 def _tiles(cluster: Cluster, grid: Tiling, bounds: list[tuple[int, int]], on_pairs: Callable[[int], None]) -> CosineCells:
     """Compute the missing tiles and return the merged aggregates of all tiles."""
     triangle = tiles.upper_triangle(len(bounds))
-    missing = [(i, j) for i, j in triangle if not grid.storage.exists(grid.cells(i, j))]
+    there = set(grid.storage.list(grid.place))
+    missing = [(i, j) for i, j in triangle if grid.cells(i, j) not in there]
     on_pairs(sum(_pairs(bounds, i, j) for i, j in set(triangle) - set(missing)))
     for (i, j), _ in tile_results(cluster, blocks.work, (grid,), missing):
         on_pairs(_pairs(bounds, i, j))
@@ -183,7 +215,7 @@ def _rounding(grid: Tiling, sums: CosineSums, seen: CosineSums) -> dict[str, Any
 
 def _finish(
     run: Run, grid: Tiling, key: dict[str, Any], layout: Layout, cells: CosineCells | None, sums: CosineSums,
-    means: np.ndarray, rounding: dict[str, Any] | None,
+    means: _Means, rounding: dict[str, Any] | None,
 ) -> None:  # fmt: skip
     """Write the results of the tiles, or of the closed form alone; closed.json last."""
     place, intervals = grid.place, len(layout.edges)
@@ -191,7 +223,6 @@ def _finish(
     # Where the products used rounded embeddings, the closed form is more exact than the tiles.
     tiled = cells is not None and grid.precision == "float32"
     first, second = (cells.first, cells.second) if cells is not None and tiled else sums.sums()
-    moments = [Moments.of(means[layout.interval == a, :intervals]) for a in range(intervals)]
     correction = finite_population(len(layout), layout.population(len(layout)))
     rows = []
     for a in range(intervals):
@@ -199,8 +230,8 @@ def _finish(
             if not pairs[a, b]:
                 continue
             mean = first[a, b] / pairs[a, b]
-            error = _error(moments, counts, a, b)
-            elsewhere = error if layout.documents is None else _documents_error(means, layout, a, b)
+            error = _error(means.moments, counts, a, b)
+            elsewhere = error if means.matrix is None else _documents_error(means.matrix, layout, a, b)
             percentiles = {f"cosine_p{q:02d}": cells and cells.percentile(a, b, q / 100) for q in (5, 50, 95)}
             rows.append(
                 key
@@ -211,11 +242,6 @@ def _finish(
                 | {"near_duplicates": cells and int(cells.duplicates[a, b])}
                 | percentiles
             )
-    inside = means[np.arange(len(layout)), layout.interval]
-    groups = np.array(layout.edges)[layout.interval]
-    columns = {"text_id": layout.ids, "group": groups, "inside": inside, "overall": means[:, intervals]}
-    columns["document"] = layout.documents_of(np.arange(len(layout)))
-    run.storage.write_table(means_by_text(place), parts.TEXT_MEANS.build(columns))
     run.storage.write_table(f"{place}/length_collapse.parquet", LENGTH_COLLAPSE.build_rows(rows))
     upper = np.triu_indices(intervals)
     total = int(pairs[upper].sum())
@@ -225,7 +251,7 @@ def _finish(
     run.storage.write_json(f"{place}/closed.json", closed)
 
 
-def _error(moments: list[Moments], counts: np.ndarray, a: int, b: int) -> float | None:
+def _error(moments: Sequence[Moments], counts: np.ndarray, a: int, b: int) -> float | None:
     """Standard error of a cell's mean from per-text means; None where there are too few texts."""
     if a == b:
         return within_error(moments[a].variance()[a], counts[a]) if counts[a] >= VALUES_FOR_AN_ERROR else None

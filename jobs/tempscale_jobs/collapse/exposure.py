@@ -18,7 +18,7 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks
 from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.config.audit import Analysis
-from tempscale_jobs.embedding.layout import Layout, documents_of
+from tempscale_jobs.embedding.layout import Layout, documents_of, read
 from tempscale_jobs.runs.folder import Model, Run, numbered
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
@@ -45,13 +45,14 @@ def expose(
     import ray
 
     key = run.key(model, temperature)
-    # Tiles name a text by its rank by id; `order` turns a rank into the text's place in canonical order.
-    order = np.argsort(layout.ids, kind="stable")
+    # Tiles name a text by its label; `order` turns it into the text's place in canonical order.
+    order = layout.by_label()
     duplicates = _duplicates(grid, layout, key, count, order)
     run.storage.write_table(f"{place}/near_duplicates.parquet", NEAR_DUPLICATES.build_rows(duplicates))
     rows, hubs = list[dict[str, Any]](), list[dict[str, Any]]()
     if grid.neighbours:
-        names = ray.put(pa.array(layout.ids[order].tolist(), pa.string()))
+        files = run.storage.list(run.place("texts", model, temperature))
+        names = ray.remote(_names).remote(run.storage, files, layout.stored[order])
         if len(layout) > 1:
             ranks = _merged(cluster, grid, run.place("neighbours", model, temperature), count, names)
             places = _places(ranks, order)
@@ -67,13 +68,19 @@ def expose(
     run.storage.remove(f"{grid.place}/near")
 
 
+def _names(storage: Storage, files: list[str], stored: np.ndarray) -> pa.Array:
+    """The ids of all texts by their labels; `stored` is the number of each in texts/. Only tasks hold them."""
+    ids = pa.chunked_array([own for (column,) in read(storage, files, ["text_id"]) for own in column.chunks], pa.string())
+    return ids.take(pa.array(stored)).combine_chunks()
+
+
 def _places(ranks: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Turn ranks by id into places in canonical order; NOBODY stays."""
+    """Turn labels into places in canonical order; NOBODY stays."""
     return np.where(ranks == NOBODY, NOBODY, order[np.where(ranks == NOBODY, 0, ranks)])
 
 
 def _merged(cluster: Cluster, grid: Tiling, neighbours: str, count: int, names: Any) -> np.ndarray:
-    """Merge and write every block's neighbours; return them as ranks by id, (texts, k)."""
+    """Merge and write every block's neighbours; return them as labels, (texts, k)."""
     import ray
 
     task = ray.remote(_merge_block)
@@ -84,7 +91,7 @@ def _merged(cluster: Cluster, grid: Tiling, neighbours: str, count: int, names: 
 def _query_neighbours(
     cluster: Cluster, queries: Run, grid: Tiling, model: Model, temperature: Temperature, count: int, names: Any
 ) -> np.ndarray:
-    """Find the nearest texts of every query and write them to queries/neighbours; return ranks by id, (queries, k)."""
+    """Find the nearest texts of every query and write them to queries/neighbours; return labels, (queries, k)."""
     import ray
 
     files = queries.storage.list(queries.place("texts", model, temperature))
@@ -123,7 +130,7 @@ def _graph(near: Nearest, ids: pa.Array, names: pa.Array) -> dict[str, pa.Array]
 
 
 def _merge_block(grid: Tiling, own: int, count: int, neighbours: str, names: pa.Array) -> np.ndarray:
-    """Merge one block's neighbours in the order of the grid; write them with text ids, return them as ranks by id."""
+    """Merge one block's neighbours in the order of the grid; write them with text ids, return them as labels."""
     lists = (
         blocks.read_near(grid, own, other, "rows") if own <= other else blocks.read_near(grid, other, own, "columns")
         for other in range(count)
@@ -167,11 +174,13 @@ def _duplicates(grid: Tiling, layout: Layout, key: dict[str, Any], count: int, o
     """The listed near-duplicates of all tiles."""
     lists = (blocks.read_duplicates(grid, i, j) for i, j in upper_triangle(count))
     pairs = merge_tree(lists, lambda one, other: one.merged(other).first(grid.listed))
+    places = order[pairs.labels]
+    ids, tokens = layout.ids[places.ravel()].reshape(-1, 2), layout.tokens[places]
     return [
         key
-        | {"rank": rank, "text_id_a": layout.ids[a], "text_id_b": layout.ids[b], "cosine": float(cosine)}
-        | {"tokens_a": int(layout.tokens[a]), "tokens_b": int(layout.tokens[b])}
-        for rank, (cosine, (a, b)) in enumerate(zip(pairs.cosine, order[pairs.labels], strict=True), start=1)
+        | {"rank": rank, "text_id_a": a, "text_id_b": b, "cosine": float(cosine)}
+        | {"tokens_a": int(of_a), "tokens_b": int(of_b)}
+        for rank, (cosine, (a, b), (of_a, of_b)) in enumerate(zip(pairs.cosine, ids, tokens, strict=True), start=1)
     ]
 
 
@@ -179,14 +188,14 @@ _LISTED = 20
 
 
 def ranked(key: dict[str, Any], ranking: str, values: np.ndarray, layout: Layout) -> list[dict[str, Any]]:
-    """Rows of `collapsed_texts` for the ranking `nearness` or `hub`: largest value first, ties by id, NaN skipped."""
+    """Rows of `collapsed_texts` for the ranking `nearness` or `hub`: largest value first, ties by key, NaN skipped."""
     known = np.flatnonzero(~np.isnan(values))
     if len(known) > _LISTED:  # Sort only the texts that can be listed.
         known = known[values[known] >= np.partition(values[known], -_LISTED)[-_LISTED]]
-    order = sorted(known.tolist(), key=lambda place: (-values[place], layout.ids[place]))[:_LISTED]
+    order = known[np.lexsort((layout.key[known], -values[known]))][:_LISTED]
     return [
         key
-        | {"ranking": ranking, "rank": rank, "text_id": layout.ids[place]}
+        | {"ranking": ranking, "rank": rank, "text_id": text_id}
         | {"tokens": int(layout.tokens[place]), "value": float(values[place])}
-        for rank, place in enumerate(order, start=1)
+        for rank, (place, text_id) in enumerate(zip(order, layout.ids[order], strict=True), start=1)
     ]

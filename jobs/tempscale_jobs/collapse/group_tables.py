@@ -69,7 +69,7 @@ class Cells:
             shape = (1 + max(group.drawn for group in dealt), len(names))
             return cls(names, column, drawn, shape, shares_of_pairs(layout.texts()), len(dealt) - 1.0, None)
         assert layout.documents is not None
-        document = layout.documents[layout.places(found.ids)]
+        document = layout.documents[layout.places(found.ids.tolist())]
         column = column + len(names) * (document[found.first] == document[found.second])
         sets = int(set_of.max()) + 1
         pairs = pairs_of_sets(layout.interval, layout.documents, set_of, (sets, size))

@@ -37,19 +37,19 @@ _ROUNDS = 3
 
 
 def measure(
-    run: Run, crew: Crew, model: Model, layout: Layout, index: Index, analysis: Analysis, seed: int,
+    run: Run, crew: Crew, model: Model, layout: Layout, index: Index, analysis: Analysis,
     on_pairs: Callable[[int, float], None],
 ) -> list[Dealt]:  # fmt: skip
     """Write the missing groups; return all: as many as are configured, or as the wanted error takes."""
     wanted, dealt = analysis.socm_groups, list[Dealt]()
     for _ in range(_ROUNDS):
-        measured, dealt = len(dealt), dealing.deal(layout, analysis, wanted, seed)
+        measured, dealt = len(dealt), dealing.deal(layout, analysis, wanted)
         if len(dealt) == measured:  # The corpus has no texts for further groups.
             break
         _write(run, crew, model, layout, index, analysis, dealt, measured, on_pairs)
         if analysis.socm_se is None:
             break
-        errors = [_error(run, model, t, layout, analysis, dealt, seed) for t in run.temperatures]
+        errors = [_error(run, model, t, layout, analysis, dealt) for t in run.temperatures]
         more = math.ceil(wanted * max(1.0, *(error / analysis.socm_se for error in errors)) ** 2)
         more = min(more, _MOST_GROUPS)
         if not math.isfinite(max(errors)) or more <= wanted:
@@ -59,11 +59,11 @@ def measure(
 
 
 def _error(
-    run: Run, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis, dealt: list[Dealt], seed: int
+    run: Run, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis, dealt: list[Dealt]
 ) -> float:
     """The standard error of the corpus's mean SOCM from the groups measured so far."""
     found = read(run, model, temperature, analysis, len(dealt))
-    cells = _cells(found, layout, analysis, dealt, seed)
+    cells = _cells(found, layout, analysis, dealt)
     return jackknife_error(cells.sums(found.value).replicates(cells.weights))
 
 
@@ -134,20 +134,20 @@ def read(run: Run, model: Model, temperature: Temperature, analysis: Analysis, g
     return Grouped(ids, tokens, trace, group, first, second, joined["d_mu"], joined["d_sigma"], value)
 
 
-def _cells(found: Grouped, layout: Layout, analysis: Analysis, dealt: list[Dealt], seed: int) -> Cells:
-    set_of = dealing.document_sets(layout, analysis, seed)
+def _cells(found: Grouped, layout: Layout, analysis: Analysis, dealt: list[Dealt]) -> Cells:
+    set_of = dealing.document_sets(layout, analysis)
     return Cells.of(found, layout, dealt, set_of)
 
 
 def tabulate(
-    run: Run, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis, seed: int, dealt: list[Dealt]
+    run: Run, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis, dealt: list[Dealt]
 ) -> int:
     """Write the cells, the scatter, the estimates without each group and done.json; return the number of pairs."""
     storage, place, key = run.storage, run.place("partials/socm", model, temperature), run.key(model, temperature)
     found = read(run, model, temperature, analysis, len(dealt))
     if storage.exists(f"{place}/done.json"):
         return len(found.value)
-    cells = _cells(found, layout, analysis, dealt, seed)
+    cells = _cells(found, layout, analysis, dealt)
     sums, over = cells.sums(found.value), cells.sums((found.value > 1).astype(np.float64))
     by_document = cells.pairs is not None
     elsewhere = by_document or layout.documents is None
@@ -155,7 +155,7 @@ def tabulate(
         found, cells, layout.edges, sums, over, exact=not analysis.socm_regularization, elsewhere=elsewhere
     )  # fmt: skip
     storage.write_table(f"{place}/socm.parquet", SOCM.build_rows([key | row for row in rows]))
-    scatter = socm_tables.scatter(found.d_mu, found.d_sigma, seed)
+    scatter = socm_tables.scatter(found.d_mu, found.d_sigma, layout.seed)
     storage.write_table(f"{place}/socm_scatter.parquet", SOCM_SCATTER.build_rows([key | row for row in scatter]))
     figures = {"socm_mean": sums, "socm_over_1_share": over}
     replicates = {name: own.replicates(cells.weights) for name, own in figures.items()}

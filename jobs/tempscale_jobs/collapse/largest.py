@@ -76,7 +76,7 @@ def rank(
             run, crew, model, temperature, layout, analysis, on_pairs, _FACTORS, _TILES, _TILE_TEXTS
         )  # fmt: skip
         own = _of(every, np.flatnonzero(np.isin(every.ids, ids)))
-        vectors = embeddings(run, cluster, model, temperature, layout, layout.places(own.ids))
+        vectors = embeddings(run, cluster, model, temperature, layout, layout.places(own.ids.tolist()))
         rows = socm_tables.ranked(own, vectors, analysis.worst_pairs, "largest_trace")
         key = run.key(model, temperature)
         run.storage.write_table(name, SOCM_PAIRS.build_rows([key | row for row in rows]))

@@ -54,7 +54,7 @@ def socm(
         on_pairs(pairs, 1.0)
         return pairs
     sample = all_pairs(run, crew, model, temperature, layout, analysis, on_pairs)
-    vectors = embeddings(run, cluster, model, temperature, layout, layout.places(sample.ids))
+    vectors = embeddings(run, cluster, model, temperature, layout, layout.places(sample.ids.tolist()))
     _finish(run, place, run.key(model, temperature), layout, analysis, seed, sample, vectors)
     return len(sample.pairs())
 
@@ -152,7 +152,7 @@ def _finish(
     overall_correction = finite_population(n, layout.population(len(layout)))
     correction = np.full(len(layout.edges), overall_correction)
     upper = np.triu_indices(n, 1)
-    places, exact = layout.places(sample.ids), not analysis.socm_regularization
+    places, exact = layout.places(sample.ids.tolist()), not analysis.socm_regularization
     documents = None if layout.documents is None else layout.documents[places]
     tables = (
         (SOCM, socm_tables.cells(layout.edges, sample, correction, exact, documents)),

@@ -9,7 +9,7 @@ import numpy as np
 from tempscale.stats.order import beside
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding.layout import Layout, embeddings
-from tempscale_jobs.runs.folder import Model, Run, means_by_text, place
+from tempscale_jobs.runs.folder import Model, Run, place, read_means_by_text
 from tempscale_jobs.workers.engine import Cluster
 
 _SHARDS = 256
@@ -36,7 +36,7 @@ def look(run: Run, cluster: Cluster, model: Model, layout: Layout, index: Index)
         return
     temperature = run.temperatures[0]
     at = run.place("partials/cosine", model, temperature)
-    means = run.storage.read_table(means_by_text(at), ["overall"]).column("overall").to_numpy()
+    means = read_means_by_text(run.storage, at, ["overall"]).column("overall").to_numpy()
     texts = np.maximum(layout.texts(), 1)
     # Texts may be sorted by length, which alone makes neighbours alike.
     values = means - (np.bincount(layout.interval, means, len(texts)) / texts)[layout.interval]
@@ -59,16 +59,14 @@ def look(run: Run, cluster: Cluster, model: Model, layout: Layout, index: Index)
 def _stretches(run: Run, layout: Layout, index: Index) -> list[np.ndarray]:
     """Places of consecutive texts of the source, by stretch."""
     if not index.shards:  # Embeddings of one's own are stored in the source's order.
-        order = np.lexsort((layout.row, layout.part))
-        return [order]
+        return [np.argsort(layout.stored)]
     names = [shard.name for shard in index.shards]
     chosen = [range(len(names))]
     if len(names) > _SHARDS:
         starts = np.linspace(0, len(names) - _STRETCH, _SHARDS // _STRETCH).astype(int).tolist()
         chosen = [range(start, start + _STRETCH) for start in starts]
     read = [[i for k in own for i in _ids(run, names[k])] for own in chosen]
-    wanted = {i for own in read for i in own}
-    where = {i: k for k, i in enumerate(layout.ids.tolist()) if i in wanted}
+    where = layout.where(i for own in read for i in own)
     return [np.array([where[i] for i in own if i in where], dtype=np.int64) for own in read]
 
 

@@ -33,6 +33,8 @@ class Text(NamedTuple):
     cut: bool
     document: int | None
     """A digest of the name of its document, if it has one."""
+    source_row: int | None = None
+    """Its place in the source, where a shard has some of the source's texts."""
     place: str = ""
 
 
@@ -57,7 +59,7 @@ class Texts:
         longest = self.corpus.max_characters
         rows = sources.rows_of(self.corpus, records(self.corpus, unit, self.columns, self._without))
         for text_id, text, document, place in usable(rows, unit.limit, counts, rejects, on_rows, usable_text):
-            yield Text(text_id, text[:longest], len(text) > longest, document, place)
+            yield Text(text_id, text[:longest], len(text) > longest, document, None, place)
 
     def grouped(self, items: Iterable[Text]) -> Iterator[list[Text]]:
         """Consecutive texts in shards, limited in texts and characters; shards are smaller if few texts are wanted."""
@@ -85,6 +87,7 @@ class Texts:
             "content_sha": shas,
         }
         columns |= {"cut": [t.cut for t in items], "document": pa.array([t.document for t in items], pa.int64())}
+        columns |= {"source_row": pa.array([t.source_row for t in items], pa.int64())}
         return SHARDS.build(columns)
 
     def items_of(self, table: pa.Table) -> Iterator[Text]:
@@ -96,14 +99,26 @@ class Texts:
         return sum(len(text.text) for text in items)
 
 
+def source_row(shard: int, row: int | np.ndarray) -> Any:
+    """The place of a text in the source, from the number of its shard and its row there."""
+    return (shard << 32) + row
+
+
 def rewritten(
-    storage: Storage, contents: Texts, rows: dict[str, np.ndarray], folder: str, unit: int
+    storage: Storage, contents: Texts, rows: dict[str, np.ndarray], folder: str, first: int
 ) -> list[tuple[str, int, int]]:
-    """Write some rows of some shards as new shards in `folder`; return the name, texts and characters of each."""
-    chosen = (text for name, own in rows.items() for text in contents.items_of(storage.read_table(name, _READ).take(own)))
+    """Write some rows of some shards as new shards in `folder`; return the name, texts and characters of each.
+
+    `rows` has those of each, and `first` is the number of the first of them in the corpus.
+    """
+    chosen = (
+        text._replace(source_row=source_row(number, row))
+        for number, (name, own) in enumerate(rows.items(), first)
+        for row, text in zip(own.tolist(), contents.items_of(storage.read_table(name, _READ).take(own)), strict=True)
+    )
     found = []
     for number, texts in enumerate(contents.grouped(chosen)):
-        found.append((numbered_in(folder, unit, number), len(texts), contents.characters(texts)))
+        found.append((numbered_in(folder, first, number), len(texts), contents.characters(texts)))
         storage.write_table(found[-1][0], contents.table(texts))
     return found
 

@@ -81,6 +81,7 @@ class Vectors:
                 "mean_norm": nothing,
                 "spread": nothing,
                 "within_cosine": nothing,
+                "source_row": pa.nulls(len(items), pa.int64()),
             }
         )
 

@@ -130,7 +130,7 @@ def _remember(storage: Storage, parts: list[str], root: str, place: str) -> None
     for sha in sorted(first):
         rows.setdefault(bucket(sha), []).append(first[sha])
     for number, chosen in rows.items():
-        write_bucket(Storage(root), place, number, table.drop_columns(["text_id", "document"]).take(chosen))
+        write_bucket(Storage(root), place, number, table.drop_columns(["text_id", "document", "source_row"]).take(chosen))
 
 
 def write_bucket(store: Storage, place: str, number: int, table: pa.Table) -> str:

@@ -27,8 +27,8 @@ def collect(
     on_texts: Callable[[int], None], kind: str = "factors",
 ) -> int:  # fmt: skip
     """Write the covariance factors of the wanted texts, under every temperature, to the folder `kind`; count the texts."""
-    tokens = dict(zip(layout.ids.tolist(), layout.tokens.tolist(), strict=True))
-    sample = sorted(set(wanted), key=lambda text_id: (tokens[text_id], text_id))
+    tokens = {text_id: int(layout.tokens[place]) for text_id, place in layout.where(wanted).items()}
+    sample = sorted(tokens, key=lambda text_id: (tokens[text_id], text_id))
     missing = pieces.missing(run, model, index, sample, CHUNK, [kind])
     on_texts(len(sample) - sum(piece.num_rows for piece in missing.values()))
     work = {number: piece.replace_schema_metadata({"kind": kind}) for number, piece in missing.items()}

@@ -1,15 +1,21 @@
-"""The embedded texts of a model in canonical order, (length interval, id), with the place of each in texts/."""
+"""The embedded texts of a model in canonical order, (length interval, place in the source), and where they are in texts/.
+
+This process holds a few bytes for each text, and no ids: a text's id is read where it is asked for. Keyed hashes of the ids
+take their place in samples and where ties are broken, so both are the same for any order of the source.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from tempscale.collapse.length import interval_of
+from tempscale.stats.sample import keyed_hash
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.corpus.rows import own_document
 from tempscale_jobs.runs.folder import Model, Run
@@ -19,45 +25,118 @@ from tempscale_jobs.workers.engine import BESIDE_ACTORS, Cluster, results
 
 _PARTS_OF_A_TASK = 32
 """Parts of texts/ that one task reads."""
+_READERS, _READ_AHEAD = 16, 128
+"""Parts that are read at the same time, and at most ahead of what uses them."""
+_AT_ONCE = 1 << 20
+"""Texts that are compared with the wanted ones at a time."""
+
+
+class Ids(Protocol):
+    """The ids of texts by their places."""
+
+    def __getitem__(self, places: Any) -> np.ndarray:
+        """The ids at these places, an array of objects."""
 
 
 @dataclass(frozen=True)
 class Layout:
     """One entry for each text, in canonical order; the same under every temperature."""
 
-    ids: np.ndarray
+    ids: Ids
+    key: np.ndarray
+    """The keyed hash of each id under `seed`, uint64."""
     tokens: np.ndarray
+    """Int32."""
     interval: np.ndarray
-    part: np.ndarray
-    row: np.ndarray
+    """Int16."""
+    stored: np.ndarray
+    """The number of each text in texts/, counted over all parts; uint32."""
+    starts: np.ndarray
+    """The number of the first text of each part of texts/, and last that of all texts."""
     edges: tuple[int, ...]
     corpus_texts: int
     """Usable texts of the corpus that these were drawn from."""
+    seed: int = 0
     documents: np.ndarray | None = None
     """A digest of the document of each text; None where no text has one."""
 
+    @classmethod
+    def of(
+        cls, ids: Sequence[str], tokens: Any, interval: Any, edges: Sequence[int], seed: int = 0, documents: Any = None,
+        corpus_texts: int | None = None,
+    ) -> Layout:  # fmt: skip
+        """Texts whose ids are at hand, in this order and stored in one part."""
+        names = np.empty(len(ids), dtype=object)
+        names[:] = ids
+        key = np.array([keyed_hash(text_id, seed) for text_id in ids], dtype=np.uint64)
+        stored, starts = np.arange(len(ids), dtype=np.uint32), np.array([0, len(ids)])
+        given = np.asarray(tokens), np.asarray(interval)
+        return cls(names, key, *given, stored, starts, tuple(edges), corpus_texts or len(ids), seed, documents)
+
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.key)
 
     def are_distinct(self) -> bool:
-        """Whether no text occurs twice; copies have the same length and id, so they would be neighbours in this order."""
-        return not (self.ids[1:] == self.ids[:-1]).any()
+        """Whether no text occurs twice."""
+        keys = np.sort(self.key)
+        again = keys[1:][keys[1:] == keys[:-1]]
+        if not len(again):
+            return True
+        ids = self.ids[np.flatnonzero(np.isin(self.key, again))].tolist()  # Two ids may have one hash.
+        return len(set(ids)) == len(ids)
 
-    def places(self, ids: np.ndarray) -> np.ndarray:
-        """The place of each of these texts in this order."""
-        wanted = set(ids.tolist())
-        place = {text_id: k for k, text_id in enumerate(self.ids.tolist()) if text_id in wanted}
-        return np.array([place[text_id] for text_id in ids.tolist()], dtype=np.int64)
+    def places(self, ids: Iterable[str]) -> np.ndarray:
+        """The place of each of these texts in this order.
 
-    def labels(self) -> np.ndarray:
-        """Each text's rank by id, int32, which breaks ties between texts."""
-        rank = np.empty(len(self.ids), dtype=np.int32)
-        rank[np.argsort(self.ids, kind="stable")] = np.arange(len(self.ids), dtype=np.int32)
-        return rank
+        Raises:
+            KeyError: a text is not there.
+        """
+        wanted = list(ids)
+        where = self.where(wanted)
+        return np.array([where[text_id] for text_id in wanted], dtype=np.int64)
+
+    def where(self, ids: Iterable[str]) -> dict[str, int]:
+        """The place of each of these texts that is there."""
+        of_key: dict[int, list[str]] = {}
+        for text_id in dict.fromkeys(ids):
+            of_key.setdefault(keyed_hash(text_id, self.seed), []).append(text_id)
+        wanted = np.sort(np.array(list(of_key), dtype=np.uint64))
+        if not len(wanted):
+            return {}
+        found = []
+        for start in range(0, len(self), _AT_ONCE):
+            own = self.key[start : start + _AT_ONCE]
+            at = np.minimum(np.searchsorted(wanted, own), len(wanted) - 1)
+            found.append(start + np.flatnonzero(wanted[at] == own))
+        places = np.concatenate([*found, np.zeros(0, np.int64)])
+        if len(places) <= len(of_key) and all(len(own) == 1 for own in of_key.values()):
+            return {of_key[key][0]: place for key, place in zip(self.key[places].tolist(), places.tolist(), strict=True)}
+        asked = {text_id for own in of_key.values() for text_id in own}  # Ids of one hash are told apart by themselves.
+        return {i: place for i, place in zip(self.ids[places].tolist(), places.tolist(), strict=True) if i in asked}
+
+    def sample(self, size: int, among: np.ndarray | None = None) -> np.ndarray:
+        """The places of the texts of smallest keyed hash, ascending by it; `among` some places. See `seeded_sample`."""
+        keys = self.key if among is None else self.key[among]
+        if size < len(keys):
+            least = np.flatnonzero(keys <= np.partition(keys, size - 1)[size - 1]) if size else np.zeros(0, np.int64)
+        else:
+            least = np.arange(len(keys))
+        chosen = least[np.argsort(keys[least], kind="stable")][:size]
+        return chosen if among is None else among[chosen]
+
+    def by_label(self) -> np.ndarray:
+        """The places of all texts, ascending by keyed hash; a text's rank there, int32, breaks ties between texts."""
+        return np.argsort(self.key, kind="stable")
 
     def texts(self) -> np.ndarray:
         """Texts in each interval."""
         return np.bincount(self.interval, minlength=len(self.edges))
+
+    def parts_and_rows(self, places: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The parts of texts/, and the rows in them, of the texts at some places."""
+        number = self.stored[places].astype(np.int64)
+        part = np.searchsorted(self.starts, number, side="right") - 1
+        return part, number - self.starts[part]
 
     def documents_of(self, places: np.ndarray) -> pa.Array:
         """The documents of the texts at these places, as a column; null where texts come without documents."""
@@ -68,12 +147,38 @@ class Layout:
         return texts * max(1.0, self.corpus_texts / max(1, len(self)))
 
 
+@dataclass(frozen=True)
+class _Stored:
+    """Ids that are in texts/."""
+
+    storage: Storage
+    names: list[str]
+    stored: np.ndarray
+    starts: np.ndarray
+
+    def __getitem__(self, places: Any) -> np.ndarray:
+        number = self.stored[places].astype(np.int64)
+        part = np.searchsorted(self.starts, number, side="right") - 1
+        found = np.empty(len(number), dtype=object)
+        used = np.unique(part).tolist()
+        for own, (ids,) in zip(used, read(self.storage, [self.names[k] for k in used], ["text_id"]), strict=True):
+            here = np.flatnonzero(part == own)
+            found[here] = np.array(ids.take(pa.array(number[here] - self.starts[own])).to_pylist(), dtype=object)
+        return found
+
+
+def read(storage: Storage, names: Sequence[str], columns: Sequence[str]) -> Iterable[list[pa.ChunkedArray]]:
+    """Columns of parts, several of which are read at the same time."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        for first in range(0, len(names), _READ_AHEAD):
+            some = names[first : first + _READ_AHEAD]
+            yield from pool.map(lambda name: storage.read_table(name, columns).select(columns).columns, some)
+
+
 def column(run: Run, model: Model, temperature: Temperature, layout: Layout, name: str) -> np.ndarray:
     """A column of texts/ in canonical order."""
     names = run.storage.list(run.place("texts", model, temperature))
-    values = [run.storage.read_table(part, [name]).column(name).to_numpy() for part in names]
-    starts = np.concatenate([[0], np.cumsum([len(own) for own in values])])
-    return np.asarray(np.concatenate(values)[starts[layout.part] + layout.row])
+    return np.asarray(np.concatenate([own.to_numpy() for (own,) in read(run.storage, names, [name])])[layout.stored])
 
 
 def embeddings(
@@ -83,7 +188,7 @@ def embeddings(
     import ray
 
     names = run.storage.list(run.place("texts", model, temperature))
-    part, row = layout.part[places], layout.row[places]
+    part, row = layout.parts_and_rows(places)
     used = np.unique(part)
     cuts = np.array_split(used, max(1, len(used) // _PARTS_OF_A_TASK))
     task, rows = ray.remote(**BESIDE_ACTORS)(_rows), [np.flatnonzero(np.isin(part, cut)) for cut in cuts]
@@ -111,25 +216,61 @@ def _rows(storage: Storage, names: list[str], part: np.ndarray, row: np.ndarray)
     return found
 
 
-def layout(run: Run, model: Model, corpus_texts: int, edges: tuple[int, ...]) -> Layout:
-    """Read and sort the ids and lengths in every part of the first temperature."""
+def layout(
+    run: Run, cluster: Cluster, model: Model, corpus_texts: int, edges: tuple[int, ...], seed: int
+) -> Layout:  # fmt: skip
+    """Sort the texts in the parts of the first temperature by length; tasks read the parts."""
     names = run.storage.list(run.place("texts", model, run.temperatures[0]))
-    ids: list[str] = []
-    tokens, part, row, documents = [], [], [], []
-    for number, name in enumerate(names):
-        table = run.storage.read_table(name, ["text_id", "tokens", "document"])
-        ids += table.column("text_id").to_pylist()
-        tokens.append(table.column("tokens").to_numpy())
-        documents.append(table.column("document"))
-        part.append(np.full(table.num_rows, number))
-        row.append(np.arange(table.num_rows))
-    lengths = np.concatenate(tokens).astype(np.int64)
-    interval = interval_of(lengths, edges)
-    names_array = np.array(ids, dtype=object)
-    order = np.array(sorted(range(len(ids)), key=lambda i: (interval[i], ids[i])), dtype=np.int64)
-    place, within, named = np.concatenate(part)[order], np.concatenate(row)[order], documents_of(documents, ids)
-    own = None if named is None else named[order]
-    return Layout(names_array[order], lengths[order], interval[order], place, within, edges, corpus_texts, own)
+    groups = [names[k : k + _PARTS_OF_A_TASK] for k in range(0, len(names), _PARTS_OF_A_TASK)]
+    found = _each(cluster, _look, [(run.storage, group, seed) for group in groups])
+    starts = np.concatenate([[0], np.cumsum([count for own in found for count in own[0]])])
+    tokens = np.concatenate([own[1] for own in found])
+    interval = interval_of(tokens, edges).astype(np.int16)
+    if any(own[4] is not None for own in found):  # Parts of the cache and others are in the source's order together.
+        stored = np.lexsort((np.concatenate([own[4] for own in found]), interval)).astype(np.uint32)
+    else:
+        stored = np.concatenate([np.flatnonzero(interval == a).astype(np.uint32) for a in range(len(edges))])
+    documents = None
+    if any(own[3] is not None for own in found):
+        missing = [k for k, own in enumerate(found) if own[3] is None]
+        others = dict(zip(missing, _each(cluster, _own, [(run.storage, groups[k]) for k in missing]), strict=True))
+        documents = np.concatenate([others.get(k, own[3]) for k, own in enumerate(found)])[stored]
+    key = np.concatenate([own[2] for own in found])[stored]
+    ids = _Stored(run.storage, names, stored, starts)
+    return Layout(
+        ids, key, tokens[stored], interval[stored], stored, starts, edges, corpus_texts, seed, documents
+    )  # fmt: skip
+
+
+def _each(cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The results of a function of each of these arguments, in this process where there is one piece, else by tasks."""
+    if len(work) < 2:
+        return [function(*arguments) for arguments in work]
+    import ray
+
+    task = ray.remote(**BESIDE_ACTORS)(function)
+    found = dict(results(cluster, lambda k: task.remote(*work[k]), range(len(work)), ahead=1))
+    return [found[k] for k in range(len(work))]
+
+
+def _look(
+    storage: Storage, names: list[str], seed: int
+) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:  # fmt: skip
+    """The texts of each of some parts; tokens, keyed hashes, documents and places in the source of these texts."""
+    tables = [storage.read_table(name, ["text_id", "tokens", "document", "source_row"]) for name in names]
+    whole = pa.concat_tables(tables)
+    ids = whole.column("text_id").to_pylist()
+    key = np.array([keyed_hash(text_id, seed) for text_id in ids], dtype=np.uint64)
+    counts = [table.num_rows for table in tables]
+    rows = whole.column("source_row")
+    places = None if rows.null_count else rows.to_numpy()
+    return counts, whole.column("tokens").to_numpy(), key, documents_of([whole.column("document")], ids), places
+
+
+def _own(storage: Storage, names: list[str]) -> np.ndarray:
+    """The document of each text of some parts, none of which has another than its own."""
+    ids = (text_id for name in names for text_id in storage.read_table(name, ["text_id"]).column("text_id").to_pylist())
+    return np.array([own_document(text_id) for text_id in ids], dtype=np.int64)
 
 
 def documents_of(columns: Sequence[pa.ChunkedArray], ids: Sequence[str]) -> np.ndarray | None:

@@ -2,7 +2,7 @@
 
 Digests of contents are exchanged over ranges of buckets, so that no process knows all texts and each bucket is read once:
 a task for each group of shards sorts its texts by digest, one for each range of buckets takes its share of all groups and
-looks it up, and one for each group writes what is absent of it.
+looks it up, and one for each group writes what was found of it and what is absent, both in the source's order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus.index import Index, Shard
-from tempscale_jobs.corpus.shards import Texts, rewritten
+from tempscale_jobs.corpus.shards import Texts, rewritten, source_row
 from tempscale_jobs.embedding.cache import BUCKETS, Cache, folder, key, known
 from tempscale_jobs.runs.folder import EXCEPTIONS, Model, Run, cached, of_unit
 from tempscale_jobs.runs.storage import Storage
@@ -30,7 +30,9 @@ _TEXTS_OF_A_GROUP, _TEXTS_OF_A_RANGE = 131_072, 32_768
 """About the texts of a group of shards, and those that one task looks up: 50 MB of embeddings at 384 dimensions."""
 _SORTED_ROWS = 16_384
 """Texts of a row group: what a range of buckets does not need of a group of shards is not read."""
-_WANTED = ["content_sha", "shard", "row", "text_id", "cut", "document"]
+_FOUND_ROWS = 1024
+"""The same of what was found, which a group of shards takes its share of."""
+_BY_CONTENT = [("content_sha", "ascending"), ("source_row", "ascending")]
 
 
 @dataclass(frozen=True)
@@ -76,26 +78,48 @@ def without(run: Run, model: Model) -> None:
         run.storage.write_json(planned(run, model), {"shards": None, "found": 0})
 
 
+class _Exchange(NamedTuple):
+    """What all tasks of a look-up know."""
+
+    storage: Storage
+    cache: str
+    keys: list[str]
+    """The folder of each temperature in the cache,"""
+    texts: list[str]
+    """and in texts/."""
+    scratch: str
+
+    def found(self, temperature: int, part: int) -> str:
+        """What one range of buckets has under one temperature, in the source's order."""
+        return f"{self.scratch}/found-{temperature:08d}-{part:08d}.parquet"
+
+    def absent(self, part: int) -> str:
+        """The places of the texts that one range of buckets does not have."""
+        return f"{self.scratch}/absent-{part:08d}.parquet"
+
+
 def _exchanged(run: Run, cluster: Cluster, model: Model, cache: Cache, index: Index, contents: Texts) -> Plan:
     """Look all texts of a corpus up."""
-    groups, place = _groups(index.shards), run.place("partials/cache", model)
-    _done(cluster, _sort, [(run.storage, first, [s.name for s in own], _sorted(first)) for first, own in groups])
-    ranges = min(BUCKETS, -(-index.analysed // _TEXTS_OF_A_RANGE))
-    cuts = [BUCKETS * k // ranges for k in range(ranges + 1)]
-    keys = [folder(key(cache, cluster, model, t)) for t in run.temperatures]
-    targets = [run.place("texts", model, t) for t in run.temperatures]
-    wanted, root = [_sorted(first) for first, _ in groups], Storage(cache.root).root
-    absent = [f"{place}/absent-{k:08d}.parquet" for k in range(ranges)]
-    work = [
-        (run.storage, root, keys, targets, wanted, range(*between), k, absent[k]) for k, between in enumerate(pairwise(cuts))
-    ]
-    found = sum(_done(cluster, _look_up, work))
-    if not found:
-        return Plan(index.shards)
-    target = run.place("shards", model)
-    rewrite = [(run.storage, contents, first, [s.name for s in own], absent, target) for first, own in groups]
-    shards = [Shard(*shard) for own in _done(cluster, _rewrite, rewrite) for shard in own]
-    return Plan(tuple(shards), found)
+    how = _Exchange(
+        run.storage,
+        Storage(cache.root).root,
+        [folder(key(cache, cluster, model, t)) for t in run.temperatures],
+        [run.place("texts", model, t) for t in run.temperatures],
+        f"{run.place('partials/cache', model)}/exchanged",
+    )
+    groups = [(first, [shard.name for shard in own]) for first, own in _groups(index.shards)]
+    _done(cluster, _sort, [(how, *group) for group in groups])
+    parts = min(BUCKETS, -(-index.analysed // _TEXTS_OF_A_RANGE))
+    cuts = pairwise(BUCKETS * k // parts for k in range(parts + 1))
+    firsts = [first for first, _ in groups]
+    counts = _done(cluster, _look_up, [(how, firsts, range(*between), k) for k, between in enumerate(cuts)])
+    shards = index.shards
+    if any(counts):
+        target = run.place("shards", model)
+        written = _done(cluster, _write, [(how, contents, *group, counts, target) for group in groups])
+        shards = tuple(Shard(*shard) for own in written for shard in own)
+    run.storage.remove(how.scratch)
+    return Plan(shards, sum(counts))
 
 
 def _groups(shards: Sequence[Shard]) -> list[tuple[int, list[Shard]]]:
@@ -124,57 +148,56 @@ def _done(cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[A
     return [found[k] for k in range(len(work))]
 
 
-def _sort(storage: Storage, first: int, names: list[str], target: str) -> None:
+def _sort(how: _Exchange, first: int, names: list[str]) -> None:
     """Write the texts of a group of shards, without what they say, in the order of their contents."""
-    if storage.exists(target):
+    if how.storage.exists(_sorted(first)):
         return
     tables = []
     for number, name in enumerate(names, first):
-        table = storage.read_table(name, ["content_sha", "text_id", "cut", "document"])
-        table = table.append_column("shard", pa.array(np.full(table.num_rows, number, np.int32)))
-        tables.append(table.append_column("row", pa.array(np.arange(table.num_rows, dtype=np.int32))))
+        table = how.storage.read_table(name, ["content_sha", "text_id", "cut", "document"])
+        places = source_row(number, np.arange(table.num_rows, dtype=np.int64))
+        tables.append(table.append_column("source_row", pa.array(places)))
     # Hexadecimal digits sort like numbers, so a range of the sorted digests is a range of buckets.
-    order = [(name, "ascending") for name in _WANTED[:3]]
-    storage.write_table(target, pa.concat_tables(tables).select(_WANTED).sort_by(order), rows_of_group=_SORTED_ROWS)
+    whole = pa.concat_tables(tables).sort_by(_BY_CONTENT)
+    how.storage.write_table(_sorted(first), whole, rows_of_group=_SORTED_ROWS)
 
 
-def _look_up(
-    storage: Storage, root: str, keys: Sequence[str], places: Sequence[str], groups: Sequence[str], buckets: range,
-    number: int, name: str,
-) -> int:  # fmt: skip
-    """Write the texts of a range of buckets that every key has, one part for each temperature, and the places of the others.
-
-    Returns how many the cache has.
-    """
+def _look_up(how: _Exchange, groups: list[int], buckets: range, number: int) -> int:
+    """Write the texts of a range of buckets that every key has, and the places of the others; return how many it has."""
     ends = [("content_sha", ">=", f"{buckets[0]:02x}")]
     ends += [("content_sha", "<", f"{buckets[-1] + 1:02x}")] if buckets[-1] + 1 < BUCKETS else []
-    wanted = pa.concat_tables([storage.read_table(group, _WANTED, rows=ends) for group in groups])
-    wanted = wanted.sort_by([(column, "ascending") for column in _WANTED[:3]])
-    store, shas, tables = Storage(root), wanted.column("content_sha").to_pylist(), []
-    everywhere = set(shas)
-    for place in keys:
+    wanted = pa.concat_tables([how.storage.read_table(_sorted(group), rows=ends) for group in groups])
+    wanted = wanted.sort_by("source_row")
+    store, tables = Storage(how.cache), list[pa.Table]()
+    everywhere = set(wanted.column("content_sha").to_pylist())
+    for place in how.keys:
         tables.append(known(store, place, buckets, everywhere))
         everywhere &= set(tables[-1].column("content_sha").to_pylist())
     hit = pc.is_in(wanted.column("content_sha"), pa.array(sorted(everywhere), pa.string()))
     hits = wanted.filter(hit)
-    for table, target in zip(tables, places, strict=True) if everywhere else ():
+    for k, table in enumerate(tables if everywhere else ()):
         rows = table.take(pc.index_in(hits.column("content_sha"), table.column("content_sha").combine_chunks()))
         columns = {column: rows.column(column) for column in rows.column_names}
         columns |= {"truncated": pc.or_(rows.column("truncated"), hits.column("cut"))}
-        columns |= {column: hits.column(column) for column in ("text_id", "document")}
+        columns |= {column: hits.column(column) for column in ("text_id", "document", "source_row")}
         width = rows.schema.field("embedding").type.list_size
-        storage.write_table(cached(target, number), texts(width).build(columns))
-    others = wanted.filter(pc.invert(hit)).select(["shard", "row"])
-    storage.write_table(name, others.sort_by([("shard", "ascending"), ("row", "ascending")]), rows_of_group=_SORTED_ROWS)
-    return hits.num_rows
+        how.storage.write_table(how.found(k, number), texts(width).build(columns), rows_of_group=_FOUND_ROWS)
+    absent = wanted.filter(pc.invert(hit)).select(["source_row"])
+    how.storage.write_table(how.absent(number), absent, rows_of_group=_SORTED_ROWS)
+    return int(hits.num_rows)
 
 
-def _rewrite(
-    storage: Storage, contents: Texts, first: int, names: list[str], absent: Sequence[str], target: str
+def _write(
+    how: _Exchange, contents: Texts, first: int, names: list[str], found: list[int], target: str
 ) -> list[tuple[str, int, int]]:
-    """Write the absent texts of a group of shards as new shards; return what is known of each."""
-    own = [("shard", ">=", first), ("shard", "<", first + len(names))]
-    places = pa.concat_tables([storage.read_table(name, ["shard", "row"], rows=own) for name in absent])
-    shard, row = (places.column(name).to_numpy() for name in ("shard", "row"))
-    rows = {name: np.sort(row[shard == number]) for number, name in enumerate(names, first)}
-    return rewritten(storage, contents, rows, target, first)
+    """Write what was found of a group of shards to texts/, and the others as new shards; return what is known of these."""
+    own = [("source_row", ">=", source_row(first, 0)), ("source_row", "<", source_row(first + len(names), 0))]
+    for k, place in enumerate(how.texts):
+        tables = [how.storage.read_table(how.found(k, n), rows=own) for n, count in enumerate(found) if count]
+        table = pa.concat_tables(tables)
+        if table.num_rows:
+            how.storage.write_table(cached(place, first), table.sort_by("source_row"))
+    absent = [how.storage.read_table(how.absent(n), rows=own).column("source_row") for n in range(len(found))]
+    shard, row = np.divmod(np.sort(np.concatenate([column.to_numpy() for column in absent])), source_row(1, 0))
+    rows = {name: row[shard == number] for number, name in enumerate(names, first)}
+    return rewritten(how.storage, contents, rows, target, first)

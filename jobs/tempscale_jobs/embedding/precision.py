@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from tempscale.stats.sample import seeded_sample
 from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding.layout import Layout
@@ -19,14 +18,14 @@ SAMPLE, CHUNK = 256, 64
 
 
 def cosine_to_float32(
-    run: Run, crew: Crew, model: Model, precision: str, layout: Layout, index: Index, seed: int,
+    run: Run, crew: Crew, model: Model, precision: str, layout: Layout, index: Index,
     on_texts: Callable[[int], None],
 ) -> dict[str, Any]:  # fmt: skip
     """Measure the least and mean cosine of a sample's embeddings to those in float32, over all temperatures, and keep it."""
     if run.storage.exists(result_name(model)):
         found: dict[str, Any] = run.storage.read_json(result_name(model))
         return found
-    sample = sorted(seeded_sample(layout.ids.tolist(), SAMPLE, seed))
+    sample = sorted(layout.ids[layout.sample(SAMPLE)].tolist())
     texts = shards.texts_of(run.storage, index, set(sample))
     chunks = [sample[k : k + CHUNK] for k in range(0, len(sample), CHUNK)]
     work = {k: pa.table({"text": [texts[i] for i in chunk]}) for k, chunk in enumerate(chunks)}

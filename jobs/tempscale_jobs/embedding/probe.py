@@ -12,7 +12,6 @@ import pyarrow as pa
 from tempscale.collapse.length import CosineSums, text_means
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL, VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, finite_population, within_error
-from tempscale.stats.sample import seeded_sample
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.corpus.index import Index
@@ -34,7 +33,7 @@ PREFIXES = "partials/prefixes"
 
 
 def probe(
-    run: Run, crew: Crew, model: Model, layout: Layout, index: Index, analysis: Analysis, seed: int,
+    run: Run, crew: Crew, model: Model, layout: Layout, index: Index, analysis: Analysis,
     on_texts: Callable[[int], None],
 ) -> dict[str, Any]:  # fmt: skip
     """Embed the prefixes of some texts under every temperature and write the table of the probe.
@@ -43,12 +42,12 @@ def probe(
     the prefixes; there are no texts if fewer than 30 are long enough for two prefixes.
     """
     lengths = prefixes(layout, model.max_length)
-    eligible = [i for i, n in zip(layout.ids.tolist(), layout.tokens.tolist(), strict=True) if lengths and n >= lengths[-1]]
+    eligible = np.flatnonzero(layout.tokens >= lengths[-1]) if lengths else np.zeros(0, np.int64)
     if len(eligible) < 2 or not lengths:
         return {"texts": 0, "prefixes": []}
     size = min(_FIRST_TEXTS if analysis.probe_sample is None else analysis.probe_sample, len(eligible))
     for left in range(_ROUNDS)[::-1]:
-        _write(run, crew, model, index, seeded_sample(eligible, size, seed), lengths, on_texts)
+        _write(run, crew, model, index, layout.ids[layout.sample(size, eligible)].tolist(), lengths, on_texts)
         if analysis.probe_sample is not None or not left:
             break
         errors = [_gap_error(_means(run, model, t, layout, size)) for t in run.temperatures]
@@ -124,7 +123,7 @@ def _means(run: Run, model: Model, temperature: Temperature, layout: Layout, tex
         one = np.zeros(len(here), dtype=np.int64)
         inside.append(text_means(here, one, CosineSums.of(here, one, 1))[:, 0])
     ids = np.array(table.column("text_id").to_pylist(), dtype=object)[order]
-    return _Means(ids, prefix[order], np.concatenate(inside), layout.documents_of(layout.places(ids)))
+    return _Means(ids, prefix[order], np.concatenate(inside), layout.documents_of(layout.places(ids.tolist())))
 
 
 def _gap_error(means: _Means) -> float:

@@ -7,11 +7,13 @@ import os
 import platform
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 
 import tempscale
 from tempscale.model import checkpoint
@@ -110,6 +112,20 @@ def tile(folder: str, i: int, j: int, what: str = "") -> str:
 def means_by_text(folder: str) -> str:
     """The name of the figures by text of a finished step of one model and temperature."""
     return f"{folder}/text_means.parquet"
+
+
+def read_means_by_text(storage: Storage, folder: str, columns: Sequence[str] | None = None, **how: Any) -> pa.Table:
+    """The figures by text of a finished step, which are one file or one for each block of texts."""
+    whole = means_by_text(folder)
+    names = storage.list(f"{folder}/text_means") or ([whole] if storage.exists(whole) else [])
+    if not names:
+        raise FileNotFoundError(whole)
+    return pa.concat_tables([storage.read_table(name, columns, **how) for name in names])
+
+
+def means_of_block(folder: str, number: int) -> str:
+    """The name of the figures of the texts of one block, where they are not in one file."""
+    return numbered(f"{folder}/text_means", number)
 
 
 def part(kind: str, model: Model, temperature: Temperature | None, number: int) -> str:

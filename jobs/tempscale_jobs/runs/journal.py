@@ -71,6 +71,8 @@ class Stage:
         """The whole is so much, as is known now; see `Pace` for `work`."""
         self._total = total
         self.pace.resize(total if work is None else work)
+        for observer in self._observers:
+            observer.resize(total)
         if self._bar is not None:
             self._bar.update(self._task, total=total)
 

@@ -41,6 +41,10 @@ class Observer:
         """A stage begins."""
         self.name, self.done, self.total = name, 0, total
 
+    def resize(self, total: int) -> None:
+        """The stage's total, as it is known now."""
+        self.total = total
+
     def progress(self, done: int) -> None:
         """The amount `done` of the stage so far."""
         self.done = done

@@ -22,6 +22,7 @@ SHARDS = Table(
         Column("content_sha", TEXT, "", "sha256 of the text as it is analysed"),
         Column("cut", BOOL, "", "whether the text was cut by characters"),
         Column("document", pa.int64(), "", "digest of its document's name; null where it has none"),
+        Column("source_row", pa.int64(), "", "its place in the source where these are not all of its texts, otherwise null"),
     ),
 )
 
@@ -51,6 +52,7 @@ def texts(dim: int) -> Table:
             Column("mean_norm", pa.float32(), "", "‖μ‖, the norm of the mean token embedding"),
             Column("spread", pa.float32(), "", "tr Σ after scaling to ‖μ‖ = 1 (S2 eqs. 8, 12)"),
             Column("within_cosine", pa.float32(), "", "mean cosine over pairs of tokens (S2 H.2)"),
+            Column("source_row", pa.int64(), "", "its place in the source; null where the parts are in the source's order"),
         ),
     )
 

@@ -53,11 +53,13 @@ def blocks(dim: int) -> Table:
     """The texts of one block of the pair grid, for embeddings of `dim` dimensions."""
     return Table(
         "blocks",
-        "texts in canonical order, (length interval, id); below partials/ until the run completes",
+        "texts in canonical order, (length interval, place in the source); below partials/ until the run completes",
         (
             Column("embedding", pa.binary(4 * dim), "", "unit-norm text embedding, float32 in little-endian order"),
             Column("interval", pa.int64(), "", "index of its length interval"),
-            Column("label", pa.int32(), "", "the text's rank by id"),
+            Column("label", pa.int32(), "", "the text's rank by the keyed hash of its id; 0 where no pair is compared"),
+            Column("text_id", pa.string(), "", "the corpus's id"),
+            Column("document", pa.int64(), "", "digest of its document's name; null where texts come without documents"),
         ),
     )
 
@@ -69,7 +71,7 @@ def near_tile(k: int) -> Table:
         "nearest neighbours inside one super-tile; below partials/ until they are merged",
         (
             Column("cosine", pa.list_(pa.float32(), k), "", "largest cosines, descending; −inf where there are fewer"),
-            Column("label", pa.list_(pa.int32(), k), "", "the neighbours' ranks by id"),
+            Column("label", pa.list_(pa.int32(), k), "", "the neighbours' ranks by the keyed hash of their ids"),
         ),
     )
 
@@ -79,7 +81,7 @@ DUPLICATE_TILE = Table(
     "the near-duplicates of largest cosine of one super-tile; below partials/",
     (
         Column("cosine", pa.float32(), "", "cosine"),
-        Column("first", pa.int32(), "", "one text's rank by id"),
+        Column("first", pa.int32(), "", "one text's label"),
         Column("second", pa.int32(), "", "the other's; first < second"),
     ),
 )

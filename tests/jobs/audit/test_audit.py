@@ -306,7 +306,7 @@ def test_how_second_order_collapse_was_computed_is_said():
 @pytest.mark.parametrize("ids", [["a", "b"], ["a", "b", "b"], ["a", "b", "c", "d"]])
 def test_texts_that_are_lost_or_doubled_stop_the_run(monkeypatch, ids):
     count = np.arange(len(ids))
-    found = Layout(np.array(ids, dtype=object), count + 3, count * 0, count * 0, count, (0,), 4)
+    found = Layout.of(ids, count + 3, count * 0, [0])
     monkeypatch.setattr(analysis, "_embed_corpus", lambda *_: 1)  # One of four is rejected: three are to be there.
     monkeypatch.setattr(analysis, "_settle", lambda *_: None)
     monkeypatch.setattr(analysis, "layout", lambda *_: found)

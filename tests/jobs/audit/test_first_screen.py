@@ -134,17 +134,17 @@ def test_figures_of_several_models_have_names_of_their_own():
     assert {name for name in page.figures if name.endswith("cosine")} == {"a-b-m0-cosine", "a-b-m1-cosine"}
 
 
-def test_ranked_texts_are_the_largest_ties_by_id():
+def test_ranked_texts_are_the_largest_ties_by_hash():
     import numpy as np
 
     from tempscale_jobs.collapse.exposure import ranked
     from tempscale_jobs.embedding.layout import Layout
 
-    places = np.arange(4)
-    layout = Layout(np.array(["d", "c", "b", "a"], object), np.array([9, 8, 7, 6]), places * 0, places, places, (0,), 4)
+    layout = Layout.of(["d", "c", "b", "a"], [9, 8, 7, 6], [0] * 4, [0])
+    assert layout.key[1] < layout.key[3]  # Ties are broken by the hash of the id.
     rows = ranked({"model": "m"}, "hub", np.array([1.0, 3.0, np.nan, 3.0]), layout)
     assert [(row["rank"], row["text_id"], row["tokens"], row["value"]) for row in rows] == [
-        (1, "a", 6, 3.0), (2, "c", 8, 3.0), (3, "d", 9, 1.0),
+        (1, "c", 8, 3.0), (2, "a", 6, 3.0), (3, "d", 9, 1.0),
     ]  # fmt: skip
     assert (
         set(rows[0])

@@ -110,12 +110,11 @@ def test_a_corpus_too_small_for_ten_groups_is_measured_whole(ray_session, tmp_pa
 # ------------------------------------------------------------------------------------------------------ dealt by hand
 
 
-def layout(*texts):
+def layout(*texts, seed=0):
     """So many texts in each interval."""
     interval = np.repeat(np.arange(len(texts)), texts)
     ids = np.array([f"t{k:04d}" for k in range(len(interval))], dtype=object)
-    nothing = np.zeros(len(ids), dtype=int)
-    return Layout(ids, interval, interval, nothing, nothing, tuple(range(len(texts))), len(ids))
+    return Layout.of(ids, interval, interval, range(len(texts)), seed)
 
 
 @pytest.mark.parametrize(
@@ -127,20 +126,20 @@ def layout(*texts):
 )  # fmt: skip
 def test_each_interval_deals_its_texts_in_order_until_they_end(texts, sizes):
     own, analysis = layout(*texts), Analysis.model_validate({})
-    dealt = deal(own, analysis, 32, seed=0)
+    dealt = deal(own, analysis, 32)
     interval = dict(zip(own.ids.tolist(), own.interval.tolist(), strict=True))
     found = [[sum(interval[i] == a for i in group.ids) for a in range(len(texts))] for group in dealt]
     assert found == sizes
     every = [i for group in dealt for i in group.ids]
     assert len(set(every)) == len(every)
     assert [group.drawn for group in dealt] == list(range(len(dealt)))
-    assert deal(own, analysis, 100, seed=0)[: len(dealt) - 1] == dealt[:-1]
-    assert [group.ids for group in deal(own, analysis, 32, seed=1)] != [group.ids for group in dealt]
+    assert deal(own, analysis, 100)[: len(dealt) - 1] == dealt[:-1]
+    assert [group.ids for group in deal(layout(*texts, seed=1), analysis, 32)] != [group.ids for group in dealt]
 
 
 def test_ten_groups_are_enough_for_an_error():
     analysis = Analysis.model_validate({})
-    assert enough(layout(20), analysis, 0)
-    assert not enough(layout(19), analysis, 0)
-    assert not enough(layout(1, 1, 1), analysis, 0)
+    assert enough(layout(20), analysis)
+    assert not enough(layout(19), analysis)
+    assert not enough(layout(1, 1, 1), analysis)
     assert finite(float("nan")) is None

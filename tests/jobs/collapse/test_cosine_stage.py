@@ -21,6 +21,7 @@ from tempscale_jobs.embedding.factors import factor_table
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
+from tempscale_jobs.workers.engine import Cluster
 
 LENGTHS, DIM = (2, 3, 9, 4, 15, 6), 8  # Two texts have more tokens than dimensions.
 FILES = [[0, 1, 2], [3], [4, 5]]
@@ -196,5 +197,5 @@ def test_blocks_that_are_there_are_not_gathered_again(tmp_path):
     grid = Tiling(Storage(str(tmp_path)), "partials/cosine", 1, 0, 1.0, 0)
     for number in range(2):
         grid.storage.write(grid.block(number), b"a block")
-    cosine._gather(None, grid, "texts", [(0, 2), (2, 4)], None, 2)  # No cluster is asked.
+    cosine._gather(Cluster(2, 0), grid, [], [(0, 2), (2, 4)], None, 2, True)  # No task is asked.
     assert [file.read_bytes() for file in sorted(Path(tmp_path).rglob("block-*"))] == [b"a block"] * 2

@@ -40,6 +40,7 @@ def grid(folder):
             "document": [None] * len(own),
             "tokens": np.full(len(own), 9, np.int32),
         }
+        columns |= {"source_row": [None] * len(own)}
         columns |= {"truncated": pa.array([False] * len(own)), "mean_norm": constant, "spread": constant}
         columns |= {"embedding": pa.FixedSizeListArray.from_arrays(pa.array(rows[own].ravel()), DIM)}
         storage.write_table(f"texts/part-{number:05d}.parquet", texts(DIM).build(columns | {"within_cosine": constant}))
@@ -48,11 +49,15 @@ def grid(folder):
     for number, own in enumerate(np.array_split(order, 5)):
         part[own], row[own] = number, np.arange(len(own))
     interval, labels = np.sort(random.integers(0, INTERVALS, TEXTS)), random.permutation(TEXTS).astype(np.int32)
-    blocks.write_blocks(tiling, "texts", 0, BOUNDS, part, row, interval, labels)
+    names = dict(enumerate(storage.list("texts")))
+    blocks.write_blocks(tiling, names, 0, BOUNDS, part, row, interval, labels)
     for number, (start, stop) in enumerate(BOUNDS):
         block = blocks.read_block(storage.root, tiling.block(number))
         assert (block.embeddings == rows[start:stop]).all()
         assert (block.labels == labels[start:stop]).all()
+        named = storage.read_table(tiling.block(number), ["text_id", "document"])
+        assert named.column("text_id").to_pylist() == [str(i) for i in range(start, stop)]
+        assert named.column("document").null_count == stop - start
     return tiling
 
 

@@ -56,7 +56,7 @@ def test_factors_are_asked_for_under_the_temperatures_that_are_searched(shard, m
     monkeypatch.setattr(worst, "Crew", Noting)
     model = Model("tiny", "tiny", "", 64)
     count = np.arange(4)
-    texts = Layout(np.array([f"t{k}" for k in count], dtype=object), count + 10, count * 0, count * 0, count, (0,), 4)
+    texts = Layout.of([f"t{k}" for k in count], count + 10, count * 0, [0])
     searched = worst.Searched(run, None, model, None, index, texts, None)
     worst._factors(searched, {"0.8": np.array([0, 2])}, "partials/top-seeds")
     ((process, pieces),) = asked
@@ -99,7 +99,7 @@ def test_the_threshold_is_that_of_pairs_near_in_embedding_whatever_their_means(t
     monkeypatch.setattr(worst.FactorFiles, "of", lambda *_: None)
     monkeypatch.setattr(worst, "exact_pairs", lambda *_: found)
     monkeypatch.setattr(worst, "embeddings", lambda *_: vectors, raising=False)
-    layout = Layout(np.arange(texts).astype(object), *[np.zeros(texts, dtype=int)] * 4, (0,), texts)
+    layout = Layout.of([str(k) for k in range(texts)], np.zeros(texts), np.zeros(texts, dtype=int), [0])
     analysis = Analysis.model_validate({"worst_pairs": ranked})
     corpus = worst.Searched(run, None, model, None, None, layout, analysis)
     begun = worst._begin(corpus, temperature, np.arange(texts), np.ones(texts))

@@ -285,9 +285,10 @@ def test_a_corpus_in_many_groups_and_ranges_is_looked_up_the_same(nights, small_
     assert known(tmp_path / "run") == TEXTS  # All that the first two nights embedded.
     for tau in TAUS:
         one, other = embedded(tmp_path / "run", tau), embedded(nights / "second", tau)
-        assert one.drop("embedding").equals(other.drop("embedding"))
+        exact = ["text_id", "content_sha", "document", "tokens", "truncated"]
+        assert one.select(exact).equals(other.select(exact))
         assert np.abs(np.stack(one["embedding"]) - np.stack(other["embedding"])).max() < 1e-6
-    assert len(list((tmp_path / "run" / "texts").rglob("part-cached-*"))) == 7 * len(TAUS)
+    assert len(list((tmp_path / "run" / "texts").rglob("part-cached-*"))) == 3 * len(TAUS)
 
 
 @pytest.mark.soak

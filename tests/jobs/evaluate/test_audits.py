@@ -295,7 +295,7 @@ def stepped(root, temperature):
             np.fill_diagonal(matrix, np.nan)
         value = (1 - d_mu) * d_sigma
         interval = interval_of(tokens, EDGES)
-        layout = Layout(ids, tokens, interval, np.zeros(TEXTS), np.arange(TEXTS), EDGES, TEXTS)
+        layout = Layout.of(ids, tokens, interval, EDGES)
         sample = Sample(ids, tokens, interval, d_mu, d_sigma, value)
         (tau,) = run.temperatures
         key, place = run.key(model, tau), run.place("partials/socm", model, tau)

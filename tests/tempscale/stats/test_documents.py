@@ -192,10 +192,9 @@ def test_errors_of_documents_hold_where_those_of_texts_do_not():
             assert independent < 0.85, name
 
 
-def layout_of(document, stratum):
-    ids = np.array([f"t{k:05d}" for k in range(len(document))], dtype=object)
-    nothing = np.zeros(len(ids), dtype=int)
-    return Layout(ids, 10 + 100 * stratum, stratum, nothing, nothing, (0, 100, 200), len(ids), document * 1_000_003)
+def layout_of(document, stratum, seed=3):
+    ids = [f"t{k:05d}" for k in range(len(document))]
+    return Layout.of(ids, 10 + 100 * stratum, stratum, (0, 100, 200), seed, document * 1_000_003)
 
 
 ANALYSIS = Analysis.model_validate({"socm_groups": 16})
@@ -205,37 +204,37 @@ def test_groups_are_dealt_by_document():
     random = np.random.default_rng(5)
     document, stratum, _ = drawn_documents(random, 200)
     layout = layout_of(document, stratum)
-    set_of = document_sets(layout, ANALYSIS, 3)
+    set_of = document_sets(layout, ANALYSIS)
     assert set_of.max() == 15
     names, first = np.unique(document, return_index=True)
     assert (set_of == set_of[first][np.searchsorted(names, document)]).all()  # A document is in one set.
     place = {text: k for k, text in enumerate(layout.ids.tolist())}
-    dealt = deal(layout, ANALYSIS, 16, 3)
+    dealt = deal(layout, ANALYSIS, 16)
     for group in dealt:
         assert {int(set_of[place[i]]) for i in group.ids} == {group.drawn}
         assert len(set(group.ids)) == len(group.ids) <= 20
-    more = deal(layout, ANALYSIS, 48, 3)
+    more = deal(layout, ANALYSIS, 48)
     assert more[: len(dealt)] == dealt
     every = [i for group in more for i in group.ids]
     assert len(set(every)) == len(every)
     assert pairs_of(more) > pairs_of(dealt)
     few = layout_of(document % 19, stratum)
-    assert document_sets(few, ANALYSIS, 3) is None  # Too few documents for an error: dealt from texts.
-    assert {group.drawn for group in deal(few, ANALYSIS, 16, 3)} == set(range(16))
+    assert document_sets(few, ANALYSIS) is None  # Too few documents for an error: dealt from texts.
+    assert {group.drawn for group in deal(few, ANALYSIS, 16)} == set(range(16))
 
 
 def test_groups_are_dealt_whatever_the_documents_and_the_seed():
     """As many sets as there can be, none empty; from texts where one document holds most; never all pairs of many texts."""
     for documents, each, count in ((20, 250, 10), (31, 100, 15), (150, 40, 16)):
-        layout = layout_of(np.repeat(np.arange(documents), each), np.zeros(documents * each, dtype=int))
         for seed in range(40):
-            assert len(np.unique(document_sets(layout, ANALYSIS, seed))) == count
-            assert len(deal(layout, ANALYSIS, 64, seed)) == 64
-    giant = layout_of(np.concatenate([np.zeros(5000, dtype=int), np.arange(1, 21)]), np.zeros(5020, dtype=int))
+            layout = layout_of(np.repeat(np.arange(documents), each), np.zeros(documents * each, dtype=int), seed)
+            assert len(np.unique(document_sets(layout, ANALYSIS))) == count
+            assert len(deal(layout, ANALYSIS, 64)) == 64
     for seed in range(40):
-        assert document_sets(giant, ANALYSIS, seed) is None
-        assert enough(giant, ANALYSIS, seed)
-        assert len(deal(giant, ANALYSIS, 16, seed)) == 16
+        giant = layout_of(np.concatenate([np.zeros(5000, dtype=int), np.arange(1, 21)]), np.zeros(5020, dtype=int), seed)
+        assert document_sets(giant, ANALYSIS) is None
+        assert enough(giant, ANALYSIS)
+        assert len(deal(giant, ANALYSIS, 16)) == 16
 
 
 def test_documents_as_if_of_equal_size():
@@ -264,9 +263,9 @@ def test_errors_of_groups_of_documents_hold(documents, least):
 
     def figures(random):
         document, stratum, vectors = drawn_documents(random, documents)
-        layout, x = layout_of(document, stratum), vectors[:, :4].astype(float)
-        seed = int(random.integers(2**40))
-        dealt = deal(layout, ANALYSIS, 16, seed)
+        x = vectors[:, :4].astype(float)
+        layout = layout_of(document, stratum, int(random.integers(2**40)))
+        dealt = deal(layout, ANALYSIS, 16)
         place = {text: k for k, text in enumerate(layout.ids.tolist())}
         places = np.array([place[i] for group in dealt for i in group.ids])
         group = np.repeat(np.arange(len(dealt)), [len(own.ids) for own in dealt])
@@ -274,7 +273,7 @@ def test_errors_of_groups_of_documents_hold(documents, least):
         value = np.square(x[places[first]] - x[places[second]]).sum(1)
         nothing = np.zeros(len(places))
         found = Grouped(layout.ids[places], layout.tokens[places], nothing, group[first], first, second, value, value, value)
-        cells = Cells.of(found, layout, dealt, document_sets(layout, ANALYSIS, seed))
+        cells = Cells.of(found, layout, dealt, document_sets(layout, ANALYSIS))
         sums = cells.sums(value)
         every = np.square(x[:, None] - x[None]).sum(2)
         true = {"mean": every[np.triu_indices(len(x), 1)].mean()}

@@ -282,13 +282,15 @@ def grouped_figures(corpus, texts, place, group, groups):
     """What the summary and the socm table say of these groups of texts, and what the other temperature changes."""
     first, second = np.nonzero(np.triu(group[:, None] == group, 1))
     tokens, ids = corpus.tokens[texts], np.array([f"t{k}" for k in range(len(texts))], dtype=object)
-    nothing, interval = np.zeros(len(texts)), corpus.interval[texts]
-    layout = Layout(ids, tokens, interval, nothing, nothing, corpus.edges, len(texts))
+    interval = corpus.interval[texts]
+    layout = Layout.of(ids, tokens, interval, corpus.edges)
     dealt = [Dealt(ids[place[group == k]].tolist(), k) for k in range(groups)]
     estimates = []
     for tau in TAUS:
         value = socm_values(corpus, tau)[texts[place[first]], texts[place[second]]]
-        found = MeasuredGroups(ids[place], tokens[place], nothing, group[first], first, second, value, value, value)
+        found = MeasuredGroups(
+            ids[place], tokens[place], np.zeros(len(place)), group[first], first, second, value, value, value
+        )
         cells = Cells.of(found, layout, dealt, None)
         sums = cells.sums(value)
         means = np.array(with_all(cells, sums, layout.texts()), dtype=float)
