@@ -71,7 +71,7 @@ def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
     if config.analysis.socm_top_over == "corpus":
         _search_worst_pairs(audit, model, encoding, texts)
     for temperature in run.temperatures:  # Only the steps over all pairs read these copies of the embeddings.
-        run.storage.remove(f"{blocks.tiling(run, model, temperature, texts, config.analysis).place}/blocks")
+        run.storage.remove(f"{blocks.place_of(run, model, temperature)}/blocks")
     return texts, rejected
 
 
@@ -254,7 +254,7 @@ def _compare_all_pairs(audit: Audit, model: Model, temperature: Temperature, tex
     run, cluster, journal, analysis = audit.run, audit.cluster, audit.journal, audit.config.analysis
     pairs, under = len(texts) * (len(texts) - 1) // 2, f"{run.named(model)}, τ {temperature.canonical}"
     with journal.stage(f"cosine{under}", pairs, "pairs") as stage:
-        blocks_found = cosine.cosine(run, cluster, model, temperature, texts, analysis, stage.advance)
+        cosine.cosine(run, cluster, model, temperature, texts, analysis, stage.advance)
         stage.note = f"{pairs:,} pairs, equal to their closed form"
         if (moved := cosine.rounding(run, model, temperature)) is not None:
             stage.note = f"{pairs:,} pairs in {moved['precision']}, equal to their closed form; means are exact"
@@ -263,7 +263,7 @@ def _compare_all_pairs(audit: Audit, model: Model, temperature: Temperature, tex
     if analysis.cosine == "full":
         with journal.stage(f"exposure{under}") as stage:
             asking = None if audit.queries is None else audit.queries.run
-            exposure.expose(run, cluster, model, temperature, texts, analysis, blocks_found, asking)
+            exposure.expose(run, cluster, model, temperature, texts, analysis, asking)
             stage.note = f"{analysis.neighbours} nearest of {len(texts):,} texts"
 
 

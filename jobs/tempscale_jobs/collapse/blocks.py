@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -9,20 +10,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tempscale.collapse.aggregates import Block, CosineCells, CosineTile, Duplicates, Precision
+from tempscale.collapse import grid as tiles
+from tempscale.collapse.aggregates import Block, CosineCells, Duplicates, Precision, merge_tree
 from tempscale.collapse.cosine import cosine_tile, rounded
 from tempscale.collapse.neighbours import Nearest
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.runs.folder import Model, Run, tile
+from tempscale_jobs.runs.folder import Model, Run, dimensions, tile
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Folder and settings of one grid of super-tiles; small, because it is sent to every task."""
+    """Folder and settings of one grid of blocks; small, because it is sent to every task."""
 
     storage: Storage
     place: str
@@ -30,31 +32,54 @@ class Tiling:
     neighbours: int
     duplicate: float
     listed: int
+    count: int
+    """How many blocks there are,"""
+    together: int = 1
+    """and how many of them are a panel."""
     precision: Precision = "float32"
+
+    @property
+    def panels(self) -> int:
+        """How many panels there are."""
+        return -(-self.count // self.together)
+
+    def panel(self, number: int) -> range:
+        """The blocks of one panel."""
+        return range(number * self.together, min((number + 1) * self.together, self.count))
 
     def block(self, number: int) -> str:
         """The name of one block of texts."""
         return f"{self.place}/blocks/block-{number:08d}.parquet"
 
     def cells(self, i: int, j: int) -> str:
-        """The name of a finished tile's aggregates, which are written last."""
+        """The name of the aggregates of two finished panels, which are written last."""
         return tile(self.place, i, j)
 
     def near(self, i: int, j: int, side: str) -> str:
-        """The name of the neighbours that a tile found for its `rows` or `columns`."""
+        """The name of the neighbours that two panels found for the texts of its `rows` or `columns`."""
         return tile(f"{self.place}/near", i, j, side)
 
     def duplicates(self, i: int, j: int) -> str:
-        """The name of a tile's near-duplicates."""
+        """The name of the near-duplicates of two panels."""
         return tile(f"{self.place}/near", i, j, "duplicates")
 
 
-def tiling(run: Run, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis) -> Tiling:
-    """The grid of super-tiles of one model and temperature."""
-    return Tiling(
-        run.storage, run.place("partials/cosine", model, temperature), len(layout.edges), analysis.neighbours,
-        analysis.near_duplicate, analysis.worst_duplicates, analysis.cosine_precision,
+def tiling(
+    run: Run, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis
+) -> tuple[Tiling, list[tuple[int, int]]]:
+    """The grid of one model and temperature, and [start, stop) of each of its blocks in canonical order."""
+    texts = len(layout)
+    bounds = tiles.blocks(texts, tiles.block_size(texts, dimensions(run, model, temperature)))
+    grid = Tiling(
+        run.storage, place_of(run, model, temperature), len(layout.edges), analysis.neighbours, analysis.near_duplicate,
+        analysis.worst_duplicates, len(bounds), tiles.panel_size(len(bounds)), analysis.cosine_precision,
     )  # fmt: skip
+    return grid, bounds
+
+
+def place_of(run: Run, model: Model, temperature: Temperature) -> str:
+    """The folder of the grid of one model and temperature."""
+    return run.place("partials/cosine", model, temperature)
 
 
 def write_blocks(
@@ -96,29 +121,35 @@ def read_block(storage_root: str, name: str, precision: Precision = "float32") -
 
 
 def work(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:
-    """Compute one super-tile, write its parts (the aggregates last) and return its number of pairs."""
-    rows = read_block(tiling.storage.root, tiling.block(i), tiling.precision)
-    columns = rows if i == j else read_block(tiling.storage.root, tiling.block(j), tiling.precision)
-    found = cosine_tile(
-        rows, columns, tiling.intervals, diagonal=i == j, neighbours=tiling.neighbours, duplicate=tiling.duplicate,
-        listed=tiling.listed, device=device, precision=tiling.precision,
-    )  # fmt: skip
-    _write(tiling, i, j, found)
-    return int(found.cells.pairs.sum())
+    """Compute the super-tiles of two panels, write what they found (the aggregates last); return the number of pairs."""
+    near: dict[int, Nearest] = {}
+    duplicates = list[Duplicates]()
 
+    def keep(block: int, found: Nearest) -> None:
+        near[block] = near[block].merged(found) if block in near else found
 
-def _write(tiling: Tiling, i: int, j: int, found: CosineTile) -> None:
-    storage = tiling.storage
+    def computed() -> Iterator[CosineCells]:
+        for a in tiling.panel(i):
+            rows = read_block(tiling.storage.root, tiling.block(a), tiling.precision)
+            for b in (b for b in tiling.panel(j) if a <= b):
+                columns = rows if a == b else read_block(tiling.storage.root, tiling.block(b), tiling.precision)
+                found = cosine_tile(
+                    rows, columns, tiling.intervals, diagonal=a == b, neighbours=tiling.neighbours,
+                    duplicate=tiling.duplicate, listed=tiling.listed, device=device, precision=tiling.precision,
+                )  # fmt: skip
+                keep(a, found.rows)
+                if a != b:
+                    keep(b, found.columns)
+                duplicates.append(found.duplicates)
+                yield found.cells
+
+    cells = merge_tree(computed(), CosineCells.merged)
     if tiling.neighbours:
-        for side, near in (("rows", found.rows), ("columns", found.columns))[: 1 if i == j else 2]:
-            storage.write_table(tiling.near(i, j, side), _near_table(near))
-    pairs = {
-        "cosine": found.duplicates.cosine,
-        "first": found.duplicates.labels[:, 0],
-        "second": found.duplicates.labels[:, 1],
-    }
-    storage.write_table(tiling.duplicates(i, j), parts.DUPLICATE_TILE.build(pairs))
-    cells = found.cells
+        for side, panel in {"columns": j, "rows": i}.items() if i != j else [("rows", i)]:
+            tiling.storage.write_table(tiling.near(i, j, side), _near_table([near[block] for block in tiling.panel(panel)]))
+    found = merge_tree(duplicates, lambda one, other: one.merged(other).first(tiling.listed))
+    pairs = {"cosine": found.cosine, "first": found.labels[:, 0], "second": found.labels[:, 1]}
+    tiling.storage.write_table(tiling.duplicates(i, j), parts.DUPLICATE_TILE.build(pairs))
     of_cells: list[dict[str, Any]] = [
         {"a": a, "b": b, "pairs": int(cells.pairs[a, b]), "first": cells.first[a, b], "second": cells.second[a, b]}
         | {"duplicates": int(cells.duplicates[a, b]), "histogram": cells.histogram[a, b]}
@@ -126,29 +157,31 @@ def _write(tiling: Tiling, i: int, j: int, found: CosineTile) -> None:
         for b in range(a, tiling.intervals)
         if cells.pairs[a, b]
     ]
-    storage.write_table(tiling.cells(i, j), parts.COSINE_TILE.build_rows(of_cells))
+    tiling.storage.write_table(tiling.cells(i, j), parts.COSINE_TILE.build_rows(of_cells))
+    return int(cells.pairs.sum())
 
 
-def _near_table(near: Nearest) -> pa.Table:
-    lists = {"cosine": parts.fixed_lists(near.cosine), "label": parts.fixed_lists(near.label)}
-    return parts.near_tile(near.cosine.shape[1]).build(lists)
+def _near_table(near: Sequence[Nearest]) -> pa.Table:
+    """The neighbours of the texts of consecutive blocks."""
+    cosine, label = (np.concatenate([getattr(own, name) for own in near]) for name in ("cosine", "label"))
+    return parts.near_tile(cosine.shape[1]).build({"cosine": parts.fixed_lists(cosine), "label": parts.fixed_lists(label)})
 
 
 def read_near(tiling: Tiling, i: int, j: int, side: str) -> Nearest:
-    """The neighbours that one tile found for its rows or columns."""
+    """The neighbours that two panels found for the texts of one."""
     table = tiling.storage.read_table(tiling.near(i, j, side))
     return Nearest(parts.matrix(table, "cosine"), parts.matrix(table, "label"))
 
 
 def read_duplicates(tiling: Tiling, i: int, j: int) -> Duplicates:
-    """The near-duplicates that one tile found."""
+    """The near-duplicates that two panels found."""
     table = tiling.storage.read_table(tiling.duplicates(i, j))
     first, second = (table.column(name).to_numpy() for name in ("first", "second"))
     return Duplicates(table.column("cosine").to_numpy(), np.stack([first, second], axis=1))
 
 
 def read_cells(tiling: Tiling, i: int, j: int) -> CosineCells:
-    """The aggregates of one finished tile."""
+    """The aggregates of two finished panels."""
     cells = CosineCells.empty(tiling.intervals)
     table = tiling.storage.read_table(tiling.cells(i, j))
     if table.num_rows:

@@ -39,20 +39,19 @@ _GATHERED_BYTES = 256 << 20
 def cosine(
     run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
     on_pairs: Callable[[int], None],
-) -> int:  # fmt: skip
-    """Write length_collapse, the means by text and closed.json of one model and temperature; return the number of blocks.
+) -> None:  # fmt: skip
+    """Write length_collapse, the means by text and closed.json of one model and temperature.
 
-    `on_pairs` is called with the pairs of all tiles that exist already, then with those of each finished tile.
+    `on_pairs` is called with the pairs of all panels that were compared already, then with those of each two.
 
     Raises:
         IncompleteRun: a task failed for good, or the tiles do not add up to their closed form.
     """
-    grid, n = blocks.tiling(run, model, temperature, layout, analysis), len(layout)
-    dim = dimensions(run, model, temperature)
-    bounds = tiles.blocks(n, tiles.block_size(n, dim))
+    (grid, bounds), n = blocks.tiling(run, model, temperature, layout, analysis), len(layout)
     if run.storage.exists(f"{grid.place}/closed.json"):
         on_pairs(n * (n - 1) // 2)
-        return len(bounds)
+        return
+    dim = dimensions(run, model, temperature)
     names = run.storage.list(run.place("texts", model, temperature))
     _gather(cluster, grid, names, bounds, layout, _GATHERED_BYTES // (4 * dim), analysis.cosine == "full")
     sums = _closed_form(cluster, grid, len(bounds), "float32")
@@ -66,7 +65,6 @@ def cosine(
     else:
         on_pairs(n * (n - 1) // 2)
     _finish(run, grid, run.key(model, temperature), layout, cells, sums, means, rounding)
-    return len(bounds)
 
 
 def rounding(run: Run, model: Model, temperature: Temperature) -> dict[str, Any] | None:
@@ -165,10 +163,11 @@ def _block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, 
 
 
 def _tiles(cluster: Cluster, grid: Tiling, bounds: list[tuple[int, int]], on_pairs: Callable[[int], None]) -> CosineCells:
-    """Compute the missing tiles and return the merged aggregates of all tiles."""
-    triangle = tiles.upper_triangle(len(bounds))
+    """Compare the panels that have not been compared, and return the merged aggregates of all."""
+    triangle = tiles.upper_triangle(grid.panels)
     there = set(grid.storage.list(grid.place))
     missing = [(i, j) for i, j in triangle if grid.cells(i, j) not in there]
+    bounds = [(bounds[own[0]][0], bounds[own[-1]][1]) for own in map(grid.panel, range(grid.panels))]
     on_pairs(sum(_pairs(bounds, i, j) for i, j in set(triangle) - set(missing)))
     for (i, j), _ in tile_results(cluster, blocks.work, (grid,), missing):
         on_pairs(_pairs(bounds, i, j))

@@ -31,35 +31,34 @@ _QUERY_PARTS = 8
 
 
 def expose(
-    run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis, count: int,
+    run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
     queries: Run | None,
 ) -> None:  # fmt: skip
     """Write the neighbours, and the tables exposure, near_duplicates and collapsed_texts (hubs).
 
-    `count` is the number of blocks of the grid, `queries` the run in the folder queries/ if there are queries.
+    `queries` is the run in the folder queries/, if there are queries.
     """
     place = run.place("partials/exposure", model, temperature)
-    grid = blocks.tiling(run, model, temperature, layout, analysis)
     if run.storage.exists(f"{place}/done.json"):
         return
     import ray
 
-    key = run.key(model, temperature)
+    (grid, _), key = blocks.tiling(run, model, temperature, layout, analysis), run.key(model, temperature)
     # Tiles name a text by its label; `order` turns it into the text's place in canonical order.
     order = layout.by_label()
-    duplicates = _duplicates(grid, layout, key, count, order)
+    duplicates = _duplicates(grid, layout, key, order)
     run.storage.write_table(f"{place}/near_duplicates.parquet", NEAR_DUPLICATES.build_rows(duplicates))
     rows, hubs = list[dict[str, Any]](), list[dict[str, Any]]()
     if grid.neighbours:
         files = run.storage.list(run.place("texts", model, temperature))
         names = ray.remote(_names).remote(run.storage, files, layout.stored[order])
         if len(layout) > 1:
-            ranks = _merged(cluster, grid, run.place("neighbours", model, temperature), count, names)
+            ranks = _merged(cluster, grid, run.place("neighbours", model, temperature), names)
             places = _places(ranks, order)
             rows = _exposures(places, layout, key, "corpus", own=True)
             hubs = ranked(key, "hub", occurrences(places, len(layout)).astype(np.float64), layout)
         if queries is not None:
-            ranks = _query_neighbours(cluster, queries, grid, model, temperature, count, names)
+            ranks = _query_neighbours(cluster, queries, grid, model, temperature, names)
             asking = _documents(queries, model, temperature)
             rows += _exposures(_places(ranks, order), layout, key, "queries", own=False, asking=asking)
     run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows))
@@ -79,17 +78,17 @@ def _places(ranks: np.ndarray, order: np.ndarray) -> np.ndarray:
     return np.where(ranks == NOBODY, NOBODY, order[np.where(ranks == NOBODY, 0, ranks)])
 
 
-def _merged(cluster: Cluster, grid: Tiling, neighbours: str, count: int, names: Any) -> np.ndarray:
-    """Merge and write every block's neighbours; return them as labels, (texts, k)."""
+def _merged(cluster: Cluster, grid: Tiling, neighbours: str, names: Any) -> np.ndarray:
+    """Merge and write every panel's neighbours; return them as labels, (texts, k)."""
     import ray
 
-    task = ray.remote(_merge_block)
-    found = dict(results(cluster, lambda k: task.remote(grid, k, count, neighbours, names), range(count)))
-    return np.concatenate([found[k] for k in range(count)])
+    task = ray.remote(_merge_panel)
+    found = dict(results(cluster, lambda k: task.remote(grid, k, neighbours, names), range(grid.panels), ahead=1))
+    return np.concatenate([found[k] for k in range(grid.panels)])
 
 
 def _query_neighbours(
-    cluster: Cluster, queries: Run, grid: Tiling, model: Model, temperature: Temperature, count: int, names: Any
+    cluster: Cluster, queries: Run, grid: Tiling, model: Model, temperature: Temperature, names: Any
 ) -> np.ndarray:
     """Find the nearest texts of every query and write them to queries/neighbours; return labels, (queries, k)."""
     import ray
@@ -97,19 +96,19 @@ def _query_neighbours(
     files = queries.storage.list(queries.place("texts", model, temperature))
     groups = [files[k : k + _QUERY_PARTS] for k in range(0, len(files), _QUERY_PARTS)]
     place, task = queries.place("neighbours", model, temperature), ray.remote(_ask)
-    submit = lambda k: task.remote(grid, queries.storage, groups[k], count, numbered(place, k), names)  # noqa: E731
+    submit = lambda k: task.remote(grid, queries.storage, groups[k], numbered(place, k), names)  # noqa: E731
     found = dict(results(cluster, submit, range(len(groups)), ahead=1))
     return np.concatenate([found[k] for k in range(len(groups))])
 
 
-def _ask(grid: Tiling, storage: Storage, files: list[str], count: int, name: str, names: pa.Array) -> np.ndarray:
+def _ask(grid: Tiling, storage: Storage, files: list[str], name: str, names: pa.Array) -> np.ndarray:
     """Find and write the nearest texts of some queries in all blocks of the corpus."""
     queries_table = pa.concat_tables([storage.read_table(file, ["text_id", "embedding"]) for file in files])
     asking = rounded(parts.matrix(queries_table, "embedding"), grid.precision)
     nobody = np.zeros(len(asking), np.int64)
     rows = Block(asking, nobody, np.full(len(asking), NOBODY, np.int32))
     near = Nearest.empty(len(asking), grid.neighbours)
-    for number in range(count):
+    for number in range(grid.count):
         block = blocks.read_block(grid.storage.root, grid.block(number), grid.precision)
         tile = cosine_tile(rows, block, grid.intervals, diagonal=False, neighbours=grid.neighbours)
         near = near.merged(tile.rows)
@@ -129,16 +128,20 @@ def _graph(near: Nearest, ids: pa.Array, names: pa.Array) -> dict[str, pa.Array]
     }
 
 
-def _merge_block(grid: Tiling, own: int, count: int, neighbours: str, names: pa.Array) -> np.ndarray:
-    """Merge one block's neighbours in the order of the grid; write them with text ids, return them as labels."""
+def _merge_panel(grid: Tiling, own: int, neighbours: str, names: pa.Array) -> np.ndarray:
+    """Merge the neighbours of one panel's texts in the order of the grid; write them by block, return them as labels."""
     lists = (
         blocks.read_near(grid, own, other, "rows") if own <= other else blocks.read_near(grid, other, own, "columns")
-        for other in range(count)
+        for other in range(grid.panels)
     )
     near = merge_tree(lists, Nearest.merged)
-    table = grid.storage.read_table(grid.block(own), ["label"])
-    ids = names.take(table.column("label").combine_chunks())
-    grid.storage.write_table(numbered(neighbours, own), NEIGHBOURS.build(_graph(near, ids, names)))
+    start = 0
+    for block in grid.panel(own):
+        ids = grid.storage.read_table(grid.block(block), ["text_id"]).column("text_id").combine_chunks()
+        here = slice(start, start + len(ids))
+        one = Nearest(near.cosine[here], near.label[here])
+        grid.storage.write_table(numbered(neighbours, block), NEIGHBOURS.build(_graph(one, ids, names)))
+        start += len(ids)
     return near.label
 
 
@@ -170,9 +173,9 @@ def _exposures(
     return rows
 
 
-def _duplicates(grid: Tiling, layout: Layout, key: dict[str, Any], count: int, order: np.ndarray) -> list[dict[str, Any]]:
-    """The listed near-duplicates of all tiles."""
-    lists = (blocks.read_duplicates(grid, i, j) for i, j in upper_triangle(count))
+def _duplicates(grid: Tiling, layout: Layout, key: dict[str, Any], order: np.ndarray) -> list[dict[str, Any]]:
+    """The listed near-duplicates of all panels."""
+    lists = (blocks.read_duplicates(grid, i, j) for i, j in upper_triangle(grid.panels))
     pairs = merge_tree(lists, lambda one, other: one.merged(other).first(grid.listed))
     places = order[pairs.labels]
     ids, tokens = layout.ids[places.ravel()].reshape(-1, 2), layout.tokens[places]

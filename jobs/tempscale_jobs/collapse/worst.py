@@ -28,7 +28,7 @@ from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding import factors
 from tempscale_jobs.embedding.layout import Layout, column, embeddings
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.runs.folder import Model, Run, dimensions, place, tile
+from tempscale_jobs.runs.folder import Model, Run, place, tile
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM_PAIRS, SOCM_SEARCH
 from tempscale_jobs.workers import actor
@@ -187,9 +187,7 @@ def _survivors(corpus: Searched, temperature: Temperature, search: _Search, mean
     import ray
 
     run, model, layout, analysis = corpus.run, corpus.model, corpus.layout, corpus.analysis
-    grid = blocks.tiling(run, model, temperature, layout, analysis)
-    dim = dimensions(run, model, temperature)
-    bounds = tiles.blocks(len(layout), tiles.block_size(len(layout), dim))
+    grid, bounds = blocks.tiling(run, model, temperature, layout, analysis)
     triangle = tiles.upper_triangle(len(bounds))
     missing = [t for t in triangle if not run.storage.exists(tile(search.place, *t))]
     task, shared, total = ray.remote(_bound_tile), ray.put(search), 0

@@ -13,7 +13,19 @@ import pyarrow as pa
 
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.workers.actor import RETRIES, Encoding, ModelActor, Process, arguments, prepared
-from tempscale_jobs.workers.engine import NO_PROGRESS_SECONDS, Cluster, Item, await_one, failure, readable_failures, results
+from tempscale_jobs.workers.engine import (
+    NO_PROGRESS,
+    NO_PROGRESS_SECONDS,
+    Cluster,
+    Item,
+    await_one,
+    failure,
+    readable_failures,
+    results,
+)
+
+_PATIENCE_SECONDS = 60
+"""So long work may take before an actor that has none makes room for one that may have lost its place."""
 
 if TYPE_CHECKING:
     import ray.data
@@ -82,6 +94,8 @@ class Crew:
             worker = idle.pop(0)
             flying[submit(worker, item)] = worker
         while flying:
+            while not self._is_next(flying) and self._make_room(flying.values()):
+                pass
             yield from landed()
 
     def _next(self, flying: Iterable[Any]) -> Any:
@@ -90,11 +104,33 @@ class Crew:
 
         done, _ = ray.wait([*flying, *self._beginning], num_returns=1, timeout=NO_PROGRESS_SECONDS)
         if not done:
-            raise IncompleteRun(
-                "no worker finished a piece of work within an hour: one hangs, or its machine is gone and no other took its "
-                "place; see ray status, and start the same command again"
-            )
+            raise IncompleteRun(NO_PROGRESS)
         return done[0]
+
+    def _is_next(self, flying: Iterable[Any]) -> bool:
+        """Whether work is done, or an actor started, within a minute."""
+        import ray
+
+        return bool(
+            ray.wait([*flying, *self._beginning], num_returns=1, timeout=min(_PATIENCE_SECONDS, NO_PROGRESS_SECONDS))[0]
+        )
+
+    def _make_room(self, busy: Iterable[Any]) -> bool:
+        """End an actor that has nothing to do, and those that have not started; return whether there was one.
+
+        Where a node has gone, an actor that has work may wait for a place to start again.
+        """
+        import ray
+
+        for worker in self._beginning.values():
+            ray.kill(worker)
+        self._beginning = {}
+        working = list(busy)
+        spare = next((worker for worker in self._actors if worker not in working), None)
+        if spare is not None:
+            self._actors.remove(spare)
+            ray.kill(spare)
+        return spare is not None
 
     def work(self, process: Process, pieces: dict[int, pa.Table], retries: int = RETRIES) -> Iterator[dict[str, Any]]:
         """Run `process` on each piece; yield each report as it finishes. -1 `retries` are for pieces with marks."""

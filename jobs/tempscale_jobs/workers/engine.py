@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -26,8 +25,15 @@ _TO_COME = "autoscaled_gpus"
 """The custom resource of Ray with the number of GPUs that the autoscaler can start."""
 NO_PROGRESS_SECONDS = 3600
 """Longer than any shard takes. Marks find a text that kills its process long before."""
+NO_PROGRESS = (
+    "no worker finished a piece of work within an hour: one hangs, or its machine is gone and no other took its place; see "
+    "ray status, and start the same command again"
+)
+NO_PLACE = (
+    "no worker found a place in the Ray cluster within an hour; see what holds its processors or GPUs (ray status), and "
+    "start the same command again"
+)
 _CONNECT_SECONDS = 10
-_LEAST_PATIENCE_SECONDS = 30
 _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -285,32 +291,47 @@ def tile_results(
         task = ray.remote(work)
         yield from results(cluster, lambda tile: task.remote(*arguments, *tile), items, ahead=1)
         return
-    from ray.util import ActorPool
-
     actor = ray.remote(num_gpus=1, max_restarts=-1, max_task_retries=-1)(TileActor)
-    with readable_failures():
-        pool = ActorPool(started([actor.remote(work, arguments) for _ in range(min(cluster.workers, len(items)))]))
-        yield from pool.map_unordered(lambda worker, tile: worker.work.remote(*tile), cluster.ordered(items))
+    actors = [actor.remote(work, arguments) for _ in range(min(cluster.workers, len(items)))]
+    yield from pooled(actors, lambda worker, tile: worker.work.remote(*tile), cluster.ordered(items))
 
 
-def started(actors: Sequence[Any]) -> list[Any]:
-    """The actors that have started: at least one, and those that need at most twice its time; the others are killed.
+def pooled(actors: Sequence[Any], submit: Callable[[Any, Item], Any], items: Sequence[Item]) -> Iterator[Any]:
+    """Give each item to one of the actors, which work as they start; yield results as they come, and end the actors.
 
-    A cluster can be smaller than Ray says (a dead node is counted for a while), and work for an actor without a place would
-    wait for ever.
+    A cluster may have no place for all of them yet, or be smaller than Ray says (a dead node is counted for a while): what
+    is given to an actor without a place would wait for ever. Where nodes go, the actors of these are started again on the
+    places that others leave as soon as there is nothing for them to do.
+
+    Raises:
+        IncompleteRun: none started within an hour, or no item was done within one; or a task failed.
     """
     import ray
 
-    begun = time.monotonic()
-    pending = {actor.__ray_ready__.remote(): actor for actor in actors}
-    await_one(list(pending))
-    with readable_failures():
-        patience = max(_LEAST_PATIENCE_SECONDS, 2 * (time.monotonic() - begun))
-        done, late = ray.wait(list(pending), num_returns=len(pending), timeout=patience)
-        ray.get(done)
-    for reference in late:
-        ray.kill(pending[reference])
-    return [pending[reference] for reference in done]
+    beginning = {actor.__ray_ready__.remote(): actor for actor in actors}
+    idle, waiting, flying = list[Any](), list(items)[::-1], dict[Any, Any]()
+    try:
+        with readable_failures():
+            while waiting or flying:
+                while waiting and idle:
+                    worker = idle.pop()
+                    flying[submit(worker, waiting.pop())] = worker
+                if not waiting:
+                    for worker in idle:
+                        ray.kill(worker)
+                    idle = []
+                done, _ = ray.wait([*flying, *beginning], num_returns=1, timeout=NO_PROGRESS_SECONDS)
+                if not done:
+                    raise IncompleteRun(NO_PROGRESS if flying else NO_PLACE)
+                if done[0] in beginning:
+                    ray.get(done[0])
+                    idle.append(beginning.pop(done[0]))
+                else:
+                    idle.append(flying.pop(done[0]))
+                    yield ray.get(done[0])
+    finally:
+        for actor in actors:
+            ray.kill(actor)
 
 
 def await_one(beginning: Sequence[Any]) -> None:
@@ -323,10 +344,7 @@ def await_one(beginning: Sequence[Any]) -> None:
 
     with readable_failures():
         if not ray.wait(list(beginning), num_returns=1, timeout=NO_PROGRESS_SECONDS)[0]:
-            raise IncompleteRun(
-                "no worker found a place in the Ray cluster within an hour; see what holds its processors or GPUs "
-                "(ray status), and start the same command again"
-            )
+            raise IncompleteRun(NO_PLACE)
 
 
 class TileActor:

@@ -194,7 +194,7 @@ def test_tiles_of_tensor_cores_are_accepted_and_lost_and_doubled_ones_are_not(pr
 
 
 def test_blocks_that_are_there_are_not_gathered_again(tmp_path):
-    grid = Tiling(Storage(str(tmp_path)), "partials/cosine", 1, 0, 1.0, 0)
+    grid = Tiling(Storage(str(tmp_path)), "partials/cosine", 1, 0, 1.0, 0, 2)
     for number in range(2):
         grid.storage.write(grid.block(number), b"a block")
     cosine._gather(Cluster(2, 0), grid, [], [(0, 2), (2, 4)], None, 2, True)  # No task is asked.

@@ -2,13 +2,15 @@
 
 import hashlib
 import os
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from tempscale.collapse import grid as tiles
-from tempscale_jobs.collapse import blocks
+from tempscale.collapse.aggregates import CosineCells, merge_tree
+from tempscale_jobs.collapse import blocks, exposure
 from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.runs.storage import Storage
@@ -44,7 +46,7 @@ def grid(folder):
         columns |= {"truncated": pa.array([False] * len(own)), "mean_norm": constant, "spread": constant}
         columns |= {"embedding": pa.FixedSizeListArray.from_arrays(pa.array(rows[own].ravel()), DIM)}
         storage.write_table(f"texts/part-{number:05d}.parquet", texts(DIM).build(columns | {"within_cosine": constant}))
-    tiling = Tiling(storage, "partials/cosine", INTERVALS, 5, 0.8, 50)
+    tiling = Tiling(storage, "partials/cosine", INTERVALS, 5, 0.8, 50, len(BOUNDS))
     part, row = np.empty(TEXTS, int), np.empty(TEXTS, int)
     for number, own in enumerate(np.array_split(order, 5)):
         part[own], row[own] = number, np.arange(len(own))
@@ -98,6 +100,40 @@ def test_a_worker_that_dies_in_the_middle_of_a_tile_changes_no_byte(cluster, und
     assert len(list(tmp_path.glob("died-*"))) == 3, "every tile beside the diagonal lost its worker once"
     assert len(digests(tiling)) > 3 * len(TRIANGLE)
     assert digests(tiling) == digests(undisturbed)
+
+
+def test_panels_of_several_blocks_find_what_single_blocks_do(cluster, undisturbed, tmp_path):
+    """Neighbours, near-duplicates and counts to the bit; sums, which are added in another order, to rounding."""
+    tiling = replace(grid(tmp_path / "run"), together=2)
+    assert [list(tiling.panel(k)) for k in range(tiling.panels)] == [[0, 1], [2]]
+    found = dict(engine.tile_results(cluster, blocks.work, (tiling,), tiles.upper_triangle(tiling.panels)))
+    assert sum(found.values()) == TEXTS * (TEXTS - 1) // 2
+    labels, place = {}, "neighbours"
+    names = pa.array([str(k) for k in range(TEXTS)])
+    for own in (tiling, undisturbed):
+        labels[own] = [exposure._merge_panel(own, k, place, names) for k in range(own.panels)]
+    assert (np.concatenate(labels[tiling]) == np.concatenate(labels[undisturbed])).all()
+    for k in range(len(BOUNDS)):
+        one, other = (own.storage.read(f"{place}/part-{k:08d}.parquet") for own in (tiling, undisturbed))
+        assert one == other
+    merged = {own: cosine_cells(own) for own in (tiling, undisturbed)}
+    for name in ("pairs", "histogram", "duplicates"):
+        assert (getattr(merged[tiling], name) == getattr(merged[undisturbed], name)).all()
+    for name in ("first", "second"):
+        np.testing.assert_allclose(getattr(merged[tiling], name), getattr(merged[undisturbed], name), rtol=1e-13)
+    listed = {own: duplicates_of(own) for own in (tiling, undisturbed)}
+    assert len(listed[tiling].cosine) > 2
+    assert (listed[tiling].labels == listed[undisturbed].labels).all()
+
+
+def cosine_cells(tiling):
+    triangle = tiles.upper_triangle(tiling.panels)
+    return merge_tree((blocks.read_cells(tiling, i, j) for i, j in triangle), CosineCells.merged)
+
+
+def duplicates_of(tiling):
+    lists = (blocks.read_duplicates(tiling, i, j) for i, j in tiles.upper_triangle(tiling.panels))
+    return merge_tree(lists, lambda one, other: one.merged(other).first(tiling.listed))
 
 
 def test_a_gpu_worker_keeps_to_the_same_contract(undisturbed, tmp_path):
