@@ -174,7 +174,7 @@ def test_the_ids_of_a_unit_are_exact_however_full_their_table_is():
 
 @pytest.mark.parametrize("sample", [None, 20, 10_000])
 def test_a_long_unit_s_ids_are_sorted_in_runs(tmp_path, monkeypatch, sample):
-    items = [Text(f"id {k}", "", False, None, f"file:{k}") for k in range(100)]
+    items = [Text(f"id {k}", "", False, None, place=f"file:{k}") for k in range(100)]
     found = {}
     for run in (7, 50, 1000):
         monkeypatch.setattr(reading, "_IDS_OF_A_RUN", run)

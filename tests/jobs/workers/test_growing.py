@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import ray
 from ray import cloudpickle
-from test_tile_tasks import TEXTS, TRIANGLE, digests, grid
+from tile_grid import TEXTS, TRIANGLE, digests, grid
 
 from tempscale_jobs.collapse import blocks
 from tempscale_jobs.config.sections import Execution
