@@ -20,7 +20,7 @@ from tempscale_jobs.config.nights import SHARES
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.index import Index
-from tempscale_jobs.embedding.layout import Layout, read
+from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.folder import Model, Run, read_means_by_text
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT
 from tempscale_jobs.tables.columns import Table, finite
@@ -49,7 +49,7 @@ def summarise(
     found["temperature_effect"] = TEMPERATURE_EFFECT.build_rows(effects)
     if keep_text and tokens_seen:
         named = [found[name] for name in ("socm_pairs", "near_duplicates", "collapsed_texts")]
-        found["excerpts"] = _excerpts(run, index, named)
+        found["excerpts"] = _excerpts(run, index, layouts, named)
     for name, table in found.items():
         run.storage.write_table(f"tables/{name}.parquet", table)
     return found
@@ -313,14 +313,17 @@ def _nearest_to_all(run: Run, model: Model, temperature: Temperature, layout: La
 
 
 def _columns(run: Run, place: str, names: list[str]) -> dict[str, np.ndarray]:
-    parts = list(read(run.storage, run.storage.list(place), names))
+    parts = list(run.storage.columns(run.storage.list(place), names))
     return {name: np.concatenate([part[k].to_numpy() for part in parts]) for k, name in enumerate(names)}
 
 
-def _excerpts(run: Run, index: Index, rankings: list[pa.Table]) -> pa.Table:
+def _excerpts(run: Run, index: Index, layouts: dict[str, Layout], rankings: list[pa.Table]) -> pa.Table:
     """The first characters of the texts in the rankings."""
     sides = [(table, name) for table in rankings for name in table.column_names if name.startswith("text_id")]
     ids = sorted({i for table, name in sides for i in table.column(name).to_pylist()})
-    texts = shards.texts_of(run.storage, index, set(ids)) if ids else {}
+    texts: dict[str, str] = {}
+    for layout in layouts.values():  # One model may have rejected what another ranks.
+        left = set(ids) - texts.keys()
+        texts |= shards.texts_of(run.storage, layout.within(index, left), left)
     rows = [{"text_id": i, "characters": len(texts[i]), "excerpt": texts[i][:_EXCERPT_CHARACTERS]} for i in ids]
     return EXCERPTS.build_rows(rows)

@@ -18,7 +18,7 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks
 from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.config.audit import Analysis
-from tempscale_jobs.embedding.layout import Layout, documents_of, read
+from tempscale_jobs.embedding.layout import Layout, documents_of
 from tempscale_jobs.runs.folder import Model, Run, numbered
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
@@ -69,7 +69,7 @@ def expose(
 
 def _names(storage: Storage, files: list[str], stored: np.ndarray) -> pa.Array:
     """The ids of all texts by their labels; `stored` is the number of each in texts/. Only tasks hold them."""
-    ids = pa.chunked_array([own for (column,) in read(storage, files, ["text_id"]) for own in column.chunks], pa.string())
+    ids = pa.chunked_array([own for (column,) in storage.columns(files, ["text_id"]) for own in column.chunks], pa.string())
     return ids.take(pa.array(stored)).combine_chunks()
 
 

@@ -72,13 +72,14 @@ def _write(
     on_pairs: Callable[[int, float], None],
 ) -> None:  # fmt: skip
     """Measure the groups from number `first` on that are not written yet."""
+    written = {name for t in run.temperatures for name in run.storage.list(run.place(GROUPS, model, t))}
     missing = [
-        k for k in range(first, len(dealt))
-        if not all(run.storage.exists(run.part(GROUPS, model, t, k)) for t in run.temperatures)
+        k for k in range(first, len(dealt)) if not all(run.part(GROUPS, model, t, k) in written for t in run.temperatures)
     ]  # fmt: skip
     share, there = dealing.shares_of_work(dealt, layout), [k for k in range(first, len(dealt)) if k not in missing]
     on_pairs(dealing.pairs_of([dealt[k] for k in there]), sum(share[k] for k in there))
-    texts = shards.texts_of(run.storage, index, {i for k in missing for i in dealt[k].ids}) if missing else {}
+    ids = {i for k in missing for i in dealt[k].ids}
+    texts = shards.texts_of(run.storage, layout.within(index, ids), ids)
     settings = {"regularization": repr(analysis.socm_regularization)}
     work = {
         k: pa.table({"text_id": dealt[k].ids, "text": [texts[i] for i in dealt[k].ids]}).replace_schema_metadata(settings)

@@ -23,7 +23,6 @@ from tempscale_jobs.collapse.factor_pairs import FactorFiles, bounded, exact_pai
 from tempscale_jobs.collapse.socm_tables import Pairs
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.config.sections import Encoding
-from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding import factors
 from tempscale_jobs.embedding.layout import Layout, column, embeddings
@@ -112,8 +111,9 @@ def _factors(corpus: Searched, wanted: dict[str, np.ndarray], kind: str) -> None
     for t in run.temperatures:
         if t.slug not in wanted:
             continue
-        ids_of = shards.places_of(run.storage, index, set(layout.ids[wanted[t.slug]].tolist()))
-        for number, ids in ids_of.items():
+        numbers, names = layout.shards_of(wanted[t.slug]), layout.ids[wanted[t.slug]]
+        for number in np.unique(numbers).tolist():
+            ids = names[numbers == number].tolist()
             if run.storage.exists(run.part(kind, model, t, number)):
                 continue
             own = pa.table({"temperature": [t.slug] * len(ids), "text_id": ids})

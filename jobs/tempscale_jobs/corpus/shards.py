@@ -138,10 +138,10 @@ def places_of(storage: Storage, index: Index, ids: set[str]) -> dict[int, list[s
 def texts_of(storage: Storage, index: Index, ids: set[str]) -> dict[str, str]:
     """The texts of the given ids, read from the shards."""
     found: dict[str, str] = {}
-    for shard in index.shards:
-        table = storage.read_table(shard.name, ["text_id", "text"])
-        wanted = pc.is_in(table.column("text_id"), pa.array(list(ids), pa.string()))
-        found.update(zip(*(column.to_pylist() for column in table.filter(wanted).columns), strict=True))
+    wanted = pa.array(list(ids), pa.string())
+    for names, texts in storage.columns([shard.name for shard in index.shards], ["text_id", "text"]):
+        here = pc.is_in(names, wanted)
+        found.update(zip(names.filter(here).to_pylist(), texts.filter(here).to_pylist(), strict=True))
     return found
 
 

@@ -37,8 +37,9 @@ def embed(
     forget(run.storage, run.place(MARKS, model))
     work: dict[int, pa.Table] = {}
     costs = {number: about_tokens(shard, model.max_length) or shard.texts for number, shard in enumerate(shards, first)}
+    written = {name for t in run.temperatures for name in run.storage.list(run.place("texts", model, t))}
     for number, shard in enumerate(shards, first):
-        if all(run.storage.exists(run.part("texts", model, t, number)) for t in run.temperatures):
+        if all(run.part("texts", model, t, number) in written for t in run.temperatures):
             there += shard.texts
         else:
             work[number] = pa.table({"name": [shard.name]})

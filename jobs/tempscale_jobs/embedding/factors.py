@@ -29,7 +29,7 @@ def collect(
     """Write the covariance factors of the wanted texts, under every temperature, to the folder `kind`; count the texts."""
     tokens = {text_id: int(layout.tokens[place]) for text_id, place in layout.where(wanted).items()}
     sample = sorted(tokens, key=lambda text_id: (tokens[text_id], text_id))
-    missing = pieces.missing(run, model, index, sample, CHUNK, [kind])
+    missing = pieces.missing(run, model, index, sample, CHUNK, [kind], layout)
     on_texts(len(sample) - sum(piece.num_rows for piece in missing.values()))
     work = {number: piece.replace_schema_metadata({"kind": kind}) for number, piece in missing.items()}
     for report in crew.work(write_factors, work):

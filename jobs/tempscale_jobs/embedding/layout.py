@@ -7,8 +7,7 @@ take their place in samples and where ties are broken, so both are the same for 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +16,9 @@ import pyarrow as pa
 from tempscale.collapse.length import interval_of
 from tempscale.stats.sample import keyed_hash
 from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.corpus.rows import own_document
+from tempscale_jobs.corpus.shards import source_row
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
@@ -25,8 +26,6 @@ from tempscale_jobs.workers.engine import BESIDE_ACTORS, Cluster, results
 
 _PARTS_OF_A_TASK = 32
 """Parts of texts/ that one task reads."""
-_READERS, _READ_AHEAD = 16, 128
-"""Parts that are read at the same time, and at most ahead of what uses them."""
 _AT_ONCE = 1 << 20
 """Texts that are compared with the wanted ones at a time."""
 
@@ -59,6 +58,8 @@ class Layout:
     seed: int = 0
     documents: np.ndarray | None = None
     """A digest of the document of each text; None where no text has one."""
+    source: np.ndarray | None = None
+    """The shard and row that each text was read to; None where each part of texts/ is of the shard of its number."""
 
     @classmethod
     def of(
@@ -138,6 +139,17 @@ class Layout:
         part = np.searchsorted(self.starts, number, side="right") - 1
         return part, number - self.starts[part]
 
+    def shards_of(self, places: np.ndarray) -> np.ndarray:
+        """The numbers of the shards that hold the texts at some places."""
+        if self.source is None:
+            return self.parts_and_rows(places)[0]
+        return np.asarray(self.source[places] // source_row(1, 0))
+
+    def within(self, index: Index, ids: Iterable[str]) -> Index:
+        """The index with only those shards that hold some of these texts."""
+        places = np.array([*self.where(ids).values()], dtype=np.int64)
+        return replace(index, shards=tuple(index.shards[k] for k in np.unique(self.shards_of(places)).tolist()))
+
     def documents_of(self, places: np.ndarray) -> pa.Array:
         """The documents of the texts at these places, as a column; null where texts come without documents."""
         return pa.nulls(len(places), pa.int64()) if self.documents is None else pa.array(self.documents[places])
@@ -161,24 +173,16 @@ class _Stored:
         part = np.searchsorted(self.starts, number, side="right") - 1
         found = np.empty(len(number), dtype=object)
         used = np.unique(part).tolist()
-        for own, (ids,) in zip(used, read(self.storage, [self.names[k] for k in used], ["text_id"]), strict=True):
+        for own, (ids,) in zip(used, self.storage.columns([self.names[k] for k in used], ["text_id"]), strict=True):
             here = np.flatnonzero(part == own)
             found[here] = np.array(ids.take(pa.array(number[here] - self.starts[own])).to_pylist(), dtype=object)
         return found
 
 
-def read(storage: Storage, names: Sequence[str], columns: Sequence[str]) -> Iterable[list[pa.ChunkedArray]]:
-    """Columns of parts, several of which are read at the same time."""
-    with ThreadPoolExecutor(_READERS) as pool:
-        for first in range(0, len(names), _READ_AHEAD):
-            some = names[first : first + _READ_AHEAD]
-            yield from pool.map(lambda name: storage.read_table(name, columns).select(columns).columns, some)
-
-
 def column(run: Run, model: Model, temperature: Temperature, layout: Layout, name: str) -> np.ndarray:
     """A column of texts/ in canonical order."""
     names = run.storage.list(run.place("texts", model, temperature))
-    return np.asarray(np.concatenate([own.to_numpy() for (own,) in read(run.storage, names, [name])])[layout.stored])
+    return np.asarray(np.concatenate([own.to_numpy() for (own,) in run.storage.columns(names, [name])])[layout.stored])
 
 
 def embeddings(
@@ -226,8 +230,10 @@ def layout(
     starts = np.concatenate([[0], np.cumsum([count for own in found for count in own[0]])])
     tokens = np.concatenate([own[1] for own in found])
     interval = interval_of(tokens, edges).astype(np.int16)
+    source = None
     if any(own[4] is not None for own in found):  # Parts of the cache and others are in the source's order together.
-        stored = np.lexsort((np.concatenate([own[4] for own in found]), interval)).astype(np.uint32)
+        source = np.concatenate([own[4] for own in found])
+        stored = np.lexsort((source, interval)).astype(np.uint32)
     else:
         stored = np.concatenate([np.flatnonzero(interval == a).astype(np.uint32) for a in range(len(edges))])
     documents = None
@@ -238,7 +244,8 @@ def layout(
     key = np.concatenate([own[2] for own in found])[stored]
     ids = _Stored(run.storage, names, stored, starts)
     return Layout(
-        ids, key, tokens[stored], interval[stored], stored, starts, edges, corpus_texts, seed, documents
+        ids, key, tokens[stored], interval[stored], stored, starts, edges, corpus_texts, seed, documents,
+        None if source is None else source[stored],
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def cosine_to_float32(
         found: dict[str, Any] = run.storage.read_json(result_name(model))
         return found
     sample = sorted(layout.ids[layout.sample(SAMPLE)].tolist())
-    texts = shards.texts_of(run.storage, index, set(sample))
+    texts = shards.texts_of(run.storage, layout.within(index, sample), set(sample))
     chunks = [sample[k : k + CHUNK] for k in range(0, len(sample), CHUNK)]
     work = {k: pa.table({"text": [texts[i] for i in chunk]}) for k, chunk in enumerate(chunks)}
     least, total = [], 0.0

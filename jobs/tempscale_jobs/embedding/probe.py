@@ -47,7 +47,7 @@ def probe(
         return {"texts": 0, "prefixes": []}
     size = min(_FIRST_TEXTS if analysis.probe_sample is None else analysis.probe_sample, len(eligible))
     for left in range(_ROUNDS)[::-1]:
-        _write(run, crew, model, index, layout.ids[layout.sample(size, eligible)].tolist(), lengths, on_texts)
+        _write(run, crew, model, layout, index, layout.ids[layout.sample(size, eligible)].tolist(), lengths, on_texts)
         if analysis.probe_sample is not None or not left:
             break
         errors = [_gap_error(_means(run, model, t, layout, size)) for t in run.temperatures]
@@ -62,10 +62,17 @@ def probe(
 
 
 def _write(
-    run: Run, crew: Crew, model: Model, index: Index, sample: list[str], lengths: list[int], on_texts: Callable[[int], None]
+    run: Run,
+    crew: Crew,
+    model: Model,
+    layout: Layout,
+    index: Index,
+    sample: list[str],
+    lengths: list[int],
+    on_texts: Callable[[int], None],
 ) -> None:
     """Embed the pieces of the sample that are missing; a larger sample begins with the same pieces."""
-    missing = pieces.missing(run, model, index, sample, CHUNK, [PREFIXES])
+    missing = pieces.missing(run, model, index, sample, CHUNK, [PREFIXES], layout)
     metadata = {"prefixes": ",".join(map(str, lengths))}
     work = {number: piece.replace_schema_metadata(metadata) for number, piece in missing.items()}
     for report in crew.work(write_prefixes, work):

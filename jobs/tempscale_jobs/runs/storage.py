@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-_READERS = 16
+_READERS, _READ_AHEAD = 16, 128
+"""Files that are read at the same time, and at most ahead of what uses them."""
 _TEMPORARY = ".writing-"
 
 
@@ -186,6 +187,13 @@ class Storage:
         with ThreadPoolExecutor(_READERS) as pool:
             tables = pool.map(lambda name: self.read_table(name, columns, later), names)
             return [pl.DataFrame(pl.from_arrow(table)) for table in tables]
+
+    def columns(self, names: Sequence[str], columns: Sequence[str]) -> Iterator[Sequence[pa.ChunkedArray]]:
+        """Columns of Parquet files in their order, several of which are read at once, not far ahead of their use."""
+        with ThreadPoolExecutor(_READERS) as pool:
+            for first in range(0, len(names), _READ_AHEAD):
+                some = names[first : first + _READ_AHEAD]
+                yield from pool.map(lambda name: self.read_table(name, columns).select([*columns]).columns, some)
 
     def rows(self, name: str) -> int:
         """The number of rows of a Parquet file, from its footer."""
