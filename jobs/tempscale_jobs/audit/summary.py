@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tempscale.collapse.length import gap_intervals
+from tempscale.collapse.aggregates import merge_tree
+from tempscale.collapse.length import Moments, gap_intervals
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, equal_documents, finite_population, within_error
 from tempscale.stats.groups import between_strata, jackknife_error
@@ -21,11 +22,12 @@ from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.runs.folder import Model, Run, read_means_by_text
+from tempscale_jobs.runs.folder import Model, Run, all_means_by_text, means_by_text
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT
 from tempscale_jobs.tables.columns import Table, finite
 
-_EXCERPT_CHARACTERS = 280
+_EXCERPT_CHARACTERS, _AT_ONCE = 280, 1 << 20
+"""The length of an excerpt, and values that are summed at a time."""
 _STEPS = {
     "length_collapse": "cosine", "exposure": "exposure", "near_duplicates": "exposure", "collapsed_texts": "exposure",
     "prefix_probe": "probe", "socm": "socm", "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top",
@@ -71,7 +73,10 @@ class Sampled:
     """The per-text values behind a figure, from which its standard errors are computed."""
 
     sets: list[np.ndarray]
-    """One array for each set of texts; the figure is the mean of the first, less that of the second if there is one."""
+    """One array for each set of texts; the figure is the mean of the first, less that of the second if there is one.
+
+    Of a share they say of each text whether it belongs to it.
+    """
     documents: list[np.ndarray] | None
     """The documents of the same texts; None where texts come without documents."""
     over_pairs: bool
@@ -93,7 +98,7 @@ class Sampled:
         if any(len(values) < VALUES_FOR_AN_ERROR for values in self.sets):
             return None, None
         # Means over pairs count each text twice (see within_error); plain means once. Sets of texts add in squares.
-        squares = [within_error(values.var(ddof=1, dtype=np.float64), len(values)) ** 2 for values in self.sets]
+        squares = [within_error(_variance(values), len(values)) ** 2 for values in self.sets]
         counted = 1.0 if self.over_pairs else 0.5
         error = counted * float(np.sqrt(sum(squares)))
         if self.documents is None:
@@ -138,6 +143,13 @@ class Grouped:
 Samples = dict[str, Sampled | Grouped]
 
 
+def _variance(values: np.ndarray) -> float:
+    """Sample variance (n − 1) of many values, or of how many of them are true, in steps that need little memory."""
+    steps = (values[start : start + _AT_ONCE, None] for start in range(0, len(values), _AT_ONCE))
+    whole: Moments = merge_tree((Moments.of(own.astype(np.float64)) for own in steps), Moments.merged)
+    return float(whole.variance()[0]) if whole.values[0] == len(values) else float("nan")
+
+
 def _figures(
     run: Run, model: Model, temperature: Temperature, layout: Layout, found: dict[str, pa.Table], index: Index,
     tokens_seen: bool,
@@ -145,22 +157,19 @@ def _figures(
     """The summary row of one model and temperature, and the per-text values behind its figures."""
     n = len(layout)
     correction = finite_population(n, layout.population(n))
-    texts = _columns(run, run.place("texts", model, temperature), ["tokens", "truncated", "spread", "within_cosine"])
-    means = read_means_by_text(run.storage, run.place("partials/cosine", model, temperature), ["inside", "overall"])
+    columns = ["tokens", "truncated", *(("spread", "within_cosine") if tokens_seen else ())]
+    parts = run.storage.list(run.place("texts", model, temperature))
+    texts = dict(zip(columns, run.storage.arrays(parts, columns), strict=True))
+    means = all_means_by_text(run.storage, run.place("partials/cosine", model, temperature))
     closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
-    inside, overall = means.column("inside").to_numpy(), means.column("overall").to_numpy()
-    several = texts["tokens"] > 1
-    condition = _condition(texts["tokens"][several], texts["within_cosine"][several])
+    inside, overall = run.storage.arrays(means, ["inside", "overall"])
     documents = layout.documents
     drawn = None if documents is None else [documents]
     read = None if documents is None else documents[np.argsort(layout.stored)]  # In the order of texts/.
-    of_texts, of_several = (None if read is None else [read[kept]] for kept in (slice(None), several))
+    of_texts = None if read is None else [read]
     samples: Samples = {
         "cosine_mean": Sampled([overall], drawn, True, correction),
-        "spread_mean": Sampled([texts["spread"]], of_texts, False, correction),
-        "truncated_share": Sampled([_share(texts["truncated"])], of_texts, False, correction),
-        "spread_over_2_share": Sampled([_share(texts["spread"] > 2)], of_texts, False, correction),
-        "within_cosine_over_third_share": Sampled([condition], of_several, False, correction),
+        "truncated_share": Sampled([texts["truncated"]], of_texts, False, correction),
     }
     row: dict[str, Any] = run.key(model, temperature) | {
         "texts": n,
@@ -176,6 +185,14 @@ def _figures(
         "within_cosine_over_third_share": None,
     }
     if tokens_seen:
+        several = texts["tokens"] > 1
+        condition = _condition(texts["tokens"][several], texts["within_cosine"][several])
+        of_several = None if read is None else [read[several]]
+        samples |= {
+            "spread_mean": Sampled([texts["spread"]], of_texts, False, correction),
+            "spread_over_2_share": Sampled([texts["spread"] > 2], of_texts, False, correction),
+            "within_cosine_over_third_share": Sampled([condition], of_several, False, correction),
+        }
         row |= {
             "spread_mean": float(texts["spread"].mean(dtype=np.float64)),
             "spread_over_2_share": float((texts["spread"] > 2).mean()),
@@ -225,7 +242,7 @@ def _probe_gap(run: Run, model: Model, temperature: Temperature, samples: Sample
     place = run.place("partials/probe", model, temperature)
     if not run.storage.exists(f"{place}/prefix_probe.parquet"):
         return dict.fromkeys(("prefix_gap", "prefix_shortest", "prefix_longest", "prefix_texts", "prefix_documents"))
-    means = read_means_by_text(run.storage, place)
+    means = run.storage.read_table(means_by_text(place))
     prefix, inside = means.column("group").to_numpy(), means.column("inside").to_numpy()
     longest = prefix == prefix.max()
     gap, documents = inside[longest] - inside[prefix == prefix.min()], _documents(means, longest)
@@ -255,7 +272,7 @@ def _socm(run: Run, model: Model, temperature: Temperature, layout: Layout, samp
             samples[name] = Grouped(values, done["texts"], means, layout, known)
         return found | {"socm_groups": done["groups"], "socm_freedom": done["freedom"]}
     if done["pairs"]:
-        means = read_means_by_text(run.storage, place)
+        means = run.storage.read_table(means_by_text(place))
         documents = _documents(means, np.ones(means.num_rows, dtype=bool))
         samples["socm_mean"] = Sampled([means.column("overall").to_numpy()], documents, True, done["correction"])
         found["socm_freedom"] = (done["texts"] if documents is None else _count(documents[0])) - 1.0
@@ -273,15 +290,10 @@ def _count(documents: np.ndarray) -> int:
     return int(equal_documents(documents) + 1e-9)
 
 
-def _share(holds: np.ndarray) -> np.ndarray:
-    """1 for each text of which something holds, otherwise 0: its mean is a share."""
-    return holds.astype(np.float64)
-
-
 def _condition(tokens: np.ndarray, within: np.ndarray) -> np.ndarray:
-    """1 for each text with (n·w−1)/(n−1) ≥ 1/3, the condition of S2 Appendix J; each has two tokens or more."""
+    """Whether (n·w−1)/(n−1) ≥ 1/3 for each text, the condition of S2 Appendix J; each has two tokens or more."""
     n, w = tokens.astype(np.float64), within.astype(np.float64)
-    return _share((n * w - 1) / (n - 1) >= 1 / 3)
+    return np.asarray((n * w - 1) / (n - 1) >= 1 / 3)
 
 
 def _mean(values: np.ndarray) -> float | None:
@@ -307,14 +319,9 @@ def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples
 
 
 def _nearest_to_all(run: Run, model: Model, temperature: Temperature, layout: Layout) -> pa.Table:
-    means = read_means_by_text(run.storage, run.place("partials/cosine", model, temperature), ["overall"])
-    rows = ranked(run.key(model, temperature), "nearness", means.column("overall").to_numpy(), layout)
+    means = all_means_by_text(run.storage, run.place("partials/cosine", model, temperature))
+    rows = ranked(run.key(model, temperature), "nearness", run.storage.arrays(means, ["overall"])[0], layout)
     return COLLAPSED_TEXTS.build_rows(rows)
-
-
-def _columns(run: Run, place: str, names: list[str]) -> dict[str, np.ndarray]:
-    parts = list(run.storage.columns(run.storage.list(place), names))
-    return {name: np.concatenate([part[k].to_numpy() for part in parts]) for k, name in enumerate(names)}
 
 
 def _excerpts(run: Run, index: Index, layouts: dict[str, Layout], rankings: list[pa.Table]) -> pa.Table:

@@ -187,14 +187,22 @@ def _duplicates(grid: Tiling, layout: Layout, key: dict[str, Any], order: np.nda
     ]
 
 
-_LISTED = 20
+_LISTED, _AT_ONCE = 20, 1 << 20
+"""The length of a ranking, and of how many texts it is drawn up at a time."""
+
+
+def _largest(values: np.ndarray, start: int) -> np.ndarray:
+    """The places from `start` on, a limited number of them, whose values can be listed."""
+    own = values[start : start + _AT_ONCE]
+    known = np.flatnonzero(~np.isnan(own))
+    if len(known) > _LISTED:  # Sort only these.
+        known = known[own[known] >= np.partition(own[known], -_LISTED)[-_LISTED]]
+    return np.asarray(start + known)
 
 
 def ranked(key: dict[str, Any], ranking: str, values: np.ndarray, layout: Layout) -> list[dict[str, Any]]:
     """Rows of `collapsed_texts` for the ranking `nearness` or `hub`: largest value first, ties by key, NaN skipped."""
-    known = np.flatnonzero(~np.isnan(values))
-    if len(known) > _LISTED:  # Sort only the texts that can be listed.
-        known = known[values[known] >= np.partition(values[known], -_LISTED)[-_LISTED]]
+    known = np.concatenate([np.zeros(0, np.int64), *(_largest(values, start) for start in range(0, len(values), _AT_ONCE))])
     order = known[np.lexsort((layout.key[known], -values[known]))][:_LISTED]
     return [
         key

@@ -9,12 +9,14 @@ import numpy as np
 from tempscale.stats.order import beside
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding.layout import Layout, embeddings
-from tempscale_jobs.runs.folder import Model, Run, place, read_means_by_text
+from tempscale_jobs.runs.folder import Model, Run, all_means_by_text, place
 from tempscale_jobs.workers.engine import Cluster
 
 _SHARDS = 256
 """Shards that are looked at; of more, stretches of four that lie evenly in the source."""
 _STRETCH = 4
+_EMBEDDINGS, _EMBEDDINGS_STRETCHES = 16_384, 64
+"""Embeddings of one's own in a stretch, and stretches of these."""
 _PAIRS = 1024
 """Neighbours whose own cosine is taken."""
 _ERRORS = 4.0
@@ -36,12 +38,12 @@ def look(run: Run, cluster: Cluster, model: Model, layout: Layout, index: Index)
         return
     temperature = run.temperatures[0]
     at = run.place("partials/cosine", model, temperature)
-    means = read_means_by_text(run.storage, at, ["overall"]).column("overall").to_numpy()
+    (means,) = run.storage.arrays(all_means_by_text(run.storage, at), ["overall"])
     texts = np.maximum(layout.texts(), 1)
     # Texts may be sorted by length, which alone makes neighbours alike.
-    values = means - (np.bincount(layout.interval, means, len(texts)) / texts)[layout.interval]
+    ordinary = np.bincount(layout.interval, means, len(texts)) / texts
     stretches = _stretches(run, layout, index)
-    found = beside([values[own] for own in stretches])
+    found = beside([means[own] - ordinary[layout.interval[own]] for own in stretches])
     if found is None:
         return
     pairs = np.concatenate([np.stack([own[:-1], own[1:]], axis=1) for own in stretches if len(own) > 1])
@@ -59,7 +61,11 @@ def look(run: Run, cluster: Cluster, model: Model, layout: Layout, index: Index)
 def _stretches(run: Run, layout: Layout, index: Index) -> list[np.ndarray]:
     """Places of consecutive texts of the source, by stretch."""
     if not index.shards:  # Embeddings of one's own are stored in the source's order.
-        return [np.argsort(layout.stored)]
+        every = max(_EMBEDDINGS, -(-len(layout) // _EMBEDDINGS_STRETCHES))
+        chosen_places = np.flatnonzero(layout.stored % every < _EMBEDDINGS)
+        stored = layout.stored[chosen_places]
+        order = np.argsort(stored)
+        return np.split(chosen_places[order], np.flatnonzero(np.diff(stored[order] // every)) + 1)
     names = [shard.name for shard in index.shards]
     chosen = [range(len(names))]
     if len(names) > _SHARDS:

@@ -182,7 +182,7 @@ class _Stored:
 def column(run: Run, model: Model, temperature: Temperature, layout: Layout, name: str) -> np.ndarray:
     """A column of texts/ in canonical order."""
     names = run.storage.list(run.place("texts", model, temperature))
-    return np.asarray(np.concatenate([own.to_numpy() for (own,) in run.storage.columns(names, [name])])[layout.stored])
+    return np.asarray(run.storage.arrays(names, [name])[0][layout.stored])
 
 
 def embeddings(

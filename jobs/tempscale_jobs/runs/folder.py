@@ -7,13 +7,11 @@ import os
 import platform
 import uuid
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
 import tempscale
 from tempscale.model import checkpoint
@@ -114,13 +112,10 @@ def means_by_text(folder: str) -> str:
     return f"{folder}/text_means.parquet"
 
 
-def read_means_by_text(storage: Storage, folder: str, columns: Sequence[str] | None = None, **how: Any) -> pa.Table:
-    """The figures by text of a finished step, which are one file or one for each block of texts."""
+def all_means_by_text(storage: Storage, folder: str) -> list[str]:
+    """The files with the figures by text of a finished step: one for each block of texts, or one; none without the step."""
     whole = means_by_text(folder)
-    names = storage.list(f"{folder}/text_means") or ([whole] if storage.exists(whole) else [])
-    if not names:
-        raise FileNotFoundError(whole)
-    return pa.concat_tables([storage.read_table(name, columns, **how) for name in names])
+    return storage.list(f"{folder}/text_means") or ([whole] if storage.exists(whole) else [])
 
 
 def means_of_block(folder: str, number: int) -> str:

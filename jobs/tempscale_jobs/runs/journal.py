@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import psutil
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
@@ -17,12 +14,11 @@ from rich.text import Text
 
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Run
+from tempscale_jobs.runs.memory import PeakMemory, return_freed
 from tempscale_jobs.runs.observing import Observer, State, Unit
 from tempscale_jobs.runs.pace import Pace
 
 _LOG_SECONDS = 60.0
-_SAMPLE_SECONDS, _SAMPLE_SHARE = 2.0, 0.02
-"""Memory is measured so often, or less often where measuring, which visits all pages of all processes, costs more."""
 
 
 class Stage:
@@ -126,7 +122,7 @@ class Journal:
         self.console, self._observers = console, observers
         self.outcome = ""
         self.steps: dict[str, dict[str, Any]] = {}
-        self._memory = _PeakMemory()
+        self._memory = PeakMemory()
 
     def follow(self, run: Run) -> None:
         """Make all observers follow this run."""
@@ -158,6 +154,7 @@ class Journal:
             yield stage
         finally:
             stage.close()
+        return_freed()
         seconds = time.monotonic() - begun
         self.steps[name] = {"seconds": round(seconds, 2), "peak_memory_bytes": self._memory.peak()}
         for observer in self._observers:
@@ -173,40 +170,3 @@ class Journal:
     def close(self) -> None:
         """Stop measuring memory."""
         self._memory.stop()
-
-
-class _PeakMemory:
-    """Summed PSS of this process and all its children, sampled in the background."""
-
-    def __init__(self) -> None:
-        self._peak, self._stopped = 0, threading.Event()
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def reset(self) -> None:
-        self._peak = 0
-
-    def peak(self) -> int:
-        self._peak = max(self._peak, summed_pss())
-        return self._peak
-
-    def stop(self) -> None:
-        self._stopped.set()
-
-    def _watch(self) -> None:
-        pause = _SAMPLE_SECONDS
-        while not self._stopped.wait(pause):
-            begun = time.monotonic()
-            self._peak = max(self._peak, summed_pss())
-            pause = max(_SAMPLE_SECONDS, (time.monotonic() - begun) / _SAMPLE_SHARE)
-
-
-def summed_pss() -> int:
-    """Bytes of memory of this process and its children together, with shared pages counted once."""
-    total = 0
-    for process in [psutil.Process(os.getpid()), *psutil.Process(os.getpid()).children(recursive=True)]:
-        try:
-            memory = process.memory_full_info()
-            total += getattr(memory, "pss", memory.rss)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return total

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -194,6 +195,19 @@ class Storage:
             for first in range(0, len(names), _READ_AHEAD):
                 some = names[first : first + _READ_AHEAD]
                 yield from pool.map(lambda name: self.read_table(name, columns).select([*columns]).columns, some)
+
+    def arrays(self, names: Sequence[str], columns: Sequence[str]) -> Sequence[np.ndarray]:
+        """Columns of numbers of Parquet files one after the other, with room for no more than one file besides."""
+        found: Sequence[np.ndarray] = [np.zeros(0)] * len(columns)
+        rows, filled = sum(map(self.rows, names)), 0
+        for own in self.columns(names, columns):
+            values = [column.to_numpy() for column in own]
+            if not filled:
+                found = [np.empty(rows, column.dtype) for column in values]
+            for whole, column in zip(found, values, strict=True):
+                whole[filled : filled + len(column)] = column
+            filled += len(values[0])
+        return found
 
     def rows(self, name: str) -> int:
         """The number of rows of a Parquet file, from its footer."""

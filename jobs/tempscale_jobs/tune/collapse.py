@@ -18,7 +18,7 @@ from tempscale.stats.paired import Error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import interval_name, share
-from tempscale_jobs.runs.folder import Model, Run, read_means_by_text
+from tempscale_jobs.runs.folder import Model, Run, all_means_by_text
 from tempscale_jobs.tables.columns import finite
 
 _LEVEL = 0.05
@@ -65,10 +65,7 @@ def measured(run: Run, model: Model, temperature: Temperature) -> Seen:
     for step in ("cosine", "probe"):
         place = run.place(f"partials/{step}", model, temperature)
         empty = pl.DataFrame(schema={"text_id": pl.String, "group": pl.Int32, "inside": pl.Float64, "document": pl.Int64})
-        try:
-            tables.append(pl.DataFrame(pl.from_arrow(read_means_by_text(run.storage, place))))
-        except FileNotFoundError:
-            tables.append(empty)
+        tables.append(pl.concat([empty, *run.storage.read_frames(all_means_by_text(run.storage, place), empty.columns)]))
     parts = [run.storage.read_table(name) for name in run.storage.list(run.place("neighbours", model, temperature))]
     graph = pa.concat_tables(parts) if parts else pa.table({"text_id": pa.array([], pa.string()), "neighbours": []})
     columns = (graph.column(name).to_pylist() for name in ("text_id", "neighbours"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import ctypes
 import math
 import os
 import traceback
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from tempscale_jobs.runs.folder import EXCEPTIONS, part, place
+from tempscale_jobs.runs.memory import return_freed
 from tempscale_jobs.runs.provenance import note_processor, processor
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import REJECTED
@@ -94,19 +94,19 @@ class ModelActor:
                 reports.append({name: row[name] for name in ("number", "failure", "traceback")})
             else:
                 reports.append(process(self, row["number"], unpack(row["payload"])))
-        _return_freed_memory()
+        return_freed()
         return reports
 
     def run(self, process: Process, number: int, work: pa.Table) -> dict[str, Any]:
         """Run a step's function on one piece of work."""
         report = process(self, number, work)
-        _return_freed_memory()
+        return_freed()
         return report
 
     def call(self, number: int, function: Callable[..., Any], *arguments: Any) -> int:
         """Run a function that needs no model; return the number."""
         function(*arguments)
-        _return_freed_memory()
+        return_freed()
         return number
 
     def note_processor(self) -> None:
@@ -220,13 +220,6 @@ def tokenizer(folder: str, max_length: int, long: Any, prompt: str = "") -> Any:
     from tempscale.model.tokens import Tokenizer
 
     return Tokenizer(Path(resolve(folder)), max_length, long, prompt)
-
-
-def _return_freed_memory() -> None:
-    """Return freed heap memory to the system; micro-batches of many shapes fragment it by hundreds of MB."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def pack(table: pa.Table) -> bytes:
