@@ -148,12 +148,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """The near-duplicate pairs of largest cosine, in that order; ties by ids."""
+    """The near-duplicate pairs of largest cosine, in that order; ties by labels."""
 
     cosine: Float[np.ndarray, " pair"]
     """Float32, descending."""
     labels: Int[np.ndarray, "pair 2"]
-    """Ranks by id, the smaller first."""
+    """The two texts of each pair, the smaller label first."""
 
     def merged(self, other: Duplicates) -> Duplicates:
         """Both lists, unsorted.
@@ -167,7 +167,7 @@ class Duplicates:
         return Duplicates(np.concatenate([self.cosine, other.cosine]), np.concatenate([self.labels, other.labels]))
 
     def first(self, size: int) -> Duplicates:
-        """The pairs of largest cosine, in that order; ties by ids.
+        """The pairs of largest cosine, in that order; ties by labels.
 
         Args:
             size: how many pairs.

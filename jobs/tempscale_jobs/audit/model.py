@@ -65,6 +65,8 @@ def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
     else:
         encoding, rejected = config.embedding, 0
         texts = layout(run, audit.cluster, model, audit.index.usable, edges, config.seed)
+    if model is run.models[0]:
+        audit.journal.count("rejected", audit.index.rejected)
     for temperature in run.temperatures:
         _compare_all_pairs(audit, model, temperature, texts)
     source_order.look(run, audit.cluster, model, texts, audit.index)
@@ -105,7 +107,6 @@ def _embed_corpus(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -
         read_all(journal, corpus, audit.cluster)
     how = (f"embed {model.label}", actor.ROLE)
     if corpus.complete:
-        journal.count("rejected", audit.index.rejected)
         return _embed(audit, crew, model, encoding, audit.run, config.corpus, audit.index, *how)
     return _embed_while_read(audit, crew, model, encoding)
 
@@ -136,7 +137,7 @@ def _embed_while_read(audit: Audit, crew: Crew, model: Model, encoding: Embeddin
             rejected = embed.embed(run, crew, model, encoding, shards, actor.ROLE, stage.advance, 0, done)
             done += len(shards)
         index = corpus.index
-        journal.count("rejected", index.rejected + rejected)
+        journal.count("rejected", rejected)
         lost = f", {rejected:,} rejected" if rejected else ""
         stage.note = f"{count(index.analysed - rejected, 'text')} under τ {run.taus}{lost}; {index.rejected:,} rows rejected"
         if rejected == index.analysed:

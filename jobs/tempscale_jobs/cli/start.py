@@ -44,6 +44,7 @@ def answer(command: Callable[[Console], int | None]) -> None:
     from tempscale_jobs.errors import RunError
 
     console = Console(stderr=True)
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # A thread that outlives Ray must not start another.
 
     def say(head: str, sentence: str) -> None:
         console.print(f"[bold red]{head}:[/] {escape(sentence)}", highlight=False, soft_wrap=True)

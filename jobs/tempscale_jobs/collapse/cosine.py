@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from tempscale.collapse import grid as tiles
 from tempscale.collapse.aggregates import CosineCells, Precision, merge_tree
@@ -22,7 +23,7 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks
 from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.config.audit import Analysis
-from tempscale_jobs.embedding.layout import Layout
+from tempscale_jobs.embedding.layout import Layout, filled_documents
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import Model, Run, dimensions, means_of_block
 from tempscale_jobs.tables import parts
@@ -154,8 +155,9 @@ def _block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, 
     means = text_means(block.embeddings, block.interval, sums)
     everything = CosineSums(sums.texts.sum(keepdims=True), sums.vectors.sum(0, keepdims=True), sums.squares, sums.norms[:1])
     overall = text_means(block.embeddings, np.zeros(len(block), dtype=np.int64), everything)[:, 0]
-    texts = grid.storage.read_table(grid.block(number), ["text_id", "document"])
-    columns: dict[str, Any] = {name: texts.column(name) for name in texts.column_names}
+    ids, named = grid.storage.read_table(grid.block(number), ["text_id", "document"]).columns
+    own = filled_documents(named, ids) if documents else pa.nulls(len(ids), pa.int64())
+    columns: dict[str, Any] = {"text_id": ids, "document": own}
     inside = means[np.arange(len(block)), block.interval]
     columns |= {"group": np.array(edges)[block.interval], "inside": inside, "overall": overall}
     grid.storage.write_table(means_of_block(grid.place, number), parts.TEXT_MEANS.build(columns))

@@ -84,7 +84,7 @@ def _merged(cluster: Cluster, grid: Tiling, neighbours: str, names: Any) -> np.n
 
     task = ray.remote(_merge_panel)
     found = dict(results(cluster, lambda k: task.remote(grid, k, neighbours, names), range(grid.panels), ahead=1))
-    return np.concatenate([found[k] for k in range(grid.panels)])
+    return _joined(found)
 
 
 def _query_neighbours(
@@ -98,7 +98,18 @@ def _query_neighbours(
     place, task = queries.place("neighbours", model, temperature), ray.remote(_ask)
     submit = lambda k: task.remote(grid, queries.storage, groups[k], numbered(place, k), names)  # noqa: E731
     found = dict(results(cluster, submit, range(len(groups)), ahead=1))
-    return np.concatenate([found[k] for k in range(len(groups))])
+    return _joined(found)
+
+
+def _joined(found: dict[int, np.ndarray]) -> np.ndarray:
+    """Arrays one after the other by their numbers; each is given up as it is copied."""
+    rows, width = sum(map(len, found.values())), next(iter(found.values())).shape[1]
+    whole, filled = np.empty((rows, width), np.int32), 0
+    for number in sorted(found):
+        own = found.pop(number)
+        whole[filled : filled + len(own)] = own
+        filled += len(own)
+    return whole
 
 
 def _ask(grid: Tiling, storage: Storage, files: list[str], name: str, names: pa.Array) -> np.ndarray:

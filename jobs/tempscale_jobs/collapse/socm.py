@@ -84,7 +84,8 @@ def all_pairs(
     tiling = _Tiling(run.storage, run.place(tiles, model, temperature), analysis.socm_regularization)
     triangle = grid.upper_triangle(len(groups))
     pairs = {(i, j): sizes[i] * (sizes[i] - 1) // 2 if i == j else sizes[i] * sizes[j] for i, j in triangle}
-    missing = [t for t in triangle if not run.storage.exists(tiling.tile(*t))]
+    written = set(run.storage.list(tiling.place))
+    missing = [t for t in triangle if tiling.tile(*t) not in written]
     # A pair costs about the product of its lengths.
     weights = [float(tokens[start:end].sum()) for start, end in pairwise(starts)]
     work = {(i, j): weights[i] * weights[j] / (2 if i == j else 1) for i, j in triangle}

@@ -2,8 +2,8 @@
 
 First, all pairs of the texts of largest tr Σ are computed; the best of them give thresholds that a pair of the ranking must
 reach. Tiles of the cosine grid then keep the pairs that the traces cannot rule out. The factors of their texts are computed
-again, each in the micro-batch of its shard. The Frobenius norm of F_1F_2ᵀ rules out more pairs, and the rest is computed
-exactly. The factors of all other texts are never computed.
+again, each in the micro-batch of its shard (of the source's, where a cache left fewer texts to embed). The Frobenius norm of
+F_1F_2ᵀ rules out more pairs, and the rest is computed exactly. The factors of all other texts are never computed.
 """
 
 from __future__ import annotations
@@ -111,10 +111,11 @@ def _factors(corpus: Searched, wanted: dict[str, np.ndarray], kind: str) -> None
     for t in run.temperatures:
         if t.slug not in wanted:
             continue
+        there = set(run.storage.list(run.place(kind, model, t)))
         numbers, names = layout.shards_of(wanted[t.slug]), layout.ids[wanted[t.slug]]
         for number in np.unique(numbers).tolist():
             ids = names[numbers == number].tolist()
-            if run.storage.exists(run.part(kind, model, t, number)):
+            if run.part(kind, model, t, number) in there:
                 continue
             own = pa.table({"temperature": [t.slug] * len(ids), "text_id": ids})
             work[number] = pa.concat_tables([work[number], own]) if number in work else own
@@ -189,7 +190,8 @@ def _survivors(corpus: Searched, temperature: Temperature, search: _Search, mean
     run, model, layout, analysis = corpus.run, corpus.model, corpus.layout, corpus.analysis
     grid, bounds = blocks.tiling(run, model, temperature, layout, analysis)
     triangle = tiles.upper_triangle(len(bounds))
-    missing = [t for t in triangle if not run.storage.exists(tile(search.place, *t))]
+    there = set(run.storage.list(search.place))
+    missing = [t for t in triangle if tile(search.place, *t) not in there]
     task, shared, total = ray.remote(_bound_tile), ray.put(search), 0
     exponents = (analysis.socm_alpha, analysis.socm_beta, means)
     for _ in results(corpus.cluster, lambda t: task.remote(grid, shared, t[0], t[1], bounds, exponents), missing, ahead=1):

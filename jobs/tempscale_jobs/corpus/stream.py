@@ -31,7 +31,7 @@ from tempscale_jobs.workers.nodes import that_sees
 
 _SAMPLE_GROUP = 32_768
 """Rows of a sample that are grouped into parts together."""
-_STOP_SECONDS = 60
+_STOP_SECONDS = 5
 
 
 class Expected(NamedTuple):
@@ -342,7 +342,10 @@ class _Reports:
         return UnitRead(**json.loads(report["unit"]))
 
     def stop(self) -> None:
-        """End the stream, as soon as the next unit is read: before Ray itself ends, without which Ray Data cannot."""
+        """End the stream as soon as the next unit is read, before Ray itself ends; a long one is not waited for.
+
+        Nothing public ends a stream of Ray Data from outside. The thread then ends with Ray.
+        """
         self._stopped.set()
         self._thread.join(_STOP_SECONDS)
 

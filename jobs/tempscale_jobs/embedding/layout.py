@@ -126,8 +126,8 @@ class Layout:
         return chosen if among is None else among[chosen]
 
     def by_label(self) -> np.ndarray:
-        """The places of all texts, ascending by keyed hash; a text's rank there, int32, breaks ties between texts."""
-        return np.argsort(self.key, kind="stable")
+        """The places of all texts, ascending by keyed hash, int32; a text's rank there is its label and breaks ties."""
+        return np.argsort(self.key, kind="stable").astype(np.int32)
 
     def texts(self) -> np.ndarray:
         """Texts in each interval."""
@@ -230,9 +230,9 @@ def layout(
     starts = np.concatenate([[0], np.cumsum([count for own in found for count in own[0]])])
     tokens = np.concatenate([own[1] for own in found])
     interval = interval_of(tokens, edges).astype(np.int16)
-    source = None
-    if any(own[4] is not None for own in found):  # Parts of the cache and others are in the source's order together.
-        source = np.concatenate([own[4] for own in found])
+    source, holding = None, [own for own in found if len(own[1])]
+    if any(own[4] is not None for own in holding):  # Parts of the cache and others are in the source's order together.
+        source = np.concatenate([own[4] for own in holding])
         stored = np.lexsort((source, interval)).astype(np.uint32)
     else:
         stored = np.concatenate([np.flatnonzero(interval == a).astype(np.uint32) for a in range(len(edges))])
@@ -270,7 +270,7 @@ def _look(
     key = np.array([keyed_hash(text_id, seed) for text_id in ids], dtype=np.uint64)
     counts = [table.num_rows for table in tables]
     rows = whole.column("source_row")
-    places = None if rows.null_count else rows.to_numpy()
+    places = None if rows.null_count else rows.to_numpy()  # Of no rows none is null.
     return counts, whole.column("tokens").to_numpy(), key, documents_of([whole.column("document")], ids), places
 
 
@@ -286,10 +286,13 @@ def documents_of(columns: Sequence[pa.ChunkedArray], ids: Sequence[str]) -> np.n
     None where no text has one.
     """
     digests = pa.chunked_array([chunk for column in columns for chunk in column.chunks], pa.int64())
-    if digests.null_count == len(digests):
-        return None
+    return None if digests.null_count == len(digests) else filled_documents(digests, pa.array(ids, pa.string()))
+
+
+def filled_documents(digests: pa.ChunkedArray, ids: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """The document of each text, where some may have one; a text without one is its own."""
     missing = digests.is_null().to_numpy()
     found = np.zeros(len(digests), dtype=np.int64)
     found[~missing] = digests.drop_null().to_numpy()
-    found[missing] = [own_document(ids[k]) for k in np.flatnonzero(missing).tolist()]
+    found[missing] = [own_document(text_id) for text_id in ids.filter(pa.array(missing)).to_pylist()]
     return found

@@ -10,6 +10,7 @@ import json
 import os
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-_READERS, _READ_AHEAD = 16, 128
+_READERS = 16
 """Files that are read at the same time, and at most ahead of what uses them."""
 _TEMPORARY = ".writing-"
 
@@ -192,9 +193,13 @@ class Storage:
     def columns(self, names: Sequence[str], columns: Sequence[str]) -> Iterator[Sequence[pa.ChunkedArray]]:
         """Columns of Parquet files in their order, several of which are read at once, not far ahead of their use."""
         with ThreadPoolExecutor(_READERS) as pool:
-            for first in range(0, len(names), _READ_AHEAD):
-                some = names[first : first + _READ_AHEAD]
-                yield from pool.map(lambda name: self.read_table(name, columns).select([*columns]).columns, some)
+            ahead: deque[Any] = deque()
+            for name in names:
+                ahead.append(pool.submit(self.read_table, name, columns))
+                if len(ahead) > _READERS:
+                    yield ahead.popleft().result().select([*columns]).columns
+            while ahead:
+                yield ahead.popleft().result().select([*columns]).columns
 
     def arrays(self, names: Sequence[str], columns: Sequence[str]) -> Sequence[np.ndarray]:
         """Columns of numbers of Parquet files one after the other, with room for no more than one file besides."""

@@ -125,7 +125,7 @@ NEIGHBOURS = Table(
     "the k-nearest-neighbour graph of the corpus, one row a text, below neighbours/; of the queries, below queries/",
     (
         Column("text_id", TEXT, "", "the text that asks"),
-        Column("neighbours", pa.list_(TEXT), "", "its nearest texts, nearest first; ties by id"),
+        Column("neighbours", pa.list_(TEXT), "", "its nearest texts, nearest first; ties by the keyed hashes of their ids"),
         Column("cosines", pa.list_(pa.float32()), "", "their cosines"),
     ),
 )

@@ -16,7 +16,8 @@ def fixed_lists(matrix: np.ndarray) -> pa.FixedSizeListArray:
 def matrix(table: pa.Table, name: str) -> np.ndarray:
     """A column of lists of equal length as a read-only matrix."""
     column = table.column(name).combine_chunks()
-    return np.asarray(column.flatten().to_numpy().reshape(len(column), -1))
+    width = column.type.list_size if pa.types.is_fixed_size_list(column.type) else -1
+    return np.asarray(column.flatten().to_numpy().reshape(len(column), width))
 
 
 def row_bytes(matrix: np.ndarray) -> pa.FixedSizeBinaryArray:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import oracles
+import pyarrow as pa
 import pytest
 import torch
 
@@ -17,8 +18,10 @@ from tempscale.second_order.socm import socm_pairs
 from tempscale_jobs.collapse import cosine, socm
 from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.corpus.rows import own_document
 from tempscale_jobs.embedding.factors import factor_table
 from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.runs.folder import all_means_by_text
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.workers.engine import Cluster
@@ -199,3 +202,28 @@ def test_blocks_that_are_there_are_not_gathered_again(tmp_path):
         grid.storage.write(grid.block(number), b"a block")
     cosine._gather(Cluster(2, 0), grid, [], [(0, 2), (2, 4)], None, 2, True)  # No task is asked.
     assert [file.read_bytes() for file in sorted(Path(tmp_path).rglob("block-*"))] == [b"a block"] * 2
+
+
+@pytest.mark.parametrize("some", [True, False])
+def test_means_by_text_name_the_document_of_each_text(tmp_path, some):
+    """A text without a document among others is a document of its own; where no text has one, none is named."""
+    grid = Tiling(Storage(str(tmp_path)), "partials/cosine", 2, 0, 1.0, 0, 1)
+    rows = np.eye(3, 4, dtype=np.float32)
+    columns = {"embedding": parts.row_bytes(rows), "interval": [0, 0, 1], "label": [0, 0, 0], "text_id": ["a", "b", "c"]}
+    columns["document"] = [7, None, 7] if some else [None] * 3
+    grid.storage.write_table(grid.block(0), parts.blocks(4).build(columns), "none")
+    sums = CosineSums.of(rows, np.array([0, 0, 1]), 2)
+    found = cosine._block_means(grid, 0, sums, (0, 20), some)
+    (name,) = all_means_by_text(grid.storage, grid.place)
+    table = grid.storage.read_table(name).to_pydict()
+    assert table["document"] == ([7, own_document("b"), 7] if some else [None] * 3)
+    assert (table["text_id"], table["group"]) == (["a", "b", "c"], [0, 0, 20])
+    np.testing.assert_allclose(table["inside"], [0, 0, np.nan])
+    np.testing.assert_allclose(table["overall"], [0, 0, 0])
+    assert (found.matrix is not None) == some
+    assert [own.values.tolist() for own in found.moments] == [[2, 2], [1, 0]]
+
+
+def test_a_part_without_rows_is_a_matrix_of_its_width():
+    empty = parts.near_tile(3).build({"cosine": pa.array([], pa.list_(pa.float32(), 3)), "label": []})
+    assert parts.matrix(empty, "cosine").shape == (0, 3)

@@ -213,6 +213,26 @@ def test_the_first_copy_of_an_id_stays_though_its_unit_is_read_last(cluster, tmp
     assert slow[1:] == read(cluster, tmp_path, source)[1:]
 
 
+def test_reading_stops_at_once_whatever_its_tasks_still_read(cluster, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    source, sizes = written("parquet", data)
+
+    class Endless(Texts):
+        def items(self, unit, *how):
+            time.sleep(60 if unit.number > 1 else 0)
+            yield from super().items(unit, *how)
+
+    config = resolve({"corpus": {"source": source} | sizes})
+    found = Stream(Storage(str(tmp_path / "run")), Endless(config.corpus, config.embedding, ""), 0, str(tmp_path / "run"))
+    rounds = found.rounds(cluster)
+    assert next(rounds)
+    begun = time.monotonic()
+    found.close()
+    assert time.monotonic() - begun < 30
+    assert read(cluster, tmp_path, source)[0].usable > 500  # Ray goes on.
+
+
 @pytest.mark.parametrize("sample", [None, 100])
 def test_tasks_that_die_while_reading_are_done_again(cluster, tmp_path, sample):
     data, once = tmp_path / "data", str(tmp_path / "once")

@@ -128,6 +128,21 @@ def test_texts_without_a_document_among_others_are_documents_of_their_own(run, m
     assert found.documents.tolist() == [7, own_document(IDS[1]), 9, own_document(IDS[3]), own_document(IDS[4])]
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_parts_without_a_text_change_nothing(run, monkeypatch, cached):
+    """All texts of a shard may have been rejected by the model."""
+    monkeypatch.setattr(layout, "_PARTS_OF_A_TASK", 1)
+    monkeypatch.setattr(layout, "_each", lambda cluster, function, work: [function(*how) for how in work])
+    for number, own in enumerate(([], range(3), [], range(3, 5), [])):
+        rows = [source_row(number, k) for k in range(len(own))] if cached else None
+        write(run, f"part-{number:08d}", np.array(own, dtype=int), rows=rows)
+    found = layout.layout(run, None, run.models[0], 5, (0,), SEED)
+    assert found.ids[np.arange(5)].tolist() == IDS[:5]
+    assert found.shards_of(np.arange(5)).tolist() == [1, 1, 1, 3, 3]
+    assert found.parts_and_rows(np.arange(5))[0].tolist() == [1, 1, 1, 3, 3]
+    assert layout.column(run, run.models[0], run.temperatures[0], found, "spread").tolist() == [1.0] * 5
+
+
 @pytest.mark.parametrize("parts", [10, 40])
 def test_blocks_read_texts_once_for_each_interval_at_most(monkeypatch, tmp_path, parts):
     """Ten times as many blocks and parts are read ten times as often, not a hundred times."""
