@@ -155,7 +155,9 @@ FAULTS = (
         "The cluster is smaller than it said; a worker cannot be reached for a while",
         "it is used as it is; another worker takes the piece",
         (
-            "test_placement::test_an_actor_that_finds_no_place_is_let_go",
+            "test_placement::test_an_actor_that_finds_no_place_gets_no_work",
+            "test_growing::test_nodes_that_come_are_used_and_nodes_that_go_lose_nothing",
+            "test_growing::test_an_actor_without_work_makes_room_for_one_that_has_lost_its_place",
             "test_placement::test_workers_that_never_find_a_place_end_the_run",
             "test_cells::test_a_piece_whose_worker_could_not_be_reached_tries_another",
         ),

@@ -11,8 +11,8 @@ from tile_grid import TEXTS, TRIANGLE, digests, grid
 from tempscale_jobs.collapse import blocks
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.workers import engine
+from tempscale_jobs.workers.crew import Crew
 
-pytestmark = pytest.mark.soak
 NODES, FIRST = 12, 2
 
 
@@ -37,6 +37,7 @@ def nodes(no_ray):
 NODE = {"num_cpus": 1, "num_gpus": 1, "object_store_memory": 80 << 20}
 
 
+@pytest.mark.soak
 def test_nodes_that_come_are_used_and_nodes_that_go_lose_nothing(nodes, tmp_path):
     tiling = grid(tmp_path / "run")
     tiles = [(i, j) for _ in range(20) for i, j in TRIANGLE]  # Each many times: what is written is the same each time.
@@ -66,3 +67,15 @@ def test_nodes_that_come_are_used_and_nodes_that_go_lose_nothing(nodes, tmp_path
     ours, theirs = digests(tiling), digests(alone)
     assert ours == theirs
     assert np.all([blocks.read_cells(tiling, *tile).pairs.sum() > 0 for tile in TRIANGLE])
+
+
+def test_an_actor_without_work_makes_room_for_one_that_has_lost_its_place(monkeypatch):
+    """What is given to an actor whose node has gone waits until there is a place to start it again."""
+    crew, ended, waits = Crew(None, engine.Cluster(3, 1), None, None), [], iter([[], [], ["the piece"], ["the piece"]])
+    crew._actors, crew._beginning = ["busy", "spare"], {"its start": "late"}
+    monkeypatch.setattr(ray, "kill", ended.append)
+    monkeypatch.setattr(ray, "wait", lambda references, num_returns, timeout: (next(waits), []))
+    monkeypatch.setattr(ray, "get", lambda reference: f"the result of {reference}")
+    assert list(crew._each(lambda worker, item: item, ["the piece"])) == ["the result of the piece"]
+    assert ended == ["late", "spare"]
+    assert (crew._actors, crew._beginning) == (["busy"], {})
