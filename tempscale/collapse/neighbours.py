@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy import sparse
 
 from tempscale.stats.errors import tell_an_error
 
+_AT_ONCE, _LINKED = 1 << 17, 1 << 20
+"""Queries whose neighbours are counted at a time, and texts whose links are: the graph of many more takes little besides."""
 NOBODY = np.iinfo(np.int32).max
 """The label of an empty slot, when a text has fewer neighbours than requested."""
 
@@ -86,7 +87,11 @@ def occurrences(label: Int[np.ndarray, "query k"], texts: int) -> Int[np.ndarray
     Returns:
         ≥ 0; the sum is the number of filled slots.
     """
-    return np.bincount(label[label != NOBODY].ravel(), minlength=texts)
+    found = np.zeros(texts, np.int64)
+    for start in range(0, len(label), _AT_ONCE):
+        own = label[start : start + _AT_ONCE]
+        found += np.bincount(own[own != NOBODY], minlength=texts)
+    return found
 
 
 def skewness(occurrence: Int[np.ndarray, " text"]) -> float:
@@ -138,36 +143,42 @@ def exposure(
         `corrected` is about the texts of this population, so documents do not change it. `error` is NaN where the documents
         of the texts, or of the queries, are too few for an error (`stats.errors.tell_an_error`).
     """
-    texts, queries = len(interval), len(label)
-    filled = label != NOBODY
-    slots, asker, filler = int(filled.sum()), np.nonzero(filled)[0], label[filled]
+    texts = len(interval)
     occurrence = occurrences(label, texts)
+    slots = int(occurrence.sum())
     shares = np.bincount(interval, minlength=intervals) / texts
-    taken = np.bincount(interval[filler], minlength=intervals) / max(1, slots)
+    taken = np.bincount(interval, occurrence, intervals) / max(1, slots)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = taken / np.where(shares > 0, shares, np.nan)
     error, corrected = np.full((2, intervals), np.nan)
-    mutual = _mutual(asker, filler, texts) if own else (filler[:0], filler[:0])
+    fillers = _fillers(label, interval, intervals)
+    mutual = _mutual(label, interval, intervals) if own else np.zeros((intervals, intervals))
     drawn = min(1.0, texts / population)
     clusters, enough = None, all(tell_an_error(own) for own in (documents, asking) if own is not None)
     if documents is not None or asking is not None:
+        filled = label != NOBODY
+        asker, filler = np.nonzero(filled)[0], label[filled]
         texts_of = np.arange(texts) if documents is None else np.unique(documents, return_inverse=True)[1]
-        asked = np.arange(queries) if asking is None else np.unique(asking, return_inverse=True)[1]
+        asked = np.arange(len(label)) if asking is None else np.unique(asking, return_inverse=True)[1]
         queries_of = texts_of if own else texts_of.max() + 1 + asked
         clusters = _Clusters.of(texts_of, queries_of[asker], texts_of[filler])
     for b in np.flatnonzero(shares > 0):
-        here = interval == b
-        slot = (here - taken[b]) / (shares[b] * max(1, slots))
-        of_text = occurrence * slot - ratio[b] * (here - shares[b]) / (shares[b] * texts)
-        of_query = np.bincount(asker, slot[filler], queries)
-        nodes = ((of_text + of_query) ** 2).sum() if own else (of_text**2).sum() + (of_query**2).sum()
-        dyads = (occurrence * slot**2).sum() + (slot[mutual[0]] * slot[mutual[1]]).sum()
+        # What a slot adds to S depends on the interval of its filler alone, and D on that of the text.
+        slot = ((np.arange(intervals) == b) - taken[b]) / (shares[b] * max(1, slots))
+        share = ratio[b] * ((np.arange(intervals) == b) - shares[b]) / (shares[b] * texts)
+        nodes = 0.0
+        for start in range(0, max(texts, len(label)), _AT_ONCE):
+            here = slice(start, start + _AT_ONCE)
+            of_text = occurrence[here] * slot[interval[here]] - share[interval[here]]
+            of_query = fillers[here] @ slot
+            nodes += float(((of_text + of_query) ** 2).sum() if own else (of_text**2).sum() + (of_query**2).sum())
+        dyads = float(slots * taken @ slot**2 + slot @ mutual @ slot)
         variance = nodes - dyads if nodes > dyads else dyads
         error[b], corrected[b] = np.sqrt(variance), np.sqrt((1 - drawn) * (variance + drawn * dyads))
         if not enough:
             error[b] = np.nan
         elif clusters is not None:
-            error[b] = clusters.error(slot[filler], ratio[b] * (here - shares[b]) / (shares[b] * texts))
+            error[b] = clusters.error(slot[interval[filler]], share[interval])
     return Exposure(shares, taken, ratio, error, corrected)
 
 
@@ -199,10 +210,36 @@ class _Clusters(NamedTuple):
         return float(np.sqrt(squares - dyads if squares > dyads else dyads))
 
 
+def _fillers(
+    label: Int[np.ndarray, "query k"], interval: Int[np.ndarray, " text"], intervals: int
+) -> Int[np.ndarray, "query interval"]:
+    """How many neighbours of each query are of each interval."""
+    found = np.zeros((len(label), intervals), np.uint16)
+    for start in range(0, len(label), _AT_ONCE):
+        own = label[start : start + _AT_ONCE]
+        of = np.where(own == NOBODY, -1, interval[np.where(own == NOBODY, 0, own)])
+        for b in range(intervals):
+            found[start : start + len(own), b] = (of == b).sum(1)
+    return found
+
+
 def _mutual(
-    asker: Int[np.ndarray, " slot"], filler: Int[np.ndarray, " slot"], texts: int
-) -> tuple[Int[np.ndarray, " slot"], Int[np.ndarray, " slot"]]:
-    """Both ends of every slot whose filler also has the query among its neighbours."""
-    links = sparse.csr_array((np.ones(len(asker), np.int8), (asker, filler)), shape=(texts, texts))
-    ends: tuple[np.ndarray, np.ndarray] = links.multiply(links.T).nonzero()
-    return ends
+    label: Int[np.ndarray, "text k"], interval: Int[np.ndarray, " text"], intervals: int
+) -> Float[np.ndarray, "interval interval"]:
+    """How many slots have a filler that has the query among its neighbours too, by the intervals of both."""
+    texts, counts = len(interval), np.zeros((intervals, intervals))
+    for least in range(0, texts, _LINKED):  # Links of the texts whose smaller number is in this range, as numbers.
+        links = [np.zeros(0, np.int64)]
+        for start in range(0, texts, _AT_ONCE):
+            own = label[start : start + _AT_ONCE]
+            query = np.arange(start, start + len(own), dtype=own.dtype)[:, None]
+            lower, upper = np.minimum(query, own), np.maximum(query, own)
+            here = (own != NOBODY) & (lower >= least) & (lower < least + _LINKED)
+            links.append(lower[here].astype(np.int64) * texts + upper[here])
+        every = np.concatenate(links)
+        every.sort()
+        both = every[1:][every[1:] == every[:-1]]  # A link and its way back.
+        one, other = interval[both // texts], interval[both % texts]
+        pairs = np.bincount(one * intervals + other, minlength=intervals**2).reshape(intervals, intervals)
+        counts += pairs + pairs.T
+    return counts

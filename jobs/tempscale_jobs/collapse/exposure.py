@@ -74,8 +74,12 @@ def _names(storage: Storage, files: list[str], stored: np.ndarray) -> pa.Array:
 
 
 def _places(ranks: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Turn labels into places in canonical order; NOBODY stays."""
-    return np.where(ranks == NOBODY, NOBODY, order[np.where(ranks == NOBODY, 0, ranks)])
+    """Turn labels into places in canonical order, in place; NOBODY stays."""
+    for start in range(0, len(ranks), _AT_ONCE):
+        own = ranks[start : start + _AT_ONCE]
+        found = own != NOBODY
+        own[found] = order[own[found]]
+    return ranks
 
 
 def _merged(cluster: Cluster, grid: Tiling, neighbours: str, names: Any) -> np.ndarray:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from tempscale.collapse import neighbours
 from tempscale.collapse.neighbours import NOBODY, Nearest, exposure, occurrences, skewness
 
 seeds = st.integers(0, 2**32)
@@ -231,3 +232,20 @@ def test_more_queries_leave_less_error():
     many = exposure(label, interval, 2, own=False).error
     assert math.isfinite(few[0])
     assert (many < few).all()
+
+
+@pytest.mark.parametrize("queries", [None, 75])
+@pytest.mark.parametrize("documents", [False, True])
+def test_a_graph_that_is_counted_in_steps_gives_the_same(monkeypatch, queries, documents):
+    label, interval = graph(120, 5, 3, queries, missing=0.3).astype(np.int32), some_intervals(120, 4, 3).astype(np.int16)
+    own = queries is None
+    how = {"documents": np.arange(120) // 4, "asking": None if own else np.arange(queries) // 3} if documents else {}
+    whole = exposure(label, interval, 4, own, population=200, **how)
+    occurrence = occurrences(label, 120)
+    assert whole.slots_share.max() > 0
+    for step in (1, 7, 64):
+        monkeypatch.setattr(neighbours, "_AT_ONCE", step)
+        monkeypatch.setattr(neighbours, "_LINKED", 3 * step)
+        assert (occurrences(label, 120) == occurrence).all()
+        for one, other in zip(exposure(label, interval, 4, own, population=200, **how), whole, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12)
