@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from tempscale.collapse.aggregates import Block
 from tempscale.collapse.cosine import cosine_tile
-from tempscale.collapse.grid import block_size
+from tempscale.collapse.grid import block_size, panel_size
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
 from tempscale.stats.groups import TEXTS_OF_A_GROUP
 from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis, AuditConfig
@@ -34,9 +34,9 @@ _MEASURED_TEXTS = 48
 _LOOKED_AT = 2000
 _BASE_BYTES, _WORKER_BYTES = 900 << 20, 800 << 20
 """Memory of Ray with this process, and of one worker without its model, measured on the quick start."""
-_START_SECONDS, _ROW_BYTES = 30.0, 120
-_MERGING_BYTES, _DRIVER_BYTES = 720, 390
-"""Memory of this process for each text at its peak, while it merges lists of neighbours, and without such lists."""
+_START_SECONDS, _ROW_BYTES, _NEIGHBOUR_BYTES = 30.0, 120, 20
+_MERGING_BYTES, _DRIVER_BYTES = 270, 75
+"""Memory of this process for each text at its peak, while it counts neighbours, and without them."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], co
         tokens += temperatures * model_tokens
         seconds += temperatures * each / min(workers, cores) + _START_SECONDS
         factor_bytes = kept * min(rate.mean_tokens, rate.width) * rate.width * 4
-        text_bytes = 8 * rate.width + _ROW_BYTES + 40 * analysis.neighbours
+        text_bytes = 8 * rate.width + _ROW_BYTES + _neighbour_bytes(texts, rate.width, analysis)
         disk += temperatures * (texts * text_bytes + factor_bytes)
         blocks = 2 * 4 * rate.width * min(texts, block_size(texts, rate.width))
         largest = max(largest, rate.weights_bytes + blocks)
@@ -124,6 +124,13 @@ def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], co
     a_text = _MERGING_BYTES if merges else _DRIVER_BYTES
     memory = _BASE_BYTES + workers * (_WORKER_BYTES + largest) + texts * a_text
     return Plan(texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers)
+
+
+def _neighbour_bytes(texts: int, width: int, analysis: Analysis) -> float:
+    """Bytes of a text's neighbours: one list from each panel until they are merged, then one with ids."""
+    count = -(-texts // block_size(texts, width))
+    panels = -(-count // panel_size(count))
+    return analysis.neighbours * (8 * panels + _NEIGHBOUR_BYTES) if analysis.cosine == "full" else 0.0
 
 
 def _socm_work(analysis: Analysis, texts: int) -> tuple[int, int, int]:

@@ -25,9 +25,17 @@ def test_a_plan_by_hand():
     tokens = 50 * (10_000 + 100) + 20 * (32 + 64 + 128 + 256 + 512)
     assert found.tokens == 2 * tokens
     assert found.seconds == pytest.approx(2 * (tokens * 1e-3 + 49_995_000 * 1e-8 + 4_950 * 2e-3) / 4 + 30)
-    assert found.disk_bytes == 2 * (10_000 * (800 + 120 + 200) + 100 * 50 * 100 * 4)
+    assert found.disk_bytes == 2 * (10_000 * (800 + 120 + 5 * (8 * 10 + 20)) + 100 * 50 * 100 * 4)
     two_blocks = 2 * 1024 * 100 * 4
-    assert found.memory_bytes == (900 << 20) + 4 * ((800 << 20) + (1 << 20) + two_blocks) + 10_000 * 720
+    assert found.memory_bytes == (900 << 20) + 4 * ((800 << 20) + (1 << 20) + two_blocks) + 10_000 * 270
+
+
+def test_lists_of_neighbours_are_kept_by_panel():
+    """153 blocks of ten million texts are 22 panels of seven; without pairs there are no neighbours."""
+    found, nobody = (planned(10_000_000, analysis={"neighbours": k, "socm_sample": 0}).disk_bytes for k in (10, 0))
+    assert found - nobody == 2 * 10_000_000 * 10 * (8 * 22 + 20)
+    moments = planned(10_000_000, analysis={"cosine": "moments", "socm_sample": 0}).disk_bytes
+    assert moments == nobody
 
 
 def test_factors_of_groups_are_not_stored():
@@ -42,7 +50,7 @@ def test_what_is_left_out_is_not_planned():
     assert planned(10_000, corpus={"source": "x", "sample": 100}).pairs == 4_950
     moments = planned(10_000, analysis={"cosine": "moments"})
     assert everything.seconds - moments.seconds == pytest.approx(2 * 49_995_000 * 1e-8 / 4)
-    assert everything.memory_bytes - moments.memory_bytes == 10_000 * (720 - 390)
+    assert everything.memory_bytes - moments.memory_bytes == 10_000 * (270 - 75)
     assert planned(10_000, embedding={"temperatures": [1.0]}).tokens == everything.tokens / 2
 
 
@@ -65,7 +73,7 @@ def test_embeddings_of_one_s_own_take_pairs_alone():
     found = planned(10_000, (given,), **own)
     assert (found.tokens, found.socm_pairs, found.pairs) == (0, 0, 49_995_000)
     assert found.seconds == pytest.approx(49_995_000 * 1e-8 / 4 + 30)
-    assert found.disk_bytes == 10_000 * (800 + 120 + 400)
+    assert found.disk_bytes == 10_000 * (800 + 120 + 10 * (8 * 10 + 20))
 
 
 def test_texts_are_measured_from_all_over_the_corpus(tmp_path):
