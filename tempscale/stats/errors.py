@@ -7,6 +7,7 @@ an error that takes them for independent is too small.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -116,15 +117,70 @@ def documents_error(
         ≥ 0, in the unit of the means; NaN if a set has texts of fewer than ten documents, or if few of them have most of the
         texts (fewer than seven `equal_documents`): the error then is too small by an unknown factor.
     """
+    sums = [DocumentSums.of(values[:, None], own) for values, own in zip(sets, documents, strict=True)]
+    return error_of_sums(sums, [0] * len(sums), weights)
+
+
+class DocumentSums(NamedTuple):
+    """Sums of values over the texts of each document, from which `documents_error` follows. Mergeable."""
+
+    documents: Int[np.ndarray, " document"]
+    """Ascending."""
+    texts: Int[np.ndarray, " document"]
+    """How many texts of each there are."""
+    sums: Float[np.ndarray, "document column"]
+    """Their summed values, float64."""
+
+    @classmethod
+    def of(cls, values: Float[np.ndarray, "text column"], documents: Int[np.ndarray, " text"]) -> DocumentSums:
+        """The sums over some texts.
+
+        Args:
+            values: one row a text, finite where they are used.
+            documents: the document of each text.
+
+        Returns:
+            One entry for each document.
+        """
+        found, place = np.unique(documents, return_inverse=True)
+        sums = np.stack([np.bincount(place, column, len(found)) for column in values.T.astype(np.float64)], axis=1)
+        return cls(found, np.bincount(place, minlength=len(found)), sums)
+
+    def merged(self, other: DocumentSums) -> DocumentSums:
+        """The sums over both texts.
+
+        Args:
+            other: of other texts, in the same columns.
+
+        Returns:
+            One entry for each document of either: exact except for rounding in float64.
+        """
+        found, place = np.unique(np.concatenate([self.documents, other.documents]), return_inverse=True)
+        texts, sums = np.zeros(len(found), np.int64), np.zeros((len(found), self.sums.shape[1]))
+        for own, here in zip((self, other), np.split(place, [len(self.documents)]), strict=True):
+            texts[here] += own.texts
+            sums[here] += own.sums
+        return DocumentSums(found, texts, sums)
+
+
+def error_of_sums(sets: Sequence[DocumentSums], columns: Sequence[int], weights: Sequence[float]) -> float:
+    """`documents_error` of one column of each of some sets of texts.
+
+    Args:
+        sets: the sums of each set.
+        columns: the column of each set that is meant.
+        weights: w_k.
+
+    Returns:
+        As `documents_error`.
+    """
     shares, names = [], []
-    for values, weight, own in zip(sets, weights, documents, strict=True):
-        found, place = np.unique(own, return_inverse=True)
-        count = len(found)
-        if not _enough(np.bincount(place)):
+    for own, column, weight in zip(sets, columns, weights, strict=True):
+        count, texts, sums = len(own.documents), own.texts.sum(), own.sums[:, column]
+        if not _enough(own.texts):
             return float("nan")
-        centred = values.astype(np.float64) - values.mean(dtype=np.float64)
-        sums = np.bincount(place, centred, count)
-        shares.append(weight * np.sqrt(count / (count - 1)) * sums / len(values))
-        names.append(found)
+        centred = sums - own.texts * (sums.sum() / texts)
+        shares.append(weight * np.sqrt(count / (count - 1)) * centred / texts)
+        names.append(own.documents)
     _, place = np.unique(np.concatenate(names), return_inverse=True)
     return float(np.sqrt(np.square(np.bincount(place, np.concatenate(shares))).sum()))

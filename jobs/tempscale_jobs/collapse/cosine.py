@@ -18,7 +18,7 @@ from tempscale.collapse.aggregates import CosineCells, Precision, merge_tree
 from tempscale.collapse.cosine import rounding_error
 from tempscale.collapse.length import CosineSums, Moments, text_means
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
-from tempscale.stats.errors import between_error, documents_error, finite_population, within_error
+from tempscale.stats.errors import DocumentSums, between_error, error_of_sums, finite_population, within_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks
 from tempscale_jobs.collapse.blocks import Tiling
@@ -127,15 +127,15 @@ class _Means(NamedTuple):
 
     moments: tuple[Moments, ...]
     """Of the texts of each interval: moments of their mean cosines with each interval."""
-    matrix: np.ndarray | None
-    """Each text's mean cosine with each interval, where texts come in documents."""
+    documents: tuple[DocumentSums, ...] | None
+    """Of the texts of each interval: sums of these means by document, where texts come in documents."""
 
     def merged(self, other: _Means) -> _Means:
         """Those of both, in this order."""
         moments = tuple(own.merged(more) for own, more in zip(self.moments, other.moments, strict=True))
-        if self.matrix is None or other.matrix is None:
+        if self.documents is None or other.documents is None:
             return _Means(moments, None)
-        return _Means(moments, np.concatenate([self.matrix, other.matrix]))
+        return _Means(moments, tuple(own.merged(more) for own, more in zip(self.documents, other.documents, strict=True)))
 
 
 def _text_means(cluster: Cluster, grid: Tiling, count: int, sums: CosineSums, layout: Layout) -> _Means:
@@ -161,7 +161,9 @@ def _block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, 
     inside = means[np.arange(len(block)), block.interval]
     columns |= {"group": np.array(edges)[block.interval], "inside": inside, "overall": overall}
     grid.storage.write_table(means_of_block(grid.place, number), parts.TEXT_MEANS.build(columns))
-    return _Means(tuple(Moments.of(means[block.interval == a]) for a in range(intervals)), means if documents else None)
+    within = [block.interval == a for a in range(intervals)]
+    sums_of = tuple(DocumentSums.of(means[here], own[here]) for here in within) if documents else None
+    return _Means(tuple(Moments.of(means[here]) for here in within), sums_of)
 
 
 def _tiles(cluster: Cluster, grid: Tiling, bounds: list[tuple[int, int]], on_pairs: Callable[[int], None]) -> CosineCells:
@@ -232,7 +234,7 @@ def _finish(
                 continue
             mean = first[a, b] / pairs[a, b]
             error = _error(means.moments, counts, a, b)
-            elsewhere = error if means.matrix is None else _documents_error(means.matrix, layout, a, b)
+            elsewhere = error if means.documents is None else _documents_error(means.documents, a, b)
             percentiles = {f"cosine_p{q:02d}": cells and cells.percentile(a, b, q / 100) for q in (5, 50, 95)}
             rows.append(
                 key
@@ -261,9 +263,8 @@ def _error(moments: Sequence[Moments], counts: np.ndarray, a: int, b: int) -> fl
     return between_error(moments[a].variance()[b], counts[a], moments[b].variance()[a], counts[b])
 
 
-def _documents_error(means: np.ndarray, layout: Layout, a: int, b: int) -> float | None:
+def _documents_error(sums: Sequence[DocumentSums], a: int, b: int) -> float | None:
     """Standard error of a cell's mean over corpora of other documents; None where there are too few."""
-    assert layout.documents is not None
-    one, other = np.flatnonzero(layout.interval == a), np.flatnonzero(layout.interval == b)
-    sets, weights = ([means[one, a]], [2.0]) if a == b else ([means[one, b], means[other, a]], [1.0, 1.0])
-    return finite(documents_error(sets, weights, [layout.documents[places] for places in (one, other)[: len(sets)]]))
+    if a == b:
+        return finite(error_of_sums([sums[a]], [a], [2.0]))
+    return finite(error_of_sums([sums[a], sums[b]], [b, a], [1.0, 1.0]))

@@ -220,7 +220,11 @@ def test_means_by_text_name_the_document_of_each_text(tmp_path, some):
     assert (table["text_id"], table["group"]) == (["a", "b", "c"], [0, 0, 20])
     np.testing.assert_allclose(table["inside"], [0, 0, np.nan])
     np.testing.assert_allclose(table["overall"], [0, 0, 0])
-    assert (found.matrix is not None) == some
+    assert (found.documents is not None) == some
+    if some:
+        first, second = found.documents
+        assert first.documents.tolist() == sorted([7, own_document("b")])
+        assert (first.texts.tolist(), second.documents.tolist(), second.texts.tolist()) == ([1, 1], [7], [1])
     assert [own.values.tolist() for own in found.moments] == [[2, 2], [1, 0]]
 
 

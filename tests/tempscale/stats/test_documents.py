@@ -10,7 +10,15 @@ from tempscale.collapse.aggregates import Block
 from tempscale.collapse.cosine import cosine_tile
 from tempscale.collapse.length import mean_cosines
 from tempscale.collapse.neighbours import exposure
-from tempscale.stats.errors import between_error, documents_error, equal_documents, tell_an_error, within_error
+from tempscale.stats.errors import (
+    DocumentSums,
+    between_error,
+    documents_error,
+    equal_documents,
+    error_of_sums,
+    tell_an_error,
+    within_error,
+)
 from tempscale.stats.groups import pairs_of_sets
 from tempscale_jobs.collapse.dealing import deal, document_sets, enough, pairs_of
 from tempscale_jobs.collapse.group_tables import Cells, Grouped
@@ -288,3 +296,27 @@ def test_errors_of_groups_of_documents_hold(documents, least):
     shares = covered(figures, 300, 15, truth=dict.fromkeys(["mean", *range(len(upper))], 0.0))
     for name, (share,) in shares.items():
         assert share >= (0.91 if name == "mean" else least), name
+
+
+def test_sums_by_document_of_any_split_are_those_of_all_texts():
+    random = np.random.default_rng(2)
+    values, document = random.standard_normal((400, 3)), random.integers(0, 60, 400) * 7 - 90
+    whole = DocumentSums.of(values, document)
+    order = random.permutation(400)
+    own = [DocumentSums.of(values[part], document[part]) for part in np.split(order, [1, 5, 200, 200])]
+    merged = own[0].merged(own[1]).merged(own[2].merged(own[3])).merged(own[4])
+    assert (merged.documents == whole.documents).all()
+    assert (merged.texts == whole.texts).all()
+    np.testing.assert_allclose(merged.sums, whole.sums, atol=1e-13)
+    for column in range(3):
+        expected = documents_error([values[:, column]], [2.0], [document])
+        assert error_of_sums([merged], [column], [2.0]) == pytest.approx(expected, rel=1e-12)
+    assert np.isnan(error_of_sums([DocumentSums.of(values[:9], np.arange(9))], [0], [2.0]))
+
+
+def test_an_error_from_sums_by_hand():
+    """Ten documents of two texts each: document g adds 2·√(10/9)·(its sum − 2·mean)/20."""
+    values = np.arange(20, dtype=float)
+    found = error_of_sums([DocumentSums.of(values[:, None], np.arange(20) // 2)], [0], [2.0])
+    sums = np.array([4 * g + 1 for g in range(10)]) - 2 * 9.5
+    assert found == pytest.approx(np.sqrt(10 / 9 * np.square(2 * sums / 20).sum()), rel=1e-14)
