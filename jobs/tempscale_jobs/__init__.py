@@ -9,13 +9,14 @@
     evaluate/     `tempscale evaluate`, downstream scores: tasks, own_tasks, windows, cells, scored, analyses, audits
     nights/       nightly audits. night (the end of one), gate (thresholds and drift), record, compare, notify
     collapse/     the O(n²) steps: blocks, cosine, exposure, sample (of SOCM), socm, worst (pairs of the corpus)
-    embedding/    the O(n) steps: embed, cache, budget, precision, factors (covariance), probe (prefixes), layout
+    embedding/    the O(n) steps: embed, lookup (in the cache), cache, budget, precision, factors (covariance), probe
+                  (prefixes), layout (texts in canonical order)
     corpus/       sources (kinds), readers (file formats), lakes (tables), units (of a source), rows (usable ones), reading
                   (of one unit), distinct (repeated ids, samples), stream, shards (texts), vectors (embeddings), preview
     lifecycle.py  a run from its lock to run.json, for all five commands
     report/       what all reports share: text (figures in words), charts (colours, lines), page and its templates, screen
     workers/      Ray: engine (the session), actor, crew, marks (deadly texts), nodes, raylet
-    runs/         the run folder: folder, storage, lock, journal (progress), observing (status), provenance
+    runs/         the run folder: folder, storage, lock, journal (progress), observing (status), memory, provenance
     config/       each setting with its option and help: sections (shared by commands), and a file a command
     tables/       the Arrow schema of every table, a file a command
     errors, urls  errors that a user reads; addresses without their secrets

@@ -158,6 +158,8 @@ class Crew:
             while waiting and idle:
                 worker, number = idle.pop(), waiting.pop()
                 flying[_patient(worker.run).remote(process, number, pieces[number])] = worker, number
+            while not waiting and not self._is_next(flying) and self._make_room([worker for worker, _ in flying.values()]):
+                idle = [worker for worker in idle if worker in self._actors]
             done = self._next(flying)
             if done in self._beginning:
                 idle.append(self._join(done))

@@ -79,3 +79,26 @@ def test_an_actor_without_work_makes_room_for_one_that_has_lost_its_place(monkey
     assert list(crew._each(lambda worker, item: item, ["the piece"])) == ["the result of the piece"]
     assert ended == ["late", "spare"]
     assert (crew._actors, crew._beginning) == (["busy"], {})
+
+
+def test_a_last_cell_gets_room_too(monkeypatch):
+    class Busy:
+        @property
+        def run(self):
+            return self
+
+        def options(self, **how):
+            return self
+
+        def remote(self, process, number, piece):
+            return f"cell {number}"
+
+    busy, spare, ended = Busy(), Busy(), []
+    crew, waits = Crew(None, engine.Cluster(2, 1), None, None), iter([[], ["cell 0"], ["cell 0"]])
+    crew._actors = [spare, busy]  # The last of them gets the first piece.
+    monkeypatch.setattr(crew, "_hire", lambda wanted: None)
+    monkeypatch.setattr(ray, "kill", ended.append)
+    monkeypatch.setattr(ray, "wait", lambda references, num_returns, timeout: (next(waits), []))
+    monkeypatch.setattr(ray, "get", lambda reference: {"told by": reference})
+    assert list(crew.attempt(None, {0: None})) == [(0, {"told by": "cell 0"}, None)]
+    assert ended == [spare]
