@@ -56,32 +56,43 @@ class Counts:
 
 
 class Ids:
-    """The ids of usable rows by their digests, each in twelve bytes of a table that is at most two thirds full."""
+    """The ids of usable rows by their digests: a set, or, of very many, twelve bytes each in a table of up to two thirds."""
 
-    def __init__(self, slots: int = 1 << 10) -> None:
-        self._slots, self._table, self._count = slots, bytearray(ID_BYTES * slots), 0
+    def __init__(self, few: int = 1 << 18) -> None:
+        self._few, self._set = few, set[bytes]()
+        self._slots, self._table, self._count = 0, bytearray(), 0
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._set) or self._count
 
-    def __contains__(self, digest: bytes) -> bool:
+    def add(self, digest: bytes) -> bool:
+        """Add a digest; return whether it was not there yet."""
+        if not self._slots:
+            before = len(self._set)
+            self._set.add(digest)
+            new = len(self._set) > before
+            if len(self._set) > self._few:
+                self._grow(self._set)
+                self._count, self._set = len(self._set), set()
+            return new
         at = self._slot(digest)
-        return self._table[at : at + ID_BYTES] == digest
-
-    def add(self, digest: bytes) -> None:
-        """Add a digest that is not there yet."""
-        if 3 * self._count > 2 * self._slots:
-            old, self._slots = self._table, 2 * self._slots
-            self._table = bytearray(ID_BYTES * self._slots)
-            for at in range(0, len(old), ID_BYTES):
-                if (own := bytes(old[at : at + ID_BYTES])) != _NO_DIGEST:
-                    self._put(own)
-        self._put(digest)
-        self._count += 1
-
-    def _put(self, digest: bytes) -> None:
-        at = self._slot(digest)
+        if self._table[at : at + ID_BYTES] == digest:
+            return False
         self._table[at : at + ID_BYTES] = digest
+        self._count += 1
+        if 3 * self._count > 2 * self._slots:
+            old = self._table
+            self._grow(bytes(old[at : at + ID_BYTES]) for at in range(0, len(old), ID_BYTES))
+        return True
+
+    def _grow(self, digests: Iterable[bytes]) -> None:
+        """Put the digests into a table of twice as many slots."""
+        self._slots = 2 * (self._slots or self._few)
+        self._table = bytearray(ID_BYTES * self._slots)
+        for digest in digests:
+            if digest != _NO_DIGEST:
+                at = self._slot(digest)
+                self._table[at : at + ID_BYTES] = digest
 
     def _slot(self, digest: bytes) -> int:
         """Where a digest is, or else the free place for it."""
@@ -133,8 +144,7 @@ def usable(
         value, problem = content(row.text)
         document, unnamed = named_document(row.document)
         reason = row.problem or reason or problem or unnamed
-        key = digest_of_id(text_id or "")
-        if reason is None and key in seen:
+        if reason is None and not seen.add(digest_of_id(text_id or "")):
             reason = REPEATED
         if reason is not None:
             counts.reasons[reason] += 1
@@ -142,7 +152,6 @@ def usable(
                 rejects.add(text_id, row.place, reason)
             continue
         assert text_id is not None
-        seen.add(key)
         counts.usable += 1
         yield Usable(text_id, value, None if document is None else digest_of(document), row.place)
     if rejects is not None:
