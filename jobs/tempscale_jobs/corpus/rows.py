@@ -56,7 +56,7 @@ class Counts:
 
 
 class Ids:
-    """The ids of usable rows by their digests: a set, or, of very many, twelve bytes each in a table of up to two thirds."""
+    """The ids of usable rows by their digests: a set, or for very many a table of twelve bytes a slot, two thirds full."""
 
     def __init__(self, few: int = 1 << 18) -> None:
         self._few, self._set = few, set[bytes]()
