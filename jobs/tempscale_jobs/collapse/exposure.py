@@ -194,6 +194,8 @@ def _duplicates(grid: Tiling, layout: Layout, key: dict[str, Any], order: np.nda
     pairs = merge_tree(lists, lambda one, other: one.merged(other).first(grid.listed))
     places = order[pairs.labels]
     ids, tokens = layout.ids[places.ravel()].reshape(-1, 2), layout.tokens[places]
+    turned = np.array([a > b for a, b in ids], dtype=bool)  # The smaller id stands first.
+    ids[turned], tokens[turned] = ids[turned, ::-1], tokens[turned, ::-1]
     return [
         key
         | {"rank": rank, "text_id_a": a, "text_id_b": b, "cosine": float(cosine)}
