@@ -35,7 +35,7 @@ _LOOKED_AT = 2000
 _BASE_BYTES, _WORKER_BYTES = 900 << 20, 800 << 20
 """Memory of Ray with this process, and of one worker without its model, measured on the quick start."""
 _START_SECONDS, _ROW_BYTES, _NEIGHBOUR_BYTES = 30.0, 120, 20
-_MERGING_BYTES, _DRIVER_BYTES = 270, 75
+_MERGING_BYTES, _DRIVER_BYTES = 270, 45
 """Memory of this process for each text at its peak, while it counts neighbours, and without them."""
 
 
