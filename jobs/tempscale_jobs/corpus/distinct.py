@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tempscale_jobs.corpus.reading import candidates_of, ids_of
 from tempscale_jobs.corpus.rows import ID_BYTES
@@ -42,23 +41,12 @@ def repeated(storage: Storage, units: Sequence[int], new: int, share: tuple[int,
 
 def _ids(storage: Storage, unit: int, low: int, high: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The first eight and the last four bytes of a unit's digests from `low` to before `high`, as numbers; their rows."""
-    with storage.opened(ids_of(unit)) as stream:
-        file = pq.ParquetFile(stream)
-        groups = []
-        for number in range(file.metadata.num_row_groups):
-            found = file.metadata.row_group(number).column(0).statistics
-            if found is not None and _head(found.max) >= low and _head(found.min) < high:  # None: there is no row.
-                groups.append(number)
-        table = file.read_row_groups(groups, columns=["digest", "row"]).combine_chunks()
+    first, end = (number.to_bytes(8, "big").ljust(ID_BYTES, b"\0") if number < 1 << 64 else None for number in (low, high))
+    table = storage.read_range(ids_of(unit), "digest", first, end, columns=["digest", "row"])
     digests = digests_of(table)
     head = digests[:, :8].copy().view(">u8").ravel().astype(np.uint64)
     tail = digests[:, 8:].copy().view(">u4").ravel().astype(np.uint32)
-    own = (head >= np.uint64(low)) & (head <= np.uint64(high - 1))
-    return head[own], tail[own], table.column("row").to_numpy()[own]
-
-
-def _head(digest: bytes) -> int:
-    return int.from_bytes(digest[:8], "big")
+    return head, tail, table.column("row").to_numpy()
 
 
 def digests_of(table: pa.Table) -> np.ndarray:

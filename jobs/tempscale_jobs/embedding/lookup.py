@@ -164,9 +164,8 @@ def _sort(how: _Exchange, first: int, names: list[str]) -> None:
 
 def _look_up(how: _Exchange, groups: list[int], buckets: range, number: int) -> int:
     """Write the texts of a range of buckets that every key has, and the places of the others; return how many it has."""
-    ends = [("content_sha", ">=", f"{buckets[0]:02x}")]
-    ends += [("content_sha", "<", f"{buckets[-1] + 1:02x}")] if buckets[-1] + 1 < BUCKETS else []
-    wanted = pa.concat_tables([how.storage.read_table(_sorted(group), rows=ends) for group in groups])
+    ends = f"{buckets[0]:02x}", f"{buckets[-1] + 1:02x}" if buckets[-1] + 1 < BUCKETS else None
+    wanted = pa.concat_tables([how.storage.read_range(_sorted(group), "content_sha", *ends) for group in groups])
     wanted = wanted.sort_by("source_row")
     store, tables = Storage(how.cache), list[pa.Table]()
     everywhere = set(wanted.column("content_sha").to_pylist())
@@ -191,13 +190,13 @@ def _write(
     how: _Exchange, contents: Texts, first: int, names: list[str], found: list[int], target: str
 ) -> list[tuple[str, int, int]]:
     """Write what was found of a group of shards to texts/, and the others as new shards; return what is known of these."""
-    own = [("source_row", ">=", source_row(first, 0)), ("source_row", "<", source_row(first + len(names), 0))]
+    own = "source_row", source_row(first, 0), source_row(first + len(names), 0)
     for k, place in enumerate(how.texts):
-        tables = [how.storage.read_table(how.found(k, n), rows=own) for n, count in enumerate(found) if count]
+        tables = [how.storage.read_range(how.found(k, n), *own) for n, count in enumerate(found) if count]
         table = pa.concat_tables(tables)
         if table.num_rows:
             how.storage.write_table(cached(place, first), table.sort_by("source_row"))
-    absent = [how.storage.read_table(how.absent(n), rows=own).column("source_row") for n in range(len(found))]
+    absent = [how.storage.read_range(how.absent(n), *own).column("source_row") for n in range(len(found))]
     shard, row = np.divmod(np.sort(np.concatenate([column.to_numpy() for column in absent])), source_row(1, 0))
     rows = {name: row[shard == number] for number, name in enumerate(names, first)}
     return rewritten(how.storage, contents, rows, target, first)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tempscale_jobs.errors import IncompleteRun, UsageError
@@ -164,21 +165,44 @@ class Storage:
                             os.unlink(file)
 
     def read_table(
-        self, name: str, columns: Sequence[str] | None = None, later: Mapping[str, pa.DataType] | None = None,
-        rows: Sequence[tuple[str, str, Any]] | None = None,
-    ) -> pa.Table:  # fmt: skip
-        """Read a Parquet file, or some of its columns, and columns that earlier versions did not write: `later`, or null.
-
-        `rows` are conditions, each (column, comparison, value), that all rows meet which are returned.
-        """
+        self, name: str, columns: Sequence[str] | None = None, later: Mapping[str, pa.DataType] | None = None
+    ) -> pa.Table:
+        """Read a Parquet file, or some of its columns, and columns that earlier versions did not write: `later`, or null."""
         with self.opened(name) as stream:
             if not later:
-                return pq.read_table(stream, columns=None if columns is None else [*columns], filters=rows and [*rows])
+                return pq.read_table(stream, columns=None if columns is None else [*columns])
             table = pq.ParquetFile(stream).read(columns=[*(columns or ()), *later])
         for column, kind in later.items():
             if column not in table.column_names:
                 table = table.append_column(column, pa.nulls(table.num_rows, kind))
         return table
+
+    def read_range(
+        self, name: str, by: str, low: Any, high: Any = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:  # fmt: skip
+        """The rows of a Parquet file whose value of the column `by` is from `low` to before `high`, or without end.
+
+        Row groups that have none of them are not read, so files that are sorted by that column are read in part.
+        """
+        with self.opened(name) as stream:
+            file = pq.ParquetFile(stream)
+            groups = []
+            for number in range(file.metadata.num_row_groups):
+                group = file.metadata.row_group(number)
+                (found,) = (
+                    column.statistics
+                    for column in map(group.column, range(group.num_columns))
+                    if column.path_in_schema == by
+                )
+                if found is not None and found.max >= low and (high is None or found.min < high):  # None: there is no row.
+                    groups.append(number)
+            table = file.read_row_groups(groups, columns=None if columns is None else [*{by, *columns}])
+        kind, values = table.schema.field(by).type, table.column(by)
+        kept = pc.greater_equal(values, pa.scalar(low, kind))
+        if high is not None:
+            kept = pc.and_(kept, pc.less(values, pa.scalar(high, kind)))
+        table = table.filter(kept)
+        return table if columns is None else table.select([*columns])
 
     def read_frames(
         self, names: Sequence[str], columns: Sequence[str] | None = None, later: Mapping[str, pa.DataType] | None = None

@@ -3,6 +3,7 @@
 import pickle
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tempscale_jobs.errors import IncompleteRun, UsageError
@@ -137,3 +138,23 @@ def test_every_column_says_what_it_means():
         assert table.meaning
         assert all(column.meaning for column in table.columns)
         assert isinstance(table.schema(), pa.Schema)
+
+
+def test_a_range_of_a_sorted_file_is_read_without_the_rest(tmp_path, monkeypatch):
+    storage, read = Storage(str(tmp_path)), []
+    columns = {"list": [[1.0, 2.0]] * 100, "word": [f"{k:03d}" for k in range(100)], "bytes": None, "number": range(100)}
+    columns["bytes"] = pa.array([bytes([k, 0]) for k in range(100)], pa.binary(2))
+    storage.write_table("sorted.parquet", pa.table(columns), rows_of_group=10)
+    storage.write_table("empty.parquet", pa.table({"number": pa.array([], pa.int64())}))
+    groups = pq.ParquetFile.read_row_groups
+    monkeypatch.setattr(
+        pq.ParquetFile, "read_row_groups", lambda self, own, **how: read.append(own) or groups(self, own, **how)
+    )
+    for by, low, high in (("word", "025", "041"), ("bytes", bytes([25, 0]), bytes([41, 0])), ("number", 25, 41)):
+        found = storage.read_range("sorted.parquet", by, low, high, columns=["number"])
+        assert found.to_pydict() == {"number": list(range(25, 41))}
+        assert read.pop() == [2, 3, 4]
+    assert storage.read_range("sorted.parquet", "number", 95)["word"].to_pylist() == ["095", "096", "097", "098", "099"]
+    assert storage.read_range("sorted.parquet", "number", 30, 30).num_rows == 0
+    assert storage.read_range("sorted.parquet", "number", 100).column_names == ["list", "word", "bytes", "number"]
+    assert storage.read_range("empty.parquet", "number", 0).num_rows == 0
