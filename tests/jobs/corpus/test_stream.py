@@ -47,7 +47,8 @@ def rows_with_mistakes():
 
 
 def written(kind, folder):
-    """A source of a kind, and the options that make many units of it."""
+    """A source of a kind in a new folder, and the options that make many units of it."""
+    folder.mkdir()
     rows = rows_with_mistakes()
     table = pa.Table.from_pylist(rows)
     if kind == "parquet":
@@ -99,7 +100,6 @@ def read(cluster, folder, source, sizes=None, name="one", contents=Texts, **opti
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_units_are_the_source(cluster, tmp_path, kind):
     data = tmp_path / "data"
-    data.mkdir()
     source, sizes = written(kind, data)
     # A hub set of several files has several units whatever their size.
     one = read(cluster, tmp_path, f"{data}/*.parquet" if kind == "hub" else source)
@@ -121,7 +121,6 @@ def test_many_units_are_the_source(cluster, tmp_path, kind):
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv"])
 def test_samples_and_limits_of_many_units_are_those_of_one(cluster, tmp_path, kind, options):
     data = tmp_path / "data"
-    data.mkdir()
     source, sizes = written(kind, data)
     one = read(cluster, tmp_path, source, **options)
     many = read(cluster, tmp_path, source, sizes, "many", **options)
@@ -134,9 +133,7 @@ def test_samples_and_limits_of_many_units_are_those_of_one(cluster, tmp_path, ki
 
 
 def test_ids_are_compared_by_partitions(cluster, tmp_path, monkeypatch):
-    data = tmp_path / "data"
-    data.mkdir()
-    source, sizes = written("parquet", data)
+    source, sizes = written("parquet", tmp_path / "data")
     one = read(cluster, tmp_path, source)
     monkeypatch.setattr(distinct, "PARTITION_IDS", 50)
     monkeypatch.setattr(stream, "_SAMPLE_GROUP", 40)
@@ -192,9 +189,7 @@ def test_a_long_unit_s_ids_are_sorted_in_runs(tmp_path, monkeypatch, sample):
 
 
 def test_the_first_copy_of_an_id_stays_though_its_unit_is_read_last(cluster, tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    source, sizes = written("parquet", data)
+    source, sizes = written("parquet", tmp_path / "data")
 
     class Slow(Texts):
         def items(self, unit, *how):
@@ -214,9 +209,7 @@ def test_the_first_copy_of_an_id_stays_though_its_unit_is_read_last(cluster, tmp
 
 
 def test_reading_stops_at_once_whatever_its_tasks_still_read(cluster, tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    source, sizes = written("parquet", data)
+    source, sizes = written("parquet", tmp_path / "data")
 
     class Endless(Texts):
         def items(self, unit, *how):
@@ -235,9 +228,8 @@ def test_reading_stops_at_once_whatever_its_tasks_still_read(cluster, tmp_path):
 
 @pytest.mark.parametrize("sample", [None, 100])
 def test_tasks_that_die_while_reading_are_done_again(cluster, tmp_path, sample):
-    data, once = tmp_path / "data", str(tmp_path / "once")
-    data.mkdir()
-    source, sizes = written("parquet", data)
+    once = str(tmp_path / "once")
+    source, sizes = written("parquet", tmp_path / "data")
 
     class Dying(Texts):
         def items(self, unit, *how):
@@ -257,9 +249,8 @@ def test_tasks_that_die_while_reading_are_done_again(cluster, tmp_path, sample):
 @pytest.mark.parametrize("after", [False, True])
 def test_tasks_of_the_exchange_that_die_are_done_again(cluster, tmp_path, monkeypatch, where, after):
     """Before they begin, or when all is written and nobody has heard of it."""
-    data, once = tmp_path / "data", str(tmp_path / "once")
-    data.mkdir()
-    source, sizes = written("parquet", data)
+    once = str(tmp_path / "once")
+    source, sizes = written("parquet", tmp_path / "data")
     module = distinct if where in ("repeated", "sampled") else reading
     function, sample = getattr(module, where), None if "repeated" in where else 100
 
@@ -319,9 +310,7 @@ def test_a_column_that_one_parquet_file_lacks_is_told_before_anything_is_read(cl
 
 
 def test_a_changed_source_is_refused_while_it_is_read_by_another_session(cluster, tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    source, sizes = written("parquet", data)
+    source, sizes = written("parquet", tmp_path / "data")
     read(cluster, tmp_path, source, sizes, "run")
     (tmp_path / "run" / "shards" / "index.json").unlink()  # As if the session had ended before.
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "shards").glob("unit-*.json")}
@@ -329,14 +318,13 @@ def test_a_changed_source_is_refused_while_it_is_read_by_another_session(cluster
     assert again[1] == read(cluster, tmp_path, source, name="one")[1]
     assert {file: file.stat().st_mtime_ns for file in before} == before  # No unit was read again.
     (tmp_path / "run" / "shards" / "index.json").unlink()
-    pq.write_table(pa.table({"id": ["new"], "text": ["new"]}), data / "b.parquet")
+    pq.write_table(pa.table({"id": ["new"], "text": ["new"]}), tmp_path / "data" / "b.parquet")
     with pytest.raises(UsageError, match="changed since the run"):
         read(cluster, tmp_path, source, sizes, "run")
 
 
 def test_embeddings_of_many_units_are_those_of_one(cluster, tmp_path):
     data = tmp_path / "data"
-    data.mkdir()
     source, _ = written("parquet", data)
     found = []
     for name, own in (("one", {}), ("many", {"unit_rows": 90})):
