@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.collapse import blocks, cosine, dealing, exposure, groups, largest, socm, source_order, worst
+from tempscale_jobs.collapse import cosine, dealing, exposure, groups, largest, socm, source_order, worst
 from tempscale_jobs.config import sections
 from tempscale_jobs.config.audit import Analysis, AuditConfig, Embedding
 from tempscale_jobs.corpus.index import Index, Shard
-from tempscale_jobs.corpus.reading import UnitRead
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.embedding import budget, cache, embed, expected, factors, lookup, precision, probe
 from tempscale_jobs.embedding.cache import Cache
@@ -73,7 +72,7 @@ def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
     if config.analysis.socm_top_over == "corpus":
         _search_worst_pairs(audit, model, encoding, texts)
     for temperature in run.temperatures:  # Only the steps over all pairs read these copies of the embeddings.
-        run.storage.remove(f"{blocks.place_of(run, model, temperature)}/blocks")
+        run.storage.remove(f"{run.place('partials/cosine', model, temperature)}/blocks")
     return texts, rejected
 
 
@@ -104,24 +103,11 @@ def _embed_corpus(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -
     """
     corpus, journal, config = audit.corpus, audit.journal, audit.config
     if config.execution.cache is not None or config.corpus.sample is not None:
-        read_all(journal, corpus, audit.cluster)
+        corpus.read_all(audit.cluster, journal, "all of the corpus")
     how = (f"embed {model.label}", actor.ROLE)
     if corpus.complete:
         return _embed(audit, crew, model, encoding, audit.run, config.corpus, audit.index, *how)
     return _embed_while_read(audit, crew, model, encoding)
-
-
-def read_all(journal: Journal, corpus: Stream, cluster: Cluster, what: str = "all of the corpus") -> None:
-    """Read what is not read yet of a source, as a stage."""
-    if not corpus.complete:
-        with journal.stage(f"read {what}", corpus.expected().texts or None) as stage:
-
-            def on_unit(unit: UnitRead) -> None:
-                stage.resize(max(1, corpus.expected().texts))
-                stage.advance(unit.usable)
-
-            corpus.finish(cluster, on_unit)
-            stage.note = corpus.described()
 
 
 def _embed_while_read(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from tempscale.stats.errors import equal_documents
 from tempscale_jobs import lifecycle
 from tempscale_jobs.audit import report, summary
-from tempscale_jobs.audit.model import Audit, Queries, analyse, read_all
+from tempscale_jobs.audit.model import Audit, Queries, analyse
 from tempscale_jobs.collapse import cosine, source_order
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
@@ -114,7 +114,7 @@ def _read_queries(config: AuditConfig, cluster: Cluster, asking: tuple[Run, Stre
     assert config.queries is not None
     run, stream = asking
     with closing(stream):
-        read_all(journal, stream, cluster, "all of the queries")
+        stream.read_all(cluster, journal, "all of the queries")
     return Queries(run, config.queries, stream.index)
 
 
@@ -124,7 +124,7 @@ def _check_dimensions(
     """Raise if the user's embeddings of the corpus have not as many dimensions as those of the queries."""
     if config.corpus.embedding_column is None:
         return
-    read_all(journal, corpus, cluster)
+    corpus.read_all(cluster, journal, "all of the corpus")
     if queries is not None:
         searching, searched = (folder.dimensions(one, GIVEN, one.temperatures[0]) for one in (queries.run, run))
         if searching != searched:

@@ -71,15 +71,11 @@ def tiling(
     texts = len(layout)
     bounds = tiles.blocks(texts, tiles.block_size(texts, dimensions(run, model, temperature)))
     grid = Tiling(
-        run.storage, place_of(run, model, temperature), len(layout.edges), analysis.neighbours, analysis.near_duplicate,
-        analysis.worst_duplicates, len(bounds), tiles.panel_size(len(bounds)), analysis.cosine_precision,
+        run.storage, run.place("partials/cosine", model, temperature), len(layout.edges), analysis.neighbours,
+        analysis.near_duplicate, analysis.worst_duplicates, len(bounds), tiles.panel_size(len(bounds)),
+        analysis.cosine_precision,
     )  # fmt: skip
     return grid, bounds
-
-
-def place_of(run: Run, model: Model, temperature: Temperature) -> str:
-    """The folder of the grid of one model and temperature."""
-    return run.place("partials/cosine", model, temperature)
 
 
 def write_blocks(

@@ -91,7 +91,7 @@ class Corpus(Strict, allow_inf_nan=False):
     max_characters: MaxCharacters = 50_000
     unit_rows: int = Field(131_072, ge=1, description="Most rows of a unit of the source, which one task reads.")
     unit_bytes: int = Field(
-        32 << 20, ge=1, description="Bytes that end a unit; a CSV file or a compressed file is never divided."
+        32 << 20, ge=1, description="Most bytes of a unit; but a CSV file or a compressed file is never divided."
     )
 
     @model_validator(mode="after")

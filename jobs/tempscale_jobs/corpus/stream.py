@@ -23,10 +23,11 @@ from tempscale_jobs.corpus.rows import nothing_usable
 from tempscale_jobs.corpus.units import Unit
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import PLANNED, of_unit
+from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.engine import BESIDE_ACTORS, Cluster, readable_failures, results
+from tempscale_jobs.workers.engine import Cluster, done, readable_failures
 from tempscale_jobs.workers.nodes import that_sees
 
 _SAMPLE_GROUP = 32_768
@@ -125,6 +126,19 @@ class Stream:
             pass
         return self.index
 
+    def read_all(self, cluster: Cluster, journal: Journal, what: str) -> None:
+        """Read all that is not read yet as a stage, «read WHAT»; there is no such stage if that is nothing."""
+        if self.complete:
+            return
+        with journal.stage(f"read {what}") as stage:
+
+            def on_unit(unit: UnitRead) -> None:
+                stage.resize(max(1, self.expected().texts))
+                stage.advance(unit.usable)
+
+            self.finish(cluster, on_unit)
+            stage.note = self.described()
+
     def close(self) -> None:
         """Stop reading."""
         if self._reports is not None:
@@ -136,7 +150,7 @@ class Stream:
         self.units = self._limited(cluster, self._numbered(cluster, where), where)
         self._storage.write_json(PLANNED, {"source_state": self._state, "units": len(self.units)})
         missing = self._begin(cluster, where, on_unit)
-        sample, released, shards, done = self._given.sample, 0, list[Shard](), list[UnitRead]()
+        sample, released, shards, kept = self._given.sample, 0, list[Shard](), list[UnitRead]()
         while released < len(self.units):
             while missing and self._reports is not None and self._reports.ready:
                 missing = self._next(missing, on_unit)
@@ -147,15 +161,14 @@ class Stream:
                 continue
             names = self._distinct(cluster, released, ahead)
             own = [self._read[unit.number] for unit in self.units[released : released + ahead]]
-            released, done = released + ahead, done + own
+            released, kept = released + ahead, kept + own
             if sample is not None:
-                done = self._sampled(cluster, sample, names, where)
-                own = done
+                kept = own = self._sampled(cluster, sample, names, where)
             new = self._shards(own)
             shards += new
             if released == len(self.units):
                 self._found = self._index(
-                    [*self._read.values()], done, sum(n for unit in done for n, _ in unit.parts), shards
+                    [*self._read.values()], kept, sum(n for unit in kept for n, _ in unit.parts), shards
                 )
             yield tuple(new)
 
@@ -200,12 +213,7 @@ class Stream:
         self, cluster: Cluster, count: Callable[..., int], pieces: Sequence[units.Piece], where: dict[str, Any]
     ) -> list[int]:
         """What tasks count in each piece."""
-        import ray
-
-        task = ray.remote(**_options(where))(count)
-        submit = lambda k: task.remote(self._given, pieces[k], self._contents.columns)  # noqa: E731
-        found = dict(results(cluster, submit, range(len(pieces)), ahead=1))
-        return [found[k] for k in range(len(pieces))]
+        return done(cluster, count, [(self._given, piece, self._contents.columns) for piece in pieces], where)
 
     def _limited(self, cluster: Cluster, planned: tuple[Unit, ...], where: dict[str, Any]) -> tuple[Unit, ...]:
         """The units that hold the first rows, if only these are asked for; rows that are not known are counted."""
@@ -262,13 +270,7 @@ class Stream:
         where: dict[str, Any] | None = None,
     ) -> list[Any]:
         """The results of a function of the storage and of each of these arguments, run as tasks."""
-        import ray
-
-        if not work:
-            return []
-        task = ray.remote(**_options(where))(function)
-        found = dict(results(cluster, lambda k: task.remote(self._storage, *work[k]), range(len(work)), ahead=1))
-        return [found[k] for k in range(len(work))]
+        return done(cluster, function, [(self._storage, *own) for own in work], where)
 
     def _shards(self, own: Sequence[UnitRead]) -> list[Shard]:
         if self._contents.folder != "shards":
@@ -355,11 +357,6 @@ def _tasks(cluster: Cluster) -> int:
     import ray
 
     return max(1, int(ray.cluster_resources().get("CPU", 1)) - 1) if cluster.gpus else cluster.workers
-
-
-def _options(where: dict[str, Any] | None) -> dict[str, Any]:
-    """The options of tasks beside model actors, on the nodes that `where` allows."""
-    return BESIDE_ACTORS | {"scheduling_strategy": "DEFAULT"} | where if where else BESIDE_ACTORS
 
 
 def _read_units(

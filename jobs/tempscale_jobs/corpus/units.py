@@ -27,11 +27,11 @@ class Sizes(Protocol):
 
     @property
     def unit_rows(self) -> int:
-        """Rows that end a unit."""
+        """Most rows of a unit."""
 
     @property
     def unit_bytes(self) -> int:
-        """Bytes that end a unit."""
+        """Most bytes of a unit, unless it is one piece that cannot be divided."""
 
 
 class Piece(NamedTuple):

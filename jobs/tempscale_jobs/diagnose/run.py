@@ -52,7 +52,8 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
             import sklearn.manifold  # noqa: F401
 
         with life.cluster() as cluster, closing(stream):
-            index = _read_units(stream, cluster, journal)
+            stream.read_all(cluster, journal, "its units")
+            index = stream.index
             try:
                 two_texts.check_named(run, settings.pair, index)
                 document_of = versions.documents(run, corpus, settings.versions_of, config.out, index)
@@ -77,15 +78,6 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
             report.render(load_tables(run.storage), record).write_to(run.storage)
             stage.note = "report.html"
     return run
-
-
-def _read_units(stream: Stream, cluster: Cluster, journal: Journal) -> Index:
-    """Read a corpus of several units."""
-    if not stream.complete:
-        with journal.stage("read its units") as stage:
-            stream.finish(cluster, lambda unit: stage.advance(unit.read))
-            stage.note = stream.described()
-    return stream.index
 
 
 def _choose(

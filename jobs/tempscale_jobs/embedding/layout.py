@@ -22,7 +22,7 @@ from tempscale_jobs.corpus.shards import source_row
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
-from tempscale_jobs.workers.engine import BESIDE_ACTORS, Cluster, results
+from tempscale_jobs.workers.engine import Cluster, done
 
 _PARTS_OF_A_TASK = 32
 """Parts of texts/ that one task reads."""
@@ -135,9 +135,7 @@ class Layout:
 
     def parts_and_rows(self, places: Any) -> tuple[np.ndarray, np.ndarray]:
         """The parts of texts/, and the rows in them, of the texts at some places."""
-        number = self.stored[places].astype(np.int64)
-        part = np.searchsorted(self.starts, number, side="right") - 1
-        return part, number - self.starts[part]
+        return _parts_and_rows(self.stored[places], self.starts)
 
     def shards_of(self, places: np.ndarray) -> np.ndarray:
         """The numbers of the shards that hold the texts at some places."""
@@ -169,14 +167,20 @@ class _Stored:
     starts: np.ndarray
 
     def __getitem__(self, places: Any) -> np.ndarray:
-        number = self.stored[places].astype(np.int64)
-        part = np.searchsorted(self.starts, number, side="right") - 1
-        found = np.empty(len(number), dtype=object)
+        part, row = _parts_and_rows(self.stored[places], self.starts)
+        found = np.empty(len(part), dtype=object)
         used = np.unique(part).tolist()
         for own, (ids,) in zip(used, self.storage.columns([self.names[k] for k in used], ["text_id"]), strict=True):
             here = np.flatnonzero(part == own)
-            found[here] = np.array(ids.take(pa.array(number[here] - self.starts[own])).to_pylist(), dtype=object)
+            found[here] = np.array(ids.take(pa.array(row[here])).to_pylist(), dtype=object)
         return found
+
+
+def _parts_and_rows(stored: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The parts and the rows in them of texts with these numbers."""
+    number = stored.astype(np.int64)
+    part = np.searchsorted(starts, number, side="right") - 1
+    return part, number - starts[part]
 
 
 def column(run: Run, model: Model, temperature: Temperature, layout: Layout, name: str) -> np.ndarray:
@@ -189,20 +193,16 @@ def embeddings(
     run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, places: np.ndarray
 ) -> np.ndarray:
     """Embeddings (places, d) of some texts, read by tasks from the parts that contain them."""
-    import ray
-
     names = run.storage.list(run.place("texts", model, temperature))
     part, row = layout.parts_and_rows(places)
     used = np.unique(part)
     cuts = np.array_split(used, max(1, len(used) // _PARTS_OF_A_TASK))
-    task, rows = ray.remote(**BESIDE_ACTORS)(_rows), [np.flatnonzero(np.isin(part, cut)) for cut in cuts]
-
-    def submit(number: int) -> Any:
-        own = rows[number]
-        return task.remote(run.storage, [names[k] for k in cuts[number]], np.searchsorted(cuts[number], part[own]), row[own])
-
-    found = dict(results(cluster, submit, range(len(cuts)), ahead=1))
-    gathered = np.concatenate([found[number] for number in range(len(cuts))])
+    rows = [np.flatnonzero(np.isin(part, cut)) for cut in cuts]
+    work = [
+        (run.storage, [names[k] for k in cut], np.searchsorted(cut, part[own]), row[own])
+        for cut, own in zip(cuts, rows, strict=True)
+    ]
+    gathered = np.concatenate(done(cluster, _rows, work))
     order = np.concatenate(rows)
     whole = np.empty_like(gathered)
     whole[order] = gathered
@@ -251,13 +251,7 @@ def layout(
 
 def _each(cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[Any, ...]]) -> list[Any]:
     """The results of a function of each of these arguments, in this process where there is one piece, else by tasks."""
-    if len(work) < 2:
-        return [function(*arguments) for arguments in work]
-    import ray
-
-    task = ray.remote(**BESIDE_ACTORS)(function)
-    found = dict(results(cluster, lambda k: task.remote(*work[k]), range(len(work)), ahead=1))
-    return [found[k] for k in range(len(work))]
+    return done(cluster, function, work) if len(work) > 1 else [function(*arguments) for arguments in work]
 
 
 def _look(

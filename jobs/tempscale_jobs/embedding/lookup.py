@@ -7,10 +7,10 @@ looks it up, and one for each group writes what was found of it and what is abse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from tempscale_jobs.embedding.cache import BUCKETS, Cache, folder, key, known
 from tempscale_jobs.runs.folder import EXCEPTIONS, Model, Run, cached, of_unit
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import texts
-from tempscale_jobs.workers.engine import BESIDE_ACTORS, Cluster, results
+from tempscale_jobs.workers.engine import Cluster, done
 
 _TEXTS_OF_A_GROUP, _TEXTS_OF_A_RANGE = 131_072, 32_768
 """About the texts of a group of shards, and those that one task looks up: 50 MB of embeddings at 384 dimensions."""
@@ -108,15 +108,15 @@ def _exchanged(run: Run, cluster: Cluster, model: Model, cache: Cache, index: In
         f"{run.place('partials/cache', model)}/exchanged",
     )
     groups = [(first, [shard.name for shard in own]) for first, own in _groups(index.shards)]
-    _done(cluster, _sort, [(how, *group) for group in groups])
+    done(cluster, _sort, [(how, *group) for group in groups])
     parts = min(BUCKETS, -(-index.analysed // _TEXTS_OF_A_RANGE))
     cuts = pairwise(BUCKETS * k // parts for k in range(parts + 1))
     firsts = [first for first, _ in groups]
-    counts = _done(cluster, _look_up, [(how, firsts, range(*between), k) for k, between in enumerate(cuts)])
+    counts = done(cluster, _look_up, [(how, firsts, range(*between), k) for k, between in enumerate(cuts)])
     shards = index.shards
     if any(counts):
         target = run.place("shards", model)
-        written = _done(cluster, _write, [(how, contents, *group, counts, target) for group in groups])
+        written = done(cluster, _write, [(how, contents, *group, counts, target) for group in groups])
         shards = tuple(Shard(*shard) for own in written for shard in own)
     run.storage.remove(how.scratch)
     return Plan(shards, sum(counts))
@@ -137,15 +137,6 @@ def _groups(shards: Sequence[Shard]) -> list[tuple[int, list[Shard]]]:
 def _sorted(first: int) -> str:
     """The texts of a group of shards by their contents, the same for all models; `first` is its first shard."""
     return f"{of_unit('contents', first)}.parquet"
-
-
-def _done(cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The results of a function of each of these arguments, run as tasks."""
-    import ray
-
-    task = ray.remote(**BESIDE_ACTORS)(function)
-    found = dict(results(cluster, lambda k: task.remote(*work[k]), range(len(work)), ahead=1))
-    return [found[k] for k in range(len(work))]
 
 
 def _sort(how: _Exchange, first: int, names: list[str]) -> None:

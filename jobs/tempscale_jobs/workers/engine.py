@@ -278,6 +278,17 @@ def results(
                 yield flying.pop(reference), ray.get(reference)
 
 
+def done(
+    cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[Any, ...]], where: dict[str, Any] | None = None
+) -> list[Any]:
+    """The results of a function of each of these arguments, run as tasks beside model actors, on the nodes `where` says."""
+    import ray
+
+    task = ray.remote(**BESIDE_ACTORS | ({"scheduling_strategy": "DEFAULT"} | where if where else {}))(function)
+    found = dict(results(cluster, lambda k: task.remote(*work[k]), range(len(work)), ahead=1))
+    return [found[k] for k in range(len(work))]
+
+
 def tile_results(
     cluster: Cluster, work: Callable[..., Any], arguments: tuple[Any, ...], items: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[tuple[int, int], Any]]:

@@ -267,13 +267,13 @@ def test_a_run_goes_on_with_its_plan_whatever_became_of_the_option(nights, small
 @pytest.mark.soak
 def test_an_interrupted_look_up_leaves_no_text_twice(nights, small_model, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
-        done = lookup._done
+        done = lookup.done
 
         def interrupted(cluster, function, work):
             found = done(cluster, function, work)
             return stop() if function is lookup._write else found
 
-        patch.setattr(lookup, "_done", interrupted)
+        patch.setattr(lookup, "done", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "run", nights / "tuesday.jsonl", small_model, nights / "cache")
     assert list((tmp_path / "run" / "texts").rglob("part-cached-*"))
