@@ -184,19 +184,18 @@ class Storage:
 
         Row groups that have none of them are not read, so files that are sorted by that column are read in part.
         """
+        wanted = None if columns is None else list(dict.fromkeys([by, *columns]))
         with self.opened(name) as stream:
-            file = pq.ParquetFile(stream)
+            file = pq.ParquetFile(stream, pre_buffer=False)
             groups = []
             for number in range(file.metadata.num_row_groups):
                 group = file.metadata.row_group(number)
-                (found,) = (
-                    column.statistics
-                    for column in map(group.column, range(group.num_columns))
-                    if column.path_in_schema == by
-                )
+                every = map(group.column, range(group.num_columns))
+                (found,) = (column.statistics for column in every if column.path_in_schema == by)
                 if found is not None and found.max >= low and (high is None or found.min < high):  # None: there is no row.
                     groups.append(number)
-            table = file.read_row_groups(groups, columns=None if columns is None else [*{by, *columns}])
+            # Without Arrow's threads: a process that ends while they call into this Python stream aborts.
+            table = file.read_row_groups(groups, columns=wanted, use_threads=False)
         kind, values = table.schema.field(by).type, table.column(by)
         kept = pc.greater_equal(values, pa.scalar(low, kind))
         if high is not None:

@@ -27,7 +27,7 @@ from tempscale_jobs.workers import engine
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 ROWS = 600
-KINDS = ("parquet", "jsonl", "txt", "folder", "csv", "lance", "delta", "hub")
+KINDS = ("parquet", "jsonl", "txt", "folder", "csv", "gz", "lance", "delta", "hub")
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,10 @@ def written(kind, folder):
         for k in range(6):
             lines = [f'{row["id"]},"{row["text"] or ""}"' for row in rows[100 * k : 100 * k + 100]]
             (folder / f"{k}.csv").write_text("\n".join(["id,text", *lines]))
+    elif kind == "gz":
+        for k in range(6):
+            lines = "\n".join(json.dumps(row) for row in rows[100 * k : 100 * k + 100])
+            (folder / f"{k}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     elif kind == "lance":
         lance = pytest.importorskip("lance")
         lance.write_dataset(table.slice(0, 250), str(folder / "a.lance"))
