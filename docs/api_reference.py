@@ -31,8 +31,8 @@ THEMES: dict[str, tuple[str, str, str]] = {
     "length": (
         "Length collapse and statistics",
         "",
-        "collapse.length collapse.neighbours collapse.cosine collapse.aggregates stats.errors stats.dyads stats.paired "
-        "stats.correlation stats.enough",
+        "collapse.length collapse.neighbours collapse.exposure collapse.cosine collapse.aggregates stats.errors stats.dyads "
+        "stats.paired stats.correlation stats.enough",
     ),
     "layers": ("Layers and theory", "", "layers.observe layers.spectrum layers.contraction"),
     "search": ("Search and fitting", "fit_by_length", "choosing.by_length choosing.by_layer"),

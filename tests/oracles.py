@@ -186,6 +186,35 @@ def exposure_variance(neighbours, interval, b, own):
     return variance, dyads
 
 
+def sampled_exposure_variance(near, interval, b, texts_drawn, ask):
+    """The variances of the exposure of interval b for another corpus, and for the corpus of which a share was drawn.
+
+    `near` has the neighbours of the texts that ask. Of two slots, what both need to be there is drawn by chance: a text with
+    `texts_drawn`, one that asks with `texts_drawn`·`ask`; e·e'·(1 − π_s·π_s'/π_ss') of Horvitz and Thompson (1952).
+    """
+    n = len(interval)
+    dyads = [(q, t) for q, found in near.items() for t in found]
+    p, s = sum(float(k == b) for k in interval) / n, sum(float(interval[t] == b) for _, t in dyads) / len(dyads)
+    e = [(float(interval[t] == b) - s) / (p * len(dyads)) for _, t in dyads]
+
+    def chance(askers, others):
+        return (texts_drawn * ask) ** len(askers) * texts_drawn ** len(others - askers)
+
+    elsewhere = here = 0.0
+    for (q, t), x in zip(dyads, e, strict=True):
+        for (r, u), y in zip(dyads, e, strict=True):
+            if {q, t} & {r, u}:
+                both = chance({q, r}, {t, u})
+                elsewhere += x * y
+                here += x * y * (1 - chance({q}, {t}) * chance({r}, {u}) / both)
+    for text in range(n):
+        moved = s / p * (float(interval[text] == b) - p) / (p * n)
+        own = sum(x for dyad, x in zip(dyads, e, strict=True) if text in dyad)
+        elsewhere += moved**2 - 2 * moved * own
+        here += (moved**2 - 2 * moved * own) * (1 - texts_drawn)
+    return elsewhere, here
+
+
 def effective_rank(embeddings):
     """exp(entropy) of the eigenvalues of the n×n Gram matrix UUᵀ/n, which are those of UᵀU/n that are not 0."""
     gram = np.asarray(embeddings, dtype=np.float64) @ np.asarray(embeddings, dtype=np.float64).T

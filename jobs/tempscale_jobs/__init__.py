@@ -8,7 +8,7 @@
     diagnose/     `tempscale diagnose`, why embeddings collapse: looks, two_texts, repeated, versions, findings
     evaluate/     `tempscale evaluate`, downstream scores: tasks, own_tasks, windows, cells, scored, analyses, audits
     nights/       nightly audits. night (the end of one), gate (thresholds and drift), record, compare, notify
-    collapse/     the O(n²) steps: blocks, cosine, exposure, sample (of SOCM), socm, worst (pairs of the corpus)
+    collapse/     the O(n²) steps: blocks, cosine, neighbours, exposure, sample (of SOCM), socm, worst (pairs of the corpus)
     embedding/    the O(n) steps: embed, lookup (in the cache), cache, budget, precision, factors (covariance), probe
                   (prefixes), layout (texts in canonical order)
     corpus/       sources (kinds), readers (file formats), lakes (tables), units (of a source), rows (usable ones), reading
@@ -27,5 +27,5 @@ corpus -> shards/ -> texts/ -> factors/ -> partials/ -> tables/ -> report.html.
 
 The steps compute with `tempscale/`, the science, which knows no Ray and no tables: temperature/ (schedule, families of
 models, attach, fold, verify), model/ (from a checkpoint to embeddings), collapse/ (cosine: a tile; aggregates: its histogram
-and sums; neighbours, length), second_order/ (moments, socm), layers/, choosing/, stats/ (errors, samples, enough).
+and sums; neighbours, exposure, length), second_order/ (moments, socm), layers/, choosing/, stats/ (errors, samples, enough).
 """

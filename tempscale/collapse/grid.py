@@ -33,3 +33,15 @@ def blocks(texts: int, size: int) -> list[tuple[int, int]]:
 def upper_triangle(count: int) -> list[tuple[int, int]]:
     """Every unordered pair of blocks once: all (i, j) with i ≤ j < count, row by row."""
     return [(i, j) for i in range(count) for j in range(i, count)]
+
+
+def runs(count: int, most: int) -> list[range]:
+    """Divide numbers from 0 to count − 1 into at most so many runs, each of a power of two but the last.
+
+    What is merged along a fixed tree within each run, and then over the runs, is the same to the bit as merged at once
+    (`aggregates.merge_tree`).
+    """
+    size = 1
+    while size * most < count:
+        size *= 2
+    return [range(start, min(start + size, count)) for start in range(0, count, size)]

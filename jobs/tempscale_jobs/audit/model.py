@@ -247,11 +247,14 @@ def _compare_all_pairs(audit: Audit, model: Model, temperature: Temperature, tex
             stage.note = f"{pairs:,} pairs in {moved['precision']}, equal to their closed form; means are exact"
         if analysis.cosine == "moments":
             stage.note = f"mean and variance of {pairs:,} pairs in closed form"
-    if analysis.cosine == "full":
+    if analysis.cosine == "full" or analysis.asks:
         with journal.stage(f"exposure{under}") as stage:
             asking = None if audit.queries is None else audit.queries.run
             exposure.expose(run, cluster, model, temperature, texts, analysis, asking)
             stage.note = f"{analysis.neighbours} nearest of {len(texts):,} texts"
+            if analysis.cosine != "full":
+                asked = min(len(texts), analysis.exposure_sample)
+                stage.note = f"{analysis.neighbours} nearest of {asked:,} texts among all {len(texts):,}"
 
 
 def _search_worst_pairs(audit: Audit, model: Model, encoding: Embedding, texts: Layout) -> None:

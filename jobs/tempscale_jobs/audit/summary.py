@@ -14,7 +14,7 @@ from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, equal_documents, finite_population, within_error
 from tempscale.stats.groups import between_strata, jackknife_error
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.collapse.exposure import ranked
+from tempscale_jobs.collapse.exposure import largest, ranked
 from tempscale_jobs.collapse.groups import REPLICATES
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.config.nights import SHARES
@@ -320,8 +320,9 @@ def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples
 
 def _nearest_to_all(run: Run, model: Model, temperature: Temperature, layout: Layout) -> pa.Table:
     means = all_means_by_text(run.storage, run.place("partials/cosine", model, temperature))
-    rows = ranked(run.key(model, temperature), "nearness", run.storage.arrays(means, ["overall"])[0], layout)
-    return COLLAPSED_TEXTS.build_rows(rows)
+    (values,) = run.storage.arrays(means, ["overall"])
+    places = largest(values, layout.key)
+    return COLLAPSED_TEXTS.build_rows(ranked(run.key(model, temperature), "nearness", places, values[places], layout))
 
 
 def _excerpts(run: Run, index: Index, layouts: dict[str, Layout], rankings: list[pa.Table]) -> pa.Table:

@@ -235,7 +235,8 @@ def _exposures(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> lis
         if not mine:
             continue
         k, queries = mine[0]["k"], mine[0]["queries"]
-        asking = "each text" if asked_by == "corpus" else "the query" if queries == 1 else f"{queries:,} queries"
+        sampled = f"each of {queries:,} random texts" if queries < row["texts"] else "each text"
+        asking = sampled if asked_by == "corpus" else "the query" if queries == 1 else f"{queries:,} queries"
         results = f"the {count(k, 'nearest text')} of {asking}" if k > 1 else f"the nearest text of {asking}"
         if not found:
             sentences.append(

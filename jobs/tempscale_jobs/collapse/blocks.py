@@ -17,7 +17,7 @@ from tempscale.collapse.neighbours import Nearest
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.runs.folder import Model, Run, dimensions, tile
+from tempscale_jobs.runs.folder import Model, Run, dimensions, numbered, tile
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 
@@ -58,6 +58,10 @@ class Tiling:
     def near(self, i: int, j: int, side: str) -> str:
         """The name of the neighbours that two panels found for the texts of its `rows` or `columns`."""
         return tile(f"{self.place}/near", i, j, side)
+
+    def found(self, who: str, number: int) -> str:
+        """The name of a part of the nearest texts, merged, of the `corpus` or of `queries`."""
+        return numbered(f"{self.place}/near/{who}", number)
 
     def duplicates(self, i: int, j: int) -> str:
         """The name of the near-duplicates of two panels."""

@@ -29,12 +29,14 @@ from tempscale_jobs.runs.folder import Model, Run, dimensions, means_of_block
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import LENGTH_COLLAPSE
 from tempscale_jobs.tables.columns import finite
-from tempscale_jobs.workers.engine import Cluster, results, tile_results
+from tempscale_jobs.workers.engine import Cluster, done, results, tile_results
 
 _CLOSED_FORM_TOLERANCE = 1e-6
 """Largest allowed distance of a cell's mean from its closed form: float32 products against float64 sums."""
 _GATHERED_BYTES = 256 << 20
 """Size of the embeddings that one task sorts into canonical order."""
+_RESULTS = 64
+"""Results of tasks that this process merges, at most."""
 
 
 def cosine(
@@ -54,7 +56,7 @@ def cosine(
         return
     dim = dimensions(run, model, temperature)
     names = run.storage.list(run.place("texts", model, temperature))
-    _gather(cluster, grid, names, bounds, layout, _GATHERED_BYTES // (4 * dim), analysis.cosine == "full")
+    _gather(cluster, grid, names, bounds, layout, _GATHERED_BYTES // (4 * dim), analysis.cosine == "full" or analysis.asks)
     sums = _closed_form(cluster, grid, len(bounds), "float32")
     means = _text_means(cluster, grid, len(bounds), sums, layout)
     cells, rounding = None, None
@@ -79,7 +81,7 @@ def _gather(
 ) -> None:
     """Write the missing blocks, about `rows` texts in a task, each of which reads the parts that hold them.
 
-    Only where `pairs` are compared have texts labels.
+    Only where some `pairs` are compared have texts labels.
     """
     import ray
 
@@ -107,12 +109,17 @@ def _gather(
 
 def _closed_form(cluster: Cluster, grid: Tiling, count: int, precision: Precision) -> CosineSums:
     """The sums of all texts, with embeddings rounded to `precision`."""
-    import ray
+    found = done(cluster, _sums, [(grid, own, precision) for own in tiles.runs(count, _RESULTS)])
+    whole: CosineSums = merge_tree((sums.spread(present, grid.intervals) for present, sums in found), CosineSums.merged)
+    return whole
 
-    task = ray.remote(_block_sums)
-    submit = lambda k: task.remote(grid, k, precision)  # noqa: E731
-    found: dict[int, tuple[np.ndarray, CosineSums]] = dict(results(cluster, submit, range(count)))
-    return merge_tree((found[k][1].spread(found[k][0], grid.intervals) for k in range(count)), CosineSums.merged)
+
+def _sums(grid: Tiling, numbers: range, precision: Precision) -> tuple[np.ndarray, CosineSums]:
+    """The intervals that occur in some blocks, and the sums of each."""
+    found = [_block_sums(grid, number, precision) for number in numbers]
+    present = np.unique(np.concatenate([own for own, _ in found]))
+    spread = (sums.spread(np.searchsorted(present, own), len(present)) for own, sums in found)
+    return present, merge_tree(spread, CosineSums.merged)
 
 
 def _block_sums(grid: Tiling, number: int, precision: Precision) -> tuple[np.ndarray, CosineSums]:
@@ -142,11 +149,17 @@ def _text_means(cluster: Cluster, grid: Tiling, count: int, sums: CosineSums, la
     """Write each text's mean cosine with its interval and with all other texts, a part for each block."""
     import ray
 
-    task, shared = ray.remote(_block_means), ray.put(CosineSums(sums.texts, sums.vectors, sums.squares[:0], sums.norms))
-    how = (layout.edges, layout.documents is not None)
-    found = dict(results(cluster, lambda k: task.remote(grid, k, shared, *how), range(count)))
-    whole: _Means = merge_tree((found[k] for k in range(count)), _Means.merged)
+    shared = ray.put(CosineSums(sums.texts, sums.vectors, sums.squares[:0], sums.norms))
+    how = (shared, layout.edges, layout.documents is not None)
+    whole: _Means = merge_tree(
+        done(cluster, _means, [(grid, own, *how) for own in tiles.runs(count, _RESULTS)]), _Means.merged
+    )  # fmt: skip
     return whole
+
+
+def _means(grid: Tiling, numbers: range, sums: CosineSums, edges: tuple[int, ...], documents: bool) -> _Means:
+    """Write the means of the texts of some blocks."""
+    return merge_tree((_block_means(grid, number, sums, edges, documents) for number in numbers), _Means.merged)
 
 
 def _block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, ...], documents: bool) -> _Means:
@@ -175,7 +188,14 @@ def _tiles(cluster: Cluster, grid: Tiling, bounds: list[tuple[int, int]], on_pai
     on_pairs(sum(_pairs(bounds, i, j) for i, j in set(triangle) - set(missing)))
     for (i, j), _ in tile_results(cluster, blocks.work, (grid,), missing):
         on_pairs(_pairs(bounds, i, j))
-    return merge_tree((blocks.read_cells(grid, i, j) for i, j in triangle), CosineCells.merged)
+    groups = [[triangle[k] for k in own] for own in tiles.runs(len(triangle), _RESULTS)]
+    whole: CosineCells = merge_tree(done(cluster, _cells, [(grid, own) for own in groups]), CosineCells.merged)
+    return whole
+
+
+def _cells(grid: Tiling, panels: list[tuple[int, int]]) -> CosineCells:
+    """The merged aggregates of some pairs of panels."""
+    return merge_tree((blocks.read_cells(grid, i, j) for i, j in panels), CosineCells.merged)
 
 
 def _pairs(bounds: list[tuple[int, int]], i: int, j: int) -> int:

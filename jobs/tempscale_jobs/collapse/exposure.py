@@ -1,40 +1,46 @@
-"""Exposure: merge the neighbours that the tiles found, and count who fills the search results by length interval.
+"""Exposure: who fills the search results by length interval, counted by tasks; hubs and near-duplicates are here too.
 
-Near-duplicates are listed here too.
+Where all pairs are compared, every text asks, and the tiles have found its nearest. In closed form a sample of the texts
+asks the whole corpus: rows are a sample, columns all, so exposures have an error but no bias. Hubness would have one.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from tempscale.collapse.aggregates import Block, merge_tree
-from tempscale.collapse.cosine import cosine_tile, rounded
-from tempscale.collapse.grid import upper_triangle
-from tempscale.collapse.neighbours import NOBODY, Nearest, exposure, occurrences, skewness
+from tempscale.collapse.aggregates import Duplicates, merge_tree
+from tempscale.collapse.exposure import Asked, Slots, exposures, slots
+from tempscale.collapse.grid import runs, upper_triangle
+from tempscale.collapse.neighbours import NOBODY, PowerSums, skewness
+from tempscale.stats.errors import tell_an_error
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.collapse import blocks
+from tempscale_jobs.collapse import blocks, neighbours
 from tempscale_jobs.collapse.blocks import Tiling
+from tempscale_jobs.collapse.neighbours import Asking, Names
 from tempscale_jobs.config.audit import Analysis
-from tempscale_jobs.embedding.layout import Layout, documents_of
-from tempscale_jobs.runs.folder import Model, Run, numbered
-from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.embedding.layout import Layout, layout
+from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.tables import parts
-from tempscale_jobs.tables.audit import COLLAPSED_TEXTS, EXPOSURE, NEAR_DUPLICATES, NEIGHBOURS
+from tempscale_jobs.tables.audit import COLLAPSED_TEXTS, EXPOSURE, NEAR_DUPLICATES
 from tempscale_jobs.tables.columns import finite
-from tempscale_jobs.workers.engine import Cluster, results
+from tempscale_jobs.workers.engine import Cluster, done
 
-_QUERY_PARTS = 8
-"""Parts of queries that one task compares with the whole corpus: 4,096 queries at most."""
+_UNITS = 1 << 20
+"""Texts or documents whose slots one task counts: it reads the neighbours of all, and keeps what is about these."""
+_RESULTS = 64
+"""Results of tasks that this process merges, at most."""
 
 
 def expose(
-    run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
+    run: Run, cluster: Cluster, model: Model, temperature: Temperature, texts: Layout, analysis: Analysis,
     queries: Run | None,
 ) -> None:  # fmt: skip
-    """Write the neighbours, and the tables exposure, near_duplicates and collapsed_texts (hubs).
+    """Write the neighbours, and the tables exposure, near_duplicates and collapsed_texts (hubs); in closed form exposure.
 
     `queries` is the run in the folder queries/, if there are queries.
     """
@@ -43,155 +49,191 @@ def expose(
         return
     import ray
 
-    (grid, _), key = blocks.tiling(run, model, temperature, layout, analysis), run.key(model, temperature)
+    (grid, bounds), key = blocks.tiling(run, model, temperature, texts, analysis), run.key(model, temperature)
+    full, rows = analysis.cosine == "full", list[dict[str, Any]]()
+    hubs = list[dict[str, Any]]()
     # Tiles name a text by its label; `order` turns it into the text's place in canonical order.
-    order = layout.by_label()
-    duplicates = _duplicates(grid, layout, key, order)
-    run.storage.write_table(f"{place}/near_duplicates.parquet", NEAR_DUPLICATES.build_rows(duplicates))
-    rows, hubs = list[dict[str, Any]](), list[dict[str, Any]]()
+    order = texts.by_label()
+    if full:
+        duplicates = _duplicates(cluster, grid, texts, key, order)
+        run.storage.write_table(f"{place}/near_duplicates.parquet", NEAR_DUPLICATES.build_rows(duplicates))
     if grid.neighbours:
-        files = run.storage.list(run.place("texts", model, temperature))
-        names = ray.remote(_names).remote(run.storage, files, layout.stored[order])
-        if len(layout) > 1:
-            ranks = _merged(cluster, grid, run.place("neighbours", model, temperature), names)
-            places = _places(ranks, order)
-            rows = _exposures(places, layout, key, "corpus", own=True)
-            hubs = ranked(key, "hub", occurrences(places, len(layout)).astype(np.float64), layout)
+        every = neighbours.all_names(run, model, temperature, texts, order) if full else None
+
+        def names(labels: np.ndarray) -> Any:
+            if every is not None:
+                return every
+            known = labels[labels != NOBODY]
+            return Names(pa.array(texts.ids[order[known]], pa.string()), known)
+
+        how = (cluster, grid, model, temperature)
+        if full and len(texts) > 1:
+            found = neighbours.merge(
+                cluster, grid, run.place("neighbours", model, temperature), bounds, every, ray.put(order)
+            )  # fmt: skip
+            graph = _Graph(found, len(texts), own=True, every=True)
+            counted = _count(cluster, grid, texts, graph)
+            rows = _exposures(counted, graph, texts, key)
+            hubs = ranked(key, "hub", counted[-1].most, counted[-1].times, texts)
+        elif len(texts) > 1:
+            drawn = np.sort(texts.sample(analysis.exposure_sample))
+            found = neighbours.ask(*how, Asking(run, texts, drawn, drawn, True), order, names)
+            graph = _Graph(found, len(drawn), own=True, every=False)
+            rows = _exposures(_count(cluster, grid, texts, graph), graph, texts, key)
         if queries is not None:
-            ranks = _query_neighbours(cluster, queries, grid, model, temperature, names)
-            asking = _documents(queries, model, temperature)
-            rows += _exposures(_places(ranks, order), layout, key, "queries", own=False, asking=asking)
+            asking = layout(queries, cluster, model, 0, texts.edges, texts.seed)
+            drawn = np.arange(len(asking)) if full else asking.sample(analysis.exposure_sample)
+            drawn = drawn[np.argsort(asking.stored[drawn])]  # As in their source.
+            found = neighbours.ask(*how, Asking(queries, asking, drawn, np.arange(len(drawn)), False), order, names)
+            documents = None if asking.documents is None else asking.documents[drawn]
+            graph = _Graph(found, len(drawn), own=False, every=len(drawn) == len(asking), documents=documents)
+            rows += _exposures(_count(cluster, grid, texts, graph), graph, texts, key)
     run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows))
     run.storage.write_table(f"{place}/collapsed_texts.parquet", COLLAPSED_TEXTS.build_rows(hubs))
-    run.storage.write_json(f"{place}/done.json", {"texts": len(layout), "k": grid.neighbours})
+    run.storage.write_json(f"{place}/done.json", {"texts": len(texts), "k": grid.neighbours})
     run.storage.remove(f"{grid.place}/near")
 
 
-def _names(storage: Storage, files: list[str], stored: np.ndarray) -> pa.Array:
-    """The ids of all texts by their labels; `stored` is the number of each in texts/. Only tasks hold them."""
-    ids = pa.chunked_array([own for (column,) in storage.columns(files, ["text_id"]) for own in column.chunks], pa.string())
-    return ids.take(pa.array(stored)).combine_chunks()
+class _Graph(NamedTuple):
+    """The nearest texts of those that asked, in parts."""
+
+    files: list[str]
+    asked: int
+    """How many asked."""
+    own: bool
+    """Whether they are texts of the corpus."""
+    every: bool
+    """Whether all did that could ask, or a sample."""
+    documents: np.ndarray | None = None
+    """The document of each query; None where no query has one, and for texts of the corpus."""
 
 
-def _places(ranks: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Turn labels into places in canonical order, in place; NOBODY stays."""
-    for start in range(0, len(ranks), _AT_ONCE):
-        own = ranks[start : start + _AT_ONCE]
-        found = own != NOBODY
-        own[found] = order[own[found]]
-    return ranks
+class _Counted(NamedTuple):
+    """What was counted for one number of neighbours."""
+
+    k: int
+    by_text: Slots
+    by_document: Slots | None
+    occurrence: PowerSums
+    """Of N_k over the texts."""
+    most: np.ndarray
+    """Places of texts, among them those of largest N_k,"""
+    times: np.ndarray
+    """and N_k of each."""
 
 
-def _merged(cluster: Cluster, grid: Tiling, neighbours: str, names: Any) -> np.ndarray:
-    """Merge and write every panel's neighbours; return them as labels, (texts, k)."""
+class _Numbered(NamedTuple):
+    """What is drawn at once: the number of the unit of each text and of each query, or None for its own number."""
+
+    texts: np.ndarray | None
+    queries: np.ndarray | None
+    first: int
+    """The number of the first unit of the queries that are no texts."""
+    units: int
+
+    def of(self, asker: np.ndarray, own: bool) -> np.ndarray:
+        """The units of those that ask."""
+        if own:
+            return asker if self.texts is None else self.texts[asker]
+        return self.first + (asker if self.queries is None else self.queries[asker])
+
+
+def _count(cluster: Cluster, grid: Tiling, texts: Layout, graph: _Graph) -> list[_Counted]:
+    """Count the slots of a graph for the nearest text alone and for all k, by text and, where there are any, by document."""
     import ray
 
-    task = ray.remote(_merge_panel)
-    found = dict(results(cluster, lambda k: task.remote(grid, k, neighbours, names), range(grid.panels), ahead=1))
-    return _joined(found)
+    interval, n, by_document = ray.put(texts.interval), len(texts), None
+    by_text = _Numbered(None, None, n, n if graph.own else n + graph.asked)
+    if texts.documents is not None or graph.documents is not None:
+        own = None if texts.documents is None else np.unique(texts.documents, return_inverse=True)[1].astype(np.int32)
+        first = n if own is None else int(own.max()) + 1
+        queries = None if graph.documents is None else np.unique(graph.documents, return_inverse=True)[1].astype(np.int32)
+        others = 0 if graph.own else graph.asked if queries is None else int(queries.max()) + 1
+        by_document = _Numbered(own, queries, first, first + others)
+    work = []
+    for number, units in enumerate((by_text, by_document) if by_document is not None else (by_text,)):
+        shared = ray.put(units)
+        for start in range(0, units.units, _UNITS):
+            here = range(start, min(start + _UNITS, units.units))
+            keys = texts.key[here.start : here.stop] if not number else None
+            work.append((grid, graph, interval, shared, here, keys))
+    found = done(cluster, _count_units, work)
+    of_texts = [own for own, (*_, keys) in zip(found, work, strict=True) if keys is not None]
+    of_documents = [own for own, (*_, keys) in zip(found, work, strict=True) if keys is None]
+    return [
+        _Counted(
+            k,
+            reduce(Slots.merged, (own[number].slots for own in of_texts)),
+            reduce(Slots.merged, (own[number].slots for own in of_documents)) if of_documents else None,
+            reduce(PowerSums.merged, (own[number].occurrence for own in of_texts)),
+            np.concatenate([own[number].most for own in of_texts]),
+            np.concatenate([own[number].times for own in of_texts]),
+        )
+        for number, k in enumerate(_numbers(grid))
+    ]
 
 
-def _query_neighbours(
-    cluster: Cluster, queries: Run, grid: Tiling, model: Model, temperature: Temperature, names: Any
-) -> np.ndarray:
-    """Find the nearest texts of every query and write them to queries/neighbours; return labels, (queries, k)."""
-    import ray
-
-    files = queries.storage.list(queries.place("texts", model, temperature))
-    groups = [files[k : k + _QUERY_PARTS] for k in range(0, len(files), _QUERY_PARTS)]
-    place, task = queries.place("neighbours", model, temperature), ray.remote(_ask)
-    submit = lambda k: task.remote(grid, queries.storage, groups[k], numbered(place, k), names)  # noqa: E731
-    found = dict(results(cluster, submit, range(len(groups)), ahead=1))
-    return _joined(found)
+def _numbers(grid: Tiling) -> list[int]:
+    """How many neighbours are counted: the nearest, and all."""
+    return sorted({1, grid.neighbours})
 
 
-def _joined(found: dict[int, np.ndarray]) -> np.ndarray:
-    """Arrays one after the other by their numbers; each is given up as it is copied."""
-    rows, width = sum(map(len, found.values())), next(iter(found.values())).shape[1]
-    whole, filled = np.empty((rows, width), np.int32), 0
-    for number in sorted(found):
-        own = found.pop(number)
-        whole[filled : filled + len(own)] = own
-        filled += len(own)
-    return whole
+class _OfUnits(NamedTuple):
+    """What was counted of a range of units."""
+
+    slots: Slots
+    occurrence: PowerSums
+    most: np.ndarray
+    times: np.ndarray
 
 
-def _ask(grid: Tiling, storage: Storage, files: list[str], name: str, names: pa.Array) -> np.ndarray:
-    """Find and write the nearest texts of some queries in all blocks of the corpus."""
-    queries_table = pa.concat_tables([storage.read_table(file, ["text_id", "embedding"]) for file in files])
-    asking = rounded(parts.matrix(queries_table, "embedding"), grid.precision)
-    nobody = np.zeros(len(asking), np.int64)
-    rows = Block(asking, nobody, np.full(len(asking), NOBODY, np.int32))
-    near = Nearest.empty(len(asking), grid.neighbours)
-    for number in range(grid.count):
-        block = blocks.read_block(grid.storage.root, grid.block(number), grid.precision)
-        tile = cosine_tile(rows, block, grid.intervals, diagonal=False, neighbours=grid.neighbours)
-        near = near.merged(tile.rows)
-    ids = queries_table.column("text_id").combine_chunks()
-    storage.write_table(name, NEIGHBOURS.build(_graph(near, ids, names)))
-    return near.label
+def _count_units(
+    grid: Tiling, graph: _Graph, interval: np.ndarray, units: _Numbered, here: range, keys: np.ndarray | None
+) -> list[_OfUnits]:
+    """Count the slots of a range of units; of texts, which have `keys`, N_k too, and where it is largest."""
+
+    def asked(k: int) -> Iterator[Asked]:
+        for name in graph.files:
+            table = grid.storage.read_table(name)
+            yield Asked(units.of(table.column("asker").to_numpy(), graph.own), parts.matrix(table, "place")[:, :k])
+
+    found = []
+    for k in _numbers(grid):
+        counts, filled = slots(asked(k), interval, grid.intervals, here, units.units, units.texts)
+        times = filled[: 0 if keys is None else len(keys)]
+        most = here.start + largest(times, keys) if keys is not None else np.zeros(0, np.int64)
+        found.append(_OfUnits(counts, PowerSums.of(times), most, times[most - here.start]))
+    return found
 
 
-def _graph(near: Nearest, ids: pa.Array, names: pa.Array) -> dict[str, pa.Array]:
-    """The columns of the table `neighbours`."""
-    found = near.label != NOBODY
-    offsets = pa.array(np.concatenate([[0], np.cumsum(found.sum(1))]), pa.int32())
-    return {
-        "text_id": ids,
-        "neighbours": pa.ListArray.from_arrays(offsets, names.take(pa.array(near.label[found]))),
-        "cosines": pa.ListArray.from_arrays(offsets, pa.array(near.cosine[found])),
-    }
-
-
-def _merge_panel(grid: Tiling, own: int, neighbours: str, names: pa.Array) -> np.ndarray:
-    """Merge the neighbours of one panel's texts in the order of the grid; write them by block, return them as labels."""
-    lists = (
-        blocks.read_near(grid, own, other, "rows") if own <= other else blocks.read_near(grid, other, own, "columns")
-        for other in range(grid.panels)
-    )
-    near = merge_tree(lists, Nearest.merged)
-    start = 0
-    for block in grid.panel(own):
-        ids = grid.storage.read_table(grid.block(block), ["text_id"]).column("text_id").combine_chunks()
-        here = slice(start, start + len(ids))
-        one = Nearest(near.cosine[here], near.label[here])
-        grid.storage.write_table(numbered(neighbours, block), NEIGHBOURS.build(_graph(one, ids, names)))
-        start += len(ids)
-    return near.label
-
-
-def _documents(queries: Run, model: Model, temperature: Temperature) -> np.ndarray | None:
-    """The document of each query; None where no query has one."""
-    files = queries.storage.list(queries.place("texts", model, temperature))
-    tables = [queries.storage.read_table(file, ["text_id", "document"]) for file in files]
-    ids = [text_id for table in tables for text_id in table.column("text_id").to_pylist()]
-    return documents_of([table.column("document") for table in tables], ids)
-
-
-def _exposures(
-    label: np.ndarray, layout: Layout, key: dict[str, Any], asked_by: str, own: bool, asking: np.ndarray | None = None
-) -> list[dict[str, Any]]:  # fmt: skip
+def _exposures(counted: Sequence[_Counted], graph: _Graph, texts: Layout, key: dict[str, Any]) -> list[dict[str, Any]]:
     """One row for each interval, for the nearest text alone and for all k."""
-    population = layout.population(len(layout)) if own else float("inf")
-    counts, rows = layout.texts(), []
-    for k in sorted({1, label.shape[1]}):
-        found = exposure(label[:, :k], layout.interval, len(layout.edges), own, population, layout.documents, asking)
-        hubness = skewness(occurrences(label[:, :k], len(layout)))
-        for b in np.flatnonzero(counts):
-            rows.append(
-                key
-                | {"asked_by": asked_by, "queries": len(label), "k": k, "interval": layout.edges[b], "texts": int(counts[b])}
-                | {"texts_share": float(found.texts_share[b]), "slots_share": float(found.slots_share[b])}
-                | {"exposure": float(found.exposure[b]), "exposure_se": float(found.corrected[b])}
-                | {"exposure_se_superpopulation": finite(found.error[b]), "k_occurrence_skewness": hubness}
-            )
+    population = texts.population(len(texts)) if graph.own else float("inf")
+    share = graph.asked / len(texts) if graph.own else 1.0
+    enough = all(tell_an_error(own) for own in (texts.documents, graph.documents) if own is not None)
+    rows = []
+    for own in counted:
+        found = exposures(own.by_text, population, own.by_document, share)
+        hubness = skewness(own.occurrence) if graph.every else None
+        rows += [
+            key
+            | {"asked_by": "corpus" if graph.own else "queries", "queries": graph.asked, "k": own.k}
+            | {"interval": texts.edges[b], "texts": int(own.by_text.texts[b])}
+            | {"texts_share": float(found.texts_share[b]), "slots_share": float(found.slots_share[b])}
+            | {"exposure": float(found.exposure[b]), "exposure_se": float(found.corrected[b])}
+            | {"exposure_se_superpopulation": finite(found.error[b]) if enough else None, "k_occurrence_skewness": hubness}
+            for b in np.flatnonzero(own.by_text.texts)
+        ]
     return rows
 
 
-def _duplicates(grid: Tiling, layout: Layout, key: dict[str, Any], order: np.ndarray) -> list[dict[str, Any]]:
+def _duplicates(
+    cluster: Cluster, grid: Tiling, layout: Layout, key: dict[str, Any], order: np.ndarray
+) -> list[dict[str, Any]]:
     """The listed near-duplicates of all panels."""
-    lists = (blocks.read_duplicates(grid, i, j) for i, j in upper_triangle(grid.panels))
-    pairs = merge_tree(lists, lambda one, other: one.merged(other).first(grid.listed))
+    triangle = upper_triangle(grid.panels)
+    groups = [(grid, triangle[own.start : own.stop]) for own in runs(len(triangle), _RESULTS)]
+    pairs = merge_tree(done(cluster, _listed, groups), lambda one, other: one.merged(other).first(grid.listed))
     places = order[pairs.labels]
     ids, tokens = layout.ids[places.ravel()].reshape(-1, 2), layout.tokens[places]
     turned = np.array([a > b for a, b in ids], dtype=bool)  # The smaller id stands first.
@@ -204,26 +246,39 @@ def _duplicates(grid: Tiling, layout: Layout, key: dict[str, Any], order: np.nda
     ]
 
 
+def _listed(grid: Tiling, tiles: list[tuple[int, int]]) -> Duplicates:
+    """The near-duplicates of some super-tiles."""
+    lists = (blocks.read_duplicates(grid, i, j) for i, j in tiles)
+    return merge_tree(lists, lambda one, other: one.merged(other).first(grid.listed))
+
+
 _LISTED, _AT_ONCE = 20, 1 << 20
 """The length of a ranking, and of how many texts it is drawn up at a time."""
 
 
-def _largest(values: np.ndarray, start: int) -> np.ndarray:
-    """The places from `start` on, a limited number of them, whose values can be listed."""
-    own = values[start : start + _AT_ONCE]
-    known = np.flatnonzero(~np.isnan(own))
-    if len(known) > _LISTED:  # Sort only these.
-        known = known[own[known] >= np.partition(own[known], -_LISTED)[-_LISTED]]
-    return np.asarray(start + known)
+def largest(values: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Where the largest values are, as many as a ranking has, ties by key; NaN is skipped."""
+    found = [np.zeros(0, np.int64)]
+    for start in range(0, len(values), _AT_ONCE):
+        own = values[start : start + _AT_ONCE]
+        known = np.flatnonzero(~np.isnan(own))
+        if len(known) > _LISTED:  # Sort only these.
+            known = known[own[known] >= np.partition(own[known], -_LISTED)[-_LISTED]]
+        found.append(start + known)
+    every = np.concatenate(found)
+    return every[np.lexsort((keys[every], -values[every]))][:_LISTED]
 
 
-def ranked(key: dict[str, Any], ranking: str, values: np.ndarray, layout: Layout) -> list[dict[str, Any]]:
-    """Rows of `collapsed_texts` for the ranking `nearness` or `hub`: largest value first, ties by key, NaN skipped."""
-    known = np.concatenate([np.zeros(0, np.int64), *(_largest(values, start) for start in range(0, len(values), _AT_ONCE))])
-    order = known[np.lexsort((layout.key[known], -values[known]))][:_LISTED]
+def ranked(
+    key: dict[str, Any], ranking: str, places: np.ndarray, values: np.ndarray, layout: Layout
+) -> list[dict[str, Any]]:
+    """Rows of `collapsed_texts` for the ranking `nearness` or `hub`, from some texts that have the largest values."""
+    order = largest(values, layout.key[places])
     return [
         key
         | {"ranking": ranking, "rank": rank, "text_id": text_id}
-        | {"tokens": int(layout.tokens[place]), "value": float(values[place])}
-        for rank, (place, text_id) in enumerate(zip(order, layout.ids[order], strict=True), start=1)
+        | {"tokens": int(layout.tokens[place]), "value": float(value)}
+        for rank, (place, value, text_id) in enumerate(
+            zip(places[order], values[order], layout.ids[places[order]], strict=True), start=1
+        )
     ]

@@ -189,10 +189,10 @@ def _survivors(corpus: Searched, temperature: Temperature, search: _Search, mean
 
     run, model, layout, analysis = corpus.run, corpus.model, corpus.layout, corpus.analysis
     grid, bounds = blocks.tiling(run, model, temperature, layout, analysis)
-    triangle = tiles.upper_triangle(len(bounds))
+    triangle = tiles.upper_triangle(grid.panels)
     there = set(run.storage.list(search.place))
     missing = [t for t in triangle if tile(search.place, *t) not in there]
-    task, shared, total = ray.remote(_bound_tile), ray.put(search), 0
+    task, shared, total = ray.remote(_bound_panels), ray.put(search), 0
     exponents = (analysis.socm_alpha, analysis.socm_beta, means)
     for _ in results(corpus.cluster, lambda t: task.remote(grid, shared, t[0], t[1], bounds, exponents), missing, ahead=1):
         pass
@@ -211,10 +211,20 @@ def _survivors(corpus: Searched, temperature: Temperature, search: _Search, mean
     return _Left(places, whole.column("cosine").to_numpy(), whole.column("ranking").to_numpy())
 
 
-def _bound_tile(
+def _bound_panels(
     grid: Tiling, search: _Search, i: int, j: int, bounds: list[tuple[int, int]], exponents: tuple[float, float, bool]
 ) -> None:
-    """Write the pairs of one tile that the traces cannot rule out."""
+    """Write the pairs of two panels that the traces cannot rule out."""
+    kept = [
+        _bound_tile(grid, search, a, b, bounds, exponents) for a in grid.panel(i) for b in grid.panel(j) if a <= b
+    ]  # fmt: skip
+    grid.storage.write_table(tile(search.place, i, j), pa.concat_tables(kept))
+
+
+def _bound_tile(
+    grid: Tiling, search: _Search, i: int, j: int, bounds: list[tuple[int, int]], exponents: tuple[float, float, bool]
+) -> pa.Table:
+    """The pairs of two blocks that the traces cannot rule out."""
     from tempscale.second_order.bounds import survivors
 
     rows = blocks.read_block(grid.storage.root, grid.block(i))
@@ -226,9 +236,7 @@ def _bound_tile(
         alpha=alpha, beta=beta, means=means,
     )  # fmt: skip
     kept = {"row": places[:, 0] + bounds[i][0], "column": places[:, 1] + bounds[j][0]}
-    grid.storage.write_table(
-        tile(search.place, i, j), parts.BOUND_TILE.build(kept | {"cosine": cosines, "ranking": ranking})
-    )
+    return parts.BOUND_TILE.build(kept | {"cosine": cosines, "ranking": ranking})
 
 
 def _finish(corpus: Searched, temperature: Temperature, search: _Search, left: _Left, texts: np.ndarray) -> None:

@@ -84,8 +84,8 @@ class Analysis(Intervals, allow_inf_nan=False):
     worst_pairs: int = Field(20, ge=1, le=1000, description="Pairs kept in each ranking of the most collapsed.")
     cosine: Annotated[Literal["full", "moments"], Option("--cosine", "What is measured")] = Field(
         "full",
-        description="full: every pair, with percentiles, near-duplicates and neighbours. moments: mean and variance only, "
-        "in closed form, at once.",
+        description="full: every pair, with percentiles, near-duplicates and neighbours. moments: mean and variance in "
+        "closed form, at once, and the exposure that a sample of texts finds (exposure_sample).",
     )
     cosine_precision: Annotated[
         Literal["float32", "tf32", "bfloat16"],
@@ -98,6 +98,12 @@ class Analysis(Intervals, allow_inf_nan=False):
     )
     neighbours: Annotated[int, Option("--neighbours", "What is measured", "K")] = Field(
         10, ge=0, le=1000, description="Nearest texts kept of each text, for exposure and hubness. 0 leaves them out."
+    )
+    exposure_sample: Annotated[int, Option("--exposure-sample", "What is measured", "N")] = Field(
+        2000,
+        ge=0,
+        description="With --cosine moments: random texts, and queries, that ask the whole corpus for their nearest: "
+        "exposure without bias, with its error. 0 leaves it out.",
     )
     near_duplicate: float = Field(0.95, gt=-1, le=1, description="Cosine from which a pair is a near-duplicate.")
     worst_duplicates: int = Field(100, ge=0, le=100_000, description="Near-duplicates listed; all are counted.")
@@ -113,6 +119,11 @@ class Analysis(Intervals, allow_inf_nan=False):
             )
         published = isinstance(data, dict) and data.get("socm_regularization") and not data.keys() & _HOW_MANY
         return data | {"socm_sample": PUBLISHED_SAMPLE} if published else data
+
+    @property
+    def asks(self) -> bool:
+        """Whether nearest texts are looked for."""
+        return self.neighbours > 0 and (self.cosine == "full" or self.exposure_sample > 0)
 
     @model_validator(mode="after")
     def _fitting(self) -> Analysis:

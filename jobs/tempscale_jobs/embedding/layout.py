@@ -202,21 +202,22 @@ def embeddings(
         (run.storage, [names[k] for k in cut], np.searchsorted(cut, part[own]), row[own])
         for cut, own in zip(cuts, rows, strict=True)
     ]
-    gathered = np.concatenate(done(cluster, _rows, work))
+    gathered = np.concatenate(done(cluster, rows_of, work))
     order = np.concatenate(rows)
     whole = np.empty_like(gathered)
     whole[order] = gathered
     return whole
 
 
-def _rows(storage: Storage, names: list[str], part: np.ndarray, row: np.ndarray) -> np.ndarray:
+def rows_of(storage: Storage, names: list[str], part: np.ndarray, row: np.ndarray) -> np.ndarray:
     """The embeddings in these rows of these parts, in the order given."""
     found: np.ndarray | None = None
-    for number, name in enumerate(names):
-        matrix = parts.matrix(storage.read_table(name, ["embedding"]), "embedding")
+    used = np.unique(part).tolist()
+    for number, (column,) in zip(used, storage.columns([names[k] for k in used], ["embedding"]), strict=True):
+        matrix = parts.matrix(pa.table({"embedding": column}), "embedding")
         found = np.empty((len(part), matrix.shape[1]), dtype=np.float32) if found is None else found
         found[part == number] = matrix[row[part == number]]
-    assert found is not None, "a task has at least one part"
+    assert found is not None, "there is at least one text"
     return found
 
 

@@ -94,7 +94,12 @@ EXPOSURE = Table(
     "who takes the search results: neighbour slots by length interval against its share of the texts",
     (
         *KEY,
-        Column("asked_by", TEXT, "", "`corpus`: every text asks for its nearest others; `queries`: a file of queries asks"),
+        Column(
+            "asked_by",
+            TEXT,
+            "",
+            "`corpus`: its texts, all or a sample, ask for their nearest others; `queries`: a file",
+        ),
         Column("queries", BIG, "texts", "how many asked"),
         Column("k", INT, "texts", "nearest texts of each"),
         Column("interval", INT, "tokens", "lower edge of the length interval"),
@@ -102,7 +107,7 @@ EXPOSURE = Table(
         Column("texts_share", FLOAT, "share", "its share of the texts"),
         Column("slots_share", FLOAT, "share", "its share of all neighbour slots"),
         *with_error("exposure", "slots_share over texts_share; 1 is fair"),
-        Column("k_occurrence_skewness", FLOAT, "", "skewness of the k-occurrence N_k over all texts: hubness"),
+        Column("k_occurrence_skewness", FLOAT, "", "skewness of the k-occurrence N_k: hubness; null if a sample asked"),
     ),
 )
 
@@ -154,7 +159,7 @@ COLLAPSE_SUMMARY = Table(
         Column("prefix_documents", BIG, "documents", "the same of these texts; null likewise"),
         *with_error("exposure_short", "exposure of the shortest interval with at least 30 texts, at the largest k"),
         *with_error("exposure_long", "exposure of the longest interval with at least 30 texts, at the largest k"),
-        Column("k_occurrence_skewness", FLOAT, "", "hubness at the largest k"),
+        Column("k_occurrence_skewness", FLOAT, "", "hubness at the largest k; null if a sample asked"),
         Column("near_duplicate_pairs", BIG, "pairs", "pairs whose cosine reaches the threshold of a near-duplicate"),
         Column("effective_rank", FLOAT, "", "exp(entropy of the eigenvalues of UᵀU/n); cannot exceed the number of texts"),
         *with_error("spread_mean", "mean of tr Σ over texts"),

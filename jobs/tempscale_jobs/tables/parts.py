@@ -69,10 +69,22 @@ def near_tile(k: int) -> Table:
     """The nearest texts that one super-tile found for its rows or columns."""
     return Table(
         "near_tile",
-        "nearest neighbours inside one super-tile; below partials/ until they are merged",
+        "nearest neighbours inside two panels; below partials/ until they are merged",
         (
             Column("cosine", pa.list_(pa.float32(), k), "", "largest cosines, descending; −inf where there are fewer"),
             Column("label", pa.list_(pa.int32(), k), "", "the neighbours' ranks by the keyed hash of their ids"),
+        ),
+    )
+
+
+def found(k: int) -> Table:
+    """The nearest texts of some that asked, of all of the corpus."""
+    return Table(
+        "found",
+        "nearest neighbours by place; below partials/ until they are counted",
+        (
+            Column("asker", pa.int32(), "", "the asking text's place in canonical order, or the query's number"),
+            Column("place", pa.list_(pa.int32(), k), "", "places of its nearest texts; 2³¹ − 1 where there are fewer"),
         ),
     )
 
@@ -103,7 +115,7 @@ COSINE_TILE = Table(
 
 BOUND_TILE = Table(
     "bound_tile",
-    "pairs of one super-tile that the traces cannot rule out; below partials/",
+    "pairs of two panels that the traces cannot rule out; below partials/",
     (
         Column("row", pa.int32(), "", "place of one text in canonical order"),
         Column("column", pa.int32(), "", "place of the other; row < column"),

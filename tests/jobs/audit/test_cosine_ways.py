@@ -1,5 +1,7 @@
 """Neighbours of texts and queries, near duplicates, moments alone, rounded cosines: against all cosines."""
 
+import hashlib
+
 import numpy as np
 import polars as pl
 import pytest
@@ -11,12 +13,17 @@ from tempscale.collapse.cosine import rounding_error
 pytestmark = pytest.mark.soak
 
 
+def keyed(text_id):
+    """What decides between texts that are as near: a hash of the id under the run's seed, 0."""
+    return hashlib.blake2b(text_id.encode(), digest_size=8, key=bytes(8)).digest()
+
+
 def nearest(asking, ids, embeddings, own):
-    """The K nearest by (−cosine, id), plainly."""
+    """The K nearest by (−cosine, hash of the id), plainly."""
     found = []
     for k, row in enumerate(asking):
-        order = sorted((-float(np.float32(c)), ids[j]) for j, c in enumerate(embeddings @ row) if not (own and j == k))
-        found.append(order[:K])
+        cosines = [(-float(np.float32(c)), ids[j]) for j, c in enumerate(embeddings @ row) if not (own and j == k)]
+        found.append(sorted(cosines, key=lambda pair: (pair[0], keyed(pair[1])))[:K])
     return found
 
 
@@ -69,7 +76,8 @@ def test_near_duplicates_are_counted_and_listed(asked, asked_tables, tau):
 
 
 def test_moments_alone_give_the_same_means_at_once(asked, asked_tables, tmp_path, asked_corpus, small_model):
-    data = settings(tmp_path / "run", asked_corpus, small_model, cosine="moments", socm_sample=0)
+    how = {"cosine": "moments", "socm_sample": 0, "exposure_sample": 0}
+    data = settings(tmp_path / "run", asked_corpus, small_model, **how)
     audited(data)
     found = read_tables(tmp_path / "run")["length_collapse"]
     full = asked_tables["length_collapse"]
@@ -81,6 +89,76 @@ def test_moments_alone_give_the_same_means_at_once(asked, asked_tables, tmp_path
     assert full["cosine_p50"].null_count() == 0
     assert read_tables(tmp_path / "run")["exposure"].is_empty()
     assert not list((tmp_path / "run").glob("partials/cosine/**/tile-*"))
+
+
+ASKING = 50
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory, asked_corpus, small_model):
+    """The exposures of an audit in closed form, that of which texts asked for their nearest."""
+    out = tmp_path_factory.mktemp("sampled") / "run"
+    how = {"cosine": "moments", "socm_sample": 0, "exposure_sample": ASKING}
+    audited(settings(out, asked_corpus, small_model, **how))
+    return out
+
+
+@pytest.mark.parametrize("tau", TAUS)
+@pytest.mark.parametrize("asked_by", ["corpus", "queries"])
+def test_a_sample_finds_what_all_texts_find(asked, sampled, tau, asked_by):
+    below = "" if asked_by == "corpus" else "queries"
+    found = read_parts(sampled / below, "neighbours", tau)
+    every = read_parts(asked / below, "neighbours", tau)
+    assert len(found) == min(ASKING, len(every)) == found["text_id"].n_unique()
+    both = found.join(every, on="text_id", suffix="_every")
+    assert len(both) == len(found)
+    same = both["neighbours"].list.explode() == both["neighbours_every"].list.explode()
+    assert same.mean() >= 0.98, "but for texts that are as near to the last digit"
+    np.testing.assert_allclose(
+        both["cosines"].list.explode().to_numpy(), both["cosines_every"].list.explode().to_numpy(), atol=2e-6
+    )
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_exposures_of_a_sample_have_the_error_of_a_mean_over_it(sampled, tau):
+    texts = read_parts(sampled, "texts", tau)
+    interval = {i: max(e for e in EDGES if e <= n) for i, n in texts.select("text_id", "tokens").iter_rows()}
+    graph = read_parts(sampled, "neighbours", tau)["neighbours"].to_list()
+    assert {len(row) for row in graph} == {K}
+    tables = read_tables(sampled)
+    table = tables["exposure"].filter((pl.col("tau") == tau) & (pl.col("asked_by") == "corpus") & (pl.col("k") == K))
+    assert table["interval"].to_list() == sorted(set(interval.values()))
+    for row in table.iter_rows(named=True):
+        share = sum(e == row["interval"] for e in interval.values()) / len(texts)
+        of_each = np.array([sum(interval[i] == row["interval"] for i in own) / K / share for own in graph])
+        assert row["queries"] == ASKING
+        assert row["exposure"] == pytest.approx(of_each.mean())
+        error = of_each.std() * np.sqrt((1 - ASKING / len(texts)) / ASKING)
+        assert row["exposure_se"] == pytest.approx(error)
+        assert row["exposure_se_superpopulation"] > 0
+    own = tables["exposure"].filter(pl.col("asked_by") == "corpus")
+    assert own["k_occurrence_skewness"].null_count() == len(own) == 2 * len(TAUS) * len(table)
+    queries = tables["exposure"].filter(pl.col("asked_by") == "queries")
+    assert len(queries) == 2 * len(TAUS) * len(table)
+    assert (queries["queries"].n_unique(), queries["k_occurrence_skewness"].null_count()) == (1, 0)
+    summary = tables["collapse_summary"].filter(pl.col("tau") == tau).row(0, named=True)
+    assert summary["exposure_long"] in table["exposure"].to_list()
+    assert summary["k_occurrence_skewness"] is None
+    assert set(tables["collapsed_texts"]["ranking"]) == {"nearness"}
+    assert tables["near_duplicates"].is_empty()
+    assert not list(sampled.glob("partials/cosine/**/near"))
+
+
+def test_where_all_texts_ask_in_closed_form_exposures_are_those_of_all_pairs(
+    asked_tables, tmp_path, asked_corpus, small_model
+):
+    how = {"cosine": "moments", "socm_sample": 0, "exposure_sample": TEXTS}
+    audited(settings(tmp_path / "run", asked_corpus, small_model, **how))
+    found, full = read_tables(tmp_path / "run")["exposure"], asked_tables["exposure"]
+    assert len(found) == len(full)
+    for column in ("exposure", "exposure_se", "exposure_se_superpopulation"):
+        np.testing.assert_allclose(found[column].to_numpy(), full[column].to_numpy(), rtol=0.02, atol=1e-12)
+    assert (found.filter(pl.col("asked_by") == "corpus")["exposure_se"] == 0).all()
 
 
 def test_bfloat16_moves_no_mean_and_other_cosines_within_their_bound(

@@ -6,8 +6,11 @@ import json
 import numpy as np
 import polars as pl
 import pytest
-from audit_ways import EDGES, RANKED, TAUS
-from whole_run import read_parts
+from audit_ways import EDGES, RANKED, TAUS, settings
+from polars.testing import assert_frame_equal
+from whole_run import audited, read_parts, read_tables
+
+from tempscale.collapse import grid as tiles
 
 pytestmark = pytest.mark.soak
 
@@ -57,6 +60,25 @@ def test_the_most_collapsed_pairs_of_the_corpus_are_those_of_all_pairs(asked_tab
         i, j = place[row["text_id_a"]], place[row["text_id_b"]]
         assert row["text_id_a"] < row["text_id_b"]
         assert row["socm"] == pytest.approx((1 - d_mu[i, j]) * d_sigma[i, j], abs=5e-5)
+
+
+def test_panels_of_blocks_are_searched_as_single_blocks_are(asked_tables, tmp_path, asked_corpus, small_model, monkeypatch):
+    how = {"socm_top_over": "corpus", "worst_pairs": RANKED}
+    for name, together in (("blocks", 1), ("panels", 3)):
+        monkeypatch.setattr(tiles, "SMALLEST_BLOCK", 16)  # Seven blocks, of 16 texts and less.
+        monkeypatch.setattr(tiles, "panel_size", lambda count, together=together: min(together, count))
+        audited(settings(tmp_path / name, asked_corpus, small_model, **how))
+    one, other = (read_tables(tmp_path / name) for name in ("blocks", "panels"))
+    assert len(one["socm_pairs"]) == 2 * 2 * RANKED
+    for name in ("socm_search", "exposure", "near_duplicates"):
+        assert_frame_equal(one[name], other[name], check_exact=True)
+    # Copies of a text have pairs of one value to the last digit, which stand in any order.
+    figures = one["socm_pairs"].select("temperature", "ranking", "rank", "socm", "d_sigma", "cosine")
+    assert_frame_equal(figures, other["socm_pairs"].select(figures.columns), abs_tol=1e-9, rel_tol=0)
+    for column in ("pairs", "near_duplicates", "cosine_p50"):
+        assert one["length_collapse"][column].equals(other["length_collapse"][column])
+    found, expected = one["socm_pairs"], asked_tables["socm_pairs"]
+    np.testing.assert_allclose(found["socm"].to_numpy(), expected["socm"].to_numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize("tau", TAUS)

@@ -6,12 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+import ray
 from tile_grid import BOUNDS, TEXTS, TRIANGLE, digests, grid
 
 from tempscale.collapse import grid as tiles
 from tempscale.collapse.aggregates import CosineCells, merge_tree
-from tempscale_jobs.collapse import blocks, exposure
+from tempscale_jobs.collapse import blocks
+from tempscale_jobs.collapse.neighbours import Names, merge
 from tempscale_jobs.config.sections import Execution
+from tempscale_jobs.runs.folder import numbered
 from tempscale_jobs.workers import engine
 
 
@@ -55,11 +58,16 @@ def test_panels_of_several_blocks_find_what_single_blocks_do(cluster, undisturbe
     assert [list(tiling.panel(k)) for k in range(tiling.panels)] == [[0, 1], [2]]
     found = dict(engine.tile_results(cluster, blocks.work, (tiling,), tiles.upper_triangle(tiling.panels)))
     assert sum(found.values()) == TEXTS * (TEXTS - 1) // 2
-    labels, place = {}, "neighbours"
-    names = pa.array([str(k) for k in range(TEXTS)])
+    place, names, order = "neighbours", Names(pa.array([str(k) for k in range(TEXTS)]), None), np.arange(TEXTS)[::-1]
+    near = {}
     for own in (tiling, undisturbed):
-        labels[own] = [exposure._merge_panel(own, k, place, names) for k in range(own.panels)]
-    assert (np.concatenate(labels[tiling]) == np.concatenate(labels[undisturbed])).all()
+        merge(cluster, own, place, BOUNDS, ray.put(names), ray.put(order))
+        found = [own.storage.read_table(own.found("corpus", k)) for k in range(own.panels)]
+        near[own] = pa.concat_tables(found).to_pydict()
+    assert near[tiling] == near[undisturbed]
+    assert near[tiling]["asker"] == list(range(TEXTS))
+    ids = [i for k in range(len(BOUNDS)) for i in tiling.storage.read_table(numbered(place, k))["neighbours"].to_pylist()]
+    assert [[str(TEXTS - 1 - p) for p in own] for own in near[tiling]["place"]] == ids
     for k in range(len(BOUNDS)):
         one, other = (own.storage.read(f"{place}/part-{k:08d}.parquet") for own in (tiling, undisturbed))
         assert one == other

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tempscale.collapse import cosine, gpu
+from tempscale.collapse import grid as tiles
 from tempscale.collapse.aggregates import BINS, Block, CosineCells, merge_tree
 from tempscale.collapse.cosine import cosine_tile
 from tempscale.collapse.grid import blocks, upper_triangle
@@ -199,6 +200,20 @@ def test_the_tree_holds_one_part_a_level_however_many_there_are():
 def test_nothing_to_merge_is_refused():
     with pytest.raises(ValueError, match="nothing to merge"):
         merge_tree([], CosineCells.merged)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 70))
+def test_runs_merged_by_themselves_and_then_together_are_merged_in_the_same_order(count, most):
+    runs = tiles.runs(count, most)
+    assert [k for own in runs for k in own] == list(range(count))
+    assert len(runs) <= most
+
+    def together(parts):
+        return merge_tree(parts, lambda left, right: f"({left}{right})")
+
+    names = [f"<{k}>" for k in range(count)]
+    assert together(together(names[k] for k in own) for own in runs) == together(names)
 
 
 def test_counts_are_64_bit():

@@ -8,8 +8,8 @@ from scipy import stats
 
 from tempscale.collapse.aggregates import Block
 from tempscale.collapse.cosine import cosine_tile
+from tempscale.collapse.exposure import exposure
 from tempscale.collapse.length import mean_cosines
-from tempscale.collapse.neighbours import exposure
 from tempscale.stats.errors import (
     DocumentSums,
     between_error,

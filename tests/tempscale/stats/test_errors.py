@@ -15,8 +15,8 @@ import torch
 from tempscale import Encoder
 from tempscale.collapse.aggregates import Block
 from tempscale.collapse.cosine import cosine_tile
+from tempscale.collapse.exposure import exposure
 from tempscale.collapse.length import CosineSums, Moments, interval_of, text_means
-from tempscale.collapse.neighbours import exposure
 from tempscale.second_order.socm import socm_square
 from tempscale.stats.errors import finite_population, within_error
 from tempscale.stats.groups import texts_of_a_group

@@ -1,0 +1,206 @@
+"""Nearest texts: those that the tiles found for every text, merged; and those of texts that ask the whole corpus.
+
+Both are written twice: as `neighbours`, with ids, and as numbers that are counted and then removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale.collapse.aggregates import Block, Precision, merge_tree
+from tempscale.collapse.cosine import cosine_tile, rounded
+from tempscale.collapse.neighbours import NOBODY, Nearest
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.collapse import blocks
+from tempscale_jobs.collapse.blocks import Tiling
+from tempscale_jobs.embedding.layout import Layout, rows_of
+from tempscale_jobs.runs.folder import Model, Run, numbered
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables import parts
+from tempscale_jobs.tables.audit import NEIGHBOURS
+from tempscale_jobs.workers.engine import Cluster, results
+
+_ASKING = 4096
+"""Texts that ask together: their embeddings are with a task beside a block."""
+
+
+class Names(NamedTuple):
+    """The ids of texts by their labels. Only tasks hold those of all texts."""
+
+    ids: pa.Array
+    labels: np.ndarray | None
+    """The labels of these texts, ascending; None where they are all."""
+
+    def of(self, label: np.ndarray) -> pa.Array:
+        """The ids of the texts with these labels."""
+        return self.ids.take(pa.array(label if self.labels is None else np.searchsorted(self.labels, label)))
+
+
+def all_names(run: Run, model: Model, temperature: Temperature, layout: Layout, order: np.ndarray) -> Any:
+    """A reference to the names of all texts; `order` has their places by label."""
+    import ray
+
+    files = run.storage.list(run.place("texts", model, temperature))
+    return ray.remote(_all_names).remote(run.storage, files, layout.stored[order])
+
+
+def _all_names(storage: Storage, files: list[str], stored: np.ndarray) -> Names:
+    ids = pa.chunked_array([own for (column,) in storage.columns(files, ["text_id"]) for own in column.chunks], pa.string())
+    return Names(ids.take(pa.array(stored)).combine_chunks(), None)
+
+
+def merge(
+    cluster: Cluster, grid: Tiling, neighbours: str, bounds: list[tuple[int, int]], names: Any, order: Any
+) -> list[str]:
+    """Merge and write the neighbours of every panel's texts; return the parts with their numbers.
+
+    `bounds` are [start, stop) of each block; `names` and `order`, the places by label, are references.
+    """
+    import ray
+
+    task = ray.remote(_merge_panel)
+    starts = [bounds[grid.panel(k)[0]][0] for k in range(grid.panels)]
+    for _ in results(
+        cluster, lambda k: task.remote(grid, k, starts[k], neighbours, names, order), range(grid.panels), ahead=1
+    ):
+        pass
+    return [grid.found("corpus", k) for k in range(grid.panels)]
+
+
+def _merge_panel(grid: Tiling, own: int, start: int, neighbours: str, names: Names, order: np.ndarray) -> None:
+    """Merge the neighbours of one panel's texts in the order of the grid; the first of them is at place `start`."""
+    lists = (
+        blocks.read_near(grid, own, other, "rows") if own <= other else blocks.read_near(grid, other, own, "columns")
+        for other in range(grid.panels)
+    )
+    near, done = merge_tree(lists, Nearest.merged), 0
+    for block in grid.panel(own):
+        ids = grid.storage.read_table(grid.block(block), ["text_id"]).column("text_id").combine_chunks()
+        here = slice(done, done + len(ids))
+        one = Nearest(near.cosine[here], near.label[here])
+        grid.storage.write_table(numbered(neighbours, block), _graph(one, ids, names))
+        done += len(ids)
+    _write_found(grid.storage, grid.found("corpus", own), np.arange(start, start + done), near, order)
+
+
+def _graph(near: Nearest, ids: pa.Array, names: Names) -> pa.Table:
+    """The table `neighbours` of some texts."""
+    found = near.label != NOBODY
+    offsets = pa.array(np.concatenate([[0], np.cumsum(found.sum(1))]), pa.int32())
+    columns = {
+        "text_id": ids,
+        "neighbours": pa.ListArray.from_arrays(offsets, names.of(near.label[found])),
+        "cosines": pa.ListArray.from_arrays(offsets, pa.array(near.cosine[found])),
+    }
+    return NEIGHBOURS.build(columns)
+
+
+def _write_found(storage: Storage, name: str, asker: np.ndarray, near: Nearest, order: np.ndarray) -> None:
+    """Write whose nearest texts are at which places in canonical order."""
+    place = np.where(near.label == NOBODY, NOBODY, order[np.where(near.label == NOBODY, 0, near.label)])
+    columns = {"asker": asker.astype(np.int32), "place": parts.fixed_lists(place.astype(np.int32))}
+    storage.write_table(name, parts.found(place.shape[1]).build(columns))
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Texts of a run that ask a corpus for their nearest: queries, or texts of the corpus itself."""
+
+    run: Run
+    layout: Layout
+    places: np.ndarray
+    """Which of its texts ask."""
+    numbers: np.ndarray
+    """The number of each of these among those that can ask: a text's place, or a query's number."""
+    own: bool
+    """Whether they are texts of the corpus, which are no neighbours of themselves."""
+
+
+def ask(
+    cluster: Cluster, grid: Tiling, model: Model, temperature: Temperature, asking: Asking, order: np.ndarray,
+    names: Callable[[np.ndarray], Any],
+) -> list[str]:  # fmt: skip
+    """Find the nearest texts of some in all blocks of the corpus, and write them; return the parts with their numbers.
+
+    `order` has the corpus's places by label; `names` gives the names, or a reference, of the texts with some labels.
+    """
+    import ray
+
+    files = asking.run.storage.list(asking.run.place("texts", model, temperature))
+    groups = [slice(k, k + _ASKING) for k in range(0, len(asking.places), _ASKING)]
+    labels = np.full(len(asking.places), NOBODY, np.int32)
+    if asking.own:
+        rank = np.empty(len(order), np.int32)
+        rank[order] = np.arange(len(order), dtype=np.int32)
+        labels = rank[asking.places]
+    read, nearest = ray.remote(_read), ray.remote(_nearest)
+    asked: dict[int, Any] = {}
+    """The embeddings of a group, until all panels have seen them."""
+    seen, near = dict.fromkeys(range(len(groups)), 0), dict[int, Nearest]()
+
+    def submit(work: tuple[int, int]) -> Any:
+        group, panel = work
+        if group not in asked:
+            part, row = asking.layout.parts_and_rows(asking.places[groups[group]])
+            asked[group] = read.remote(asking.run.storage, files, part, row, labels[groups[group]], grid.precision)
+        return nearest.remote(grid, panel, asked[group], grid.neighbours + asking.own)
+
+    work = [(group, panel) for group in range(len(groups)) for panel in range(grid.panels)]
+    for (group, _), own in results(cluster, submit, work, ahead=1):
+        near[group] = near[group].merged(own) if group in near else own
+        seen[group] += 1
+        if seen[group] == grid.panels:
+            del asked[group]
+    if asking.own:
+        near = {k: _others(own, labels[groups[k]]) for k, own in near.items()}
+    known = names(np.unique(np.concatenate([own.label for own in near.values()])))
+    write, where = ray.remote(_write_asked), asking.run.place("neighbours", model, temperature)
+    who, kept = "corpus" if asking.own else "queries", ray.put(order)
+
+    def written(k: int) -> Any:
+        ids = pa.array(asking.layout.ids[asking.places[groups[k]]], pa.string())
+        to = asking.run.storage, numbered(where, k), grid.found(who, k)
+        return write.remote(grid.storage, *to, ids, asking.numbers[groups[k]], near[k], known, kept)
+
+    for _ in results(cluster, written, range(len(groups)), ahead=1):
+        pass
+    return [grid.found(who, k) for k in range(len(groups))]
+
+
+def _read(
+    storage: Storage, files: list[str], part: np.ndarray, row: np.ndarray, labels: np.ndarray, precision: Precision
+) -> Block:
+    """The texts in these rows of these parts, as one side of a tile."""
+    embeddings = rounded(rows_of(storage, files, part, row), precision)
+    return Block(embeddings, np.zeros(len(part), np.int64), labels)
+
+
+def _nearest(grid: Tiling, panel: int, asking: Block, k: int) -> Nearest:
+    """The nearest texts of one panel."""
+    near = Nearest.empty(len(asking), k)
+    for number in grid.panel(panel):
+        block = blocks.read_block(grid.storage.root, grid.block(number), grid.precision)
+        near = near.merged(cosine_tile(asking, block, grid.intervals, diagonal=False, neighbours=k).rows)
+    return near
+
+
+def _others(near: Nearest, labels: np.ndarray) -> Nearest:
+    """The nearest texts without the asking text itself, or without the farthest where it is not among them."""
+    itself = near.label == labels[:, None]
+    itself[~itself.any(1), -1] = True
+    shape = len(near.label), near.label.shape[1] - 1
+    return Nearest(near.cosine[~itself].reshape(shape), near.label[~itself].reshape(shape))
+
+
+def _write_asked(
+    grid: Storage, storage: Storage, neighbours: str, found: str, ids: pa.Array, numbers: np.ndarray, near: Nearest,
+    names: Names, order: np.ndarray,
+) -> None:  # fmt: skip
+    """Write the nearest texts of some that asked."""
+    storage.write_table(neighbours, _graph(near, ids, names))
+    _write_found(grid, found, numbers, near, order)

@@ -1,0 +1,287 @@
+"""Exposure of length intervals: which lengths fill the neighbour slots.
+
+How collapse affects search is measured here without labels. If a length interval b has a share p_b of the texts and a share
+s_b of all neighbour slots, its exposure
+
+    exposure_b = s_b/p_b = (mean of N_k over the texts of b)/(mean of N_k over all texts)
+
+is 1 if no length is favoured; N_k(j) counts the queries that have text j among their k nearest. Exposures and their errors
+follow from counts of slots (`Slots`), which are sums over ranges of texts: whole numbers, the same for any division.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from tempscale.collapse.neighbours import NOBODY
+from tempscale.stats.errors import tell_an_error
+
+_AT_ONCE = 1 << 17
+"""Queries whose neighbours are looked at at a time."""
+
+
+class Exposure(NamedTuple):
+    """Shares and exposure of each length interval; each (interval,), NaN if an interval has no text."""
+
+    texts_share: Float[np.ndarray, " interval"]
+    """p_b, the interval's share of the texts, in [0, 1]."""
+    slots_share: Float[np.ndarray, " interval"]
+    """s_b, the interval's share of all neighbour slots, in [0, 1]."""
+    exposure: Float[np.ndarray, " interval"]
+    """slots_share/texts_share, ≥ 0."""
+    error: Float[np.ndarray, " interval"]
+    """Standard error of the exposure over repeated draws of texts and queries."""
+    corrected: Float[np.ndarray, " interval"]
+    """The same for repeated draws of as many texts from the finite population: 0 if all of it was drawn, and asks."""
+
+
+class Asked(NamedTuple):
+    """The nearest texts of some queries."""
+
+    unit: Int[np.ndarray, " query"]
+    """The unit of each query (see `Slots`)."""
+    text: Int[np.ndarray, "query k"]
+    """Its nearest texts, numbered from 0; NOBODY in an empty slot."""
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Counts of neighbour slots from which exposures and their errors follow. Mergeable.
+
+    A slot is a dyad of two units: that of the query, and that of the text that fills it. A unit is what is drawn at once: a
+    text, a query that is no text, or a document with its texts.
+    """
+
+    texts: Int[np.ndarray, " interval"]
+    """The texts of each interval, int64, as all counts."""
+    filled: Int[np.ndarray, " interval"]
+    """Slots by the interval of their filler."""
+    units: Int[np.ndarray, "2*interval 2*interval"]
+    """Σ_d y_d y_dᵀ over units d. y_d: the slots that d fills or asks, by the interval of their filler, a slot inside one
+    unit once; then the texts of d by interval."""
+    asked: Int[np.ndarray, "interval interval"]
+    """Σ_d a_d a_dᵀ, a_d the slots that d asks and others fill."""
+    pairs: Int[np.ndarray, "interval interval"]
+    """Σ_u b_u b_uᵀ over pairs u of two units, b_u the slots between the two."""
+
+    def merged(self, other: Slots) -> Slots:
+        """The counts of both.
+
+        Args:
+            other: the counts of other units of the same graph.
+
+        Returns:
+            Their sums, exact.
+        """
+        return Slots(
+            self.texts + other.texts, self.filled + other.filled, self.units + other.units, self.asked + other.asked,
+            self.pairs + other.pairs,
+        )  # fmt: skip
+
+
+def slots(
+    asked: Iterable[Asked],
+    interval: Int[np.ndarray, " text"],
+    intervals: int,
+    units: range,
+    count: int,
+    unit: Int[np.ndarray, " text"] | None = None,
+) -> tuple[Slots, Int[np.ndarray, " unit"]]:
+    """Count the slots of some units.
+
+    Args:
+        asked: all queries with their nearest texts, each once.
+        interval: length interval of every text that could be a neighbour.
+        intervals: how many length intervals there are.
+        units: consecutive units; the counts of ranges that contain each unit once add up to those of all.
+        count: how many units there are in all.
+        unit: the unit of each text; without it each is one by itself, of its own number.
+
+    Returns:
+        The counts, and how many slots each of these units fills: N_k where units are texts.
+    """
+    low, width = units.start, len(units)
+    fills, asks, between = [], [], []
+    for query, filler, filling in _filled(asked, unit):
+        kind = interval[filler].astype(np.int64)
+        here = (filling >= low) & (filling < units.stop)
+        fills.append((filling[here] - low) * intervals + kind[here])
+        apart = query != filling
+        here = (query >= low) & (query < units.stop) & apart
+        asks.append((query[here] - low) * intervals + kind[here])
+        least = np.minimum(query, filling)
+        here = (least >= low) & (least < units.stop) & apart
+        between.append(((least[here] - low) * count + np.maximum(query, filling)[here]) * intervals + kind[here])
+    by_filler, by_query = (_table(keys, width, intervals) for keys in (fills, asks))
+    texts = _texts(interval, unit, intervals, units)
+    of_unit = np.concatenate([by_filler + by_query, texts], axis=1)
+    counts = Slots(
+        texts.sum(0), by_filler.sum(0), of_unit.T @ of_unit, by_query.T @ by_query, _pairs(between, intervals)
+    )  # fmt: skip
+    return counts, by_filler.sum(1)
+
+
+def _filled(
+    asked: Iterable[Asked], unit: Int[np.ndarray, " text"] | None
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The unit of the query, the filler and its unit of every slot that is filled; many at a time."""
+    for queries in asked:
+        for start in range(0, len(queries.text), _AT_ONCE):
+            own = queries.text[start : start + _AT_ONCE]
+            filled = own != NOBODY
+            filler = own[filled]
+            query = np.repeat(queries.unit[start : start + _AT_ONCE].astype(np.int64), filled.sum(1))
+            yield query, filler, (filler if unit is None else unit[filler]).astype(np.int64)
+
+
+def _table(keys: list[np.ndarray], rows: int, columns: int) -> Int[np.ndarray, "row column"]:
+    """How often each number row·columns + column occurs."""
+    every = np.concatenate([np.zeros(0, np.int64), *keys])
+    return np.bincount(every, minlength=rows * columns).reshape(rows, columns)
+
+
+def _texts(
+    interval: Int[np.ndarray, " text"], unit: Int[np.ndarray, " text"] | None, intervals: int, units: range
+) -> Int[np.ndarray, "unit interval"]:
+    """How many texts of each interval these units have."""
+    if unit is None:
+        own = interval[units.start : units.stop].astype(np.int64)
+        return _table([np.arange(len(own)) * intervals + own], len(units), intervals)
+    here = (unit >= units.start) & (unit < units.stop)
+    keys = (unit[here].astype(np.int64) - units.start) * intervals + interval[here]
+    return _table([keys], len(units), intervals)
+
+
+def _pairs(keys: list[np.ndarray], intervals: int) -> Int[np.ndarray, "interval interval"]:
+    """Σ b_u bᵤᵀ of the pairs u, from pair·intervals + interval of the filler of each slot between two units."""
+    every = np.concatenate([np.zeros(0, np.int64), *keys])
+    every.sort()
+    starts = np.flatnonzero(np.concatenate([[True], every[1:] != every[:-1]])) if len(every) else np.zeros(0, np.int64)
+    number = np.diff(np.append(starts, len(every)))
+    pair, kind = np.divmod(every[starts], intervals)
+    found = np.diag(np.bincount(kind, number.astype(np.float64) ** 2, intervals).astype(np.int64))
+    for step in range(1, intervals):  # The slots of one pair by another filler are next to each other.
+        same = np.flatnonzero(pair[step:] == pair[:-step])
+        if not len(same):
+            break
+        crossed = np.zeros_like(found)
+        np.add.at(crossed, (kind[same], kind[same + step]), number[same] * number[same + step])
+        found += crossed + crossed.T
+    return found
+
+
+def exposures(
+    texts: Slots,
+    population: float = np.inf,
+    documents: Slots | None = None,
+    asking: float = 1.0,
+) -> Exposure:
+    """Exposure of each length interval, with the errors that its slots have as dyads.
+
+    Slots that share a unit are dependent (Aronow, Samii & Assenova 2015, as in `stats.dyads`). Let e = (1[the filler is in
+    b] − s_b)/(p_b·slots) for each slot; S_t the sum of e over the slots that text t fills or whose query it is; D_t =
+    exposure_b·(1[t is in b] − p_b)/(p_b·n) the effect of t on p_b; and T_u the sum of e over the slots between the same two
+    texts u. Then
+
+        V = Σ_t (S_t − D_t)² − Σ_u T_u² .
+
+    Of n texts out of N, and r of these that ask, two slots share what was drawn with the chance π = n/N of a text and πρ,
+    ρ = r/n, of a query. With A_q the sum of e over the slots of query q,
+
+        (1 − π)·V + π(1 − ρ)·(Σ_q A_q² − Σ e²) + π(1 − πρ)·Σ e² + π(1 − π)·(Σ_u T_u² − Σ e²) ,
+
+    which is (1 − ρ)·Σ_q A_q² where all texts of a corpus can be found and some of them ask, and (1 − π)·(V + π·Σ_u T_u²)
+    where all ask. Where texts come in documents, V is that of other documents: t and u then are documents and pairs of two,
+    and a slot inside one document counts once in its S_t and in no T_u.
+
+    Args:
+        texts: the counts of all slots, each text a unit by itself.
+        population: N; without it texts are drawn from a corpus without end.
+        documents: the counts by document; without it each text is drawn by itself.
+        asking: ρ, where the queries are texts.
+
+    Returns:
+        Shares, exposures and their errors, from the counts without rounding between. V is not a sum of squares; if it is 0
+        or negative, Σ_u T_u² is used instead. `corrected` is about the texts of this population, so documents do not change
+        it.
+    """
+    count, filled = [int(n) for n in texts.texts], [int(n) for n in texts.filled]
+    n, slots, intervals = sum(count), max(1, sum(filled)), len(count)
+    shares, taken = np.array(count) / n, np.array(filled) / slots
+    ratio, error, corrected = np.full((3, intervals), np.nan)
+    drawn, asks = Fraction(min(1.0, n / population)), Fraction(min(1.0, asking))
+    for b in (b for b in range(intervals) if count[b]):
+        s, p = Fraction(filled[b], slots), Fraction(count[b], n)
+        ratio[b] = float(s / p)
+        slot = [((c == b) - s) / (p * slots) for c in range(intervals)]
+        share = [s / p * ((a == b) - p) / (p * n) for a in range(intervals)]
+        variance = _variance(texts, slot, share)
+        each = sum((count * e**2 for count, e in zip(filled, slot, strict=True)), Fraction(0))
+        queries, dyads = _square(texts.asked, slot), _square(texts.pairs, slot)
+        error[b] = float(variance if documents is None else _variance(documents, slot, share)) ** 0.5
+        of_these = (1 - drawn) * variance + drawn * (1 - asks) * (queries - each)
+        of_these += drawn * (1 - drawn * asks) * each + drawn * (1 - drawn) * (dyads - each)
+        corrected[b] = float(max(Fraction(0), of_these)) ** 0.5
+    return Exposure(shares, taken, ratio, error, corrected)
+
+
+def _variance(counts: Slots, slot: list[Fraction], share: list[Fraction]) -> Fraction:
+    """V, or Σ_u T_u² where V is not above 0."""
+    nodes, dyads = _square(counts.units, [*slot, *(-d for d in share)]), _square(counts.pairs, slot)
+    return nodes - dyads if nodes > dyads else dyads
+
+
+def _square(matrix: Int[np.ndarray, "row row"], weights: list[Fraction]) -> Fraction:
+    """wᵀMw."""
+    rows = (sum((int(m) * w for m, w in zip(row, weights, strict=True) if m), Fraction(0)) for row in matrix)
+    return sum((w * row for w, row in zip(weights, rows, strict=True)), Fraction(0))
+
+
+def exposure(
+    label: Int[np.ndarray, "query k"],
+    interval: Int[np.ndarray, " text"],
+    intervals: int,
+    own: bool = True,
+    population: float = np.inf,
+    documents: Int[np.ndarray, " text"] | None = None,
+    asking: Int[np.ndarray, " query"] | None = None,
+    sample: Int[np.ndarray, " query"] | None = None,
+) -> Exposure:
+    """Exposure of each length interval, from the neighbours of some queries; see `exposures`.
+
+    Args:
+        label: the neighbours of each query, as indices into `interval`; NOBODY in an empty slot.
+        interval: length interval of every text that could be a neighbour.
+        intervals: how many length intervals there are.
+        own: the queries are texts: all of them in the same order, or a sample.
+        population: number of texts that these were drawn from.
+        documents: the document of each text, as whole numbers; without it each text is drawn by itself.
+        asking: the same of each query, unless the queries are texts.
+        sample: the texts that the queries are, a random sample of all.
+
+    Returns:
+        As `exposures`. `error` is NaN where the documents of the texts, or of the queries, are too few for an error
+        (`stats.errors.tell_an_error`).
+    """
+    texts, queries = len(interval), len(label)
+    who = np.arange(texts) if sample is None else sample
+    unit = who if own else texts + np.arange(queries)
+    total = texts if own else texts + queries
+    by_text, _ = slots([Asked(unit, label)], interval, intervals, range(total), total)
+    by_document = None
+    if documents is not None or asking is not None:
+        numbered = np.arange(texts) if documents is None else np.unique(documents, return_inverse=True)[1]
+        other = np.arange(queries) if asking is None else np.unique(asking, return_inverse=True)[1]
+        unit = numbered[who] if own else numbered.max() + 1 + other
+        total = int(max(numbered.max(), unit.max())) + 1
+        by_document, _ = slots([Asked(unit, label)], interval, intervals, range(total), total, numbered)
+    found = exposures(by_text, population, by_document, queries / texts if own else 1.0)
+    if all(tell_an_error(own) for own in (documents, asking) if own is not None):
+        return found
+    return found._replace(error=np.full(intervals, np.nan))
