@@ -81,14 +81,14 @@ class Storm:
             return self._noted(kind, driver.pid)
         nodes = [node for node in self.cluster.list_all_nodes() if node is not self.cluster.head_node]
         if kind == "raylet":
-            if not any(self._workers(node, "ray::") for node in nodes):
+            if not any(workers_of(node, "ray::") for node in nodes):
                 return False
             node = self.random.choice(nodes)
             self.cluster.remove_node(node, allow_graceful=False)
             self._add_node()
             return self._noted(kind, 0)
         name = "ModelActor" if kind == "actor" else ""
-        found = [process for node in nodes for process in self._workers(node, name)]
+        found = [process for node in nodes for process in workers_of(node, name)]
         if kind == "worker":
             found = [
                 process for process in found if not any(word in _name(process) for word in ("IDLE", "Agent", "Tracker"))
@@ -99,15 +99,6 @@ class Storm:
         what = _name(victim)
         victim.send_signal(signal.SIGKILL)
         return self._noted(kind, victim.pid, what)
-
-    def _workers(self, node: Any, name: str) -> list[psutil.Process]:
-        """The worker processes of a node whose title holds a name."""
-        try:
-            (raylet,) = node.all_processes["raylet"]
-            children = psutil.Process(raylet.process.pid).children()
-        except (psutil.NoSuchProcess, KeyError):
-            return []
-        return [process for process in children if _name(process).startswith("ray::") and name in _name(process)]
 
     def _noted(self, kind: str, pid: int, what: str = "") -> bool:
         self.kills.append({"what": kind, "process": what, "hit": True, "done": self._done()})
@@ -120,6 +111,16 @@ class Storm:
     def close(self) -> None:
         """Stop the cluster."""
         self.cluster.shutdown()
+
+
+def workers_of(node: Any, name: str) -> list[psutil.Process]:
+    """The worker processes of a node whose title holds a name."""
+    try:
+        (raylet,) = node.all_processes["raylet"]
+        children = psutil.Process(raylet.process.pid).children()
+    except (psutil.NoSuchProcess, KeyError):
+        return []
+    return [process for process in children if _name(process).startswith("ray::") and name in _name(process)]
 
 
 def _name(process: psutil.Process) -> str:

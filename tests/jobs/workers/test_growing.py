@@ -1,10 +1,14 @@
-"""A cluster of twelve nodes on one machine that grows and shrinks while tiles are computed; GPUs are declared."""
+"""A cluster of twelve nodes on one machine that grows and shrinks while tiles, and a whole run, are computed."""
 
+import subprocess
 import sys
+import time
 
+import chaos
 import numpy as np
 import pytest
 import ray
+import whole_run
 from ray import cloudpickle
 from tile_grid import TEXTS, TRIANGLE, digests, grid
 
@@ -18,7 +22,7 @@ NODES, FIRST = 12, 2
 
 @pytest.fixture
 def nodes(no_ray):
-    """A head without a GPU and two nodes of one; twelve are said to come."""
+    """A head without a GPU and two nodes of one, which is declared; twelve are said to come."""
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
@@ -67,6 +71,50 @@ def test_nodes_that_come_are_used_and_nodes_that_go_lose_nothing(nodes, tmp_path
     ours, theirs = digests(tiling), digests(alone)
     assert ours == theirs
     assert np.all([blocks.read_cells(tiling, *tile).pairs.sum() > 0 for tile in TRIANGLE])
+
+
+def model_actors(nodes):
+    """The nodes that have a model actor."""
+    return {node.node_id for node in nodes if chaos.workers_of(node, "ModelActor")}
+
+
+@pytest.mark.soak
+def test_a_whole_run_uses_nodes_that_come_and_outlives_nodes_that_go(no_ray, tmp_path):
+    from ray.cluster_utils import Cluster
+
+    own = {"num_cpus": 1, "object_store_memory": 80 << 20}
+    command = [sys.executable, "-m", "tempscale_jobs", "audit", "--corpus", "docstrings:scipy", "--sample", "600"]
+    command += ["--socm-sample", "80", "--tau", "1.0", "--tau", "0.8"]
+    alone, out = tmp_path / "alone", tmp_path / "run"
+    subprocess.run([*command, "--out", str(alone)], check=True, timeout=900)
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 120 << 20})
+    try:
+        first, later, used = [found.add_node(**own) for _ in range(FIRST)], [], [set(), set()]
+        command += ["--out", str(out), "--address", found.address, "--workers", str(NODES)]
+        with open(tmp_path / "driver.log", "wb") as log:
+            driver = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + 900
+        while driver.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.5)
+            done = len(list((out / "texts").rglob("*.parquet")))
+            used[0] |= model_actors(first)
+            used[1] |= model_actors(later)
+            if done >= 1 and not later:
+                later = [found.add_node(wait=False, **own) for _ in range(NODES - FIRST)]
+            if len(used[1]) >= 2 and first:
+                for node in first:
+                    found.remove_node(node, allow_graceful=False)
+                first = []
+        driver.kill()
+    finally:
+        found.shutdown()
+    assert driver.returncode == 0, (tmp_path / "driver.log").read_text()[-2000:]
+    assert not first, "the first nodes went while the run went on"
+    assert used[0]
+    assert len(used[1]) >= 2
+    ours = whole_run.digests(out)
+    assert len(ours) > 20
+    assert ours == whole_run.digests(alone)
 
 
 def test_an_actor_without_work_makes_room_for_one_that_has_lost_its_place(monkeypatch):
