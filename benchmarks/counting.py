@@ -32,8 +32,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 FOLDER, CONSTANTS = "TEMPSCALE_COUNTED_IN", "TEMPSCALE_CONSTANTS"
 """Environment variables: the folder of the counts, and constants of modules that workers replace, as JSON."""
 ASKED = {
-    "ask": ("exists", "info", "size", "isfile", "isdir"), "list": ("ls", "find", "glob"), "remove": ("rm", "rm_file", "rmdir"),
-}  # fmt: skip
+    "ask": ("exists", "info", "size", "isfile", "isdir"),
+    "list": ("ls", "find", "glob"),
+    "remove": ("rm", "rm_file", "rmdir"),
+}
 """Methods of a file system by what they count as. An operation inside another is not counted."""
 
 
@@ -189,9 +191,7 @@ def _wrapped(folder: str, constants: Mapping[str, Any]) -> Iterator[_Own]:
     with ExitStack() as stack:
         for kind, names in ASKED.items():
             for name in names:
-                stack.enter_context(
-                    mock.patch.object(LocalFileSystem, name, counted(kind, getattr(LocalFileSystem, name)))
-                )
+                stack.enter_context(mock.patch.object(LocalFileSystem, name, counted(kind, getattr(LocalFileSystem, name))))
         stack.enter_context(mock.patch.object(LocalFileOpener, "_open", reading))
         stack.enter_context(mock.patch.object(storage, "_temporary", writing))
         for place, value in constants.items():

@@ -1,52 +1,124 @@
 """What concerns all units of a source: rows whose ids an earlier unit has, and which rows a sample takes.
 
-Ids are compared by partitions of their digests, so that a task holds those of one partition only.
+Ids are compared by partitions of their digests, so that a task holds those of one partition only. The ids of many units are
+merged first, sixteen by sixteen: a partition is then read from a few files, not from one of each unit, and all partitions of
+all units together grow as the texts do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from tempscale_jobs.corpus.reading import candidates_of, ids_of
+from tempscale_jobs.corpus.reading import IDS_OF_A_GROUP, candidates_of, ids_of
 from tempscale_jobs.corpus.rows import ID_BYTES
+from tempscale_jobs.runs.folder import of_unit
 from tempscale_jobs.runs.storage import Storage
 
 PARTITION_IDS = 2_000_000
 """Ids of a partition, about: 50 MB while they are compared."""
 
 
-def repeated(storage: Storage, units: Sequence[int], new: int, share: tuple[int, int], name: str) -> dict[int, int]:
-    """Write the usable rows of the last `new` units whose ids an earlier unit has, in one partition of the ids.
+TOGETHER = 16
+"""Lists of ids that are merged into one: about a partition's ids in a file, where units are as large as they may be."""
 
-    `units` are in the source's order, and inside a unit ids are distinct. `share` is (k, n): partition k of n. Returns the
-    number of such rows by unit.
+
+class SortedIds(NamedTuple):
+    """The sorted ids of 16 ** `level` consecutive units, `number` of that level."""
+
+    level: int
+    number: int
+
+    @property
+    def names(self) -> list[str]:
+        """Its files, each of which has an equal range of all digests: one of a unit, and 16 ** (level - 1) of more."""
+        if not self.level:
+            return [ids_of(self.number)]
+        return [f"{of_unit(f'ids-{self.level}', self.number)}-{k:08d}.parquet" for k in range(TOGETHER ** (self.level - 1))]
+
+    @property
+    def merged_from(self) -> list[SortedIds]:
+        """The lists of the level below that it is merged from."""
+        return [SortedIds(self.level - 1, self.number * TOGETHER + k) for k in range(TOGETHER)]
+
+    def read(self, storage: Storage, low: int, high: int) -> pa.Table:
+        """The digests from `low` to before `high`, as their first eight bytes, with the unit and the row of each."""
+        names = self.names
+        own = names[low * len(names) >> 64 : ((high - 1) * len(names) >> 64) + 1]
+        columns = ["digest", "row", *(["unit"] if self.level else [])]
+        found = pa.concat_tables([storage.read_range(name, "digest", *_between(low, high), columns=columns) for name in own])
+        if self.level:
+            return found
+        return found.append_column("unit", pa.array(np.full(found.num_rows, self.number, np.int32)))
+
+
+def lists(units: int) -> list[SortedIds]:
+    """As few lists as hold the ids of the first `units` units, in their order."""
+    found, at, level = list[SortedIds](), 0, 0
+    while TOGETHER ** (level + 1) <= units:
+        level += 1
+    for own in range(level, -1, -1):
+        size = TOGETHER**own
+        found += [SortedIds(own, number) for number in range(at // size, units // size)]
+        at = units // size * size
+    return found
+
+
+def merges(units: int) -> Iterator[list[tuple[SortedIds, int]]]:
+    """The merged lists of the first `units` units and the numbers of their files, by level: a level needs the one below."""
+    level = 1
+    while (count := units // TOGETHER**level) > 0:
+        own = [SortedIds(level, number) for number in range(count)]
+        yield [(ids, k) for ids in own for k in range(len(ids.names))]
+        level += 1
+
+
+def merge(storage: Storage, ids: SortedIds, number: int) -> None:
+    """Write one file of a merged list."""
+    names = ids.names
+    found = pa.concat_tables([own.read(storage, *_range(number, len(names))) for own in ids.merged_from])
+    storage.write_table(names[number], found.sort_by("digest"), rows_of_group=IDS_OF_A_GROUP)
+
+
+def repeated(storage: Storage, units: int, new: int, share: tuple[int, int], name: str) -> dict[int, int]:
+    """Write the usable rows of the last `new` of the first `units` units whose ids an earlier unit has, in one partition.
+
+    Inside a unit ids are distinct. `share` is (k, n): partition k of n of the ids. Returns the number of such rows by unit.
     """
-    low, high = ((k << 64) // share[1] for k in (share[0], share[0] + 1))
-    found = [_ids(storage, unit, low, high) for unit in units]
-    head, tail, row = (np.concatenate(column) for column in zip(*found, strict=True))
-    place = np.repeat(np.arange(len(units), dtype=np.int32), [len(own[0]) for own in found])
+    found = [ids.read(storage, *_range(*share)) for ids in lists(units)]
+    head, tail = (np.concatenate(column) for column in zip(*map(_halves, found), strict=True))
+    place, row = (np.concatenate([own.column(column).to_numpy() for own in found]) for column in ("unit", "row"))
     order = np.lexsort((place, tail, head))
     same = np.zeros(len(order), dtype=bool)
     same[1:] = (head[order][1:] == head[order][:-1]) & (tail[order][1:] == tail[order][:-1])
     gone = order[same]
-    gone = gone[place[gone] >= len(units) - new]
-    unit = np.asarray(units, dtype=np.int32)[place[gone]]
+    gone = gone[place[gone] >= units - new]
+    unit = place[gone]
     if len(gone):
         storage.write_table(name, pa.table({"unit": unit, "row": row[gone]}))
     return {int(own): int(count) for own, count in zip(*np.unique(unit, return_counts=True), strict=True)}
 
 
-def _ids(storage: Storage, unit: int, low: int, high: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The first eight and the last four bytes of a unit's digests from `low` to before `high`, as numbers; their rows."""
-    first, end = (number.to_bytes(8, "big").ljust(ID_BYTES, b"\0") if number < 1 << 64 else None for number in (low, high))
-    table = storage.read_range(ids_of(unit), "digest", first, end, columns=["digest", "row"])
+def _range(number: int, count: int) -> tuple[int, int]:
+    """One of `count` equal ranges of all digests, [low, high), as their first eight bytes."""
+    return (number << 64) // count, (number + 1 << 64) // count
+
+
+def _between(low: int, high: int) -> tuple[bytes | None, bytes | None]:
+    """The digests that a range begins with and that follows it; None for its end where it is that of all."""
+    first, end = (value.to_bytes(8, "big").ljust(ID_BYTES, b"\0") if value < 1 << 64 else None for value in (low, high))
+    return first, end
+
+
+def _halves(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """The first eight and the last four bytes of digests, as numbers."""
     digests = digests_of(table)
     head = digests[:, :8].copy().view(">u8").ravel().astype(np.uint64)
     tail = digests[:, 8:].copy().view(">u4").ravel().astype(np.uint32)
-    return head, tail, table.column("row").to_numpy()
+    return head, tail
 
 
 def digests_of(table: pa.Table) -> np.ndarray:

@@ -22,7 +22,7 @@ from tempscale_jobs.corpus.units import Unit
 from tempscale_jobs.runs.folder import numbered_in, of_unit
 from tempscale_jobs.runs.storage import Storage
 
-_IDS_OF_A_GROUP = 16_384
+IDS_OF_A_GROUP = 16_384
 """Ids of a row group: what a partition of the ids does not need of a unit is not read."""
 _IDS_OF_A_RUN = 1 << 17
 """Ids that are sorted together: more than most units have, and few enough to hold."""
@@ -224,7 +224,7 @@ class _UnitIds:
     def _flush(self) -> None:
         digest, text_id, place = zip(*self._run, strict=True) if self._run else ((), (), ())
         run = pa.table([digest, range(self._rows, self._rows + len(digest)), text_id, place], schema=_IDS)
-        self._writer.write_table(run.sort_by("digest"), row_group_size=_IDS_OF_A_GROUP)
+        self._writer.write_table(run.sort_by("digest"), row_group_size=IDS_OF_A_GROUP)
         if self._sample is not None:
             keys = pa.array([keyed_hash(one, self._seed) for one in text_id], pa.uint64())
             both = pa.concat_tables([self.candidates, run.select(["digest", "row"]).add_column(0, "key", keys)])

@@ -233,16 +233,24 @@ class Stream:
         numbers = [unit.number for unit in self.units[: released + new]]
         if all(self._read[number].repeated for number in numbers[released:]) or len(numbers) < 2:
             return []
+        self._merge_ids(cluster, len(numbers))
         ids = sum(self._read[number].usable for number in numbers)
         parts = max(1, -(-ids // distinct.PARTITION_IDS))
         names = [f"{of_unit('repeated', released)}-{k:08d}.parquet" for k in range(parts)]
-        counts = self._done(cluster, distinct.repeated, [(numbers, new, (k, parts), names[k]) for k in range(parts)])
+        counts = self._done(cluster, distinct.repeated, [(len(numbers), new, (k, parts), names[k]) for k in range(parts)])
         names = [name for name, own in zip(names, counts, strict=True) if own]
         gone = distinct.rows_by_unit(self._storage, names)
         work = [(self._contents, self._read[n], rows) for n, rows in gone.items() if not self._read[n].repeated]
         for unit in self._done(cluster, reading.without_repeated, work):
             self._read[unit.number] = unit
         return names
+
+    def _merge_ids(self, cluster: Cluster, units: int) -> None:
+        """Merge the ids of the first `units` units, as far as they have not been merged."""
+        there = set(self._storage.list("shards", ".parquet")) if units >= distinct.TOGETHER else set()
+        for level in distinct.merges(units):
+            missing = [(ids, k) for ids, k in level if ids.names[k] not in there]
+            self._done(cluster, distinct.merge, missing)
 
     def _sampled(self, cluster: Cluster, size: int, gone: list[str], where: dict[str, Any]) -> list[UnitRead]:
         """Draw the sample, read the units that hold rows of it once more, and group these rows; return the groups."""

@@ -147,6 +147,40 @@ def test_ids_are_compared_by_partitions(cluster, tmp_path, monkeypatch):
     assert sampled[1] == read(cluster, tmp_path, source, name="drawn", sample=100)[1]
 
 
+@pytest.mark.parametrize("units", [1, 3, 8, 30, 54])
+def test_merged_ids_are_those_of_their_units(tmp_path, monkeypatch, units):
+    monkeypatch.setattr(distinct, "TOGETHER", 3)
+    storage, random, kept = Storage(str(tmp_path)), np.random.default_rng(0), []
+    for unit in range(units):
+        ids = reading._UnitIds(None, 0)
+        kept.append([f"id {k}" for k in random.choice(units * 5 + 9, 9, replace=False)] if unit % 5 != 4 else [])
+        for _ in ids.noted(Text(i, "", False, None) for i in kept[-1]):
+            pass
+        storage.write(reading.ids_of(unit), ids.file())
+    for level in distinct.merges(units):
+        for ids, number in level:
+            distinct.merge(storage, ids, number)
+    covered = [n for ids in distinct.lists(units) for n in range(ids.number * 3**ids.level, (ids.number + 1) * 3**ids.level)]
+    assert covered == list(range(units))
+    assert len(distinct.lists(units)) <= 2 * 4
+    new, counts, gone = -(-units // 3), {}, {}
+    for k in range(4):
+        for unit, count in distinct.repeated(storage, units, new, (k, 4), f"gone-{k}").items():
+            counts[unit] = counts.get(unit, 0) + count
+    for name in storage.list("", ""):
+        if name.startswith("gone"):
+            for unit, rows in distinct.rows_by_unit(storage, [name]).items():
+                gone.setdefault(unit, set()).update(rows.tolist())
+    seen, expected = set(), {}
+    for unit, own in enumerate(kept):
+        again = {row for row, i in enumerate(own) if i in seen}
+        seen |= set(own)
+        if again and unit >= units - new:
+            expected[unit] = again
+    assert gone == expected
+    assert counts == {unit: len(rows) for unit, rows in expected.items()}
+
+
 def test_an_id_that_appears_in_every_row_is_kept_once(cluster, tmp_path):
     data = tmp_path / "data"
     data.mkdir()

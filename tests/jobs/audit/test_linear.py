@@ -1,0 +1,75 @@
+"""Storage operations and bytes of a whole run grow in straight lines with its vectors, but for the tiles."""
+
+from contextlib import closing
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from benchmarks import counting
+from tempscale_jobs.audit.run import audit
+from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.config.sections import Execution
+from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.workers import engine
+
+FEW, TIMES, DIM, INTERVALS = 6000, 3, 8, [0, 20, 40]
+UNIT, PART, BLOCK = 256, 32, 128
+CONSTANTS = {
+    "tempscale.collapse.grid:SMALLEST_BLOCK": 16,
+    "tempscale.collapse.grid:LARGEST_BLOCK": BLOCK,
+    "tempscale_jobs.collapse.cosine:_GATHERED_BYTES": 4 * DIM * 3 * BLOCK,
+    "tempscale_jobs.corpus.vectors:_PART": PART,
+    "tempscale_jobs.corpus.reading:IDS_OF_A_GROUP": UNIT // 8,
+    "tempscale_jobs.corpus.distinct:PARTITION_IDS": 16 * UNIT,
+    "tempscale_jobs.embedding.layout:_PARTS_OF_A_TASK": 8,
+    "tempscale_jobs.collapse.source_order:_EMBEDDINGS": PART,
+    "tempscale_jobs.collapse.source_order:_PAIRS": 16,
+}
+"""A five-hundredth of the usual, so that a few thousand vectors have the files of a few millions."""
+MORE, OPERATIONS, BYTES = 1.2, 40, 50_000
+"""Growth over that of the vectors, and what a step may take besides, whatever its size."""
+
+
+def write(folder, count):
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((count, DIM)).astype(np.float32) + 0.3
+    columns = {"id": [f"t{k}" for k in range(count)], "tokens": random.integers(1, 60, count)}
+    table = pa.table(columns | {"vector": pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), DIM)})
+    for k, start in enumerate(range(0, count, 1500)):
+        pq.write_table(table.slice(start, 1500), folder / f"{k:03d}.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sizes(no_ray, tmp_path_factory):
+    """The steps of a run over few vectors, and of one over three times as many."""
+    folder, found = tmp_path_factory.mktemp("linear"), []
+    execution = Execution.model_validate({"workers": 2})
+    with counting.counted(folder / "counts", CONSTANTS) as own, engine.session(execution):
+        for count in (FEW, TIMES * FEW):
+            source, steps = write(folder / str(count), count), counting.Steps(own, folder / "counts")
+            corpus = {"source": str(source), "embedding_column": "vector", "length_column": "tokens", "unit_rows": UNIT}
+            data = {"out": str(folder / f"run-{count}"), "corpus": corpus, "analysis": {"intervals": INTERVALS}}
+            with steps.watched(), closing(Journal(Console(stderr=True, quiet=True), [steps])) as journal:
+                audit(resolve(data | {"execution": {"workers": 2}}), journal)
+            found.append(steps.steps)
+    for name in dict.fromkeys([*found[0], *found[1]]):
+        few, many = (own.get(name, counting.Step()) for own in found)
+        print(f"{name:40} {few.every} {many.every} driver {few.driver} {many.driver}")
+    return found
+
+
+def test_a_step_grows_as_its_vectors_do(sizes):
+    few, many = sizes
+    assert set(few) == set(many) >= {*counting.PARTS.values(), "read all of the corpus", "tables"}
+    grown = {}
+    for name in set(few) - set(counting.OF_TILES):
+        for what, allowed in (("operations", OPERATIONS), ("bytes", BYTES), ("names", OPERATIONS)):
+            one, other = (getattr(steps[name].every, what) for steps in sizes)
+            if other > MORE * TIMES * one + allowed:
+                grown[name, what] = (one, other)
+    assert not grown
