@@ -159,10 +159,10 @@ def _figures(
     correction = finite_population(n, layout.population(n))
     columns = ["tokens", "truncated", *(("spread", "within_cosine") if tokens_seen else ())]
     parts = run.storage.list(run.place("texts", model, temperature))
-    texts = dict(zip(columns, run.storage.arrays(parts, columns), strict=True))
+    texts = dict(zip(columns, run.storage.arrays(parts, columns, n), strict=True))
     means = all_means_by_text(run.storage, run.place("partials/cosine", model, temperature))
     closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
-    inside, overall = run.storage.arrays(means, ["inside", "overall"])
+    inside, overall = run.storage.arrays(means, ["inside", "overall"], n)
     documents = layout.documents
     drawn = None if documents is None else [documents]
     read = None if documents is None else documents[np.argsort(layout.stored)]  # In the order of texts/.
@@ -320,7 +320,7 @@ def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples
 
 def _nearest_to_all(run: Run, model: Model, temperature: Temperature, layout: Layout) -> pa.Table:
     means = all_means_by_text(run.storage, run.place("partials/cosine", model, temperature))
-    (values,) = run.storage.arrays(means, ["overall"])
+    (values,) = run.storage.arrays(means, ["overall"], len(layout))
     places = largest(values, layout.key)
     return COLLAPSED_TEXTS.build_rows(ranked(run.key(model, temperature), "nearness", places, values[places], layout))
 

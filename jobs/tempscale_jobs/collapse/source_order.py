@@ -38,7 +38,7 @@ def look(run: Run, cluster: Cluster, model: Model, layout: Layout, index: Index)
         return
     temperature = run.temperatures[0]
     at = run.place("partials/cosine", model, temperature)
-    (means,) = run.storage.arrays(all_means_by_text(run.storage, at), ["overall"])
+    (means,) = run.storage.arrays(all_means_by_text(run.storage, at), ["overall"], len(layout))
     texts = np.maximum(layout.texts(), 1)
     # Texts may be sorted by length, which alone makes neighbours alike.
     ordinary = np.bincount(layout.interval, means, len(texts)) / texts

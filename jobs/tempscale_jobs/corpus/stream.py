@@ -63,6 +63,7 @@ class Stream:
         self._found: Index | None = Index.earlier(storage, self._given, without, contents.folder)
         self._reports: _Reports | None = None
         self._read: dict[int, UnitRead] = {}
+        self._merged: set[str] | None = None
         self.units: tuple[Unit, ...] = ()
         if self._found is not None:
             return
@@ -247,10 +248,13 @@ class Stream:
 
     def _merge_ids(self, cluster: Cluster, units: int) -> None:
         """Merge the ids of the first `units` units, as far as they have not been merged."""
-        there = set(self._storage.list("shards", ".parquet")) if units >= distinct.TOGETHER else set()
+        if self._merged is None and units >= distinct.TOGETHER:
+            self._merged = set(self._storage.list("shards", ".parquet"))  # By an earlier session, too.
         for level in distinct.merges(units):
-            missing = [(ids, k) for ids, k in level if ids.names[k] not in there]
+            assert self._merged is not None, "there are many units"
+            missing = [(ids, k) for ids, k in level if ids.names[k] not in self._merged]
             self._done(cluster, distinct.merge, missing)
+            self._merged.update(ids.names[k] for ids, k in missing)
 
     def _sampled(self, cluster: Cluster, size: int, gone: list[str], where: dict[str, Any]) -> list[UnitRead]:
         """Draw the sample, read the units that hold rows of it once more, and group these rows; return the groups."""

@@ -186,7 +186,7 @@ def _parts_and_rows(stored: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray,
 def column(run: Run, model: Model, temperature: Temperature, layout: Layout, name: str) -> np.ndarray:
     """A column of texts/ in canonical order."""
     names = run.storage.list(run.place("texts", model, temperature))
-    return np.asarray(run.storage.arrays(names, [name])[0][layout.stored])
+    return np.asarray(run.storage.arrays(names, [name], len(layout))[0][layout.stored])
 
 
 def embeddings(

@@ -224,18 +224,27 @@ class Storage:
             while ahead:
                 yield ahead.popleft().result().select([*columns]).columns
 
-    def arrays(self, names: Sequence[str], columns: Sequence[str]) -> Sequence[np.ndarray]:
-        """Columns of numbers of Parquet files one after the other, with room for no more than one file besides."""
+    def arrays(self, names: Sequence[str], columns: Sequence[str], rows: int) -> Sequence[np.ndarray]:
+        """Columns of numbers of Parquet files one after the other, `rows` in all, with room for one file besides.
+
+        Raises:
+            IncompleteRun: the files have other than so many rows.
+        """
         found: Sequence[np.ndarray] = [np.zeros(0)] * len(columns)
-        rows, filled = sum(map(self.rows, names)), 0
+        filled = 0
         for own in self.columns(names, columns):
             values = [column.to_numpy() for column in own]
             if not filled:
                 found = [np.empty(rows, column.dtype) for column in values]
+            if filled + len(values[0]) > rows:
+                break
             for whole, column in zip(found, values, strict=True):
                 whole[filled : filled + len(column)] = column
             filled += len(values[0])
-        return found
+        else:
+            if filled == rows:
+                return found
+        raise IncompleteRun(f"files of '{masked(self.root)}' do not hold {rows:,} rows; start over with --fresh")
 
     def rows(self, name: str) -> int:
         """The number of rows of a Parquet file, from its footer."""

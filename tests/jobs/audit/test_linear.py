@@ -16,11 +16,11 @@ from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.workers import engine
 
 FEW, TIMES, DIM, INTERVALS = 6000, 3, 8, [0, 20, 40]
-UNIT, PART, BLOCK = 256, 32, 128
+UNIT, PART, BLOCK = 256, 32, 256
 CONSTANTS = {
     "tempscale.collapse.grid:SMALLEST_BLOCK": 16,
     "tempscale.collapse.grid:LARGEST_BLOCK": BLOCK,
-    "tempscale_jobs.collapse.cosine:_GATHERED_BYTES": 4 * DIM * 3 * BLOCK,
+    "tempscale_jobs.collapse.cosine:_GATHERED_BYTES": 4 * DIM * BLOCK,
     "tempscale_jobs.corpus.vectors:_PART": PART,
     "tempscale_jobs.corpus.reading:IDS_OF_A_GROUP": UNIT // 8,
     "tempscale_jobs.corpus.distinct:PARTITION_IDS": 16 * UNIT,
@@ -29,7 +29,7 @@ CONSTANTS = {
     "tempscale_jobs.collapse.source_order:_PAIRS": 16,
 }
 """A five-hundredth of the usual, so that a few thousand vectors have the files of a few millions."""
-MORE, OPERATIONS, BYTES = 1.2, 40, 50_000
+MORE, OPERATIONS, BYTES = 1.2, 100, 1_000_000
 """Growth over that of the vectors, and what a step may take besides, whatever its size."""
 
 
@@ -59,7 +59,7 @@ def sizes(no_ray, tmp_path_factory):
             found.append(steps.steps)
     for name in dict.fromkeys([*found[0], *found[1]]):
         few, many = (own.get(name, counting.Step()) for own in found)
-        print(f"{name:40} {few.every} {many.every} driver {few.driver} {many.driver}")
+        print(f"{name:40} {few.seconds:.2f} {many.seconds:.2f} s {few.every} {many.every} driver {few.driver} {many.driver}")
     return found
 
 
@@ -73,3 +73,13 @@ def test_a_step_grows_as_its_vectors_do(sizes):
             if other > MORE * TIMES * one + allowed:
                 grown[name, what] = (one, other)
     assert not grown
+
+
+def test_the_driver_asks_a_few_questions_a_file(sizes):
+    """Of each part of texts/ and each block once or twice, where tables are made; where tasks work, only of them all."""
+    for steps, count in zip(sizes, (FEW, TIMES * FEW), strict=True):
+        files = -(-count // BLOCK) + steps["read all of the corpus"].every.write
+        asked = {name: step.driver.operations for name, step in steps.items() if name not in counting.OF_TILES}
+        assert sum(asked.values()) < 2 * files + OPERATIONS
+        for name in ("read all of the corpus", "layout", "cosine: blocks", "cosine: sums", "cosine: means by text"):
+            assert asked[name] <= 12, name
