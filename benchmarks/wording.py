@@ -71,6 +71,12 @@ _FURTHER: dict[str, Callable[[Any], str]] = {
     "peak_memory_bytes": lambda value: f"peak memory {_size(value)}",
     "driver_peak_bytes": lambda value: f"the driver's {_size(value)}",
     "driver_bytes_a_vector": lambda value: f"{value:.0f} B more of it a vector",
+    "driver_cpu_seconds": lambda value: f"the driver's processor {_duration(value)}" if value >= 0.05 else "",
+    "driver_step_bytes": lambda value: f"the driver's memory {_size(value)}",
+    "operations": lambda value: f"{value:,.0f} operations",
+    "driver_operations": lambda value: f"{value:,.0f} of them the driver's",
+    "read_bytes": lambda value: f"{_size(value)} read",
+    "written_bytes": lambda value: f"{_size(value)} written",
     "memory_over_fewer": lambda value: f"{value:.2f} times the memory of fewer",
     "embedding_over_first": lambda value: f"embedding in {100 * value:.1f} % of the first night's time",
 }

@@ -1,0 +1,128 @@
+"""The files and tiles of a corpus a hundred times as large: blocks, parts and units a hundredth of the usual.
+
+`python -m benchmarks.shrinking`. A million vectors have as many parts, units and blocks as a hundred million otherwise, so
+what the process that starts a run does for each of them can be seen. Each run is a process of its own, whose storage
+operations are counted in all of its workers, by step.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks import counting
+
+RUNS = {100_000: "full", 300_000: "full", 1_000_000: "moments"}
+"""Vectors, and whether all of their pairs are compared: a million have 1.2 million tiles, more than an hour on two cores."""
+DIM, OF_DIM, FILE_ROWS, INTERVALS, WORKERS = 16, 384, 10_000, [0, 20, 40], 2
+UNIT_ROWS = 131_072 // 100
+CONSTANTS = {
+    "tempscale.collapse.grid:SMALLEST_BLOCK": 10,
+    "tempscale.collapse.grid:LARGEST_BLOCK": 65_536 // 100,
+    "tempscale_jobs.collapse.cosine:_GATHERED_BYTES": (256 << 20) * DIM // OF_DIM // 100,
+    "tempscale_jobs.corpus.vectors:_PART": 4096 // 100 + 1,
+    "tempscale_jobs.corpus.reading:IDS_OF_A_GROUP": 16_384 // 100,
+    "tempscale_jobs.corpus.reading:_IDS_OF_A_RUN": 131_072 // 100,
+    "tempscale_jobs.corpus.distinct:PARTITION_IDS": 2_000_000 // 100,
+    "tempscale_jobs.collapse.source_order:_EMBEDDINGS": 16_384 // 100,
+}
+"""Constants that are a hundredth of the usual. A task gathers as many rows as it would of OF_DIM dimensions."""
+STEPS = {
+    "read all of the corpus": "reading", "layout": "layout", "cosine: blocks": "cosine: blocks",
+    "cosine: sums": "cosine: sums", "cosine: means by text": "cosine: means by text", "cosine: tiles": "cosine: tiles",
+    "exposure: near-duplicates of the tiles": "exposure: near-duplicates of the tiles",
+    "exposure: neighbours of the tiles": "exposure: neighbours of the tiles", "exposure, τ 1.0": "exposure: the rest",
+    "order of the source": "order of the source", "tables": "tables",
+}  # fmt: skip
+"""The steps of `counting.Steps` that have rows of their own; the others are added up."""
+REST = "everything else"
+
+
+def measure(runs: dict[int, str] = RUNS) -> list[dict[str, Any]]:
+    """A row for each step and number of vectors. The ratio is that of the operations a vector to those of the fewest."""
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="tempscale-shrinking-") as name:
+        for count, cosine in runs.items():
+            folder = Path(name, str(count))
+            _write(folder / "source", count)
+            command = [sys.executable, "-c", "import sys; from benchmarks import shrinking; shrinking.one(*sys.argv[1:])"]
+            how = {"check": True, "stdout": subprocess.PIPE, "text": True, "cwd": counting.REPOSITORY}
+            found[count] = _steps(json.loads(subprocess.run([*command, str(folder), cosine], **how).stdout))
+    rows = []
+    for step in [*STEPS.values(), REST]:
+        fewest = next((n for n in found if step in found[n]), 0)
+        for count, steps in found.items():
+            if step not in steps:
+                continue
+            own, first = steps[step], found[fewest][step]
+            rows.append(
+                {"what": f"{step}, {count:,} vectors", "rate": count / own["seconds"], "unit": "vectors/s"}
+                | {"ratio": own["operations"] / count / max(first["operations"] / fewest, 1e-9), "vectors": count}
+                | {"step": step, "cosine": runs[count]}
+                | own
+            )
+    return rows
+
+
+def _steps(found: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The figures of each of STEPS, and of all others together."""
+    steps: dict[str, dict[str, float]] = {}
+    for name, step in found.items():
+        own = {"seconds": step["seconds"], "driver_cpu_seconds": step["driver_seconds"]}
+        for whose, counts in (("", counting.Counts(**step["every"])), ("driver_", counting.Counts(**step["driver"]))):
+            own |= {f"{whose}operations": counts.operations, f"{whose}bytes": counts.bytes}
+        own |= {"read_bytes": step["every"]["bytes_read"], "written_bytes": step["every"]["bytes_written"]}
+        before = steps.setdefault(STEPS.get(name, REST), {})
+        peak = max(before.get("driver_step_bytes", 0), step["driver_peak_bytes"])
+        before |= {key: before.get(key, 0) + value for key, value in own.items()} | {"driver_step_bytes": peak}
+    return steps
+
+
+def one(folder: str, cosine: str) -> None:
+    """Run an audit of the vectors in `folder`/source and print its steps as JSON."""
+    counts = Path(folder, "counts")
+    with counting.counted(counts, CONSTANTS) as own:
+        from rich.console import Console
+
+        from tempscale_jobs.audit.run import audit
+        from tempscale_jobs.config.audit import resolve
+        from tempscale_jobs.runs.journal import Journal
+
+        steps = counting.Steps(own, counts)
+        corpus = {"source": f"{folder}/source", "embedding_column": "embedding", "length_column": "tokens"}
+        data = {
+            "out": f"{folder}/run", "corpus": corpus | {"unit_rows": UNIT_ROWS},
+            "analysis": {"cosine": cosine, "intervals": INTERVALS}, "execution": {"workers": WORKERS},
+        }  # fmt: skip
+        with steps.watched(), closing(Journal(Console(stderr=True), [steps])) as journal:
+            audit(resolve(data), journal)
+    print(json.dumps({name: asdict(step) for name, step in steps.steps.items()}))
+
+
+def _write(folder: Path, count: int) -> None:
+    """Write random vectors of three intervals of length, in files of 10,000."""
+    folder.mkdir(parents=True)
+    for k, start in enumerate(range(0, count, FILE_ROWS)):
+        own, random = min(FILE_ROWS, count - start), np.random.default_rng(k)
+        vectors = random.standard_normal((own, DIM)).astype(np.float32) + 0.3
+        columns = {
+            "id": [f"{k}-{i}" for i in range(own)],
+            "tokens": random.integers(1, 60, own),
+            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), DIM),
+        }
+        pq.write_table(pa.table(columns), folder / f"{k:05d}.parquet")
+
+
+if __name__ == "__main__":
+    for row in measure():
+        print(json.dumps(row))
