@@ -11,12 +11,14 @@ import importlib
 import json
 import mmap
 import os
+import subprocess
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, fields
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -228,6 +230,36 @@ def counted(folder: Path, constants: Mapping[str, Any] | None = None) -> Iterato
 
     with _wrapped(str(folder), given) as own, mock.patch.object(ray, "init", with_hook):
         yield own
+
+
+def audited(folder: Path, data: Mapping[str, Any], constants: Mapping[str, Any] | None = None) -> dict[str, Step]:
+    """Run an audit in a process of its own, which is its driver, with its run in `folder`; return its steps."""
+    folder.mkdir(parents=True, exist_ok=True)
+    given = {"data": {**data, "out": str(folder / "run")}, "constants": constants or {}}
+    (folder / "given.json").write_text(json.dumps(given), "utf-8")
+    command = [sys.executable, "-c", "import sys; from benchmarks import counting; counting.main(sys.argv[1])", str(folder)]
+    subprocess.run(command, check=True, cwd=REPOSITORY)
+    found = json.loads((folder / "steps.json").read_text("utf-8"))
+    return {
+        name: Step(**step | {whose: Counts(**step[whose]) for whose in ("driver", "every")}) for name, step in found.items()
+    }
+
+
+def main(folder: str) -> None:
+    """Run the audit that `audited` has written down."""
+    given, counts = json.loads(Path(folder, "given.json").read_text("utf-8")), Path(folder, "counts")
+    with counted(counts, given["constants"]) as own:
+        from rich.console import Console
+
+        from tempscale_jobs.audit.run import audit
+        from tempscale_jobs.config.audit import resolve
+        from tempscale_jobs.runs.journal import Journal
+
+        steps = Steps(own, counts)
+        with steps.watched(), closing(Journal(Console(stderr=True), [steps])) as journal:
+            audit(resolve(given["data"]), journal)
+    found = {name: asdict(step) for name, step in steps.steps.items()}
+    Path(folder, "steps.json").write_text(json.dumps(found), "utf-8")
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------

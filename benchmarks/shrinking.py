@@ -8,11 +8,7 @@ operations are counted in all of its workers, by step.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
-from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +51,13 @@ def measure(runs: dict[int, str] = RUNS) -> list[dict[str, Any]]:
         for count, cosine in runs.items():
             folder = Path(name, str(count))
             _write(folder / "source", count)
-            command = [sys.executable, "-c", "import sys; from benchmarks import shrinking; shrinking.one(*sys.argv[1:])"]
-            how = {"check": True, "stdout": subprocess.PIPE, "text": True, "cwd": counting.REPOSITORY}
-            found[count] = _steps(json.loads(subprocess.run([*command, str(folder), cosine], **how).stdout))
+            corpus = {"source": str(folder / "source"), "embedding_column": "embedding", "length_column": "tokens"}
+            data = {
+                "corpus": corpus | {"unit_rows": UNIT_ROWS},
+                "analysis": {"cosine": cosine, "intervals": INTERVALS},
+                "execution": {"workers": WORKERS},
+            }
+            found[count] = _steps(counting.audited(folder, data, CONSTANTS))
     rows = []
     for step in [*STEPS.values(), REST]:
         fewest = next((n for n in found if step in found[n]), 0)
@@ -74,39 +74,18 @@ def measure(runs: dict[int, str] = RUNS) -> list[dict[str, Any]]:
     return rows
 
 
-def _steps(found: dict[str, Any]) -> dict[str, dict[str, float]]:
+def _steps(found: dict[str, counting.Step]) -> dict[str, dict[str, float]]:
     """The figures of each of STEPS, and of all others together."""
     steps: dict[str, dict[str, float]] = {}
     for name, step in found.items():
-        own = {"seconds": step["seconds"], "driver_cpu_seconds": step["driver_seconds"]}
-        for whose, counts in (("", counting.Counts(**step["every"])), ("driver_", counting.Counts(**step["driver"]))):
+        own: dict[str, float] = {"seconds": step.seconds, "driver_cpu_seconds": step.driver_seconds}
+        for whose, counts in (("", step.every), ("driver_", step.driver)):
             own |= {f"{whose}operations": counts.operations, f"{whose}bytes": counts.bytes}
-        own |= {"read_bytes": step["every"]["bytes_read"], "written_bytes": step["every"]["bytes_written"]}
+        own |= {"read_bytes": step.every.bytes_read, "written_bytes": step.every.bytes_written}
         before = steps.setdefault(STEPS.get(name, REST), {})
-        peak = max(before.get("driver_step_bytes", 0), step["driver_peak_bytes"])
+        peak = max(before.get("driver_step_bytes", 0), step.driver_peak_bytes)
         before |= {key: before.get(key, 0) + value for key, value in own.items()} | {"driver_step_bytes": peak}
     return steps
-
-
-def one(folder: str, cosine: str) -> None:
-    """Run an audit of the vectors in `folder`/source and print its steps as JSON."""
-    counts = Path(folder, "counts")
-    with counting.counted(counts, CONSTANTS) as own:
-        from rich.console import Console
-
-        from tempscale_jobs.audit.run import audit
-        from tempscale_jobs.config.audit import resolve
-        from tempscale_jobs.runs.journal import Journal
-
-        steps = counting.Steps(own, counts)
-        corpus = {"source": f"{folder}/source", "embedding_column": "embedding", "length_column": "tokens"}
-        data = {
-            "out": f"{folder}/run", "corpus": corpus | {"unit_rows": UNIT_ROWS},
-            "analysis": {"cosine": cosine, "intervals": INTERVALS}, "execution": {"workers": WORKERS},
-        }  # fmt: skip
-        with steps.watched(), closing(Journal(Console(stderr=True), [steps])) as journal:
-            audit(resolve(data), journal)
-    print(json.dumps({name: asdict(step) for name, step in steps.steps.items()}))
 
 
 def _write(folder: Path, count: int) -> None:

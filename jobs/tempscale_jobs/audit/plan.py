@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from threadpoolctl import threadpool_limits
 
 from tempscale.collapse.aggregates import Block
@@ -19,6 +19,7 @@ from tempscale.collapse.cosine import cosine_tile
 from tempscale.collapse.grid import block_size, panel_size
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
 from tempscale.stats.groups import TEXTS_OF_A_GROUP
+from tempscale_jobs.audit.traffic import Given, Traffic, steps
 from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis, AuditConfig
 from tempscale_jobs.corpus.preview import preview
 from tempscale_jobs.corpus.shards import Texts
@@ -37,6 +38,8 @@ _BASE_BYTES, _WORKER_BYTES = 900 << 20, 800 << 20
 _START_SECONDS, _ROW_BYTES, _NEIGHBOUR_BYTES = 30.0, 120, 20
 _MERGING_BYTES, _DRIVER_BYTES = 270, 45
 """Memory of this process for each text at its peak, while it counts neighbours, and without them."""
+_DRIVER_BASE_BYTES = 400 << 20
+"""Memory of this process alone without texts: what it imports, and the report's charts."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Rates:
     """For one pair of the SOCM sample."""
     cosine_seconds: float
     """For one pair of the corpus."""
+    lengths: tuple[int, ...] = ()
+    """Of the texts it was measured on, in tokens."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,10 @@ class Plan:
     memory_bytes: int
     disk_bytes: int
     workers: int
+    driver_bytes: int = 0
+    """Memory of this process."""
+    steps: tuple[Traffic, ...] = ()
+    """What steps read and write, of all models."""
 
 
 def plan(config: AuditConfig) -> Plan:
@@ -84,23 +93,34 @@ def plan(config: AuditConfig) -> Plan:
     # The workers of a run have one thread each. Processor time is measured, so that other programs do not count.
     with threadpool_limits(1):
         if config.corpus.embedding_column is not None:
-            width, found = _given(config)
-            given = Rates(width, 0.0, 0.0, 0.0, 0, 0.0, 0.0, _cosine_seconds(width, config.analysis.neighbours))
-            return estimated(config, found, [given], cores)
-        models = folder.find_models(config)
-        looked, found = preview(Texts(config.corpus, config.embedding, config.out), _LOOKED_AT, config.seed, config.out)
-        if not found:
-            raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable text")
-        some = [item.text for item in looked]
-        return estimated(config, found, [measured(config, model, some) for model in models], cores)
+            looked = preview(Vectors("", config.corpus, config.out), _LOOKED_AT, config.seed, config.out)
+            if not looked.items:
+                raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable embedding")
+            width, lengths = len(looked.items[0].embedding), tuple(item.length for item in looked.items)
+            seconds = _cosine_seconds(width, config.analysis.neighbours)
+            rates, texts = [Rates(width, 0.0, 0.0, 0.0, 0, 0.0, 0.0, seconds, lengths)], list[str]()
+        else:
+            models = folder.find_models(config)
+            looked = preview(Texts(config.corpus, config.embedding, config.out), _LOOKED_AT, config.seed, config.out)
+            if not looked.items:
+                raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable text")
+            texts = [item.text for item in looked.items]
+            rates = [measured(config, model, texts) for model in models]
+        given = Given(tuple(item.text_id for item in looked.items), tuple(texts), (), looked.units, looked.bytes)
+        return estimated(config, looked.usable, rates, cores, given)
 
 
 PROBED = 100
 """Texts that the prefix gap's wanted error takes, about: 77 of Wikipedia's paragraphs with all-MiniLM."""
 
 
-def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], cores: int) -> Plan:
-    """The plan of a run over `corpus_texts` usable texts, from the rates of each model, or of user-supplied embeddings."""
+def estimated(
+    config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], cores: int, given: Given | None = None
+) -> Plan:  # fmt: skip
+    """The plan of a run over `corpus_texts` usable texts, from the rates of each model, or of user-supplied embeddings.
+
+    Without `given` it does not say what steps read and write.
+    """
     own = config.corpus.embedding_column is not None
     analysis, temperatures = config.analysis, len(config.temperatures())
     texts = min(corpus_texts, config.corpus.sample or corpus_texts)
@@ -123,7 +143,24 @@ def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], co
     merges = analysis.cosine == "full" and analysis.neighbours
     a_text = _MERGING_BYTES if merges else _DRIVER_BYTES
     memory = _BASE_BYTES + workers * (_WORKER_BYTES + largest) + texts * a_text
-    return Plan(texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers)
+    driver = _DRIVER_BASE_BYTES + texts * a_text
+    traffic = () if given is None else _traffic(config, texts, rates, given, workers)
+    return Plan(
+        texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers, driver, traffic
+    )  # fmt: skip
+
+
+def _traffic(
+    config: AuditConfig, texts: int, rates: Sequence[Rates], given: Given, workers: int
+) -> tuple[Traffic, ...]:  # fmt: skip
+    """What the steps read and write under all models; the corpus is read once."""
+    each = [steps(config, texts, rate.width, replace(given, lengths=rate.lengths or (1,)), workers) for rate in rates]
+    return tuple(
+        found[0]
+        if found[0].step == "read"
+        else Traffic(found[0].step, *(sum(column) for column in zip(*(f[1:] for f in found), strict=True)))
+        for found in zip(*each, strict=True)
+    )
 
 
 def _neighbour_bytes(texts: int, width: int, analysis: Analysis) -> float:
@@ -184,21 +221,13 @@ def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rate
     width, weights = found.embeddings.shape[1], sum(p.numel() * 4 for p in encoder.model.parameters())
     return Rates(
         width, weights, float(lengths.mean()), float((lengths >= max(prefixes, default=0)).mean()), sum(prefixes),
-        token_seconds, socm_seconds, _cosine_seconds(width, config.analysis.neighbours),
+        token_seconds, socm_seconds, _cosine_seconds(width, config.analysis.neighbours), tuple(lengths.tolist()),
     )  # fmt: skip
 
 
 def _precision(asked: str) -> Literal["float32", "bfloat16"]:
     """The precision of a run on machines like this one."""
     return "float32" if asked == "float32" else bfloat16.decided(asked, [bfloat16.here()]).precision
-
-
-def _given(config: AuditConfig) -> tuple[int, int]:
-    """The dimensions and the number of usable user-supplied embeddings."""
-    some, found = preview(Vectors("", config.corpus, config.out), 1, config.seed, config.out)
-    if not found:
-        raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable embedding")
-    return len(some[0].embedding), found
 
 
 def _cosine_seconds(width: int, neighbours: int) -> float:
@@ -224,6 +253,17 @@ def print_plan(config: AuditConfig, console: Console, screen: Console | None = N
     table.add_row("tokens", f"about {found.tokens:,} over all temperatures ({temperatures}), samples included")
     table.add_row("pairs", f"{found.pairs:,} cosines and {found.socm_pairs:,} SOCM for each temperature")
     table.add_row("time", f"about {duration(found.seconds)} with {found.workers} workers on processors like this one's")
-    table.add_row("memory", f"about {found.memory_bytes / 2**30:.1f} GiB")
+    driver = f"{found.driver_bytes / 2**30:.1f} GiB of it of the process that starts the run"
+    table.add_row("memory", f"about {found.memory_bytes / 2**30:.1f} GiB, {driver}")
     table.add_row("disk", f"about {max(found.disk_bytes / 2**30, 0.01):.2f} GiB in {escape(masked(config.out))}")
+    traffic = Table(
+        "step", *(Column(head, justify="right") for head in ("reads", "writes", "files")), box=None, padding=(0, 2)
+    )
+    for step in found.steps:
+        traffic.add_row(step.step, _size(step.read), _size(step.written), f"{step.files:,}")
     (screen or Console()).print(table)
+    (screen or Console()).print(traffic)
+
+
+def _size(size: float) -> str:
+    return f"{size / 2**30:,.2f} GiB" if size >= 2**30 else f"{size / 2**20:,.1f} MiB"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,11 +18,20 @@ _UNITS = 4
 """Units that are looked at: half a million short texts, or 128 MB."""
 
 
-def preview(contents: Contents, size: int, seed: int, without: str) -> tuple[list[Any], int]:
-    """A seeded sample of the usable rows, in the corpus's order, and about how many usable rows the corpus has.
+class Preview(NamedTuple):
+    """What was seen of a corpus."""
 
-    The number is exact for a source of one unit. Of a larger one it is that of a few units, in proportion to their bytes.
-    """
+    items: list[Any]
+    """A seeded sample of the usable rows, in the corpus's order."""
+    usable: int
+    """Usable rows: exact for a source of one unit; of a larger one those of a few units, in proportion to their bytes."""
+    units: int
+    bytes: int
+    """About how many bytes of files a run reads."""
+
+
+def preview(contents: Contents, size: int, seed: int, without: str) -> Preview:
+    """Look at a sample of `size` usable rows."""
     given = contents.corpus
     planned = units.plan(given, contents.columns, given, without)
     if len(planned) == 1:
@@ -39,7 +48,7 @@ def preview(contents: Contents, size: int, seed: int, without: str) -> tuple[lis
     usable = counts.usable if len(looked) == len(planned) else round(counts.usable * whole / max(1.0, read))
     if given.limit is not None and counts.read:
         usable = min(usable, round(given.limit * counts.usable / counts.read))
-    return found, usable
+    return Preview(found, usable, len(planned), sum(unit.stored for unit in planned))
 
 
 def _without_numbers(unit: Unit) -> Unit:

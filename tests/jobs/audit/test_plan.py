@@ -80,7 +80,7 @@ def test_texts_are_measured_from_all_over_the_corpus(tmp_path):
     (tmp_path / "a.txt").write_text("".join(f"text {k}\n" for k in range(1000)))
     settings = resolve({"corpus": {"source": str(tmp_path / "a.txt")}})
     contents = Texts(settings.corpus, settings.embedding, settings.out)
-    texts, usable = preview(contents, 50, settings.seed, settings.out)
+    texts, usable, *_ = preview(contents, 50, settings.seed, settings.out)
     numbers = [int(item.text.split()[1]) for item in texts]
     assert usable == 1000
     assert len(numbers) == 50
@@ -95,7 +95,7 @@ def test_a_large_source_is_estimated_from_a_few_of_its_units(tmp_path):
     for limit, about in ((None, 8000), (500, 400)):
         settings = resolve(data | {"corpus": data["corpus"] | {"limit": limit}})
         contents = Texts(settings.corpus, settings.embedding, settings.out)
-        texts, usable = preview(contents, 50, settings.seed, settings.out)
+        texts, usable, *_ = preview(contents, 50, settings.seed, settings.out)
         assert usable == pytest.approx(about, rel=0.1)
         numbers = [int(item.text.split()[1]) for item in texts]
         assert len(set(numbers)) == 50

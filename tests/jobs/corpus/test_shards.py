@@ -239,6 +239,6 @@ def test_texts_are_found_in_their_shards_and_nowhere_else(tmp_path):
 def test_a_preview_counts_the_usable_texts_and_leaves_nothing_behind(tmp_path):
     file = write(tmp_path / "a.csv", b"id,text\n1,a\n2,\n3,c\n1,again\n")
     settings = resolve({"out": str(tmp_path / "run"), "corpus": {"source": str(file)}})
-    found, usable = preview(Texts(settings.corpus, settings.embedding, settings.out), 10, settings.seed, settings.out)
+    found, usable, *_ = preview(Texts(settings.corpus, settings.embedding, settings.out), 10, settings.seed, settings.out)
     assert ([text.text for text in found], usable) == (["a", "c"], 2)
     assert not (tmp_path / "run").exists()

@@ -212,7 +212,7 @@ def test_a_run_folder_inside_the_corpus_folder_is_no_part_of_the_corpus(tmp_path
     assert index.analysed == 3
     assert storage.list("shards", ".parquet")
     assert sharded(storage, settings) == index
-    found, usable = preview(Texts(settings.corpus, settings.embedding, settings.out), 9, settings.seed, settings.out)
+    found, usable, *_ = preview(Texts(settings.corpus, settings.embedding, settings.out), 9, settings.seed, settings.out)
     assert ([text.text for text in found], usable) == (["one", "two", "three"], 3)
     sources.check_unchanged(settings.corpus, settings.out, index.source_state)
     pq.write_table(pa.table({"text": ["four"]}), folder / "b.parquet")

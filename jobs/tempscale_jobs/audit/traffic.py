@@ -1,0 +1,270 @@
+"""What each step of an audit reads and writes, from the constants that decide its files: a part of `--plan`.
+
+A row's bytes are those of a few random rows, and of the corpus's own ids and texts, in the step's own table, as Parquet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tempscale.collapse.aggregates import BINS
+from tempscale.collapse.grid import block_size, panel_size
+from tempscale_jobs.collapse import cosine as gathering
+from tempscale_jobs.collapse import exposure
+from tempscale_jobs.config.audit import AuditConfig
+from tempscale_jobs.corpus import distinct, vectors
+from tempscale_jobs.tables import audit, parts
+from tempscale_jobs.tables.columns import Table
+
+_FOOTER_READ = 64 << 10
+"""Bytes at the end of a Parquet file that Arrow reads first."""
+_SAMPLE = 1024
+"""Rows that a table's bytes are measured on."""
+_ID_ROW = 16
+"""Bytes of an id's digest and row."""
+_SOURCE_IDS = 12
+
+
+class Traffic(NamedTuple):
+    """What one step reads and writes."""
+
+    step: str
+    read: float
+    written: float
+    files: int
+    """Files that it writes."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is known of the corpus as files."""
+
+    ids: tuple[str, ...]
+    """The ids of a few texts,"""
+    contents: tuple[str, ...] = ()
+    """their texts; empty for embeddings of your own,"""
+    lengths: tuple[int, ...] = (1,)
+    """and their lengths in tokens."""
+    units: int = 1
+    bytes: int = 0
+    """What is read of the source."""
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """The bytes of the files of one table."""
+
+    columns: dict[str, float] = field(default_factory=dict)
+    """Of one row, by column."""
+    fixed: float = 0.0
+    """Of the file itself."""
+
+    def size(self, rows: float) -> float:
+        """Of a file of so many rows."""
+        return self.fixed + rows * sum(self.columns.values())
+
+    def read(self, rows: float, names: Sequence[str]) -> float:
+        """What is read of a file for some columns: first its end, then these."""
+        own = sum(self.columns[name] for name in names)
+        return min(_FOOTER_READ, self.size(rows)) + rows * own
+
+
+def steps(config: AuditConfig, texts: int, width: int, given: Given, workers: int) -> list[Traffic]:
+    """Reading, embedding, cosines and exposure, over all temperatures of one model."""
+    own, several = config.corpus.embedding_column is not None, len(config.temperatures())
+    stored = _sizes(audit.texts(width), given.ids)
+    count = _parts(config, texts, given)
+    rows = texts / count
+    found = [_reading(config, texts, count, stored, given)]
+    if not own:
+        shards = _sizes(audit.SHARDS, given.ids, given.contents)
+        read, written = (count * sizes.size(rows) for sizes in (shards, stored))
+        read += count * min(_FOOTER_READ, shards.size(rows))
+        # A shard's marks are a file, too, until it is embedded.
+        found.append(Traffic("embed", read, several * written, (several + 1) * count))
+    layout = count * stored.read(rows, ["text_id", "tokens", "document", "source_row"])
+    cosine = _cosine(config, texts, width, count, stored, given, workers)
+    found.append(Traffic("cosine", layout + several * cosine.read, several * cosine.written, several * cosine.files))
+    if config.analysis.cosine == "full":
+        each = _exposure(config, texts, width, count, stored, given)
+        found.append(Traffic("exposure", several * each.read, several * each.written, several * each.files))
+    return found
+
+
+def _parts(config: AuditConfig, texts: int, given: Given) -> int:
+    """Parts of texts/, which are also the shards of a model."""
+    unit = texts / given.units
+    if config.corpus.embedding_column is not None:
+        return int(given.units * -(-unit // vectors._PART))
+    most = config.embedding.shard_texts
+    wanted = config.corpus.sample or config.corpus.limit
+    if wanted is not None:
+        most = min(most, max(1, -(-wanted // 16)))
+    characters = unit * float(np.mean([len(text) for text in given.contents] or [0]))
+    return int(given.units * max(1, -(-unit // most), -(-characters // config.embedding.shard_characters)))
+
+
+def _reading(config: AuditConfig, texts: int, count: int, stored: _Sizes, given: Given) -> Traffic:
+    """The source is read once; with several units the ids of each are kept, merged and compared."""
+    sizes = _sizes(audit.SHARDS, given.ids, given.contents) if config.corpus.embedding_column is None else stored
+    read, written, files = float(given.bytes), count * sizes.size(texts / count), count + 1
+    if given.units > 1:
+        ids = texts * (_ID_ROW + _SOURCE_IDS + 2 * stored.columns["text_id"])
+        # Rounds of twice the size each read the ids of all rounds before them once more.
+        levels, merged = 0, given.units // distinct.TOGETHER
+        while merged:
+            levels, files, merged = levels + 1, files + given.units // distinct.TOGETHER, merged // distinct.TOGETHER
+        read += texts * _ID_ROW * (2 + levels)
+        written, files = written + ids + levels * texts * (_ID_ROW + 2), files + 2 * given.units + 1
+    return Traffic("read", read, written, files)
+
+
+def _cosine(
+    config: AuditConfig, texts: int, width: int, count: int, stored: _Sizes, given: Given, workers: int
+) -> Traffic:  # fmt: skip
+    """Parts are gathered into blocks, blocks summed twice, and all pairs of panels compared."""
+    full, intervals = config.analysis.cosine == "full", _intervals(config, given)
+    block = block_size(texts, width)
+    blocks = -(-texts // block)
+    together = max(1, min(gathering._GATHERED_BYTES // (4 * width) // min(block, texts), -(-blocks // workers)))
+    tasks, rows, own = -(-blocks // together), texts / count, texts / blocks
+    asked = min(tasks * count, intervals * count + 2 * tasks)
+    sizes = _sizes(parts.blocks(width), given.ids, compression="none")
+    means = _sizes(parts.TEXT_MEANS, given.ids)
+    products = ["embedding", "interval", "label"]
+    each = sizes.read(own, products)
+    read = asked * stored.read(rows, ["embedding", "text_id", "document"])
+    read += 2 * blocks * each + blocks * sizes.read(own, ["text_id", "document"])
+    written, files = blocks * (sizes.size(own) + means.size(own)), 2 * blocks + 2
+    if full:
+        panel = panel_size(blocks)
+        panels = -(-blocks // panel)
+        pairs = panels * (panels + 1) // 2
+        # The last two blocks that a worker has read are at hand: of two panels those of the rows, or of one block each.
+        blocks_read = pairs if panel == 1 else pairs * panel * (1 + panel)
+        cells = _sizes_of_cells(intervals)
+        found = _sizes(parts.DUPLICATE_TILE, ()).fixed + cells
+        read += blocks_read * each + pairs * 2 * cells
+        written, files = written + pairs * found, files + 2 * pairs
+        if config.analysis.neighbours:
+            near = _near_sizes(config.analysis.neighbours, texts)
+            lists = panels * panels
+            written, files = written + lists * near.size(texts / panels), files + lists
+    return Traffic("cosine", read, written, files)
+
+
+def _exposure(config: AuditConfig, texts: int, width: int, count: int, stored: _Sizes, given: Given) -> Traffic:
+    """The lists of each panel are merged, and the neighbours of each block written with their ids."""
+    k = config.analysis.neighbours
+    blocks = -(-texts // block_size(texts, width))
+    panels = -(-blocks // panel_size(blocks))
+    duplicates = _sizes(parts.DUPLICATE_TILE, ())
+    read, written, files = panels * (panels + 1) // 2 * 2 * duplicates.fixed, 0.0, 4
+    # The ids of what is listed are read from the parts that hold them.
+    read += min(count, 2 * config.analysis.worst_duplicates) * stored.read(texts / count, ["text_id"])
+    if k:
+        read += min(count, exposure._LISTED) * stored.read(texts / count, ["text_id"])
+        near, ids = _near_sizes(k, texts), _sizes(parts.blocks(width), given.ids, compression="none")
+        read += panels * panels * near.read(texts / panels, [*near.columns])
+        read += blocks * ids.read(texts / blocks, ["text_id"]) + count * stored.read(texts / count, ["text_id"])
+        graph = _graph_sizes(k, given.ids, texts)
+        written, files = blocks * graph.size(texts / blocks), files + blocks
+    return Traffic("exposure", read, written, files)
+
+
+def _intervals(config: AuditConfig, given: Given) -> int:
+    """Intervals that have texts."""
+    return len(np.unique(np.searchsorted(config.analysis.intervals, given.lengths, side="right")))
+
+
+# --- bytes of rows ----------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _sizes(table: Table, ids: tuple[str, ...], contents: tuple[str, ...] = (), compression: str = "zstd") -> _Sizes:
+    """The bytes of a table's rows and files."""
+    random = np.random.default_rng(0)
+    rows = {column.name: _values(column.name, column.type, ids, contents, random) for column in table.columns}
+    return _encoded(table.build(rows), compression)
+
+
+def _encoded(rows: pa.Table, compression: str) -> _Sizes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression=compression)
+    data = sink.getvalue()
+    group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
+    columns = dict.fromkeys(rows.column_names, 0.0)
+    for k in range(group.num_columns):
+        cell = group.column(k)
+        columns[cell.path_in_schema.split(".")[0]] += cell.total_compressed_size / rows.num_rows
+    return _Sizes(columns, data.size - rows.num_rows * sum(columns.values()))
+
+
+def _values(
+    name: str, kind: pa.DataType, ids: tuple[str, ...], contents: tuple[str, ...], random: np.random.Generator
+) -> Any:
+    """Random values of a column, and the given ids and texts."""
+    if name == "text_id":
+        return [*ids[:_SAMPLE], *(str(k) for k in range(len(ids), _SAMPLE))]
+    if name == "text":
+        return [(contents or ("",))[k % max(1, len(contents))] for k in range(_SAMPLE)]
+    if pa.types.is_string(kind):
+        return [random.bytes(32).hex() for _ in range(_SAMPLE)]
+    if name in ("document", "source_row"):
+        return pa.nulls(_SAMPLE, kind)
+    if pa.types.is_boolean(kind):
+        return np.zeros(_SAMPLE, bool)
+    if pa.types.is_fixed_size_list(kind):
+        values = random.normal(size=_SAMPLE * kind.list_size)
+        flat = (
+            values.astype(np.float32) if pa.types.is_floating(kind.value_type) else (np.abs(values) * 1e8).astype(np.int32)
+        )
+        return pa.FixedSizeListArray.from_arrays(pa.array(flat), kind.list_size)
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.array([random.bytes(kind.byte_width) for _ in range(_SAMPLE)], kind)
+    if pa.types.is_floating(kind):
+        return random.normal(size=_SAMPLE).astype(kind.to_pandas_dtype())
+    return random.integers(1, 400, _SAMPLE).astype(kind.to_pandas_dtype())
+
+
+@lru_cache(maxsize=8)
+def _sizes_of_cells(intervals: int) -> float:
+    """The bytes of the aggregates of two panels: a histogram for each pair of intervals."""
+    random, cells = np.random.default_rng(0), intervals * (intervals + 1) // 2
+    histogram, _ = np.histogram(random.normal(0.3, 0.15, 1 << 18), BINS, (-1, 1))
+    rows = [
+        {"a": 0, "b": k, "pairs": 1, "first": 0.5, "second": 0.5, "duplicates": 0, "histogram": histogram}
+        for k in range(cells)
+    ]  # fmt: skip
+    return _encoded(parts.COSINE_TILE.build_rows(rows), "zstd").size(cells)
+
+
+@lru_cache(maxsize=8)
+def _near_sizes(k: int, texts: int) -> _Sizes:
+    """The bytes of the lists that two panels leave."""
+    random = np.random.default_rng(0)
+    cosine = np.sort(random.normal(0.4, 0.1, (_SAMPLE, k)).astype(np.float32))[:, ::-1]
+    label = random.integers(0, texts, (_SAMPLE, k)).astype(np.int32)
+    columns = {"cosine": parts.fixed_lists(cosine), "label": parts.fixed_lists(label)}
+    return _encoded(parts.near_tile(k).build(columns), "zstd")
+
+
+@lru_cache(maxsize=8)
+def _graph_sizes(k: int, ids: tuple[str, ...], texts: int) -> _Sizes:
+    """The bytes of the neighbour graph, whose ids are dictionaries where a block repeats them."""
+    random = np.random.default_rng(0)
+    names = [*ids, *(str(i) for i in range(len(ids), _SAMPLE))][:_SAMPLE]
+    among = min(texts, _SAMPLE)
+    rows = {
+        "text_id": names,
+        "neighbours": [[names[i] for i in random.integers(0, among, k)] for _ in range(_SAMPLE)],
+        "cosines": np.sort(random.normal(0.4, 0.1, (_SAMPLE, k)).astype(np.float32))[:, ::-1].tolist(),
+    }
+    return _encoded(audit.NEIGHBOURS.build(rows), "zstd")
