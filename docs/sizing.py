@@ -79,7 +79,7 @@ def measure() -> dict[str, Any]:
     from tempscale_jobs.runs.provenance import processor
 
     settings = resolve(QUICK_START)
-    found, _ = preview(Texts(settings.corpus, settings.embedding, settings.out), 2000, settings.seed, settings.out)
+    found, *_ = preview(Texts(settings.corpus, settings.embedding, settings.out), 2000, settings.seed, settings.out)
     texts = [item.text for item in found]
     small = plan.measured(settings, find_models(settings)[0], texts)
     with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +92,7 @@ def measure() -> dict[str, Any]:
     screen = io.StringIO()
     plan.print_plan(quick, Console(file=io.StringIO()), Console(file=screen, width=110))
     printed = [line.rstrip() for line in screen.getvalue().splitlines() if line.strip()]
-    models = [{"name": name, "rates": asdict(rates)} for name, rates in named]
+    models = [{"name": name, "rates": asdict(replace(rates, lengths=()))} for name, rates in named]
     return {"processor": processor(), "printed": printed, "models": models}
 
 

@@ -3,7 +3,8 @@
     cli/          the command line. app, runs (commands that run), records (commands over finished runs), options, submit
     submit/       a command as a Ray job: command (what is sent), packing (which files), watch, head
     tune/         `tempscale tune`: by scores, by collapse, layers (the search by gradient); export (a folded checkpoint)
-    audit/        `tempscale audit`. model: one model, a stage a step; words: sentences; verdict: the answer; plan: --plan
+    audit/        `tempscale audit`. model: one model, a stage a step; words: sentences; verdict: the answer; plan: --plan;
+                  traffic: what its steps read and write
     pairs/        `tempscale pairs`, SOCM of explicit pairs of texts: chunks, socm
     diagnose/     `tempscale diagnose`, why embeddings collapse: looks, two_texts, repeated, versions, findings
     evaluate/     `tempscale evaluate`, downstream scores: tasks, own_tasks, windows, cells, scored, analyses, audits

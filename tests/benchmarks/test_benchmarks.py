@@ -254,3 +254,25 @@ def test_the_embedding_step_cuts_its_work_as_told(minilm, ray_session):
     assert seconds > 0
     assert shards == [corpus[:3], corpus[3:6], corpus[6:]]
     assert model == str(minilm)
+
+
+# --- shrinking --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.soak
+def test_the_steps_of_shrunken_runs_are_counted():
+    from benchmarks import shrinking, wording
+
+    rows = shrinking.measure({2_000: "full", 4_000: "moments"})
+    by_step = {}
+    for row in rows:
+        by_step.setdefault(row["step"], {})[row["vectors"]] = row
+        assert row["operations"] >= row["driver_operations"] >= 0
+        assert wording.further(row)
+    assert list(by_step) == [*shrinking.STEPS.values(), shrinking.REST]
+    for step, own in by_step.items():
+        assert list(own) == ([2_000] if "tiles" in step or "exposure" in step else [2_000, 4_000])
+        assert own[2_000]["ratio"] == 1
+    blocks = by_step["cosine: means by text"]
+    assert [blocks[n]["written_bytes"] > 0 for n in blocks] == [True, True]
+    assert blocks[4_000]["ratio"] == pytest.approx(1, abs=0.3)

@@ -266,4 +266,6 @@ def print_plan(config: AuditConfig, console: Console, screen: Console | None = N
 
 
 def _size(size: float) -> str:
+    if size < 2**20:
+        return f"{size / 2**10:,.0f} KiB"
     return f"{size / 2**30:,.2f} GiB" if size >= 2**30 else f"{size / 2**20:,.1f} MiB"
