@@ -259,12 +259,13 @@ def _near_sizes(k: int, texts: int) -> _Sizes:
 @lru_cache(maxsize=8)
 def _graph_sizes(k: int, ids: tuple[str, ...], texts: int) -> _Sizes:
     """The bytes of the neighbour graph, whose ids are dictionaries where a block repeats them."""
-    random = np.random.default_rng(0)
-    names = [*ids, *(str(i) for i in range(len(ids), _SAMPLE))][:_SAMPLE]
-    among = min(texts, _SAMPLE)
+    random, names = np.random.default_rng(0), list(ids)
+    for i in range(len(ids), max(_SAMPLE, min(texts, 16 * _SAMPLE))):
+        like = ids[i % len(ids)] if ids else ""
+        names.append(f"{like}{i}"[-max(len(like), len(str(i))) :])
     rows = {
-        "text_id": names,
-        "neighbours": [[names[i] for i in random.integers(0, among, k)] for _ in range(_SAMPLE)],
+        "text_id": names[:_SAMPLE],
+        "neighbours": [[names[i] for i in random.integers(0, min(texts, len(names)), k)] for _ in range(_SAMPLE)],
         "cosines": np.sort(random.normal(0.4, 0.1, (_SAMPLE, k)).astype(np.float32))[:, ::-1].tolist(),
     }
     return _encoded(audit.NEIGHBOURS.build(rows), "zstd")

@@ -40,7 +40,7 @@ def texts(folder, model):
     return {"corpus": {"source": str(folder / "texts.jsonl")}, "embedding": own}
 
 
-@pytest.mark.parametrize("kind", ["vectors", "units", "texts"])
+@pytest.mark.parametrize("kind", ["vectors", pytest.param("units", marks=pytest.mark.soak), "texts"])
 def test_a_plan_is_near_what_a_run_reads_and_writes(tmp_path, small_model, kind):
     given = {"vectors": vectors, "units": units_of_vectors, "texts": lambda at: texts(at, small_model)}[kind](tmp_path)
     data = given | {"execution": {"workers": 2}}
