@@ -272,7 +272,9 @@ PARTS = {
     "tempscale_jobs.collapse.cosine:_text_means": "cosine: means by text",
     "tempscale_jobs.collapse.cosine:_tiles": "cosine: tiles",
     "tempscale_jobs.collapse.exposure:_duplicates": "exposure: near-duplicates of the tiles",
-    "tempscale_jobs.collapse.exposure:_merged": "exposure: neighbours of the tiles",
+    "tempscale_jobs.collapse.neighbours:merge": "exposure: neighbours of the tiles",
+    "tempscale_jobs.collapse.neighbours:ask": "exposure: neighbours of a sample",
+    "tempscale_jobs.collapse.exposure:_count": "exposure: counts",
     "tempscale_jobs.collapse.source_order:look": "order of the source",
 }
 """Functions of the process that starts a run which are steps of their own inside a stage, or between stages."""

@@ -37,7 +37,9 @@ STEPS = {
     "read all of the corpus": "reading", "layout": "layout", "cosine: blocks": "cosine: blocks",
     "cosine: sums": "cosine: sums", "cosine: means by text": "cosine: means by text", "cosine: tiles": "cosine: tiles",
     "exposure: near-duplicates of the tiles": "exposure: near-duplicates of the tiles",
-    "exposure: neighbours of the tiles": "exposure: neighbours of the tiles", "exposure, τ 1.0": "exposure: the rest",
+    "exposure: neighbours of the tiles": "exposure: neighbours of the tiles",
+    "exposure: neighbours of a sample": "exposure: neighbours of a sample", "exposure: counts": "exposure: counts",
+    "exposure, τ 1.0": "exposure: the rest",
     "order of the source": "order of the source", "tables": "tables",
 }  # fmt: skip
 """The steps of `counting.Steps` that have rows of their own; the others are added up."""

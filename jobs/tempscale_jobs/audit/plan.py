@@ -125,14 +125,15 @@ def estimated(
     analysis, temperatures = config.analysis, len(config.temperatures())
     texts = min(corpus_texts, config.corpus.sample or corpus_texts)
     pairs, (socm_texts, kept, socm_pairs) = texts * (texts - 1) // 2, (0, 0, 0) if own else _socm_work(analysis, texts)
+    asking = min(texts, analysis.exposure_sample) if analysis.asks else 0
+    compared = pairs if analysis.cosine == "full" else asking * texts
     workers = config.execution.workers or cores
     tokens = seconds = disk = largest = 0.0
     for rate in rates:
         probed = PROBED if analysis.probe_sample is None else analysis.probe_sample
         probe = min(probed, int(rate.long_share * texts)) * rate.probe_tokens
         model_tokens = rate.mean_tokens * (texts + socm_texts) + probe
-        cosine_seconds = rate.cosine_seconds if analysis.cosine == "full" else 0.0
-        each = model_tokens * rate.token_seconds + pairs * cosine_seconds + socm_pairs * rate.socm_seconds
+        each = model_tokens * rate.token_seconds + compared * rate.cosine_seconds + socm_pairs * rate.socm_seconds
         tokens += temperatures * model_tokens
         seconds += temperatures * each / min(workers, cores) + _START_SECONDS
         factor_bytes = kept * min(rate.mean_tokens, rate.width) * rate.width * 4

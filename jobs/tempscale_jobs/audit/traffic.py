@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from tempscale.collapse.aggregates import BINS
 from tempscale.collapse.grid import block_size, panel_size
 from tempscale_jobs.collapse import cosine as gathering
-from tempscale_jobs.collapse import exposure
+from tempscale_jobs.collapse import exposure, neighbours
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.corpus import distinct, vectors
 from tempscale_jobs.tables import audit, parts
@@ -92,8 +92,8 @@ def steps(config: AuditConfig, texts: int, width: int, given: Given, workers: in
     layout = count * stored.read(rows, ["text_id", "tokens", "document", "source_row"])
     cosine = _cosine(config, texts, width, count, stored, given, workers)
     found.append(Traffic("cosine", layout + several * cosine.read, several * cosine.written, several * cosine.files))
-    if config.analysis.cosine == "full":
-        each = _exposure(config, texts, width, count, stored, given)
+    if config.analysis.cosine == "full" or config.analysis.asks:
+        each = (_exposure if config.analysis.cosine == "full" else _sample)(config, texts, width, count, stored, given)
         found.append(Traffic("exposure", several * each.read, several * each.written, several * each.files))
     return found
 
@@ -174,9 +174,37 @@ def _exposure(config: AuditConfig, texts: int, width: int, count: int, stored: _
         near, ids = _near_sizes(k, texts), _sizes(parts.blocks(width), given.ids, compression="none")
         read += panels * panels * near.read(texts / panels, [*near.columns])
         read += blocks * ids.read(texts / blocks, ["text_id"]) + count * stored.read(texts / count, ["text_id"])
-        graph = _graph_sizes(k, given.ids, texts)
-        written, files = blocks * graph.size(texts / blocks), files + blocks
+        graph, found = _graph_sizes(k, given.ids, texts), _found_sizes(k, texts)
+        written = blocks * graph.size(texts / blocks) + panels * found.size(texts / panels)
+        read += _counting(k, texts) * panels * found.read(texts / panels, [*found.columns])
+        files += blocks + panels
     return Traffic("exposure", read, written, files)
+
+
+def _sample(config: AuditConfig, texts: int, width: int, count: int, stored: _Sizes, given: Given) -> Traffic:
+    """A sample is read from the parts that hold it, all blocks once for every 4,096 of its texts, and the ids found."""
+    k, asking = config.analysis.neighbours, min(texts, config.analysis.exposure_sample)
+    blocks, groups = -(-texts // block_size(texts, width)), -(-asking // neighbours._ASKING)
+    sizes = _sizes(parts.blocks(width), given.ids, compression="none")
+    read = groups * blocks * sizes.read(texts / blocks, ["embedding", "interval", "label"])
+    read += _holding(asking, count) * (
+        stored.read(texts / count, ["embedding"]) + stored.read(texts / count, ["text_id"])
+    )  # fmt: skip
+    read += _holding(asking * k, count) * stored.read(texts / count, ["text_id"])
+    graph, found = _graph_sizes(k, given.ids, texts), _found_sizes(k, texts)
+    read += _counting(k, texts) * groups * found.read(asking / groups, [*found.columns])
+    written = groups * (graph.size(asking / groups) + found.size(asking / groups))
+    return Traffic("exposure", read, written, 2 * groups + 3)
+
+
+def _holding(texts: int, count: int) -> float:
+    """Of so many parts, about how many hold some of these random texts."""
+    return count * -float(np.expm1(-texts / count))
+
+
+def _counting(k: int, texts: int) -> int:
+    """How often the neighbours are read to be counted: by each range of texts, for the nearest alone and for all."""
+    return len({1, k}) * -(-texts // exposure._UNITS)
 
 
 def _intervals(config: AuditConfig, given: Given) -> int:
@@ -254,6 +282,15 @@ def _near_sizes(k: int, texts: int) -> _Sizes:
     label = random.integers(0, texts, (_SAMPLE, k)).astype(np.int32)
     columns = {"cosine": parts.fixed_lists(cosine), "label": parts.fixed_lists(label)}
     return _encoded(parts.near_tile(k).build(columns), "zstd")
+
+
+@lru_cache(maxsize=8)
+def _found_sizes(k: int, texts: int) -> _Sizes:
+    """The bytes of the neighbours by place."""
+    random = np.random.default_rng(0)
+    place = random.integers(0, texts, (_SAMPLE, k)).astype(np.int32)
+    columns = {"asker": np.arange(_SAMPLE, dtype=np.int32), "place": parts.fixed_lists(place)}
+    return _encoded(parts.found(k).build(columns), "zstd")
 
 
 @lru_cache(maxsize=8)

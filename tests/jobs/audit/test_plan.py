@@ -48,7 +48,9 @@ def test_what_is_left_out_is_not_planned():
     assert samples.tokens == 2 * 50 * 10_000 < everything.tokens
     assert samples.socm_pairs == 0
     assert planned(10_000, corpus={"source": "x", "sample": 100}).pairs == 4_950
-    moments = planned(10_000, analysis={"cosine": "moments"})
+    moments = planned(10_000, analysis={"cosine": "moments", "exposure_sample": 0})
+    asking = planned(10_000, analysis={"cosine": "moments", "exposure_sample": 300})
+    assert asking.seconds - moments.seconds == pytest.approx(2 * 300 * 10_000 * 1e-8 / 4)
     assert everything.seconds - moments.seconds == pytest.approx(2 * 49_995_000 * 1e-8 / 4)
     assert everything.memory_bytes - moments.memory_bytes == 10_000 * (270 - 45)
     assert planned(10_000, embedding={"temperatures": [1.0]}).tokens == everything.tokens / 2

@@ -31,6 +31,10 @@ def units_of_vectors(folder):
     return data | {"corpus": data["corpus"] | {"unit_rows": 1000}}
 
 
+def a_sample_of_vectors(folder):
+    return vectors(folder) | {"analysis": {"cosine": "moments", "exposure_sample": 500}}
+
+
 def texts(folder, model):
     random = np.random.default_rng(0)
     words = [f"{a}{b}" for a in "bdfgklmnprst" for b in ("are", "ind", "ock", "ule", "en")]
@@ -40,9 +44,10 @@ def texts(folder, model):
     return {"corpus": {"source": str(folder / "texts.jsonl")}, "embedding": own}
 
 
-@pytest.mark.parametrize("kind", ["vectors", pytest.param("units", marks=pytest.mark.soak), "texts"])
+@pytest.mark.parametrize("kind", ["vectors", "sample", pytest.param("units", marks=pytest.mark.soak), "texts"])
 def test_a_plan_is_near_what_a_run_reads_and_writes(tmp_path, small_model, kind):
-    given = {"vectors": vectors, "units": units_of_vectors, "texts": lambda at: texts(at, small_model)}[kind](tmp_path)
+    made = {"vectors": vectors, "sample": a_sample_of_vectors, "units": units_of_vectors}
+    given = made[kind](tmp_path) if kind in made else texts(tmp_path, small_model)
     data = given | {"execution": {"workers": 2}}
     planned = plan.plan(resolve(data | {"out": str(tmp_path / "planned")}))
     steps = counting.audited(tmp_path, data)
