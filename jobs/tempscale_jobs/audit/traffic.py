@@ -118,9 +118,10 @@ def _reading(config: AuditConfig, texts: int, count: int, stored: _Sizes, given:
     if given.units > 1:
         ids = texts * (_ID_ROW + _SOURCE_IDS + 2 * stored.columns["text_id"])
         # Rounds of twice the size each read the ids of all rounds before them once more.
-        levels, merged = 0, given.units // distinct.TOGETHER
-        while merged:
-            levels, files, merged = levels + 1, files + given.units // distinct.TOGETHER, merged // distinct.TOGETHER
+        levels, size = 0, distinct.TOGETHER
+        while merged := given.units // size:
+            own = -(-size * texts // given.units // distinct.PARTITION_IDS)
+            levels, size, files = levels + 1, size * distinct.TOGETHER, files + merged * own
         read += texts * _ID_ROW * (2 + levels)
         written, files = written + ids + levels * texts * (_ID_ROW + 2), files + 2 * given.units + 1
     return Traffic("read", read, written, files)

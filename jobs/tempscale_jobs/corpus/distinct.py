@@ -23,31 +23,27 @@ PARTITION_IDS = 2_000_000
 
 
 TOGETHER = 16
-"""Lists of ids that are merged into one: about a partition's ids in a file, where units are as large as they may be."""
+"""Lists of ids that are merged into one."""
 
 
 class SortedIds(NamedTuple):
-    """The sorted ids of 16 ** `level` consecutive units, `number` of that level."""
+    """The sorted ids of 16 ** `level` consecutive units, `number` of that level, in files of equal ranges of all digests."""
 
     level: int
     number: int
+    files: int
+    """A unit's ids are in one file, those of more in as many as partitions: a task holds one of them."""
 
     @property
     def names(self) -> list[str]:
-        """Its files, each of which has an equal range of all digests: one of a unit, and 16 ** (level - 1) of more."""
+        """The names of its files."""
         if not self.level:
             return [ids_of(self.number)]
-        return [f"{of_unit(f'ids-{self.level}', self.number)}-{k:08d}.parquet" for k in range(TOGETHER ** (self.level - 1))]
-
-    @property
-    def merged_from(self) -> list[SortedIds]:
-        """The lists of the level below that it is merged from."""
-        return [SortedIds(self.level - 1, self.number * TOGETHER + k) for k in range(TOGETHER)]
+        return [f"{of_unit(f'ids-{self.level}', self.number)}-{k:08d}.parquet" for k in range(self.files)]
 
     def read(self, storage: Storage, low: int, high: int) -> pa.Table:
         """The digests from `low` to before `high`, as their first eight bytes, with the unit and the row of each."""
-        names = self.names
-        own = names[low * len(names) >> 64 : ((high - 1) * len(names) >> 64) + 1]
+        own = self.names[low * self.files >> 64 : ((high - 1) * self.files >> 64) + 1]
         columns = ["digest", "row", *(["unit"] if self.level else [])]
         found = pa.concat_tables([storage.read_range(name, "digest", *_between(low, high), columns=columns) for name in own])
         if self.level:
@@ -55,47 +51,55 @@ class SortedIds(NamedTuple):
         return found.append_column("unit", pa.array(np.full(found.num_rows, self.number, np.int32)))
 
 
-def lists(units: int) -> list[SortedIds]:
-    """As few lists as hold the ids of the first `units` units, in their order."""
+def lists(rows: Sequence[int]) -> list[SortedIds]:
+    """As few lists as hold the ids of units with so many rows, in their order."""
     found, at, level = list[SortedIds](), 0, 0
-    while TOGETHER ** (level + 1) <= units:
+    while TOGETHER ** (level + 1) <= len(rows):
         level += 1
     for own in range(level, -1, -1):
         size = TOGETHER**own
-        found += [SortedIds(own, number) for number in range(at // size, units // size)]
-        at = units // size * size
+        found += [_list(own, number, rows) for number in range(at // size, len(rows) // size)]
+        at = len(rows) // size * size
     return found
 
 
-def merges(units: int) -> Iterator[list[tuple[SortedIds, int]]]:
-    """The merged lists of the first `units` units and the numbers of their files, by level: a level needs the one below."""
+def merges(rows: Sequence[int]) -> Iterator[list[tuple[SortedIds, list[SortedIds]]]]:
+    """The merged lists of units with so many rows, each with those it is merged from, by level; one needs the one below."""
     level = 1
-    while (count := units // TOGETHER**level) > 0:
-        own = [SortedIds(level, number) for number in range(count)]
-        yield [(ids, k) for ids in own for k in range(len(ids.names))]
+    while count := len(rows) // TOGETHER**level:
+        below = [_list(level - 1, number, rows) for number in range(count * TOGETHER)]
+        yield [(_list(level, k, rows), below[k * TOGETHER : (k + 1) * TOGETHER]) for k in range(count)]
         level += 1
 
 
-def merge(storage: Storage, ids: SortedIds, number: int) -> None:
+def _list(level: int, number: int, rows: Sequence[int]) -> SortedIds:
+    size = TOGETHER**level
+    own = sum(rows[number * size : (number + 1) * size])
+    return SortedIds(level, number, max(1, -(-own // PARTITION_IDS)) if level else 1)
+
+
+def merge(storage: Storage, ids: SortedIds, merged_from: Sequence[SortedIds], number: int) -> None:
     """Write one file of a merged list."""
-    names = ids.names
-    found = pa.concat_tables([own.read(storage, *_range(number, len(names))) for own in ids.merged_from])
-    storage.write_table(names[number], found.sort_by("digest"), rows_of_group=IDS_OF_A_GROUP)
+    found = pa.concat_tables([own.read(storage, *_range(number, ids.files)) for own in merged_from])
+    storage.write_table(ids.names[number], found.sort_by("digest"), rows_of_group=IDS_OF_A_GROUP)
 
 
-def repeated(storage: Storage, units: int, new: int, share: tuple[int, int], name: str) -> dict[int, int]:
-    """Write the usable rows of the last `new` of the first `units` units whose ids an earlier unit has, in one partition.
+def repeated(
+    storage: Storage, ids: Sequence[SortedIds], first: int, share: tuple[int, int], name: str
+) -> dict[int, int]:  # fmt: skip
+    """Write the usable rows of units from `first` on whose ids an earlier unit has, in one partition of the ids.
 
-    Inside a unit ids are distinct. `share` is (k, n): partition k of n of the ids. Returns the number of such rows by unit.
+    `ids` are those of all units up to the last, and inside a unit they are distinct. `share` is (k, n): partition k of n.
+    Returns the number of such rows by unit.
     """
-    found = [ids.read(storage, *_range(*share)) for ids in lists(units)]
+    found = [own.read(storage, *_range(*share)) for own in ids]
     head, tail = (np.concatenate(column) for column in zip(*map(_halves, found), strict=True))
     place, row = (np.concatenate([own.column(column).to_numpy() for own in found]) for column in ("unit", "row"))
     order = np.lexsort((place, tail, head))
     same = np.zeros(len(order), dtype=bool)
     same[1:] = (head[order][1:] == head[order][:-1]) & (tail[order][1:] == tail[order][:-1])
     gone = order[same]
-    gone = gone[place[gone] >= units - new]
+    gone = gone[place[gone] >= first]
     unit = place[gone]
     if len(gone):
         storage.write_table(name, pa.table({"unit": unit, "row": row[gone]}))

@@ -234,11 +234,13 @@ class Stream:
         numbers = [unit.number for unit in self.units[: released + new]]
         if all(self._read[number].repeated for number in numbers[released:]) or len(numbers) < 2:
             return []
-        self._merge_ids(cluster, len(numbers))
+        rows = [self._read[number].read for number in numbers]
+        self._merge_ids(cluster, rows)
         ids = sum(self._read[number].usable for number in numbers)
         parts = max(1, -(-ids // distinct.PARTITION_IDS))
         names = [f"{of_unit('repeated', released)}-{k:08d}.parquet" for k in range(parts)]
-        counts = self._done(cluster, distinct.repeated, [(len(numbers), new, (k, parts), names[k]) for k in range(parts)])
+        every = distinct.lists(rows)
+        counts = self._done(cluster, distinct.repeated, [(every, released, (k, parts), names[k]) for k in range(parts)])
         names = [name for name, own in zip(names, counts, strict=True) if own]
         gone = distinct.rows_by_unit(self._storage, names)
         work = [(self._contents, self._read[n], rows) for n, rows in gone.items() if not self._read[n].repeated]
@@ -246,15 +248,15 @@ class Stream:
             self._read[unit.number] = unit
         return names
 
-    def _merge_ids(self, cluster: Cluster, units: int) -> None:
-        """Merge the ids of the first `units` units, as far as they have not been merged."""
-        if self._merged is None and units >= distinct.TOGETHER:
+    def _merge_ids(self, cluster: Cluster, rows: Sequence[int]) -> None:
+        """Merge the ids of units with so many rows, as far as they have not been merged."""
+        if self._merged is None and len(rows) >= distinct.TOGETHER:
             self._merged = set(self._storage.list("shards", ".parquet"))  # By an earlier session, too.
-        for level in distinct.merges(units):
+        for level in distinct.merges(rows):
             assert self._merged is not None, "there are many units"
-            missing = [(ids, k) for ids, k in level if ids.names[k] not in self._merged]
-            self._done(cluster, distinct.merge, missing)
-            self._merged.update(ids.names[k] for ids, k in missing)
+            work = [(*own, k) for own in level for k in range(own[0].files) if own[0].names[k] not in self._merged]
+            self._done(cluster, distinct.merge, work)
+            self._merged.update(ids.names[k] for ids, _, k in work)
 
     def _sampled(self, cluster: Cluster, size: int, gone: list[str], where: dict[str, Any]) -> list[UnitRead]:
         """Draw the sample, read the units that hold rows of it once more, and group these rows; return the groups."""

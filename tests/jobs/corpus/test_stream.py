@@ -150,6 +150,7 @@ def test_ids_are_compared_by_partitions(cluster, tmp_path, monkeypatch):
 @pytest.mark.parametrize("units", [1, 3, 8, 30, 54])
 def test_merged_ids_are_those_of_their_units(tmp_path, monkeypatch, units):
     monkeypatch.setattr(distinct, "TOGETHER", 3)
+    monkeypatch.setattr(distinct, "PARTITION_IDS", 20)
     storage, random, kept = Storage(str(tmp_path)), np.random.default_rng(0), []
     for unit in range(units):
         ids = reading._UnitIds(None, 0)
@@ -157,15 +158,18 @@ def test_merged_ids_are_those_of_their_units(tmp_path, monkeypatch, units):
         for _ in ids.noted(Text(i, "", False, None) for i in kept[-1]):
             pass
         storage.write(reading.ids_of(unit), ids.file())
-    for level in distinct.merges(units):
-        for ids, number in level:
-            distinct.merge(storage, ids, number)
-    covered = [n for ids in distinct.lists(units) for n in range(ids.number * 3**ids.level, (ids.number + 1) * 3**ids.level)]
-    assert covered == list(range(units))
-    assert len(distinct.lists(units)) <= 2 * 4
+    read = [len(own) for own in kept]
+    for level in distinct.merges(read):
+        for ids, merged_from in level:
+            assert ids.files == max(1, -(-sum(read[ids.number * 3**ids.level : (ids.number + 1) * 3**ids.level]) // 20))
+            for number in range(ids.files):
+                distinct.merge(storage, ids, merged_from, number)
+    lists = distinct.lists(read)
+    assert [n for ids in lists for n in range(ids.number * 3**ids.level, (ids.number + 1) * 3**ids.level)] == [*range(units)]
+    assert len(lists) <= 2 * 4
     new, counts, gone = -(-units // 3), {}, {}
     for k in range(4):
-        for unit, count in distinct.repeated(storage, units, new, (k, 4), f"gone-{k}").items():
+        for unit, count in distinct.repeated(storage, lists, units - new, (k, 4), f"gone-{k}").items():
             counts[unit] = counts.get(unit, 0) + count
     for name in storage.list("", ""):
         if name.startswith("gone"):
