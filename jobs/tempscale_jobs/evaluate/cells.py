@@ -1,4 +1,7 @@
-"""Score the cells of an evaluation on Ray; a worker keeps a task and its tokens from one temperature to the next."""
+"""Score the cells of an evaluation on Ray; a worker keeps a task and its tokens from one temperature to the next.
+
+A task whose corpus has several pieces is scored later, when all workers have embedded its documents: see `documents`.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tempscale.model.checkpoint import first_line
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.errors import UsageError
-from tempscale_jobs.evaluate import tasks
+from tempscale_jobs.evaluate import documents, tasks
+from tempscale_jobs.evaluate.documents import Call, Large
+from tempscale_jobs.evaluate.held import held, sentence
 from tempscale_jobs.evaluate.tasks import Evaluation, Unit, folder
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.tables.evaluate import ITEM_PART, RELEVANT_PART
@@ -25,9 +28,18 @@ def done(run: Run, model: Model, temperature: Temperature, unit: Unit, state: An
     return run.storage.exists(name) and run.storage.read_json(name)["state"] == state
 
 
-def work(evaluation: Evaluation, crew: Crew, model: Model, advance: Callable[[int], None]) -> dict[tuple[str, str], str]:
-    """Score the missing cells of a model; returns the reason for each failed cell, by task and canonical temperature."""
+def work(
+    evaluation: Evaluation, crew: Crew, model: Model, advance: Callable[[int], None]
+) -> tuple[dict[tuple[str, str], str], list[Large]]:
+    """Score the missing cells of a model, except those that search a large corpus.
+
+    Returns the reason for each failed cell, by task and canonical temperature, and the tasks with a large corpus.
+    """
     run, pieces = evaluation.run, list[dict[str, Any]]()
+    shared = {
+        "seed": evaluation.seed, "prompts": evaluation.embedding.prompts, "edges": evaluation.edges,
+        "lengths_by": run.models[0].name, "max_length": run.models[0].max_length, "piece_texts": tasks.PIECE_TEXTS,
+    }  # fmt: skip
     for unit in evaluation.units:
         state = tasks.state(unit)
         every = evaluation.temperatures(unit)
@@ -35,43 +47,70 @@ def work(evaluation: Evaluation, crew: Crew, model: Model, advance: Callable[[in
         advance(len(every) - len(missing))
         # Pairs of roles share their embeddings, so one worker scores them all; otherwise each cell is a piece of work.
         together = [missing] if len(every) > len(evaluation.given) else [[canonical] for canonical in missing]
-        pieces += [{"unit": unit._asdict(), "temperatures": own, "state": state} for own in together if own]
-    shared = {
-        "seed": evaluation.seed, "prompts": evaluation.embedding.prompts, "edges": evaluation.edges,
-         "lengths_by": run.models[0].name, "max_length": run.models[0].max_length,
-    }  # fmt: skip
-    work = {k: pa.table({"spec": [json.dumps(piece | shared)]}) for k, piece in enumerate(pieces)}
+        spec = shared | {"unit": unit._asdict(), "state": state}
+        pieces += [spec | {"temperatures": own, "embedded": False} for own in together if own]
+    return _attempted(run, crew, model, pieces, advance)
+
+
+def work_on(large: Large, run: Run, crew: Crew, model: Model, advance: Callable[[int], None]) -> dict[tuple[str, str], str]:
+    """Score the cells of a task whose documents are embedded; returns the reason for each failed cell, as `work` does."""
+    pieces = [large.spec | {"temperatures": [t.canonical], "embedded": True} for t in large.temperatures]
+    return _attempted(run, crew, model, pieces, advance)[0]
+
+
+def _attempted(
+    run: Run, crew: Crew, model: Model, pieces: list[dict[str, Any]], advance: Callable[[int], None]
+) -> tuple[dict[tuple[str, str], str], list[Large]]:
+    """Give cells to the crew; returns the reason for each failed one, and the tasks that are to be scored later."""
+    work = {k: pa.table({"spec": [json.dumps(piece)]}) for k, piece in enumerate(pieces)}
     wrong: dict[tuple[str, str], str] = {}
+    later: dict[int, list[Call]] = {}
     for number, report, lost in crew.attempt(write_cells, work):
-        own = pieces[number]
+        own, unit = pieces[number], Unit(**pieces[number]["unit"])
+        if report is not None and report["calls"]:
+            later[number] = [Call(*call) for call in report["calls"]]
+            continue
         advance(len(own["temperatures"]))
-        reasons = dict.fromkeys(own["temperatures"], f"task '{own['unit']['name']}': {lost}")
-        for canonical, sentence in (reasons if report is None else report["wrong"]).items():
-            unit = Unit(**own["unit"])
+        reasons = dict.fromkeys(own["temperatures"], f"task '{unit.name}': {lost}")
+        for canonical, why in (reasons if report is None else report["wrong"]).items():
             # A worker that died after its last step has written the cell.
             if report is not None or not done(run, model, Temperature.of(canonical), unit, own["state"]):
-                wrong[unit.name, canonical] = sentence
-    return wrong
+                wrong[unit.name, canonical] = why
+    large: dict[str, Large] = {}
+    for number in sorted(later):
+        own, unit = pieces[number], Unit(**pieces[number]["unit"])
+        task = large.setdefault(unit.name, Large(unit, own, [], later[number]))
+        task.temperatures.extend(map(Temperature.of, own["temperatures"]))
+    return wrong, list(large.values())
 
 
 def write_cells(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
-    """Score one task and write its cells; a failure is reported and the other temperatures continue."""
+    """Score one task and write its cells; a failure is reported and the other temperatures continue.
+
+    If the task has a large corpus whose documents nobody has tried to embed, report the calls for them instead.
+    """
     from tempscale_jobs.evaluate.scored import score
 
     spec = json.loads(work.column("spec")[0].as_py())
     unit, temperatures = Unit(**spec["unit"]), [Temperature.of(text) for text in spec["temperatures"]]
-    report: dict[str, Any] = {"wrong": {}}
-    loaded = _loaded(worker, unit, spec)
+    report: dict[str, Any] = {"wrong": {}, "calls": []}
+    loaded = held(worker, spec)
     if isinstance(loaded, str):
         return report | {"wrong": {t.canonical: loaded for t in temperatures}}
     task, model = loaded
+    there = None
+    if spec["embedded"]:
+        there = documents.reader(worker.storage, worker.model, unit)
+    elif calls := _calls(task, model):
+        return report | {"calls": calls}
     for temperature in temperatures:
         try:
             with worker.noting(f"{unit.slug} τ {temperature.slug}"):
-                cell = score(task, model, temperature, len(temperatures) > 1 and any(t.roles for t in temperatures))
+                keep = len(temperatures) > 1 and any(t.roles for t in temperatures)
+                cell = score(task, model, temperature, keep, there)
         except Exception as error:
             actor.end_if_lost(error)
-            report["wrong"][temperature.canonical] = _sentence(unit.name, error)
+            report["wrong"][temperature.canonical] = sentence(unit.name, error)
             continue
         at = folder(worker.model, temperature, unit)
         worker.storage.remove(f"{at}/result.json")  # It may be of the same task before its files changed.
@@ -85,34 +124,10 @@ def write_cells(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[s
     return report
 
 
-_holding: dict[str, tuple[Any, Any] | str] = {}
-"""In a worker: the last task with the model that keeps the tokens of its texts, or the reason why it cannot be loaded."""
-
-
-def _loaded(worker: actor.ModelActor, unit: Unit, spec: dict[str, Any]) -> tuple[Any, Any] | str:
-    """The task with its data and the model that keeps its tokens, or a sentence on the failure."""
-    from tempscale.model.checkpoint import resolve
-    from tempscale.model.settings import Settings
-    from tempscale_jobs.evaluate.mteb_model import MtebModel
-
-    key = json.dumps([worker.storage.root, worker.model.fingerprint, {**spec, "temperatures": None}])
-    if key not in _holding:
-        _holding.clear()
-        try:
-            # The first model's tokenizer decides the lengths, so that every model gets the same texts.
-            tokenizer = actor.tokenizer(spec["lengths_by"], spec["max_length"], "truncate")
-            task = tasks.load(unit, spec["seed"], tokenizer, spec["edges"])
-            settings = Settings.of(resolve(worker.model.name)) if spec["prompts"] == "model" else None
-            own = worker.model
-            model = MtebModel(worker.encoder, own.label, own.fingerprint, own.similarity, settings)
-            _holding[key] = task, model
-        except Exception as error:
-            actor.end_if_lost(error)
-            _holding[key] = _sentence(unit.name, error)
-    return _holding[key]
-
-
-def _sentence(name: str, error: Exception) -> str:
-    if isinstance(error, UsageError):
-        return str(error)
-    return f"task '{name}' failed with {type(error).__name__}: {first_line(error)}"
+def _calls(task: Any, model: Any) -> list[Call]:
+    """See `documents.calls`; none for a task of another form, on which its cell reports what is wrong."""
+    try:
+        return documents.calls(task, model)
+    except Exception as error:
+        actor.end_if_lost(error)
+        return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +16,14 @@ from tempscale import Encoder
 from tempscale.model.settings import Settings
 from tempscale.model.tokens import Tokens
 from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.evaluate.tasks import PIECE_TEXTS
 
 _MOST_TOKENS_KEPT = 50_000_000
 _AT_ONCE = 65_536
 """Documents that a query is compared with at a time."""
+
+Embedded = Callable[[Temperature, str], "np.ndarray | None"]
+"""The embeddings of a piece of documents under a temperature, by its digest; None where nobody has embedded it."""
 
 
 class Texts(NamedTuple):
@@ -44,13 +48,16 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
     """A model with an exchangeable temperature, for `mteb.evaluate`.
 
     Embeddings are those of `SentenceTransformer.encode`, and `similarity` compares them. `settings` are given if the
-    checkpoint's own prompts are put before texts; otherwise every text gets the encoder's prompt.
+    checkpoint's own prompts are put before texts; otherwise every text gets the encoder's prompt. A call is embedded in
+    pieces of `piece_texts` texts, each with micro-batches of its own, so that its bytes do not depend on who embeds it.
     """
 
     def __init__(
-        self, encoder: Encoder, name: str, revision: str, similarity: str = "cosine", settings: Settings | None = None
-    ) -> None:
+        self, encoder: Encoder, name: str, revision: str, similarity: str = "cosine", settings: Settings | None = None,
+        piece_texts: int = PIECE_TEXTS,
+    ) -> None:  # fmt: skip
         self.model = encoder
+        self.piece_texts = piece_texts
         self.model_prompts = None if settings is None else dict(settings.prompts)
         self._settings = settings
         self.mteb_model_meta = ModelMeta.create_empty(
@@ -62,17 +69,22 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
         self.seen: list[Texts] = []
         """The calls since the last `begin`, in order."""
         self._tokens: dict[bytes, tuple[np.ndarray, int]] = {}
-        self._kept: dict[tuple[str, str, bytes], np.ndarray] | None = None
+        self._kept: dict[str, np.ndarray] | None = None
+        """Embeddings of pieces, by digest."""
+        self._there: Embedded | None = None
         self._size = 0
         self._temperature = encoder.temperature
         self._folder: Path | None = None
 
-    def begin(self, temperature: Temperature, keep: bool, folder: Path | None = None) -> None:
+    def begin(
+        self, temperature: Temperature, keep: bool, folder: Path | None = None, there: Embedded | None = None
+    ) -> None:  # fmt: skip
         """Use this temperature from now on.
 
-        `keep` keeps embeddings for temperatures that differ in one role only; `folder` gets each call's embeddings.
+        `keep` keeps embeddings for temperatures that differ in one role only; `folder` gets each call's embeddings. Pieces
+        of documents that are `there` are not embedded again.
         """
-        self.seen, self._temperature, self._folder = [], temperature, folder
+        self.seen, self._temperature, self._folder, self._there = [], temperature, folder, there
         self._kept = (self._kept if self._kept is not None else {}) if keep else None
 
     def encode(
@@ -86,24 +98,38 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
         **_: Any,
     ) -> np.ndarray:
         """Embeddings (texts, d), unit norm where the model's last stage normalises; the signature is mteb's."""
-        prompt = self._prompt(task_metadata, prompt_type)
-        texts: list[str] = []
-        ids: list[str] = []
-        for batch in inputs:
-            texts += [prompt + text for text in batch["text"]]
-            ids += map(str, batch.get("id", range(len(ids), len(texts))))
+        texts, keys, ids = self.read(inputs, task_metadata, prompt_type)
         role = "query" if prompt_type == PromptType.query else "document"
-        keys = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
         tokens = self._tokenised(texts, keys)
         lengths, whole = [len(own) for own, _ in tokens], [n for _, n in tokens]
         temperature = dict(self._temperature.roles).get(role, self._temperature)
-        found = self._embedded([own for own, _ in tokens], keys, role, temperature)
+        pieces = (slice(start, start + self.piece_texts) for start in range(0, len(texts), self.piece_texts))
+        found = np.concatenate(
+            [self._embedded([own for own, _ in tokens[piece]], keys[piece], role, temperature) for piece in pieces]
+        )
         file = None if self._folder is None else self._folder / f"{len(self.seen)}.npy"
         if file is not None:
             np.save(file, found)
         cut = sum(n > length for n, length in zip(whole, lengths, strict=True))
         self.seen.append(Texts(role, hf_split, hf_subset, ids, lengths, whole, cut, file))
         return found
+
+    def read(
+        self, inputs: Iterable[dict[str, Any]], task_metadata: Any, prompt_type: PromptType | None
+    ) -> tuple[list[str], list[bytes], list[str]]:
+        """The texts of a call with their prompts, their digests and their ids."""
+        prompt = self._prompt(task_metadata, prompt_type)
+        texts: list[str] = []
+        ids: list[str] = []
+        for batch in inputs:
+            texts += [prompt + text for text in batch["text"]]
+            ids += map(str, batch.get("id", range(len(ids), len(texts))))
+        keys = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
+        return texts, keys, ids
+
+    def embed_documents(self, texts: list[str], keys: list[bytes], temperature: Temperature) -> np.ndarray:
+        """Embeddings (texts, d) of one piece of documents, to the bit those that `encode` computes of it."""
+        return self._run([own for own, _ in self._tokenised(texts, keys)], keys, temperature)
 
     def _prompt(self, task_metadata: Any, prompt_type: PromptType | None) -> str:
         """The prompt that mteb's own wrapper of sentence-transformers puts before texts, or the encoder's."""
@@ -166,13 +192,28 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
         return found
 
     def _embedded(self, tokens: list[np.ndarray], keys: list[bytes], role: str, temperature: Temperature) -> np.ndarray:
-        """Embeddings of a call; all of its texts run together or none, so that micro-batches depend on the call alone."""
-        own: dict[tuple[str, str, bytes], np.ndarray] = self._kept if self._kept is not None else {}
-        named = [(temperature.canonical, role, key) for key in keys]
-        if any(name not in own for name in named):
-            place = {name: k for k, name in enumerate(named)}
-            self.model.set_temperature(temperature)
-            ids = [tokens[k].tolist() for k in place.values()]
-            out = self.model.encode_tokens(Tokens(ids, [False] * len(ids)), moments=False)
-            own |= dict(zip(place, (out.norms[:, None] * out.embeddings).numpy(), strict=True))
-        return np.stack([own[name] for name in named])
+        """Embeddings of a piece: those that are kept or there, or else of all of its texts run together."""
+        name = digest(keys, role, temperature)
+        if self._kept is not None and name in self._kept:
+            return self._kept[name]
+        if role == "document" and self._there is not None and (there := self._there(temperature, name)) is not None:
+            return there
+        found = self._run(tokens, keys, temperature)
+        if self._kept is not None:
+            self._kept[name] = found
+        return found
+
+    def _run(self, tokens: list[np.ndarray], keys: list[bytes], temperature: Temperature) -> np.ndarray:
+        """Run the model on each distinct text of a piece; micro-batches depend on the piece alone."""
+        place = {key: k for k, key in enumerate(keys)}
+        self.model.set_temperature(temperature)
+        ids = [tokens[k].tolist() for k in place.values()]
+        out = self.model.encode_tokens(Tokens(ids, [False] * len(ids)), moments=False)
+        rows = {key: row for row, key in enumerate(place)}
+        return np.asarray((out.norms[:, None] * out.embeddings).numpy()[[rows[key] for key in keys]])
+
+
+def digest(keys: list[bytes], role: str, temperature: Temperature) -> str:
+    """What names the embeddings of a piece: the digests of its texts, their role and their temperature."""
+    what = f"{role} {temperature.canonical}\n".encode()
+    return hashlib.blake2b(what + b"".join(keys), digest_size=16).hexdigest()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from tempscale.temperature.schedule import Temperature
 from tempscale_jobs import lifecycle
 from tempscale_jobs.config.evaluate import EvaluateConfig
 from tempscale_jobs.errors import IncompleteRun, UsageError
-from tempscale_jobs.evaluate import audits, cells, report, tasks
+from tempscale_jobs.evaluate import audits, cells, documents, report, tasks
 from tempscale_jobs.evaluate.summary import Compared, summarise, write
 from tempscale_jobs.evaluate.tasks import Evaluation
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import DONE, Run, load_tables
+from tempscale_jobs.runs.folder import DONE, Model, Run, load_tables
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers import engine
@@ -51,13 +52,11 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
         with life.cluster() as cluster:
             encoding = life.settled(config, cluster).embedding
             for model in run.models:
-                with (
-                    Crew(run, cluster, model, encoding) as crew,
-                    journal.stage(f"score {model.label}", evaluation.cells) as stage,
-                ):
-                    wrong = cells.work(evaluation, crew, model, stage.advance)
-                    missing |= {(model.label, temperature, task): why for (task, temperature), why in wrong.items()}
-                    stage.note = f"{evaluation.cells - len(wrong)} of {count(evaluation.cells, 'cell')}"
+                with Crew(run, cluster, model, encoding) as crew:
+                    wrong = _score(evaluation, crew, model, journal)
+                missing |= {(model.label, temperature, task): why for (task, temperature), why in wrong.items()}
+        if not missing:
+            documents.remove_all(run)
         with journal.stage("tables") as stage:
             stage.note = f"{len(summarise(evaluation, compared, missing))} tables"
             write(evaluation, missing)
@@ -70,6 +69,26 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
         if missing:
             raise IncompleteRun(_incomplete(config, missing, evaluation.cells * len(run.models)))
     return run
+
+
+def _score(evaluation: Evaluation, crew: Crew, model: Model, journal: Journal) -> dict[tuple[str, str], str]:
+    """Score the missing cells of a model; returns the reason for each failed cell, by task and canonical temperature."""
+    run = evaluation.run
+    with journal.stage(f"score {model.label}", evaluation.cells) as stage:
+        wrong, large = cells.work(evaluation, crew, model, stage.advance)
+        later = sum(len(task.temperatures) for task in large)
+        stage.note = f"{evaluation.cells - later - len(wrong)} of {count(evaluation.cells, 'cell')}"
+        stage.note += f", {later} when their documents are embedded" if later else ""
+    for task in large:  # One after the other, so that the embeddings of one corpus at a time are in the folder.
+        of_task = f"{model.label} {task.unit.name}"
+        with journal.stage(f"embed documents {of_task}", task.documents) as stage:
+            stage.note = documents.embed(task, crew, stage.advance)
+        with journal.stage(f"score {of_task}", len(task.temperatures)) as stage:
+            failed = cells.work_on(task, run, crew, model, stage.advance)
+            stage.note = f"{len(task.temperatures) - len(failed)} of {count(len(task.temperatures), 'cell')}"
+        documents.remove(run, model, task, [Temperature.of(temperature) for _, temperature in failed])
+        wrong |= failed
+    return wrong
 
 
 def _check_unchanged(config: EvaluateConfig, before: dict[str, Any], states: dict[str, Any]) -> None:

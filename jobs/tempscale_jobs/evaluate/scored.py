@@ -17,7 +17,7 @@ from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.sts import AbsTaskSTS
 
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.evaluate.mteb_model import MtebModel, Texts
+from tempscale_jobs.evaluate.mteb_model import Embedded, MtebModel, Texts
 
 _RANKED = {"ndcg_at_": "ndcg_cut_", "map_at_": "map_cut_", "recall_at_": "recall_", "precision_at_": "P_"}
 """mteb's names of a query's scores -> trec_eval's names."""
@@ -35,12 +35,14 @@ class Scored(NamedTuple):
     relevant: list[dict[str, Any]]
 
 
-def score(task: Any, model: MtebModel, temperature: Temperature, keep: bool) -> Scored:
-    """Score a loaded task with `mteb.evaluate`; `keep` keeps embeddings for temperatures that differ in one role only."""
+def score(
+    task: Any, model: MtebModel, temperature: Temperature, keep: bool, there: Embedded | None = None
+) -> Scored:  # fmt: skip
+    """Score a loaded task with `mteb.evaluate`; `keep` and `there` are those of `MtebModel.begin`."""
     record = _Record(task)
     _reseed(task)
     with tempfile.TemporaryDirectory() as folder:
-        model.begin(temperature, keep, Path(folder) if isinstance(task, AbsTaskRetrieval) else None)
+        model.begin(temperature, keep, Path(folder) if isinstance(task, AbsTaskRetrieval) else None, there)
         found = mteb.evaluate(
             model, task, cache=None, co2_tracker=False, show_progress_bar=False, prediction_folder=folder,
             encode_kwargs={"batch_size": 512},

@@ -16,6 +16,8 @@ from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.tables.evaluate import CELLS
 
 _ALIKE = 5
+PIECE_TEXTS = 16_384
+"""The most texts whose micro-batches are made together: what a call of mteb has more is further pieces."""
 
 
 class Unit(NamedTuple):

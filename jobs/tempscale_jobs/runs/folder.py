@@ -37,9 +37,12 @@ _OURS = (
     DONE, "report.html", "figures", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards",
     "status.json", "pruned.json",
 )  # fmt: skip
-_OURS_OF = {"evaluate": ("cells", "mteb"), "tune": ("layers.json", "measured", "temperature.json")}
+_OURS_OF = {"evaluate": ("cells", "cell_documents", "mteb"), "tune": ("layers.json", "measured", "temperature.json")}
 """Names that only the runs of one command write; in the folder of another command's run they belong to somebody else."""
-_WORTH = ("cells", "layers.json", "measured/cells", f"measured/{SHARDED}", f"measured/{PLANNED}", f"measured/{DONE}")
+_WORTH = (
+    "cells", "cell_documents", "layers.json", "measured/cells", "measured/cell_documents", f"measured/{SHARDED}",
+    f"measured/{PLANNED}", f"measured/{DONE}",
+)  # fmt: skip
 """The names among these that make a run worth resuming."""
 _VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "numba", "pyarrow", "ray", "polars")
 

@@ -8,6 +8,8 @@ from tempscale_jobs.tables.columns import KEY, Column, Table
 
 CELLS = "cells"
 """The folder of the cells' parts; a cell is a model under a temperature on a task."""
+CELL_DOCUMENTS = "cell_documents"
+"""The folder of the embeddings of large corpora, until the cells that search them are scored."""
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int32(), pa.float64(), pa.bool_()
 _WHERE = (
     Column("task", _TEXT, "", "name of the task"),
@@ -42,6 +44,16 @@ _RELEVANT = (
 )
 ITEM_PART = Table("items", "the items of a cell; below cells/", _ITEM)
 RELEVANT_PART = Table("relevant", "the relevant documents of a cell; below cells/", _RELEVANT)
+
+
+def documents(dim: int) -> Table:
+    """The embeddings of one piece of a large corpus."""
+    return Table(
+        "documents",
+        "documents of one piece of a corpus, in its order; below cell_documents/",
+        (Column("embedding", pa.binary(4 * dim), "", "as the model's last stage gives it, float32 in little-endian order"),),
+    )
+
 
 EVALUATION = Table(
     "evaluation",

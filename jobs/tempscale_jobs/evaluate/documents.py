@@ -1,0 +1,170 @@
+"""The documents of large corpora for retrieval, which all workers embed in pieces before the cells are scored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.evaluate.held import held, sentence
+from tempscale_jobs.evaluate.tasks import Unit
+from tempscale_jobs.report.text import count
+from tempscale_jobs.runs.folder import Model, Run, place
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.evaluate import CELL_DOCUMENTS
+from tempscale_jobs.tables.evaluate import documents as table
+from tempscale_jobs.tables.parts import matrix_of_bytes, row_bytes
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.crew import Crew
+
+
+class Call(NamedTuple):
+    """The documents that mteb gives the model in one call."""
+
+    task: int
+    """The place of its task among those of an aggregate; 0 for a task that is none."""
+    subset: str
+    split: str
+    first: int
+    """The place in the corpus of its first document."""
+    documents: int
+
+
+class Large(NamedTuple):
+    """A task that searches a corpus of several pieces, and its cells that are not scored yet."""
+
+    unit: Unit
+    spec: dict[str, Any]
+    """What a worker loads the task by."""
+    temperatures: list[Temperature]
+    calls: list[Call]
+
+    @property
+    def of_documents(self) -> list[Temperature]:
+        """The temperatures that documents have in these cells: fewer where cells differ in that of the queries only."""
+        own = {_of_documents(temperature): None for temperature in self.temperatures}
+        return list(own)
+
+    @property
+    def documents(self) -> int:
+        """Number of documents to embed, under all temperatures."""
+        return len(self.of_documents) * sum(call.documents for call in self.calls)
+
+    def pieces(self) -> Iterator[dict[str, Any]]:
+        """The pieces of all calls under every temperature of documents, cut as the model cuts a call."""
+        size = self.spec["piece_texts"]
+        for temperature in self.of_documents:
+            for call in self.calls:
+                for start in range(0, call.documents, size):
+                    texts = min(size, call.documents - start)
+                    piece = call._replace(first=call.first + start, documents=texts)
+                    yield {"temperature": temperature.canonical, "piece": piece._asdict()}
+
+
+def calls(task: Any, model: Any) -> list[Call]:
+    """The calls for the documents of a loaded task's corpora of several pieces, as mteb will make them."""
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.models.search_wrappers import SearchEncoderWrapper
+
+    at_once, found = SearchEncoderWrapper(model).corpus_chunk_size, list[Call]()
+    for number, own in enumerate(getattr(task, "tasks", None) or [task]):
+        if not isinstance(own, AbsTaskRetrieval):
+            continue
+        own.convert_v1_dataset_format_to_v2(num_proc=None)
+        for subset in own.hf_subsets if own.hf_subsets is not None else own.dataset:
+            for split in own.eval_splits:
+                data = own.dataset[subset][split]
+                documents = len(data["corpus"])
+                # Where documents are ranked already, mteb embeds them all in one call, which stays with the cell.
+                if documents > min(at_once, model.piece_texts) and not data.get("top_ranked"):
+                    starts = range(0, documents, at_once)
+                    found += [Call(number, subset, split, k, min(at_once, documents - k)) for k in starts]
+    return found
+
+
+def embed(large: Large, crew: Crew, advance: Callable[[int], None]) -> str:
+    """Embed the missing pieces on all workers; returns a note. A piece that fails is left to the cells, which report why."""
+    pieces = list(large.pieces())
+    work = {k: pa.table({"spec": [json.dumps(large.spec | piece)]}) for k, piece in enumerate(pieces)}
+    there, lost = 0, list[str]()
+    for number, report, given_up in crew.attempt(write_piece, work):
+        advance(pieces[number]["piece"]["documents"])
+        there += report is not None and report["there"]
+        failure = given_up if report is None else report["failure"]
+        lost += [failure] if failure is not None else []
+    note = count(len(pieces), "piece") + (f", {there} of them there before" if there else "")
+    return note + (f", {len(lost)} left to the cells: {lost[0]}" if lost else "")
+
+
+def write_piece(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Embed one piece and write it, unless it is there; a failure is reported."""
+    from mteb._create_dataloaders import create_dataloader
+    from mteb.types import PromptType
+
+    from tempscale_jobs.evaluate.mteb_model import digest
+
+    spec = json.loads(work.column("spec")[0].as_py())
+    unit, temperature, piece = Unit(**spec["unit"]), Temperature.of(spec["temperature"]), Call(**spec["piece"])
+    loaded = held(worker, spec)
+    if isinstance(loaded, str):
+        return {"there": False, "failure": loaded}
+    whole, model = loaded
+    try:
+        task = (getattr(whole, "tasks", None) or [whole])[piece.task]
+        corpus = task.dataset[piece.subset][piece.split]["corpus"].select(range(piece.first, piece.first + piece.documents))
+        # As mteb's search reads them, title and all.
+        inputs = create_dataloader(corpus, task_metadata=task.metadata, prompt_type=PromptType.document, batch_size=512)
+        texts, keys, _ = model.read(inputs, task.metadata, PromptType.document)
+        name = digest(keys, "document", temperature)
+        at = _name(worker.model, temperature, unit, name)
+        if worker.storage.exists(at):
+            return {"there": True, "failure": None}
+        with worker.noting(f"{unit.slug} documents {name[:12]} τ {temperature.slug}"):
+            found = model.embed_documents(texts, keys, temperature)
+        rows = table(found.shape[1]).build({"embedding": row_bytes(found)})
+        worker.storage.write_table(at, rows, "none")  # Floats that hardly compress.
+    except Exception as error:
+        actor.end_if_lost(error)
+        return {"there": False, "failure": sentence(unit.name, error)}
+    worker.note_processor()
+    return {"there": False, "failure": None}
+
+
+def reader(storage: Storage, model: Model, unit: Unit) -> Callable[[Temperature, str], np.ndarray | None]:
+    """A function that reads the embeddings of a piece of a task's documents, or returns None where there are none."""
+
+    def read(temperature: Temperature, name: str) -> np.ndarray | None:
+        at = _name(model, temperature, unit, name)
+        return matrix_of_bytes(storage.read_table(at), "embedding") if storage.exists(at) else None
+
+    return read
+
+
+def remove(run: Run, model: Model, large: Large, missing: Sequence[Temperature]) -> None:
+    """Remove the pieces of a task, except those that its missing cells will need."""
+    needed = {_of_documents(temperature) for temperature in missing}
+    for temperature in large.of_documents:
+        if temperature not in needed:
+            run.storage.remove(_folder(model, temperature, large.unit))
+
+
+def remove_all(run: Run) -> None:
+    """Remove what pieces an earlier session may have left."""
+    run.storage.remove(CELL_DOCUMENTS)
+
+
+def _of_documents(temperature: Temperature) -> Temperature:
+    return temperature.for_role("document")
+
+
+def _folder(model: Model, temperature: Temperature, unit: Unit) -> str:
+    return f"{place(CELL_DOCUMENTS, model, temperature)}/task={unit.slug}"
+
+
+def _name(model: Model, temperature: Temperature, unit: Unit, name: str) -> str:
+    """The file of a piece, which the digest of its texts, their role and their temperature names."""
+    return f"{_folder(model, temperature, unit)}/{name}.parquet"

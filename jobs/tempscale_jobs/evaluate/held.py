@@ -1,0 +1,49 @@
+"""The task that a worker holds, with the model that keeps the tokens of its texts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tempscale.model.checkpoint import first_line
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.evaluate import tasks
+from tempscale_jobs.evaluate.tasks import Unit
+from tempscale_jobs.workers import actor
+
+_OF_TASK = ("unit", "state", "seed", "prompts", "edges", "lengths_by", "max_length", "piece_texts")
+"""What a task and its model are made of."""
+
+_holding: dict[str, tuple[Any, Any] | str] = {}
+"""In a worker: the last task and its model, or the reason why it cannot be loaded."""
+
+
+def held(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any] | str:
+    """The task of a piece of work with its data and the model that keeps its tokens, or a sentence on the failure."""
+    from tempscale.model.checkpoint import resolve
+    from tempscale.model.settings import Settings
+    from tempscale_jobs.evaluate.mteb_model import MtebModel
+
+    key = json.dumps([worker.storage.root, worker.model.fingerprint, *(spec[name] for name in _OF_TASK)])
+    if key not in _holding:
+        _holding.clear()
+        unit = Unit(**spec["unit"])
+        try:
+            # The first model's tokenizer decides the lengths, so that every model gets the same texts.
+            tokenizer = actor.tokenizer(spec["lengths_by"], spec["max_length"], "truncate")
+            task = tasks.load(unit, spec["seed"], tokenizer, spec["edges"])
+            settings = Settings.of(resolve(worker.model.name)) if spec["prompts"] == "model" else None
+            own = worker.model
+            model = MtebModel(worker.encoder, own.label, own.fingerprint, own.similarity, settings, spec["piece_texts"])
+            _holding[key] = task, model
+        except Exception as error:
+            actor.end_if_lost(error)
+            _holding[key] = sentence(unit.name, error)
+    return _holding[key]
+
+
+def sentence(name: str, error: Exception) -> str:
+    """A sentence on the failure of a task."""
+    if isinstance(error, UsageError):
+        return str(error)
+    return f"task '{name}' failed with {type(error).__name__}: {first_line(error)}"

@@ -1,0 +1,311 @@
+"""Large corpora: who embeds a piece of documents changes no byte, and no piece is embedded twice."""
+
+import json
+import os
+from contextlib import closing, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rich.console import Console
+from score_tasks import DOCUMENTS, EDGES, LONGEST, QUERIES, rows_of, settings, tasks_in
+from whole_run import as_lines, digests, evaluated
+
+from tempscale import Encoder
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.evaluate import EvaluateConfig
+from tempscale_jobs.config.strict import checked
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.evaluate import cells, documents, held, tasks
+from tempscale_jobs.evaluate.run import _score
+from tempscale_jobs.evaluate.tasks import Evaluation
+from tempscale_jobs.runs import folder
+from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.tables.evaluate import CELL_DOCUMENTS
+
+mteb = pytest.importorskip("mteb")
+
+from mteb.models.search_wrappers import SearchEncoderWrapper  # noqa: E402
+
+from tempscale_jobs.evaluate.mteb_model import MtebModel  # noqa: E402
+
+PIECE = 20
+PIECES = 4
+"""Of the corpus of 72 documents under one temperature: 20, 20, 20 and 12."""
+
+
+class InProcess:
+    """A crew of one worker in this process, which counts the texts of each run of the model."""
+
+    def __init__(self, run, encoder, loses=False):
+        self.worker = SimpleNamespace(
+            storage=run.storage, model=run.models[0], encoder=encoder, noting=lambda name: nullcontext(), note_processor=int
+        )
+        self.loses, self.there, self.embedded = loses, [], []
+        """Whether its pieces end their process; the files of pieces when work begins; the texts of each run of the model."""
+        self.process = None
+        plain = encoder.encode_tokens
+
+        def encode(tokens, **how):
+            self.embedded.append((self.process, len(tokens)))
+            return plain(tokens, **how)
+
+        self.encode, self.plain = encode, plain
+
+    def attempt(self, process, work):
+        self.process = process.__name__
+        self.there.append(self.worker.storage.list(CELL_DOCUMENTS))
+        for number, table in work.items():
+            if self.loses and process is documents.write_piece:
+                yield number, None, "its process ended"
+            else:
+                yield number, process(self.worker, number, table), None
+
+
+@pytest.fixture(scope="module")
+def encoder(small_model):
+    return Encoder.load(small_model, device="cpu", max_length=LONGEST)
+
+
+@pytest.fixture
+def scored(tmp_path, task_files, small_model, encoder, monkeypatch):
+    """A function that scores tasks with pieces of some size in this process; the crew, and the stages with their notes."""
+
+    def score(out, own, piece=PIECE, loses=False, **embedding):
+        monkeypatch.setattr(tasks, "PIECE_TEXTS", piece)
+        held._holding.clear()
+        config = checked(EvaluateConfig, settings(tmp_path / out, small_model, own, **embedding))
+        run = folder.begin(config)
+        evaluation = Evaluation(run, tuple(tasks.expand(config.tasks)), config.embedding, tuple(EDGES), config.seed)
+        crew, stages = InProcess(run, encoder, loses), []
+        with (
+            closing(Journal(Console(file=open(os.devnull, "w")), [Stages(stages)])) as journal,
+            monkeypatch.context() as own,
+        ):
+            own.setattr(encoder, "encode_tokens", crew.encode)
+            wrong = _score(evaluation, crew, run.models[0], journal)
+        assert not wrong
+        assert not run.storage.list(CELL_DOCUMENTS)
+        return crew, stages
+
+    return score
+
+
+class Stages:
+    """An observer that keeps (stage, total, done, note)."""
+
+    def __init__(self, stages):
+        self.stages = stages
+
+    def stage(self, name, total):
+        self.stages.append([name, total, 0, ""])
+
+    def progress(self, done):
+        self.stages[-1][2] = done
+
+    def say(self, what, note, seconds=None):
+        self.stages[-1][3] = note
+
+    def resize(self, total):
+        raise AssertionError("totals are known")
+
+
+def cells_of(out):
+    """The bytes of each cell's items and relevant documents, and its scores."""
+    found = {**digests(out, "cells")}
+    for file in Path(out).glob("cells/*/*/*/result.json"):
+        found[str(file.relative_to(out))] = json.loads(file.read_text("utf-8"))["mteb"]["scores"]
+    assert found
+    return found
+
+
+def run_by(crew, process):
+    return [texts for own, texts in crew.embedded if own == process]
+
+
+def test_all_workers_embed_the_documents_and_cells_that_lost_them_have_the_same_bytes(scored, tmp_path, task_files):
+    found, alike, *_ = tasks_in(task_files)
+    shared, stages = scored("shared", [found, alike])
+    lost, _ = scored("lost", [found, alike], loses=True)
+    assert cells_of(tmp_path / "shared") == cells_of(tmp_path / "lost")
+    assert run_by(shared, "write_piece") == [20, 20, 20, 12] * 2
+    assert sum(run_by(lost, "write_cells")) - sum(run_by(shared, "write_cells")) == 2 * DOCUMENTS
+    assert not run_by(lost, "write_piece")
+    assert [len(names) for names in shared.there] == [0, 0, 2 * PIECES]  # The cells, the pieces, and the cells again.
+    label = "tiny-bert"
+    assert [stage[:3] for stage in stages] == [
+        [f"score {label}", 4, 2], [f"embed documents {label} found", 2 * DOCUMENTS, 2 * DOCUMENTS],
+        [f"score {label} found", 2, 2],
+    ]  # fmt: skip
+    assert [stage[3] for stage in stages] == [
+        "2 of 4 cells, 2 when their documents are embedded", "8 pieces", "2 of 2 cells",
+    ]  # fmt: skip
+
+
+def test_pairs_of_roles_share_the_pieces_of_documents(scored, tmp_path, task_files):
+    own = tasks_in(task_files)[:1]
+    grid, stages = scored("grid", own, role_grid=True)
+    assert run_by(grid, "write_piece") == [20, 20, 20, 12] * 2  # Four cells, two temperatures of documents.
+    assert sum(run_by(grid, "write_cells")) == 4 * QUERIES
+    assert [stage[1] for stage in stages] == [4, 2 * DOCUMENTS, 4]
+    scored("plain", own)
+    both = cells_of(tmp_path / "grid")
+    plain = cells_of(tmp_path / "plain")
+    assert {name: both[name] for name in plain} == plain
+    lost, _ = scored("lost", own, loses=True, role_grid=True)
+    assert cells_of(tmp_path / "lost") == both
+    assert sum(run_by(lost, "write_cells")) == 4 * (QUERIES + DOCUMENTS)
+
+
+def test_a_corpus_of_one_piece_and_documents_that_are_ranked_already_stay_with_their_cells(
+    scored, tmp_path, task_files, task_texts
+):
+    found, *_ = tasks_in(task_files)
+    small, stages = scored("small", [found], piece=DOCUMENTS)
+    assert small.there == [[]]
+    assert [stage[0] for stage in stages] == ["score tiny-bert"]
+    assert run_by(small, "write_cells") == [QUERIES, DOCUMENTS] * 2
+    rows = [
+        {"query": t[:40], "positives": [t[40:]], "negatives": [task_texts[k - 9][40:]]} for k, t in enumerate(task_texts)
+    ]
+    (tmp_path / "rows.jsonl").write_text(as_lines(rows))
+    ranked, stages = scored("ranked", [{"name": "ranked", "type": "reranking", "source": str(tmp_path / "rows.jsonl")}])
+    assert ranked.there == [[]]
+    assert len(stages) == 1
+    assert max(run_by(ranked, "write_cells")) == PIECE  # Its calls are cut like all others.
+
+
+def test_a_resumed_run_embeds_the_missing_pieces_and_keeps_those_of_failed_cells(scored, tmp_path, task_files, monkeypatch):
+    own, plain, died = tasks_in(task_files)[:1], documents.write_piece, []
+
+    def until_the_sixth(worker, number, work):
+        if number == 5:
+            died.append(number)
+            raise KeyboardInterrupt
+        return plain(worker, number, work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(documents, "write_piece", until_the_sixth)
+        with pytest.raises(KeyboardInterrupt):
+            scored("resumed", own)
+    crew, stages = scored("resumed", own)
+    assert died
+    assert run_by(crew, "write_piece") == [20, 20, 12]
+    assert stages[1][1:] == [2 * DOCUMENTS, 2 * DOCUMENTS, "8 pieces, 5 of them there before"]
+    scored("whole", own)
+    assert cells_of(tmp_path / "resumed") == cells_of(tmp_path / "whole")
+    kept = documents.Large(tasks.expand(["SciFact"])[0], {}, [Temperature(1.0), Temperature(0.5)], [])
+    run = SimpleNamespace(storage=folder.Storage(str(tmp_path / "kept")))
+    model = folder.Model("m", "m", "f", LONGEST)
+    for temperature in kept.temperatures:
+        run.storage.write(documents._name(model, temperature, kept.unit, "0a"), b"x")
+    documents.remove(run, model, kept, [Temperature.by_role(query=1.0, document=0.5)])
+    assert [name.split("/")[2] for name in run.storage.list(CELL_DOCUMENTS)] == ["temperature=0.5"]
+
+
+@pytest.mark.parametrize("at_once", [30, 20, 9])
+def test_pieces_are_those_of_mtebs_own_calls_titles_and_all(scored, tmp_path, task_files, task_texts, monkeypatch, at_once):
+    rows = [row | {"title": f"On {k}" if k % 3 else ""} for k, row in enumerate(rows_of(task_texts)["corpus"])]
+    (tmp_path / "titled.jsonl").write_text(as_lines(rows))
+    own = [tasks_in(task_files)[0] | {"corpus": str(tmp_path / "titled.jsonl")}]
+    monkeypatch.setattr(SearchEncoderWrapper.__init__, "__defaults__", (at_once, None))
+    crew, _ = scored("cut", own)
+    whole = {30: [20, 10, 20, 10, 12], 20: [20, 20, 20, 12], 9: [9] * 8}[at_once]
+    assert run_by(crew, "write_piece") == whole * 2
+    assert sum(run_by(crew, "write_cells")) == 2 * QUERIES, "a document was embedded by a cell"
+
+
+def test_tasks_of_mteb_with_subsets_splits_and_parts_of_an_aggregate(encoder):
+    from datasets import Dataset
+
+    new = mteb.get_task("MIRACLRetrieval", languages=["deu", "fin"])
+    side = {"queries": [], "relevant_docs": {}, "top_ranked": None}
+    rows = {n: Dataset.from_list([{"id": str(k), "title": "", "text": "t"} for k in range(n)]) for n in (20, 41)}
+    new.dataset = {"de": {"dev": side | {"corpus": rows[41]}}, "fi": {"dev": side | {"corpus": rows[20]}}}
+    model = MtebModel(encoder, "tiny", "rev", piece_texts=PIECE)
+    assert documents.calls(new, model) == [documents.Call(0, "de", "dev", 0, 41)]
+    assert documents.calls(SimpleNamespace(tasks=[object(), new]), model) == [documents.Call(1, "de", "dev", 0, 41)]
+    assert documents.calls(mteb.get_task("STSBenchmark"), model) == []
+
+
+def test_embeddings_of_pieces_are_those_of_one_call_and_of_sentence_transformers(minilm, task_texts):
+    from mteb.types import PromptType
+    from sentence_transformers import SentenceTransformer
+
+    plain = SentenceTransformer(str(minilm), device="cpu")
+    plain.max_seq_length = LONGEST
+    encoder, metadata = Encoder.load(minilm, device="cpu", max_length=LONGEST), mteb.get_task("SciFact").metadata
+    texts = [*task_texts, *task_texts[:5]]  # Some twice.
+    how = {"task_metadata": metadata, "hf_split": "test", "hf_subset": "default", "prompt_type": PromptType.document}
+    found = {}
+    for size in (PIECE, 1000):
+        model = MtebModel(encoder, "minilm", "rev", piece_texts=size)
+        model.begin(Temperature(1.0), keep=False)
+        found[size] = model.encode([{"text": texts}], **how)
+    np.testing.assert_allclose(found[PIECE], found[1000], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found[PIECE], plain.encode(texts), rtol=0, atol=1e-5)
+    again = [
+        model.embed_documents(texts[k : k + PIECE], model.read([{"text": texts[k : k + PIECE]}], metadata, None)[1],
+                              Temperature(1.0))
+        for k in range(0, len(texts), PIECE)
+    ]  # fmt: skip
+    assert np.concatenate(again).tobytes() == found[PIECE].tobytes()
+
+
+# --- with actors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.soak
+def test_two_workers_of_which_one_dies_and_a_resumed_run_give_the_bytes_of_one_worker(
+    no_ray, tmp_path, task_files, small_model, monkeypatch
+):
+    monkeypatch.setattr(tasks, "PIECE_TEXTS", PIECE)
+    own = tasks_in(task_files)[:2]
+
+    def counting(log, kills):
+        def process(worker, number, work):  # In here, so that a worker gets it by value.
+            import os
+            import time
+            from pathlib import Path
+
+            from tempscale_jobs.evaluate.documents import write_piece
+
+            folder, me = Path(log), os.getpid()
+            (folder / f"begun-{me}").touch()
+            deadline = time.monotonic() + 120
+            while len(list(folder.glob("begun-*"))) < 2 and time.monotonic() < deadline:
+                time.sleep(0.1)  # For the other worker, which may still load the model.
+            if kills and number == 2 and not (folder / "killed").exists():
+                (folder / "killed").touch()
+                os._exit(9)
+            report = write_piece(worker, number, work)
+            (folder / f"piece-{number}-{me}-{report['there']}-{report['failure']}").touch()
+            return report
+
+        log.mkdir()
+        return process
+
+    with monkeypatch.context() as patch:
+        patch.setattr(documents, "write_piece", counting(tmp_path / "first", True))
+        patch.setattr(cells, "work_on", lambda *_: (_ for _ in ()).throw(IncompleteRun("stopped here")))
+        with pytest.raises(IncompleteRun, match="stopped here"):
+            evaluated(settings(tmp_path / "two", small_model, own, execution={"workers": 2}))
+    files = sorted(file.name.split("-") for file in (tmp_path / "first").glob("piece-*"))
+    assert [int(file[1]) for file in files] == [*range(2 * PIECES)]
+    assert len({file[2] for file in files}) >= 2, "one worker embedded everything"
+    assert {tuple(file[3:]) for file in files} == {("False", "None")}
+    assert (tmp_path / "first" / "killed").exists()
+    there = {file: file.stat().st_mtime_ns for file in (tmp_path / "two" / CELL_DOCUMENTS).rglob("*.parquet")}
+    assert len(there) == 2 * PIECES
+    with monkeypatch.context() as patch:
+        patch.setattr(documents, "write_piece", counting(tmp_path / "second", False))
+        evaluated(settings(tmp_path / "two", small_model, own, execution={"workers": 2}))
+    again = [file.name.split("-") for file in (tmp_path / "second").glob("piece-*")]
+    assert {tuple(file[3:]) for file in again} == {("True", "None")}
+    assert len(again) == 2 * PIECES
+    assert not list((tmp_path / "two").rglob(f"{CELL_DOCUMENTS}/**/*.parquet"))
+    evaluated(settings(tmp_path / "one", small_model, own))
+    assert digests(tmp_path / "two", "tables") == digests(tmp_path / "one", "tables")
+    assert cells_of(tmp_path / "two") == cells_of(tmp_path / "one")
+    assert not (tmp_path / "one" / CELL_DOCUMENTS).exists()
