@@ -37,7 +37,11 @@ class Lifecycle:
     def cluster(self, **shared: Storage) -> Iterator[Cluster]:
         """Join or start Ray; check that its machines share the run folder and the folders of the options in `shared`."""
         # Numbers merged in this process must not depend on the number of its cores.
-        with engine.session(self._config.execution) as cluster, threadpool_limits(1):
+        with (
+            engine.session(self._config.execution) as cluster,
+            cluster.watch.reported(self._journal.slow),
+            threadpool_limits(1),
+        ):
             folders = {"out": self.run.storage} | shared
             nodes.check_run(self.run, [(f"--{option}", storage) for option, storage in folders.items()])
             yield cluster

@@ -30,6 +30,7 @@ from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import LENGTH_COLLAPSE
 from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers.engine import Cluster, done, results, tile_results
+from tempscale_jobs.workers.slow import Kind
 
 _CLOSED_FORM_TOLERANCE = 1e-6
 """Largest allowed distance of a cell's mean from its closed form: float32 products against float64 sums."""
@@ -103,13 +104,13 @@ def _gather(
         label = labels[own] if pairs else np.zeros(len(part), np.int32)
         return task.remote(grid, needed, group[0], local, part, row, layout.interval[own], label)
 
-    for _ in results(cluster, submit, missing):
+    for _ in results(cluster, submit, missing, kind=Kind(lambda group: f"blocks {group[0]} to {group[-1]}")):
         pass
 
 
 def _closed_form(cluster: Cluster, grid: Tiling, count: int, precision: Precision) -> CosineSums:
     """The sums of all texts, with embeddings rounded to `precision`."""
-    found = done(cluster, _sums, [(grid, own, precision) for own in tiles.runs(count, _RESULTS)])
+    found = done(cluster, _sums, [(grid, own, precision) for own in tiles.runs(count, _RESULTS)], kind=Kind("blocks"))
     whole: CosineSums = merge_tree((sums.spread(present, grid.intervals) for present, sums in found), CosineSums.merged)
     return whole
 
@@ -152,7 +153,7 @@ def _text_means(cluster: Cluster, grid: Tiling, count: int, sums: CosineSums, la
     shared = ray.put(CosineSums(sums.texts, sums.vectors, sums.squares[:0], sums.norms))
     how = (shared, layout.edges, layout.documents is not None)
     whole: _Means = merge_tree(
-        done(cluster, _means, [(grid, own, *how) for own in tiles.runs(count, _RESULTS)]), _Means.merged
+        done(cluster, _means, [(grid, own, *how) for own in tiles.runs(count, _RESULTS)], kind=Kind("blocks")), _Means.merged
     )  # fmt: skip
     return whole
 
@@ -189,7 +190,9 @@ def _tiles(cluster: Cluster, grid: Tiling, bounds: list[tuple[int, int]], on_pai
     for (i, j), _ in tile_results(cluster, blocks.work, (grid,), missing):
         on_pairs(_pairs(bounds, i, j))
     groups = [[triangle[k] for k in own] for own in tiles.runs(len(triangle), _RESULTS)]
-    whole: CosineCells = merge_tree(done(cluster, _cells, [(grid, own) for own in groups]), CosineCells.merged)
+    whole: CosineCells = merge_tree(
+        done(cluster, _cells, [(grid, own) for own in groups], kind=Kind("cells")), CosineCells.merged
+    )
     return whole
 
 

@@ -29,6 +29,7 @@ from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import COLLAPSED_TEXTS, EXPOSURE, NEAR_DUPLICATES
 from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers.engine import Cluster, done
+from tempscale_jobs.workers.slow import Kind
 
 _UNITS = 1 << 20
 """Texts or documents whose slots one task counts: it reads the neighbours of all, and keeps what is about these."""
@@ -157,7 +158,7 @@ def _count(cluster: Cluster, grid: Tiling, texts: Layout, graph: _Graph) -> list
             here = range(start, min(start + _UNITS, units.units))
             keys = texts.key[here.start : here.stop] if not number else None
             work.append((grid, graph, interval, shared, here, keys))
-    found = done(cluster, _count_units, work)
+    found = done(cluster, _count_units, work, kind=Kind("counts"))
     of_texts = [own for own, (*_, keys) in zip(found, work, strict=True) if keys is not None]
     of_documents = [own for own, (*_, keys) in zip(found, work, strict=True) if keys is None]
     return [
@@ -233,7 +234,9 @@ def _duplicates(
     """The listed near-duplicates of all panels."""
     triangle = upper_triangle(grid.panels)
     groups = [(grid, triangle[own.start : own.stop]) for own in runs(len(triangle), _RESULTS)]
-    pairs = merge_tree(done(cluster, _listed, groups), lambda one, other: one.merged(other).first(grid.listed))
+    pairs = merge_tree(
+        done(cluster, _listed, groups, kind=Kind("near-duplicates")), lambda one, other: one.merged(other).first(grid.listed)
+    )
     places = order[pairs.labels]
     ids, tokens = layout.ids[places.ravel()].reshape(-1, 2), layout.tokens[places]
     turned = np.array([a > b for a, b in ids], dtype=bool)  # The smaller id stands first.

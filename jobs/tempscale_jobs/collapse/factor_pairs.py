@@ -14,6 +14,7 @@ from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding import factors as factor_parts
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.workers.engine import Cluster, results
+from tempscale_jobs.workers.slow import Kind
 
 _GROUP_TEXTS, _GROUP_ROWS = 2048, 1 << 16
 """Most texts of one side of a task, and most rows of their factors together: 100 MB at 384 dimensions."""
@@ -104,7 +105,8 @@ def _by_group(
         names = [tuple(files.names[p] for p in np.flatnonzero(group == g)) for g in (a, b)]
         return task.remote(files.root, names[0], names[1], ids[first[places]], ids[second[places]], what, epsilon)
 
-    for k, found in results(cluster, submit, range(len(cells)), ahead=1):
+    kind = Kind("pairs of factors", lambda k: len(members[k]))
+    for k, found in results(cluster, submit, range(len(cells)), ahead=1, kind=kind):
         yield members[k], found
 
 

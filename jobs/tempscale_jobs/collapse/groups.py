@@ -28,6 +28,7 @@ from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM, SOCM_SCATTER
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.slow import Kind
 
 GROUPS = "partials/groups"
 REPLICATES = "replicates.parquet"
@@ -85,7 +86,7 @@ def _write(
         k: pa.table({"text_id": dealt[k].ids, "text": [texts[i] for i in dealt[k].ids]}).replace_schema_metadata(settings)
         for k in missing
     }
-    for report in crew.work(write_group, work):
+    for report in crew.work(write_group, work, kind=Kind("group", share.__getitem__)):
         on_pairs(report["pairs"], share[report["number"]])
 
 

@@ -24,6 +24,7 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import NEIGHBOURS
 from tempscale_jobs.workers.engine import Cluster, results
+from tempscale_jobs.workers.slow import Kind
 
 _ASKING = 4096
 """Texts that ask together: their embeddings are with a task beside a block."""
@@ -151,7 +152,7 @@ def ask(
         return nearest.remote(grid, panel, asked[group], grid.neighbours + asking.own)
 
     work = [(group, panel) for group in range(len(groups)) for panel in range(grid.panels)]
-    for (group, _), own in results(cluster, submit, work, ahead=1):
+    for (group, _), own in results(cluster, submit, work, ahead=1, kind=Kind("asking")):
         near[group] = near[group].merged(own) if group in near else own
         seen[group] += 1
         if seen[group] == grid.panels:
@@ -167,7 +168,7 @@ def ask(
         to = asking.run.storage, numbered(where, k), grid.found(who, k)
         return write.remote(grid.storage, *to, ids, asking.numbers[groups[k]], near[k], known, kept)
 
-    for _ in results(cluster, written, range(len(groups)), ahead=1):
+    for _ in results(cluster, written, range(len(groups)), ahead=1, kind=Kind("asking")):
         pass
     return [grid.found(who, k) for k in range(len(groups))]
 

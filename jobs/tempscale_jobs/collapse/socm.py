@@ -26,6 +26,7 @@ from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM, SOCM_PAIRS, SOCM_SCATTER
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers.slow import Kind
 
 _GROUP_TEXTS, _GROUP_ROWS = 128, 8192
 """Most texts along one side of a super-tile, and most rows of their factors together: 13 MB at 384 dimensions."""
@@ -94,7 +95,7 @@ def all_pairs(
     files = [[names[k] for k in group] for group in groups]
     arguments = lambda t: (tiling, t[0], t[1], files[t[0]], files[t[1]], starts[t[0]], starts[t[1]])  # noqa: E731
     # The longest texts are last and cost most. Started first, they do not keep one worker busy after the others are done.
-    for done in crew.call(_tile, missing[::-1], arguments):
+    for done in crew.call(_tile, missing[::-1], arguments, Kind("tile", work.__getitem__)):
         on_pairs(pairs[done], work[done] / whole)
     return _assemble(tiling, triangle, ids, tokens, interval_of(tokens, layout.edges), analysis)
 

@@ -33,6 +33,7 @@ from tempscale_jobs.tables.audit import SOCM_PAIRS, SOCM_SEARCH
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster, results
+from tempscale_jobs.workers.slow import TILE, Kind
 
 _SEEDS = 1024
 """Texts of largest tr Σ, whose pairs are computed first."""
@@ -125,7 +126,7 @@ def _factors(corpus: Searched, wanted: dict[str, np.ndarray], kind: str) -> None
     }
     # End the actors here, because the tiles that follow need their processors.
     with Crew(run, corpus.cluster, model, corpus.encoding) as crew:
-        for _ in crew.work(write_factors, named):
+        for _ in crew.work(write_factors, named, kind=Kind("shard", lambda k: named[k].num_rows)):
             pass
 
 
@@ -194,7 +195,8 @@ def _survivors(corpus: Searched, temperature: Temperature, search: _Search, mean
     missing = [t for t in triangle if tile(search.place, *t) not in there]
     task, shared, total = ray.remote(_bound_panels), ray.put(search), 0
     exponents = (analysis.socm_alpha, analysis.socm_beta, means)
-    for _ in results(corpus.cluster, lambda t: task.remote(grid, shared, t[0], t[1], bounds, exponents), missing, ahead=1):
+    submit = lambda t: task.remote(grid, shared, t[0], t[1], bounds, exponents)  # noqa: E731
+    for _ in results(corpus.cluster, submit, missing, ahead=1, kind=TILE):
         pass
     tables = []
     for i, j in triangle:

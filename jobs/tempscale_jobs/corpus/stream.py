@@ -29,6 +29,7 @@ from tempscale_jobs.urls import masked
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.engine import Cluster, done, readable_failures
 from tempscale_jobs.workers.nodes import that_sees
+from tempscale_jobs.workers.slow import PIECE, Kind, Pieces
 
 _SAMPLE_GROUP = 32_768
 """Rows of a sample that are grouped into parts together."""
@@ -185,7 +186,15 @@ class Stream:
         if left:
             arguments = {"storage": self._storage, "contents": self._contents, "units": self.units, "seed": self._seed}
             work = {number: pa.table({"unit": [number]}) for number in left}
-            self._reports = _Reports(actor.prepared(work, _read_units, arguments, cluster, _tasks(cluster), **where))
+            tasks = min(_tasks(cluster), len(left))
+            data = actor.prepared(work, _read_units, arguments, cluster, tasks, **where)
+            # Ray Data does not say when a task begins, but it starts so many at once, in their order.
+            by_number = {unit.number: unit for unit in self.units}
+            kind = Kind(lambda number: units.named(self._given, by_number[number]))
+            pieces = cluster.watch.step(kind, tasks, finished=lambda numbers: [])
+            for number in cluster.ordered(left):
+                pieces.begin(number, number)
+            self._reports = _Reports(data, pieces)
         return len(left)
 
     def _ahead(self, released: int) -> int:
@@ -214,7 +223,8 @@ class Stream:
         self, cluster: Cluster, count: Callable[..., int], pieces: Sequence[units.Piece], where: dict[str, Any]
     ) -> list[int]:
         """What tasks count in each piece."""
-        return done(cluster, count, [(self._given, piece, self._contents.columns) for piece in pieces], where)
+        work, kind = [(self._given, piece, self._contents.columns) for piece in pieces], Kind("count of rows")
+        return done(cluster, count, work, where, kind)
 
     def _limited(self, cluster: Cluster, planned: tuple[Unit, ...], where: dict[str, Any]) -> tuple[Unit, ...]:
         """The units that hold the first rows, if only these are asked for; rows that are not known are counted."""
@@ -240,11 +250,12 @@ class Stream:
         parts = max(1, -(-ids // distinct.PARTITION_IDS))
         names = [f"{of_unit('repeated', released)}-{k:08d}.parquet" for k in range(parts)]
         every = distinct.lists(rows)
-        counts = self._done(cluster, distinct.repeated, [(every, released, (k, parts), names[k]) for k in range(parts)])
+        work: list[tuple[Any, ...]] = [(every, released, (k, parts), names[k]) for k in range(parts)]
+        counts = self._done(cluster, distinct.repeated, work, kind=Kind("range of ids"))
         names = [name for name, own in zip(names, counts, strict=True) if own]
         gone = distinct.rows_by_unit(self._storage, names)
         work = [(self._contents, self._read[n], rows) for n, rows in gone.items() if not self._read[n].repeated]
-        for unit in self._done(cluster, reading.without_repeated, work):
+        for unit in self._done(cluster, reading.without_repeated, work, kind=Kind("repeated rows")):
             self._read[unit.number] = unit
         return names
 
@@ -273,8 +284,10 @@ class Stream:
         chosen = distinct.rows_by_unit(self._storage, [name]) if counts else {}
         waiting = [number for number in chosen if reading.chosen_of(number) not in there]
         by_number = {unit.number: unit for unit in self.units}
-        self._done(cluster, reading.choose, [(self._contents, by_number[n], chosen[n]) for n in waiting], where)
-        return self._done(cluster, reading.regroup, [(self._contents, k, own) for k, own in enumerate(groups)])
+        kind = Kind(lambda k: units.named(self._given, by_number[waiting[k]]))
+        self._done(cluster, reading.choose, [(self._contents, by_number[n], chosen[n]) for n in waiting], where, kind)
+        work = [(self._contents, k, own) for k, own in enumerate(groups)]
+        return self._done(cluster, reading.regroup, work, kind=Kind("group of the sample"))
 
     def _done(
         self,
@@ -282,9 +295,10 @@ class Stream:
         function: Callable[..., Any],
         work: Sequence[tuple[Any, ...]],
         where: dict[str, Any] | None = None,
+        kind: Kind = PIECE,
     ) -> list[Any]:
         """The results of a function of the storage and of each of these arguments, run as tasks."""
-        return done(cluster, function, [(self._storage, *own) for own in work], where)
+        return done(cluster, function, [(self._storage, *own) for own in work], where, kind)
 
     def _shards(self, own: Sequence[UnitRead]) -> list[Shard]:
         if self._contents.folder != "shards":
@@ -311,8 +325,9 @@ class Stream:
 class _Reports:
     """The reports of units that tasks read, in a thread: Ray Data goes on while this process does something else."""
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, pieces: Pieces) -> None:
         self._queue: queue.Queue[Any] = queue.Queue()
+        self._pieces = pieces
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(data,), name="reading", daemon=True)
         self._thread.start()
@@ -324,12 +339,14 @@ class _Reports:
             for bundle in data.iter_internal_ref_bundles():  # Ray Data stops when nothing refers to its iterator.
                 for block in bundle.block_refs:
                     for row in ray.get(block).to_pylist():
+                        self._pieces.end(row["number"], done=row["failure"] is None)
                         self._queue.put(row)
                 if self._stopped.is_set():
                     break
         except BaseException as error:
             self._queue.put(error)
         finally:
+            self._pieces.close()
             self._queue.put(None)
 
     @property
@@ -363,6 +380,7 @@ class _Reports:
         Nothing public ends a stream of Ray Data from outside. The thread then ends with Ray.
         """
         self._stopped.set()
+        self._pieces.close()
         self._thread.join(_STOP_SECONDS)
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from tempscale_jobs.corpus import lakes, readers, sources
 from tempscale_jobs.corpus.readers import KINDS, Columns, Record, suffix
 from tempscale_jobs.corpus.sources import Source
+from tempscale_jobs.urls import masked
 
 _READERS = 16
 _COUNTED_BYTES = 4 << 20
@@ -228,6 +229,22 @@ def _records(given: Source, piece: Piece, columns: Columns) -> Iterator[Record]:
                 yield from readers.lines(stream, piece.file, piece.place, columns, piece.first, piece.last, piece.row)
             else:
                 yield from readers.read(stream, piece.file, piece.place, columns)
+
+
+def named(given: Source, unit: Unit) -> str:
+    """The name of a unit in words: its first piece, by file and rows, and how many more there are."""
+    first, more = unit.pieces[0], len(unit.pieces) - 1
+    name = f"unit {unit.number}: {_named(given, first)}"
+    return name + (f" and {more:,} more" if more else "")
+
+
+def _named(given: Source, piece: Piece) -> str:
+    if piece.kind == "hub":
+        return f"shard {piece.file} of {masked(given.source)}"
+    file = piece.place or masked(given.source)
+    if piece.row is None or piece.rows is None:  # Which rows these are is known once they are read.
+        return file if piece.kind != "lines" else f"{file}, bytes {piece.first:,} to {piece.last - 1:,}"
+    return f"{file}, rows {piece.row:,} to {piece.row + piece.rows - 1:,}"
 
 
 def local_files(given: Source, units: Sequence[Unit]) -> list[str]:

@@ -28,6 +28,7 @@ from tempscale_jobs.tables.diagnose import HEAD_PART, KINDS, LAYER_PART, seen
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster, results
+from tempscale_jobs.workers.slow import Kind
 
 if TYPE_CHECKING:
     from tempscale.layers.observe import Layer
@@ -51,7 +52,8 @@ def lengths(run: Run, cluster: Cluster, model: Model, index: Index, on_texts: Ca
     names = [run.part(_LENGTHS, model, None, k) for k in range(len(shards))]
     missing = [k for k, name in enumerate(names) if not run.storage.exists(name)]
     on_texts(index.analysed - sum(shards[k].texts for k in missing))
-    for k, _ in results(cluster, lambda k: task.remote(run.storage, shards[k].name, model, k), missing):
+    submit = lambda k: task.remote(run.storage, shards[k].name, model, k)  # noqa: E731
+    for k, _ in results(cluster, submit, missing, kind=Kind("shard")):
         on_texts(shards[k].texts)
     found: dict[str, int] = {}
     for name in names:
@@ -124,7 +126,9 @@ def look(
     """Write the missing pieces of `size` texts: the layers, heads and embeddings of the chosen texts at each temperature."""
     missing = pieces.missing(run, model, index, chosen, size, KINDS)
     on_texts(len(chosen) - sum(piece.num_rows for piece in missing.values()))
-    for report in crew.work(write_layers, missing):
+    # The attention of a text is of the square of its length.
+    cost = lambda k: sum(len(text) ** 2 for text in missing[k].column("text").to_pylist())  # noqa: E731
+    for report in crew.work(write_layers, missing, kind=Kind("piece", cost)):
         on_texts(report["texts"])
 
 

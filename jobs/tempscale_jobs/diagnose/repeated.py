@@ -12,6 +12,7 @@ from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.tables.diagnose import REPEATED_PARTS
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.slow import Kind
 
 _BEGINNINGS = "▁Ġ"
 SHORTEST, LONGEST = 8, 512
@@ -28,7 +29,8 @@ def embed_repeated(run: Run, crew: Crew, model: Model, pairs: int, seed: int) ->
         if not all(run.storage.exists(run.part(REPEATED_PARTS, model, t, k)) for t in run.temperatures)
     ]
     settings = {"pairs": [pairs], "seed": [seed]}
-    for _ in crew.work(write_cosines, {k: pa.table(settings | {"tokens": [lengths[k]]}) for k in missing}):
+    work = {k: pa.table(settings | {"tokens": [lengths[k]]}) for k in missing}
+    for _ in crew.work(write_cosines, work, kind=Kind("length", lengths.__getitem__)):
         pass
     return len(lengths)
 

@@ -27,6 +27,7 @@ from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.engine import BESIDE_ACTORS, Cluster, results
+from tempscale_jobs.workers.slow import Kind
 
 BUCKETS = 256
 KEY = "key.json"
@@ -109,7 +110,7 @@ def remember(run: Run, cluster: Cluster, model: Model, cache: Cache, parts: int)
             names = [run.part("texts", model, temperature, number) for number in range(parts)]
             work += [(names[k : k + _PARTS_OF_A_TASK], folder(values)) for k in range(0, parts, _PARTS_OF_A_TASK)]
         submit = lambda k: task.remote(run.storage, work[k][0], store.root, work[k][1])  # noqa: E731
-        for _ in results(cluster, submit, range(len(work)), ahead=1):
+        for _ in results(cluster, submit, range(len(work)), ahead=1, kind=Kind("parts for the cache")):
             pass
         # Written last, so that no texts stay without their key if the cache is pruned at the same time.
         used = {"name": model.label, "last_used": datetime.datetime.now(datetime.UTC).date().isoformat()}

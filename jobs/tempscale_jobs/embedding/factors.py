@@ -17,6 +17,7 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import audit, parts
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.slow import Kind
 
 CHUNK = 32
 """Texts in one part. They are of similar length, so that they share micro-batches and have factors of similar rank."""
@@ -32,7 +33,9 @@ def collect(
     missing = pieces.missing(run, model, index, sample, CHUNK, [kind], layout)
     on_texts(len(sample) - sum(piece.num_rows for piece in missing.values()))
     work = {number: piece.replace_schema_metadata({"kind": kind}) for number, piece in missing.items()}
-    for report in crew.work(write_factors, work):
+    # They are in the order of their lengths.
+    cost = lambda k: sum(tokens[i] for i in work[k].column("text_id").to_pylist())  # noqa: E731
+    for report in crew.work(write_factors, work, kind=Kind(f"piece of {kind}", cost)):
         on_texts(report["texts"])
     return len(sample)
 

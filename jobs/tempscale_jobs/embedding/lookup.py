@@ -25,6 +25,7 @@ from tempscale_jobs.runs.folder import EXCEPTIONS, Model, Run, cached, of_unit
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import texts
 from tempscale_jobs.workers.engine import Cluster, done
+from tempscale_jobs.workers.slow import Kind
 
 _TEXTS_OF_A_GROUP, _TEXTS_OF_A_RANGE = 131_072, 32_768
 """About the texts of a group of shards, and those that one task looks up: 50 MB of embeddings at 384 dimensions."""
@@ -108,15 +109,19 @@ def _exchanged(run: Run, cluster: Cluster, model: Model, cache: Cache, index: In
         f"{run.place('partials/cache', model)}/exchanged",
     )
     groups = [(first, [shard.name for shard in own]) for first, own in _groups(index.shards)]
-    done(cluster, _sort, [(how, *group) for group in groups])
+    done(cluster, _sort, [(how, *group) for group in groups], kind=Kind("shards for the cache"))
     parts = min(BUCKETS, -(-index.analysed // _TEXTS_OF_A_RANGE))
     cuts = pairwise(BUCKETS * k // parts for k in range(parts + 1))
     firsts = [first for first, _ in groups]
-    counts = done(cluster, _look_up, [(how, firsts, range(*between), k) for k, between in enumerate(cuts)])
+    counts = done(
+        cluster, _look_up, [(how, firsts, range(*between), k) for k, between in enumerate(cuts)], kind=Kind("look-up")
+    )
     shards = index.shards
     if any(counts):
         target = run.place("shards", model)
-        written = done(cluster, _write, [(how, contents, *group, counts, target) for group in groups])
+        written = done(
+            cluster, _write, [(how, contents, *group, counts, target) for group in groups], kind=Kind("shards to embed")
+        )
         shards = tuple(Shard(*shard) for own in written for shard in own)
     run.storage.remove(how.scratch)
     return Plan(shards, sum(counts))

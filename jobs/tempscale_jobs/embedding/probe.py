@@ -23,6 +23,7 @@ from tempscale_jobs.tables.audit import PREFIX_PROBE
 from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.slow import Kind
 
 SHORTEST_PREFIX = 32
 CHUNK = 16
@@ -75,7 +76,7 @@ def _write(
     missing = pieces.missing(run, model, index, sample, CHUNK, [PREFIXES], layout)
     metadata = {"prefixes": ",".join(map(str, lengths))}
     work = {number: piece.replace_schema_metadata(metadata) for number, piece in missing.items()}
-    for report in crew.work(write_prefixes, work):
+    for report in crew.work(write_prefixes, work, kind=Kind("piece of prefixes")):
         on_texts(report["texts"])
 
 

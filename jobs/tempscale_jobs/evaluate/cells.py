@@ -20,6 +20,7 @@ from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.tables.evaluate import ITEM_PART, RELEVANT_PART
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.slow import Kind
 
 
 def done(run: Run, model: Model, temperature: Temperature, unit: Unit, state: Any) -> bool:
@@ -65,7 +66,10 @@ def _attempted(
     work = {k: pa.table({"spec": [json.dumps(piece)]}) for k, piece in enumerate(pieces)}
     wrong: dict[tuple[str, str], str] = {}
     later: dict[int, list[Call]] = {}
-    for number, report, lost in crew.attempt(write_cells, work):
+    # Tasks differ; under other temperatures a task takes as long.
+    alike = lambda k: (pieces[k]["unit"]["name"], len(pieces[k]["temperatures"]))  # noqa: E731
+    name = lambda k: f"task {pieces[k]['unit']['name']} τ {', '.join(pieces[k]['temperatures'])}"  # noqa: E731
+    for number, report, lost in crew.attempt(write_cells, work, Kind(name, alike=alike)):
         own, unit = pieces[number], Unit(**pieces[number]["unit"])
         if report is not None and report["calls"]:
             later[number] = [Call(*call) for call in report["calls"]]

@@ -20,6 +20,7 @@ from tempscale_jobs.tables.evaluate import documents as table
 from tempscale_jobs.tables.parts import matrix_of_bytes, row_bytes
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.slow import Kind
 
 
 class Call(NamedTuple):
@@ -91,7 +92,9 @@ def embed(large: Large, crew: Crew, advance: Callable[[int], None]) -> str:
     pieces = list(large.pieces())
     work = {k: pa.table({"spec": [json.dumps(large.spec | piece)]}) for k, piece in enumerate(pieces)}
     there, lost = 0, list[str]()
-    for number, report, given_up in crew.attempt(write_piece, work):
+    name = lambda k: f"documents of {large.unit.name}, piece {k}"  # noqa: E731
+    cost = lambda k: float(pieces[k]["piece"]["documents"])  # noqa: E731
+    for number, report, given_up in crew.attempt(write_piece, work, Kind(name, cost=cost)):
         advance(pieces[number]["piece"]["documents"])
         there += report is not None and report["there"]
         failure = given_up if report is None else report["failure"]

@@ -22,6 +22,7 @@ from tempscale_jobs.tables.pairs import PART, PARTIALS
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
+from tempscale_jobs.workers.slow import Kind
 
 if TYPE_CHECKING:
     from tempscale.model.tokens import Tokens
@@ -45,7 +46,7 @@ def measure_pairs(run: Run, crew: Crew, model: Model, value: Value, index: Index
         else:
             work[number] = pa.Table.from_pylist([{"name": chunk.name, **value.model_dump()}])
     on_pairs(there)
-    for report in crew.work(measure_chunk, work, retries=-1):
+    for report in crew.work(measure_chunk, work, retries=-1, kind=Kind("chunk")):
         on_pairs(report["pairs"])
     return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.memory import PeakMemory, return_freed
-from tempscale_jobs.runs.observing import Observer, State, Unit
+from tempscale_jobs.runs.observing import Observer, Slow, State, Unit
 from tempscale_jobs.runs.pace import Pace
 
 _LOG_SECONDS = 60.0
@@ -134,6 +134,15 @@ class Journal:
         """Add a number of texts, pairs, rejected rows or cache hits."""
         for observer in self._observers:
             observer.count(unit, number)
+
+    def slow(self, pieces: Sequence[Slow], new: Sequence[Slow]) -> None:
+        """Report the pieces of work that are slow now; `new` are those that were not before."""
+        for observer in self._observers:
+            observer.slow(pieces, new)
+        for piece in new:
+            usual = duration(piece.median_seconds) if piece.median_seconds >= 1 else "less than 1 s"
+            line = f"  slow: {piece.piece} has taken {duration(piece.seconds)} so far, the median of the others is {usual}"
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def end(self, state: State, message: str = "") -> None:
         """Report the end of the run."""

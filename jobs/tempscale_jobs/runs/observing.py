@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from typing_extensions import override
 
@@ -22,6 +24,21 @@ Unit = Literal["texts", "pairs", "rejected", "cache_hits"]
 State = Literal["running", "complete", "incomplete", "failed"]
 
 
+class Slow(NamedTuple):
+    """A piece of work in flight that takes much longer than others of its step."""
+
+    piece: str
+    """Its name, such as «shard 7»."""
+    seconds: float
+    """How long it has taken so far."""
+    median_seconds: float
+    """The median of the finished ones."""
+
+    def rounded(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return {"piece": self.piece, "seconds": round(self.seconds), "median_seconds": round(self.median_seconds, 1)}
+
+
 class Observer:
     """Receives the progress of a run and keeps the current stage; subclasses report it."""
 
@@ -31,6 +48,7 @@ class Observer:
         self.name: str | None = None
         self.done = 0
         self.total: int | None = None
+        self.slow_pieces: Sequence[Slow] = ()
 
     def follow(self, run: str, night: str, storage: Storage) -> None:
         """Follow this run from now on."""
@@ -39,7 +57,7 @@ class Observer:
 
     def stage(self, name: str, total: int | None) -> None:
         """A stage begins."""
-        self.name, self.done, self.total = name, 0, total
+        self.name, self.done, self.total, self.slow_pieces = name, 0, total, ()
 
     def resize(self, total: int) -> None:
         """The stage's total, as it is known now."""
@@ -51,6 +69,10 @@ class Observer:
 
     def count(self, unit: Unit, number: int) -> None:
         """Add a number of texts, pairs, rejected rows or cache hits."""
+
+    def slow(self, pieces: Sequence[Slow], new: Sequence[Slow]) -> None:
+        """The pieces that are slow now, and those of them that are new; called from another thread, too."""
+        self.slow_pieces = pieces
 
     def say(self, event: str, message: str, seconds: float | None = None) -> None:
         """Report the end of a stage or another event."""
@@ -80,13 +102,22 @@ class JsonLines(Observer):
             self.say("progress", "")
 
     @override
+    def slow(self, pieces: Sequence[Slow], new: Sequence[Slow]) -> None:
+        super().slow(pieces, new)
+        for piece in new:
+            self._print("slow", piece.rounded())
+
+    @override
     def say(self, event: str, message: str, seconds: float | None = None) -> None:
+        facts = {} if seconds is None else {"seconds": round(seconds, 2)}
+        self._print(event, facts | ({"message": message} if message else {}))
+
+    def _print(self, event: str, facts: dict[str, Any]) -> None:
         line: dict[str, Any] = {"time": now(), "run": self.run, "night": self.night, "stage": self.name, "event": event}
         if self.total is not None or self.done:
             line |= {"done": self.done, "total": self.total}
-        if seconds is not None:
-            line["seconds"] = round(seconds, 2)
-        print(json.dumps(line | ({"message": message} if message else {}), ensure_ascii=False), file=sys.stderr, flush=True)
+        # In one piece, because another thread may print, too.
+        print(json.dumps(line | facts, ensure_ascii=False) + "\n", end="", file=sys.stderr, flush=True)
 
     @override
     def end(self, state: State, message: str) -> None:
@@ -101,6 +132,8 @@ class StatusFile(Observer):
         super().__init__()
         self._storage: Storage | None = None
         self._started, self._written = now(), 0.0
+        self._updated = self._started
+        self._lock = threading.Lock()
 
     @override
     def follow(self, run: str, night: str, storage: Storage) -> None:
@@ -122,18 +155,31 @@ class StatusFile(Observer):
             self._write("running", "")
 
     @override
+    def slow(self, pieces: Sequence[Slow], new: Sequence[Slow]) -> None:
+        changed = bool(new) or len(pieces) != len(self.slow_pieces)
+        super().slow(pieces, new)
+        if self._storage is not None and (
+            changed or time.monotonic() - self._written >= _STATUS_SECONDS[self._storage.is_local]
+        ):
+            self._write("running", "", moved=False)
+
+    @override
     def end(self, state: State, message: str) -> None:
+        self.slow_pieces = ()
         self._write(state, message)
 
-    def _write(self, state: State, message: str) -> None:
+    def _write(self, state: State, message: str, moved: bool = True) -> None:
+        """Write the file; `updated` stays as it is where nothing has `moved`, so that it shows a run that hangs."""
         if self._storage is None:
             return
-        self._written = time.monotonic()
-        status = {
-            "run": self.run, "night": self.night, "state": state, "stage": self.name, "done": self.done, "total": self.total,
-            "started": self._started, "updated": now(), "message": message,
-        }  # fmt: skip
-        with suppress(Exception):  # The run itself reports a folder that cannot be written.
+        with self._lock, suppress(Exception):  # The run itself reports a folder that cannot be written.
+            self._written = time.monotonic()
+            self._updated = now() if moved else self._updated
+            status = {
+                "run": self.run, "night": self.night, "state": state, "stage": self.name, "done": self.done,
+                "total": self.total, "started": self._started, "updated": self._updated, "message": message,
+                "slow": [piece.rounded() for piece in self.slow_pieces],
+            }  # fmt: skip
             self._storage.write_json(STATUS, status, durable=False)
 
 
@@ -151,6 +197,12 @@ class RayMetrics(Observer):
         if before is not None:
             self._set(before, 0)
         self._set(name, 1)
+        self._set_slow()
+
+    @override
+    def slow(self, pieces: Sequence[Slow], new: Sequence[Slow]) -> None:
+        super().slow(pieces, new)
+        self._set_slow()
 
     @override
     def count(self, unit: Unit, number: int) -> None:
@@ -162,6 +214,13 @@ class RayMetrics(Observer):
     def end(self, state: State, message: str) -> None:
         if self.name is not None:
             self._set(self.name, 0)
+        self.slow_pieces = ()
+        self._set_slow()
+
+    def _set_slow(self) -> None:
+        with suppress(Exception):
+            if self.run is not None and (gauge := self._metric("slow_pieces")) is not None:
+                gauge.set(len(self.slow_pieces), {"run": self.run})
 
     def _set(self, stage: str, value: int) -> None:
         with suppress(Exception):
@@ -178,6 +237,9 @@ class RayMetrics(Observer):
 
             if name == "stage":
                 self._metrics[name] = metrics.Gauge("tempscale_stage", "1 for the stage under way", ("run", "stage"))
+            elif name == "slow_pieces":
+                what = "pieces of work in flight that take ten times the median of their step"
+                self._metrics[name] = metrics.Gauge("tempscale_slow_pieces", what, ("run",))
             else:
                 what = f"{name.replace('_', ' ')} of tempscale runs"
                 self._metrics[name] = metrics.Counter(f"tempscale_{name}_total", what, ("run",))

@@ -23,9 +23,12 @@ from tempscale_jobs.workers.engine import (
     readable_failures,
     results,
 )
+from tempscale_jobs.workers.slow import PIECE, Kind, Pieces
 
 _PATIENCE_SECONDS = 60
 """So long work may take before an actor that has none makes room for one that may have lost its place."""
+_NAME_SECONDS = 5
+"""So long the name of a piece may take."""
 
 if TYPE_CHECKING:
     import ray.data
@@ -55,12 +58,13 @@ class Crew:
             ray.kill(worker)
 
     def stream(
-        self, process: Process, work: dict[int, pa.Table], prepare: Callable[..., pa.Table], arguments: dict[str, Any]
-    ) -> Iterator[dict[str, Any]]:
+        self, process: Process, work: dict[int, pa.Table], prepare: Callable[..., pa.Table], arguments: dict[str, Any],
+        what: str = "shard",
+    ) -> Iterator[dict[str, Any]]:  # fmt: skip
         """Stream pieces of work through tasks of Ray Data, which `prepare` them, to the actors; yield each report.
 
         Prepared pieces go from the tasks to the actors and not through this process. A piece whose process dies is given to
-        the restarted actor again, as often as that happens: marks must tell what ends it.
+        the restarted actor again, as often as that happens: marks must tell what ends it. `what` is a piece's noun.
         """
         if not work:
             return
@@ -68,14 +72,19 @@ class Crew:
         blocks = self._stream = _blocks(prepared(work, prepare, arguments, self._cluster))
         self._hire(min(self._cluster.workers, len(work)))
         with readable_failures():
-            for reports in self._each(lambda worker, block: _patient(worker.take, -1).remote(process, block), blocks):
+            submit = lambda worker, block: _patient(worker.take, -1).remote(process, block)  # noqa: E731
+            for reports in self._each(submit, blocks, Kind(lambda block: _named(what, block))):
                 for report in reports:
                     if report.get("failure"):
                         raise IncompleteRun(report["failure"]) from RuntimeError(report["traceback"])
                     yield report
 
-    def _each(self, submit: Callable[[Any, Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    def _each(self, submit: Callable[[Any, Any], Any], items: Iterable[Any], kind: Kind = PIECE) -> Iterator[Any]:
         """Give the items to the actors as these become free, a second one to each ahead; yield results as they come."""
+        with self._cluster.watch.step(kind) as pieces:
+            yield from self._each_of(submit, items, pieces)
+
+    def _each_of(self, submit: Callable[[Any, Any], Any], items: Iterable[Any], pieces: Pieces) -> Iterator[Any]:
         import ray
 
         idle, flying = [*self._actors, *self._actors], dict[Any, Any]()
@@ -86,13 +95,16 @@ class Crew:
                 idle.extend(2 * [self._join(done)])
                 return
             idle.append(flying.pop(done))
+            pieces.end(done)
             yield ray.get(done)
 
         for item in items:
             while not idle:
                 yield from landed()
             worker = idle.pop(0)
-            flying[submit(worker, item)] = worker
+            reference = submit(worker, item)
+            flying[reference] = worker
+            pieces.begin(reference, item, worker)
         while flying:
             while not self._is_next(flying) and self._make_room(flying.values()):
                 pass
@@ -132,21 +144,30 @@ class Crew:
             ray.kill(spare)
         return spare is not None
 
-    def work(self, process: Process, pieces: dict[int, pa.Table], retries: int = RETRIES) -> Iterator[dict[str, Any]]:
+    def work(
+        self, process: Process, pieces: dict[int, pa.Table], retries: int = RETRIES, kind: Kind = PIECE
+    ) -> Iterator[dict[str, Any]]:
         """Run `process` on each piece; yield each report as it finishes. -1 `retries` are for pieces with marks."""
         if not pieces:
             return
         self._hire(min(self._cluster.workers, len(pieces)))
         numbers = self._cluster.ordered(sorted(pieces))
         with readable_failures():
-            yield from self._each(lambda worker, k: _patient(worker.run, retries).remote(process, k, pieces[k]), numbers)
+            submit = lambda worker, k: _patient(worker.run, retries).remote(process, k, pieces[k])  # noqa: E731
+            yield from self._each(submit, numbers, kind)
 
     def attempt(
-        self, process: Process, pieces: dict[int, pa.Table]
+        self, process: Process, pieces: dict[int, pa.Table], kind: Kind = PIECE
     ) -> Iterator[tuple[int, dict[str, Any] | None, str | None]]:
         """Like `work`, but give up a piece that ends its process in every try; yield (number, report, reason given up)."""
         if not pieces:
             return
+        with self._cluster.watch.step(kind) as watched:
+            yield from self._attempt(process, pieces, watched)
+
+    def _attempt(
+        self, process: Process, pieces: dict[int, pa.Table], watched: Pieces
+    ) -> Iterator[tuple[int, dict[str, Any] | None, str | None]]:
         import ray
         import ray.exceptions
 
@@ -157,7 +178,9 @@ class Crew:
         while waiting or flying:
             while waiting and idle:
                 worker, number = idle.pop(), waiting.pop()
-                flying[_patient(worker.run).remote(process, number, pieces[number])] = worker, number
+                reference = _patient(worker.run).remote(process, number, pieces[number])
+                flying[reference] = worker, number
+                watched.begin(reference, number, worker)
             while not waiting and not self._is_next(flying) and self._make_room([worker for worker, _ in flying.values()]):
                 idle = [worker for worker in idle if worker in self._actors]
             done = self._next(flying)
@@ -168,6 +191,7 @@ class Crew:
             try:
                 report = ray.get(done)
             except ray.exceptions.RayError as error:
+                watched.end(done, done=False)
                 # If Ray could not reach the worker, the piece may be good: try it once more on another worker.
                 if isinstance(error, ray.exceptions.ActorUnavailableError) and number not in unreached:
                     unreached.add(number)
@@ -182,11 +206,13 @@ class Crew:
                     idle += self._actors
             else:
                 idle.append(worker)
+                watched.end(done)
                 yield number, report, None
 
     def call(
-        self, function: Callable[..., Any], items: Sequence[Item], arguments: Callable[[Item], Sequence[Any]]
-    ) -> Iterator[Item]:
+        self, function: Callable[..., Any], items: Sequence[Item], arguments: Callable[[Item], Sequence[Any]],
+        kind: Kind = PIECE,
+    ) -> Iterator[Item]:  # fmt: skip
         """Run a function that needs no model on the arguments of each item; yield each item as it is done.
 
         The actors have imported what it needs. Where they hold GPUs, tasks on CPUs run it.
@@ -197,14 +223,14 @@ class Crew:
             import ray
 
             task = ray.remote(function)
-            yield from (item for item, _ in results(self._cluster, lambda item: task.remote(*arguments(item)), items))
+            submit = lambda item: task.remote(*arguments(item))  # noqa: E731
+            yield from (item for item, _ in results(self._cluster, submit, items, kind=kind))
             return
         self._hire(min(self._cluster.workers, len(items)))
         numbers = self._cluster.ordered(range(len(items)))
         with readable_failures():
-            for number in self._each(
-                lambda worker, k: _patient(worker.call).remote(k, function, *arguments(items[k])), numbers
-            ):
+            give = lambda worker, k: _patient(worker.call).remote(k, function, *arguments(items[k]))  # noqa: E731
+            for number in self._each(give, numbers, kind.of(items)):
                 yield items[number]
 
     def begin(self, wanted: int) -> None:
@@ -251,6 +277,16 @@ def _blocks(data: ray.data.Dataset) -> Generator[Any]:
     """References to the blocks of a stream of Ray Data, as they are made. It starts here, not at the first block."""
     bundles = data.iter_internal_ref_bundles()
     return (block for bundle in bundles for block in bundle.block_refs)
+
+
+def _named(what: str, block: Any) -> str:
+    """The name of a piece that Ray Data prepared, which only its block knows; see `Kind.name`."""
+    import ray
+
+    try:
+        return f"{what} {ray.get(block, timeout=_NAME_SECONDS).column('number')[0].as_py()}"
+    except Exception:  # Its node may be lost.
+        return f"a {what}"
 
 
 def _patient(method: Any, retries: int = RETRIES) -> Any:

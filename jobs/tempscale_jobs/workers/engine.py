@@ -12,13 +12,14 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tempscale.model.checkpoint import first_line
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.errors import IncompleteRun, RunError, UsageError
 from tempscale_jobs.workers import raylet
+from tempscale_jobs.workers.slow import PIECE, TILE, Kind, Pieces, Watch
 
 _OBJECT_STORE_BYTES = 1 << 30
 _TO_COME = "autoscaled_gpus"
@@ -56,6 +57,8 @@ class Cluster:
     gpus: int
     """GPUs of each worker: 0 or 1."""
     shuffle_seed: int | None = None
+    watch: Watch = field(default_factory=Watch, compare=False, repr=False)
+    """Sees pieces of work that are slow."""
 
     def ordered(self, items: Sequence[Item]) -> list[Item]:
         """The items in the given order, or in a seeded random order."""
@@ -259,39 +262,44 @@ def _configure_data() -> None:
 
 
 def results(
-    cluster: Cluster, submit: Callable[[Item], Any], items: Sequence[Item], ahead: int = 2
+    cluster: Cluster, submit: Callable[[Item], Any], items: Sequence[Item], ahead: int = 2, kind: Kind = PIECE
 ) -> Iterator[tuple[Item, Any]]:
     """Run one Ray task, started by `submit`, for each item; yield (item, result) as they finish.
 
-    At most `ahead` tasks for each worker are in flight, which limits their memory.
+    At most `ahead` tasks for each worker are in flight, which limits their memory; `kind` names them where one is slow.
     """
     import ray
 
     waiting, flying = cluster.ordered(items)[::-1], dict[Any, Item]()
-    with readable_failures():
+    with readable_failures(), cluster.watch.step(kind, cluster.workers) as pieces:
         while waiting or flying:
             while waiting and len(flying) < ahead * cluster.workers:
                 item = waiting.pop()
-                flying[submit(item)] = item
+                reference = submit(item)
+                flying[reference] = item
+                pieces.begin(reference, item)
             done, _ = ray.wait(list(flying), num_returns=1)
             for reference in done:
+                pieces.end(reference)
                 yield flying.pop(reference), ray.get(reference)
 
 
 def done(
-    cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[Any, ...]], where: dict[str, Any] | None = None
-) -> list[Any]:
+    cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[Any, ...]], where: dict[str, Any] | None = None,
+    kind: Kind = PIECE,
+) -> list[Any]:  # fmt: skip
     """The results of a function of each of these arguments, run as tasks beside model actors, on the nodes `where` says."""
     import ray
 
     task = ray.remote(**BESIDE_ACTORS | ({"scheduling_strategy": "DEFAULT"} | where if where else {}))(function)
-    found = dict(results(cluster, lambda k: task.remote(*work[k]), range(len(work)), ahead=1))
+    found = dict(results(cluster, lambda k: task.remote(*work[k]), range(len(work)), ahead=1, kind=kind))
     return [found[k] for k in range(len(work))]
 
 
 def tile_results(
-    cluster: Cluster, work: Callable[..., Any], arguments: tuple[Any, ...], items: Sequence[tuple[int, int]]
-) -> Iterator[tuple[tuple[int, int], Any]]:
+    cluster: Cluster, work: Callable[..., Any], arguments: tuple[Any, ...], items: Sequence[tuple[int, int]],
+    kind: Kind = TILE,
+) -> Iterator[tuple[tuple[int, int], Any]]:  # fmt: skip
     """Run `work(*arguments, i, j)` for each super-tile, as tasks or on GPU actors that cache their blocks; yield results.
 
     There are no more tiles in flight than workers, because each has two blocks of texts in memory.
@@ -300,14 +308,17 @@ def tile_results(
 
     if not cluster.gpus:
         task = ray.remote(work)
-        yield from results(cluster, lambda tile: task.remote(*arguments, *tile), items, ahead=1)
+        yield from results(cluster, lambda tile: task.remote(*arguments, *tile), items, ahead=1, kind=kind)
         return
     actor = ray.remote(num_gpus=1, max_restarts=-1, max_task_retries=-1)(TileActor)
     actors = [actor.remote(work, arguments) for _ in range(min(cluster.workers, len(items)))]
-    yield from pooled(actors, lambda worker, tile: worker.work.remote(*tile), cluster.ordered(items))
+    with cluster.watch.step(kind) as pieces:
+        yield from pooled(actors, lambda worker, tile: worker.work.remote(*tile), cluster.ordered(items), pieces)
 
 
-def pooled(actors: Sequence[Any], submit: Callable[[Any, Item], Any], items: Sequence[Item]) -> Iterator[Any]:
+def pooled(
+    actors: Sequence[Any], submit: Callable[[Any, Item], Any], items: Sequence[Item], pieces: Pieces | None = None
+) -> Iterator[Any]:
     """Give each item to one of the actors, which work as they start; yield results as they come, and end the actors.
 
     A cluster may have no place for all of them yet, or be smaller than Ray says (a dead node is counted for a while): what
@@ -326,7 +337,11 @@ def pooled(actors: Sequence[Any], submit: Callable[[Any, Item], Any], items: Seq
             while waiting or flying:
                 while waiting and idle:
                     worker = idle.pop()
-                    flying[submit(worker, waiting.pop())] = worker
+                    item = waiting.pop()
+                    reference = submit(worker, item)
+                    flying[reference] = worker
+                    if pieces is not None:
+                        pieces.begin(reference, item, worker)
                 if not waiting:
                     for worker in idle:
                         ray.kill(worker)
@@ -339,6 +354,8 @@ def pooled(actors: Sequence[Any], submit: Callable[[Any, Item], Any], items: Seq
                     idle.append(beginning.pop(done[0]))
                 else:
                     idle.append(flying.pop(done[0]))
+                    if pieces is not None:
+                        pieces.end(done[0])
                     yield ray.get(done[0])
     finally:
         for actor in actors:
