@@ -16,7 +16,7 @@
                   (of one unit), distinct (repeated ids, samples), stream, shards (texts), vectors (embeddings), preview
     lifecycle.py  a run from its lock to run.json, for all five commands
     report/       what all reports share: text (figures in words), charts (colours, lines), page and its templates, screen
-    workers/      Ray: engine (the session), actor, crew, marks (deadly texts), nodes, raylet
+    workers/      Ray: engine (the session), actor, crew, marks (deadly texts), nodes, raylet, slow
     runs/         the run folder: folder, storage, lock, journal (progress), observing (status), memory, provenance
     config/       each setting with its option and help: sections (shared by commands), and a file a command
     tables/       the Arrow schema of every table, a file a command
