@@ -26,6 +26,7 @@ LEAST_FINISHED = 5
 LEAST_SECONDS = 30.0
 """No piece is slow that takes less."""
 LOOK_SECONDS = 10.0
+_JOIN_SECONDS = 10.0
 
 Report = Callable[[list[Slow], list[Slow]], None]
 """Is called with all pieces that are slow now, the slowest first, and with those of them that are new."""
@@ -211,7 +212,7 @@ class Watch:
             yield
         finally:
             ended.set()
-            thread.join()  # Before Ray itself ends, which it asks.
+            thread.join(_JOIN_SECONDS)  # Before Ray itself ends, which it asks.
             with self.lock:
                 self._steps = []
             self.report()

@@ -9,7 +9,7 @@ import pytest
 from whole_run import as_lines, documented
 
 from tempscale_jobs.runs import observing
-from tempscale_jobs.runs.observing import JsonLines, RayMetrics, StatusFile
+from tempscale_jobs.runs.observing import JsonLines, RayMetrics, Slow, StatusFile
 from tempscale_jobs.runs.storage import Storage
 
 RUN = ("abc123", "2026-11-22")
@@ -69,6 +69,7 @@ def test_the_status_file_says_how_it_ended(night):
     assert status["state"] == "complete"
     assert status["run"] == json.loads((folder / "2026-11-22" / "run.json").read_text())["run"]
     assert status["message"].startswith("gate failed")
+    assert status["slow"] == []
 
 
 def test_an_error_is_a_json_line_too(night):
@@ -93,6 +94,16 @@ def test_the_status_file_is_written_now_and_then_and_never_in_the_way(tmp_path, 
     monkeypatch.setattr(observing, "_STATUS_SECONDS", {True: 0.0})
     status.progress(50)
     assert (read()["stage"], read()["done"], read()["total"]) == ("embed", 50, 100)
+    monkeypatch.setattr(observing, "_STATUS_SECONDS", {True: 1000.0})
+    status.slow([Slow("shard 7", 812.3, 9.21)], [])  # Which pieces there are is written at once.
+    assert read()["slow"] == [{"piece": "shard 7", "seconds": 812, "median_seconds": 9.2}]
+    status.slow([Slow("shard 7", 822.3, 9.21)], [])
+    assert read()["slow"][0]["seconds"] == 812
+    status.slow([], [])
+    assert read()["slow"] == []
+    status.slow([Slow("shard 7", 812.3, 9.21)], [])
+    status.stage("cosine", 10)  # It has none of the last stage's.
+    assert (read()["stage"], read()["slow"]) == ("cosine", [])
     status.follow("another", "2026-11-23", Storage(str(tmp_path / "inner")))  # A run inside the run.
     assert not (tmp_path / "inner").exists()
     status.end("incomplete", "the disk is full")
@@ -132,18 +143,19 @@ sys.path[:0] = {sys.path!r}
 os.environ["RAY_AUTH_MODE"] = "disabled"
 import ray
 ray.init(address="local", num_cpus=1, include_dashboard=True, dashboard_port=0, log_to_driver=False)
-from tempscale_jobs.runs.observing import RayMetrics
+from tempscale_jobs.runs.observing import RayMetrics, Slow
 from tempscale_jobs.runs.storage import Storage
 metrics = RayMetrics()
 metrics.follow("abc123", "2026-11-22", Storage("unused"))
 metrics.stage("cosine, τ 1.0", 10)
+metrics.slow([Slow("tile 3, 4", 812.0, 9.0)], [])
 for unit, number in (("texts", 7), ("pairs", 21), ("rejected", 2), ("cache_hits", 5)):
     metrics.count(unit, number)
 node = ray.nodes()[0]
 address = f"http://{{node['NodeManagerAddress']}}:{{node['MetricsExportPort']}}/metrics"
 for _ in range(60):
     text = urllib.request.urlopen(address, timeout=10).read().decode()
-    if text.count("tempscale_") >= 5 and "cache_hits" in text: break
+    if "slow_pieces" in text and "cache_hits" in text: break
     time.sleep(1)
 print("\\n".join(line for line in text.splitlines() if "tempscale_" in line and not line.startswith("#")))
 """
@@ -154,3 +166,4 @@ print("\\n".join(line for line in text.splitlines() if "tempscale_" in line and 
         assert 'run="abc123"' in line
         assert float(line.rsplit(" ", 1)[1]) == value
     assert 'stage="cosine, tau 1.0"' in found["tempscale_stage"]
+    assert float(found["tempscale_slow_pieces"].rsplit(" ", 1)[1]) == 1

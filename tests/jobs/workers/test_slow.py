@@ -355,6 +355,38 @@ def test_the_piece_that_a_worker_has_ahead_is_not_named(cluster, run, tmp_path, 
     assert run.console_text().count("slow: ") == 1
 
 
+def test_a_slow_shard_of_a_stream_is_named_by_its_number(cluster, run, tmp_path):
+    """Ray Data prepares the shards, in any order; only their blocks know which they are."""
+    import pyarrow as pa
+    import ray
+
+    go = str(tmp_path / "go")
+
+    @ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+    class Worker:
+        def take(self, process, block):
+            import os
+            import time
+
+            numbers = block.column("number").to_pylist()
+            while 6 in numbers and not os.path.exists(go):
+                time.sleep(0.02)
+            return [{"number": number} for number in numbers]
+
+    crew = Crew(None, cluster, None, None)
+    crew._actors = [Worker.remote() for _ in range(2)]
+    ray.get([worker.__ray_ready__.remote() for worker in crew._actors])
+    found = []
+    with crew, cluster.watch.reported(run.slow), run.stage("embed", 12):
+        for report in crew.stream(None, {k: pa.table({"k": [k]}) for k in range(12)}, lambda batch: batch, {}):
+            found.append(report["number"])
+            if len(found) == 10:
+                wait_for(run, ["shard 6"])
+                (tmp_path / "go").touch()
+    assert sorted(found) == list(range(12))
+    assert run.status()["slow"] == []
+
+
 def test_the_block_of_a_slow_shard_says_its_number(cluster):
     import pyarrow as pa
     import ray
