@@ -49,7 +49,7 @@ def test_factors_are_asked_for_under_the_temperatures_that_are_searched(shard, m
         def __exit__(self, *_):
             pass
 
-        def work(self, process, pieces):
+        def work(self, process, pieces, kind):
             asked.append((process, pieces))
             return []
 

@@ -269,8 +269,8 @@ def test_an_interrupted_look_up_leaves_no_text_twice(nights, small_model, monkey
     with monkeypatch.context() as patch:
         done = lookup.done
 
-        def interrupted(cluster, function, work):
-            found = done(cluster, function, work)
+        def interrupted(cluster, function, work, **how):
+            found = done(cluster, function, work, **how)
             return stop() if function is lookup._write else found
 
         patch.setattr(lookup, "done", interrupted)

@@ -154,7 +154,7 @@ def test_blocks_read_texts_once_for_each_interval_at_most(monkeypatch, tmp_path,
     own = Layout(None, nothing, nothing, np.sort(interval), stored, starts, EDGES, count)
     grid = Tiling(Storage(str(tmp_path)), "partials/cosine", len(EDGES), 0, 1.0, 0, count // per)
     monkeypatch.setattr(ray, "remote", lambda task: SimpleNamespace(remote=lambda *given: asked.append(given[1])))
-    monkeypatch.setattr(cosine, "results", lambda cluster, submit, groups: [submit(group) for group in groups])
+    monkeypatch.setattr(cosine, "results", lambda cluster, submit, groups, kind: [submit(group) for group in groups])
     names = [f"part {k}" for k in range(parts)]
     cosine._gather(Cluster(2, 0), grid, names, tiles.blocks(count, per), own, per, False)
     assert len(asked) == count // per
