@@ -21,7 +21,7 @@ FAULTS = (
         (
             "test_chaos::test_three_kills_change_no_byte",
             "test_tile_tasks::test_a_worker_that_dies_in_the_middle_of_a_tile_changes_no_byte",
-            "test_documents::test_two_workers_of_which_one_dies_and_a_resumed_run_give_the_bytes_of_one_worker",
+            "test_large_corpora::test_two_workers_of_which_one_dies_and_a_resumed_run_give_the_bytes_of_one_worker",
         ),
     ),
     (

@@ -7,7 +7,7 @@
                   traffic: what its steps read and write
     pairs/        `tempscale pairs`, SOCM of explicit pairs of texts: chunks, socm
     diagnose/     `tempscale diagnose`, why embeddings collapse: looks, two_texts, repeated, versions, findings
-    evaluate/     `tempscale evaluate`, downstream scores: tasks, own_tasks, windows, documents, cells, scored, audits
+    evaluate/     `tempscale evaluate`, its scores: tasks, own_tasks, windows, documents, cells, scored, analyses, audits
     nights/       nightly audits. night (the end of one), gate (thresholds and drift), record, compare, notify
     collapse/     the O(n²) steps: blocks, cosine, neighbours, exposure, sample (of SOCM), socm, worst (pairs of the corpus)
     embedding/    the O(n) steps: embed, lookup (in the cache), cache, budget, precision, factors (covariance), probe
