@@ -280,7 +280,7 @@ PARTS = {
 """Functions of the process that starts a run which are steps of their own inside a stage, or between stages."""
 OF_TILES = ("cosine: tiles", "exposure: near-duplicates of the tiles", "exposure: neighbours of the tiles")
 """The steps that grow as the pairs of panels do."""
-_SAMPLE_SECONDS = 0.1
+_SAMPLE_SECONDS = 0.02
 
 
 @dataclass
@@ -291,7 +291,7 @@ class Step:
     driver_seconds: float = 0.0
     """Processor time of the process that starts the run."""
     driver_peak_bytes: int = 0
-    """The largest memory that this process shared with no other."""
+    """The largest memory of its own of this process, without files that are mapped into it."""
     driver: Counts = field(default_factory=Counts)
     every: Counts = field(default_factory=Counts)
     """Of all processes."""
@@ -366,4 +366,5 @@ class Steps(Observer):
             self._peak = max(self._peak, self._memory())
 
     def _memory(self) -> int:
-        return int(self._process.memory_full_info().uss)
+        memory = self._process.memory_info()
+        return int(memory.rss - memory.shared)

@@ -135,7 +135,7 @@ GROUPS = {
         """Blocks of 655 rows, parts of 41 and units of 1,310, a hundredth of the usual: a million vectors of 16
         dimensions in three intervals of length have the files and the tiles of 100 million otherwise. Operations on
         storage (a file that is opened, written, listed, removed or asked about) and bytes are counted in all processes of
-        a run; the driver is the process that starts it, and its memory is what it shares with no other. The ratio is 1
+        a run; the driver is the process that starts it, and its memory is what it has for itself alone. The ratio is 1
         where operations grow as the vectors do. Only tiles, and what merges them, may grow faster. A million
         is measured in closed form: its 1.2 million tiles would take more than an hour on two cores. No limit applies.""",
         "operations a vector over those of the fewest",

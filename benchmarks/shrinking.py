@@ -59,7 +59,12 @@ def measure(runs: dict[int, str] = RUNS) -> list[dict[str, Any]]:
                 "analysis": {"cosine": cosine, "intervals": INTERVALS},
                 "execution": {"workers": WORKERS},
             }
-            found[count] = _steps(counting.audited(folder, data, CONSTANTS))
+            found[count] = counting.audited(folder, data, CONSTANTS)
+    return rows({count: _steps(steps) for count, steps in found.items()}, runs)
+
+
+def rows(found: dict[int, dict[str, dict[str, float]]], runs: dict[int, str]) -> list[dict[str, Any]]:
+    """The rows of the steps of runs by their number of vectors."""
     rows = []
     for step in [*STEPS.values(), REST]:
         fewest = next((n for n in found if step in found[n]), 0)

@@ -26,6 +26,7 @@ def test_a_plan_by_hand():
     assert found.tokens == 2 * tokens
     assert found.seconds == pytest.approx(2 * (tokens * 1e-3 + 49_995_000 * 1e-8 + 4_950 * 2e-3) / 4 + 30)
     assert found.disk_bytes == 2 * (10_000 * (800 + 120 + 5 * (8 * 10 + 20)) + 100 * 50 * 100 * 4)
+    assert found.driver_bytes == (460 << 20) + 10_000 * 270
     two_blocks = 2 * 1024 * 100 * 4
     assert found.memory_bytes == (900 << 20) + 4 * ((800 << 20) + (1 << 20) + two_blocks) + 10_000 * 270
 
