@@ -57,9 +57,13 @@ class PowerSums(NamedTuple):
     """How many values there are, and the sums of their first three powers: whole numbers of any size. Mergeable."""
 
     values: int
+    """How many, n."""
     first: int
+    """Σv."""
     second: int
+    """Σv²."""
     third: int
+    """Σv³."""
 
     @classmethod
     def of(cls, values: Int[np.ndarray, " text"]) -> PowerSums:

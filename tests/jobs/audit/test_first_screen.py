@@ -142,7 +142,7 @@ def test_ranked_texts_are_the_largest_ties_by_hash():
 
     layout = Layout.of(["d", "c", "b", "a"], [9, 8, 7, 6], [0] * 4, [0])
     assert layout.key[1] < layout.key[3]  # Ties are broken by the hash of the id.
-    rows = ranked({"model": "m"}, "hub", np.array([1.0, 3.0, np.nan, 3.0]), layout)
+    rows = ranked({"model": "m"}, "hub", np.arange(4), np.array([1.0, 3.0, np.nan, 3.0]), layout)
     assert [(row["rank"], row["text_id"], row["tokens"], row["value"]) for row in rows] == [
         (1, "c", 8, 3.0), (2, "a", 6, 3.0), (3, "d", 9, 1.0),
     ]  # fmt: skip
