@@ -53,7 +53,7 @@ class InProcess:
 
         self.encode, self.plain = encode, plain
 
-    def attempt(self, process, work):
+    def attempt(self, process, work, kind):
         self.process = process.__name__
         self.there.append(self.worker.storage.list(CELL_DOCUMENTS))
         for number, table in work.items():
