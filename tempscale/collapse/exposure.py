@@ -50,6 +50,64 @@ class Asked(NamedTuple):
     """Its nearest texts, numbered from 0; NOBODY in an empty slot."""
 
 
+class Units(NamedTuple):
+    """The numbers of the units (see `Slots`) of texts and of queries."""
+
+    texts: Int[np.ndarray, " text"] | None
+    """The unit of each text; None where each is one by itself, of its own number."""
+    queries: Int[np.ndarray, " query"] | None
+    """Of each query that is no text, counted from `first`; None likewise."""
+    first: int
+    """The number of the first unit of such queries."""
+    total: int
+    """How many units there are."""
+
+    @classmethod
+    def of(
+        cls,
+        texts: int,
+        queries: int = 0,
+        documents: Int[np.ndarray, " text"] | None = None,
+        asking: Int[np.ndarray, " query"] | None = None,
+    ) -> Units:
+        """The units of some texts and queries.
+
+        Args:
+            texts: how many texts there are.
+            queries: how many queries that are no texts.
+            documents: the document of each text, as whole numbers, which is then its unit.
+            asking: the same of each of these queries.
+
+        Returns:
+            Those of texts first.
+        """
+        own, first = _numbered(documents, texts)
+        other, more = _numbered(asking, queries)
+        return cls(own, other, first, first + more)
+
+    def of_asking(self, asking: Int[np.ndarray, " query"], own: bool) -> Int[np.ndarray, " query"]:
+        """The units of those that ask.
+
+        Args:
+            asking: their numbers among the texts, or among the queries.
+            own: they are texts.
+
+        Returns:
+            The number of the unit of each.
+        """
+        if own:
+            return asking if self.texts is None else self.texts[asking]
+        return self.first + (asking if self.queries is None else self.queries[asking])
+
+
+def _numbered(names: Int[np.ndarray, " text"] | None, count: int) -> tuple[Int[np.ndarray, " text"] | None, int]:
+    """The number of each of some names, int32, and how many different ones there are; `count` without names."""
+    if names is None or not count:
+        return None, count
+    different, number = np.unique(names, return_inverse=True)
+    return number.astype(np.int32), len(different)
+
+
 @dataclass(frozen=True)
 class Slots:
     """Counts of neighbour slots from which exposures and their errors follow. Mergeable.
@@ -270,18 +328,17 @@ def exposure(
         (`stats.errors.tell_an_error`).
     """
     texts, queries = len(interval), len(label)
-    who = np.arange(texts) if sample is None else sample
-    unit = who if own else texts + np.arange(queries)
-    total = texts if own else texts + queries
-    by_text, _ = slots([Asked(unit, label)], interval, intervals, range(total), total)
+    who = sample if sample is not None else np.arange(queries)
+
+    def counted(units: Units) -> Slots:
+        asked = [Asked(units.of_asking(who, own), label)]
+        return slots(asked, interval, intervals, range(units.total), units.total, units.texts)[0]
+
+    others = 0 if own else queries
     by_document = None
     if documents is not None or asking is not None:
-        numbered = np.arange(texts) if documents is None else np.unique(documents, return_inverse=True)[1]
-        other = np.arange(queries) if asking is None else np.unique(asking, return_inverse=True)[1]
-        unit = numbered[who] if own else numbered.max() + 1 + other
-        total = int(max(numbered.max(), unit.max())) + 1
-        by_document, _ = slots([Asked(unit, label)], interval, intervals, range(total), total, numbered)
-    found = exposures(by_text, population, by_document, queries / texts if own else 1.0)
+        by_document = counted(Units.of(texts, others, documents, asking))
+    found = exposures(counted(Units.of(texts, others)), population, by_document, queries / texts if own else 1.0)
     if all(tell_an_error(own) for own in (documents, asking) if own is not None):
         return found
     return found._replace(error=np.full(intervals, np.nan))

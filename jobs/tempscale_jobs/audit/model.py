@@ -247,7 +247,7 @@ def _compare_all_pairs(audit: Audit, model: Model, temperature: Temperature, tex
             stage.note = f"{pairs:,} pairs in {moved['precision']}, equal to their closed form; means are exact"
         if analysis.cosine == "moments":
             stage.note = f"mean and variance of {pairs:,} pairs in closed form"
-    if analysis.cosine == "full" or analysis.asks:
+    if analysis.compares:
         with journal.stage(f"exposure{under}") as stage:
             asking = None if audit.queries is None else audit.queries.run
             exposure.expose(run, cluster, model, temperature, texts, analysis, asking)

@@ -125,8 +125,8 @@ def estimated(
     analysis, temperatures = config.analysis, len(config.temperatures())
     texts = min(corpus_texts, config.corpus.sample or corpus_texts)
     pairs, (socm_texts, kept, socm_pairs) = texts * (texts - 1) // 2, (0, 0, 0) if own else _socm_work(analysis, texts)
-    asking = min(texts, analysis.exposure_sample) if analysis.asks else 0
-    compared = pairs if analysis.cosine == "full" else asking * texts
+    asked = min(texts, analysis.exposure_sample) * texts if analysis.compares else 0
+    compared = pairs if analysis.cosine == "full" else asked
     workers = config.execution.workers or cores
     tokens = seconds = disk = largest = 0.0
     for rate in rates:

@@ -92,7 +92,7 @@ def steps(config: AuditConfig, texts: int, width: int, given: Given, workers: in
     layout = count * stored.read(rows, ["text_id", "tokens", "document", "source_row"])
     cosine = _cosine(config, texts, width, count, stored, given, workers)
     found.append(Traffic("cosine", layout + several * cosine.read, several * cosine.written, several * cosine.files))
-    if config.analysis.cosine == "full" or config.analysis.asks:
+    if config.analysis.compares:
         each = (_exposure if config.analysis.cosine == "full" else _sample)(config, texts, width, count, stored, given)
         found.append(Traffic("exposure", several * each.read, several * each.written, several * each.files))
     return found
@@ -102,7 +102,7 @@ def _parts(config: AuditConfig, texts: int, given: Given) -> int:
     """Parts of texts/, which are also the shards of a model."""
     unit = texts / given.units
     if config.corpus.embedding_column is not None:
-        return int(given.units * -(-unit // vectors._PART))
+        return int(given.units * -(-unit // vectors.PART))
     most = config.embedding.shard_texts
     wanted = config.corpus.sample or config.corpus.limit
     if wanted is not None:
@@ -134,7 +134,7 @@ def _cosine(
     full, intervals = config.analysis.cosine == "full", _intervals(config, given)
     block = block_size(texts, width)
     blocks = -(-texts // block)
-    together = max(1, min(gathering._GATHERED_BYTES // (4 * width) // min(block, texts), -(-blocks // workers)))
+    together = max(1, min(gathering.GATHERED_BYTES // (4 * width) // min(block, texts), -(-blocks // workers)))
     tasks, rows, own = -(-blocks // together), texts / count, texts / blocks
     asked = min(tasks * count, intervals * count + 2 * tasks)
     sizes = _sizes(parts.blocks(width), given.ids, compression="none")
@@ -171,7 +171,7 @@ def _exposure(config: AuditConfig, texts: int, width: int, count: int, stored: _
     # The ids of what is listed are read from the parts that hold them.
     read += min(count, 2 * config.analysis.worst_duplicates) * stored.read(texts / count, ["text_id"])
     if k:
-        read += min(count, exposure._LISTED) * stored.read(texts / count, ["text_id"])
+        read += min(count, exposure.LISTED) * stored.read(texts / count, ["text_id"])
         near, ids = _near_sizes(k, texts), _sizes(parts.blocks(width), given.ids, compression="none")
         read += panels * panels * near.read(texts / panels, [*near.columns])
         read += blocks * ids.read(texts / blocks, ["text_id"]) + count * stored.read(texts / count, ["text_id"])
@@ -185,7 +185,7 @@ def _exposure(config: AuditConfig, texts: int, width: int, count: int, stored: _
 def _sample(config: AuditConfig, texts: int, width: int, count: int, stored: _Sizes, given: Given) -> Traffic:
     """A sample is read from the parts that hold it, all blocks once for every 4,096 of its texts, and the ids found."""
     k, asking = config.analysis.neighbours, min(texts, config.analysis.exposure_sample)
-    blocks, groups = -(-texts // block_size(texts, width)), -(-asking // neighbours._ASKING)
+    blocks, groups = -(-texts // block_size(texts, width)), -(-asking // neighbours.ASKING)
     sizes = _sizes(parts.blocks(width), given.ids, compression="none")
     read = groups * blocks * sizes.read(texts / blocks, ["embedding", "interval", "label"])
     read += _holding(asking, count) * (
@@ -205,7 +205,7 @@ def _holding(texts: int, count: int) -> float:
 
 def _counting(k: int, texts: int) -> int:
     """How often the neighbours are read to be counted: by each range of texts, for the nearest alone and for all."""
-    return len({1, k}) * -(-texts // exposure._UNITS)
+    return len({1, k}) * -(-texts // exposure.UNITS_OF_A_TASK)
 
 
 def _intervals(config: AuditConfig, given: Given) -> int:

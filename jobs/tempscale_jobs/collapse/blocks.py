@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,13 @@ from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.folder import Model, Run, dimensions, numbered, tile
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
+from tempscale_jobs.workers.engine import Cluster, done
+from tempscale_jobs.workers.slow import Kind
+
+Part = TypeVar("Part")
+
+_RESULTS = 64
+"""Results of tasks that the process that starts a run merges, at most."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,19 @@ def tiling(
         analysis.cosine_precision,
     )  # fmt: skip
     return grid, bounds
+
+
+def merged(
+    cluster: Cluster, function: Callable[..., Part], grid: Tiling, items: Sequence[Any], merge: Callable[[Part, Part], Part],
+    *shared: Any, kind: Kind,
+) -> Part:  # fmt: skip
+    """Merge what tasks, `function(grid, run, *shared)`, have merged of runs of blocks or of pairs of panels.
+
+    To the bit as if one after the other, where a task merges its run along the fixed tree, too.
+    """
+    work = [(grid, items[own.start : own.stop], *shared) for own in tiles.runs(len(items), _RESULTS)]
+    found: list[Part] = done(cluster, function, work, kind=kind)
+    return merge_tree(found, merge)
 
 
 def write_blocks(

@@ -29,15 +29,13 @@ from tempscale_jobs.runs.folder import Model, Run, dimensions, means_of_block
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import LENGTH_COLLAPSE
 from tempscale_jobs.tables.columns import finite
-from tempscale_jobs.workers.engine import Cluster, done, results, tile_results
+from tempscale_jobs.workers.engine import Cluster, results, tile_results
 from tempscale_jobs.workers.slow import Kind
 
 _CLOSED_FORM_TOLERANCE = 1e-6
 """Largest allowed distance of a cell's mean from its closed form: float32 products against float64 sums."""
-_GATHERED_BYTES = 256 << 20
+GATHERED_BYTES = 256 << 20
 """Size of the embeddings that one task sorts into canonical order."""
-_RESULTS = 64
-"""Results of tasks that this process merges, at most."""
 
 
 def cosine(
@@ -57,7 +55,7 @@ def cosine(
         return
     dim = dimensions(run, model, temperature)
     names = run.storage.list(run.place("texts", model, temperature))
-    _gather(cluster, grid, names, bounds, layout, _GATHERED_BYTES // (4 * dim), analysis.cosine == "full" or analysis.asks)
+    _gather(cluster, grid, names, bounds, layout, GATHERED_BYTES // (4 * dim), analysis.compares)
     sums = _closed_form(cluster, grid, len(bounds), "float32")
     means = _text_means(cluster, grid, len(bounds), sums, layout)
     cells, rounding = None, None
@@ -110,24 +108,33 @@ def _gather(
 
 def _closed_form(cluster: Cluster, grid: Tiling, count: int, precision: Precision) -> CosineSums:
     """The sums of all texts, with embeddings rounded to `precision`."""
-    found = done(cluster, _sums, [(grid, own, precision) for own in tiles.runs(count, _RESULTS)], kind=Kind("blocks"))
-    whole: CosineSums = merge_tree((sums.spread(present, grid.intervals) for present, sums in found), CosineSums.merged)
-    return whole
+    found: _Sums = blocks.merged(cluster, _sums, grid, range(count), _Sums.merged, precision, kind=Kind("blocks"))
+    return found.sums.spread(found.present, grid.intervals)
 
 
-def _sums(grid: Tiling, numbers: range, precision: Precision) -> tuple[np.ndarray, CosineSums]:
+class _Sums(NamedTuple):
     """The intervals that occur in some blocks, and the sums of each."""
-    found = [_block_sums(grid, number, precision) for number in numbers]
-    present = np.unique(np.concatenate([own for own, _ in found]))
-    spread = (sums.spread(np.searchsorted(present, own), len(present)) for own, sums in found)
-    return present, merge_tree(spread, CosineSums.merged)
+
+    present: np.ndarray
+    sums: CosineSums
+
+    def merged(self, other: _Sums) -> _Sums:
+        """Those of both."""
+        present = np.union1d(self.present, other.present)
+        one, more = (own.sums.spread(np.searchsorted(present, own.present), len(present)) for own in (self, other))
+        return _Sums(present, one.merged(more))
 
 
-def _block_sums(grid: Tiling, number: int, precision: Precision) -> tuple[np.ndarray, CosineSums]:
-    """The intervals that occur in a block, and the sums of each."""
+def _sums(grid: Tiling, numbers: range, precision: Precision) -> _Sums:
+    """The sums of some blocks."""
+    return merge_tree((_block_sums(grid, number, precision) for number in numbers), _Sums.merged)
+
+
+def _block_sums(grid: Tiling, number: int, precision: Precision) -> _Sums:
+    """The sums of one block."""
     block = blocks.read_block(grid.storage.root, grid.block(number), precision)
     present, place = np.unique(block.interval, return_inverse=True)
-    return present, CosineSums.of(block.embeddings, place, len(present))
+    return _Sums(present, CosineSums.of(block.embeddings, place, len(present)))
 
 
 class _Means(NamedTuple):
@@ -152,10 +159,7 @@ def _text_means(cluster: Cluster, grid: Tiling, count: int, sums: CosineSums, la
 
     shared = ray.put(CosineSums(sums.texts, sums.vectors, sums.squares[:0], sums.norms))
     how = (shared, layout.edges, layout.documents is not None)
-    whole: _Means = merge_tree(
-        done(cluster, _means, [(grid, own, *how) for own in tiles.runs(count, _RESULTS)], kind=Kind("blocks")), _Means.merged
-    )  # fmt: skip
-    return whole
+    return blocks.merged(cluster, _means, grid, range(count), _Means.merged, *how, kind=Kind("blocks"))
 
 
 def _means(grid: Tiling, numbers: range, sums: CosineSums, edges: tuple[int, ...], documents: bool) -> _Means:
@@ -189,11 +193,7 @@ def _tiles(cluster: Cluster, grid: Tiling, bounds: list[tuple[int, int]], on_pai
     on_pairs(sum(_pairs(bounds, i, j) for i, j in set(triangle) - set(missing)))
     for (i, j), _ in tile_results(cluster, blocks.work, (grid,), missing):
         on_pairs(_pairs(bounds, i, j))
-    groups = [[triangle[k] for k in own] for own in tiles.runs(len(triangle), _RESULTS)]
-    whole: CosineCells = merge_tree(
-        done(cluster, _cells, [(grid, own) for own in groups], kind=Kind("cells")), CosineCells.merged
-    )
-    return whole
+    return blocks.merged(cluster, _cells, grid, triangle, CosineCells.merged, kind=Kind("cells"))
 
 
 def _cells(grid: Tiling, panels: list[tuple[int, int]]) -> CosineCells:

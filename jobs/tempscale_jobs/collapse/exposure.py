@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from tempscale.collapse.aggregates import Duplicates, merge_tree
-from tempscale.collapse.exposure import Asked, Slots, exposures, slots
-from tempscale.collapse.grid import runs, upper_triangle
+from tempscale.collapse.exposure import Asked, Slots, Units, exposures, slots
+from tempscale.collapse.grid import upper_triangle
 from tempscale.collapse.neighbours import NOBODY, PowerSums, skewness
 from tempscale.stats.errors import tell_an_error
 from tempscale.temperature.schedule import Temperature
@@ -31,10 +31,8 @@ from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers.engine import Cluster, done
 from tempscale_jobs.workers.slow import Kind
 
-_UNITS = 1 << 20
+UNITS_OF_A_TASK = 1 << 20
 """Texts or documents whose slots one task counts: it reads the neighbours of all, and keeps what is about these."""
-_RESULTS = 64
-"""Results of tasks that this process merges, at most."""
 
 
 def expose(
@@ -123,40 +121,19 @@ class _Counted(NamedTuple):
     """and N_k of each."""
 
 
-class _Numbered(NamedTuple):
-    """What is drawn at once: the number of the unit of each text and of each query, or None for its own number."""
-
-    texts: np.ndarray | None
-    queries: np.ndarray | None
-    first: int
-    """The number of the first unit of the queries that are no texts."""
-    units: int
-
-    def of(self, asker: np.ndarray, own: bool) -> np.ndarray:
-        """The units of those that ask."""
-        if own:
-            return asker if self.texts is None else self.texts[asker]
-        return self.first + (asker if self.queries is None else self.queries[asker])
-
-
 def _count(cluster: Cluster, grid: Tiling, texts: Layout, graph: _Graph) -> list[_Counted]:
     """Count the slots of a graph for the nearest text alone and for all k, by text and, where there are any, by document."""
     import ray
 
-    interval, n, by_document = ray.put(texts.interval), len(texts), None
-    by_text = _Numbered(None, None, n, n if graph.own else n + graph.asked)
-    if texts.documents is not None or graph.documents is not None:
-        own = None if texts.documents is None else np.unique(texts.documents, return_inverse=True)[1].astype(np.int32)
-        first = n if own is None else int(own.max()) + 1
-        queries = None if graph.documents is None else np.unique(graph.documents, return_inverse=True)[1].astype(np.int32)
-        others = 0 if graph.own else graph.asked if queries is None else int(queries.max()) + 1
-        by_document = _Numbered(own, queries, first, first + others)
-    work = []
-    for number, units in enumerate((by_text, by_document) if by_document is not None else (by_text,)):
+    others, by_document = 0 if graph.own else graph.asked, texts.documents is not None or graph.documents is not None
+    levels = [Units.of(len(texts), others)]
+    levels += [Units.of(len(texts), others, texts.documents, graph.documents)] if by_document else []
+    interval, work = ray.put(texts.interval), []
+    for units in levels:
         shared = ray.put(units)
-        for start in range(0, units.units, _UNITS):
-            here = range(start, min(start + _UNITS, units.units))
-            keys = texts.key[here.start : here.stop] if not number else None
+        for start in range(0, units.total, UNITS_OF_A_TASK):
+            here = range(start, min(start + UNITS_OF_A_TASK, units.total))
+            keys = texts.key[here.start : here.stop] if units is levels[0] else None
             work.append((grid, graph, interval, shared, here, keys))
     found = done(cluster, _count_units, work, kind=Kind("counts"))
     of_texts = [own for own, (*_, keys) in zip(found, work, strict=True) if keys is not None]
@@ -189,18 +166,18 @@ class _OfUnits(NamedTuple):
 
 
 def _count_units(
-    grid: Tiling, graph: _Graph, interval: np.ndarray, units: _Numbered, here: range, keys: np.ndarray | None
+    grid: Tiling, graph: _Graph, interval: np.ndarray, units: Units, here: range, keys: np.ndarray | None
 ) -> list[_OfUnits]:
     """Count the slots of a range of units; of texts, which have `keys`, N_k too, and where it is largest."""
 
     def asked(k: int) -> Iterator[Asked]:
         for name in graph.files:
             table = grid.storage.read_table(name)
-            yield Asked(units.of(table.column("asker").to_numpy(), graph.own), parts.matrix(table, "place")[:, :k])
+            yield Asked(units.of_asking(table.column("asker").to_numpy(), graph.own), parts.matrix(table, "place")[:, :k])
 
     found = []
     for k in _numbers(grid):
-        counts, filled = slots(asked(k), interval, grid.intervals, here, units.units, units.texts)
+        counts, filled = slots(asked(k), interval, grid.intervals, here, units.total, units.texts)
         times = filled[: 0 if keys is None else len(keys)]
         most = here.start + largest(times, keys) if keys is not None else np.zeros(0, np.int64)
         found.append(_OfUnits(counts, PowerSums.of(times), most, times[most - here.start]))
@@ -232,11 +209,8 @@ def _duplicates(
     cluster: Cluster, grid: Tiling, layout: Layout, key: dict[str, Any], order: np.ndarray
 ) -> list[dict[str, Any]]:
     """The listed near-duplicates of all panels."""
-    triangle = upper_triangle(grid.panels)
-    groups = [(grid, triangle[own.start : own.stop]) for own in runs(len(triangle), _RESULTS)]
-    pairs = merge_tree(
-        done(cluster, _listed, groups, kind=Kind("near-duplicates")), lambda one, other: one.merged(other).first(grid.listed)
-    )
+    first = lambda one, other: one.merged(other).first(grid.listed)  # noqa: E731
+    pairs = blocks.merged(cluster, _listed, grid, upper_triangle(grid.panels), first, kind=Kind("near-duplicates"))
     places = order[pairs.labels]
     ids, tokens = layout.ids[places.ravel()].reshape(-1, 2), layout.tokens[places]
     turned = np.array([a > b for a, b in ids], dtype=bool)  # The smaller id stands first.
@@ -255,7 +229,7 @@ def _listed(grid: Tiling, tiles: list[tuple[int, int]]) -> Duplicates:
     return merge_tree(lists, lambda one, other: one.merged(other).first(grid.listed))
 
 
-_LISTED, _AT_ONCE = 20, 1 << 20
+LISTED, _AT_ONCE = 20, 1 << 20
 """The length of a ranking, and of how many texts it is drawn up at a time."""
 
 
@@ -265,11 +239,11 @@ def largest(values: np.ndarray, keys: np.ndarray) -> np.ndarray:
     for start in range(0, len(values), _AT_ONCE):
         own = values[start : start + _AT_ONCE]
         known = np.flatnonzero(~np.isnan(own))
-        if len(known) > _LISTED:  # Sort only these.
-            known = known[own[known] >= np.partition(own[known], -_LISTED)[-_LISTED]]
+        if len(known) > LISTED:  # Sort only these.
+            known = known[own[known] >= np.partition(own[known], -LISTED)[-LISTED]]
         found.append(start + known)
     every = np.concatenate(found)
-    return every[np.lexsort((keys[every], -values[every]))][:_LISTED]
+    return every[np.lexsort((keys[every], -values[every]))][:LISTED]
 
 
 def ranked(

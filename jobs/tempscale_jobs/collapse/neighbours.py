@@ -26,7 +26,7 @@ from tempscale_jobs.tables.audit import NEIGHBOURS
 from tempscale_jobs.workers.engine import Cluster, results
 from tempscale_jobs.workers.slow import Kind
 
-_ASKING = 4096
+ASKING = 4096
 """Texts that ask together: their embeddings are with a task beside a block."""
 
 
@@ -133,7 +133,7 @@ def ask(
     import ray
 
     files = asking.run.storage.list(asking.run.place("texts", model, temperature))
-    groups = [slice(k, k + _ASKING) for k in range(0, len(asking.places), _ASKING)]
+    groups = [slice(k, k + ASKING) for k in range(0, len(asking.places), ASKING)]
     labels = np.full(len(asking.places), NOBODY, np.int32)
     if asking.own:
         rank = np.empty(len(order), np.int32)

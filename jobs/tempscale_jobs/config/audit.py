@@ -121,9 +121,9 @@ class Analysis(Intervals, allow_inf_nan=False):
         return data | {"socm_sample": PUBLISHED_SAMPLE} if published else data
 
     @property
-    def asks(self) -> bool:
-        """Whether nearest texts are looked for."""
-        return self.neighbours > 0 and (self.cosine == "full" or self.exposure_sample > 0)
+    def compares(self) -> bool:
+        """Whether pairs are computed: all of them, or those of a sample that asks for its nearest."""
+        return self.cosine == "full" or (self.neighbours > 0 and self.exposure_sample > 0)
 
     @model_validator(mode="after")
     def _fitting(self) -> Analysis:

@@ -23,7 +23,7 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import texts
 
-_PART = 4096
+PART = 4096
 
 
 class Vector(NamedTuple):
@@ -64,7 +64,7 @@ class Vectors:
     def grouped(self, items: Iterable[Vector]) -> Iterator[list[Vector]]:
         """Consecutive embeddings, 4,096 a part."""
         taken = iter(items)
-        return iter(lambda: list(islice(taken, _PART)), [])
+        return iter(lambda: list(islice(taken, PART)), [])
 
     def table(self, items: Sequence[Vector]) -> pa.Table:
         """Embeddings as texts/ keeps them."""

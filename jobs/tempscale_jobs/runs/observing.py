@@ -151,22 +151,25 @@ class StatusFile(Observer):
     @override
     def progress(self, done: int) -> None:
         super().progress(done)
-        if self._storage is not None and time.monotonic() - self._written >= _STATUS_SECONDS[self._storage.is_local]:
+        if self._is_due:
             self._write("running", "")
 
     @override
     def slow(self, pieces: Sequence[Slow], new: Sequence[Slow]) -> None:
         changed = bool(new) or len(pieces) != len(self.slow_pieces)
         super().slow(pieces, new)
-        if self._storage is not None and (
-            changed or time.monotonic() - self._written >= _STATUS_SECONDS[self._storage.is_local]
-        ):
+        if changed or self._is_due:
             self._write("running", "", moved=False)
 
     @override
     def end(self, state: State, message: str) -> None:
         self.slow_pieces = ()
         self._write(state, message)
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether the file is as old as it may become."""
+        return self._storage is not None and time.monotonic() - self._written >= _STATUS_SECONDS[self._storage.is_local]
 
     def _write(self, state: State, message: str, moved: bool = True) -> None:
         """Write the file; `updated` stays as it is where nothing has `moved`, so that it shows a run that hangs."""

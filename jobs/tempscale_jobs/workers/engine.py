@@ -19,7 +19,7 @@ from tempscale.model.checkpoint import first_line
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.errors import IncompleteRun, RunError, UsageError
 from tempscale_jobs.workers import raylet
-from tempscale_jobs.workers.slow import PIECE, TILE, Kind, Pieces, Watch
+from tempscale_jobs.workers.slow import PIECE, TILE, Kind, Watch
 
 _OBJECT_STORE_BYTES = 1 << 30
 _TO_COME = "autoscaled_gpus"
@@ -312,12 +312,11 @@ def tile_results(
         return
     actor = ray.remote(num_gpus=1, max_restarts=-1, max_task_retries=-1)(TileActor)
     actors = [actor.remote(work, arguments) for _ in range(min(cluster.workers, len(items)))]
-    with cluster.watch.step(kind) as pieces:
-        yield from pooled(actors, lambda worker, tile: worker.work.remote(*tile), cluster.ordered(items), pieces)
+    yield from pooled(cluster, actors, lambda worker, tile: worker.work.remote(*tile), cluster.ordered(items), kind)
 
 
 def pooled(
-    actors: Sequence[Any], submit: Callable[[Any, Item], Any], items: Sequence[Item], pieces: Pieces | None = None
+    cluster: Cluster, actors: Sequence[Any], submit: Callable[[Any, Item], Any], items: Sequence[Item], kind: Kind = PIECE
 ) -> Iterator[Any]:
     """Give each item to one of the actors, which work as they start; yield results as they come, and end the actors.
 
@@ -333,15 +332,14 @@ def pooled(
     beginning = {actor.__ray_ready__.remote(): actor for actor in actors}
     idle, waiting, flying = list[Any](), list(items)[::-1], dict[Any, Any]()
     try:
-        with readable_failures():
+        with readable_failures(), cluster.watch.step(kind) as pieces:
             while waiting or flying:
                 while waiting and idle:
                     worker = idle.pop()
                     item = waiting.pop()
                     reference = submit(worker, item)
                     flying[reference] = worker
-                    if pieces is not None:
-                        pieces.begin(reference, item, worker)
+                    pieces.begin(reference, item, worker)
                 if not waiting:
                     for worker in idle:
                         ray.kill(worker)
@@ -354,8 +352,7 @@ def pooled(
                     idle.append(beginning.pop(done[0]))
                 else:
                     idle.append(flying.pop(done[0]))
-                    if pieces is not None:
-                        pieces.end(done[0])
+                    pieces.end(done[0])
                     yield ray.get(done[0])
     finally:
         for actor in actors:

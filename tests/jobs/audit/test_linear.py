@@ -20,8 +20,8 @@ UNIT, PART, BLOCK = 256, 32, 256
 CONSTANTS = {
     "tempscale.collapse.grid:SMALLEST_BLOCK": 16,
     "tempscale.collapse.grid:LARGEST_BLOCK": BLOCK,
-    "tempscale_jobs.collapse.cosine:_GATHERED_BYTES": 4 * DIM * BLOCK,
-    "tempscale_jobs.corpus.vectors:_PART": PART,
+    "tempscale_jobs.collapse.cosine:GATHERED_BYTES": 4 * DIM * BLOCK,
+    "tempscale_jobs.corpus.vectors:PART": PART,
     "tempscale_jobs.corpus.reading:IDS_OF_A_GROUP": UNIT // 8,
     "tempscale_jobs.corpus.distinct:PARTITION_IDS": 16 * UNIT,
     "tempscale_jobs.embedding.layout:_PARTS_OF_A_TASK": 8,

@@ -54,7 +54,7 @@ def test_ranges_of_any_width_give_the_figures_of_the_whole_graph(cluster, tmp_pa
     tiling = replace(grid(tmp_path), neighbours=K)
     graph = exposure._Graph(written(tiling, asker, label), len(asker), own, len(asker) in (TEXTS, QUERIES), named)
     for width in (7, 1000):
-        monkeypatch.setattr(exposure, "_UNITS", width)
+        monkeypatch.setattr(exposure, "UNITS_OF_A_TASK", width)
         counted = exposure._count(cluster, tiling, layout, graph)
         rows = exposure._exposures(counted, graph, layout, KEY)
         assert [row["k"] for row in rows] == [1] * 3 + [K] * 3

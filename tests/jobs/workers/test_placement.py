@@ -219,5 +219,6 @@ def test_an_actor_that_finds_no_place_gets_no_work(cluster):
 def test_workers_that_never_find_a_place_end_the_run(cluster, monkeypatch):
     monkeypatch.setattr(engine, "NO_PROGRESS_SECONDS", 2)
     greedy = ray.remote(num_gpus=GPUS + 1)(engine.TileActor)
+    actors, said = [greedy.remote(placed_tile, ())], engine.Cluster(1, 1)
     with pytest.raises(IncompleteRun, match="no worker found a place in the Ray cluster"):
-        list(engine.pooled([greedy.remote(placed_tile, ())], lambda worker, tile: worker.work.remote(*tile), [(0, 0)]))
+        list(engine.pooled(said, actors, lambda worker, tile: worker.work.remote(*tile), [(0, 0)]))

@@ -54,6 +54,13 @@ def finish(seen, pieces, seconds, first=100):
         pieces.end(number)
 
 
+def two_of_one_worker(seen, pieces):
+    """Pieces that took five seconds each, and two that a worker has."""
+    finish(seen, pieces, [5] * 5)
+    pieces.begin(1, 1, "a")
+    pieces.begin(2, 2, "a")
+
+
 def test_a_piece_of_ten_times_the_median_is_named_until_it_ends(seen):
     with seen.step(Kind("shard")) as shards:
         shards.begin(7, 7, "a")
@@ -110,9 +117,7 @@ def test_the_end_of_a_step_ends_its_slow_pieces(seen):
 def test_time_counts_from_the_head_of_the_queue(seen):
     """A worker has a second piece ahead, which waits for the first."""
     with seen.step() as pieces:
-        finish(seen, pieces, [5] * 5)
-        pieces.begin(1, 1, "a")
-        pieces.begin(2, 2, "a")
+        two_of_one_worker(seen, pieces)
         seen.now += 60
         assert seen.names() == ["piece 1"]
         pieces.end(1)
@@ -157,9 +162,7 @@ def test_pieces_that_come_back_unseen_are_not_slow_and_those_behind_them_begin(s
     """The driver was busy with something else for long."""
     back = set()
     with seen.step(finished=lambda keys: [key for key in keys if key in back]) as pieces:
-        finish(seen, pieces, [5] * 5)
-        pieces.begin(1, 1, "a")
-        pieces.begin(2, 2, "a")
+        two_of_one_worker(seen, pieces)
         back.add(1)
         seen.now += 100
         assert seen.names() == []
