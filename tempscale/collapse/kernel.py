@@ -167,6 +167,37 @@ def _candidates(row: np.ndarray, start: int, stop: int, floor: float, column_flo
 
 
 @compiled
+def search(
+    cosines: np.ndarray, first_row: int, near: np.ndarray, label: np.ndarray, ids: np.ndarray, floor: np.ndarray
+) -> None:
+    """Add a block of cosines to the nearest texts of its rows; `ids` are its columns' labels, the others as in `scan`."""
+    rows, columns = cosines.shape
+    for i in range(rows):
+        row, place = cosines[i], first_row + i
+        for start in range(0, columns, _WIDTH):
+            stop = min(start + _WIDTH, columns)
+            if not _reaches(row, start, stop, floor[place]):
+                continue
+            for j in range(start, stop):
+                if row[j] >= floor[place]:
+                    floor[place] = keep(near[place], label[place], row[j], ids[j])
+
+
+@compiled
+def _reaches(row: np.ndarray, start: int, stop: int, floor: float) -> bool:
+    """Whether any cosine of a group reaches the floor of its row."""
+    if stop - start == _WIDTH:
+        best = load(row, start)
+        for j in range(start, stop, LANES):
+            best = maximum(best, load(row, j))
+        return bool(largest(best) >= floor)
+    for j in range(start, stop):  # noqa: SIM110 - numba compiles no generator expressions
+        if row[j] >= floor:
+            return True
+    return False
+
+
+@compiled
 def keep(near: np.ndarray, label: np.ndarray, value: float, own: int) -> float:
     """Insert a neighbour into its sorted list (largest cosine first, ties by label) and return the list's last cosine."""
     last = len(near) - 1

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tempscale.collapse.aggregates import Block, Precision, merge_tree
-from tempscale.collapse.cosine import cosine_tile, rounded
+from tempscale.collapse.cosine import nearest, rounded
 from tempscale.collapse.neighbours import NOBODY, Nearest
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks
@@ -139,7 +139,7 @@ def ask(
         rank = np.empty(len(order), np.int32)
         rank[order] = np.arange(len(order), dtype=np.int32)
         labels = rank[asking.places]
-    read, nearest = ray.remote(_read), ray.remote(_nearest)
+    read, search = ray.remote(_read), ray.remote(_nearest)
     asked: dict[int, Any] = {}
     """The embeddings of a group, until all panels have seen them."""
     seen, near = dict.fromkeys(range(len(groups)), 0), dict[int, Nearest]()
@@ -149,7 +149,7 @@ def ask(
         if group not in asked:
             part, row = asking.layout.parts_and_rows(asking.places[groups[group]])
             asked[group] = read.remote(asking.run.storage, files, part, row, labels[groups[group]], grid.precision)
-        return nearest.remote(grid, panel, asked[group], grid.neighbours + asking.own)
+        return search.remote(grid, panel, asked[group], grid.neighbours + asking.own)
 
     work = [(group, panel) for group in range(len(groups)) for panel in range(grid.panels)]
     for (group, _), own in results(cluster, submit, work, ahead=1, kind=Kind("asking")):
@@ -186,7 +186,7 @@ def _nearest(grid: Tiling, panel: int, asking: Block, k: int) -> Nearest:
     near = Nearest.empty(len(asking), k)
     for number in grid.panel(panel):
         block = blocks.read_block(grid.storage.root, grid.block(number), grid.precision)
-        near = near.merged(cosine_tile(asking, block, grid.intervals, diagonal=False, neighbours=k).rows)
+        near = near.merged(nearest(asking, block, k))
     return near
 
 

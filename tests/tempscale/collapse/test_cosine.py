@@ -4,6 +4,7 @@ Embeddings on a lattice: entries are multiples of 1/8, so that every product is 
 summed, ties are true ties, and nothing but the comparison itself is tested.
 """
 
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -211,6 +212,23 @@ def test_blocks_of_the_product_change_nothing(device, height, width, diagonal):
     with mock.patch.object(module, "_ROWS", height), mock.patch.object(module, "_COLUMNS", width):
         cut = cosine_tile(rows, columns, 3, **settings)
     same(cut, whole)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize(("height", "width"), [(512, 2048), (3, 70), (16, 7)])
+@pytest.mark.parametrize("k", [1, 5, 80])
+def test_those_that_ask_find_the_nearest_that_a_tile_keeps_for_its_rows(kind, height, width, k):
+    both = texts_of(400, seed=5)
+    rows, columns = part(both, 0, 61), part(both, 61, 400)
+    rows, columns = (replace(own, embeddings=own.embeddings.astype(kind)) for own in (rows, columns))
+    with mock.patch.object(cosine, "_ROWS", height), mock.patch.object(cosine, "_COLUMNS", width):
+        found = cosine.nearest(rows, columns, k)
+        expected = cosine_tile(rows, columns, 3, diagonal=False, neighbours=k).rows
+    np.testing.assert_array_equal(found.label, expected.label)
+    np.testing.assert_array_equal(found.cosine, expected.cosine)
+    exact = rows.embeddings.astype(np.float64) @ columns.embeddings.astype(np.float64).T
+    order = np.lexsort((np.broadcast_to(columns.labels, exact.shape), -exact), axis=1)[:, :k]
+    np.testing.assert_array_equal(columns.labels[order], found.label)
 
 
 def same(one, other):
