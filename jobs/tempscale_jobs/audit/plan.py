@@ -36,8 +36,8 @@ _LOOKED_AT = 2000
 _BASE_BYTES, _WORKER_BYTES = 900 << 20, 800 << 20
 """Memory of Ray with this process, and of one worker without its model, measured on the quick start."""
 _START_SECONDS, _ROW_BYTES, _NEIGHBOUR_BYTES = 30.0, 120, 20
-_MERGING_BYTES, _DRIVER_BYTES = 270, 45
-"""Memory of this process for each text at its peak, while it counts neighbours, and without them."""
+_DRIVER_BYTES = 45
+"""Memory of this process for each text at its peak."""
 _DRIVER_BASE_BYTES, _MODELS_BYTES = 280 << 20, 180 << 20
 """Memory of this process alone without texts: what it imports, and the report's charts; what it imports for models."""
 
@@ -141,10 +141,8 @@ def estimated(
         disk += temperatures * (texts * text_bytes + factor_bytes)
         blocks = 2 * 4 * rate.width * min(texts, block_size(texts, rate.width))
         largest = max(largest, rate.weights_bytes + blocks)
-    merges = analysis.cosine == "full" and analysis.neighbours
-    a_text = _MERGING_BYTES if merges else _DRIVER_BYTES
-    memory = _BASE_BYTES + workers * (_WORKER_BYTES + largest) + texts * a_text
-    driver = _DRIVER_BASE_BYTES + (0 if own else _MODELS_BYTES) + texts * a_text
+    memory = _BASE_BYTES + workers * (_WORKER_BYTES + largest) + texts * _DRIVER_BYTES
+    driver = _DRIVER_BASE_BYTES + (0 if own else _MODELS_BYTES) + texts * _DRIVER_BYTES
     traffic = () if given is None else _traffic(config, texts, rates, given, workers)
     return Plan(
         texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers, driver, traffic
