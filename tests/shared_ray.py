@@ -48,8 +48,12 @@ def _actors_handed_on():
         for _ in range(missing):
             if _IDLE:
                 worker = _IDLE.pop()
-                with engine.readable_failures():
-                    ray.get(worker.renew.remote(how))
+                try:
+                    with engine.readable_failures():
+                        ray.get(worker.renew.remote(how))
+                except BaseException:
+                    ray.kill(worker)  # Else it would keep its processor, and the next run's tasks would wait for ever.
+                    raise
             else:
                 # One that dies is not restarted: it would be the actor of the run that began it.
                 worker = ray.remote(num_cpus=1)(HandedOn).remote(**how)

@@ -138,7 +138,7 @@ class KillingActor(actor.ModelActor):
 
 
 @pytest.fixture(scope="module")
-def survived(tmp_path_factory, small_model):
+def survived(no_ray, tmp_path_factory, small_model):
     """An audit over texts of which one kills, one fails and one fills the memory."""
     folder = tmp_path_factory.mktemp("poison")
     random.seed(0)
