@@ -10,7 +10,7 @@ from unittest import mock
 
 _HELD = ExitStack()
 _IDLE = []
-"""Actors that no run has at the moment."""
+"""The actor that no run has at the moment."""
 
 
 def start():
@@ -63,7 +63,7 @@ def _actors_handed_on():
         if self._stream is not None:
             self._stream.close()
         for worker in [*self._actors, *self._beginning.values()]:
-            if error == (None, None, None):
+            if error == (None, None, None) and not _IDLE:  # A second one would hold the processor of the tasks.
                 _IDLE.append(worker)
             else:
                 ray.kill(worker)
