@@ -30,6 +30,7 @@ FAULTS = (
         (
             "test_chaos::test_three_kills_change_no_byte",
             "test_jobs_api::test_a_node_that_is_taken_away_in_the_middle_of_a_night_changes_no_byte",
+            "test_growing::test_a_piece_whose_worker_cannot_be_reached_is_given_out_again",
         ),
     ),
     (

@@ -27,6 +27,8 @@ from tempscale_jobs.workers.slow import PIECE, Kind, Pieces
 
 _PATIENCE_SECONDS = 60
 """So long work may take before an actor that has none makes room for one that may have lost its place."""
+_UNREACHED = 2
+"""How often a piece of work is given out again after Ray could not reach its worker in any of its retries."""
 _NAME_SECONDS = 5
 """So long the name of a piece may take."""
 
@@ -86,27 +88,48 @@ class Crew:
 
     def _each_of(self, submit: Callable[[Any, Any], Any], items: Iterable[Any], pieces: Pieces) -> Iterator[Any]:
         import ray
+        import ray.exceptions
 
-        idle, flying = [*self._actors, *self._actors], dict[Any, Any]()
+        idle, flying = [*self._actors, *self._actors], dict[Any, tuple[Any, Any, int]]()
+        again: list[tuple[Any, int]] = []
+        """Items whose worker could not be reached, and how often that has happened to each."""
+
+        def give(item: Any, unreached: int = 0) -> None:
+            worker = idle.pop(0)
+            reference = submit(worker, item)
+            flying[reference] = worker, item, unreached
+            pieces.begin(reference, item, worker)
 
         def landed() -> Iterator[Any]:
             done = self._next(flying)
             if done in self._beginning:
                 idle.extend(2 * [self._join(done)])
                 return
-            idle.append(flying.pop(done))
+            worker, item, unreached = flying.pop(done)
+            try:
+                found = ray.get(done)
+            except ray.exceptions.ActorUnavailableError:
+                # Ray counts as a retry each attempt to reach a worker whose node it does not know to be lost yet.
+                if unreached == _UNREACHED:
+                    raise
+                pieces.end(done, done=False)
+                again.append((item, unreached + 1))
+                idle[:] = [other for other in idle if other is not worker]
+                self._await(worker)
+                return
+            idle.append(worker)
             pieces.end(done)
-            yield ray.get(done)
+            yield found
 
         for item in items:
             while not idle:
                 yield from landed()
-            worker = idle.pop(0)
-            reference = submit(worker, item)
-            flying[reference] = worker
-            pieces.begin(reference, item, worker)
-        while flying:
-            while not self._is_next(flying) and self._make_room(flying.values()):
+            give(item)
+        while flying or again:
+            if again and idle:
+                give(*again.pop())
+                continue
+            while not again and not self._is_next(flying) and self._make_room([worker for worker, *_ in flying.values()]):
                 pass
             yield from landed()
 
@@ -261,6 +284,12 @@ class Crew:
         )
         for reference in ready:
             self._join(reference)
+
+    def _await(self, worker: Any) -> None:
+        """Give an actor that cannot be reached no work until it has started again."""
+        if worker in self._actors:
+            self._actors.remove(worker)
+            self._beginning[worker.__ray_ready__.remote()] = worker
 
     def _join(self, reference: Any) -> Any:
         """Count an actor that has started among those that get work; raise what prevented it."""

@@ -8,6 +8,7 @@ import chaos
 import numpy as np
 import pytest
 import ray
+import ray.exceptions
 import whole_run
 from ray import cloudpickle
 from tile_grid import TEXTS, TRIANGLE, digests, grid
@@ -127,6 +128,59 @@ def test_an_actor_without_work_makes_room_for_one_that_has_lost_its_place(monkey
     assert list(crew._each(lambda worker, item: item, ["the piece"])) == ["the result of the piece"]
     assert ended == ["late", "spare"]
     assert (crew._actors, crew._beginning) == (["busy"], {})
+
+
+class Named:
+    """An actor that says that it has started again under its own name."""
+
+    def __init__(self, name):
+        self.name = name
+
+    @property
+    def __ray_ready__(self):  # As Ray calls it.
+        return self
+
+    def remote(self):
+        return f"{self.name} is ready"
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_piece_whose_worker_cannot_be_reached_is_given_out_again(monkeypatch, lost):
+    """Ray may use up its retries before it knows that a node is lost; a worker gets nothing until it has started again."""
+    first, second = Named("first"), Named("second")
+    crew, given, waited = Crew(None, engine.Cluster(2, 1), None, None), [], []
+    crew._actors = [first, second]
+
+    def submit(worker, item):
+        given.append((worker.name, item))
+        return len(given) - 1
+
+    def wait(references, num_returns, timeout):
+        references = list(references)
+        waited.append(references)
+        return references[:1], references[1:]
+
+    def get(reference):
+        if isinstance(reference, str):
+            return None
+        item = given[reference][1]
+        if item == "lost" and [own for _, own in given[: reference + 1]].count(item) <= lost:
+            raise ray.exceptions.ActorUnavailableError("no answer", None)
+        return item
+
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray, "get", get)
+    pieces = crew._each(submit, ["lost", "one", "two", "three", "four"])
+    if lost == 3:
+        with pytest.raises(ray.exceptions.ActorUnavailableError):
+            list(pieces)
+        assert given.count(("first", "lost")) + given.count(("second", "lost")) == 3
+        return
+    assert sorted(pieces) == ["four", "lost", "one", "three", "two"]
+    assert len(given) == 5 + lost
+    assert next(name for name, item in given if item == "lost") == "first"
+    assert any("first is ready" in references for references in waited)
+    assert {*crew._actors, *crew._beginning.values()} == {first, second}
 
 
 def test_a_last_cell_gets_room_too(monkeypatch):
