@@ -53,6 +53,7 @@ def test_what_is_left_out_is_not_planned():
     asking = planned(10_000, analysis={"cosine": "moments", "exposure_sample": 300})
     assert asking.seconds - moments.seconds == pytest.approx(2 * 300 * 10_000 * 1e-8 / 4)
     assert everything.seconds - moments.seconds == pytest.approx(2 * 49_995_000 * 1e-8 / 4)
+    assert everything.memory_bytes == moments.memory_bytes
     assert planned(10_000, embedding={"temperatures": [1.0]}).tokens == everything.tokens / 2
 
 
