@@ -42,7 +42,7 @@ def grid(folder):
     names = dict(enumerate(storage.list("texts")))
     blocks.write_blocks(tiling, names, 0, BOUNDS, part, row, interval, labels)
     for number, (start, stop) in enumerate(BOUNDS):
-        block = blocks.read_block(storage.root, tiling.block(number))
+        block = blocks.read_block(tiling, number)
         assert (block.embeddings == rows[start:stop]).all()
         assert (block.labels == labels[start:stop]).all()
         named = storage.read_table(tiling.block(number), ["text_id", "document"])

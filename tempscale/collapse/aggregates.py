@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -177,6 +177,31 @@ class Duplicates:
         """
         order = np.lexsort((self.labels[:, 1], self.labels[:, 0], -self.cosine))[:size]
         return Duplicates(self.cosine[order], self.labels[order])
+
+
+class Tile(NamedTuple):
+    """One super-tile: two blocks of texts with their numbers; the same number twice is a block with itself."""
+
+    row: int
+    """The number of the block of its rows,"""
+    rows: Block
+    """and its texts;"""
+    column: int
+    """the number of the block of its columns,"""
+    columns: Block
+    """and its texts."""
+
+
+@dataclass(frozen=True)
+class CosineTiles:
+    """The results of some super-tiles together."""
+
+    cells: CosineCells
+    """Counts and sums by cell of length intervals."""
+    duplicates: Duplicates
+    """The near-duplicates of largest cosine."""
+    near: dict[int, Nearest]
+    """The nearest texts of those of each block, by its number; empty lists unless requested."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One super-tile of the pair grid: every cosine of two blocks of texts, aggregated in one pass over the product.
+"""Super-tiles of the pair grid: every cosine of two blocks of texts, aggregated in one pass over the product.
 
 On a CPU the product is computed in blocks that fit in the caches, and each block is scanned at once (`kernel`). On a GPU
 torch operations compute the same aggregates (`gpu`).
@@ -6,12 +6,22 @@ torch operations compute the same aggregates (`gpu`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float
 
-from tempscale.collapse.aggregates import Block, CosineCells, CosineTile, Duplicates, Precision
+from tempscale.collapse.aggregates import (
+    Block,
+    CosineCells,
+    CosineTile,
+    CosineTiles,
+    Duplicates,
+    Precision,
+    Tile,
+    merge_tree,
+)
 from tempscale.collapse.neighbours import Nearest
 
 _ROWS, _COLUMNS = 512, 2048
@@ -88,57 +98,125 @@ def cosine_tile(
     Returns:
         The aggregates; `aggregates` says how super-tiles are merged.
     """
+    if diagonal:
+        columns = rows
+    tile = Tile(0, rows, 0 if diagonal else 1, columns)
+    found = cosine_tiles(
+        [tile], intervals, neighbours=neighbours, duplicate=duplicate, listed=listed, device=device, precision=precision
+    )
+    return CosineTile(found.cells, found.duplicates, found.near[tile.row], found.near[tile.column])
+
+
+def cosine_tiles(
+    tiles: Iterable[Tile],
+    intervals: int,
+    *,
+    neighbours: int = 0,
+    duplicate: float = 2.0,
+    listed: int = 0,
+    device: str = "cpu",
+    precision: Precision = "float32",
+) -> CosineTiles:
+    """Aggregate some super-tiles one after the other, into the same counts and lists: what is found in one makes the search
+    of the next shorter.
+
+    Args:
+        tiles: at least one, none of them twice; they are taken as they are needed.
+        intervals: how many length intervals there are.
+        neighbours: how many nearest texts to keep for every text, of all blocks that it meets.
+        duplicate: as in `cosine_tile`.
+        listed: how many near-duplicates of all tiles to list.
+        device: where the products are computed.
+        precision: as in `cosine_tile`.
+
+    Returns:
+        The same as the tiles' own results merged, to the bit: sums along the tree of `aggregates.merge_tree`.
+
+    Raises:
+        ValueError: there is no tile.
+    """
     if device != "cpu":
-        from tempscale.collapse.gpu import cosine_tile_on
+        from tempscale.collapse.gpu import cosine_tiles_on
 
-        return cosine_tile_on(device, precision, rows, columns, intervals, diagonal, neighbours, duplicate, listed)
-    from tempscale.collapse.kernel import scan
-
-    cells = CosineCells.empty(intervals)
-    near = Nearest.empty(len(rows), neighbours)
-    other = near if diagonal else Nearest.empty(len(columns), neighbours)
-    kind, lowest = rows.embeddings.dtype, -np.inf if neighbours else np.inf
-    row_floor = np.full(len(rows), lowest, kind)
-    column_floor = row_floor if diagonal else np.full(len(columns), lowest, kind)
-    pair_cosine, pair_ids = np.empty(listed, np.float32), np.empty((listed, 2), np.int32)
-    kept = np.zeros(1, np.int64)
-    counts = np.zeros(cells.histogram.shape, np.uint32)
-    starts = np.searchsorted(columns.interval, np.arange(intervals + 1)).astype(np.int64)
-    row_interval, counted = rows.interval.astype(np.int64), 0
-    bins = np.empty(max(1, min(_COLUMNS, len(columns))), np.int32)
-    for start, begin, product in _products(rows, columns, diagonal):
-        if counted > _COUNTED:
-            np.add(cells.histogram, counts, out=cells.histogram)
-            counts[:] = counted = 0
-        scan(
-            product, start, begin, diagonal, row_interval, starts,
-            cells.first, cells.second, cells.pairs, counts, bins,
-            near.cosine, near.label, other.cosine, other.label, rows.labels, columns.labels, row_floor, column_floor,
-            kind.type(duplicate), cells.duplicates, pair_cosine, pair_ids, kept,
-        )  # fmt: skip
-        counted += product.size
-    np.add(cells.histogram, counts, out=cells.histogram)
-    pairs = Duplicates(pair_cosine[: kept[0]], pair_ids[: kept[0]]).first(listed)
-    return CosineTile(cells, pairs, near, other)
+        return cosine_tiles_on(device, precision, tiles, intervals, neighbours, duplicate, listed)
+    found = _Found(intervals, neighbours, duplicate, listed)
+    first, second = merge_tree(map(found.add, tiles), lambda one, other: (one[0] + other[0], one[1] + other[1]))
+    return found.result(first, second)
 
 
-def nearest(asking: Block, block: Block, neighbours: int) -> Nearest:
-    """The nearest texts of a block to each of some texts that ask: what `cosine_tile` keeps for its rows, and nothing else.
+class _Found:
+    """What is found in tiles, on a CPU; all but the sums, which are merged along a tree."""
+
+    def __init__(self, intervals: int, neighbours: int, duplicate: float, listed: int) -> None:
+        self._intervals, self._neighbours, self._duplicate, self._listed = intervals, neighbours, duplicate, listed
+        self._cells = CosineCells.empty(intervals)
+        self._near: dict[int, Nearest] = {}
+        self._pair_cosine, self._pair_ids = np.empty(listed, np.float32), np.empty((listed, 2), np.int32)
+        self._kept = np.zeros(1, np.int64)
+        self._counts, self._counted = np.zeros(self._cells.histogram.shape, np.uint32), 0
+        self._bins = np.empty(_COLUMNS, np.int32)
+
+    def add(self, tile: Tile) -> tuple[np.ndarray, np.ndarray]:
+        """Σcos and Σcos² of a tile, by cell; everything else is added to what was found."""
+        from tempscale.collapse.kernel import scan
+
+        rows, columns, diagonal = tile.rows, tile.columns, tile.row == tile.column
+        near, row_floor = self._lists(tile.row, rows)
+        other, column_floor = (near, row_floor) if diagonal else self._lists(tile.column, columns)
+        first, second = np.zeros((2, self._intervals, self._intervals))
+        starts = np.searchsorted(columns.interval, np.arange(self._intervals + 1)).astype(np.int64)
+        row_interval, duplicate = rows.interval.astype(np.int64), rows.embeddings.dtype.type(self._duplicate)
+        for start, begin, product in _products(rows, columns, diagonal):
+            if self._counted > _COUNTED:
+                self._move()
+            scan(
+                product, start, begin, diagonal, row_interval, starts,
+                first, second, self._cells.pairs, self._counts, self._bins,
+                near.cosine, near.label, other.cosine, other.label, rows.labels, columns.labels, row_floor, column_floor,
+                duplicate, self._cells.duplicates, self._pair_cosine, self._pair_ids, self._kept,
+            )  # fmt: skip
+            self._counted += product.size
+        return first, second
+
+    def _lists(self, number: int, block: Block) -> tuple[Nearest, np.ndarray]:
+        """The nearest texts so far of those of a block, and the least cosine that each list still takes."""
+        if number not in self._near:
+            self._near[number] = Nearest.empty(len(block), self._neighbours)
+        near, kind = self._near[number], block.embeddings.dtype
+        return near, near.cosine[:, -1].astype(kind) if self._neighbours else np.full(len(block), np.inf, kind)
+
+    def _move(self) -> None:
+        """Move what was counted in 32 bits to 64."""
+        np.add(self._cells.histogram, self._counts, out=self._cells.histogram)
+        self._counts[:] = self._counted = 0
+
+    def result(self, first: np.ndarray, second: np.ndarray) -> CosineTiles:
+        """What was found, with the sums of all tiles."""
+        self._move()
+        kept = int(self._kept[0])
+        pairs = Duplicates(self._pair_cosine[:kept], self._pair_ids[:kept]).first(self._listed)
+        return CosineTiles(replace(self._cells, first=first, second=second), pairs, self._near)
+
+
+def nearest(asking: Block, blocks: Iterable[Block], neighbours: int) -> Nearest:
+    """The nearest texts of some blocks to each of some texts that ask: what `cosine_tiles` keeps for its rows, and nothing
+    else.
 
     Args:
         asking: the texts that ask; only their embeddings are looked at.
-        block: the texts that are asked.
+        blocks: the texts that are asked, none of them twice; they are taken as they are needed.
         neighbours: how many to keep for every asking text, at least 1.
 
     Returns:
-        The same to the bit as from `cosine_tile`.
+        The same to the bit as from `cosine_tiles`.
     """
     from tempscale.collapse.kernel import search
 
     found = Nearest.empty(len(asking), neighbours)
     floor = np.full(len(asking), -np.inf, asking.embeddings.dtype)
-    for start, begin, product in _products(asking, block, diagonal=False):
-        search(product, start, found.cosine, found.label, block.labels[begin : begin + product.shape[1]], floor)
+    for block in blocks:
+        for start, begin, product in _products(asking, block, diagonal=False):
+            search(product, start, found.cosine, found.label, block.labels[begin : begin + product.shape[1]], floor)
     return found
 
 

@@ -1,64 +1,203 @@
-"""A super-tile of cosines from torch operations, for a GPU: the same aggregates as the single pass on a CPU.
+"""Super-tiles of cosines from torch operations, for a GPU: the same aggregates as the single pass on a CPU.
 
-Neighbours are exact, ties included: a cosine and a label are packed into one integer that sorts by both.
+Blocks, lists of neighbours and counts stay on the device until the last tile. Of a product only the pairs that reach the
+last neighbour so far of one of their texts, or the near-duplicate threshold, are looked at one by one. Neighbours are exact,
+ties included: a cosine and a label are packed into one integer that sorts by both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tempscale.collapse.aggregates import BINS, Block, CosineCells, CosineTile, Duplicates, Precision
+from tempscale.collapse.aggregates import (
+    BINS,
+    Block,
+    CosineCells,
+    CosineTiles,
+    Duplicates,
+    Precision,
+    Tile,
+    merge_tree,
+)
 from tempscale.collapse.neighbours import NOBODY, Nearest
 
 _ROWS, _COLUMNS = 8192, 16_384
 """One block of the product: 512 MB of float32."""
+_LOOKED = 1 << 22
+"""Pairs of a product that are looked at one by one at once: 200 MB of places, labels and sorted integers."""
+_BLOCKS_BYTES = 1 << 30
+"""Size of the blocks of texts that stay on a device, where they are more than two."""
 _NONE = -(1 << 63)
 
 
-def cosine_tile_on(
-    device: str, precision: Precision, rows: Block, columns: Block, intervals: int, diagonal: bool, neighbours: int,
-    duplicate: float, listed: int,
-) -> CosineTile:  # fmt: skip
-    """The same as `collapse.cosine.cosine_tile`, computed on a device such as «cuda»; the result is on the CPU."""
-    left, right = (torch.tensor(block.embeddings, device=device) for block in (rows, columns))
-    if precision == "bfloat16":
-        left, right = left.bfloat16(), right.bfloat16()
-    row_labels, column_labels = (torch.tensor(b.labels, dtype=torch.int64, device=device) for b in (rows, columns))
-    cells = CosineCells.empty(intervals)
-    near = torch.full((len(rows), neighbours), _NONE, device=device)
-    other = near if diagonal else torch.full((len(columns), neighbours), _NONE, device=device)
-    pairs = Duplicates(np.empty(0, np.float32), np.empty((0, 2), np.int32))
-    for a, top, bottom in _segments(rows.interval, _ROWS):
-        for b, begin, end in _segments(columns.interval, _COLUMNS):
-            if diagonal and end <= top + 1:
-                continue
-            cosines = _product(left[top:bottom], right[begin:end].mT, precision)
-            counted: Tensor | None = None
-            if diagonal and begin < bottom:
-                counted = torch.ones_like(cosines, dtype=torch.bool).triu(top - begin + 1)
-            _add(cells, a, b, cosines if counted is None else cosines[counted])
-            near_pairs = cosines >= duplicate
-            if counted is not None:
-                near_pairs &= counted
-            found = near_pairs.nonzero()
-            if len(found):
-                cells.duplicates[a, b] += len(found)
-                ids = torch.stack([row_labels[top + found[:, 0]], column_labels[begin + found[:, 1]]], 1).sort(1).values
-                more = Duplicates(cosines[near_pairs].cpu().numpy(), ids.int().cpu().numpy())
-                pairs = pairs.merged(more).first(listed)
-            if neighbours:
-                near[top:bottom] = _nearest(near[top:bottom], cosines, column_labels[begin:end], counted)
-                turned = None if counted is None else counted.mT
-                other[begin:end] = _nearest(other[begin:end], cosines.mT, row_labels[top:bottom], turned)
-    lists = _unpacked(near)
-    return CosineTile(cells, pairs, lists, lists if diagonal else _unpacked(other))
+def cosine_tiles_on(
+    device: str, precision: Precision, tiles: Iterable[Tile], intervals: int, neighbours: int, duplicate: float, listed: int
+) -> CosineTiles:
+    """The same as `collapse.cosine.cosine_tiles`, computed on a device such as «cuda»; the result is on the CPU."""
+    found = _Found(device, precision, intervals, neighbours, duplicate, listed)
+    sums = merge_tree(map(found.add, tiles), torch.add)
+    return found.result(sums)
+
+
+class _Block(NamedTuple):
+    """The texts of one side of a tile, on a device."""
+
+    embeddings: Tensor
+    labels: Tensor
+
+
+_uploaded: dict[tuple[int, str, str], tuple[Block, _Block]] = {}
+"""Blocks on a device by the identity of what was uploaded, which is kept beside them; the last used last."""
+
+
+def _on_device(block: Block, device: str, precision: Precision) -> _Block:
+    """A block on a device: tiles share their blocks, and so do the tasks of a process."""
+    key = id(block), device, precision
+    if key in _uploaded:
+        kept = _uploaded.pop(key)
+    else:
+        embeddings = torch.tensor(block.embeddings, device=device)
+        if precision == "bfloat16":
+            embeddings = embeddings.bfloat16()
+        kept = block, _Block(embeddings, torch.tensor(block.labels, dtype=torch.int64, device=device))
+    _uploaded[key] = kept
+    while len(_uploaded) > 2 and sum(own.embeddings.nbytes for _, own in _uploaded.values()) > _BLOCKS_BYTES:
+        del _uploaded[next(iter(_uploaded))]
+    return kept[1]
+
+
+class _Found:
+    """What is found in tiles, on a device; all but the sums, which are merged along a tree."""
+
+    def __init__(
+        self, device: str, precision: Precision, intervals: int, neighbours: int, duplicate: float, listed: int
+    ) -> None:
+        self._device, self._precision, self._intervals = device, precision, intervals
+        self._neighbours, self._duplicate, self._listed = neighbours, duplicate, listed
+        self._pairs = np.zeros((intervals, intervals), np.int64)
+        self._duplicates = np.zeros((intervals, intervals), np.int64)
+        self._histogram = torch.zeros((intervals, intervals, BINS), dtype=torch.int64, device=device)
+        self._near: dict[int, Tensor] = {}
+        self._listing = Duplicates(np.empty(0, np.float32), np.empty((0, 2), np.int32))
+
+    def add(self, tile: Tile) -> Tensor:
+        """Σcos and Σcos² of a tile by cell, on the device; everything else is added to what was found."""
+        rows, columns = (_on_device(own, self._device, self._precision) for own in (tile.rows, tile.columns))
+        near, other = self._lists(tile.row, rows), self._lists(tile.column, columns)
+        diagonal = tile.row == tile.column
+        sums = torch.zeros((2, self._intervals, self._intervals), dtype=torch.float64, device=self._device)
+        for a, top, bottom in _segments(tile.rows.interval, _ROWS):
+            for b, begin, end in _segments(tile.columns.interval, _COLUMNS):
+                if diagonal and end <= top + 1:
+                    continue
+                cosines = _product(rows.embeddings[top:bottom], columns.embeddings[begin:end].mT, self._precision)
+                below = top - begin + 1 if diagonal and begin < bottom else None
+                self._count(sums, a, b, cosines, below)
+                if below is not None:  # A pair below the diagonal is above it too, and reaches nothing here.
+                    cosines = cosines.masked_fill(_below(cosines, below), -torch.inf)
+                sides = _Side(near[top:bottom], rows.labels[top:bottom]), _Side(other[begin:end], columns.labels[begin:end])
+                self._look(cosines, *sides, (a, b))
+        return sums
+
+    def _lists(self, number: int, block: _Block) -> Tensor:
+        """The nearest texts so far of those of a block, packed."""
+        if number not in self._near:
+            shape = len(block.labels), self._neighbours
+            self._near[number] = torch.full(shape, _NONE, dtype=torch.int64, device=self._device)
+        return self._near[number]
+
+    def _count(self, sums: Tensor, a: int, b: int, cosines: Tensor, below: int | None) -> None:
+        """Count, sum and bin the cosines of one block, all of one cell; but for those `below` a diagonal."""
+        bins = ((cosines + 1.0) * (BINS / 2)).int().clamp_(0, BINS - 1)
+        pairs = cosines.numel()
+        if below is not None:
+            outside = _below(cosines, below)
+            cosines, bins = cosines.masked_fill(outside, 0.0), bins.masked_fill_(outside, BINS)
+            height, width = cosines.shape
+            pairs = sum(max(0, width - max(0, i + below)) for i in range(height))
+        self._pairs[a, b] += pairs
+        sums[0, a, b] += cosines.sum(dtype=torch.float64)
+        sums[1, a, b] += torch.linalg.vector_norm(cosines, dtype=torch.float64) ** 2
+        self._histogram[a, b] += torch.bincount(bins.flatten(), minlength=BINS + 1)[:BINS]
+
+    def _look(self, cosines: Tensor, rows: _Side, columns: _Side, cell: tuple[int, int]) -> None:
+        """Look for neighbours and near-duplicates among the cosines of one block; −∞ where there is no pair."""
+        if not self._neighbours and self._duplicate > 1.0 + 1e-5:
+            return
+        reach = self._reach(cosines, rows, columns, sharply=False)
+        if int(reach.sum()) > _LOOKED:
+            reach = self._reach(cosines, rows, columns, sharply=True)
+            if int(reach.sum()) > _LOOKED and len(cosines) > 1:
+                half = len(cosines) // 2
+                for part in (slice(half), slice(half, None)):
+                    self._look(cosines[part], rows.part(part), columns, cell)
+                return
+        where = reach.nonzero()
+        if not len(where):
+            return
+        row, column = where.unbind(1)
+        value = cosines[row, column]
+        if self._neighbours:
+            _keep(rows.near, row, _packed(value, columns.labels[column]))
+            _keep(columns.near, column, _packed(value, rows.labels[row]))
+        twins = value >= self._duplicate
+        if number := int(twins.sum()):
+            self._duplicates[cell] += number
+            self._list(value[twins], rows.labels[row[twins]], columns.labels[column[twins]])
+
+    def _reach(self, cosines: Tensor, rows: _Side, columns: _Side, *, sharply: bool) -> Tensor:
+        """Which cosines reach the list of either text or the threshold; `sharply`: a list with what is in this block."""
+        reach = cosines >= self._duplicate
+        if self._neighbours:
+            floors = []
+            for side, own in ((rows, cosines), (columns, cosines.mT)):
+                floor = _unpacked(side.near[:, -1])
+                if sharply and own.shape[1] >= self._neighbours:
+                    floor = torch.maximum(floor, own.topk(self._neighbours, dim=1).values[:, -1])
+                floors.append(floor)
+            reach |= (cosines >= floors[0][:, None]) | (cosines >= floors[1])
+            reach &= cosines > -torch.inf
+        return reach
+
+    def _list(self, value: Tensor, row: Tensor, column: Tensor) -> None:
+        """Keep the near-duplicates of largest cosine."""
+        if not self._listed:
+            return
+        full = len(self._listing.cosine) == self._listed
+        still = value >= float(self._listing.cosine[-1]) if full else torch.ones_like(value, dtype=torch.bool)
+        ids = torch.stack([row[still], column[still]], 1).sort(1).values
+        more = Duplicates(value[still].cpu().numpy(), ids.int().cpu().numpy())
+        self._listing = self._listing.merged(more).first(self._listed)
+
+    def result(self, sums: Tensor) -> CosineTiles:
+        """What was found, with the sums of all tiles, on the CPU."""
+        first, second = sums.cpu().numpy()
+        cells = CosineCells(self._pairs, first, second, self._histogram.cpu().numpy(), self._duplicates)
+        near = {}
+        for number, packed in self._near.items():
+            label = (NOBODY - (packed & 0xFFFFFFFF)).masked_fill(packed == _NONE, NOBODY).int()
+            near[number] = Nearest(_unpacked(packed).cpu().numpy(), label.cpu().numpy())
+        return CosineTiles(cells, self._listing, near)
+
+
+class _Side(NamedTuple):
+    """The texts of the rows or of the columns of one block of a product."""
+
+    near: Tensor
+    """Their nearest texts so far, packed; written to in place,"""
+    labels: Tensor
+    """and their own labels."""
+
+    def part(self, rows: slice) -> _Side:
+        """Some of them."""
+        return _Side(self.near[rows], self.labels[rows])
 
 
 def _product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
@@ -98,22 +237,19 @@ def _segments(interval: np.ndarray, most: int) -> list[tuple[int, int, int]]:
     ]
 
 
-def _add(cells: CosineCells, a: int, b: int, cosines: Tensor) -> None:
-    """Count, sum and bin the cosines of one block; all belong to one cell."""
-    flat = cosines.flatten()
-    cells.pairs[a, b] += flat.numel()
-    cells.first[a, b] += float(flat.sum(dtype=torch.float64))
-    cells.second[a, b] += float(torch.linalg.vector_norm(flat, dtype=torch.float64)) ** 2
-    bins = ((flat + 1.0) * (BINS / 2)).int().clamp_(0, BINS - 1)
-    cells.histogram[a, b] += torch.bincount(bins, minlength=BINS).cpu().numpy()
+def _below(cosines: Tensor, offset: int) -> Tensor:
+    """Where a block is below the diagonal that leaves `offset` of its first row out, which belongs to no pair itself."""
+    return torch.ones_like(cosines, dtype=torch.bool).tril(offset - 1)
 
 
-def _nearest(best: Tensor, cosines: Tensor, labels: Tensor, counted: Tensor | None) -> Tensor:
-    """The best k of the neighbours so far and the columns of a block, as packed integers."""
-    packed = _packed(cosines, labels)
-    if counted is not None:
-        packed = packed.masked_fill(~counted, _NONE)
-    return torch.cat([best, packed], 1).topk(best.shape[1], dim=1).values
+def _keep(near: Tensor, owner: Tensor, packed: Tensor) -> None:
+    """Add packed neighbours of some rows of `near` to their lists, in place."""
+    texts, k = near.shape
+    everyone = torch.arange(texts, device=near.device)
+    value, order = torch.cat([near.flatten(), packed]).sort(descending=True)
+    owner, place = torch.cat([everyone.repeat_interleave(k), owner])[order].sort(stable=True)
+    start = torch.searchsorted(owner, everyone)
+    near.copy_(value[place][start[:, None] + torch.arange(k, device=near.device)])
 
 
 def _packed(cosines: Tensor, labels: Tensor) -> Tensor:
@@ -123,10 +259,8 @@ def _packed(cosines: Tensor, labels: Tensor) -> Tensor:
     return (ordered << 32) + (NOBODY - labels)
 
 
-def _unpacked(packed: Tensor) -> Nearest:
-    empty = packed == _NONE
-    ordered, rest = packed >> 32, packed & 0xFFFFFFFF
+def _unpacked(packed: Tensor) -> Tensor:
+    """The cosines in such integers; −∞ for none."""
+    ordered = packed >> 32
     bits = torch.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).int()
-    cosine = bits.view(torch.float32).masked_fill(empty, -torch.inf)
-    label = (NOBODY - rest).masked_fill(empty, NOBODY)
-    return Nearest(cosine.cpu().numpy(), label.int().cpu().numpy())
+    return bits.view(torch.float32).masked_fill(packed == _NONE, -torch.inf)

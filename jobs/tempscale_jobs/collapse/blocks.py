@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from tempscale.collapse import grid as tiles
-from tempscale.collapse.aggregates import Block, CosineCells, Duplicates, Precision, merge_tree
-from tempscale.collapse.cosine import cosine_tile, rounded
+from tempscale.collapse.aggregates import Block, CosineCells, Duplicates, Precision, Tile, merge_tree
+from tempscale.collapse.cosine import cosine_tiles, rounded
 from tempscale.collapse.neighbours import Nearest
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.runs.folder import Model, Run, dimensions, numbered, tile
+from tempscale_jobs.runs.folder import BEGUN, Model, Run, dimensions, numbered, tile
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.workers.engine import Cluster, done
 from tempscale_jobs.workers.slow import Kind
 
 Part = TypeVar("Part")
+Item = TypeVar("Item")
 
 _RESULTS = 64
 """Results of tasks that the process that starts a run merges, at most."""
+_KEPT_BYTES = 32 << 20
+"""Size of the embeddings of the blocks that a process keeps, where they are more than two: tiles share their blocks."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Tiling:
     together: int = 1
     """and how many of them are a panel."""
     precision: Precision = "float32"
+    run: str = ""
+    """What tells this run from an earlier one in the same folder, whose blocks a process may have read."""
 
     @property
     def panels(self) -> int:
@@ -84,7 +89,7 @@ def tiling(
     grid = Tiling(
         run.storage, run.place("partials/cosine", model, temperature), len(layout.edges), analysis.neighbours,
         analysis.near_duplicate, analysis.worst_duplicates, len(bounds), tiles.panel_size(len(bounds)),
-        analysis.cosine_precision,
+        analysis.cosine_precision, str(run.storage.read_json(BEGUN)["run"]),
     )  # fmt: skip
     return grid, bounds
 
@@ -132,44 +137,39 @@ def write_blocks(
         tiling.storage.write_table(tiling.block(first + k), parts.blocks(own.shape[1]).build(columns), "none")
 
 
-@lru_cache(maxsize=2)
-def read_block(storage_root: str, name: str, precision: Precision = "float32") -> Block:
-    """A block of texts, rounded to `precision`; the last two are cached, because the tiles of a row share a block."""
-    table = Storage(storage_root).read_table(name, ["embedding", "interval", "label"])
-    embeddings = rounded(parts.matrix_of_bytes(table, "embedding"), precision)
-    return Block(embeddings, table.column("interval").to_numpy(), table.column("label").to_numpy())
+_read: dict[tuple[str, str, str, Precision], Block] = {}
+"""Blocks that this process has read, by folder, run, name and precision; the last used last."""
+
+
+def read_block(tiling: Tiling, number: int, precision: Precision = "float32") -> Block:
+    """A block of texts, rounded to `precision`; the last two are kept, and as many more as are small together."""
+    name = tiling.block(number)
+    key = tiling.storage.root, tiling.run, name, precision
+    if key in _read:
+        block = _read.pop(key)
+    else:
+        table = tiling.storage.read_table(name, ["embedding", "interval", "label"])
+        embeddings = rounded(parts.matrix_of_bytes(table, "embedding"), precision)
+        block = Block(embeddings, table.column("interval").to_numpy(), table.column("label").to_numpy())
+    _read[key] = block
+    while len(_read) > 2 and sum(own.embeddings.nbytes for own in _read.values()) > _KEPT_BYTES:
+        del _read[next(iter(_read))]
+    return block
 
 
 def work(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:
     """Compute the super-tiles of two panels, write what they found (the aggregates last); return the number of pairs."""
-    near: dict[int, Nearest] = {}
-    duplicates = list[Duplicates]()
-
-    def keep(block: int, found: Nearest) -> None:
-        near[block] = near[block].merged(found) if block in near else found
-
-    def computed() -> Iterator[CosineCells]:
-        for a in tiling.panel(i):
-            rows = read_block(tiling.storage.root, tiling.block(a), tiling.precision)
-            for b in (b for b in tiling.panel(j) if a <= b):
-                columns = rows if a == b else read_block(tiling.storage.root, tiling.block(b), tiling.precision)
-                found = cosine_tile(
-                    rows, columns, tiling.intervals, diagonal=a == b, neighbours=tiling.neighbours,
-                    duplicate=tiling.duplicate, listed=tiling.listed, device=device, precision=tiling.precision,
-                )  # fmt: skip
-                keep(a, found.rows)
-                if a != b:
-                    keep(b, found.columns)
-                duplicates.append(found.duplicates)
-                yield found.cells
-
-    cells = merge_tree(computed(), CosineCells.merged)
+    tiles = _tiles_of(tiling, i, j)
+    found = cosine_tiles(
+        tiles if device == "cpu" else ahead(tiles), tiling.intervals, neighbours=tiling.neighbours,
+        duplicate=tiling.duplicate, listed=tiling.listed, device=device, precision=tiling.precision,
+    )  # fmt: skip
+    cells, pairs = found.cells, found.duplicates
     if tiling.neighbours:
         for side, panel in {"columns": j, "rows": i}.items() if i != j else [("rows", i)]:
-            tiling.storage.write_table(tiling.near(i, j, side), _near_table([near[block] for block in tiling.panel(panel)]))
-    found = merge_tree(duplicates, lambda one, other: one.merged(other).first(tiling.listed))
-    pairs = {"cosine": found.cosine, "first": found.labels[:, 0], "second": found.labels[:, 1]}
-    tiling.storage.write_table(tiling.duplicates(i, j), parts.DUPLICATE_TILE.build(pairs))
+            tiling.storage.write_table(tiling.near(i, j, side), _near_table([found.near[k] for k in tiling.panel(panel)]))
+    listed = {"cosine": pairs.cosine, "first": pairs.labels[:, 0], "second": pairs.labels[:, 1]}
+    tiling.storage.write_table(tiling.duplicates(i, j), parts.DUPLICATE_TILE.build(listed))
     of_cells: list[dict[str, Any]] = [
         {"a": a, "b": b, "pairs": int(cells.pairs[a, b]), "first": cells.first[a, b], "second": cells.second[a, b]}
         | {"duplicates": int(cells.duplicates[a, b]), "histogram": cells.histogram[a, b]}
@@ -179,6 +179,24 @@ def work(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:
     ]
     tiling.storage.write_table(tiling.cells(i, j), parts.COSINE_TILE.build_rows(of_cells))
     return int(cells.pairs.sum())
+
+
+def _tiles_of(tiling: Tiling, i: int, j: int) -> Iterator[Tile]:
+    """The super-tiles of two panels, row by row; their blocks are read as they are needed."""
+    for a in tiling.panel(i):
+        rows = read_block(tiling, a, tiling.precision)
+        for b in (b for b in tiling.panel(j) if a <= b):
+            yield Tile(a, rows, b, rows if a == b else read_block(tiling, b, tiling.precision))
+
+
+def ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """The same items; a thread gets the next one while this one is worked on."""
+    iterator = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(next, iterator, None)
+        while (item := following.result()) is not None:
+            following = thread.submit(next, iterator, None)
+            yield item
 
 
 def _near_table(near: Sequence[Nearest]) -> pa.Table:

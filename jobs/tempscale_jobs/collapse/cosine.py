@@ -132,7 +132,7 @@ def _sums(grid: Tiling, numbers: range, precision: Precision) -> _Sums:
 
 def _block_sums(grid: Tiling, number: int, precision: Precision) -> _Sums:
     """The sums of one block."""
-    block = blocks.read_block(grid.storage.root, grid.block(number), precision)
+    block = blocks.read_block(grid, number, precision)
     present, place = np.unique(block.interval, return_inverse=True)
     return _Sums(present, CosineSums.of(block.embeddings, place, len(present)))
 
@@ -169,7 +169,7 @@ def _means(grid: Tiling, numbers: range, sums: CosineSums, edges: tuple[int, ...
 
 def _block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, ...], documents: bool) -> _Means:
     """Write the means of the texts of a block."""
-    block, intervals = blocks.read_block(grid.storage.root, grid.block(number)), len(edges)
+    block, intervals = blocks.read_block(grid, number), len(edges)
     means = text_means(block.embeddings, block.interval, sums)
     everything = CosineSums(sums.texts.sum(keepdims=True), sums.vectors.sum(0, keepdims=True), sums.squares, sums.norms[:1])
     overall = text_means(block.embeddings, np.zeros(len(block), dtype=np.int64), everything)[:, 0]

@@ -183,11 +183,8 @@ def _read(
 
 def _nearest(grid: Tiling, panel: int, asking: Block, k: int) -> Nearest:
     """The nearest texts of one panel."""
-    near = Nearest.empty(len(asking), k)
-    for number in grid.panel(panel):
-        block = blocks.read_block(grid.storage.root, grid.block(number), grid.precision)
-        near = near.merged(nearest(asking, block, k))
-    return near
+    read = (blocks.read_block(grid, number, grid.precision) for number in grid.panel(panel))
+    return nearest(asking, read, k)
 
 
 def _others(near: Nearest, labels: np.ndarray) -> Nearest:

@@ -229,8 +229,8 @@ def _bound_tile(
     """The pairs of two blocks that the traces cannot rule out."""
     from tempscale.second_order.bounds import survivors
 
-    rows = blocks.read_block(grid.storage.root, grid.block(i))
-    columns = rows if i == j else blocks.read_block(grid.storage.root, grid.block(j))
+    rows = blocks.read_block(grid, i)
+    columns = rows if i == j else blocks.read_block(grid, j)
     alpha, beta, means = exponents
     places, cosines, ranking = survivors(
         rows.embeddings, search.trace[slice(*bounds[i])], columns.embeddings, search.trace[slice(*bounds[j])],

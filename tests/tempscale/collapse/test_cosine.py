@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tempscale.collapse import cosine, gpu
-from tempscale.collapse.aggregates import Block, CosineCells, Duplicates, merge_tree
-from tempscale.collapse.cosine import cosine_tile, rounded, rounding_error
+from tempscale.collapse.aggregates import Block, CosineCells, Duplicates, Tile, merge_tree
+from tempscale.collapse.cosine import cosine_tile, cosine_tiles, rounded, rounding_error
 from tempscale.collapse.grid import blocks, upper_triangle
 from tempscale.collapse.length import CosineSums
 from tempscale.collapse.neighbours import NOBODY, Nearest
@@ -222,7 +222,7 @@ def test_those_that_ask_find_the_nearest_that_a_tile_keeps_for_its_rows(kind, he
     rows, columns = part(both, 0, 61), part(both, 61, 400)
     rows, columns = (replace(own, embeddings=own.embeddings.astype(kind)) for own in (rows, columns))
     with mock.patch.object(cosine, "_ROWS", height), mock.patch.object(cosine, "_COLUMNS", width):
-        found = cosine.nearest(rows, columns, k)
+        found = cosine.nearest(rows, [columns], k)
         expected = cosine_tile(rows, columns, 3, diagonal=False, neighbours=k).rows
     np.testing.assert_array_equal(found.label, expected.label)
     np.testing.assert_array_equal(found.cosine, expected.cosine)
@@ -343,6 +343,72 @@ def test_any_grid_gives_what_one_tile_gives(device, count, size, k, listed, seed
     np.testing.assert_array_equal(pairs.cosine, whole.duplicates.cosine)
     np.testing.assert_array_equal(cells.duplicates, whole.cells.duplicates)
     np.testing.assert_array_equal(cells.histogram, whole.cells.histogram)
+
+
+@on_both
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 40), st.integers(3, 45), st.integers(0, 12), st.integers(0, 40), st.sampled_from([1, 9, 4000]), seeds)
+def test_tiles_that_find_into_the_same_lists_find_what_each_finds_alone(device, count, size, k, listed, looked, seed):
+    texts = texts_of(count, seed)
+    parts = [part(texts, *bounds) for bounds in blocks(len(texts), size)]
+    tiles = [Tile(i, parts[i], j, parts[j]) for i, j in upper_triangle(len(parts))]
+    with mock.patch.object(gpu, "_LOOKED", looked), mock.patch.object(cosine, "_COUNTED", 0):
+        found = cosine_tiles(iter(tiles), 3, neighbours=k, duplicate=0.25, listed=listed, device=device)
+    cells, near, pairs = gridded(texts, size, k, 0.25, listed, device)
+    assert sorted(found.near) == list(range(len(parts)))
+    for name in ("label", "cosine"):
+        np.testing.assert_array_equal(
+            np.concatenate([getattr(found.near[i], name) for i in sorted(found.near)]), getattr(near, name)
+        )
+    np.testing.assert_array_equal(found.duplicates.labels, pairs.labels)
+    np.testing.assert_array_equal(found.duplicates.cosine, pairs.cosine)
+    for name in ("pairs", "first", "second", "histogram", "duplicates"):
+        np.testing.assert_array_equal(getattr(found.cells, name), getattr(cells, name))
+
+
+@pytest.mark.parametrize("cosines", ["different", "ties", "all the same"])
+@pytest.mark.parametrize("looked", [1, 50, 3000])
+def test_on_a_device_few_pairs_are_looked_at_at_once_and_none_is_missed(cosines, looked):
+    texts = texts_of(150, seed=6)
+    if cosines == "different":
+        texts = replace(texts, embeddings=np.random.default_rng(1).normal(size=(150, 8)).astype(np.float32) / 4)
+    elif cosines == "all the same":
+        texts = replace(texts, embeddings=np.full((150, 4), 0.5, np.float32))
+    settings = {"diagonal": True, "neighbours": 4, "duplicate": 0.9, "listed": 20, "device": "cpu:0"}
+    whole, kept = cosine_tile(texts, texts, 3, **settings), []
+    with mock.patch.object(gpu, "_LOOKED", looked), mock.patch.object(gpu, "_keep", wraps=gpu._keep) as keep:
+        same(cosine_tile(texts, texts, 3, **settings), whole)
+        kept = [len(call.args[1]) for call in keep.call_args_list]
+    assert 0 < max(kept) <= max(looked, 150)  # A row is not cut further.
+    exact = texts.embeddings.astype(np.float64) @ texts.embeddings.astype(np.float64).T
+    np.fill_diagonal(exact, -np.inf)
+    order = np.lexsort((np.broadcast_to(texts.labels, exact.shape), -exact), axis=1)[:, :4]
+    if cosines != "different":  # Products of a lattice are exact.
+        np.testing.assert_array_equal(texts.labels[order], whole.rows.label)
+
+
+def test_a_device_gets_a_block_once_for_all_its_tiles():
+    texts = texts_of(120, seed=7)
+    parts = [part(texts, *bounds) for bounds in blocks(120, 30)]
+    tiles = [Tile(i, parts[i], j, parts[j]) for i, j in upper_triangle(4)]
+    with mock.patch.object(gpu.torch, "tensor", wraps=torch.tensor) as uploaded:
+        cosine_tiles(tiles, 3, neighbours=2, device="cpu:0")
+        assert uploaded.call_count == 2 * len(parts)  # Embeddings and labels.
+    with mock.patch.object(gpu, "_BLOCKS_BYTES", 0), mock.patch.object(gpu.torch, "tensor", wraps=torch.tensor) as again:
+        cosine_tiles([replaced(tile) for tile in tiles], 3, neighbours=2, device="cpu:0")
+        assert again.call_count > 2 * len(parts)
+        assert len(gpu._uploaded) == 2
+
+
+def replaced(tile):
+    """The same tile with blocks of its own."""
+    return Tile(tile.row, replace(tile.rows), tile.column, replace(tile.columns))
+
+
+def test_no_tile_is_no_result():
+    for device in DEVICES:
+        with pytest.raises(ValueError, match="nothing to merge"):
+            cosine_tiles([], 3, device=device)
 
 
 @settings(max_examples=40, deadline=None)
