@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tempscale.model.batches import micro_batches, run_batches
 from tempscale.model.encoder import Encoder
+from tempscale.model.tokens import Tokens
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.temperature.attach import attach, attached, detach
 from tempscale.temperature.families import places
@@ -205,7 +206,8 @@ def _embeddings(encoder: Encoder, ids: Sequence[Sequence[int]]) -> Float[Tensor,
 
 def _embedded(encoder: Encoder, ids: list[Sequence[int]]) -> Float[Tensor, "prefix dim"]:
     """Embeddings of one micro-batch as in `Encoder.encode_tokens`, but without inference mode."""
-    hidden, mask = encoder._hidden([list(row) for row in ids], next(encoder.model.parameters()).device)
+    tokens = Tokens([list(row) for row in ids], [False] * len(ids))
+    hidden, mask = encoder._hidden(*encoder.padded(tokens)[range(len(ids))])
     embeddings: Tensor = encoder.head(hidden.to(torch.promote_types(hidden.dtype, torch.float32)), mask)[0]
     return embeddings.cpu().double()
 

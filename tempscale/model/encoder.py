@@ -6,6 +6,7 @@ A result depends only on the texts of one call and on the encoder's settings; `b
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,10 +18,11 @@ from tempscale.model.batches import micro_batches, run_batches
 from tempscale.model.checkpoint import default_model, resolve
 from tempscale.model.gathering import Encoded, Factor, Pass, gather
 from tempscale.model.loading import check_family, load_transformer
+from tempscale.model.padded import Padded, downloaded
 from tempscale.model.pooling import Head, load_head
 from tempscale.model.settings import Settings
 from tempscale.model.tokens import Long, Tokenizer, Tokens
-from tempscale.second_order.moments import Scatter, TokenMoments, TokenSums, covariance_factor, token_sums
+from tempscale.second_order.moments import Scatter, TokenMoments, TokenSums, checked_factor, scaled_factor, token_sums
 from tempscale.temperature import attach
 from tempscale.temperature.families import base_model, family_of, supported
 from tempscale.temperature.schedule import Temperature
@@ -194,6 +196,7 @@ class Encoder:
         isolate: bool = False,
         batches: Sequence[list[int]] | None = None,
         before: Callable[[list[int]], None] | None = None,
+        padded: Padded | None = None,
     ) -> Encoded:
         """Embed tokenised texts.
 
@@ -206,6 +209,7 @@ class Encoder:
                 the tokenizer failed on.
             batches: which sequences of `tokens` run together, each in one batch; `self.batches(tokens)` by default.
             before: called with the sequences of each micro-batch before it runs.
+            padded: from this encoder's `padded(tokens)`, where several temperatures run the same texts.
 
         Returns:
             The same as `encode`; NaN for a text that failed, or whose sequences are in no batch.
@@ -215,28 +219,31 @@ class Encoder:
         """
         batches = self.batches(tokens) if batches is None else batches
         owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
-        lengths, device = [len(ids) for ids in tokens.ids], next(self.model.parameters()).device
+        lengths, device = tokens.sequences.lengths.tolist(), next(self.model.parameters()).device
         wanted: Collection[int] = range(len(tokens) if factors is True else 0) if isinstance(factors, bool) else factors
         chunked: dict[int, Scatter] = {}
+        ready = self.padded(tokens) if padded is None else padded
 
         def run(batch: list[int]) -> Pass:
-            hidden, mask = self._hidden([tokens.ids[i] for i in batch], device)
+            hidden, mask = self._hidden(*ready[batch])
             with torch.autocast(device.type, enabled=False):
                 hidden = hidden.float()
                 sums = token_sums(hidden, mask) if moments else None
-                texts = {owner[i]: hidden[row, : lengths[i]] for row, i in enumerate(batch) if owner[i] in wanted}
+                own = [(owner[i], hidden[row, : lengths[i]]) for row, i in enumerate(batch) if owner[i] in wanted]
                 if tokens.text is not None:
-                    for row, i in enumerate(batch):
-                        if owner[i] in wanted:
-                            own = Scatter.of(hidden[row, : lengths[i]].cpu())
-                            chunked[owner[i]] = chunked[owner[i]].merged(own) if owner[i] in chunked else own
-                    kept = TokenSums(*(column.cpu() for column in sums)) if sums is not None else None
-                    return Pass(batch, self.head.pool(hidden, mask).cpu(), None, kept, None, {})
-                found = TokenMoments(*(column.cpu() for column in sums.moments())) if sums is not None else None
-                pairs = {text: covariance_factor(x) for text, x in texts.items()}
-                pairs = {text: (mean.cpu(), factor.cpu()) for text, (mean, factor) in pairs.items()}
-                unit, norms = self.head(hidden, mask)
-                return Pass(batch, unit.cpu(), norms.cpu(), None, found, pairs)
+                    pooled, *rest = downloaded([self.head.pool(hidden, mask), *(sums or ()), *(x for _, x in own)])
+                    kept = TokenSums(*rest[:4]) if sums is not None else None
+                    for (text, _), x in zip(own, rest[len(sums or ()) :], strict=True):
+                        scatter = Scatter.of(x)
+                        chunked[text] = chunked[text].merged(scatter) if text in chunked else scatter
+                    return Pass(batch, pooled, None, kept, None, {})
+                columns = sums.moments() if sums is not None else ()
+                pairs = [scaled_factor(x) for _, x in own]
+                unit, norms, *rest = downloaded([*self.head(hidden, mask), *columns, *chain.from_iterable(pairs)])
+                found = TokenMoments(*rest[:3]) if sums is not None else None
+                rest = rest[len(columns) :]
+                factors = {text: checked_factor(*rest[3 * k : 3 * k + 3]) for k, (text, _) in enumerate(own)}
+                return Pass(batch, unit, norms, None, found, factors)
 
         halved: list[list[int]] = []
         failed: dict[int, str] | None = {} if isolate else None
@@ -266,9 +273,8 @@ class Encoder:
         Raises:
             TemperatureError: the temperature depends on the role and none is given.
         """
-        device = next(self.model.parameters()).device
         with attach.role(self.model, role), torch.inference_mode():
-            hidden, _ = self._hidden([list(ids)], device)
+            hidden, _ = self._hidden(*self.padded(Tokens([list(ids)], [False]))[[0]])
         return hidden[0].float().cpu()
 
     def batches(self, tokens: Tokens) -> list[list[int]]:
@@ -280,13 +286,14 @@ class Encoder:
         Returns:
             Micro-batches of at most `token_budget` padded tokens, or of one sequence, longest first.
         """
-        batches = micro_batches([len(ids) for ids in tokens.ids], self.token_budget)
+        batches = micro_batches(tokens.sequences.lengths.tolist(), self.token_budget)
         owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
         return _without(batches, lambda i: owner[i] in tokens.failed)
 
     def factors_of(
-        self, tokens: Tokens, wanted: Collection[int], role: str | None = None, without: Collection[int] = ()
-    ) -> dict[int, Factor]:
+        self, tokens: Tokens, wanted: Collection[int], role: str | None = None, without: Collection[int] = (),
+        padded: Padded | None = None,
+    ) -> dict[int, Factor]:  # fmt: skip
         """Unit mean and covariance factor of some texts, each run in the same micro-batch as in `encode_tokens`.
 
         The results equal those of `encode_tokens(tokens, factors=True)` to the bit. Other micro-batches are not run.
@@ -296,6 +303,7 @@ class Encoder:
             wanted: indices of texts.
             role: as in `encode_tokens`.
             without: texts to remove from their micro-batches because the model cannot run them.
+            padded: as in `encode_tokens`.
 
         Returns:
             Text -> unit mean (d,) and covariance factor (min(tokens, d), d), float32, on the CPU.
@@ -306,20 +314,25 @@ class Encoder:
         owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
         batches = _without(self.batches(tokens), lambda i: owner[i] in without)
         batches = [batch for batch in batches if any(owner[i] in wanted for i in batch)]
-        out = self.encode_tokens(tokens, moments=False, factors=wanted, role=role, batches=batches, isolate=True)
+        how: dict[str, Any] = {"role": role, "batches": batches, "isolate": True, "padded": padded}
+        out = self.encode_tokens(tokens, moments=False, factors=wanted, **how)
         assert out.factors is not None
         return {i: out.factors[i] for i in wanted}
 
-    def _hidden(self, ids: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Last-layer token embeddings of one right-padded micro-batch and its mask."""
-        width = max(len(row) for row in ids)
-        padded = torch.full((len(ids), width), self._padding, dtype=torch.long)
-        mask = torch.zeros(len(ids), width, dtype=torch.bool)
-        for row, sequence in enumerate(ids):
-            padded[row, : len(sequence)] = torch.tensor(sequence)
-            mask[row, : len(sequence)] = True
-        padded, mask = padded.to(device), mask.to(device)
-        output = base_model(self.model)(input_ids=padded, attention_mask=mask.long(), **self._arguments)
+    def padded(self, tokens: Tokens) -> Padded:
+        """The micro-batches of some texts on the device of the model, for `encode_tokens` under several temperatures.
+
+        Args:
+            tokens: from this encoder's tokenizer.
+
+        Returns:
+            Micro-batches that are assembled and uploaded once, when they are first run.
+        """
+        return Padded(tokens.sequences, self._padding, next(self.model.parameters()).device)
+
+    def _hidden(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Last-layer token embeddings of one right-padded micro-batch, and its mask."""
+        output = base_model(self.model)(input_ids=ids, attention_mask=mask.long(), **self._arguments)
         return output.last_hidden_state, mask
 
 

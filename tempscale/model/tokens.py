@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, overload
+
+import numpy as np
+from jaxtyping import Int
+from typing_extensions import override
 
 from tempscale.model.checkpoint import ModelError, first_line
 from tempscale.model.settings import Settings
@@ -16,15 +21,90 @@ LIMIT = "limit"
 """In place of a window: the most tokens that the model has positions for."""
 
 
+class Sequences(Sequence[list[int]]):
+    """Sequences of token ids, one behind the other in one array, so that a micro-batch is assembled without Python lists.
+
+        sequences = Sequences.of([[101, 7592, 102], [101, 102]])
+        sequences[0], sequences.lengths        # [101, 7592, 102], array([3, 2])
+
+    It is equal to a list of the same lists.
+    """
+
+    def __init__(self, flat: Int[np.ndarray, " token"], lengths: Int[np.ndarray, " sequence"]) -> None:
+        self.flat, self.lengths = flat, lengths
+        """All ids, and how many each sequence has."""
+        self._ends = np.cumsum(lengths)
+
+    @classmethod
+    def of(cls, ids: Sequence[Sequence[int] | Int[np.ndarray, " token"]]) -> Sequences:
+        """The same sequences in one array; none are copied where they are in one already.
+
+        Args:
+            ids: token ids of each sequence.
+
+        Returns:
+            As many sequences, of int32.
+        """
+        if isinstance(ids, Sequences):
+            return ids
+        each = [np.asarray(own, np.int32) for own in ids]
+        lengths = np.array([len(own) for own in each], np.int64)
+        return cls(np.concatenate(each) if each else np.zeros(0, np.int32), lengths)
+
+    def padded(
+        self, which: Sequence[int], padding: int
+    ) -> tuple[Int[np.ndarray, "sequence token"], Int[np.ndarray, " sequence"]]:
+        """Some sequences as the rows of one array, filled up on the right.
+
+        Args:
+            which: their numbers.
+            padding: the id that the rows are filled up with.
+
+        Returns:
+            The ids, int64, as wide as the longest of them; and the length of each.
+        """
+        own = np.asarray(which, np.int64)
+        lengths, ends = self.lengths[own], self._ends[own]
+        place = np.arange(lengths.max())
+        inside = place < lengths[:, None]
+        found = np.full(inside.shape, padding, np.int64)
+        found[inside] = self.flat[((ends - lengths)[:, None] + place)[inside]]
+        return found, lengths
+
+    @overload
+    def __getitem__(self, index: int) -> list[int]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[list[int]]: ...
+
+    @override
+    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
+        if isinstance(index, slice):
+            return [self[k] for k in range(len(self))[index]]
+        end = self._ends[index]
+        own: list[int] = self.flat[end - self.lengths[index] : end].tolist()
+        return own
+
+    @override
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True)
 class Tokens:
     """Tokenised texts, as the model sees them."""
 
-    ids: list[list[int]]
+    ids: Sequence[list[int]]
     """One sequence a text; for chunked texts one sequence a chunk, each with its own special tokens."""
     truncated: list[bool]
     """Whether each text was cut."""
-    text: list[int] | None = None
+    text: Sequence[int] | None = None
     """The text of each sequence, ascending; None if every sequence is a text."""
     failed: dict[int, str] = field(default_factory=dict)
     """With `isolate`, texts that the tokenizer failed on, and why; their placeholder sequences must not be run."""
@@ -34,13 +114,17 @@ class Tokens:
     @property
     def lengths(self) -> list[int]:
         """Tokens of each text, special tokens included, after truncation; the total of all its chunks."""
-        own = [len(ids) for ids in self.ids]
-        if self.text is None:
-            return own
-        found = [0] * len(self.truncated)
-        for text, length in zip(self.text, own, strict=True):
-            found[text] += length
+        own = self.sequences.lengths
+        if self.text is not None:
+            own, each = np.zeros(len(self.truncated), np.int64), own
+            np.add.at(own, self.text, each)
+        found: list[int] = own.tolist()
         return found
+
+    @cached_property
+    def sequences(self) -> Sequences:
+        """`ids` in one array."""
+        return Sequences.of(self.ids)
 
     def __len__(self) -> int:
         return len(self.truncated)

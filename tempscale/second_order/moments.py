@@ -162,8 +162,41 @@ def covariance_factor(tokens: Float[Tensor, "token dim"]) -> tuple[Float[Tensor,
     """
     if tokens.ndim != 2 or tokens.shape[0] == 0:
         raise ValueError(f"token embeddings have shape {tuple(tokens.shape)}; expected (tokens, d) with at least one token")
+    return checked_factor(*scaled_factor(tokens))
+
+
+def scaled_factor(
+    tokens: Float[Tensor, "token dim"],
+) -> tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"], Float[Tensor, ""]]:
+    """What `covariance_factor` returns, and ‖μ‖, which nobody has looked at yet: asking a GPU for a value is a wait.
+
+    Args:
+        tokens: as there.
+
+    Returns:
+        For `checked_factor`.
+    """
     mean = tokens.mean(0)
     norm = torch.linalg.vector_norm(mean)
+    return mean / norm, _compressed((tokens - mean) / (norm * tokens.shape[0] ** 0.5)), norm
+
+
+def checked_factor(
+    mean: Float[Tensor, " dim"], factor: Float[Tensor, "rank dim"], norm: Float[Tensor, ""]
+) -> tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]:
+    """The unit mean and the factor that `scaled_factor` found.
+
+    Args:
+        mean: μ/‖μ‖.
+        factor: the factor.
+        norm: ‖μ‖.
+
+    Returns:
+        Mean and factor.
+
+    Raises:
+        ValueError: the mean is zero or not finite and so has no direction.
+    """
     if not (norm > 0 and torch.isfinite(norm)):
         raise ValueError("the mean of the token embeddings is zero or not finite, so it has no direction to compare")
-    return mean / norm, _compressed((tokens - mean) / (norm * tokens.shape[0] ** 0.5))
+    return mean, factor

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from tempscale.temperature.divisors import divided, head_temperatures, text_temperatures
+from tempscale.temperature.divisors import Constants, divided, head_temperatures, text_temperatures
 from tempscale.temperature.families import Architecture, Places, base_model, family_of, places, supported
 from tempscale.temperature.reading import TemperatureError
 from tempscale.temperature.schedule import Temperature
@@ -155,6 +155,7 @@ class Attachment:
         self.role: str | None = None
         self._task: str | None = None
         self._texts: Tensor | None = None
+        self._constants = Constants()
         self._bias: Tensor | None = None
         self._calls: dict[int, int] = {}
         self._patched: list[Any] = []
@@ -212,7 +213,8 @@ class Attachment:
         if self.enabled:
             self._now = self.temperature.for_role(self.role or self._task)
             if self._now.by_text:
-                self._texts = text_temperatures(self._now, dict(zip(self._parameters, args, strict=False)) | kwargs)
+                given = dict(zip(self._parameters, args, strict=False)) | kwargs
+                self._texts = text_temperatures(self._now, given, self._constants)
 
     def _begin_features(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._begin(module, (), args[0] if args else kwargs["features"])
@@ -241,7 +243,7 @@ class Attachment:
             if len(numbers) > 1:
                 self._calls[numbers[0]] = self._calls.get(numbers[0], 0) + 1
             if isinstance(tau, tuple):
-                tau = head_temperatures(tau, layout, output)
+                tau = head_temperatures(tau, layout, output, self._constants)
         width = output.shape[-1] // (3 if layout == "fused" else 1)
         if not torch.is_grad_enabled():  # Nothing else reads the output, so no copy: half the traffic.
             output[..., :width].div_(tau)
@@ -255,8 +257,8 @@ class Attachment:
             if self._texts.shape[1] != 1:
                 raise TemperatureError("unpadded batches are not supported for models with a position bias")
             return divided(bias, self._texts[..., None, None])
-        tau = self._of_layer(numbers)
-        return divided(bias, bias.new_tensor(tau, dtype=torch.float32)[:, None, None] if isinstance(tau, tuple) else tau)
+        tau: Any = self._of_layer(numbers)
+        return divided(bias, self._constants(tau, bias.device)[:, None, None] if isinstance(tau, tuple) else tau)
 
     def _give_bias(
         self, numbers: list[int], names: list[str], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -12,14 +12,29 @@ from tempscale.temperature.reading import TemperatureError
 from tempscale.temperature.schedule import Temperature
 
 
+class Constants:
+    """Numbers as tensors of a device, each uploaded once: an upload of its own a micro-batch is a wait of the GPU."""
+
+    def __init__(self) -> None:
+        self._there: dict[tuple[Any, ...], Tensor] = {}
+
+    def __call__(self, numbers: tuple[float, ...], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+        """These numbers (number,)."""
+        key = (numbers, device, dtype)
+        if key not in self._there:
+            with torch.inference_mode(False):  # Otherwise it could be used in no pass that has gradients.
+                self._there[key] = torch.tensor(numbers, dtype=dtype, device=device)
+        return self._there[key]
+
+
 def divided(values: Tensor, tau: Tensor | float) -> Tensor:
     """Values divided by τ, in the precision of the values; τ itself is not rounded to half precision."""
     return (values / tau).to(values.dtype)
 
 
-def head_temperatures(taus: tuple[float, ...], layout: str, output: Tensor) -> Tensor:
+def head_temperatures(taus: tuple[float, ...], layout: str, output: Tensor, constants: Constants) -> Tensor:
     """Float32 τ of each head in the shape that divides a query of this layout: (head, 1), (head, 1, 1) or (head·width,)."""
-    tau = torch.tensor(taus, dtype=torch.float32, device=output.device)
+    tau = constants(taus, output.device)
     if layout == "token_head":
         return tau[:, None]
     if layout == "head_token":
@@ -28,27 +43,28 @@ def head_temperatures(taus: tuple[float, ...], layout: str, output: Tensor) -> T
     return tau.repeat_interleave(width // len(taus))
 
 
-def text_temperatures(temperature: Temperature, given: Mapping[str, Any]) -> Tensor:
+def text_temperatures(temperature: Temperature, given: Mapping[str, Any], constants: Constants) -> Tensor:
     """Float32 τ of each text of a batch (text, 1), or of each token of an unpadded batch (1, token), from the arguments of
     the model's forward: attention_mask, or cu_seq_lens_q of an unpadded batch, or neither.
     """
     mask, packed = given.get("attention_mask"), given.get("cu_seq_lens_q")
     if packed is not None:
         lengths = packed.diff()
-        return _of_lengths(temperature, lengths.repeat_interleave(lengths))[None]
+        return _of_lengths(temperature, lengths.repeat_interleave(lengths), constants)[None]
     tokens = given.get("input_ids") if given.get("input_ids") is not None else given.get("inputs_embeds")
     if mask is None and tokens is not None:
-        return _of_lengths(temperature, torch.full((len(tokens),), tokens.shape[1], device=tokens.device))[:, None]
+        lengths = torch.full((len(tokens),), tokens.shape[1], device=tokens.device)
+        return _of_lengths(temperature, lengths, constants)[:, None]
     if not isinstance(mask, Tensor) or mask.ndim != 2:
         raise TemperatureError("a temperature by length needs a mask (texts, tokens) to tell how long each text is")
-    return _of_lengths(temperature, (mask != 0).sum(-1))[:, None]
+    return _of_lengths(temperature, (mask != 0).sum(-1), constants)[:, None]
 
 
-def _of_lengths(temperature: Temperature, lengths: Tensor) -> Tensor:
+def _of_lengths(temperature: Temperature, lengths: Tensor, constants: Constants) -> Tensor:
     """`Temperature.of_length` for many lengths at once, on their device."""
     if temperature.n0 is not None:
-        n0 = torch.tensor(float(temperature.n0), device=lengths.device)
+        n0 = constants((float(temperature.n0),), lengths.device)
         return n0.log() / torch.maximum(lengths.float(), n0).log()
-    edges = torch.tensor([edge for edge, _ in temperature.steps[1:]], device=lengths.device)
-    taus = torch.tensor([tau for _, tau in temperature.steps], device=lengths.device)
+    edges = constants(tuple(edge for edge, _ in temperature.steps[1:]), lengths.device, torch.int64)
+    taus = constants(tuple(tau for _, tau in temperature.steps), lengths.device)
     return taus[torch.bucketize(lengths, edges, right=True)]

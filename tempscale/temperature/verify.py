@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tempscale.temperature.attach import Attachment, attachment, role
-from tempscale.temperature.divisors import text_temperatures
+from tempscale.temperature.divisors import Constants, text_temperatures
 from tempscale.temperature.families import Architecture, Places, base_model, family_of, places, supported, use_kernel
 from tempscale.temperature.reading import TemperatureError
 from tempscale.temperature.schedule import ROLES, Temperature
@@ -78,7 +78,7 @@ def _verify(
     with _recorded(found, native) as calls:
         base(**inputs, **options)
     kept = inputs["attention_mask"].bool()
-    texts = text_temperatures(temperature, inputs)[..., None, None].double() if temperature.by_text else None
+    texts = text_temperatures(temperature, inputs, Constants())[..., None, None].double() if temperature.by_text else None
     for layer, (place, before, call) in enumerate(zip(found, native, calls, strict=True)):
         present.enabled = False
         untouched = place.attention(*call["args"], **call["kwargs"])[architecture.probabilities]

@@ -84,7 +84,7 @@ def _gather(
     """
     import ray
 
-    together = max(1, min(rows // bounds[0][1], -(-len(bounds) // cluster.workers)))
+    together = max(1, min(rows // bounds[0][1], -(-len(bounds) // cluster.tasks)))
     groups = [range(k, min(k + together, len(bounds))) for k in range(0, len(bounds), together)]
     there = set(grid.storage.list(f"{grid.place}/blocks"))
     missing = [g for g in groups if not all(grid.block(k) in there for k in g)]

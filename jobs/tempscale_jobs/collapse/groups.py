@@ -98,11 +98,12 @@ def write_group(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[s
 
     epsilon = float(work.schema.metadata[b"regularization"])
     tokens = worker.encoder.tokenizer(work.column("text").to_pylist())
+    padded = worker.encoder.padded(tokens)
     row, column = np.triu_indices(work.num_rows, 1)  # Of texts: a long one may be several chunks.
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
         with worker.noting(f"group {number} under τ {temperature.slug}"):
-            out = worker.encoder.encode_tokens(tokens, moments=False, factors=True, role=actor.ROLE)
+            out = worker.encoder.encode_tokens(tokens, moments=False, factors=True, role=actor.ROLE, padded=padded)
         assert out.factors is not None
         factors = [factor for _, factor in out.factors]
         found = socm_square(torch.stack([mean for mean, _ in out.factors]), factors, regularization=epsilon)

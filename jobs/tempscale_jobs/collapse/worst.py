@@ -142,6 +142,7 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
     rejected = worker.storage.list(place("rejected", worker.model))
     lost = {i for name in rejected for i in worker.storage.read_table(name, ["text_id"]).column("text_id").to_pylist()}
     without = {k for text_id, k in row.items() if text_id in lost}
+    padded = worker.encoder.padded(tokens)
     wanted_texts = list(zip(work.column("temperature").to_pylist(), work.column("text_id").to_pylist(), strict=True))
     for temperature in worker.temperatures:
         ids = [text_id for slug, text_id in wanted_texts if slug == temperature.slug]
@@ -150,7 +151,7 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
         worker.encoder.set_temperature(temperature)
         with worker.noting(f"{metadata['kind'].rpartition('/')[2]} {number} under τ {temperature.slug}"):
             wanted = {row[text_id] for text_id in ids}
-            found = worker.encoder.factors_of(tokens, wanted, role=actor.ROLE, without=without)
+            found = worker.encoder.factors_of(tokens, wanted, role=actor.ROLE, without=without, padded=padded)
         places = [row[text_id] for text_id in ids]
         table = factors.factor_table(ids, [tokens.lengths[k] for k in places], [found[k] for k in places])
         worker.storage.write_table(worker.part(metadata["kind"], temperature, number), table)

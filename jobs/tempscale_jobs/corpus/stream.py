@@ -186,7 +186,7 @@ class Stream:
         if left:
             arguments = {"storage": self._storage, "contents": self._contents, "units": self.units, "seed": self._seed}
             work = {number: pa.table({"unit": [number]}) for number in left}
-            tasks = min(_tasks(cluster), len(left))
+            tasks = min(cluster.tasks, len(left))
             data = actor.prepared(work, _read_units, arguments, cluster, tasks, **where)
             # Ray Data does not say when a task begins, but it starts so many at once, in their order.
             by_number = {unit.number: unit for unit in self.units}
@@ -382,13 +382,6 @@ class _Reports:
         self._stopped.set()
         self._pieces.close()
         self._thread.join(_STOP_SECONDS)
-
-
-def _tasks(cluster: Cluster) -> int:
-    """How many units are read at once: one on each processor that the run may use."""
-    import ray
-
-    return max(1, int(ray.cluster_resources().get("CPU", 1)) - 1) if cluster.gpus else cluster.workers
 
 
 def _read_units(

@@ -54,11 +54,13 @@ def write_cosines(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
     words = words[: len(words) // 2 * 2]  # A small vocabulary gives fewer pairs.
     inside = row["tokens"] - len(first) - len(last)
     texts = Tokens([[*first, *[word] * inside, *last] for word in words], [False] * len(words))
+    padded = worker.encoder.padded(texts)
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
         cosine = np.empty(0)
         if words and inside > 0:
-            found = worker.encoder.encode_tokens(texts, moments=False, role=actor.ROLE).embeddings.double().numpy()
+            out = worker.encoder.encode_tokens(texts, moments=False, role=actor.ROLE, padded=padded)
+            found = out.embeddings.double().numpy()
             cosine = (found[0::2] * found[1::2]).sum(1)
         name = worker.part(REPEATED_PARTS, temperature, number)
         worker.storage.write_table(name, pa.table({"tokens": np.full(len(cosine), row["tokens"]), "cosine": cosine}))

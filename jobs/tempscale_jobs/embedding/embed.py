@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,9 @@ from tempscale_jobs.tables.audit import texts
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
+
+if TYPE_CHECKING:
+    from tempscale.model.tokens import Tokens
 
 
 def embed(
@@ -65,7 +68,7 @@ def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int, lo
                 "content_sha": shard.column("content_sha"),
                 "document": shard.column("document"),
                 "source_row": shard.column("source_row"),
-                "ids": pa.array(tokens.chunks(), pa.list_(pa.list_(pa.int32()))),
+                "ids": _lists(tokens),
                 "truncated": pa.array(truncated),
                 "failed": pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string()),
             }
@@ -77,19 +80,16 @@ def embed_shard(
     worker: actor.ModelActor, number: int, work: pa.Table, storage: Storage, role: str = actor.ROLE
 ) -> dict[str, Any]:
     """Write one shard's parts, one for each temperature, and its rejected texts, into a run's folder."""
-    from tempscale.model.tokens import Tokens
-
     own = worker.below(storage)
     own.note_processor()
-    failed = {k: reason for k, reason in enumerate(work.column("failed").to_pylist()) if reason is not None}
-    tokens = Tokens.of_chunks(work.column("ids").to_pylist(), work.column("truncated").to_pylist(), failed)
+    tokens = _tokens(work)
     marks = Marks(storage, f"{place(MARKS, own.model)}/shard-{number:08d}.json")
     batches = marks.begin(own.encoder.batches(tokens))
-    encoded = []
+    encoded, padded = [], own.encoder.padded(tokens)  # Uploaded once, for all temperatures.
     with own.noting(f"shard {number}", marks.halved):
         for temperature in own.temperatures:
             own.encoder.set_temperature(temperature)
-            encoded.append(own.encode(tokens, role=role, batches=batches, before=marks.before))
+            encoded.append(own.encode(tokens, role=role, batches=batches, before=marks.before, padded=padded))
             marks.after()
     owner = range(work.num_rows) if tokens.text is None else tokens.text
     reasons = {owner[i]: DEADLY for i in marks.deadly}
@@ -104,6 +104,26 @@ def embed_shard(
         storage.write_table(own.part("texts", temperature, number), _table(work, out, finite))
     marks.done()
     return {"number": number, "texts": work.num_rows}
+
+
+def _lists(tokens: Tokens) -> pa.Array:
+    """The sequences of each text, as a column."""
+    own = tokens.sequences
+    inner = pa.ListArray.from_arrays(np.cumsum([0, *own.lengths], dtype=np.int32), pa.array(own.flat, pa.int32()))
+    of_text = np.ones(len(tokens), np.int64) if tokens.text is None else np.bincount(tokens.text, minlength=len(tokens))
+    return pa.ListArray.from_arrays(np.cumsum([0, *of_text], dtype=np.int32), inner)
+
+
+def _tokens(work: pa.Table) -> Tokens:
+    """The tokens of a prepared shard, without a Python list of them."""
+    from tempscale.model.tokens import Sequences, Tokens
+
+    texts = work.column("ids").combine_chunks()
+    inner, of_text = texts.flatten(), texts.value_lengths().to_numpy()
+    ids = Sequences(inner.flatten().to_numpy(), inner.value_lengths().to_numpy().astype(np.int64))
+    text = None if (of_text == 1).all() else np.repeat(np.arange(len(texts)), of_text).tolist()
+    failed = {k: reason for k, reason in enumerate(work.column("failed").to_pylist()) if reason is not None}
+    return Tokens(ids, work.column("truncated").to_pylist(), text, failed)
 
 
 def _lost(

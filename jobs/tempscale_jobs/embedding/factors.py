@@ -44,10 +44,11 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
     """Embed sampled texts and write one chunk's factors, one part for each temperature."""
     kind = work.schema.metadata[b"kind"].decode()
     tokens = worker.encoder.tokenizer(work.column("text").to_pylist())
+    padded = worker.encoder.padded(tokens)
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
         with worker.noting(f"{kind.rpartition('/')[2]} {number} under τ {temperature.slug}"):
-            out = worker.encoder.encode_tokens(tokens, moments=False, factors=True, role=actor.ROLE)
+            out = worker.encoder.encode_tokens(tokens, moments=False, factors=True, role=actor.ROLE, padded=padded)
         assert out.factors is not None
         table = factor_table(work.column("text_id"), out.tokens.tolist(), out.factors)
         worker.storage.write_table(worker.part(kind, temperature, number), table)

@@ -48,14 +48,14 @@ def result_name(model: Model) -> str:
 def write_cosines(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
     """The least and the summed cosine of some texts' embeddings to those in float32."""
     tokens = worker.encoder.tokenizer(work.column("text").to_pylist())
-    least, total = 1.0, 0.0
+    padded, least, total = worker.encoder.padded(tokens), 1.0, 0.0
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
         with worker.noting(f"precision {number} under τ {temperature.slug}"):
-            found = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE).embeddings
+            found = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE, padded=padded).embeddings
         own, worker.encoder.precision = worker.encoder.precision, "float32"
         try:
-            exact = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE).embeddings
+            exact = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE, padded=padded).embeddings
         finally:
             worker.encoder.precision = own
         cosines = (found.double() * exact.double()).sum(1)

@@ -102,10 +102,11 @@ def write_prefixes(worker: actor.ModelActor, number: int, work: pa.Table) -> dic
     tokens = Tokens([ids for own in each for ids in own.ids], [cut for own in each for cut in own.truncated])
     ids = pa.concat_arrays([work.column("text_id").combine_chunks()] * len(lengths))
     prefix = pa.array(np.repeat(lengths, len(texts)), pa.int32())
+    padded = worker.encoder.padded(tokens)
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
         with worker.noting(f"probe {number} under τ {temperature.slug}"):
-            out = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE)
+            out = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE, padded=padded)
         columns = {"text_id": ids, "prefix_tokens": prefix, "embedding": parts.fixed_lists(out.embeddings.numpy())}
         worker.storage.write_table(worker.part(PREFIXES, temperature, number), pa.table(columns))
     return {"number": number, "texts": work.num_rows}

@@ -14,7 +14,7 @@ from mteb.types import PromptType
 
 from tempscale import Encoder
 from tempscale.model.settings import Settings
-from tempscale.model.tokens import Tokens
+from tempscale.model.tokens import Sequences, Tokens
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.evaluate.tasks import PIECE_TEXTS
 
@@ -207,7 +207,7 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
         """Run the model on each distinct text of a piece; micro-batches depend on the piece alone."""
         place = {key: k for k, key in enumerate(keys)}
         self.model.set_temperature(temperature)
-        ids = [tokens[k].tolist() for k in place.values()]
+        ids = Sequences.of([tokens[k] for k in place.values()])
         out = self.model.encode_tokens(Tokens(ids, [False] * len(ids)), moments=False)
         rows = {key: row for row, key in enumerate(place)}
         return np.asarray((out.norms[:, None] * out.embeddings).numpy()[[rows[key] for key in keys]])

@@ -25,6 +25,7 @@ from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
 from tempscale_jobs.workers.slow import Kind
 
 if TYPE_CHECKING:
+    from tempscale.model.padded import Padded
     from tempscale.model.tokens import Tokens
 
 
@@ -100,7 +101,7 @@ def _sides(worker: actor.ModelActor, tokens: Tokens, first: np.ndarray, second: 
         mine = [[i - start for i in batch] for batch in batches if start <= batch[0] < stop]
         owner = range(len(own)) if own.text is None else own.text
         deadly = [int(texts[owner[i - start]]) for i in marks.deadly if start <= i < stop]
-        sides.append(_Side(role, texts, own, mine, start, deadly))
+        sides.append(_Side(role, texts, own, mine, start, deadly, worker.encoder.padded(own)))
     return sides
 
 
@@ -125,7 +126,7 @@ def _figures(
     for side in sides:
         out = worker.encode(
             side.tokens, moments=False, factors=True, role=side.role, batches=side.batches,
-            before=partial(_mark, marks, side.start),
+            before=partial(_mark, marks, side.start), padded=side.padded,
         )  # fmt: skip
         marks.after()
         lost |= {int(side.texts[i]): reason for i, reason in out.failed.items()}
@@ -165,6 +166,8 @@ class _Side(NamedTuple):
     """Number of their first sequence among the sequences of all sides."""
     deadly: list[int]
     """Places of the texts that kill the process."""
+    padded: Padded
+    """Their micro-batches, for all temperatures."""
 
 
 def _distinct(chunk: pa.Table) -> tuple[list[str], np.ndarray, np.ndarray]:

@@ -60,6 +60,15 @@ class Cluster:
     watch: Watch = field(default_factory=Watch, compare=False, repr=False)
     """Sees pieces of work that are slow."""
 
+    @property
+    def tasks(self) -> int:
+        """Tasks that may run on CPUs at once: as many as workers; where these hold GPUs, as there are CPUs but one."""
+        if not self.gpus:
+            return self.workers
+        import ray
+
+        return max(self.workers, int(ray.cluster_resources().get("CPU", 1)) - 1)
+
     def ordered(self, items: Sequence[Item]) -> list[Item]:
         """The items in the given order, or in a seeded random order."""
         items = list(items)
@@ -266,14 +275,14 @@ def results(
 ) -> Iterator[tuple[Item, Any]]:
     """Run one Ray task, started by `submit`, for each item; yield (item, result) as they finish.
 
-    At most `ahead` tasks for each worker are in flight, which limits their memory; `kind` names them where one is slow.
+    At most `ahead` tasks for each CPU are in flight, which limits their memory; `kind` names them where one is slow.
     """
     import ray
 
-    waiting, flying = cluster.ordered(items)[::-1], dict[Any, Item]()
-    with readable_failures(), cluster.watch.step(kind, cluster.workers) as pieces:
+    waiting, flying, tasks = cluster.ordered(items)[::-1], dict[Any, Item](), cluster.tasks
+    with readable_failures(), cluster.watch.step(kind, tasks) as pieces:
         while waiting or flying:
-            while waiting and len(flying) < ahead * cluster.workers:
+            while waiting and len(flying) < ahead * tasks:
                 item = waiting.pop()
                 reference = submit(item)
                 flying[reference] = item

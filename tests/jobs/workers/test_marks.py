@@ -122,8 +122,8 @@ class KillingActor(actor.ModelActor):
         kills, fails, fills = (tokenizer([word]).ids[0][1] for word in ("killing", "failing", "filling"))
         hidden = self.encoder._hidden
 
-        def guarded(ids, device):
-            seen = {i for row in ids for i in row}
+        def guarded(ids, mask):
+            seen = set(ids[mask].tolist())
             if kills in seen:
                 with open(self.storage.path("deaths"), "a") as log:
                     log.write("died\n")
@@ -132,7 +132,7 @@ class KillingActor(actor.ModelActor):
                 raise IndexError("index out of range in self")
             if fills in seen and len(ids) > 2:
                 raise MemoryError
-            return hidden(ids, device)
+            return hidden(ids, mask)
 
         self.encoder._hidden = guarded
 

@@ -97,6 +97,29 @@ def test_there_is_a_worker_for_each_gpu(cluster):
     assert (cluster.workers, cluster.gpus) == (NODES * GPUS, 1)
 
 
+def beside(folder, number, wanted):
+    """How many tasks run beside this one, itself included, once so many have begun."""
+    (folder / f"begun-{number}").touch()
+    deadline = time.time() + 60
+    while len(list(folder.glob("begun-*"))) < wanted and time.time() < deadline:
+        time.sleep(0.05)
+    found = len(list(folder.glob("begun-*"))) - len(list(folder.glob("ended-*")))
+    (folder / f"ended-{number}").touch()
+    return found
+
+
+def test_tasks_have_the_cpus_beside_the_gpus(cluster, tmp_path):
+    """Five CPUs, one of them left to the driver; where workers have no GPUs their number counts, as the user gave it."""
+    one_gpu, one_cpu = engine.Cluster(1, 1), engine.Cluster(1, 0)
+    assert (one_gpu.tasks, one_cpu.tasks, engine.Cluster(9, 1).tasks) == (4, 1, 9)
+    assert actor._ahead(one_gpu) == 4
+    for own, together in ((one_gpu, 4), (one_cpu, 1)):
+        folder = tmp_path / str(together)
+        folder.mkdir()
+        found = engine.done(own, beside, [(folder, number, together) for number in range(8)])
+        assert max(found) == together
+
+
 @pytest.mark.soak
 def test_each_model_actor_has_a_gpu_of_its_own(cluster, run, monkeypatch):
     monkeypatch.setattr("tempscale_jobs.workers.crew.ModelActor", PlacedActor)

@@ -119,10 +119,10 @@ def failing(encoder, monkeypatch, rule):
     """Let `rule(ids)` raise before a micro-batch runs; returns the sizes of those that did run."""
     ran, hidden = [], encoder._hidden
 
-    def guarded(ids, device):
-        rule(ids)
+    def guarded(ids, mask):
+        rule([row[own].tolist() for row, own in zip(ids, mask, strict=True)])
         ran.append(len(ids))
-        return hidden(ids, device)
+        return hidden(ids, mask)
 
     monkeypatch.setattr(encoder, "_hidden", guarded)
     return ran

@@ -11,7 +11,7 @@ from by_hand_attention import by_hand
 from tiny import HEADS
 
 from tempscale.temperature.attach import attach, attached, attachment, detach, role
-from tempscale.temperature.divisors import text_temperatures
+from tempscale.temperature.divisors import Constants, text_temperatures
 from tempscale.temperature.families import base_model
 from tempscale.temperature.reading import TemperatureError
 from tempscale.temperature.schedule import Temperature
@@ -133,8 +133,8 @@ def test_half_precision_stays_within_its_rounding(tiny_model, family, dtype, kin
 def test_an_unpadded_batch_gives_each_token_the_temperature_of_its_text():
     ids = torch.zeros(1, 28, dtype=torch.long)
     given = {"input_ids": ids, "cu_seq_lens_q": torch.tensor([0, 3, 23, 28])}
-    assert text_temperatures(STEPS, given).tolist() == [[1.0] * 3 + [0.5] * 20 + [1.0] * 5]
-    found = text_temperatures(LOG, given)[0]
+    assert text_temperatures(STEPS, given, Constants()).tolist() == [[1.0] * 3 + [0.5] * 20 + [1.0] * 5]
+    found = text_temperatures(LOG, given, Constants())[0]
     assert found[[0, 3, 27]].tolist() == pytest.approx([1.0, math.log(8) / math.log(20), 1.0])
 
 
@@ -159,8 +159,8 @@ def test_a_schedule_that_is_switched_off_leaves_the_model_as_it_is_to_the_bit(ti
 
 
 def test_without_a_mask_every_token_counts():
-    assert text_temperatures(STEPS, {"input_ids": torch.zeros(2, 7)}).tolist() == [[pytest.approx(0.8)]] * 2
-    assert text_temperatures(STEPS, {"inputs_embeds": torch.zeros(1, 20, 4)}).tolist() == [[0.5]]
+    assert text_temperatures(STEPS, {"input_ids": torch.zeros(2, 7)}, Constants()).tolist() == [[pytest.approx(0.8)]] * 2
+    assert text_temperatures(STEPS, {"inputs_embeds": torch.zeros(1, 20, 4)}, Constants()).tolist() == [[0.5]]
 
 
 def test_a_mask_that_does_not_tell_lengths_is_refused(tiny_model):
