@@ -65,10 +65,9 @@ class Sequences(Sequence[list[int]]):
         """
         own = np.asarray(which, np.int64)
         lengths, ends = self.lengths[own], self._ends[own]
-        place = np.arange(lengths.max())
-        inside = place < lengths[:, None]
-        found = np.full(inside.shape, padding, np.int64)
-        found[inside] = self.flat[((ends - lengths)[:, None] + place)[inside]]
+        found = np.full((len(own), int(lengths.max())), padding, np.int64)
+        for row, (length, end) in enumerate(zip(lengths.tolist(), ends.tolist(), strict=True)):
+            found[row, :length] = self.flat[end - length : end]
         return found, lengths
 
     @overload
