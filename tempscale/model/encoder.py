@@ -22,7 +22,7 @@ from tempscale.model.padded import Padded, downloaded
 from tempscale.model.pooling import Head, load_head
 from tempscale.model.settings import Settings
 from tempscale.model.tokens import Long, Tokenizer, Tokens
-from tempscale.second_order.moments import Scatter, TokenMoments, TokenSums, checked_factor, scaled_factor, token_sums
+from tempscale.second_order.moments import Scatter, TokenMoments, TokenSums, check_direction, covariance_factor, token_sums
 from tempscale.temperature import attach
 from tempscale.temperature.families import base_model, family_of, supported
 from tempscale.temperature.schedule import Temperature
@@ -238,12 +238,14 @@ class Encoder:
                         chunked[text] = chunked[text].merged(scatter) if text in chunked else scatter
                     return Pass(batch, pooled, None, kept, None, {})
                 columns = sums.moments() if sums is not None else ()
-                pairs = [scaled_factor(x) for _, x in own]
+                pairs = [covariance_factor(x, check=False) for _, x in own]
                 unit, norms, *rest = downloaded([*self.head(hidden, mask), *columns, *chain.from_iterable(pairs)])
                 found = TokenMoments(*rest[:3]) if sums is not None else None
-                rest = rest[len(columns) :]
-                factors = {text: checked_factor(*rest[3 * k : 3 * k + 3]) for k, (text, _) in enumerate(own)}
-                return Pass(batch, unit, norms, None, found, factors)
+                means, spreads = rest[len(columns) :: 2], rest[len(columns) + 1 :: 2]
+                for mean in means:
+                    check_direction(mean)
+                of_text = {text: pair for (text, _), pair in zip(own, zip(means, spreads, strict=True), strict=True)}
+                return Pass(batch, unit, norms, None, found, of_text)
 
         halved: list[list[int]] = []
         failed: dict[int, str] | None = {} if isolate else None

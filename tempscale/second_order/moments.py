@@ -144,7 +144,9 @@ def _compressed(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "rank dim"]:
     return torch.linalg.qr(rows).R if rows.shape[0] > rows.shape[1] else rows
 
 
-def covariance_factor(tokens: Float[Tensor, "token dim"]) -> tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]:
+def covariance_factor(
+    tokens: Float[Tensor, "token dim"], *, check: bool = True
+) -> tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]:
     """The mean and a factor of the covariance of one text, both after dividing by ‖μ‖ (S2 eqs. 2, 3, 8).
 
         μ = (1/n)Σ_j x_j,   Σ = (1/n)Σ_j (x_j − μ)(x_j − μ)ᵀ = FᵀF
@@ -153,6 +155,7 @@ def covariance_factor(tokens: Float[Tensor, "token dim"]) -> tuple[Float[Tensor,
 
     Args:
         tokens: (n, d), n ≥ 1, padding excluded.
+        check: whether the mean is looked at, for which the processor waits for a GPU; else `check_direction` does it later.
 
     Returns:
         The unit mean (d,) and F (min(n, d), d), in the precision of `tokens`. Differentiable.
@@ -162,41 +165,22 @@ def covariance_factor(tokens: Float[Tensor, "token dim"]) -> tuple[Float[Tensor,
     """
     if tokens.ndim != 2 or tokens.shape[0] == 0:
         raise ValueError(f"token embeddings have shape {tuple(tokens.shape)}; expected (tokens, d) with at least one token")
-    return checked_factor(*scaled_factor(tokens))
-
-
-def scaled_factor(
-    tokens: Float[Tensor, "token dim"],
-) -> tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"], Float[Tensor, ""]]:
-    """What `covariance_factor` returns, and ‖μ‖, which nobody has looked at yet: asking a GPU for a value is a wait.
-
-    Args:
-        tokens: as there.
-
-    Returns:
-        For `checked_factor`.
-    """
     mean = tokens.mean(0)
     norm = torch.linalg.vector_norm(mean)
-    return mean / norm, _compressed((tokens - mean) / (norm * tokens.shape[0] ** 0.5)), norm
+    unit = mean / norm
+    if check:
+        check_direction(unit)
+    return unit, _compressed((tokens - mean) / (norm * tokens.shape[0] ** 0.5))
 
 
-def checked_factor(
-    mean: Float[Tensor, " dim"], factor: Float[Tensor, "rank dim"], norm: Float[Tensor, ""]
-) -> tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]:
-    """The unit mean and the factor that `scaled_factor` found.
+def check_direction(mean: Float[Tensor, " dim"]) -> None:
+    """Raise unless a mean that was divided by its norm has a direction.
 
     Args:
-        mean: μ/‖μ‖.
-        factor: the factor.
-        norm: ‖μ‖.
-
-    Returns:
-        Mean and factor.
+        mean: μ/‖μ‖, whose norm is 1 but for rounding; 0 or NaN where ‖μ‖ is 0 or not finite.
 
     Raises:
-        ValueError: the mean is zero or not finite and so has no direction.
+        ValueError: the mean is zero or not finite.
     """
-    if not (norm > 0 and torch.isfinite(norm)):
+    if not torch.linalg.vector_norm(mean) > 0.5:
         raise ValueError("the mean of the token embeddings is zero or not finite, so it has no direction to compare")
-    return mean, factor
