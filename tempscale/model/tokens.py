@@ -28,11 +28,18 @@ class Sequences(Sequence[list[int]]):
         sequences[0], sequences.lengths        # [101, 7592, 102], array([3, 2])
 
     It is equal to a list of the same lists.
+
+    Args:
+        flat: all ids.
+        lengths: how many each sequence has; their sum is the length of `flat`.
+
+    Attributes:
+        flat: all ids.
+        lengths: how many each sequence has.
     """
 
     def __init__(self, flat: Int[np.ndarray, " token"], lengths: Int[np.ndarray, " sequence"]) -> None:
         self.flat, self.lengths = flat, lengths
-        """All ids, and how many each sequence has."""
         self._ends = np.cumsum(lengths)
 
     @classmethod
