@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadpoolctl import threadpool_limits
 
@@ -22,9 +23,14 @@ from tempscale_jobs.config.sections import QUICK_START_CORPUS
 from tempscale_jobs.runs.journal import duration
 
 HERE = Path(__file__).resolve().parent
-RATES = HERE.parent / "benchmarks" / "results" / "sizing.json"
+RESULTS = HERE.parent / "benchmarks" / "results"
+RATES = RESULTS / "sizing.json"
 TEXTS, CORES = (10_000, 100_000, 1_000_000), (2, 16)
 _TEXTS_OF_LARGE = 12
+OF_ALL_PAIRS = {1_000_000: ("1.3 GB", "1.6 GB"), 10_000_000: ("18 GB", "16 GB"), 100_000_000: ("770 GB", "160 GB")}
+"""Texts all of whose pairs are compared, the size of their lists of neighbours, and of their embeddings in blocks."""
+CARDS, SHEET_OPERATIONS, LEAST_SHARE = (8, 64), 60e12, 0.1
+"""Numbers of GPUs, and for a card that nobody has timed: its float32 operations a second, and the least share of them."""
 QUICK_START = {"corpus": {"source": QUICK_START_CORPUS}}
 
 
@@ -32,6 +38,7 @@ def rendered(page: str, found: dict[str, Any]) -> str:
     """The page with the measured tables between its marks."""
     printed = "".join(f"    {line}\n" for line in found["printed"])
     parts = {"plan": f"Of the quick start's texts it prints:\n\n{printed}", "sizing": _table(found)}
+    parts["all pairs"] = _all_pairs(_cosine_rates(RESULTS))
     for name, part in parts.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
         page, count = pattern.subn(lambda marks, part=part: f"{marks[1]}\n{part}\n{marks[2]}", page)
@@ -63,6 +70,82 @@ def _table(found: dict[str, Any]) -> str:
                 f"| {model['name']}, {rates.width:,} dimensions | {texts:,} | {each} | {_gib(plans[0].disk_bytes)} |"
             )
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+class Rate(NamedTuple):
+    """Pairs a second of the cosine stage with ten nearest texts."""
+
+    machine: str
+    """The processor, or the GPU and its precision;"""
+    gpu: bool
+    """whether it is a GPU,"""
+    pairs: float
+    """pairs a second of one core or one GPU,"""
+    dim: int
+    """and the dimensions of the embeddings."""
+
+
+def _cosine_rates(results: Path) -> list[Rate]:
+    """Of every machine that was measured."""
+    rates = []
+    for file in sorted(results.glob("*.json")):
+        found = json.loads(file.read_text("utf-8"))
+        for row in found.get("results", []):
+            if not row["what"].endswith("10 nearest") or row["unit"] != "pairs/s":
+                continue
+            if row["benchmark"] == "stage":
+                rates.append(Rate(found["machine"]["processor"], False, row["rate"] / row["workers"], 384))
+            elif row["benchmark"] == "gpu":
+                precision = row["what"].split(", ")[-2]
+                rates.append(Rate(f"{found['machine']['gpu']}, {precision}", True, row["rate"], 768))
+    return rates
+
+
+def _all_pairs(rates: list[Rate]) -> str:
+    """What all pairs of very many texts take, by machine, from measured rates; of a GPU that was not timed the two ends."""
+    cores, cards = ([rate for rate in rates if rate.gpu == gpu] for gpu in (False, True))
+    slowest = min(cores, key=lambda rate: rate.pairs)
+    heads = ["texts", "pairs", "16 cores", "1,000 cores"]
+    heads += [f"{n} × {rate.machine}" for rate in cards for n in CARDS] or [f"{n} GPUs, not timed" for n in CARDS]
+    lines = [
+        f"With {slowest.dim} dimensions and the ten nearest texts of each, one core ({slowest.machine}, "
+        f"[the stage on Ray](performance.md#the-pairwise-stages-on-ray)) compares {slowest.pairs / 1e6:.0f} million pairs a "
+        "second"
+        + "".join(
+            f", one {c.machine} {c.pairs / 1e9:.1f} thousand million of {c.dim} dimensions, without Ray" for c in cards
+        )
+        + ". At these rates, for each temperature:",
+        "",
+        f"| {' | '.join([*heads, 'lists of neighbours', 'embeddings in blocks'])} |",
+        "| " + "--- | " * (len(heads) + 2),
+    ]
+    sheet = SHEET_OPERATIONS / (2 * 384)
+    for texts, sizes in OF_ALL_PAIRS.items():
+        pairs = texts * (texts - 1) / 2
+        times = [_long(pairs / (slowest.pairs * n)) for n in (16, 1000)]
+        times += [_long(pairs / (rate.pairs * n)) for rate in cards for n in CARDS] or [
+            f"{_long(pairs / sheet / n)} to {_long(pairs / sheet / LEAST_SHARE / n)}" for n in CARDS
+        ]
+        lines.append(f"| {' | '.join([f'{texts:,}', f'5·10{_raised(pairs)}', *times, *sizes])} |")
+    if not cards:
+        lines += [
+            "",
+            f"No GPU has been timed, and those columns are computed: {SHEET_OPERATIONS / 1e12:.0f}·10¹² float32 operations "
+            "a second, about what the data sheet of an H100 says, all used, and a tenth of them. `make gpu` times a card, "
+            "and this table is then written from its rates.",
+        ]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _long(seconds: float) -> str:
+    """Seconds in words, days from two on."""
+    if seconds < 1:
+        return "below 1 s"
+    return f"{seconds / 86_400:.0f} days" if seconds >= 2 * 86_400 else duration(seconds)
+
+
+def _raised(pairs: float) -> str:
+    return f"{math.floor(math.log10(pairs * 1.1))}".translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def _gib(size: float) -> str:
