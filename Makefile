@@ -1,10 +1,10 @@
-# The whole of a developer's day: make audit, make test, make check, make bench, make soak, make coverage.
+# The whole of a developer's day: make audit, make test, make check, make bench, make soak, make coverage, make gpu.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: audit test soak coverage check bench clean
+.PHONY: audit test soak coverage check bench gpu clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.demo
@@ -31,6 +31,11 @@ check: $(VENV)/.dev
 # Every benchmark but the million texts, on a quiet machine; then docs/performance.md. Some of them: python -m benchmarks NAME …
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
+
+# On a machine with a GPU, in an environment whose torch has CUDA (make gpu PYTHON=…): every test of a GPU, then its rates, into
+# benchmarks/results/ and docs/performance.md. No Ray. Under nine minutes.
+gpu:
+	$(PYTHON) -m benchmarks.card
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,9 @@ from benchmarks.gpu import dense, seconds_of
 TEXTS, BATCHES, BUDGETS = 20_000, (32, 64, 128, 256), (16_384, 65_536)
 
 
-def measure(device: str = "cuda", count: int = TEXTS) -> list[dict[str, Any]]:
+def measure(
+    device: str = "cuda", count: int = TEXTS, batches: Sequence[int] = BATCHES, budgets: Sequence[int] = BUDGETS
+) -> list[dict[str, Any]]:
     """Tokens a second of each method; ratios to sentence-transformers with its defaults (float32, batches of 32)."""
     if device == "cuda" and not torch.cuda.is_available():
         return []
@@ -52,13 +55,13 @@ def measure(device: str = "cuda", count: int = TEXTS) -> list[dict[str, Any]]:
     for dtype in ("float32", "bfloat16"):
         peer = SentenceTransformer(folder, device=device, model_kwargs={"dtype": getattr(torch, dtype)})
         peer.max_seq_length = 512
-        for batch in BATCHES:
+        for batch in batches:
             encode = lambda peer=peer, batch=batch: peer.encode(  # noqa: E731
                 corpus, batch_size=batch, normalize_embeddings=True, show_progress_bar=False
             )
             ways.append((f"sentence-transformers, {dtype}, batches of {batch}", dtype, encode))
     for dtype in ("float32", "bfloat16"):
-        for budget in BUDGETS:
+        for budget in budgets:
             encoder = Encoder.load(folder, max_length="limit", device=device, precision=dtype, token_budget=budget)  # type: ignore[arg-type]
             for moments in (False, True):
                 encode = lambda encoder=encoder, moments=moments: encoder.encode(corpus, moments=moments)  # noqa: E731

@@ -17,7 +17,7 @@ PAGE, CHARTS = "performance.md", "performance"
 """The page and the folder of its charts, below docs/."""
 Results = dict[str, Any]
 """The content of one machine's file."""
-_NO_VERSIONS = ("on", "known_from")
+_NO_VERSIONS = ("on", "known_from", "tests")
 
 _INTRODUCTION = """
     Written from `benchmarks/results/` by `python -m benchmarks`. `make bench` repeats all measurements except the million
@@ -33,8 +33,8 @@ _LOST = """
     million texts: [benchmarks/NOTES.md](../benchmarks/NOTES.md).
 """
 _NEVER = """
-    Nothing was ever measured on a GPU: neither embedding nor the pairwise engine nor the layers.
-    `python -m benchmarks gpu` measures them on a machine with a GPU.
+    Nothing was ever run on a GPU: neither embedding nor the pairwise engine nor the layers. `make gpu` runs every test of a
+    GPU on a machine that has one, and then measures them; it needs no Ray.
 """
 _UNSURE = 0.2
 """Standard error of an exponent from which on it says nothing of larger runs."""
@@ -120,8 +120,9 @@ def _measured(measured: dict[str, str] | None) -> str:
         return "The date and the versions of this measurement are not recorded."
     versions = [f"{name} {measured[name]}" for name in ("tempscale", "torch") if name in measured]
     known = f" ({measured['known_from']})" if "known_from" in measured else ""
+    tests = f" Before, on the same card: {measured['tests']}." if "tests" in measured else ""
     return _wrapped(
-        f"Measured on {measured.get('on', 'an unknown day')} with {', '.join(versions) or 'unknown versions'}{known}."
+        f"Measured on {measured.get('on', 'an unknown day')} with {', '.join(versions) or 'unknown versions'}{known}.{tests}"
     )
 
 

@@ -1,0 +1,141 @@
+"""`make gpu`, on a machine with a GPU: every test of one, then rates, into results/ and docs/performance.md. No Ray needed.
+
+`python -m benchmarks.card [--device DEVICE] [--small]`. Anything but CUDA, such as `cpu`, and `--small` only try the command
+itself: nothing is then written to results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+NEEDED = (
+    "torch",
+    "transformers",
+    "sentence_transformers",
+    "pytest",
+    "pytest_timeout",
+    "hypothesis",
+    "numba",
+    "pyarrow",
+    "scipy",
+)
+"""What the tests and benchmarks import besides tempscale itself."""
+SOCM_ERROR = 1e-5
+"""Largest distance of d_Σ on a GPU from singular values in float64."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run tests and benchmarks; return 1 if a test or a tolerance failed, 2 if there is no GPU or a package is missing."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.card", description="Every test of a GPU, then its rates.")
+    parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the command without a GPU")
+    parser.add_argument("--small", action="store_true", help="a few tests and small sizes, to try the command")
+    chosen = parser.parse_args(arguments)
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        print(
+            f"these packages are missing: {', '.join(missing)}; pip install -e '.[test]' beside a torch for CUDA",
+            file=sys.stderr,
+        )
+        return 2
+    import torch
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    if chosen.device == "cuda" and not torch.cuda.is_available():
+        print("no CUDA GPU at hand, or a torch without CUDA; --device cpu --small only tries the command", file=sys.stderr)
+        return 2
+    begun = time.monotonic()
+    passed, summary = tested(chosen.device, chosen.small)
+    print(f"tests: {summary} ({time.monotonic() - begun:.0f} s)", flush=True)
+    rows = []
+    for name, measure in measures(chosen.device, chosen.small).items():
+        started = time.monotonic()
+        own = measure()
+        print(f"{name}: {len(own)} rates ({time.monotonic() - started:.0f} s)", flush=True)
+        rows += own
+    show(rows)
+    wrong = [row for row in rows if row.get("max_error", 0.0) > SOCM_ERROR]
+    for row in wrong:
+        print(f"too far from float64 ({row['max_error']:.1e}, allowed are {SOCM_ERROR:.0e}): {row['what']}", file=sys.stderr)
+    if chosen.device == "cuda" and not chosen.small:
+        write(rows, summary)
+    return 0 if passed and not wrong else 1
+
+
+def tested(device: str, small: bool) -> tuple[bool, str]:
+    """Whether every test of a GPU passed, and pytest's last line; tests that were skipped are listed with their reasons."""
+    files = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_gpu*.py"))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *files,
+        *(["-k", "poolings"] if small else []),
+    ]
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "jobs"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"TEMPSCALE_CARD": device, "PYTHONPATH": paths}, text=True, capture_output=True,
+        check=False,
+    )  # fmt: skip
+    lines = (done.stdout + done.stderr).rstrip().splitlines()
+    if done.returncode:
+        print("\n".join(lines[-200:]))
+    else:
+        print("\n".join(line for line in lines if line.startswith("SKIPPED")))
+    return done.returncode == 0, lines[-1].strip("= ") if lines else "pytest said nothing"
+
+
+def measures(device: str, small: bool) -> dict[str, Callable[[], list[dict[str, Any]]]]:
+    """The benchmarks of a GPU by what they measure."""
+    from benchmarks import gpu, gpu_embedding, layers
+
+    pairs = device if device == "cuda" else "cpu:0"
+    sizes = (30, 512) if small else (gpu.TEXTS, gpu.TILE)
+    texts: tuple[Any, ...] = (5, (32,), (1024,)) if small else ()
+    return {
+        "pairs of texts": lambda: gpu.measure(pairs, *sizes),
+        "embedding": lambda: gpu_embedding.measure(device, *texts),
+        "layers": lambda: [layers.on_device(device, 1 if small else 60)],
+    }
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print each rate with its ratio and its share of the limit."""
+    from benchmarks.wording import cells, further
+
+    for row in rows:
+        print(f"  {row['what']}: {', '.join(filter(None, [*cells(row), further(row)]))}")
+
+
+def write(rows: list[dict[str, Any]], summary: str) -> None:
+    """Write the rates beside the machine's others, and the page where what draws it is installed."""
+    from benchmarks import record
+
+    machine = record.machine()
+    file = record.file_of(HERE / "results", machine)
+    record.put(file, machine, "gpu", rows, record.measured() | {"tests": summary})
+    print(f"written to {file}")
+    try:
+        from benchmarks import render
+    except ImportError as error:
+        print(f"docs/performance.md is not written without {error.name}: python -m benchmarks render, where it is installed")
+        return
+    for page in render.write(HERE / "results", ROOT / "docs"):
+        print(f"written to {page}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
