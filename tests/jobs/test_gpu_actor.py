@@ -46,7 +46,7 @@ def embedded(tiny_folder, tmp_path):
         storage = Storage(str(tmp_path / device.replace(":", "")))
         settings = {"max_length": 64, "token_budget": 60}
         worker = actor.ModelActor(storage, Model("tiny", str(folder), "", 64), TAUS, settings, int(device != "cpu"))
-        report = embed_shard(worker, 0, shard_of(storage)(folder), storage)
+        report = embed_shard(worker, 0, shard_of(storage)(folder), storage)()
         return report, {t.canonical: storage.read_table(worker.part("texts", t, 0)) for t in map(Temperature.of, TAUS)}
 
     return run

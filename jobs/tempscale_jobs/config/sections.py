@@ -232,6 +232,9 @@ class Execution(Strict):
         None,
         description="A Ray cluster of which this machine is one: auto or HOST:PORT; an in-process Ray unless given.",
     )
+    actors_per_gpu: Annotated[int, Option("--actors-per-gpu", "The run", "N")] = Field(
+        1, ge=1, le=16, description="Model actors that share one GPU, each with a model of its own: more for small models."
+    )
     log_format: Annotated[Literal["text", "json"], Option("--log-format", "The run")] = Field(
         "text", description="text: lines for people. json: one JSON object a line, each with the run's id."
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +43,7 @@ _CONCENTRATION = ("spread", "within_cosine", "norm_variation")
 """The figures of `layers.contraction.concentration`, which are columns."""
 
 Rows = list[dict[str, Any]]
+Seen = TypeVar("Seen")
 
 
 def lengths(run: Run, cluster: Cluster, model: Model, index: Index, on_texts: Callable[[int], None]) -> dict[str, int]:
@@ -143,6 +145,8 @@ def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[
 
     A text that fails or has no finite embedding under one temperature is rejected under all of them.
     """
+    from tempscale.model.batches import NO_MEMORY, out_of_memory
+
     worker.note_processor()
     names = work.column("text_id").to_pylist()
     tokens = worker.encoder.tokenizer(work.column("text").to_pylist(), isolate=True)
@@ -158,10 +162,10 @@ def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[
         looked = {}
         for k in (k for k in range(len(names)) if k not in problems):
             try:
-                pooled = worker.encoder.token_embeddings(tokens.ids[k], role=actor.ROLE)
-                looked[k] = (*glance.of(worker.encoder.model, tokens.ids[k]), _concentration(pooled))
+                looked[k] = fitting(worker.encoder.model, partial(_looked, worker, glance, tokens.ids[k]))
             except (RuntimeError, IndexError, ValueError) as error:
-                problems[k] = f"the model fails on it: {first_line(error)}"
+                actor.end_if_lost(error)
+                problems[k] = NO_MEMORY if out_of_memory(error) else f"the model fails on it: {first_line(error)}"
         found.append((out.embeddings.numpy(), looked))
     good = [k for k in range(len(names)) if k not in problems]
     for temperature, (embeddings, looked) in zip(worker.temperatures, found, strict=True):
@@ -181,6 +185,37 @@ def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[
     rejected = [(names[k], f"{worker.model.label}: {why}") for k, why in sorted(problems.items())]
     worker.reject(number, [{"text_id": i, "place": f"piece {number}", "reason": why} for i, why in rejected])
     return {"number": number, "texts": work.num_rows}
+
+
+def _looked(worker: actor.ModelActor, glance: Glance, ids: list[int]) -> tuple[Rows, Rows, dict[str, Any]]:
+    """Layers, heads and token embeddings of one text."""
+    pooled = worker.encoder.token_embeddings(ids, role=actor.ROLE)
+    return (*glance.of(worker.encoder.model, ids), _concentration(pooled))
+
+
+def fitting(model: Any, look: Callable[[], Seen]) -> Seen:
+    """Look into one text; if the GPU's memory does not hold it, once more with an emptied cache, then on the CPU.
+
+    The attention of a long text takes far more memory than its embedding, and one text cannot be halved.
+    """
+    import torch
+
+    from tempscale.model.batches import out_of_memory
+
+    device = next(model.parameters()).device
+    for attempt in range(3):
+        try:
+            if attempt == 2:
+                model.to("cpu")
+            return look()
+        except (RuntimeError, MemoryError) as error:
+            if device.type == "cpu" or attempt == 2 or not out_of_memory(error):
+                raise
+        finally:
+            if attempt == 2:
+                model.to(device)
+        torch.cuda.empty_cache()  # After the except block, because its traceback keeps the tensors of the pass alive.
+    raise AssertionError("the third attempt returns or raises")
 
 
 def _mean_words(table: Any, ids: list[list[int]], around: set[int]) -> np.ndarray:

@@ -25,6 +25,7 @@ from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
 
 if TYPE_CHECKING:
+    from tempscale.model.gathering import Encoded
     from tempscale.model.tokens import Tokens
 
 
@@ -78,8 +79,8 @@ def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int, lo
 
 def embed_shard(
     worker: actor.ModelActor, number: int, work: pa.Table, storage: Storage, role: str = actor.ROLE
-) -> dict[str, Any]:
-    """Write one shard's parts, one for each temperature, and its rejected texts, into a run's folder."""
+) -> Callable[[], actor.Report]:
+    """Embed one shard; return what writes its parts, one a temperature, and its rejected texts into a run's folder."""
     own = worker.below(storage)
     own.note_processor()
     tokens = _tokens(work)
@@ -91,6 +92,15 @@ def embed_shard(
             own.encoder.set_temperature(temperature)
             encoded.append(own.encode(tokens, role=role, batches=batches, before=marks.before, padded=padded))
             marks.after()
+    if worker.overlaps:
+        marks.written()
+    return partial(_write, own, number, work, tokens, encoded, marks)
+
+
+def _write(
+    own: actor.ModelActor, number: int, work: pa.Table, tokens: Tokens, encoded: list[Encoded], marks: Marks
+) -> actor.Report:
+    """Write the parts of a shard and its rejected texts."""
     owner = range(work.num_rows) if tokens.text is None else tokens.text
     reasons = {owner[i]: DEADLY for i in marks.deadly}
     for out in encoded:
@@ -101,7 +111,7 @@ def embed_shard(
             finite &= np.isfinite(column.numpy().reshape(work.num_rows, -1)).all(1)
     own.reject(number, _lost(own.model, number, work, finite, reasons))
     for temperature, out in zip(own.temperatures, encoded, strict=True):
-        storage.write_table(own.part("texts", temperature, number), _table(work, out, finite))
+        own.storage.write_table(own.part("texts", temperature, number), _table(work, out, finite))
     marks.done()
     return {"number": number, "texts": work.num_rows}
 

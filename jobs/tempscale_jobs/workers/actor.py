@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from tempscale_jobs.runs.memory import return_freed
 from tempscale_jobs.runs.provenance import note_processor, processor
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import REJECTED
-from tempscale_jobs.workers.engine import Cluster, failure
+from tempscale_jobs.workers.engine import Cluster, failure, grow_segments
 
 if TYPE_CHECKING:
     import ray.data
@@ -46,8 +47,15 @@ _ROW = pa.schema(
     [("number", pa.int64()), ("payload", pa.large_binary()), ("failure", pa.string()), ("traceback", pa.string())]
 )
 
-Process = Callable[["ModelActor", int, pa.Table], dict[str, Any]]
-"""A step's function for one piece of work on an actor: it writes durable parts and returns counts."""
+Report = dict[str, Any]
+"""What an actor tells of a piece of work: its number and counts."""
+Process = Callable[["ModelActor", int, pa.Table], "Report | Callable[[], Report]"]
+"""A step's function for one piece of work on an actor: it writes durable parts and returns counts.
+
+What needs no model may be left to a function that it returns: on a GPU the next piece runs beside it.
+"""
+TURNS = 2
+"""Pieces of work that an actor with a GPU has at once: one that runs the model, and one that is read or written."""
 
 
 class Encoding(Protocol):
@@ -78,6 +86,12 @@ class ModelActor:
         if not gpus:
             # The last bits of a product depend on the number of threads; with one thread all workers give equal bytes.
             torch.set_num_threads(1)
+        else:
+            grow_segments()
+        self._turn = threading.Lock()
+        """Of the piece that runs the model; of an actor without a GPU there is one piece at a time."""
+        self.overlaps = bool(gpus)
+        """Whether a piece is written while another one runs the model."""
         self.storage, self.model = storage, model
         self.temperatures = [Temperature.of(value) for value in temperatures]
         self.encoder = Encoder.load(model.name, device="cuda" if gpus else "cpu", **settings)
@@ -88,22 +102,28 @@ class ModelActor:
         other.storage = storage
         return other
 
-    def take(self, process: Process, block: pa.Table) -> list[dict[str, Any]]:
+    def take(self, process: Process, block: pa.Table) -> list[Report]:
         """Run a step's function on each row of a block that Ray Data prepared; return the reports or failures."""
         reports = []
         for row in block.to_pylist():
             if row["failure"] is not None:
                 reports.append({name: row[name] for name in ("number", "failure", "traceback")})
             else:
-                reports.append(process(self, row["number"], unpack(row["payload"])))
+                reports.append(self._done(process, row["number"], unpack(row["payload"])))
         return_freed()
         return reports
 
-    def run(self, process: Process, number: int, work: pa.Table) -> dict[str, Any]:
+    def run(self, process: Process, number: int, work: pa.Table) -> Report:
         """Run a step's function on one piece of work."""
-        report = process(self, number, work)
+        report = self._done(process, number, work)
         return_freed()
         return report
+
+    def _done(self, process: Process, number: int, work: pa.Table) -> Report:
+        """The report of a piece of work whose parts are durable."""
+        with self._turn:
+            found = process(self, number, work)
+        return found() if callable(found) else found
 
     def call(self, number: int, function: Callable[..., Any], *arguments: Any) -> int:
         """Run a function that needs no model; return the number."""

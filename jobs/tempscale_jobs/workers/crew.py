@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tempscale_jobs.errors import IncompleteRun
-from tempscale_jobs.workers.actor import RETRIES, Encoding, ModelActor, Process, arguments, prepared
+from tempscale_jobs.workers.actor import RETRIES, TURNS, Encoding, ModelActor, Process, arguments, prepared
 from tempscale_jobs.workers.engine import (
     NO_PROGRESS,
     NO_PROGRESS_SECONDS,
@@ -264,12 +264,13 @@ class Crew:
         """Start actors, without waiting for them, until there are `wanted`."""
         import ray
 
-        resources: dict[str, Any] = {"num_gpus": 1} if self._cluster.gpus else {"num_cpus": 1}
-        worker = ray.remote(max_restarts=-1, max_task_retries=-1, **resources)(ModelActor)
+        turns = TURNS if self._cluster.gpus else 1
+        how: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": turns} | self._cluster.claim
+        worker = ray.remote(**how)(ModelActor)
         missing = wanted - len(self._actors) - len(self._beginning)
         if missing > 0:
-            how = arguments(self._run, self._cluster, self._model, self._encoding)
-            new = [worker.remote(**how) for _ in range(missing)]
+            given = arguments(self._run, self._cluster, self._model, self._encoding)
+            new = [worker.remote(**given) for _ in range(missing)]
             self._beginning |= {actor.__ray_ready__.remote(): actor for actor in new}
 
     def _hire(self, wanted: int) -> None:

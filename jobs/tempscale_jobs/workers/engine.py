@@ -35,6 +35,8 @@ NO_PLACE = (
     "start the same command again"
 )
 _CONNECT_SECONDS = 10
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The variables that torch's allocator reads: the first from 2.9 on, the second before."""
 _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -55,10 +57,16 @@ class Cluster:
 
     workers: int
     gpus: int
-    """GPUs of each worker: 0 or 1."""
+    """GPUs of each worker: 0 or 1, which `actors_per_gpu` of them share."""
     shuffle_seed: int | None = None
+    actors_per_gpu: int = 1
     watch: Watch = field(default_factory=Watch, compare=False, repr=False)
     """Sees pieces of work that are slow."""
+
+    @property
+    def claim(self) -> dict[str, float]:
+        """What a worker claims of Ray's resources: its share of a GPU, or a CPU."""
+        return {"num_gpus": 1 / self.actors_per_gpu} if self.gpus else {"num_cpus": 1}
 
     @property
     def tasks(self) -> int:
@@ -158,9 +166,9 @@ def session(execution: Execution) -> Iterator[Cluster]:
         # A cluster that starts without GPU workers declares the number that its autoscaler can start.
         gpus = int(max(resources.get("GPU", 0), resources.get(_TO_COME, 0)))
         # Keep one logical CPU for tokenising.
-        workers = execution.workers or gpus or max(1, int(resources.get("CPU", 1)) - 1)
+        workers = execution.workers or gpus * execution.actors_per_gpu or max(1, int(resources.get("CPU", 1)) - 1)
         with raylet.watched() if started or begun_ahead else nullcontext():
-            yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed)
+            yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed, execution.actors_per_gpu)
     finally:
         if started:
             ray.shutdown()
@@ -319,7 +327,7 @@ def tile_results(
         task = ray.remote(work)
         yield from results(cluster, lambda tile: task.remote(*arguments, *tile), items, ahead=1, kind=kind)
         return
-    actor = ray.remote(num_gpus=1, max_restarts=-1, max_task_retries=-1)(TileActor)
+    actor = ray.remote(max_restarts=-1, max_task_retries=-1, **cluster.claim)(TileActor)
     actors = [actor.remote(work, arguments) for _ in range(min(cluster.workers, len(items)))]
     yield from pooled(cluster, actors, lambda worker, tile: worker.work.remote(*tile), cluster.ordered(items), kind)
 
@@ -381,10 +389,20 @@ def await_one(beginning: Sequence[Any]) -> None:
             raise IncompleteRun(NO_PLACE)
 
 
+def grow_segments() -> None:
+    """Let torch's allocator grow its segments of a GPU's memory, which blocks of many sizes would fragment.
+
+    Before CUDA is first used, when the allocator reads its settings. What the environment of the node says is kept.
+    """
+    if not any(os.environ.get(name) for name in _ALLOCATOR):
+        os.environ.update(dict.fromkeys(_ALLOCATOR, "expandable_segments:True"))
+
+
 class TileActor:
     """An actor that computes tiles on one GPU; its process caches blocks from one tile to the next."""
 
     def __init__(self, work: Callable[..., Any], arguments: tuple[Any, ...], device: str = "cuda") -> None:
+        grow_segments()
         self._work, self._arguments, self._device = work, arguments, device
 
     def work(self, i: int, j: int) -> tuple[tuple[int, int], Any]:

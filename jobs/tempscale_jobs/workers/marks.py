@@ -14,6 +14,8 @@ from tempscale_jobs.runs.storage import Storage
 
 MARKS = "partials/marks"
 """The folder of a run's marks, by model."""
+WRITTEN = "written"
+"""What the marks of a shard say while it is written beside the work on another one."""
 _MOST_ELSEWHERE = 6
 """Deaths outside of micro-batches after which a shard is given up for this session."""
 _MOST = 100
@@ -44,7 +46,7 @@ class Marks:
                 f"the processes that work on {self._name} died {_MOST} times, for ever other texts; look for what ends "
                 "them, such as memory, and start the same command again to go on"
             )
-        if found and not isinstance(doing, list):
+        if found and doing != WRITTEN and not isinstance(doing, list):
             known["elsewhere"] += 1
             if known["elsewhere"] > _MOST_ELSEWHERE:
                 raise IncompleteRun(
@@ -81,6 +83,11 @@ class Marks:
         if self._fine:
             self._known["doing"] = None
             self._write()
+
+    def written(self) -> None:
+        """Mark that the model is done with the shard, while another one runs: a death is not its own then."""
+        self._known["doing"] = WRITTEN
+        self._write()
 
     def done(self) -> None:
         """Remove the marks of the shard, because it is embedded."""

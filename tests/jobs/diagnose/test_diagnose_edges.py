@@ -2,6 +2,8 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import polars as pl
@@ -331,3 +333,49 @@ def test_special_tokens_are_left_out_of_word_embeddings_and_unknown_words_are_no
     assert np.flatnonzero(found[0]).tolist() == sorted([pipe, the])
     assert np.flatnonzero(found[1]).tolist() == [unknown[1]]
     assert np.flatnonzero(found[2]).tolist() == sorted(nothing)  # There is nothing else.
+
+
+# --- memory of a GPU ---------------------------------------------------------------------------------------------------
+
+
+class Placed:
+    """A model that knows where it is."""
+
+    def __init__(self, device):
+        self.device, self.moves = torch.device(device), []
+
+    def parameters(self):
+        yield SimpleNamespace(device=self.device)
+
+    def to(self, device):
+        self.device = torch.device(device)
+        self.moves.append(self.device.type)
+
+
+@pytest.mark.parametrize(("failures", "tries", "moves"), [(0, 1, []), (1, 2, []), (2, 3, ["cpu", "cuda"])])
+def test_a_text_that_a_gpu_cannot_hold_is_looked_into_on_the_processor(failures, tries, moves):
+    model, seen = Placed("cuda"), []
+
+    def look():
+        seen.append(model.device.type)
+        if len(seen) <= failures:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return "figures"
+
+    assert looks.fitting(model, look) == "figures"
+    assert len(seen) == tries
+    assert model.moves == moves
+    assert seen[-1] == ("cpu" if moves else "cuda")
+
+
+def test_a_text_that_no_memory_holds_leaves_the_model_where_it_was():
+    for device, moves in (("cuda", ["cpu", "cuda"]), ("cpu", [])):
+        model = Placed(device)
+        with pytest.raises(MemoryError):
+            looks.fitting(model, mock.Mock(side_effect=MemoryError()))
+        assert model.moves == moves
+        assert model.device.type == device
+    other = mock.Mock(side_effect=RuntimeError("another kernel fails"))
+    with pytest.raises(RuntimeError, match="another kernel"):
+        looks.fitting(Placed("cuda"), other)
+    assert other.call_count == 1

@@ -56,6 +56,23 @@ def test_exactly_what_kills_is_left_out(tmp_path_factory, sizes, data):
     assert not storage.list("marks")
 
 
+def test_deaths_while_a_shard_is_written_are_not_its_own(tmp_path):
+    """Beside it, another shard has a text that kills the process: twenty times would be too often for its own work."""
+    storage, batches = Storage(str(tmp_path)), [[3, 1], [0, 2]]
+    for deaths in range(20):
+        marks = Marks(storage, "marks/shard.json")
+        assert marks.begin(batches) == batches
+        assert marks._known["deaths"] == deaths
+        for batch in batches:
+            marks.before(batch)
+        marks.after()
+        marks.written()
+    assert not marks.deadly
+    assert not marks.halved
+    marks.done()
+    assert not storage.list("marks")
+
+
 def test_one_death_with_another_cause_changes_no_batch(tmp_path):
     storage, batches = Storage(str(tmp_path)), [[3, 1], [0, 2]]
     for place in (0, 1):

@@ -3,7 +3,9 @@
 import collections
 import os
 import sys
+import threading
 import time
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -36,6 +38,7 @@ class PlacedActor(actor.ModelActor):
     """Says where it is instead of loading a model."""
 
     def __init__(self, gpus, settings, **arguments):
+        self._turn = threading.Lock()
         self.gpus, self.budget = gpus, settings["token_budget"]
 
 
@@ -79,6 +82,19 @@ def cluster(no_ray):
 def run(tmp_path):
     settings = resolve({"out": str(tmp_path), "embedding": {"temperatures": [1.0]}})
     return Run(Storage(str(tmp_path)), [Model("m", "m", "", 64)], settings.temperatures(), "2026-11-22")
+
+
+def placed_and_written(worker, number, work):
+    """One at a time runs the model; what is left to do, the next one runs beside."""
+    begun = time.time()
+    time.sleep(0.3)
+    ran = time.time()
+
+    def write():
+        time.sleep(0.5)
+        return {"number": number, "begun": begun, "ran": ran, "written": time.time(), **here()}
+
+    return write
 
 
 def check(reports, actors):
@@ -165,6 +181,54 @@ def test_a_crew_and_the_tiles_have_gpus_too(cluster, run, monkeypatch):
     assert set(found) == set(tiles)
     assert {report["device"] for report in found.values()} == {"cuda"}
     assert len(check(found.values(), NODES * GPUS)) == NODES
+
+
+@pytest.mark.parametrize("through", ["stream", "work"])
+def test_a_piece_is_written_while_the_next_one_runs_the_model(cluster, run, monkeypatch, through):
+    monkeypatch.setattr("tempscale_jobs.workers.crew.ModelActor", PlacedActor)
+    one, work = engine.Cluster(1, 1), {k: pa.table({"k": [k]}) for k in range(6)}
+    with Crew(run, one, run.models[0], ENCODING) as crew:
+        done = (
+            crew.stream(placed_and_written, work, prepared, {})
+            if through == "stream"
+            else crew.work(placed_and_written, work)
+        )
+        reports = sorted(done, key=lambda report: report["begun"])
+    assert sorted(report["number"] for report in reports) == list(range(6))
+    assert len({report["pid"] for report in reports}) == 1
+    for before, after in pairwise(reports):
+        assert before["ran"] <= after["begun"]  # The model serves one at a time,
+    assert any(after["begun"] < before["written"] for before, after in pairwise(reports))
+
+
+def test_several_actors_share_a_gpu(cluster, run, monkeypatch):
+    monkeypatch.setattr("tempscale_jobs.workers.crew.ModelActor", PlacedActor)
+    shared_by = engine.Cluster(2 * NODES * GPUS, 1, actors_per_gpu=2)
+    assert (shared_by.claim, cluster.claim, engine.Cluster(3, 0).claim) == (
+        {"num_gpus": 0.5},
+        {"num_gpus": 1},
+        {"num_cpus": 1},
+    )
+    with Crew(run, shared_by, run.models[0], ENCODING) as crew:
+        crew.begin(shared_by.workers)
+        reports = list(crew.work(placed, {k: pa.table({"k": [k]}) for k in range(60)}))
+    on_gpu = collections.defaultdict(set)
+    for report in reports:
+        on_gpu[report["node"], report["gpus"]].add(report["pid"])
+    assert max(map(len, on_gpu.values())) == 2
+    assert len(on_gpu) >= GPUS
+
+
+def test_the_allocator_grows_its_segments_unless_the_node_says_otherwise(monkeypatch):
+    for name in engine._ALLOCATOR:
+        monkeypatch.delenv(name, raising=False)
+    engine.TileActor(placed_tile, ())
+    assert {os.environ[name] for name in engine._ALLOCATOR} == {"expandable_segments:True"}
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    engine.grow_segments()
+    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"
+    assert "PYTORCH_ALLOC_CONF" not in os.environ
 
 
 def elsewhere(roots, models, token, node):
