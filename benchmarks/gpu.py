@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measuring import fastest
-from tempscale.collapse.gpu import tf32_products
+from tempscale.tf32 import tf32_products
 
 DIM, TOKENS, TEXTS, TILE = 768, 35, 1000, 65_536
 CHECKED = 2000

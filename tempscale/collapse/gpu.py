@@ -7,10 +7,9 @@ ties included: a cosine and a label are packed into one integer that sorts by bo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from tempscale.collapse.aggregates import (
     merge_tree,
 )
 from tempscale.collapse.neighbours import NOBODY, Nearest
+from tempscale.tf32 import tf32_products
 
 _ROWS, _COLUMNS = 8192, 16_384
 """One block of the product: 512 MB of float32."""
@@ -208,23 +208,6 @@ def _product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
         return torch.mm(left, right, out_dtype=torch.float32)
     with tf32_products(precision == "tf32"):
         return left @ right
-
-
-@contextmanager
-def tf32_products(wanted: bool) -> Iterator[None]:
-    """Let float32 products on a GPU be computed in TF32, or not; what was set before is restored.
-
-    torch has an old and a new setting for it, and reading the old one raises where anything has set the new one.
-    """
-    matmul: Any = torch.backends.cuda.matmul
-    new = hasattr(matmul, "fp32_precision")
-    name, value = ("fp32_precision", "tf32" if wanted else "ieee") if new else ("allow_tf32", wanted)
-    before = getattr(matmul, name)
-    setattr(matmul, name, value)
-    try:
-        yield
-    finally:
-        setattr(matmul, name, before)
 
 
 def _segments(interval: np.ndarray, most: int) -> list[tuple[int, int, int]]:

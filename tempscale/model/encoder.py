@@ -6,6 +6,7 @@ A result depends only on the texts of one call and on the encoder's settings; `b
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -17,7 +18,7 @@ from torch import Tensor
 from tempscale.model.batches import micro_batches, run_batches
 from tempscale.model.checkpoint import default_model, resolve
 from tempscale.model.gathering import Encoded, Factor, Pass, gather
-from tempscale.model.loading import check_family, load_transformer
+from tempscale.model.loading import check_family, load_transformer, round_weights
 from tempscale.model.padded import Padded, downloaded
 from tempscale.model.pooling import Head, load_head
 from tempscale.model.settings import Settings
@@ -26,11 +27,16 @@ from tempscale.second_order.moments import Scatter, TokenMoments, TokenSums, che
 from tempscale.temperature import attach
 from tempscale.temperature.families import base_model, family_of, supported
 from tempscale.temperature.schedule import Temperature
+from tempscale.tf32 import tf32_products
 
 TOKEN_BUDGET = 1024
 """Padded tokens in one micro-batch."""
-Precision = Literal["float32", "bfloat16"]
-"""The precision that the transformer computes in; pooling, moments and factors are float32."""
+Precision = Literal["float32", "tf32", "bfloat16"]
+"""The precision that the transformer computes in; pooling, moments and factors are float32.
+
+float32: products as IEEE says. tf32: of a GPU, weights in float32 and products of numbers of 11 significant bits. bfloat16:
+8 bits; on a CPU float32 weights under torch's autocast, on a GPU weights rounded once and held so.
+"""
 
 
 class Encoder:
@@ -69,6 +75,11 @@ class Encoder:
             raise ValueError(f"token_budget {token_budget} must be at least 1")
         if precision not in get_args(Precision):
             raise ValueError(f"precision can be {' or '.join(get_args(Precision))}, not {precision!r}")
+        device = next(model.parameters()).device
+        if precision == "tf32" and device.type == "cpu":
+            raise ValueError("tf32 is a precision of GPUs, and this model is on the CPU: choose float32 or bfloat16")
+        if precision == "bfloat16" and device.type != "cpu":
+            round_weights(model)
         self.precision = precision
         self.halved = 0
         self.model: Any = model.eval()
@@ -99,7 +110,7 @@ class Encoder:
                 default, as in sentence-transformers.
             token_budget: padded tokens in one micro-batch, ≥ 1.
             device: CUDA by default if there is a GPU, else CPU.
-            precision: bfloat16 runs the transformer under torch's autocast: faster if the processor supports it.
+            precision: tf32 or bfloat16: faster if the processor supports it; see `Precision`. tf32 needs a GPU.
             long: what happens to a text longer than `max_length`: it is cut, or run in chunks of that length whose token
                 embeddings are then treated as one text. Moments and factors of chunks are exact; the embedding is the mean
                 over chunks, weighted by tokens.
@@ -107,7 +118,7 @@ class Encoder:
                 Few checkpoints have one.
 
         Returns:
-            An encoder with float32 weights, on the device.
+            An encoder on the device; its weights are float32, but bfloat16 where the model computes in it on a GPU.
 
         Raises:
             ModelError: the folder or hub name has no safetensors model, or `max_length`, `long` or `prompt` does not fit it.
@@ -122,6 +133,8 @@ class Encoder:
         head.check_prompt(prompt)
         model, _ = load_transformer(folder)
         chosen = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
+        if precision == "bfloat16" and torch.device(chosen).type != "cpu":
+            round_weights(model)  # Before the GPU has to hold them in float32.
         encoder = cls(model.to(chosen), tokenizer, head.to(chosen), token_budget, precision)
         encoder.set_temperature(temperature)
         return encoder
@@ -251,7 +264,7 @@ class Encoder:
         failed: dict[int, str] | None = {} if isolate else None
         with attach.role(self.model, role), torch.inference_mode():
             # One autocast for all micro-batches, because it caches the weights it has cast until it ends.
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self._casts(device)):
                 passes = list(run_batches(batches, run, halved=halved, failed=failed, before=before))
             self.halved += len(halved)
             width = self.head.width(self.model.config.hidden_size)
@@ -334,8 +347,13 @@ class Encoder:
 
     def _hidden(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Last-layer token embeddings of one right-padded micro-batch, and its mask."""
-        output = base_model(self.model)(input_ids=ids, attention_mask=mask.long(), **self._arguments)
+        with tf32_products(self.precision == "tf32") if ids.is_cuda else nullcontext():
+            output = base_model(self.model)(input_ids=ids, attention_mask=mask.long(), **self._arguments)
         return output.last_hidden_state, mask
+
+    def _casts(self, device: torch.device) -> bool:
+        """Whether products are cast to bfloat16 as they come: weights that a GPU holds in it need no cast."""
+        return self.precision == "bfloat16" and device.type == "cpu"
 
 
 def _without(batches: list[list[int]], left_out: Callable[[int], bool]) -> list[list[int]]:

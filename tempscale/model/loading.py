@@ -61,3 +61,13 @@ def load_transformer(folder: Path, dtype: torch.dtype | str = torch.float32) -> 
         raise ModelError(f"the weights in {folder} are not this model's: {len(needed)} are missing, e.g. {needed[0]}")
     places(model)
     return model.eval(), missing
+
+
+def round_weights(model: Any) -> None:
+    """Round a model's weights to bfloat16, in place.
+
+    Buffers stay as they are: the angles of rotary positions would lose what tells distant tokens apart.
+    """
+    for parameter in model.parameters():
+        if parameter.dtype == torch.float32:
+            parameter.data = parameter.data.bfloat16()

@@ -224,9 +224,9 @@ def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rate
     )  # fmt: skip
 
 
-def _precision(asked: str) -> Literal["float32", "bfloat16"]:
-    """The precision of a run on machines like this one."""
-    return "float32" if asked == "float32" else bfloat16.decided(asked, [bfloat16.here()]).precision
+def _precision(asked: str) -> Literal["float32", "tf32", "bfloat16"]:
+    """The precision of a run on machines like this one; what only a GPU has is timed in float32."""
+    return "float32" if asked in ("float32", "tf32") else bfloat16.decided(asked, [bfloat16.here()]).precision
 
 
 def _cosine_seconds(width: int, neighbours: int) -> float:

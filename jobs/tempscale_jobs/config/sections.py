@@ -177,7 +177,7 @@ class Models(Strict):
         return values
 
 
-Precision = Annotated[Literal["float32", "bfloat16", "auto"], Option("--precision", "Model and temperature")]
+Precision = Annotated[Literal["float32", "tf32", "bfloat16", "auto"], Option("--precision", "Model and temperature")]
 
 
 class Encoding(Models):
@@ -191,7 +191,8 @@ class Encoding(Models):
         "float32",
         description="What the model computes in. bfloat16 is for processors that multiply in it (a GPU from compute "
         "capability 8, a CPU with AMX or AVX-512 BF16; others are several times slower), and its error is measured and "
-        "reported. auto takes it where every worker has such a processor.",
+        "reported. tf32 is for such GPUs: weights stay in float32, products have 11 bits. auto takes bfloat16 where every "
+        "worker has such a processor.",
     )
     token_budget: int | None = Field(
         None, ge=1, description="Padded tokens of one micro-batch; 1,024 on a CPU and 16,384 on a GPU unless given."

@@ -51,10 +51,15 @@ def key(cache: Cache, cluster: Cluster, model: Model, temperature: Temperature) 
     return {
         "format": _FORMAT, "model": model.fingerprint, "temperature": temperature.canonical,
         "role": cache.role if temperature.roles else None, "max_length": model.max_length, "long": cache.encoding.long,
-        "precision": cache.encoding.precision, "max_characters": cache.max_characters,
+        "precision": _computed_in(cache.encoding.precision, bool(cluster.gpus)), "max_characters": cache.max_characters,
         "device": "gpu" if cluster.gpus else "cpu",
         "versions": {name: ".".join(metadata.version(name).split(".")[:2]) for name in ("torch", "transformers")},
     } | ({"prompt": prompt} if (prompt := model.prompt(cache.role)) else {})  # fmt: skip
+
+
+def _computed_in(precision: str, gpu: bool) -> str:
+    """A GPU holds its weights in bfloat16, a CPU casts them as it multiplies; version 0.2.0's GPUs cast them too."""
+    return "bfloat16 weights" if gpu and precision == "bfloat16" else precision
 
 
 def folder(values: dict[str, Any]) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -13,6 +14,9 @@ from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
+
+if TYPE_CHECKING:
+    from tempscale.model.encoder import Encoder
 
 SAMPLE, CHUNK = 256, 64
 
@@ -45,6 +49,28 @@ def result_name(model: Model) -> str:
     return f"{place('partials/precision', model)}.json"
 
 
+@contextmanager
+def in_float32(worker: actor.ModelActor) -> Iterator[Encoder]:
+    """A worker's encoder in float32: the same one, or where its weights are rounded another, which is loaded and dropped."""
+    import torch
+
+    from tempscale.model.encoder import Encoder
+
+    own = worker.encoder
+    if next(own.model.parameters()).dtype == torch.float32:
+        kept, own.precision = own.precision, "float32"
+        try:
+            yield own
+        finally:
+            own.precision = kept
+        return
+    device, how = next(own.model.parameters()).device, own.tokenizer
+    yield Encoder.load(
+        worker.model.name, max_length=how.max_length, token_budget=own.token_budget, device=device, long=how.long,
+        prompt=how.prompt,
+    )  # fmt: skip
+
+
 def write_cosines(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
     """The least and the summed cosine of some texts' embeddings to those in float32."""
     tokens = worker.encoder.tokenizer(work.column("text").to_pylist())
@@ -53,11 +79,9 @@ def write_cosines(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
         worker.encoder.set_temperature(temperature)
         with worker.noting(f"precision {number} under τ {temperature.slug}"):
             found = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE, padded=padded).embeddings
-        own, worker.encoder.precision = worker.encoder.precision, "float32"
-        try:
-            exact = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE, padded=padded).embeddings
-        finally:
-            worker.encoder.precision = own
+        with in_float32(worker) as encoder:
+            encoder.set_temperature(temperature)
+            exact = encoder.encode_tokens(tokens, moments=False, role=actor.ROLE, padded=padded).embeddings
         cosines = (found.double() * exact.double()).sum(1)
         least, total = min(least, float(cosines.min())), total + float(cosines.sum())
     return {"number": number, "texts": work.num_rows, "least": least, "sum": total}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import COMPUTED_IN, Run
 from tempscale_jobs.runs.provenance import processor
 from tempscale_jobs.workers.engine import Cluster, readable_failures
@@ -12,6 +13,8 @@ _INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
 """The flags of a CPU on which oneDNN multiplies in bfloat16; on any other it converts, and is several times slower."""
 _TENSOR_CORES = (8, 0)
 """The compute capability from which on a GPU multiplies in bfloat16."""
+_OF_A_GPU = "tensor cores"
+"""What a GPU multiplies in bfloat16 and in TF32 with."""
 _LITTLE = 0.01
 """A share of a GPU that is enough to ask it."""
 
@@ -28,7 +31,7 @@ class Settled(NamedTuple):
     """The precision of a run."""
 
     asked: str
-    precision: Literal["float32", "bfloat16"]
+    precision: Literal["float32", "tf32", "bfloat16"]
     why: str
 
 
@@ -45,9 +48,16 @@ def decided(asked: str, seen: list[Processor]) -> Settled:
     """bfloat16 instead of `auto` if every processor multiplies in it, otherwise float32."""
     without = sorted({own.name for own in seen if not own.instructions})
     have = "; ".join(sorted({f"{own.instructions} of {own.name}" for own in seen if own.instructions}))
+    if asked == "tf32":
+        if others := sorted({own.name for own in seen if own.instructions != _OF_A_GPU}):
+            raise UsageError(
+                f"--precision tf32 is for GPUs from compute capability 8 on, and {' and '.join(others)} is none; choose "
+                "float32, bfloat16 or auto"
+            )
+        return Settled(asked, "tf32", have)
     lack = f"{' and '.join(without)} cannot multiply in bfloat16 ({' or '.join(_INSTRUCTIONS)}, or a GPU's tensor cores)"
     if asked == "auto":
-        precision: Literal["float32", "bfloat16"] = "float32" if without or not seen else "bfloat16"
+        precision: Literal["float32", "tf32", "bfloat16"] = "float32" if without or not seen else "bfloat16"
         return Settled(asked, precision, have if precision == "bfloat16" else lack if without else "no worker answered")
     if without:
         lack = f"as asked, but {lack} and needs several times as long as in float32; --precision auto would choose that"
@@ -60,7 +70,7 @@ def here(gpu: bool = False) -> Processor:
         import torch
 
         able = torch.cuda.get_device_capability() >= _TENSOR_CORES
-        return Processor(torch.cuda.get_device_name(), "tensor cores" if able else "")
+        return Processor(torch.cuda.get_device_name(), _OF_A_GPU if able else "")
     return Processor(processor(), ", ".join(name for name in _INSTRUCTIONS if name in _flags()))
 
 

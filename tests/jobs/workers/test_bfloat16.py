@@ -3,16 +3,24 @@
 import io
 import json
 
+import pyarrow as pa
 import pytest
 import torch
 from rich.console import Console
 from whole_run import as_lines, audited, digests, paired, read_record
 
+from tempscale.model.loading import round_weights
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.sections import Encoding
+from tempscale_jobs.embedding import cache
+from tempscale_jobs.embedding.precision import in_float32, write_cosines
+from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights.record import measured
-from tempscale_jobs.runs.folder import Run
+from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.provenance import processor
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import bfloat16
+from tempscale_jobs.workers.actor import ModelActor
 from tempscale_jobs.workers.bfloat16 import Processor, Settled, decided
 from tempscale_jobs.workers.engine import Cluster
 
@@ -153,3 +161,55 @@ def test_pairs_follow_it_too(tmp_path, ray_session, small_model, monkeypatch):
         (model,) = read_record(tmp_path / name)["models"].values()
         assert model["computed_in"]["precision"] == ("bfloat16" if name == "new" else "float32")
     assert found["single"] == found["old"] != found["new"]
+
+
+# --- TF32, and weights that are rounded ---------------------------------------------------------------------------------
+
+
+def test_tf32_is_for_gpus_that_have_it():
+    assert decided("tf32", [H100, H100]) == Settled("tf32", "tf32", "tensor cores of H100")
+    for seen in ([AMX], [H100, OLD], [H100, Processor("T4", "")]):
+        with pytest.raises(
+            UsageError, match=r"--precision tf32 is for GPUs from compute capability 8 on, and .* is none; choose"
+        ):
+            decided("tf32", seen)
+
+
+def test_a_run_in_tf32_without_a_gpu_is_refused_in_a_sentence(tmp_path, ray_session, small_model):
+    (tmp_path / "texts.jsonl").write_text(as_lines({"text": f"text {k}"} for k in range(5)))
+    data = {"corpus": {"source": str(tmp_path / "texts.jsonl")}, "out": str(tmp_path / "run"), "execution": {"workers": 1}}
+    data["embedding"] = {"models": [small_model], "temperatures": [1.0], "precision": "tf32"}
+    with pytest.raises(UsageError, match="--precision tf32 is for GPUs"):
+        audited(data)
+
+
+def test_a_cache_tells_weights_in_bfloat16_from_casts(tiny_folder):
+    encoding = {kind: Encoding.model_validate({"precision": kind}) for kind in ("float32", "tf32", "bfloat16")}
+    model = Model("m", "m", "f", 64)
+    keys = {
+        (kind, gpus): cache.key(cache.Cache("root", own, 100), Cluster(1, gpus), model, Temperature(1.0))
+        for kind, own in encoding.items()
+        for gpus in (0, 1)
+    }
+    assert len({cache.folder(values) for values in keys.values()}) == len(keys)
+    assert keys["bfloat16", 1]["precision"] == "bfloat16 weights"
+    assert {key: values["precision"] for key, values in keys.items() if key != ("bfloat16", 1)} == {
+        key: key[0] for key in keys if key != ("bfloat16", 1)
+    }
+
+
+def test_a_worker_whose_weights_are_rounded_is_compared_with_a_model_in_float32(tiny_folder, tmp_path):
+    """As on a GPU, on this processor: the weights are rounded, and the check loads them again."""
+    folder, storage = str(tiny_folder()), Storage(str(tmp_path))
+    worker = ModelActor(storage, Model("tiny", folder, "", 64), [1.0, 0.5], {"token_budget": 60}, 0)
+    work = pa.table({"text": ["a b c d", "the quick brown fox", "zz", "0 1 2 3 4 5"]})
+    exact = write_cosines(worker, 0, work)
+    assert exact["least"] == pytest.approx(1.0, abs=3e-7)
+    round_weights(worker.encoder.model)
+    with in_float32(worker) as encoder:
+        assert encoder is not worker.encoder
+        assert next(encoder.model.parameters()).dtype == torch.float32
+    found = write_cosines(worker, 0, work)
+    assert next(worker.encoder.model.parameters()).dtype == torch.bfloat16
+    assert 0.99 < found["least"] < 1 - 1e-6
+    assert found["sum"] < 8 - 1e-6

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tempscale.collapse.gpu import _product, tf32_products
+from tempscale.collapse.gpu import _product
+from tempscale.tf32 import tf32_products
 
 MATMUL = torch.backends.cuda.matmul
 
