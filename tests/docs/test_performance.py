@@ -123,7 +123,7 @@ def test_growth_and_scaling_say_their_figures_and_leave_with_them(tmp_path):
 
 
 def test_the_page_says_that_no_gpu_was_measured_until_one_was():
-    assert "Nothing was ever measured on a GPU" in render.page({"m": {"results": [RATE | {"benchmark": "socm"}]}}, None)
+    assert "Nothing was ever run on a GPU" in render.page({"m": {"results": [RATE | {"benchmark": "socm"}]}}, None)
     assert "ever measured" not in render.page({"m": {"results": [RATE | {"benchmark": "gpu"}]}}, None)
 
 

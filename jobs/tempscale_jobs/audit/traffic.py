@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from tempscale.collapse.aggregates import BINS
 from tempscale.collapse.grid import block_size, panel_size
+from tempscale_jobs.collapse import blocks as blocks_of
 from tempscale_jobs.collapse import cosine as gathering
 from tempscale_jobs.collapse import exposure, neighbours
 from tempscale_jobs.config.audit import AuditConfig
@@ -142,22 +143,25 @@ def _cosine(
     products = ["embedding", "interval", "label"]
     each = sizes.read(own, products)
     read = asked * stored.read(rows, ["embedding", "text_id", "document"])
-    read += 2 * blocks * each + blocks * sizes.read(own, ["text_id", "document"])
+    read += blocks * sizes.read(own, ["text_id", "document"])
     written, files = blocks * (sizes.size(own) + means.size(own)), 2 * blocks + 2
+    looked, at_hand = 2.0 * blocks, blocks_of.kept(own * width * 4)
     if full:
         panel = panel_size(blocks)
         panels = -(-blocks // panel)
         pairs = panels * (panels + 1) // 2
-        # The last two blocks that a worker has read are at hand: of two panels those of the rows, or of one block each.
-        blocks_read = pairs if panel == 1 else pairs * panel * (1 + panel)
+        # Of two panels the rows' are at hand: one block, all blocks if they are small, or the block of the current row.
+        looked += pairs if panel == 1 else pairs * panel + blocks if at_hand >= 2 * panel else pairs * panel * (1 + panel)
         cells = _sizes_of_cells(intervals)
         found = _sizes(parts.DUPLICATE_TILE, ()).fixed + cells
-        read += blocks_read * each + pairs * 2 * cells
+        read += pairs * 2 * cells
         written, files = written + pairs * found, files + 2 * pairs
         if config.analysis.neighbours:
             near = _near_sizes(config.analysis.neighbours, texts)
             lists = panels * panels
             written, files = written + lists * near.size(texts / panels), files + lists
+    # Blocks that are all kept are read once by each process, of which there is one more than there are workers.
+    read += each * (min(looked, (workers + 1) * blocks) if at_hand >= blocks else looked)
     return Traffic("cosine", read, written, files)
 
 

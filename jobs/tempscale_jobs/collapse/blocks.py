@@ -141,6 +141,11 @@ _read: dict[tuple[str, str, str, Precision], Block] = {}
 """Blocks that this process has read, by folder, run, name and precision; the last used last."""
 
 
+def kept(size: float) -> int:
+    """How many blocks of this size of embeddings in bytes a process keeps."""
+    return max(2, int(_KEPT_BYTES // size))
+
+
 def read_block(tiling: Tiling, number: int, precision: Precision = "float32") -> Block:
     """A block of texts, rounded to `precision`; the last two are kept, and as many more as are small together."""
     name = tiling.block(number)
@@ -152,7 +157,7 @@ def read_block(tiling: Tiling, number: int, precision: Precision = "float32") ->
         embeddings = rounded(parts.matrix_of_bytes(table, "embedding"), precision)
         block = Block(embeddings, table.column("interval").to_numpy(), table.column("label").to_numpy())
     _read[key] = block
-    while len(_read) > 2 and sum(own.embeddings.nbytes for own in _read.values()) > _KEPT_BYTES:
+    while len(_read) > kept(max(own.embeddings.nbytes for own in _read.values())):
         del _read[next(iter(_read))]
     return block
 
