@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from benchmarks import counting
 
 RUNS = {100_000: "full", 300_000: "full", 1_000_000: "full"}
-"""Vectors, and whether all of their pairs are compared: a million have 1.2 million tiles, a quarter of an hour on two cores."""
+"""Vectors, and whether all of their pairs are compared: a million have 1.2 million tiles, a quarter of an hour of work."""
 DIM, OF_DIM, FILE_ROWS, INTERVALS, WORKERS = 16, 384, 10_000, [0, 20, 40], 2
 UNIT_ROWS = 131_072 // 100
 CONSTANTS = {

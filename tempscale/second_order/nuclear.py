@@ -127,6 +127,10 @@ def paired_nuclear_norms(
     here, there = np.asarray(first, dtype=np.int64), np.asarray(second, dtype=np.int64)
     if _DENSE * len(here) >= len(factors) ** 2 and not regularization:
         return all_nuclear_norms(factors)[torch.from_numpy(here), torch.from_numpy(there)]
+    if factors[0].device.type == "cuda" and factors[0].dtype == torch.float32 and not regularization:
+        from tempscale.second_order.polar import pair_norms
+
+        return torch.from_numpy(pair_norms(factors, here, there))
     if regularization or factors[0].dtype != torch.float32 or factors[0].device.type != "cpu":
         for text, own in _by_first(here):
             partners = [factors[j] for j in there[own]]

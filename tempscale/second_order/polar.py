@@ -50,6 +50,31 @@ def polar_norms(
     return norms
 
 
+def pair_norms(factors: Sequence[Float[Tensor, "rank dim"]], first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """‖F_iF_jᵀ‖_* (pairs,) in float64 of listed pairs; the products are in float32.
+
+    Pairs of similar shape are padded to one and iterated together, whether or not they share a text.
+    """
+    ranks = np.array([factor.shape[0] for factor in factors])
+    taller = ranks[first] >= ranks[second]
+    tall, narrow = np.where(taller, first, second), np.where(taller, second, first)
+    order = np.lexsort((ranks[tall], ranks[narrow]))
+    norms, start = np.zeros(len(first)), 0
+    while start < len(order):
+        # The narrow side is sorted, so the last pair of a chunk has its most rows.
+        elements = np.maximum.accumulate(ranks[tall[order[start:]]]) * ranks[narrow[order[start:]]]
+        fitting = elements * np.arange(1, len(elements) + 1) <= _BATCH_ELEMENTS
+        stop = start + max(1, int(np.argmin(fitting)) if not fitting.all() else len(fitting))
+        own = order[start:stop]
+        if ranks[narrow[own]].max():
+            rows, columns = (
+                torch.nn.utils.rnn.pad_sequence([factors[i] for i in side[own]], batch_first=True) for side in (narrow, tall)
+            )
+            norms[own] = nuclear_norms((rows @ columns.mT).double()).cpu().numpy()
+        start = stop
+    return norms
+
+
 def nuclear_norms(blocks: Float[Tensor, "pair row column"]) -> Float[Tensor, " pair"]:
     """Sum of the singular values of each matrix of a batch: ‖G‖_* = tr(QᵀG), Q the polar factor of G.
 

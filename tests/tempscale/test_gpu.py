@@ -14,6 +14,7 @@ from tempscale.collapse.aggregates import Block
 from tempscale.collapse.cosine import cosine_tile, rounded, rounding_error
 from tempscale.second_order import polar
 from tempscale.second_order.moments import covariance_factor
+from tempscale.second_order.nuclear import paired_nuclear_norms
 from tempscale.second_order.socm import cross_nuclear_norms, pairwise_socm
 from tempscale.temperature.attach import attach, detach
 from tempscale.temperature.fold import fold
@@ -163,6 +164,15 @@ def test_cross_terms_do_not_depend_on_how_they_are_cut(monkeypatch, mixed_texts,
     on_cpu = cross_nuclear_norms([factor.double() for factor in factors], [factor.double() for factor in factors[:17]])
     found = cross_nuclear_norms([factor.cuda() for factor in factors], [factor.cuda() for factor in factors[:17]])
     assert float((found - on_cpu).abs().max()) <= 1e-5
+
+
+def test_listed_pairs_equal_float64_on_the_cpu(mixed_texts):
+    factors = [covariance_factor(x)[1] for x in mixed_texts]
+    random = np.random.default_rng(2)
+    first, second = random.integers(0, len(factors), (2, 60)).tolist()
+    found = paired_nuclear_norms([factor.cuda() for factor in factors], first, second)
+    exact = paired_nuclear_norms([factor.double() for factor in factors], first, second)
+    assert float((found - exact).abs().max()) <= 1e-5
 
 
 # --- cosines ----------------------------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,9 @@ from tempscale_jobs.tables.audit import SOCM, SOCM_SCATTER
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.slow import Kind
+
+if TYPE_CHECKING:
+    from tempscale.model.gathering import Encoded
 
 GROUPS = "partials/groups"
 REPLICATES = "replicates.parquet"
@@ -90,23 +94,33 @@ def _write(
         on_pairs(report["pairs"], share[report["number"]])
 
 
-def write_group(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
-    """Embed the texts of one group and write d_μ and d_Σ of all its pairs, one row for each temperature."""
-    import torch
-
-    from tempscale.second_order.socm import socm_square, traces
-
-    epsilon = float(work.schema.metadata[b"regularization"])
+def write_group(worker: actor.ModelActor, number: int, work: pa.Table) -> Callable[[], actor.Report]:
+    """Embed the texts of one group; return what writes d_μ and d_Σ of all its pairs, one row for each temperature."""
     tokens = worker.encoder.tokenizer(work.column("text").to_pylist())
-    padded = worker.encoder.padded(tokens)
-    row, column = np.triu_indices(work.num_rows, 1)  # Of texts: a long one may be several chunks.
+    padded, encoded = worker.encoder.padded(tokens), list[Any]()
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
         with worker.noting(f"group {number} under τ {temperature.slug}"):
-            out = worker.encoder.encode_tokens(tokens, moments=False, factors=True, role=actor.ROLE, padded=padded)
+            how: dict[str, Any] = {"moments": False, "factors": True, "role": actor.ROLE, "padded": padded}
+            encoded.append(worker.encoder.encode_tokens(tokens, **how))
+    return partial(_write_group, worker, number, work, encoded)
+
+
+def _write_group(worker: actor.ModelActor, number: int, work: pa.Table, encoded: Sequence[Encoded]) -> actor.Report:
+    """Compare the pairs of one group and write them."""
+    import torch
+
+    from tempscale.second_order.routing import moved, socm_device
+    from tempscale.second_order.socm import socm_square, traces
+
+    epsilon = float(work.schema.metadata[b"regularization"])
+    device = socm_device(next(worker.encoder.model.parameters()).device, epsilon)
+    row, column = np.triu_indices(work.num_rows, 1)  # Of texts: a long one may be several chunks.
+    for temperature, out in zip(worker.temperatures, encoded, strict=True):
         assert out.factors is not None
         factors = [factor for _, factor in out.factors]
-        found = socm_square(torch.stack([mean for mean, _ in out.factors]), factors, regularization=epsilon)
+        there = moved(torch.stack([mean for mean, _ in out.factors]), factors, device)
+        found = socm_square(*there, regularization=epsilon)
         values = {
             "text_id": [work.column("text_id").to_pylist()], "tokens": [out.tokens.tolist()],
             "trace": [traces(factors).tolist()], "d_mu": [found.d_mu.numpy()[row, column].tolist()],

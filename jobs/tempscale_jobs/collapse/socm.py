@@ -95,24 +95,31 @@ def all_pairs(
     files = [[names[k] for k in group] for group in groups]
     arguments = lambda t: (tiling, t[0], t[1], files[t[0]], files[t[1]], starts[t[0]], starts[t[1]])  # noqa: E731
     # The longest texts are last and cost most. Started first, they do not keep one worker busy after the others are done.
-    for done in crew.call(_tile, missing[::-1], arguments, Kind("tile", work.__getitem__)):
+    for done in crew.call(_tile, missing[::-1], arguments, Kind("tile", work.__getitem__), socm=not tiling.regularization):
         on_pairs(pairs[done], work[done] / whole)
     return _assemble(tiling, triangle, ids, tokens, interval_of(tokens, layout.edges), analysis)
 
 
-def _tile(tiling: _Tiling, i: int, j: int, rows: list[str], columns: list[str], first_row: int, first_column: int) -> None:
-    """Compute one super-tile and write its pairs row < column."""
+def _tile(
+    tiling: _Tiling, i: int, j: int, rows: list[str], columns: list[str], first_row: int, first_column: int,
+    device: str = "cpu",
+) -> None:  # fmt: skip
+    """Compute one super-tile on a device and write its pairs row < column."""
     import torch
 
+    from tempscale.second_order.routing import moved
     from tempscale.second_order.socm import socm_square, socm_tile
 
     torch.set_num_threads(1)
+    there = torch.device(device)
     _, means, factors = factor_parts.read(tiling.storage.root, tuple(rows))
+    means, factors = moved(means, factors, there)
     if i == j:
         found = socm_square(means, factors, regularization=tiling.regularization)
         row, column = np.triu_indices(len(factors), 1)
     else:
         _, other_means, other_factors = factor_parts.read(tiling.storage.root, tuple(columns))
+        other_means, other_factors = moved(other_means, other_factors, there)
         found = socm_tile(means, factors, other_means, other_factors, regularization=tiling.regularization)
         row, column = (index.ravel() for index in np.indices((len(factors), len(other_factors))))
     values = {"row": first_row + row, "column": first_column + column}

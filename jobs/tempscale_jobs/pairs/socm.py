@@ -115,6 +115,7 @@ def _figures(
     """
     import torch
 
+    from tempscale.second_order.routing import moved, socm_device
     from tempscale.second_order.socm import socm_pairs
 
     if not len(first):
@@ -137,7 +138,9 @@ def _figures(
         places.append(place)
         means += [mean for mean, _ in out.factors]
         factors += [factor for _, factor in out.factors]
-    values = socm_pairs(torch.stack(means), factors, places[0][first], places[-1][second], **mode)
+    device = socm_device(next(worker.encoder.model.parameters()).device, mode.get("regularization", 0.0))
+    mean, own = moved(torch.stack(means), factors, device)
+    values = socm_pairs(mean, own, places[0][first], places[-1][second], **mode)
     return np.stack([value.numpy() for value in values])
 
 

@@ -125,11 +125,17 @@ class ModelActor:
             found = process(self, number, work)
         return found() if callable(found) else found
 
-    def call(self, number: int, function: Callable[..., Any], *arguments: Any) -> int:
+    def call(self, number: int, function: Callable[..., Any], *arguments: Any, **how: Any) -> int:
         """Run a function that needs no model; return the number."""
-        function(*arguments)
+        function(*arguments, **how)
         return_freed()
         return number
+
+    def computes_socm(self) -> bool:
+        """Whether SOCM is computed on this actor's GPU; see `tempscale.second_order.routing`."""
+        from tempscale.second_order.routing import socm_device
+
+        return socm_device(next(self.encoder.model.parameters()).device).type != "cpu"
 
     def note_processor(self) -> None:
         """Record the processor that embeds here, because the last digits depend on it."""

@@ -234,15 +234,17 @@ class Crew:
 
     def call(
         self, function: Callable[..., Any], items: Sequence[Item], arguments: Callable[[Item], Sequence[Any]],
-        kind: Kind = PIECE,
+        kind: Kind = PIECE, socm: bool = False,
     ) -> Iterator[Item]:  # fmt: skip
         """Run a function that needs no model on the arguments of each item; yield each item as it is done.
 
-        The actors have imported what it needs. Where they hold GPUs, tasks on CPUs run it.
+        The actors have imported what it needs. Where they hold GPUs, tasks on CPUs run it; but one that computes `socm` they
+        run themselves, with device=«cuda», if their GPUs are made for it.
         """
         if not items:
             return
-        if self._cluster.gpus:
+        on_gpus = socm and bool(self._cluster.gpus) and self._compute_socm(min(self._cluster.workers, len(items)))
+        if self._cluster.gpus and not on_gpus:
             import ray
 
             task = ray.remote(function)
@@ -252,9 +254,18 @@ class Crew:
         self._hire(min(self._cluster.workers, len(items)))
         numbers = self._cluster.ordered(range(len(items)))
         with readable_failures():
-            give = lambda worker, k: _patient(worker.call).remote(k, function, *arguments(items[k]))  # noqa: E731
+            how = {"device": "cuda"} if on_gpus else {}
+            give = lambda worker, k: _patient(worker.call).remote(k, function, *arguments(items[k]), **how)  # noqa: E731
             for number in self._each(give, numbers, kind.of(items)):
                 yield items[number]
+
+    def _compute_socm(self, wanted: int) -> bool:
+        """Whether every actor's GPU computes SOCM."""
+        import ray
+
+        self._hire(wanted)
+        with readable_failures():
+            return all(ray.get([worker.computes_socm.remote() for worker in self._actors]))
 
     def begin(self, wanted: int) -> None:
         """Start so many actors ahead of their work, which they then join as they are ready."""

@@ -37,9 +37,24 @@ def here():
 class PlacedActor(actor.ModelActor):
     """Says where it is instead of loading a model."""
 
+    able = False
+
     def __init__(self, gpus, settings, **arguments):
         self._turn = threading.Lock()
         self.gpus, self.budget = gpus, settings["token_budget"]
+
+    def computes_socm(self):
+        return self.able
+
+
+class AblePlacedActor(PlacedActor):
+    """On a GPU that is worth its float64."""
+
+    able = True
+
+
+def placed_socm(folder, number, device="cpu"):
+    (folder / str(number)).write_text(f"{device} {os.getpid()} {','.join(map(str, ray.get_gpu_ids()))}")
 
 
 def placed(worker, number, work):
@@ -199,6 +214,23 @@ def test_a_piece_is_written_while_the_next_one_runs_the_model(cluster, run, monk
     for before, after in pairwise(reports):
         assert before["ran"] <= after["begun"]  # The model serves one at a time,
     assert any(after["begun"] < before["written"] for before, after in pairwise(reports))
+
+
+@pytest.mark.parametrize("kind", [AblePlacedActor, PlacedActor])
+def test_socm_is_computed_on_gpus_that_are_made_for_it_and_beside_others(cluster, run, monkeypatch, tmp_path, kind):
+    monkeypatch.setattr("tempscale_jobs.workers.crew.ModelActor", kind)
+    folder = tmp_path / "said"
+    folder.mkdir()
+    with Crew(run, cluster, run.models[0], ENCODING) as crew:
+        done = list(crew.call(placed_socm, list(range(9)), lambda k: (folder, k), socm=True))
+        other = list(crew.call(placed_socm, [100], lambda k: (folder, k)))
+    assert sorted([*done, *other]) == [*range(9), 100]
+    said = {int(file.name): file.read_text().split(" ") for file in folder.iterdir()}
+    assert said[100][0] == "cpu"
+    assert said[100][2] == ""
+    for number in range(9):
+        device, _, gpu = said[number]
+        assert (device, bool(gpu)) == (("cuda", True) if kind.able else ("cpu", False))
 
 
 def test_several_actors_share_a_gpu(cluster, run, monkeypatch):
