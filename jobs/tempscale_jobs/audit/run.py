@@ -29,7 +29,7 @@ from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import GIVEN, Run
 from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers.engine import Cluster, holds_gpus
 
 
 def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
@@ -47,6 +47,7 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
             record = done | {"config": folder.described(config)}
         else:
             night.check_windows(Night.of(run, config), config.embedding.max_length)
+            config = sized(config, run)
             with life.cluster_ahead():
                 with journal.stage("read the corpus") as stage:
                     asking = _open_queries(config, run)  # First, so that a mistake in them leaves no run to resume.
@@ -70,6 +71,19 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
         if night.close(Night.of(run, config), record, figures, journal, lambda record: _write_report(run, record)):
             life.keep(record)
     return run
+
+
+def sized(config: AuditConfig, run: Run) -> AuditConfig:
+    """The configuration with the sizes of shards for GPUs if the run began where workers hold them; it keeps its own."""
+    storage, found = run.storage, dict[str, int]()
+    if storage.exists(folder.SIZES):
+        found = storage.read_json(folder.SIZES)
+    elif not any(map(storage.exists, (folder.SHARDED, folder.PLANNED))) and config.corpus.embedding_column is None:
+        found = config.embedding.of_gpus()
+        if not found or not holds_gpus(config.execution):
+            return config
+        storage.write_json(folder.SIZES, found)
+    return config.model_copy(update={"embedding": config.embedding.model_copy(update=found)}) if found else config
 
 
 def _check(config: AuditConfig, cache: dict[str, Storage]) -> None:

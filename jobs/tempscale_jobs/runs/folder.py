@@ -27,6 +27,8 @@ from tempscale_jobs.tables.finished import completed
 from tempscale_jobs.urls import masked
 
 BEGUN, SHARDED, PLANNED, DONE = "begun.json", "shards/index.json", "shards/plan.json", "run.json"
+SIZES = "shards/sizes.json"
+"""The sizes of shards of a run that began where workers hold GPUs."""
 EXCEPTIONS = "partials/exceptions"
 """Files of one sentence each, about what may not be byte-identical to another run of the same texts."""
 COMPUTED_IN = "partials/computed_in.json"

@@ -174,6 +174,16 @@ def session(execution: Execution) -> Iterator[Cluster]:
             ray.shutdown()
 
 
+def holds_gpus(execution: Execution) -> bool:
+    """Whether the workers of a run hold GPUs: those of this machine, or of the cluster that it joins."""
+    if execution.address is None and not _initialized():
+        import torch
+
+        return torch.cuda.device_count() > 0  # It asks the driver, and does not begin CUDA.
+    with session(execution) as cluster:
+        return bool(cluster.gpus)
+
+
 def _start(execution: Execution) -> None:
     import ray
 
