@@ -53,6 +53,8 @@ class Encoder:
         head: the stages from token embeddings to text embeddings.
         token_budget: padded tokens in one micro-batch, ≥ 1.
         precision: the precision that the transformer computes in.
+        compiled: whether torch.compile compiles the transformer, for batches of any shape and for every τ of one kind; or
+            the name of one of its backends. Last digits differ from those of the model as it is.
 
     Attributes:
         model: the transformers model; `attach`, `verify` and `fold` also accept the encoder itself.
@@ -69,7 +71,7 @@ class Encoder:
 
     def __init__(
         self, model: torch.nn.Module, tokenizer: Tokenizer, head: Head, token_budget: int = TOKEN_BUDGET,
-        precision: Precision = "float32",
+        precision: Precision = "float32", compiled: bool | str = False,
     ) -> None:  # fmt: skip
         if token_budget < 1:
             raise ValueError(f"token_budget {token_budget} must be at least 1")
@@ -81,8 +83,14 @@ class Encoder:
         if precision == "bfloat16" and device.type != "cpu":
             round_weights(model)
         self.precision = precision
+        self.compiled = bool(compiled)
         self.halved = 0
         self.model: Any = model.eval()
+        self._run: Any = base_model(model)
+        if compiled:
+            backend: dict[str, Any] = {} if compiled is True else {"backend": compiled}
+            attach.hold(model, attach.attached(model) or Temperature(1.0))
+            self._run = torch.compile(self._run, dynamic=True, **backend)
         self.tokenizer, self.head, self.token_budget = tokenizer, head.eval(), token_budget
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
         # Otherwise a decoder would cache the keys and values of every layer for later tokens.
@@ -100,6 +108,7 @@ class Encoder:
         precision: Precision = "float32",
         long: Long = "truncate",
         prompt: str | None = None,
+        compiled: bool = False,
     ) -> Encoder:
         """Load a model folder or hub name: safetensors only, no remote code.
 
@@ -116,6 +125,8 @@ class Encoder:
                 over chunks, weighted by tokens.
             prompt: what is put before every text; the checkpoint's default prompt by default, as in sentence-transformers.
                 Few checkpoints have one.
+            compiled: whether torch.compile compiles the transformer, once for all shapes and every constant τ: a minute at
+                first, worth it on a GPU. Last digits differ from those of the model as it is.
 
         Returns:
             An encoder on the device; its weights are float32, but bfloat16 where the model computes in it on a GPU.
@@ -135,7 +146,7 @@ class Encoder:
         chosen = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
         if precision == "bfloat16" and torch.device(chosen).type != "cpu":
             round_weights(model)  # Before the GPU has to hold them in float32.
-        encoder = cls(model.to(chosen), tokenizer, head.to(chosen), token_budget, precision)
+        encoder = cls(model.to(chosen), tokenizer, head.to(chosen), token_budget, precision, compiled)
         encoder.set_temperature(temperature)
         return encoder
 
@@ -155,6 +166,9 @@ class Encoder:
                 kept.
         """
         temperature = Temperature.of(temperature)
+        if self.compiled:
+            attach.hold(self.model, temperature)
+            return
         before = attach.attached(self.model)
         if before is not None:
             attach.detach(self.model)
@@ -348,7 +362,7 @@ class Encoder:
     def _hidden(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Last-layer token embeddings of one right-padded micro-batch, and its mask."""
         with tf32_products(self.precision == "tf32") if ids.is_cuda else nullcontext():
-            output = base_model(self.model)(input_ids=ids, attention_mask=mask.long(), **self._arguments)
+            output = self._run(input_ids=ids, attention_mask=mask.long(), **self._arguments)
         return output.last_hidden_state, mask
 
     def _casts(self, device: torch.device) -> bool:

@@ -18,8 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from tempscale.temperature.divisors import Constants, divided, head_temperatures, text_temperatures
-from tempscale.temperature.families import Architecture, Places, base_model, family_of, places, supported
+from tempscale.temperature.divisors import Constants, divided, of_heads, text_temperatures
+from tempscale.temperature.families import (
+    Architecture,
+    Places,
+    UnsupportedArchitecture,
+    base_model,
+    family_of,
+    places,
+    supported,
+)
 from tempscale.temperature.reading import TemperatureError
 from tempscale.temperature.schedule import Temperature
 
@@ -104,6 +112,35 @@ def attached(model: Any) -> Temperature | None:
     return None if present is None else present.temperature
 
 
+def hold(model: Any, temperature: Temperature) -> None:
+    """Attach a temperature whose τ is held in tensors, or put another τ into those that are there.
+
+    Code that torch.compile has compiled then serves the next τ: it is a new number in the same place. τ = 1 is held too, and
+    divides by 1. Only another kind (one τ a layer, one a head, τ by length) is attached anew, and compiled anew.
+
+    Args:
+        model: a transformers model, or an Encoder around one.
+        temperature: no schedule by role.
+
+    Raises:
+        TemperatureError: it depends on the role, or has another number of layers or heads than the model.
+        UnsupportedArchitecture: the model's family is not supported, or has layers that share weights.
+    """
+    base, found = base_model(model), places(model)
+    temperature.check(len(found), found[0].heads)
+    if temperature.roles:
+        raise TemperatureError("a temperature by role is not compiled; set that of the side that is embedded")
+    if len({id(place.query) for place in found}) < len(found):
+        raise UnsupportedArchitecture(f"{family_of(base)} runs its layers more than once and is not compiled")
+    present = attachment(base)
+    if present is not None:
+        if present.put(temperature):
+            return
+        detach(model)
+    setattr(base, _ATTACHMENT, Attachment(temperature, model, base, found, held=True))
+    _recompile()
+
+
 @contextmanager
 def role(model: Any, name: str | None) -> Iterator[None]:
     """A context in which `model` embeds texts of one role, for a temperature that depends on the role.
@@ -149,8 +186,12 @@ class Attachment:
     is False while `verify` looks at the model without the temperature.
     """
 
-    def __init__(self, temperature: Temperature, model: Any, base: nn.Module, found: list[Places]) -> None:
+    def __init__(
+        self, temperature: Temperature, model: Any, base: nn.Module, found: list[Places], held: bool = False
+    ) -> None:
         self.temperature = self._now = temperature
+        self._held: list[Tensor] = []
+        """τ of each layer, of all heads or of each, where compiled code reads it: see `hold`."""
         self.enabled = True
         self.role: str | None = None
         self._task: str | None = None
@@ -160,8 +201,12 @@ class Attachment:
         self._calls: dict[int, int] = {}
         self._patched: list[Any] = []
         self._handles: list[RemovableHandle] = []
+        if held and not temperature.by_text:
+            device = next(base.parameters()).device
+            with torch.inference_mode(False):
+                self._held = [torch.tensor(temperature.of_layer(k), device=device) for k in range(len(found))]
         # τ = 1 adds no hook, so that the model stays unchanged to the bit.
-        if temperature.is_identity:
+        if temperature.is_identity and not held:
             return
         architecture = supported(family_of(base))
         self._parameters = list(inspect.signature(base.forward).parameters)
@@ -175,6 +220,20 @@ class Attachment:
         unique = {id(place.query): place for place in reversed(found)}
         for key, numbers in layers.items():
             self._hook(unique[key], numbers, architecture)
+
+    def put(self, temperature: Temperature) -> bool:
+        """Put another τ into the tensors that hold this one; False where it is of another kind."""
+        if temperature == self.temperature:
+            return True
+        if not self._held or temperature.by_text or temperature.roles:
+            return False
+        taus = [torch.tensor(temperature.of_layer(k)) for k in range(len(self._held))]
+        if any(own.shape != other.shape for own, other in zip(taus, self._held, strict=True)):
+            return False
+        for own, other in zip(taus, self._held, strict=True):
+            other.copy_(own)
+        self.temperature = self._now = temperature
+        return True
 
     def remove(self) -> None:
         """Remove every hook."""
@@ -209,6 +268,8 @@ class Attachment:
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the first layer: select the schedule for the role, and the τ of each text."""
+        if self._held:
+            return
         self._calls = {}
         if self.enabled:
             self._now = self.temperature.for_role(self.role or self._task)
@@ -221,6 +282,8 @@ class Attachment:
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         """After the last layer: discard the τ of the texts of this batch."""
+        if self._held:
+            return
         self._now, self._texts = self.temperature, None
 
     def _of_layer(self, numbers: list[int]) -> float | tuple[float, ...]:
@@ -238,12 +301,14 @@ class Attachment:
         if self._texts is not None:
             expand = {"token_head": (..., None, None), "head_token": (slice(None), None, slice(None), None)}
             tau: Any = self._texts[expand.get(layout, (..., None))]
+        elif self._held:
+            tau = of_heads(self._held[numbers[0]], layout, output)
         else:
             tau = self._of_layer(numbers)
             if len(numbers) > 1:
                 self._calls[numbers[0]] = self._calls.get(numbers[0], 0) + 1
             if isinstance(tau, tuple):
-                tau = head_temperatures(tau, layout, output, self._constants)
+                tau = of_heads(self._constants(tau, output.device), layout, output)
         width = output.shape[-1] // (3 if layout == "fused" else 1)
         if not torch.is_grad_enabled():  # Nothing else reads the output, so no copy: half the traffic.
             output[..., :width].div_(tau)
@@ -257,6 +322,9 @@ class Attachment:
             if self._texts.shape[1] != 1:
                 raise TemperatureError("unpadded batches are not supported for models with a position bias")
             return divided(bias, self._texts[..., None, None])
+        if self._held:
+            own = self._held[numbers[0]]
+            return divided(bias, own[:, None, None] if own.ndim else own)
         tau: Any = self._of_layer(numbers)
         return divided(bias, self._constants(tau, bias.device)[:, None, None] if isinstance(tau, tuple) else tau)
 

@@ -32,15 +32,19 @@ def divided(values: Tensor, tau: Tensor | float) -> Tensor:
     return (values / tau).to(values.dtype)
 
 
-def head_temperatures(taus: tuple[float, ...], layout: str, output: Tensor, constants: Constants) -> Tensor:
-    """Float32 τ of each head in the shape that divides a query of this layout: (head, 1), (head, 1, 1) or (head·width,)."""
-    tau = constants(taus, output.device)
+def of_heads(tau: Tensor, layout: str, output: Tensor) -> Tensor:
+    """τ of each head (head,) in the shape that divides a query of this layout: (head, 1), (head, 1, 1) or (head·width,).
+
+    One τ for all heads () stays as it is.
+    """
+    if not tau.ndim:
+        return tau
     if layout == "token_head":
         return tau[:, None]
     if layout == "head_token":
         return tau[:, None, None]
     width = output.shape[-1] // (3 if layout == "fused" else 1)
-    return tau.repeat_interleave(width // len(taus))
+    return tau.repeat_interleave(width // len(tau))
 
 
 def text_temperatures(temperature: Temperature, given: Mapping[str, Any], constants: Constants) -> Tensor:

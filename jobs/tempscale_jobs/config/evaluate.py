@@ -152,6 +152,7 @@ class Scoring(Models):
     """Which models under which temperatures; texts are cut at the window."""
 
     long: ClassVar[str] = "truncate"
+    compiled: ClassVar[bool] = False
     token_budget: ClassVar[int | None] = None
     precision: Precision = Field(
         "float32",

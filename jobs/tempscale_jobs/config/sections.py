@@ -194,6 +194,11 @@ class Encoding(Models):
         "reported. tf32 is for such GPUs: weights stay in float32, products have 11 bits. auto takes bfloat16 where every "
         "worker has such a processor.",
     )
+    compiled: Annotated[bool, Option("--compile/--no-compile", "Model and temperature")] = Field(
+        False,
+        description="Let torch.compile compile the model, once for all shapes and every constant τ: a minute at first, for "
+        "large corpora on GPUs. Last digits differ.",
+    )
     token_budget: int | None = Field(
         None, ge=1, description="Padded tokens of one micro-batch; 1,024 on a CPU and 16,384 on a GPU unless given."
     )

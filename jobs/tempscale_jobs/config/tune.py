@@ -38,6 +38,7 @@ class TunedModel(Models):
     """Which model; texts are cut at the window."""
 
     long: ClassVar[str] = "truncate"
+    compiled: ClassVar[bool] = False
     token_budget: ClassVar[int | None] = None
     models: Annotated[
         list[str],

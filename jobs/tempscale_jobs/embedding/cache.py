@@ -54,7 +54,7 @@ def key(cache: Cache, cluster: Cluster, model: Model, temperature: Temperature) 
         "precision": _computed_in(cache.encoding.precision, bool(cluster.gpus)), "max_characters": cache.max_characters,
         "device": "gpu" if cluster.gpus else "cpu",
         "versions": {name: ".".join(metadata.version(name).split(".")[:2]) for name in ("torch", "transformers")},
-    } | ({"prompt": prompt} if (prompt := model.prompt(cache.role)) else {})  # fmt: skip
+    } | ({"compiled": True} if cache.encoding.compiled else {}) | ({"prompt": prompt} if (prompt := model.prompt(cache.role)) else {})  # fmt: skip
 
 
 def _computed_in(precision: str, gpu: bool) -> str:

@@ -70,6 +70,10 @@ class Encoding(Protocol):
         """The precision in which the model computes."""
 
     @property
+    def compiled(self) -> bool:
+        """Whether torch.compile compiles the model."""
+
+    @property
     def token_budget(self) -> int | None:
         """Padded tokens of one micro-batch; None for the device's default."""
 
@@ -236,7 +240,7 @@ def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> d
         "storage": run.storage, "model": model, "temperatures": [t.as_data() for t in run.temperatures],
         "settings": {
             "max_length": model.max_length, "prompt": model.document_prompt, "long": encoding.long,
-            "precision": encoding.precision,
+            "precision": encoding.precision, "compiled": encoding.compiled,
             "token_budget": encoding.token_budget or TOKEN_BUDGETS[bool(cluster.gpus)],
         },
         "gpus": cluster.gpus,
