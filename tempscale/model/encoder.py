@@ -62,6 +62,7 @@ class Encoder:
         head: pooling and the stages after it.
         token_budget: padded tokens in one micro-batch.
         precision: the precision that the transformer computes in.
+        compiled: whether torch.compile compiles the transformer.
         halved: how many micro-batches so far did not fit in memory and ran in halves.
 
     Raises:

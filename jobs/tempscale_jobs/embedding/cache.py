@@ -48,13 +48,17 @@ class Cache:
 
 def key(cache: Cache, cluster: Cluster, model: Model, temperature: Temperature) -> dict[str, Any]:
     """Everything but the text that an embedding depends on; equal keys give equal embeddings up to the last digits."""
-    return {
+    values = {
         "format": _FORMAT, "model": model.fingerprint, "temperature": temperature.canonical,
         "role": cache.role if temperature.roles else None, "max_length": model.max_length, "long": cache.encoding.long,
         "precision": _computed_in(cache.encoding.precision, bool(cluster.gpus)), "max_characters": cache.max_characters,
         "device": "gpu" if cluster.gpus else "cpu",
         "versions": {name: ".".join(metadata.version(name).split(".")[:2]) for name in ("torch", "transformers")},
-    } | ({"compiled": True} if cache.encoding.compiled else {}) | ({"prompt": prompt} if (prompt := model.prompt(cache.role)) else {})  # fmt: skip
+    }  # fmt: skip
+    # Only where they are used, so that no other key changes.
+    if prompt := model.prompt(cache.role):
+        values["prompt"] = prompt
+    return values | ({"compiled": True} if cache.encoding.compiled else {})
 
 
 def _computed_in(precision: str, gpu: bool) -> str:
