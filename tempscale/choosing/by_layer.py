@@ -207,7 +207,7 @@ def _embeddings(encoder: Encoder, ids: Sequence[Sequence[int]]) -> Float[Tensor,
 def _embedded(encoder: Encoder, ids: list[Sequence[int]]) -> Float[Tensor, "prefix dim"]:
     """Embeddings of one micro-batch as in `Encoder.encode_tokens`, but without inference mode."""
     tokens = Tokens([list(row) for row in ids], [False] * len(ids))
-    hidden, mask = encoder._hidden(*encoder.padded(tokens)[range(len(ids))])
+    hidden, mask = encoder._hidden(*encoder.padded(tokens)[range(len(ids))], sum(map(len, ids)))
     embeddings: Tensor = encoder.head(hidden.to(torch.promote_types(hidden.dtype, torch.float32)), mask)[0]
     return embeddings.cpu().double()
 

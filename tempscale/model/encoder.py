@@ -19,6 +19,7 @@ from tempscale.model.batches import micro_batches, run_batches
 from tempscale.model.checkpoint import default_model, resolve
 from tempscale.model.gathering import Encoded, Factor, Pass, gather
 from tempscale.model.loading import check_family, load_transformer, round_weights
+from tempscale.model.packed import Packed
 from tempscale.model.padded import Padded, downloaded
 from tempscale.model.pooling import Head, load_head
 from tempscale.model.settings import Settings
@@ -55,6 +56,8 @@ class Encoder:
         precision: the precision that the transformer computes in.
         compiled: whether torch.compile compiles the transformer, for batches of any shape and for every τ of one kind; or
             the name of one of its backends. Last digits differ from those of the model as it is.
+        packed: whether the texts of a micro-batch run one after the other without padding; on a GPU in bfloat16 only. Each
+            text has its own τ all the same. Last digits differ.
 
     Attributes:
         model: the transformers model; `attach`, `verify` and `fold` also accept the encoder itself.
@@ -63,16 +66,18 @@ class Encoder:
         token_budget: padded tokens in one micro-batch.
         precision: the precision that the transformer computes in.
         compiled: whether torch.compile compiles the transformer.
+        packed: whether texts run without padding.
         halved: how many micro-batches so far did not fit in memory and ran in halves.
 
     Raises:
-        ValueError: the token budget is below 1, or the precision is unknown.
-        UnsupportedArchitecture: the model's family is not supported.
+        ValueError: the token budget is below 1, the precision is unknown or not one of this device, or texts cannot be both
+            packed and compiled.
+        UnsupportedArchitecture: the model's family is not supported, or cannot be packed or compiled.
     """
 
     def __init__(
         self, model: torch.nn.Module, tokenizer: Tokenizer, head: Head, token_budget: int = TOKEN_BUDGET,
-        precision: Precision = "float32", compiled: bool | str = False,
+        precision: Precision = "float32", compiled: bool | str = False, packed: bool = False,
     ) -> None:  # fmt: skip
         if token_budget < 1:
             raise ValueError(f"token_budget {token_budget} must be at least 1")
@@ -87,15 +92,19 @@ class Encoder:
         self.compiled = bool(compiled)
         self.halved = 0
         self.model: Any = model.eval()
+        # Otherwise a decoder would cache the keys and values of every layer for later tokens.
+        self._arguments = {"use_cache": False} if supported(family_of(base_model(model))).decoder else {}
+        self.packed = packed
         self._run: Any = base_model(model)
+        if packed and compiled:
+            raise ValueError("packed texts have a shape of their own each time and are not compiled: choose one of the two")
+        self._packed = Packed(model, self._arguments) if packed else None
         if compiled:
             backend: dict[str, Any] = {} if compiled is True else {"backend": compiled}
             attach.hold(model, attach.attached(model) or Temperature(1.0))
             self._run = torch.compile(self._run, dynamic=True, **backend)
         self.tokenizer, self.head, self.token_budget = tokenizer, head.eval(), token_budget
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
-        # Otherwise a decoder would cache the keys and values of every layer for later tokens.
-        self._arguments = {"use_cache": False} if supported(family_of(base_model(model))).decoder else {}
 
     @classmethod
     def load(
@@ -110,6 +119,7 @@ class Encoder:
         long: Long = "truncate",
         prompt: str | None = None,
         compiled: bool = False,
+        packed: bool = False,
     ) -> Encoder:
         """Load a model folder or hub name: safetensors only, no remote code.
 
@@ -128,6 +138,7 @@ class Encoder:
                 Few checkpoints have one.
             compiled: whether torch.compile compiles the transformer, once for all shapes and every constant τ: a minute at
                 first, worth it on a GPU. Last digits differ from those of the model as it is.
+            packed: whether texts run without padding; on a GPU it needs bfloat16. Last digits differ.
 
         Returns:
             An encoder on the device; its weights are float32, but bfloat16 where the model computes in it on a GPU.
@@ -147,7 +158,7 @@ class Encoder:
         chosen = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
         if precision == "bfloat16" and torch.device(chosen).type != "cpu":
             round_weights(model)  # Before the GPU has to hold them in float32.
-        encoder = cls(model.to(chosen), tokenizer, head.to(chosen), token_budget, precision, compiled)
+        encoder = cls(model.to(chosen), tokenizer, head.to(chosen), token_budget, precision, compiled, packed)
         encoder.set_temperature(temperature)
         return encoder
 
@@ -253,7 +264,7 @@ class Encoder:
         ready = self.padded(tokens) if padded is None else padded
 
         def run(batch: list[int]) -> Pass:
-            hidden, mask = self._hidden(*ready[batch])
+            hidden, mask = self._hidden(*ready[batch], sum(lengths[i] for i in batch))
             with torch.autocast(device.type, enabled=False):
                 hidden = hidden.float()
                 sums = token_sums(hidden, mask) if moments else None
@@ -304,7 +315,7 @@ class Encoder:
             TemperatureError: the temperature depends on the role and none is given.
         """
         with attach.role(self.model, role), torch.inference_mode():
-            hidden, _ = self._hidden(*self.padded(Tokens([list(ids)], [False]))[[0]])
+            hidden, _ = self._hidden(*self.padded(Tokens([list(ids)], [False]))[[0]], len(ids))
         return hidden[0].float().cpu()
 
     def batches(self, tokens: Tokens) -> list[list[int]]:
@@ -360,9 +371,11 @@ class Encoder:
         """
         return Padded(tokens.sequences, self._padding, next(self.model.parameters()).device)
 
-    def _hidden(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Last-layer token embeddings of one right-padded micro-batch, and its mask."""
+    def _hidden(self, ids: Tensor, mask: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+        """Last-layer token embeddings of one right-padded micro-batch of so many tokens, and its mask."""
         with tf32_products(self.precision == "tf32") if ids.is_cuda else nullcontext():
+            if self._packed is not None:
+                return self._packed(ids, mask, tokens), mask
             output = self._run(input_ids=ids, attention_mask=mask.long(), **self._arguments)
         return output.last_hidden_state, mask
 

@@ -197,7 +197,7 @@ class AuditConfig(Command):
             return self
         if self.embedding.models or "temperatures" in self.embedding.model_fields_set:
             raise ValueError("embeddings of your own have neither model nor temperature; leave out --model and --tau")
-        for_models = {"max_length", "prompts", "long", "precision", "compiled", "token_budget", "tune_batches"}
+        for_models = {"max_length", "prompts", "long", "precision", "compiled", "packed", "token_budget", "tune_batches"}
         for_models &= self.embedding.model_fields_set
         if for_models or self.execution.cache is not None:
             name = min(for_models, default="cache")

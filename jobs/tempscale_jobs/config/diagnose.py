@@ -20,6 +20,7 @@ class Looking(Models):
     long: ClassVar[str] = "truncate"
     precision: ClassVar[str] = "float32"
     compiled: ClassVar[bool] = False
+    packed: ClassVar[bool] = False
     token_budget: ClassVar[int | None] = None
 
 

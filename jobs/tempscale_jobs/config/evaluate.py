@@ -153,6 +153,7 @@ class Scoring(Models):
 
     long: ClassVar[str] = "truncate"
     compiled: ClassVar[bool] = False
+    packed: ClassVar[bool] = False
     token_budget: ClassVar[int | None] = None
     precision: Precision = Field(
         "float32",

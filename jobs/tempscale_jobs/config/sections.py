@@ -199,6 +199,11 @@ class Encoding(Models):
         description="Let torch.compile compile the model, once for all shapes and every constant τ: a minute at first, for "
         "large corpora on GPUs. Last digits differ.",
     )
+    packed: Annotated[bool, Option("--packed/--padded", "Model and temperature")] = Field(
+        False,
+        description="Run the texts of a micro-batch one after the other without padding, for GPUs in bfloat16 and families "
+        "without a position bias. Last digits differ.",
+    )
     token_budget: int | None = Field(
         None, ge=1, description="Padded tokens of one micro-batch; 1,024 on a CPU and 16,384 on a GPU unless given."
     )

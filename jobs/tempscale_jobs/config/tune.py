@@ -39,6 +39,7 @@ class TunedModel(Models):
 
     long: ClassVar[str] = "truncate"
     compiled: ClassVar[bool] = False
+    packed: ClassVar[bool] = False
     token_budget: ClassVar[int | None] = None
     models: Annotated[
         list[str],

@@ -58,7 +58,7 @@ def key(cache: Cache, cluster: Cluster, model: Model, temperature: Temperature) 
     # Only where they are used, so that no other key changes.
     if prompt := model.prompt(cache.role):
         values["prompt"] = prompt
-    return values | ({"compiled": True} if cache.encoding.compiled else {})
+    return values | {name: True for name in ("compiled", "packed") if getattr(cache.encoding, name)}
 
 
 def _computed_in(precision: str, gpu: bool) -> str:

@@ -74,6 +74,10 @@ class Encoding(Protocol):
         """Whether torch.compile compiles the model."""
 
     @property
+    def packed(self) -> bool:
+        """Whether texts run without padding."""
+
+    @property
     def token_budget(self) -> int | None:
         """Padded tokens of one micro-batch; None for the device's default."""
 
@@ -240,7 +244,7 @@ def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> d
         "storage": run.storage, "model": model, "temperatures": [t.as_data() for t in run.temperatures],
         "settings": {
             "max_length": model.max_length, "prompt": model.document_prompt, "long": encoding.long,
-            "precision": encoding.precision, "compiled": encoding.compiled,
+            "precision": encoding.precision, "compiled": encoding.compiled, "packed": encoding.packed,
             "token_budget": encoding.token_budget or TOKEN_BUDGETS[bool(cluster.gpus)],
         },
         "gpus": cluster.gpus,

@@ -79,10 +79,10 @@ def test_a_text_that_kills_its_process_costs_its_pairs_only(tiny_folder, tmp_pat
         actor = ModelActor(storage, model, temperatures, {"max_length": 64}, 0)
         hidden = actor.encoder._hidden
 
-        def guarded(ids, mask):
+        def guarded(ids, mask, tokens):
             if (ids == deadly[1]).any():
                 raise Death
-            return hidden(ids, mask)
+            return hidden(ids, mask, tokens)
 
         actor.encoder._hidden = guarded
         return measure_chunk(actor, 0, work)
@@ -110,7 +110,7 @@ def test_a_chunk_whose_every_text_fails_is_rejected_whole(tmp_path, tiny_folder,
     storage, work = chunked(tmp_path / "run", "text_a,text_b\nabc,xyz\nabc,pqr\n")
     worker = ModelActor(storage, Model("tiny", str(tiny_folder("bert")), "", 64), [1.0, 0.8], {"token_budget": 90}, 0)
 
-    def fail(ids, mask):
+    def fail(ids, mask, tokens):
         raise IndexError("index out of range in self")
 
     monkeypatch.setattr(worker.encoder, "_hidden", fail)

@@ -154,10 +154,10 @@ def test_batches_that_memory_does_not_hold_run_in_halves(double, monkeypatch):
         expected, _ = by_layer._gradient(encoder, ids, taus, objective)
         hidden = encoder._hidden
 
-        def small(ids, mask):
+        def small(ids, mask, tokens):
             if len(ids) > 1:
                 raise torch.OutOfMemoryError("CUDA error: out of memory")
-            return hidden(ids, mask)
+            return hidden(ids, mask, tokens)
 
         monkeypatch.setattr(encoder, "_hidden", small)
         found, _ = by_layer._gradient(encoder, ids, taus, objective)
@@ -305,7 +305,7 @@ def test_more_texts_need_no_more_memory_than_a_micro_batch(encoder_of, monkeypat
     encoder = encoder_of("bert")
     short, long = prefixes(encoder, texts=12)
     seen, hidden = [], encoder._hidden
-    monkeypatch.setattr(encoder, "_hidden", lambda ids, mask: seen.append(int(mask.sum())) or hidden(ids, mask))
+    monkeypatch.setattr(encoder, "_hidden", lambda ids, mask, n: seen.append(int(mask.sum())) or hidden(ids, mask, n))
     layer_temperatures(encoder, short, long, steps=1)
     assert max(seen) <= encoder.token_budget < sum(map(len, long))
 

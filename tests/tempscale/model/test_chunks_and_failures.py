@@ -119,10 +119,10 @@ def failing(encoder, monkeypatch, rule):
     """Let `rule(ids)` raise before a micro-batch runs; returns the sizes of those that did run."""
     ran, hidden = [], encoder._hidden
 
-    def guarded(ids, mask):
+    def guarded(ids, mask, tokens):
         rule([row[own].tolist() for row, own in zip(ids, mask, strict=True)])
         ran.append(len(ids))
-        return hidden(ids, mask)
+        return hidden(ids, mask, tokens)
 
     monkeypatch.setattr(encoder, "_hidden", guarded)
     return ran
