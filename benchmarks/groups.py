@@ -136,9 +136,9 @@ GROUPS = {
         dimensions in three intervals of length have the files and the tiles of 100 million otherwise. Operations on
         storage (a file that is opened, written, listed, removed or asked about) and bytes are counted in all processes of
         a run; the driver is the process that starts it, and its memory is what it has for itself alone. The ratio is 1
-        where operations grow as the vectors do. Only tiles, and what merges them, may grow faster. A million
-        is measured in closed form: its 1.2 million tiles would take more than an hour on two cores. Much other work ran on
-        the same cores, so seconds are too many; operations and bytes do not depend on it. No limit applies.""",
+        where operations grow as the vectors do. Only tiles, and what merges them, may grow faster: a million vectors have
+        1.2 million tiles. Other work ran on the same cores, so seconds are too many; operations and bytes do not depend on
+        it. No limit applies.""",
         "operations a vector over those of the fewest",
     ),
     "million": Group(
