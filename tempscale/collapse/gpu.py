@@ -1,13 +1,16 @@
 """Super-tiles of cosines from torch operations, for a GPU: the same aggregates as the single pass on a CPU.
 
-Blocks, lists of neighbours and counts stay on the device until the last tile. Of a product only the pairs that reach the
-last neighbour so far of one of their texts, or the near-duplicate threshold, are looked at one by one. Neighbours are exact,
-ties included: a cosine and a label are packed into one integer that sorts by both.
+Where Triton is there, one kernel counts a block without writing its product (`fused`), and only parts of it are multiplied
+again. Blocks, lists of neighbours and counts stay on the device until the last tile. Of a product only the pairs that reach
+the last neighbour so far of one of their texts, or the near-duplicate threshold, are looked at one by one. Neighbours are
+exact, ties included: a cosine and a label are packed into one integer that sorts by both.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -35,6 +38,12 @@ _LOOKED = 1 << 22
 _BLOCKS_BYTES = 1 << 30
 """Size of the blocks of texts that stay on a device, where they are more than two."""
 _NONE = -(1 << 63)
+_LARGEST = 1.0 + 1e-5
+"""No cosine of unit vectors is larger, whatever its rounding."""
+_PART = 0.2
+"""Share of the tiles of a block, from which on the whole block is multiplied again, not those tiles alone."""
+FUSED = "TEMPSCALE_FUSED"
+"""The variable that switches the kernel off (0), or on where it would not be used (1)."""
 
 
 def cosine_tiles_on(
@@ -44,6 +53,26 @@ def cosine_tiles_on(
     found = _Found(device, precision, intervals, neighbours, duplicate, listed)
     sums = merge_tree(map(found.add, tiles), torch.add)
     return found.result(sums)
+
+
+@lru_cache(maxsize=8)
+def serves(device: str, precision: Precision) -> bool:
+    """Whether the fused kernel counts on a device: Triton is there, and the kernel gives there what the product gives."""
+    wanted = os.environ.get(FUSED, "")
+    if wanted == "0" or (not device.startswith("cuda") and wanted != "1"):
+        return False
+    try:
+        from tempscale.collapse import fused
+
+        rows = torch.linspace(-1, 1, 200 * 40, device=device).view(200, 40).sin().bfloat16()
+        rows = rows if precision == "bfloat16" else rows.float()
+        floors = torch.full((200,), 0.5, device=device)
+        found = fused.block(rows, rows, precision, floors, floors, 2.0, 1)
+        cosines = _product(rows, rows.mT, precision).double().triu(1)
+        counted = int(found.histogram.sum()) == 200 * 199 // 2
+        return counted and bool(torch.isclose(found.first, cosines.sum(), rtol=1e-3, atol=1e-2))
+    except Exception:  # Whatever Triton misses, or raises when it compiles: torch's own operations serve as well.
+        return False
 
 
 class _Block(NamedTuple):
@@ -86,6 +115,7 @@ class _Found:
         self._histogram = torch.zeros((intervals, intervals, BINS), dtype=torch.int64, device=device)
         self._near: dict[int, Tensor] = {}
         self._listing = Duplicates(np.empty(0, np.float32), np.empty((0, 2), np.int32))
+        self._fused = serves(device, precision)
 
     def add(self, tile: Tile) -> Tensor:
         """Σcos and Σcos² of a tile by cell, on the device; everything else is added to what was found."""
@@ -97,14 +127,67 @@ class _Found:
             for b, begin, end in _segments(tile.columns.interval, _COLUMNS):
                 if diagonal and end <= top + 1:
                     continue
-                cosines = _product(rows.embeddings[top:bottom], columns.embeddings[begin:end].mT, self._precision)
+                left, right = rows.embeddings[top:bottom], columns.embeddings[begin:end]
                 below = top - begin + 1 if diagonal and begin < bottom else None
-                self._count(sums, a, b, cosines, below)
+                sides = _Side(near[top:bottom], rows.labels[top:bottom]), _Side(other[begin:end], columns.labels[begin:end])
+                if self._fused and self._counted(sums, (a, b), left, right, sides, below):
+                    continue
+                cosines = _product(left, right.mT, self._precision)
+                if not self._fused:
+                    self._count(sums, a, b, cosines, below)
                 if below is not None:  # A pair below the diagonal is above it too, and reaches nothing here.
                     cosines = cosines.masked_fill(_below(cosines, below), -torch.inf)
-                sides = _Side(near[top:bottom], rows.labels[top:bottom]), _Side(other[begin:end], columns.labels[begin:end])
                 self._look(cosines, *sides, (a, b))
         return sums
+
+    def _counted(
+        self, sums: Tensor, cell: tuple[int, int], left: Tensor, right: Tensor, sides: tuple[_Side, _Side], below: int | None
+    ) -> bool:  # fmt: skip
+        """Count a block by the kernel, and look at its tiles that reach a floor; False where they are too many."""
+        from tempscale.collapse import fused
+
+        floors = [self._floor(side) for side in sides]
+        found = fused.block(left, right, self._precision, floors[0], floors[1], self._duplicate, below)
+        self._pairs[cell] += _pairs_of(len(left), len(right), below)
+        sums[0][cell] += found.first
+        sums[1][cell] += found.second
+        self._histogram[cell] += found.histogram
+        if not self._neighbours and self._duplicate > _LARGEST:
+            return True
+        tiles = found.reached.nonzero()
+        if len(tiles) > _PART * found.reached.numel():
+            return False
+        most = max(1, _LOOKED // fused.SIDE**2)
+        for start in range(0, len(tiles), most):
+            self._look_at(tiles[start : start + most], fused.SIDE, left, right, sides, cell, below)
+        return True
+
+    def _floor(self, side: _Side) -> Tensor:
+        """The least cosine that each text's list still takes; infinite if nobody looks for neighbours."""
+        if self._neighbours:
+            return _unpacked(side.near[:, -1])
+        return torch.full((len(side.labels),), torch.inf, device=side.labels.device)
+
+    def _look_at(
+        self, tiles: Tensor, side: int, left: Tensor, right: Tensor, sides: tuple[_Side, _Side], cell: tuple[int, int],
+        below: int | None,
+    ) -> None:  # fmt: skip
+        """Multiply some tiles of a block again, and look for neighbours and near-duplicates in them."""
+        inside = torch.arange(side, device=left.device)
+        row, column = (tiles[:, k, None] * side + inside for k in (0, 1))
+        there = (row < len(left))[:, :, None] & (column < len(right))[:, None, :]
+        if below is not None:
+            there &= column[:, None, :] >= row[:, :, None] + below
+        row, column = row.clamp_max(len(left) - 1), column.clamp_max(len(right) - 1)
+        cosines = _product(left[row], right[column].mT, self._precision).masked_fill(~there, -torch.inf)
+        reach = cosines >= self._duplicate
+        if self._neighbours:
+            floors = [_unpacked(own.near[:, -1]) for own in sides]
+            reach |= (cosines >= floors[0][row][:, :, None]) | (cosines >= floors[1][column][:, None, :])
+        where = (reach & there).nonzero()
+        if len(where):
+            number, i, j = where.unbind(1)
+            self._found(cosines[number, i, j], row[number, i], column[number, j], *sides, cell)
 
     def _lists(self, number: int, block: _Block) -> Tensor:
         """The nearest texts so far of those of a block, packed."""
@@ -116,20 +199,17 @@ class _Found:
     def _count(self, sums: Tensor, a: int, b: int, cosines: Tensor, below: int | None) -> None:
         """Count, sum and bin the cosines of one block, all of one cell; but for those `below` a diagonal."""
         bins = ((cosines + 1.0) * (BINS / 2)).int().clamp_(0, BINS - 1)
-        pairs = cosines.numel()
         if below is not None:
             outside = _below(cosines, below)
             cosines, bins = cosines.masked_fill(outside, 0.0), bins.masked_fill_(outside, BINS)
-            height, width = cosines.shape
-            pairs = sum(max(0, width - max(0, i + below)) for i in range(height))
-        self._pairs[a, b] += pairs
+        self._pairs[a, b] += _pairs_of(len(cosines), cosines.shape[1], below)
         sums[0, a, b] += cosines.sum(dtype=torch.float64)
         sums[1, a, b] += torch.linalg.vector_norm(cosines, dtype=torch.float64) ** 2
         self._histogram[a, b] += torch.bincount(bins.flatten(), minlength=BINS + 1)[:BINS]
 
     def _look(self, cosines: Tensor, rows: _Side, columns: _Side, cell: tuple[int, int]) -> None:
         """Look for neighbours and near-duplicates among the cosines of one block; −∞ where there is no pair."""
-        if not self._neighbours and self._duplicate > 1.0 + 1e-5:
+        if not self._neighbours and self._duplicate > _LARGEST:
             return
         reach = self._reach(cosines, rows, columns, sharply=False)
         if int(reach.sum()) > _LOOKED:
@@ -143,7 +223,12 @@ class _Found:
         if not len(where):
             return
         row, column = where.unbind(1)
-        value = cosines[row, column]
+        self._found(cosines[row, column], row, column, rows, columns, cell)
+
+    def _found(
+        self, value: Tensor, row: Tensor, column: Tensor, rows: _Side, columns: _Side, cell: tuple[int, int]
+    ) -> None:  # fmt: skip
+        """Keep the pairs of some rows and columns of a block that reach a list or the threshold."""
         if self._neighbours:
             _keep(rows.near, row, _packed(value, columns.labels[column]))
             _keep(columns.near, column, _packed(value, rows.labels[row]))
@@ -218,6 +303,11 @@ def _segments(interval: np.ndarray, most: int) -> list[tuple[int, int, int]]:
         for start, stop in pairwise(edges)
         for place in range(start, stop, most)
     ]
+
+
+def _pairs_of(rows: int, columns: int, below: int | None) -> int:
+    """How many pairs of a block count; see `_below`."""
+    return rows * columns if below is None else sum(max(0, columns - max(0, i + below)) for i in range(rows))
 
 
 def _below(cosines: Tensor, offset: int) -> Tensor:

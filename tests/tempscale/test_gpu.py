@@ -10,6 +10,7 @@ from attaching import LENGTHS, LOG, STEPS, batch, head_taus, layer_taus, random_
 from by_hand_attention import by_hand
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tempscale.collapse import gpu
 from tempscale.collapse.aggregates import Block
 from tempscale.collapse.cosine import cosine_tile, rounded, rounding_error
 from tempscale.second_order import polar
@@ -178,9 +179,15 @@ def test_listed_pairs_equal_float64_on_the_cpu(mixed_texts):
 # --- cosines ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kernel", ["0", ""], ids=["torch's operations", "the fused kernel"])
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
-def test_cosines_on_the_gpu_are_those_of_the_rounded_embeddings(precision):
+def test_cosines_on_the_gpu_are_those_of_the_rounded_embeddings(precision, kernel, monkeypatch):
     """Products of rounded numbers are exact in float32, so that only the order of their sums may differ."""
+    monkeypatch.setenv(gpu.FUSED, kernel)
+    gpu.serves.cache_clear()
+    if not kernel:
+        pytest.importorskip("triton", reason="Triton is not installed")
+        assert gpu.serves("cuda", precision)
     random = np.random.default_rng(0)
     rows = random.normal(size=(700, 96)).astype(np.float32) + 0.2
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
