@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
 
 from tempscale.temperature.families import UnsupportedArchitecture, base_model, family_of, places, supported
 
@@ -65,10 +64,6 @@ def attend(
     return torch.cat(parts)[None], None
 
 
-AttentionInterface.register(KERNEL, attend)
-AttentionMaskInterface.register(KERNEL, lambda *_, **__: None)
-
-
 class Packed:
     """A model that runs padded batches without their padding. Whatever else calls the model finds it as it was.
 
@@ -83,6 +78,10 @@ class Packed:
     """
 
     def __init__(self, model: Any, arguments: dict[str, Any]) -> None:
+        from transformers import AttentionInterface, AttentionMaskInterface
+
+        AttentionInterface.register(KERNEL, attend)
+        AttentionMaskInterface.register(KERNEL, lambda *_, **__: None)
         self._model, self._arguments = base_model(model), arguments
         family, weight = family_of(self._model), next(self._model.parameters())
         if supported(family).bias:

@@ -299,10 +299,10 @@ def test_a_vocabulary_that_knows_neither_word_tells_nothing_of_the_ends():
 def test_a_named_text_that_the_model_fails_on_is_said_with_the_mend(worker, monkeypatch):
     hidden, failing = worker.encoder._hidden, worker.encoder.tokenizer(["zzz"]).ids[0]
 
-    def guarded(ids, mask):
+    def guarded(ids, mask, tokens):
         if failing in [row[own].tolist() for row, own in zip(ids, mask, strict=True)]:
             raise IndexError("index out of range in self")
-        return hidden(ids, mask)
+        return hidden(ids, mask, tokens)
 
     monkeypatch.setattr(worker.encoder, "_hidden", guarded)
     work = pa.table({"a": ["one"], "b": ["two"], "text_a": ["some letters"], "text_b": ["zzz"], "keep": [True]})
