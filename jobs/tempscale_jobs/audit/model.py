@@ -57,9 +57,9 @@ def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
     config, run = audit.config, audit.run
     edges = tuple(config.analysis.intervals)
     if config.corpus.embedding_column is None:
-        encoding = _settle(audit, model)
         # The workers load the model once; they end before the steps over all pairs, which need their processors.
-        with Crew(run, audit.cluster, model, encoding) as crew:
+        with Crew(run, audit.cluster, model, config.embedding) as crew:
+            encoding = _settle(audit, crew, model)
             texts, rejected = _run_model(audit, crew, model, encoding, edges)
     else:
         encoding, rejected = config.embedding, 0
@@ -89,6 +89,9 @@ def _run_model(
     _embed_samples(audit, crew, model, encoding, texts)
     for temperature in run.temperatures:
         _measure_socm(audit, crew, model, temperature, texts)
+    if audit.config.analysis.socm_top_over == "corpus":
+        with audit.journal.stage(f"texts of largest tr Σ{run.named(model)}") as stage:
+            stage.note = f"factors of {worst.begin(_searched(audit, model, encoding, texts), crew):,} texts"
     if (asking := audit.queries) is not None:
         name = f"embed the queries{run.named(model)}"
         _embed(audit, crew, model, encoding, asking.run, asking.corpus, asking.index, name, "query")
@@ -131,9 +134,10 @@ def _embed_while_read(audit: Audit, crew: Crew, model: Model, encoding: Embeddin
     return rejected
 
 
-def _settle(audit: Audit, model: Model) -> Embedding:
+def _settle(audit: Audit, crew: Crew, model: Model) -> Embedding:
     """The embedding configuration with the model's token budget, measured first if the user asked for that."""
-    how = (audit.run, audit.cluster, model, audit.config.embedding, lambda: audit.corpus.finish(audit.cluster).shards[0])
+    first = lambda: audit.corpus.finish(audit.cluster).shards[0]  # noqa: E731
+    how = (audit.run, audit.cluster, crew, model, audit.config.embedding, first)
     if not audit.config.embedding.tune_batches:
         return budget.settle(*how)
     with audit.journal.stage(f"micro-batches{audit.run.named(model)}") as stage:
@@ -260,11 +264,13 @@ def _compare_all_pairs(audit: Audit, model: Model, temperature: Temperature, tex
 def _search_worst_pairs(audit: Audit, model: Model, encoding: Embedding, texts: Layout) -> None:
     """Find the most collapsed pairs of the whole corpus."""
     with audit.journal.stage(f"most collapsed pairs{audit.run.named(model)}") as stage:
-        searched = worst.Searched(
-            audit.run, audit.cluster, model, encoding, audit.index, texts, audit.config.analysis
-        )  # fmt: skip
-        found = worst.search(searched, stage.tell)
+        found = worst.search(_searched(audit, model, encoding, texts), stage.tell)
         stage.note = f"of {found['pairs']:,} pairs {found['exact']:,} left by the bounds, exact"
+
+
+def _searched(audit: Audit, model: Model, encoding: Embedding, texts: Layout) -> worst.Searched:
+    """The corpus in which the most collapsed pairs are searched."""
+    return worst.Searched(audit.run, audit.cluster, model, encoding, audit.index, texts, audit.config.analysis)
 
 
 def _method(analysis: Analysis) -> str:

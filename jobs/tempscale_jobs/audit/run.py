@@ -20,7 +20,7 @@ from tempscale_jobs.corpus.reading import Contents
 from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.corpus.vectors import Vectors
-from tempscale_jobs.embedding import budget, precision
+from tempscale_jobs.embedding import precision
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import night
@@ -29,6 +29,7 @@ from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import GIVEN, Run
 from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.engine import Cluster, holds_gpus
 
 
@@ -163,8 +164,8 @@ def _facts(audit: Audit, layouts: dict[str, Layout], rejected: int) -> dict[str,
         moved = {t.canonical: cosine.rounding(run, model, t) for t in run.temperatures}
         if any(moved.values()):
             own["cosine_rounding"] = moved
-        if run.storage.exists(budget.result_name(model)):
-            own |= run.storage.read_json(budget.result_name(model))
+        if run.storage.exists(actor.budget_name(model)):
+            own |= run.storage.read_json(actor.budget_name(model))
         if run.storage.exists(precision.result_name(model)):
             own["precision"] = run.storage.read_json(precision.result_name(model))
         done = f"{run.place('partials/socm', model, run.temperatures[0])}/done.json"

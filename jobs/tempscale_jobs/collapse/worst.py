@@ -38,6 +38,8 @@ from tempscale_jobs.workers.slow import TILE, Kind
 _SEEDS = 1024
 """Texts of largest tr Σ, whose pairs are computed first."""
 _MOST_PAIRS = 50_000_000
+_OF_SEEDS, _OF_LEFT = "partials/top-seeds", "partials/top-factors"
+"""The folders of the factors of these texts, and of those that the bounds leave, until the pairs are ranked."""
 RANKINGS = ("socm", "same_mean")
 
 
@@ -65,33 +67,54 @@ class _Search:
     thresholds: dict[str, float]
 
 
+def begin(corpus: Searched, crew: Crew) -> int:
+    """Write the factors of the texts of largest tr Σ, by a crew that has loaded the model; return how many they are."""
+    seeds = _seeds(corpus)
+    _factors(corpus, seeds, _OF_SEEDS, crew)
+    return sum(map(len, seeds.values()))
+
+
+def _seeds(corpus: Searched) -> dict[str, np.ndarray]:
+    """The places of the texts of largest tr Σ under every temperature whose search is not done."""
+    run, model, layout = corpus.run, corpus.model, corpus.layout
+    todo = [t for t in run.temperatures if not run.storage.exists(_done(run, model, t))]
+    traces = {t.slug: column(run, model, t, layout, "spread") for t in todo}
+    return {slug: np.sort(np.argsort(-trace, kind="stable")[:_SEEDS]) for slug, trace in traces.items()}
+
+
+def _done(run: Run, model: Model, temperature: Temperature) -> str:
+    return f"{run.place('partials/top', model, temperature)}/done.json"
+
+
 def search(corpus: Searched, on_step: Callable[[str], None]) -> dict[str, int]:
     """Write socm_pairs and socm_search of the whole corpus under every temperature; count `pairs` and `exact` pairs.
+
+    `begin` has written the factors of the texts of largest tr Σ.
 
     Raises:
         UsageError: the bounds keep more pairs than fit in memory, so a second run would end in the same way.
         IncompleteRun: a task failed for good.
     """
-    run, model, layout = corpus.run, corpus.model, corpus.layout
+    run, model = corpus.run, corpus.model
     means = _means_are_embeddings(model)
-    todo = [t for t in run.temperatures if not run.storage.exists(f"{run.place('partials/top', model, t)}/done.json")]
-    traces = {t.slug: column(run, model, t, layout, "spread") for t in todo}
-    on_step("factors of the texts of largest trace")
-    seeds = {t.slug: np.sort(np.argsort(-traces[t.slug], kind="stable")[:_SEEDS]) for t in todo}
-    _factors(corpus, seeds, "partials/top-seeds")
+    seeds = _seeds(corpus)
+    todo = [t for t in run.temperatures if t.slug in seeds]
     searches, left = {}, {}
     for t in todo:
         on_step(f"bounds over all pairs, τ {t.canonical}")
-        searches[t.slug] = _begin(corpus, t, seeds[t.slug], traces[t.slug])
+        searches[t.slug] = _bounds(corpus, t, seeds[t.slug])
         left[t.slug] = _survivors(corpus, t, searches[t.slug], means)
     on_step("factors of the texts that are left")
     texts = {slug: np.unique(pairs.places) for slug, pairs in left.items()}
-    _factors(corpus, texts, "partials/top-factors")
+    if todo:
+        # Another crew: that of the steps before had to make room for the tiles.
+        with Crew(run, corpus.cluster, model, corpus.encoding) as crew:
+            _factors(corpus, texts, _OF_LEFT, crew)
     for t in todo:
         on_step(f"exact pairs, τ {t.canonical}")
         _finish(corpus, t, searches[t.slug], left[t.slug], texts[t.slug])
-    counts = [run.storage.read_json(f"{run.place('partials/top', model, t)}/done.json") for t in run.temperatures]
-    for kind in ("partials/top-seeds", "partials/top-factors"):
+    counts = [run.storage.read_json(_done(run, model, t)) for t in run.temperatures]
+    for kind in (_OF_SEEDS, _OF_LEFT):
         for t in run.temperatures:
             run.storage.remove(run.place(kind, model, t))
     return {name: sum(count[name] for count in counts) for name in ("pairs", "exact")}
@@ -105,7 +128,7 @@ def _means_are_embeddings(model: Model) -> bool:
     return load_head(resolve(model.name)).keeps_means
 
 
-def _factors(corpus: Searched, wanted: dict[str, np.ndarray], kind: str) -> None:
+def _factors(corpus: Searched, wanted: dict[str, np.ndarray], kind: str, crew: Crew) -> None:
     """Write the factors of the wanted texts of each temperature, one part for each shard."""
     run, model, layout, index = corpus.run, corpus.model, corpus.layout, corpus.index
     work: dict[int, pa.Table] = {}
@@ -124,10 +147,8 @@ def _factors(corpus: Searched, wanted: dict[str, np.ndarray], kind: str) -> None
         number: table.replace_schema_metadata({"kind": kind, "shard": index.shards[number].name})
         for number, table in work.items()
     }
-    # End the actors here, because the tiles that follow need their processors.
-    with Crew(run, corpus.cluster, model, corpus.encoding) as crew:
-        for _ in crew.work(write_factors, named, kind=Kind("shard", lambda k: named[k].num_rows)):
-            pass
+    for _ in crew.work(write_factors, named, kind=Kind("shard", lambda k: named[k].num_rows)):
+        pass
 
 
 def write_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
@@ -158,12 +179,12 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
     return {"number": number, "texts": len(wanted_texts)}
 
 
-def _begin(corpus: Searched, temperature: Temperature, seeds: np.ndarray, trace: np.ndarray) -> _Search:
+def _bounds(corpus: Searched, temperature: Temperature, seeds: np.ndarray) -> _Search:
     """Thresholds that enough pairs reach to fill the ranking, from all pairs of the seed texts."""
     run, model, layout, analysis = corpus.run, corpus.model, corpus.layout, corpus.analysis
     closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
     cosine = float(closed["cosine_p99"] if closed["cosine_p99"] is not None else 2.0)
-    files = FactorFiles.of(run, model, temperature, "partials/top-seeds")
+    files = FactorFiles.of(run, model, temperature, _OF_SEEDS)
     first, second = np.triu_indices(len(seeds), 1)
     found = exact_pairs(corpus.cluster, files, layout.ids[seeds], first, second, analysis)
     vectors = embeddings(run, corpus.cluster, model, temperature, layout, seeds)
@@ -173,6 +194,7 @@ def _begin(corpus: Searched, temperature: Temperature, seeds: np.ndarray, trace:
     for ranking, scores in (("socm", found.value), ("same_mean", found.d_sigma[near])):
         enough = len(scores) >= analysis.worst_pairs
         thresholds[ranking] = float(np.partition(scores, -analysis.worst_pairs)[-analysis.worst_pairs]) if enough else 0.0
+    trace = column(run, model, temperature, layout, "spread")
     return _Search(run.place("partials/top", model, temperature), cosine, trace, thresholds)
 
 
@@ -246,7 +268,7 @@ def _finish(corpus: Searched, temperature: Temperature, search: _Search, left: _
     """Bound the remaining pairs by the Frobenius norm, compute those still possible, and rank; done.json last."""
     run, model, layout, analysis = corpus.run, corpus.model, corpus.layout, corpus.analysis
     key, storage, cluster = run.key(model, temperature), run.storage, corpus.cluster
-    files = FactorFiles.of(run, model, temperature, "partials/top-factors")
+    files = FactorFiles.of(run, model, temperature, _OF_LEFT)
     first, second = (np.searchsorted(texts, left.places[:, side]) for side in (0, 1))
     ids = layout.ids[texts]
     ranked: list[dict[str, Any]] = []

@@ -1,6 +1,6 @@
 """The token budget of a micro-batch: a constant of the device, the user's value, or the fastest of several that are tried.
 
-It is chosen once, before the pool starts, and kept in the run folder, so that a resumed run uses the same micro-batches.
+It is chosen once and kept in the run folder, from which workers read it, so that a resumed run uses the same micro-batches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.corpus.index import Shard
 from tempscale_jobs.errors import IncompleteRun
-from tempscale_jobs.runs.folder import Model, Run, place
+from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster
@@ -28,39 +28,44 @@ _CLOSE = 0.02
 
 
 def settle(
-    run: Run, cluster: Cluster, model: Model, encoding: Embedding, shard: Callable[[], Shard],
+    run: Run, cluster: Cluster, crew: Crew, model: Model, encoding: Embedding, shard: Callable[[], Shard],
     on_measured: Callable[[str], None] = lambda text: None,
 ) -> Embedding:  # fmt: skip
-    """Return `encoding` with the model's token budget, measured on the texts of `shard` if the user wants that."""
-    if run.storage.exists(result_name(model)):
-        found = run.storage.read_json(result_name(model))
-    else:
-        found = {"token_budget": encoding.token_budget or actor.TOKEN_BUDGETS[bool(cluster.gpus)], "tokens_per_second": {}}
-        if encoding.tune_batches:
-            work = {0: pa.table({"name": [shard().name], "gpu": [bool(cluster.gpus)]})}
-            rates: dict[int, float] = {}
-            try:
-                with Crew(run, cluster, model, encoding) as crew:
-                    (rates,) = (report["rates"] for report in crew.work(tokens_per_second, work))
-            except IncompleteRun as error:  # The run itself finds a text that kills workers.
-                on_measured(f"not measured: {error}")
-            if rates:
-                best = min(k for k, rate in rates.items() if rate >= (1 - _CLOSE) * max(rates.values()))
-                found = {"token_budget": best, "tokens_per_second": {str(k): round(rate) for k, rate in rates.items()}}
-        run.storage.write_json(result_name(model), found)
+    """Return `encoding` with the model's token budget, measured on the texts of `shard` if the user wants that.
+
+    The crew's first actor measures, and goes on with what it found; those that start later read it.
+    """
+    name = actor.budget_name(model)
+    if encoding.tune_batches and not run.storage.exists(name):
+        try:
+            for _ in crew.work(measure, {0: pa.table({"name": [shard().name], "gpu": [bool(cluster.gpus)]})}):
+                pass
+        except IncompleteRun as error:  # The run itself finds a text that kills workers.
+            crew.dismiss()
+            on_measured(f"not measured: {error}")
+    if not run.storage.exists(name):
+        given = encoding.token_budget or actor.TOKEN_BUDGETS[bool(cluster.gpus)]
+        run.storage.write_json(name, {"token_budget": given, "tokens_per_second": {}})
+    found = run.storage.read_json(name)
     if found["tokens_per_second"]:
         tried = ", ".join(f"{int(k):,}: {rate:,}" for k, rate in found["tokens_per_second"].items())
         on_measured(f"{found['token_budget']:,} padded tokens at once (tokens/s by budget {tried})")
     return encoding.model_copy(update={"token_budget": found["token_budget"]})
 
 
-def result_name(model: Model) -> str:
-    """The name of the file that keeps the chosen budget."""
-    return f"{place('partials/budget', model)}.json"
+def measure(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+    """Choose the budget by the tokens a second of a shard under each, keep it in the run folder, and go on with it."""
+    rates = _tokens_per_second(worker, work)
+    if rates:
+        best = min(k for k, rate in rates.items() if rate >= (1 - _CLOSE) * max(rates.values()))
+        found = {"token_budget": best, "tokens_per_second": {str(k): round(rate) for k, rate in rates.items()}}
+        worker.storage.write_json(actor.budget_name(worker.model), found)
+        worker.encoder.token_budget = best
+    return {"number": number}
 
 
-def tokens_per_second(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
-    """Measure tokens per second of a shard under each budget: the fastest of three rounds over all budgets."""
+def _tokens_per_second(worker: actor.ModelActor, work: pa.Table) -> dict[int, float]:
+    """Tokens a second of a shard under each budget: the fastest of three rounds over all budgets."""
     import torch
 
     row = work.to_pylist()[0]
@@ -70,7 +75,7 @@ def tokens_per_second(worker: actor.ModelActor, number: int, work: pa.Table) -> 
         tokens = tokens.take(range(min(len(tokens), _CPU_TEXTS)))
     tokens = tokens.take([k for k in range(len(tokens)) if k not in tokens.failed])
     if not len(tokens):
-        return {"number": number, "rates": {}}
+        return {}
     worker.encoder.set_temperature(worker.temperatures[0])
     own, best = worker.encoder.token_budget, dict.fromkeys(_TRIED[row["gpu"]], 0.0)
     try:
@@ -85,4 +90,4 @@ def tokens_per_second(worker: actor.ModelActor, number: int, work: pa.Table) -> 
                     best[budget] = max(best[budget], sum(tokens.lengths) / (time.perf_counter() - begun))
     finally:
         worker.encoder.token_budget = own
-    return {"number": number, "rates": {budget: rate for budget, rate in best.items() if rate}}
+    return {budget: rate for budget, rate in best.items() if rate}

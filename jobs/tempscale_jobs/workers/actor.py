@@ -101,6 +101,8 @@ class ModelActor:
         self.overlaps = bool(gpus)
         """Whether a piece is written while another one runs the model."""
         self.storage, self.model = storage, model
+        if storage.exists(budget_name(model)):
+            settings = settings | {"token_budget": storage.read_json(budget_name(model))["token_budget"]}
         self.temperatures = [Temperature.of(value) for value in temperatures]
         self.encoder = Encoder.load(model.name, device="cuda" if gpus else "cpu", **settings)
 
@@ -194,6 +196,11 @@ def end_if_lost(error: BaseException) -> None:
 
     if lost_device(error):
         os._exit(_LOST_DEVICE)
+
+
+def budget_name(model: Model) -> str:
+    """The name of the file that keeps the token budget that a run has settled."""
+    return f"{place('partials/budget', model)}.json"
 
 
 def _ahead(cluster: Cluster) -> int:

@@ -52,12 +52,17 @@ class Crew:
         return self
 
     def __exit__(self, *error: object) -> None:
-        import ray
-
         if self._stream is not None:
             self._stream.close()  # Before Ray itself ends, without which Ray Data cannot.
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """End the actors; the next work starts others."""
+        import ray
+
         for worker in [*self._actors, *self._beginning.values()]:
             ray.kill(worker)
+        self._actors, self._beginning = [], {}
 
     def stream(
         self, process: Process, work: dict[int, pa.Table], prepare: Callable[..., pa.Table], arguments: dict[str, Any],

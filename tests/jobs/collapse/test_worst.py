@@ -40,25 +40,15 @@ def test_factors_are_asked_for_under_the_temperatures_that_are_searched(shard, m
     asked = []
 
     class Noting:
-        def __init__(self, *_):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
         def work(self, process, pieces, kind):
             asked.append((process, pieces))
             return []
 
-    monkeypatch.setattr(worst, "Crew", Noting)
     model = Model("tiny", "tiny", "", 64)
     count = np.arange(4)
     texts = Layout.of([f"t{k}" for k in count], count + 10, count * 0, [0])
     searched = worst.Searched(run, None, model, None, index, texts, None)
-    worst._factors(searched, {"0.8": np.array([0, 2])}, "partials/top-seeds")
+    worst._factors(searched, {"0.8": np.array([0, 2])}, "partials/top-seeds", Noting())
     ((process, pieces),) = asked
     assert process is worst.write_factors
     assert pieces[0].to_pylist() == [{"temperature": "0.8", "text_id": text} for text in ("t0", "t2")]
@@ -99,9 +89,10 @@ def test_the_threshold_is_that_of_pairs_near_in_embedding_whatever_their_means(t
     monkeypatch.setattr(worst.FactorFiles, "of", lambda *_: None)
     monkeypatch.setattr(worst, "exact_pairs", lambda *_: found)
     monkeypatch.setattr(worst, "embeddings", lambda *_: vectors, raising=False)
+    monkeypatch.setattr(worst, "column", lambda *_: np.ones(texts))
     layout = Layout.of([str(k) for k in range(texts)], np.zeros(texts), np.zeros(texts, dtype=int), [0])
     analysis = Analysis.model_validate({"worst_pairs": ranked})
     corpus = worst.Searched(run, None, model, None, None, layout, analysis)
-    begun = worst._begin(corpus, temperature, np.arange(texts), np.ones(texts))
+    begun = worst._bounds(corpus, temperature, np.arange(texts))
     assert begun.thresholds["same_mean"] == np.sort(d_sigma[near])[-ranked] < 0.5
     assert begun.thresholds["socm"] == np.sort(d_sigma)[-ranked] > 0.7

@@ -14,6 +14,9 @@ from whole_run import as_lines, audited, digests, paired, read_parts, read_recor
 
 from tempscale import Encoder
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import Model
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers import actor
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -168,6 +171,23 @@ def test_measured_micro_batches_are_kept_and_are_those_of_the_same_budget_given(
     assert digests(tmp_path / "given", "tables") == digests(tmp_path / "tuned", "tables")
     (other,) = again["models"].values()
     assert other["token_budget"] == model["token_budget"]
+
+
+def test_a_worker_loads_the_model_once_for_all_steps_before_the_tiles(run, texts, monkeypatch):
+    """One load by one worker; the search of the worst pairs of a whole corpus needs another one after its tiles."""
+    loads, arguments = [], actor.arguments
+    monkeypatch.setattr(actor, "arguments", lambda *given: loads.append(None) or arguments(*given))
+    everything = {"socm_sample": 20, "probe_sample": 5, "worst_pairs": 5}
+    run("once", texts, embedding={"tune_batches": True}, analysis=everything)
+    assert len(loads) == 1
+    run("searched", texts, embedding={"tune_batches": True}, analysis=everything | {"socm_top_over": "corpus"})
+    assert len(loads) == 3
+
+
+def test_a_worker_that_starts_again_goes_on_with_the_measured_budget(tmp_path, small_model):
+    storage, model = Storage(str(tmp_path)), Model("small", str(small_model), "", 64)
+    storage.write_json(actor.budget_name(model), {"token_budget": 90, "tokens_per_second": {}})
+    assert actor.ModelActor(storage, model, [1.0], {"token_budget": 1024}, 0).encoder.token_budget == 90
 
 
 @pytest.mark.soak
