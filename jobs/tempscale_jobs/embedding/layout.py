@@ -214,10 +214,12 @@ def rows_of(storage: Storage, names: list[str], part: np.ndarray, row: np.ndarra
     """The embeddings in these rows of these parts, in the order given."""
     found: np.ndarray | None = None
     used = np.unique(part).tolist()
-    for number, (column,) in zip(used, storage.columns([names[k] for k in used], ["embedding"]), strict=True):
+    places = [np.flatnonzero(part == number) for number in used]
+    taken = storage.taken([names[k] for k in used], "embedding", [row[here] for here in places])
+    for here, column in zip(places, taken, strict=True):
         matrix = parts.matrix(pa.table({"embedding": column}), "embedding")
         found = np.empty((len(part), matrix.shape[1]), dtype=np.float32) if found is None else found
-        found[part == number] = matrix[row[part == number]]
+        found[here] = matrix
     assert found is not None, "there is at least one text"
     return found
 

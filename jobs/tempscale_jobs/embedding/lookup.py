@@ -33,6 +33,8 @@ _SORTED_ROWS = 16_384
 """Texts of a row group: what a range of buckets does not need of a group of shards is not read."""
 _FOUND_ROWS = 1024
 """The same of what was found, which a group of shards takes its share of."""
+_STORED_ROWS = 8192
+"""The same of texts/, of which some steps need a few texts."""
 _BY_CONTENT = [("content_sha", "ascending"), ("source_row", "ascending")]
 
 
@@ -191,7 +193,7 @@ def _write(
         tables = [how.storage.read_range(how.found(k, n), *own) for n, count in enumerate(found) if count]
         table = pa.concat_tables(tables)
         if table.num_rows:
-            how.storage.write_table(cached(place, first), table.sort_by("source_row"))
+            how.storage.write_table(cached(place, first), table.sort_by("source_row"), rows_of_group=_STORED_ROWS)
     absent = [how.storage.read_range(how.absent(n), *own).column("source_row") for n in range(len(found))]
     shard, row = np.divmod(np.sort(np.concatenate([column.to_numpy() for column in absent])), source_row(1, 0))
     rows = {name: row[shard == number] for number, name in enumerate(names, first)}

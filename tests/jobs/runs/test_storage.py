@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -158,3 +159,19 @@ def test_a_range_of_a_sorted_file_is_read_without_the_rest(tmp_path, monkeypatch
     assert storage.read_range("sorted.parquet", "number", 30, 30).num_rows == 0
     assert storage.read_range("sorted.parquet", "number", 100).column_names == ["list", "word", "bytes", "number"]
     assert storage.read_range("empty.parquet", "number", 0).num_rows == 0
+
+
+def test_some_rows_of_a_file_are_read_in_their_order_and_other_groups_are_not(storage, monkeypatch):
+    numbers = np.arange(100, dtype=np.int64)
+    storage.write_table("a.parquet", pa.table({"number": numbers, "other": -numbers}), rows_of_group=10)
+    storage.write_table("b.parquet", pa.table({"number": numbers + 1000, "other": -numbers}))
+    read, real = [], pq.ParquetFile.read_row_group
+    monkeypatch.setattr(
+        pq.ParquetFile,
+        "read_row_group",
+        lambda own, k, columns, **how: read.append((k, columns)) or real(own, k, columns, **how),
+    )
+    rows = [np.array([57, 3, 99, 3, 50, 9]), np.array([0, 99])]
+    found = [column.to_pylist() for column in storage.taken(["a.parquet", "b.parquet"], "number", rows)]
+    assert found == [[57, 3, 99, 3, 50, 9], [1000, 1099]]
+    assert sorted(read) == [(0, ["number"]), (0, ["number"]), (5, ["number"]), (9, ["number"])]
