@@ -18,6 +18,7 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.folder import BEGUN, Model, Run, dimensions, numbered, tile
+from tempscale_jobs.runs.memory import return_freed
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.workers.engine import Cluster, done
@@ -119,13 +120,13 @@ def write_blocks(
     gathered: np.ndarray | None = None
     named, order = list[pa.Table](), list[np.ndarray]()
     for number, name in names.items():
-        table = tiling.storage.read_table(name, ["embedding", "text_id", "document"])
+        here = np.flatnonzero(part == number)
+        table = tiling.storage.take(name, ["embedding", "text_id", "document"], row[here])
         matrix = parts.matrix(table, "embedding")
         if gathered is None:
             gathered = np.empty((len(part), matrix.shape[1]), dtype=np.float32)
-        here = np.flatnonzero(part == number)
-        gathered[here] = matrix[row[here]]
-        named.append(table.select(["text_id", "document"]).take(pa.array(row[here])))
+        gathered[here] = matrix
+        named.append(table.select(["text_id", "document"]))
         order.append(here)
     assert gathered is not None, "a block has at least one text"
     texts = pa.concat_tables(named).take(pa.array(np.argsort(np.concatenate(order))))
@@ -135,6 +136,8 @@ def write_blocks(
         columns |= {name: texts.column(name)[start:stop] for name in texts.column_names}
         # Uncompressed: embeddings hardly shrink, and a block is read once for every tile of its row and column.
         tiling.storage.write_table(tiling.block(first + k), parts.blocks(own.shape[1]).build(columns), "none")
+    del gathered, own, matrix, table, columns
+    return_freed()  # Ray keeps the process, for steps of other kinds.
 
 
 _read: dict[tuple[str, str, str, Precision], Block] = {}

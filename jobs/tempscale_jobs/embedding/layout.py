@@ -215,9 +215,9 @@ def rows_of(storage: Storage, names: list[str], part: np.ndarray, row: np.ndarra
     found: np.ndarray | None = None
     used = np.unique(part).tolist()
     places = [np.flatnonzero(part == number) for number in used]
-    taken = storage.taken([names[k] for k in used], "embedding", [row[here] for here in places])
-    for here, column in zip(places, taken, strict=True):
-        matrix = parts.matrix(pa.table({"embedding": column}), "embedding")
+    taken = storage.taken([names[k] for k in used], ["embedding"], [row[here] for here in places])
+    for here, table in zip(places, taken, strict=True):
+        matrix = parts.matrix(table, "embedding")
         found = np.empty((len(part), matrix.shape[1]), dtype=np.float32) if found is None else found
         found[here] = matrix
     assert found is not None, "there is at least one text"

@@ -224,16 +224,13 @@ class Storage:
             while ahead:
                 yield ahead.popleft().result().select([*columns]).columns
 
-    def taken(self, names: Sequence[str], column: str, rows: Sequence[np.ndarray]) -> Iterator[pa.ChunkedArray]:
-        """Some rows of a column of each Parquet file, in the order given. Row groups without them are not read.
-
-        Several files are read at once, a row group of each at a time.
-        """
+    def taken(self, names: Sequence[str], columns: Sequence[str], rows: Sequence[np.ndarray]) -> Iterator[pa.Table]:
+        """Columns of some rows of each Parquet file, in the order given, several files at once; see `take`."""
         with ThreadPoolExecutor(_READERS) as pool:
-            yield from pool.map(lambda name, own: self._taken(name, column, own), names, rows)
+            yield from pool.map(lambda name, own: self.take(name, columns, own), names, rows)
 
-    def _taken(self, name: str, column: str, rows: np.ndarray) -> pa.ChunkedArray:
-        """Some rows of a column of a Parquet file."""
+    def take(self, name: str, columns: Sequence[str], rows: np.ndarray) -> pa.Table:
+        """Columns of some rows of a Parquet file, in the order given, read a row group at a time and only where one is."""
         with self.opened(name) as stream:
             file = pq.ParquetFile(stream, pre_buffer=False)
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
@@ -243,11 +240,12 @@ class Storage:
             for number in np.unique(group).tolist():
                 here = np.flatnonzero(group == number)
                 # Without Arrow's threads: see `read_range`.
-                values = file.read_row_group(number, columns=[column], use_threads=False).column(0)
+                values = file.read_row_group(number, columns=[*columns], use_threads=False).select([*columns])
                 found.append(values.take(pa.array(rows[here] - starts[number])))
                 order.append(here)
-        chunks = [chunk for own in found for chunk in own.chunks]
-        return pa.chunked_array(chunks).take(pa.array(np.argsort(np.concatenate(order))))
+        places = np.concatenate(order)
+        whole = pa.concat_tables(found)
+        return whole if (np.diff(places) == 1).all() else whole.take(pa.array(np.argsort(places)))
 
     def arrays(self, names: Sequence[str], columns: Sequence[str], rows: int) -> Sequence[np.ndarray]:
         """Columns of numbers of Parquet files one after the other, `rows` in all, with room for one file besides.

@@ -172,6 +172,6 @@ def test_some_rows_of_a_file_are_read_in_their_order_and_other_groups_are_not(st
         lambda own, k, columns, **how: read.append((k, columns)) or real(own, k, columns, **how),
     )
     rows = [np.array([57, 3, 99, 3, 50, 9]), np.array([0, 99])]
-    found = [column.to_pylist() for column in storage.taken(["a.parquet", "b.parquet"], "number", rows)]
+    found = [own.column("number").to_pylist() for own in storage.taken(["a.parquet", "b.parquet"], ["number"], rows)]
     assert found == [[57, 3, 99, 3, 50, 9], [1000, 1099]]
     assert sorted(read) == [(0, ["number"]), (0, ["number"]), (5, ["number"]), (9, ["number"])]
