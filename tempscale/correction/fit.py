@@ -1,0 +1,93 @@
+"""Fit a correction to embeddings of documents, their lengths, and embeddings of what asks."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tempscale.correction.curve import Curve
+from tempscale.correction.errors import CorrectionError
+from tempscale.correction.recipes import Recipe
+from tempscale.correction.values import Centre, CentreByLength, Correction, Csls, Length, Linear, checked
+
+LEAST_TEXTS = 100
+"""Documents, and asking texts, that a correction is fitted to at least."""
+
+
+def fit(
+    recipe: str | Recipe,
+    documents: Float[Tensor, "text dim"],
+    tokens: Int[Tensor, " text"] | None = None,
+    queries: Float[Tensor, "query dim"] | None = None,
+    query_tokens: Int[Tensor, " query"] | None = None,
+) -> Correction:
+    """Fit a correction; the classes in `values` have the equations.
+
+    Args:
+        recipe: such as «length», «centre», «remove_top(1)», «whiten(0.5)» or «csls(10, 0.5)»; see `Recipe.of`.
+        documents: unit norm, at least 100.
+        tokens: the documents' lengths, for «length» and «centre_by_length».
+        queries: embeddings of what asks, unit norm, at least 100; «length», «centre», «centre_by_length» and «csls» cannot
+            be fitted without.
+        query_tokens: their lengths, for «centre_by_length».
+
+    Returns:
+        The correction; the same for the same rows in any order, up to rounding.
+
+    Raises:
+        CorrectionError: there is no such correction, fewer than 100 texts, no asking texts or lengths where they are needed,
+            numbers that are not finite, or another number of dimensions on the two sides.
+    """
+    recipe = Recipe.of(recipe) if isinstance(recipe, str) else recipe
+    name = recipe.canonical
+    rows, lengths = checked(documents, tokens, recipe.kind in ("length", "centre_by_length"), name)
+    dim = rows.shape[1]
+    _enough(len(rows), name, "documents")
+    if queries is None:
+        if recipe.asks:
+            raise CorrectionError(
+                f"{name} is fitted to what asks, and no asking texts are given; a mean of documents serves no query"
+            )
+        asking, asked_lengths = None, None
+    else:
+        asking, asked_lengths = checked(queries, query_tokens, recipe.kind == "centre_by_length", name, dim)
+        _enough(len(asking), name, "asking texts")
+    mean = rows.mean(0)
+    of_queries = mean if asking is None else asking.mean(0)
+    if recipe.kind in ("remove_top", "whiten"):
+        return Linear(recipe, dim, mean, of_queries, _matrix(recipe, rows - mean))
+    assert asking is not None
+    if recipe.kind == "length":
+        similarity = rows @ of_queries
+        return Length(recipe, dim, _curve_of(lengths, similarity - similarity.mean(), recipe))
+    if recipe.kind == "centre":
+        return Centre(recipe, dim, mean, of_queries)
+    if recipe.kind == "centre_by_length":
+        assert asked_lengths is not None
+        curves = _curve_of(lengths, rows, recipe), _curve_of(asked_lengths, asking, recipe)
+        return CentreByLength(recipe, dim, *curves)
+    return Csls(recipe, dim, asking)
+
+
+def _enough(texts: int, name: str, what: str) -> None:
+    if texts < LEAST_TEXTS:
+        raise CorrectionError(f"{name} needs at least {LEAST_TEXTS} {what}; there are {texts}")
+
+
+def _curve_of(tokens: np.ndarray, values: np.ndarray, recipe: Recipe) -> Curve:
+    return Curve.fitted(tokens, values, int(recipe.parameters[0]))
+
+
+def _matrix(recipe: Recipe, centred: np.ndarray) -> np.ndarray:
+    """W of `Linear`, from the covariance of the documents."""
+    values, vectors = np.linalg.eigh(centred.T @ centred / len(centred))
+    if recipe.kind == "remove_top":
+        if not int(recipe.parameters[0]) < len(values):
+            raise CorrectionError(f"{recipe.canonical} leaves nothing of {len(values)} dimensions")
+        top = vectors[:, -int(recipe.parameters[0]) :]
+        return np.eye(len(values)) - top @ top.T
+    # Directions in which the documents do not differ, but for rounding, have no variance to divide by.
+    kept = values > values.max() * len(values) * np.finfo(np.float32).eps if values.max() > 0 else values > 0
+    scale = np.where(kept, np.maximum(values, np.finfo(np.float64).tiny) ** (-float(recipe.parameters[0]) / 2), 0.0)
+    return np.asarray((vectors * scale) @ vectors.T)

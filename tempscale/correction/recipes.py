@@ -1,0 +1,121 @@
+"""The name of a correction before it is fitted, such as «remove_top(1)»: one canonical text for one recipe."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tempscale.correction.errors import CorrectionError
+
+_EXAMPLES = "length, length(4), centre, centre(unit), centre_by_length, remove_top(1), whiten(0.5), csls(10, 0.5)"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A kind of correction with its parameters."""
+
+    kind: str
+    """length, centre, centre_by_length, remove_top, whiten or csls."""
+    parameters: tuple[int | float | str, ...] = ()
+    """Its parameters, in the order of `PARAMETERS`."""
+
+    @classmethod
+    def of(cls, text: str) -> Recipe:
+        """Read a recipe.
+
+        Args:
+            text: such as «length», «remove_top(2)» or «csls(10, 0.5)»; parameters that are left out have their defaults.
+
+        Returns:
+            The recipe.
+
+        Raises:
+            CorrectionError: there is no such kind, or a parameter is out of range.
+        """
+        found = re.fullmatch(r"\s*([a-z_]+)\s*(?:\(([^()]*)\))?\s*", str(text))
+        if not found or found[1] not in PARAMETERS:
+            raise CorrectionError(f"there is no correction {str(text)!r}; there are {_EXAMPLES}")
+        given = [part.strip() for part in (found[2] or "").split(",") if part.strip()]
+        expected = PARAMETERS[found[1]]
+        if len(given) > len(expected):
+            raise CorrectionError(f"{found[1]} takes {_named(expected)}, not {found[2].strip()!r}")
+        values = [
+            parameter.read(found[1], given[k]) if k < len(given) else parameter.default
+            for k, parameter in enumerate(expected)
+        ]
+        return cls(found[1], tuple(values))
+
+    @property
+    def canonical(self) -> str:
+        """The recipe as one text: equal recipes have equal texts."""
+        expected = PARAMETERS[self.kind]
+        values = list(self.parameters)
+        while values and values[-1] == expected[len(values) - 1].default and not expected[len(values) - 1].always:
+            values.pop()
+        return f"{self.kind}({', '.join(map(_plain, values))})" if values else self.kind
+
+    @property
+    def asks(self) -> bool:
+        """Whether it cannot be fitted without texts that ask."""
+        return self.kind in ("length", "centre", "centre_by_length", "csls")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a kind of correction."""
+
+    name: str
+    default: Any
+    least: float = 0.0
+    most: float = float("inf")
+    words: tuple[str, ...] = ()
+    """The words that it can be, where it is no number."""
+    always: bool = False
+    """Whether the canonical text has it even where it is the default."""
+
+    def read(self, kind: str, text: str) -> Any:
+        """Its value as somebody wrote it.
+
+        Raises:
+            CorrectionError: it is no such value.
+        """
+        if self.words:
+            if text in self.words:
+                return text
+            raise CorrectionError(f"{self.name} of {kind} can be {' or '.join(self.words)}, not {text!r}")
+        whole = isinstance(self.default, int)
+        try:
+            value = int(text) if whole else float(text)
+        except ValueError:
+            value = None
+        if value is None or not self.least <= value <= self.most:
+            bounds = (
+                f"at least {_plain(self.least)}"
+                if self.most == float("inf")
+                else (f"from {_plain(self.least)} to {_plain(self.most)}")
+            )
+            raise CorrectionError(f"{self.name} of {kind} is a{' whole' * whole} number {bounds}, not {text!r}")
+        return value
+
+
+PARAMETERS: dict[str, tuple[Parameter, ...]] = {
+    "length": (Parameter("the number of knots", 2, 2, 20),),
+    "centre": (Parameter("the variant", "plain", words=("plain", "unit")),),
+    "centre_by_length": (Parameter("the number of knots", 2, 2, 20),),
+    "remove_top": (Parameter("the number of components", 1, 1, 1000, always=True),),
+    "whiten": (Parameter("the power", 1.0, 0.0, 1.0, always=True),),
+    "csls": (
+        Parameter("the number of neighbours", 10, 1, 1000, always=True),
+        Parameter("the weight", 0.5, 0.0, 1.0, always=True),
+    ),
+}
+"""The kinds of correction, with their parameters."""
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _named(parameters: tuple[Parameter, ...]) -> str:
+    return " and ".join(parameter.name for parameter in parameters)
