@@ -235,7 +235,8 @@ def test_data_go_through_json_to_the_bit(recipe):
     ("text", "canonical"),
     [("length", "length"), (" length( 2 ) ", "length"), ("length(5)", "length(5)"), ("centre(plain)", "centre"),
      ("centre(unit)", "centre(unit)"), ("remove_top", "remove_top(1)"), ("whiten", "whiten(1)"),
-     ("whiten(0.50)", "whiten(0.5)"), ("csls", "csls(10, 0.5)"), ("csls(7)", "csls(7, 0.5)"), ("centre_by_length()", "centre_by_length")],
+     ("whiten(0.50)", "whiten(0.5)"),
+     ("csls", "csls(10, 0.5)"), ("csls(7)", "csls(7, 0.5)"), ("centre_by_length()", "centre_by_length")],
 )  # fmt: skip
 def test_a_recipe_has_one_text(text, canonical):
     assert Recipe.of(text).canonical == canonical
