@@ -86,7 +86,7 @@ def _matrix(recipe: Recipe, centred: np.ndarray) -> np.ndarray:
         if not int(recipe.parameters[0]) < len(values):
             raise CorrectionError(f"{recipe.canonical} leaves nothing of {len(values)} dimensions")
         top = vectors[:, -int(recipe.parameters[0]) :]
-        return np.eye(len(values)) - top @ top.T
+        return np.asarray(np.eye(len(values)) - top @ top.T)
     # Directions in which the documents do not differ, but for rounding, have no variance to divide by.
     kept = values > values.max() * len(values) * np.finfo(np.float32).eps if values.max() > 0 else values > 0
     scale = np.where(kept, np.maximum(values, np.finfo(np.float64).tiny) ** (-float(recipe.parameters[0]) / 2), 0.0)

@@ -311,8 +311,8 @@ class Linear(Correction):
 
     @classmethod
     def _of(cls, recipe: Recipe, dim: int, fitted: Mapping[str, Any]) -> Linear:
-        means = (_unpacked(fitted[side], dim) for side in ("documents", "queries"))
-        return cls(recipe, dim, *means, _unpacked(fitted["matrix"], dim, dim))
+        of_documents, of_queries = (_unpacked(fitted[side], dim) for side in ("documents", "queries"))
+        return cls(recipe, dim, of_documents, of_queries, _unpacked(fitted["matrix"], dim, dim))
 
 
 @dataclass(frozen=True, eq=False)

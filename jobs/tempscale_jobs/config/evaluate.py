@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from tempscale.correction.recipes import Recipe
 from tempscale.temperature.schedule import ROLES, Temperature
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.option import Option, ReadBy
@@ -167,6 +168,23 @@ class Scoring(Models):
     )
 
 
+def canonical_recipes(recipes: list[str]) -> list[str]:
+    """The canonical texts of corrections; raises for one that there is not, and for one that is given twice."""
+    found = [Recipe.of(text).canonical for text in recipes]
+    twice = sorted({text for text in found if found.count(text) > 1})
+    if twice:
+        raise ValueError(f"the correction {twice[0]} is given twice")
+    return found
+
+
+class Corrected(Strict):
+    """Which corrections of embeddings retrieval is scored with too, at the first temperature, for `tempscale tune`."""
+
+    recipes: list[str] = Field([], description="Corrections such as length, centre or whiten(0.5).")
+    _canonical = field_validator("recipes")(canonical_recipes)
+    held_out: float = Field(0.5, gt=0, lt=1, description="Share of the queries that no correction is fitted on.")
+
+
 class EvaluateConfig(Command):
     """Downstream scores under attention temperatures."""
 
@@ -190,6 +208,9 @@ class EvaluateConfig(Command):
         ReadBy(read_backbones),
     ] = Field({}, description="Which model each was made from, by label, for differences to it.")
     analysis: Intervals = Field(default_factory=lambda: Intervals.model_validate({}), description="Length intervals.")
+    corrected: Corrected = Field(
+        default_factory=lambda: Corrected.model_validate({}), description="Corrections that are scored."
+    )
     execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
 
     @classmethod

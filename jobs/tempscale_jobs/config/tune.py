@@ -5,18 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.command import Command
-from tempscale_jobs.config.evaluate import EvaluateConfig, OwnTask, Tasks
+from tempscale_jobs.config.evaluate import EvaluateConfig, OwnTask, Tasks, canonical_recipes
 from tempscale_jobs.config.given import read_temperature
 from tempscale_jobs.config.option import Option, ReadBy
 from tempscale_jobs.config.sections import CachedExecution, Corpus, Intervals, Models, Precision, RunFolder, Seed
 
 SAMPLE = 1000
 """Texts of the corpus that a choice without labels uses, unless `sample` or `limit` is given."""
+
+
+CORRECTIONS = ["length", "centre", "centre(unit)", "centre_by_length", "remove_top(1)", "whiten(0.5)", "csls(10, 0.5)"]
+"""The corrections that are tried unless others are given."""
 
 
 def default_candidates(window: int) -> list[float | dict[str, Any]]:
@@ -32,6 +36,11 @@ def read_candidates(taus: list[float] | None, files: list[Path] | None) -> list[
     """The candidates that --tau and --temperature give: schedules alone are compared with τ = 1."""
     schedules = [read_temperature(str(file)) for file in files or []]
     return [*(taus or ([1.0] if schedules else [])), *schedules]
+
+
+def read_corrections(recipes: list[str]) -> list[str]:
+    """The corrections that --correction gives; «none» alone is no correction."""
+    return [] if recipes == ["none"] else recipes
 
 
 class TunedModel(Models):
@@ -72,6 +81,15 @@ class TunedModel(Models):
 class Choosing(Intervals):
     """How a temperature is chosen."""
 
+    corrections: Annotated[
+        list[str], Option("--correction", "Model and temperature", "RECIPE", kind=list[str]), ReadBy(read_corrections)
+    ] = Field(
+        CORRECTIONS,
+        description="With labels, for retrieval: corrections of the first temperature's embeddings to try, for which no "
+        "text is embedded again: length, centre, centre(unit), centre_by_length, remove_top(K), whiten(POWER), "
+        "csls(K, WEIGHT), or none.",
+    )
+    _canonical = field_validator("corrections")(canonical_recipes)
     layers: Annotated[bool, Option("--layers/--no-layers", "Model and temperature")] = Field(
         True, description="Whether one τ for each layer, searched for by gradient, is a candidate too."
     )
@@ -151,6 +169,7 @@ class TuneConfig(Command):
             "execution": self.execution.model_dump(exclude={"cache"}),
             "tasks": [task if isinstance(task, str) else task.model_dump(exclude_unset=True) for task in self.tasks],
             "analysis": {"intervals": self.choosing.intervals},
+            "corrected": {"recipes": self.choosing.corrections, "held_out": self.choosing.held_out},
         })  # fmt: skip
 
     def audit(self, candidates: list[Temperature]) -> AuditConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import polars as pl
 from tempscale.collapse.length import interval_of
 from tempscale.stats import paired
 from tempscale.stats.enough import VALUES_FOR_A_SENTENCE
+from tempscale.stats.sample import keyed_hash
 
 _END = 0.2
 """The share of queries, and of relevant documents, that S1 calls the longest or the shortest."""
@@ -64,6 +65,12 @@ def sources(items: pl.DataFrame) -> np.ndarray:
     """The id of each item's text, or of the text that it is a window of."""
     names = [row["item"].rpartition("[")[0] if row["window"] else row["item"] for row in items.to_dicts()]
     return np.array(names)
+
+
+def held_out(names: Iterable[str], share: float, seed: int) -> np.ndarray:
+    """Which items a choice is confirmed by and not made by: a share of them, by their ids alone."""
+    # The key is not the id alone: the test texts of a user's classification were drawn by that and the same seed.
+    return np.array([keyed_hash(f"held out {name}", seed) / 2**64 < share for name in names], dtype=bool)
 
 
 def mark_best(rows: list[dict[str, Any]]) -> None:

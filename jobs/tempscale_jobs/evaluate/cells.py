@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.evaluate import documents, tasks
+from tempscale_jobs.evaluate.corrected import Corrections
 from tempscale_jobs.evaluate.documents import Call, Large
 from tempscale_jobs.evaluate.held import held, sentence
-from tempscale_jobs.evaluate.tasks import Evaluation, Unit, folder
+from tempscale_jobs.evaluate.tasks import Evaluation, Unit, corrected_folder, folder
 from tempscale_jobs.runs.folder import Model, Run
-from tempscale_jobs.tables.evaluate import ITEM_PART, RELEVANT_PART
+from tempscale_jobs.tables.evaluate import EXPOSURE_PART, ITEM_PART, RELEVANT_PART
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.slow import Kind
@@ -40,6 +41,7 @@ def work(
     shared = {
         "seed": evaluation.seed, "prompts": evaluation.embedding.prompts, "edges": evaluation.edges,
         "lengths_by": run.models[0].name, "max_length": run.models[0].max_length, "piece_texts": tasks.PIECE_TEXTS,
+        "reference": evaluation.given[0].canonical, "corrections": evaluation.corrections.model_dump(),
     }  # fmt: skip
     for unit in evaluation.units:
         state = tasks.state(unit)
@@ -111,7 +113,10 @@ def write_cells(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[s
         try:
             with worker.noting(f"{unit.slug} τ {temperature.slug}"):
                 keep = len(temperatures) > 1 and any(t.roles for t in temperatures)
-                cell = score(task, model, temperature, keep, there)
+                own = None
+                if temperature.canonical == spec["reference"]:
+                    own = Corrections(**spec["corrections"], seed=spec["seed"])
+                cell = score(task, model, temperature, keep, there, own)
         except Exception as error:
             actor.end_if_lost(error)
             report["wrong"][temperature.canonical] = sentence(unit.name, error)
@@ -120,6 +125,11 @@ def write_cells(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[s
         worker.storage.remove(f"{at}/result.json")  # It may be of the same task before its files changed.
         worker.storage.write_table(f"{at}/items.parquet", ITEM_PART.build_rows(cell.items))
         worker.storage.write_table(f"{at}/relevant.parquet", RELEVANT_PART.build_rows(cell.relevant))
+        for one in cell.corrected:
+            place = corrected_folder(at, one.recipe)
+            worker.storage.write_table(f"{place}/items.parquet", ITEM_PART.build_rows(one.items))
+            worker.storage.write_table(f"{place}/exposure.parquet", EXPOSURE_PART.build_rows(one.exposure))
+            worker.storage.write_json(f"{place}/fitted.json", {"fitted": one.fitted, "problem": one.problem})
         texts = sum(len(own.ids) for own in model.seen)
         cut = sum(own.truncated for own in model.seen) / texts if texts else None
         facts = {"type": str(task.metadata.type), "metric": task.metadata.main_score, "truncated_share": cut}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ModelMeta, ScoringFunction
+from mteb.similarity_functions import dot_score
 from mteb.types import PromptType
 
 from tempscale import Encoder
@@ -22,6 +23,8 @@ _MOST_TOKENS_KEPT = 50_000_000
 _AT_ONCE = 65_536
 """Documents that a query is compared with at a time."""
 
+Correct = Callable[["Texts", np.ndarray], np.ndarray]
+"""What changes the embeddings of one call."""
 Embedded = Callable[[Temperature, str], "np.ndarray | None"]
 """The embeddings of a piece of documents under a temperature, by its digest; None where nobody has embedded it."""
 
@@ -72,19 +75,23 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
         self._kept: dict[str, np.ndarray] | None = None
         """Embeddings of pieces, by digest."""
         self._there: Embedded | None = None
+        self._correct: Correct | None = None
         self._size = 0
         self._temperature = encoder.temperature
         self._folder: Path | None = None
 
     def begin(
-        self, temperature: Temperature, keep: bool, folder: Path | None = None, there: Embedded | None = None
+        self, temperature: Temperature, keep: bool, folder: Path | None = None, there: Embedded | None = None,
+        correct: Correct | None = None,
     ) -> None:  # fmt: skip
         """Use this temperature from now on.
 
-        `keep` keeps embeddings for temperatures that differ in one role only; `folder` gets each call's embeddings. Pieces
-        of documents that are `there` are not embedded again.
+        `keep` keeps embeddings for temperatures that differ in one role only, and for corrections; `folder` gets each call's
+        embeddings. Pieces of documents that are `there` are not embedded again. What `correct` gives is compared by the
+        inner product.
         """
         self.seen, self._temperature, self._folder, self._there = [], temperature, folder, there
+        self._correct = correct
         self._kept = (self._kept if self._kept is not None else {}) if keep else None
 
     def encode(
@@ -108,11 +115,20 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
             [self._embedded([own for own, _ in tokens[piece]], keys[piece], role, temperature) for piece in pieces]
         )
         file = None if self._folder is None else self._folder / f"{len(self.seen)}.npy"
+        cut = sum(n > length for n, length in zip(whole, lengths, strict=True))
+        call = Texts(role, hf_split, hf_subset, ids, lengths, whole, cut, file)
+        if self._correct is not None:
+            found = self._correct(call, found)
         if file is not None:
             np.save(file, found)
-        cut = sum(n > length for n, length in zip(whole, lengths, strict=True))
-        self.seen.append(Texts(role, hf_split, hf_subset, ids, lengths, whole, cut, file))
+        self.seen.append(call)
         return found
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """The model's similarity of all pairs, or of corrected embeddings the inner product; the signature is mteb's."""
+        if self._correct is not None:
+            return dot_score(embeddings1, embeddings2)
+        return super().similarity(embeddings1, embeddings2)
 
     def read(
         self, inputs: Iterable[dict[str, Any]], task_metadata: Any, prompt_type: PromptType | None

@@ -40,7 +40,9 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
     references = {"audits": [masked(folder) for folder in config.audits], "backbones": config.backbones}
     with lifecycle.running(config, journal, fresh=fresh) as life:
         run = life.run
-        evaluation = Evaluation(run, units, config.embedding, tuple(config.analysis.intervals), config.seed)
+        evaluation = Evaluation(
+            run, units, config.embedding, tuple(config.analysis.intervals), config.seed, config.corrected
+        )
         states = {unit.name: tasks.state(unit) for unit in units}
         if run.complete:
             done = run.storage.read_json(DONE)

@@ -16,8 +16,12 @@ from mteb.abstasks.classification import AbsTaskClassification
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.sts import AbsTaskSTS
 
+from tempscale.correction.errors import CorrectionError
+from tempscale.correction.values import Correction
 from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.evaluate.corrected import Corrected, Corrections, Sides, exposures, moved
 from tempscale_jobs.evaluate.mteb_model import Embedded, MtebModel, Texts
+from tempscale_jobs.evaluate.tasks import PLAIN
 
 _RANKED = {"ndcg_at_": "ndcg_cut_", "map_at_": "map_cut_", "recall_at_": "recall_", "precision_at_": "P_"}
 """mteb's names of a query's scores -> trec_eval's names."""
@@ -33,15 +37,20 @@ class Scored(NamedTuple):
     """mteb's TaskResult, as it is written to disk."""
     items: list[dict[str, Any]]
     relevant: list[dict[str, Any]]
+    corrected: tuple[Corrected, ...] = ()
+    """The same with corrected embeddings, where it is a retrieval and corrections are asked for; without any first."""
 
 
 def score(
-    task: Any, model: MtebModel, temperature: Temperature, keep: bool, there: Embedded | None = None
+    task: Any, model: MtebModel, temperature: Temperature, keep: bool, there: Embedded | None = None,
+    corrections: Corrections | None = None,
 ) -> Scored:  # fmt: skip
     """Score a loaded task with `mteb.evaluate`; `keep` and `there` are those of `MtebModel.begin`."""
     record = _Record(task)
     _reseed(task)
+    wanted = corrections if isinstance(task, AbsTaskRetrieval) and corrections and corrections.recipes else None
     with tempfile.TemporaryDirectory() as folder:
+        keep = keep or wanted is not None
         model.begin(temperature, keep, Path(folder) if isinstance(task, AbsTaskRetrieval) else None, there)
         found = mteb.evaluate(
             model, task, cache=None, co2_tracker=False, show_progress_bar=False, prediction_folder=folder,
@@ -51,7 +60,43 @@ def score(
         predicted = json.loads(predictions.read_text("utf-8")) if predictions.is_file() else {}
         own = json.loads(found.task_results[0].model_dump_json())
         rows = [_items(task, split, subset, model, record, predicted) for split, subset in _parts(own)]
-    return Scored(own, [item for items, _ in rows for item in items], [row for _, relevant in rows for row in relevant])
+        parts = [part for part in _parts(own) if not _reranks(task, *part)] if wanted is not None else []
+        corrected = _corrected(task, model, temperature, there, record, parts, wanted) if parts and wanted else ()
+    items, relevant = ([row for own in side for row in own] for side in zip(*rows, strict=True)) if rows else ([], [])
+    return Scored(own, items, relevant, corrected)
+
+
+def _corrected(
+    task: Any, model: MtebModel, temperature: Temperature, there: Embedded | None, record: _Record,
+    parts: list[tuple[str, str]], how: Corrections,
+) -> tuple[Corrected, ...]:  # fmt: skip
+    """Score a retrieval again with each correction of the embeddings that the last call of mteb got."""
+    sides = {part: Sides.of([texts for texts in model.seen if (texts.split, texts.subset) == part]) for part in parts}
+    here = {part: {"task": task.metadata.name, "split": part[0], "subset": part[1]} for part in parts}
+    shown = [row for part in parts for row in exposures(here[part], sides[part], record.queries[part][2], how)]
+    found = [Corrected(PLAIN, [], shown, [])]
+    for recipe in how.recipes:
+        try:
+            fitted = {part: own.fitted(recipe, how) for part, own in sides.items()}
+        except CorrectionError as error:
+            found.append(Corrected(recipe, [], [], [], str(error)))
+            continue
+
+        def correct(call: Texts, vectors: np.ndarray, fitted: dict[Any, Correction] = fitted) -> np.ndarray:
+            own = fitted.get((call.split, call.subset))
+            return vectors if own is None else moved(own, call.role, vectors, call.lengths)
+
+        _reseed(task)
+        model.begin(temperature, True, None, there, correct)
+        mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False, encode_kwargs={"batch_size": 512})
+        items, shown = [], []
+        for part in parts:
+            own = [texts for texts in model.seen if (texts.split, texts.subset) == part]
+            items += _queries(here[part], own, task.metadata.main_score, *record.queries[part])[0]
+            shown += exposures(here[part], sides[part], record.queries[part][2], how)
+        data = [{"split": split, "subset": subset} | own.as_data() for (split, subset), own in fitted.items()]
+        found.append(Corrected(recipe, items, shown, data))
+    return tuple(found)
 
 
 def _reseed(task: Any) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tempscale.model.checkpoint import first_line
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.config.evaluate import OwnTask, Scoring, TaskFile
+from tempscale_jobs.config.evaluate import Corrected, OwnTask, Scoring, TaskFile
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.tables.evaluate import CELLS
 
 _ALIKE = 5
+PLAIN = "none"
+"""What stands for embeddings that no correction changes."""
 PIECE_TEXTS = 16_384
 """The most texts whose micro-batches are made together: what a call of mteb has more is further pieces."""
 
@@ -47,6 +49,7 @@ class Evaluation:
     edges: tuple[int, ...]
     """Lower edges of the length intervals."""
     seed: int
+    corrections: Corrected = field(default_factory=lambda: Corrected.model_validate({}))
 
     @property
     def given(self) -> list[Temperature]:
@@ -66,6 +69,11 @@ class Evaluation:
 def folder(model: Model, temperature: Temperature, unit: Unit) -> str:
     """The folder of a cell; `result.json` is written last."""
     return f"{place(CELLS, model, temperature)}/task={unit.slug}"
+
+
+def corrected_folder(cell: str, recipe: str) -> str:
+    """The folder of what a correction, or none, does to a cell."""
+    return f"{cell}/corrected/{''.join(c if c.isalnum() or c in '._-' else '-' for c in recipe).strip('-')}"
 
 
 def expand(tasks: Sequence[str | OwnTask]) -> list[Unit]:

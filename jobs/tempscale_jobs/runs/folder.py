@@ -39,7 +39,10 @@ _OURS = (
     DONE, "report.html", "figures", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards",
     "status.json", "pruned.json",
 )  # fmt: skip
-_OURS_OF = {"evaluate": ("cells", "cell_documents", "mteb"), "tune": ("layers.json", "measured", "temperature.json")}
+_OURS_OF = {
+    "evaluate": ("cells", "cell_documents", "mteb"),
+    "tune": ("layers.json", "measured", "temperature.json", "corrections"),
+}
 """Names that only the runs of one command write; in the folder of another command's run they belong to somebody else."""
 _WORTH = (
     "cells", "cell_documents", "layers.json", "measured/cells", "measured/cell_documents", f"measured/{SHARDED}",

@@ -46,6 +46,21 @@ ITEM_PART = Table("items", "the items of a cell; below cells/", _ITEM)
 RELEVANT_PART = Table("relevant", "the relevant documents of a cell; below cells/", _RELEVANT)
 
 
+EXPOSURE_PART = Table(
+    "exposure",
+    "how often documents of a fifth of all lengths are shown; below cells/",
+    (
+        *_WHERE,
+        Column("tokens_from", _INT, "tokens", "of the shortest document of this fifth"),
+        Column("tokens_to", _INT, "tokens", "of the longest"),
+        Column("documents", _INT, "", "in it"),
+        Column("queries", _INT, "", "held-out queries, of which the first ten documents are counted"),
+        Column("exposure", _FLOAT, "", "its share of the places over its share of the documents; 1 is fair"),
+        Column("exposure_se", _FLOAT, "", "its standard error, over queries"),
+    ),
+)
+
+
 def documents(dim: int) -> Table:
     """The embeddings of one piece of a large corpus."""
     return Table(

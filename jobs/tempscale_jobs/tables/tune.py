@@ -17,6 +17,7 @@ SCORES = Table(
     "one row a candidate: its score on the development part, and on the held-out part that chose nothing",
     (
         *KEY,
+        Column("correction", _TEXT, "", "what is done to the embeddings of the first temperature; null for a temperature"),
         Column("dev_items", _INT, "", "queries, texts and pairs of the development part, of all tasks"),
         Column("dev_score", _FLOAT, "", "mean over tasks of the score on the development part"),
         Column("dev_change", _FLOAT, "", "against the first temperature"),
@@ -59,4 +60,21 @@ INTERVALS = Table(
         Column("change_se", _FLOAT, "", "its standard error, of differences on the same texts"),
     ),
 )
-TABLES = (SCORES, COLLAPSE, INTERVALS)
+EXPOSURE = Table(
+    "tuning_exposure",
+    "one row a fifth of a task's documents by length: how often they are among the first ten of held-out queries",
+    (
+        *KEY,
+        Column("correction", _TEXT, "", "what was done to the embeddings of the first temperature; null for nothing"),
+        Column("task", _TEXT, "", "name of the task"),
+        Column("split", _TEXT, "", "split of its data set"),
+        Column("subset", _TEXT, "", "subset of its data set, `default` where there is one only"),
+        Column("tokens_from", _INT, "tokens", "of the shortest document of this fifth"),
+        Column("tokens_to", _INT, "tokens", "of the longest"),
+        Column("documents", _INT, "", "in it"),
+        Column("queries", _INT, "", "held-out queries"),
+        Column("exposure", _FLOAT, "", "its share of the places over its share of the documents; 1 is fair"),
+        Column("exposure_se", _FLOAT, "", "its standard error, over queries"),
+    ),
+)
+TABLES = (SCORES, COLLAPSE, INTERVALS, EXPOSURE)

@@ -26,6 +26,11 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
     table = tables["tuning_scores" if by_scores else "tuning_collapse"]
     names, edges = labels(table["temperature"]), run["config"]["choosing"]["intervals"]
     named = table.with_columns(pl.col("temperature").replace(names))
+    if by_scores:
+        both = pl.format("{} at {}", "correction", "temperature")
+        named = named.with_columns(
+            pl.when(pl.col("correction").is_null()).then("temperature").otherwise(both).alias("temperature")
+        )
     charts: dict[str, Any] = {"scores": None, "gap": None, "exposure": None, "intervals": None}
     if by_scores:
         charts["scores"] = _halves(named)

@@ -18,8 +18,8 @@ from tempscale_jobs.report.text import count, labels
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.journal import Journal
-from tempscale_jobs.tables.tune import COLLAPSE, INTERVALS, SCORES
-from tempscale_jobs.tune import collapse, layers, report, scores
+from tempscale_jobs.tables.tune import COLLAPSE, EXPOSURE, INTERVALS, SCORES
+from tempscale_jobs.tune import collapse, corrections, layers, report, scores
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers import engine
 from tempscale_jobs.workers.crew import Crew
@@ -93,12 +93,29 @@ def _choose_by_scores(
     with journal.stage("choose") as stage:
         tables = folder.load_tables(done.storage)
         items = tables.get("evaluation_items", pl.DataFrame(schema={"task": pl.String}))
+        (model,), reference = run.models, candidates[0]
+        units = [unit for unit in tasks.expand(config.tasks) if unit.name in names]
+        found = corrections.measured(done, model, reference, units, config.choosing.corrections)
+        if found.recipes:
+            items = pl.concat([items, found.items.select(set(found.items.columns) & set(items.columns))], how="diagonal")
         parts = scores.split(items, names, config.choosing.held_out, config.seed)
-        rows = scores.choose(parts, [t.canonical for t in candidates], config.seed)
-        keyed = [run.key(run.models[0], t) | row for t, row in zip(candidates, rows, strict=True)]
-        facts = _facts(candidates, rows) | {"by": "scores", "tasks": list(parts.dev), "left_out": parts.left_out}
+        every: list[tuple[str, Temperature, str | None]] = [(t.canonical, t, None) for t in candidates]
+        every += [(corrections.candidate(reference, recipe), reference, recipe) for recipe in found.recipes]
+        rows = scores.choose(parts, [label for label, *_ in every], config.seed)
+        keyed = [run.key(model, t) | {"correction": recipe} | row for (_, t, recipe), row in zip(every, rows, strict=True)]
+        facts = _facts([t for _, t, _ in every], rows) | {"by": "scores", "tasks": list(parts.dev)}
+        facts |= {"left_out": parts.left_out, "correction": next(row["correction"] for row in keyed if row["chosen"])}
+        facts["without_correction"] = found.problems
+        for recipe, fitted in found.fitted.items():
+            run.storage.write_json(_fitted(recipe), {"corrections": fitted})
         stage.note = _note(facts)
-    return {SCORES.name: SCORES.build_rows(keyed)}, facts
+    shown = [run.key(model, reference) | row for row in found.exposure]
+    return {SCORES.name: SCORES.build_rows(keyed), EXPOSURE.name: EXPOSURE.build_rows(shown)}, facts
+
+
+def _fitted(recipe: str) -> str:
+    """The file of a fitted correction, which `tempscale correct` reads."""
+    return f"corrections/{recipe.replace('(', '-').replace(')', '').replace(', ', '-')}.json"
 
 
 def _choose_by_collapse(
@@ -132,4 +149,6 @@ def _facts(candidates: list[Temperature], rows: list[dict[str, Any]]) -> dict[st
 
 def _note(facts: dict[str, Any]) -> str:
     label = labels([facts["chosen"]])[facts["chosen"]]
+    if facts.get("correction"):
+        label = f"{label} with {facts['correction']}"
     return f"{label} of {count(facts['candidates'], 'candidate')}" if facts["changed"] else f"leave it at {label}"

@@ -16,8 +16,8 @@ from tempscale.stats import paired
 from tempscale.stats.correlation import rho
 from tempscale.stats.enough import DRAWS_FOR_A_HALF, ITEMS_FOR_A_HALF
 from tempscale.stats.paired import Error
-from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.evaluate import analyses
 from tempscale_jobs.evaluate.analyses import sources, together
 
 _RESAMPLES = 9_999
@@ -112,8 +112,7 @@ def split(items: pl.DataFrame, tasks: Sequence[str], held_out: float, seed: int)
             learned = first["right"].null_count() == 0
             if learned and len(first["right"][0]) < 2 * DRAWS_FOR_A_HALF:
                 continue
-            # The key is not the id alone: the test texts of a user's classification were drawn by that and the same seed.
-            held = np.array([keyed_hash(f"held out {name}", seed) / 2**64 < held_out for name in source])
+            held = analyses.held_out(source, held_out, seed)
             for place, (half, chosen) in enumerate(zip(halves, (~held, held), strict=True)):
                 names = first["item"].filter(pl.Series(chosen))
                 order = pl.DataFrame({"item": names})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -15,11 +16,16 @@ from tempscale_jobs.report.text import count, interval_name, labels, number, sha
 def answer(run: dict[str, Any]) -> str:
     """The choice in one sentence, from the content of run.json."""
     choice = run["choice"]
-    label = labels([choice["chosen"]])[choice["chosen"]]
+    label = named(choice["chosen"], choice.get("correction"), labels([choice["chosen"]]))
     if not choice["changed"]:
         what = label if choice["chosen"] != "1.0" else "1"
         return f"Leave it at {what}: of {count(choice['candidates'] - 1, 'other candidate')}, {_none(choice)}."
     return f"Use {label}: {choice['reason']}."
+
+
+def named(temperature: str, correction: str | None, names: Mapping[str, str]) -> str:
+    """How a candidate is called."""
+    return names[temperature] if correction is None else f"{correction} at {names[temperature]}"
 
 
 def _none(choice: dict[str, Any]) -> str:
@@ -31,7 +37,7 @@ def _none(choice: dict[str, Any]) -> str:
 def evidence(run: dict[str, Any], tables: dict[str, pl.DataFrame], edges: list[int]) -> list[str]:
     """The sentences with the figures behind the choice."""
     return (
-        _scores(run["choice"], tables["tuning_scores"])
+        _scores(run["choice"], tables["tuning_scores"]) + corrected(run["choice"], tables)
         if run["choice"]["by"] == "scores"
         else _collapse(run["choice"], tables["tuning_collapse"], edges)
     )
@@ -46,18 +52,50 @@ def _scores(choice: dict[str, Any], table: pl.DataFrame) -> list[str]:
         f"({count(first['dev_items'], 'item')}) and {number(first['held_score'])} on the held-out part "
         f"({count(first['held_items'], 'item')}) at {names[first['temperature']]}."
     ]
-    if best["temperature"] == first["temperature"]:
+    if best == first:
         found.append("On the development part no other candidate scores higher.")
     else:
         low, high = number(best["held_low"]), number(best["held_high"])
+        name = named(best["temperature"], best["correction"], names)
         found.append(
-            f"On the development part {names[best['temperature']]} scores highest, {number(best['dev_score'])}, a change of "
+            f"On the development part {name} scores highest, {number(best['dev_score'])}, a change of "
             f"{with_error(best['dev_change'], best['dev_change_se'])}; on the held-out part, not used to choose it, the "
             f"change is {number(best['held_change'])} (paired bootstrap, 95 %: {low} to {high})."
         )
     if choice["left_out"]:
         found.append(f"Left out, because too few items have a score each: {', '.join(choice['left_out'])}.")
     return found
+
+
+def corrected(choice: dict[str, Any], tables: dict[str, pl.DataFrame]) -> list[str]:
+    """What corrections do to exposure, and what they cost: the fairest, and those left out."""
+    exposure = tables.get("tuning_exposure", pl.DataFrame())
+    found = [f"No correction was tried: {what}, {why}." for what, why in choice["without_correction"].items()]
+    if exposure.is_empty() or exposure["correction"].null_count() == len(exposure):
+        return found[:1]
+    spread = {own: unfairness(exposure, own) for own in exposure["correction"].unique(maintain_order=True).to_list()}
+    fairest = min((own for own in spread if own is not None), key=lambda own: spread[own])
+    row = next(row for row in tables["tuning_scores"].to_dicts() if row["correction"] == fairest)
+    found.append(
+        f"Documents of the five fifths of length, shortest first, are shown {shown(exposure, None)} times as often as is "
+        f"fair. Without embedding again, the correction {fairest} makes it {shown(exposure, fairest)}, and changes the "
+        f"held-out score by {with_error(row['held_change'], row['held_change_se'])}: it is in corrections/."
+    )
+    return found
+
+
+def unfairness(exposure: pl.DataFrame, correction: str | None) -> float:
+    """The mean distance of ln exposure from 0, over fifths and tasks; a fifth that is never shown counts as 1/100."""
+    own = exposure.filter(pl.col("correction").eq_missing(pl.lit(correction)))
+    return float(own["exposure"].clip(0.01).log().abs().mean())
+
+
+def shown(exposure: pl.DataFrame, correction: str | None) -> str:
+    """The exposures of the fifths, shortest first, the mean over tasks."""
+    own = exposure.filter(pl.col("correction").eq_missing(pl.lit(correction)))
+    place = pl.int_range(pl.len()).over("task", "split", "subset").alias("fifth")
+    means = own.with_columns(place).group_by("fifth", maintain_order=True).agg(pl.col("exposure").mean()).sort("fifth")
+    return " ".join(f"{value:.2f}" for value in means["exposure"])
 
 
 def _collapse(choice: dict[str, Any], table: pl.DataFrame, edges: list[int]) -> list[str]:
@@ -98,7 +136,7 @@ def _names(edges: list[int]) -> str:
 def then(run: dict[str, Any], root: str) -> list[str]:
     """The next steps: shell commands, with a line of Python where a schedule cannot be folded; none without a change."""
     choice = run["choice"]
-    if not choice["changed"]:
+    if not choice["changed"] or choice.get("correction"):
         return []
     (model,) = run["config"]["embedding"]["models"] or [None]
     named = f" --model {shlex.quote(model)}" if model else ""

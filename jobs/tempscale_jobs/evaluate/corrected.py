@@ -1,0 +1,132 @@
+"""Score a retrieval task again with corrected embeddings: those that are there are changed, no text is embedded again.
+
+A correction is fitted on the documents and on the development queries alone, so that the held-out queries confirm it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from tempscale.correction.fit import fit
+from tempscale.correction.values import Correction, normalised
+from tempscale.stats.sample import seeded_sample
+from tempscale_jobs.evaluate.analyses import held_out
+from tempscale_jobs.evaluate.mteb_model import Texts
+
+FITTED = 100_000
+"""Documents that a correction is fitted on, at most: a random sample of more."""
+SHOWN, FIFTHS = 10, 5
+"""Places of a list that count for exposure, and intervals of length, each with as many documents."""
+
+
+class Corrected(NamedTuple):
+    """A task scored with one correction, or with none."""
+
+    recipe: str
+    """Its canonical text, or `PLAIN`;"""
+    items: list[dict[str, Any]]
+    """the queries, as those of a cell;"""
+    exposure: list[dict[str, Any]]
+    """how often documents of each fifth of length are shown to held-out queries;"""
+    fitted: list[dict[str, Any]]
+    """the correction of each split and subset, as data;"""
+    problem: str | None = None
+    """why it could not be fitted, or None."""
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """Which corrections, and which queries they are confirmed by."""
+
+    recipes: tuple[str, ...]
+    held_out: float
+    seed: int
+
+    def held(self, names: Sequence[str]) -> np.ndarray:
+        """Which items are held out."""
+        return held_out(names, self.held_out, self.seed)
+
+
+class Sides(NamedTuple):
+    """The embeddings of one split and subset, of unit norm, with their ids and lengths."""
+
+    queries: np.ndarray
+    query_ids: list[str]
+    query_lengths: np.ndarray
+    documents: np.ndarray
+    document_ids: list[str]
+    document_lengths: np.ndarray
+
+    @classmethod
+    def of(cls, own: Sequence[Texts]) -> Sides:
+        """Of the calls of one split and subset, whose vectors are in files."""
+        found: list[Any] = []
+        for role in ("query", "document"):
+            calls = [texts for texts in own if texts.role == role and texts.vectors is not None]
+            vectors = [np.load(texts.vectors) for texts in calls if texts.vectors is not None]
+            found.append(normalised(np.concatenate(vectors)).astype(np.float32))
+            found.append([key for texts in calls for key in texts.ids])
+            found.append(np.array([n for texts in calls for n in texts.lengths], np.int64))
+        return cls(*found)
+
+    def fitted(self, recipe: str, how: Corrections) -> Correction:
+        """A correction fitted on the documents, or a sample of them, and on the development queries.
+
+        Raises:
+            CorrectionError: there are too few of either.
+        """
+        chosen: Any = slice(None)
+        if len(self.document_ids) > FITTED:
+            sample = set(seeded_sample(self.document_ids, FITTED, how.seed))
+            chosen = np.array([name in sample for name in self.document_ids])
+        own = ~how.held(self.query_ids)
+        documents, lengths = self.documents[chosen], np.maximum(self.document_lengths[chosen], 1)
+        return fit(
+            recipe, torch.from_numpy(documents), torch.from_numpy(lengths), torch.from_numpy(self.queries[own]),
+            torch.from_numpy(np.maximum(self.query_lengths[own], 1)),
+        )  # fmt: skip
+
+
+def exposures(
+    here: dict[str, str], sides: Sides, results: dict[str, dict[str, float]], how: Corrections
+) -> list[dict[str, Any]]:
+    """The exposure of each fifth of the documents by length among the first ten that held-out queries are shown.
+
+        exposure_b = (share of the places that documents of b take)/(share of b in the documents)
+
+    With the standard error over queries. Ties in the order of a list are broken by id, as trec_eval does.
+    """
+    edges = np.quantile(sides.document_lengths, np.arange(1, FIFTHS) / FIFTHS, method="nearest")
+    fifth = np.searchsorted(edges, sides.document_lengths, side="left")
+    of_document = dict(zip(sides.document_ids, fifth.tolist(), strict=True))
+    counts = []
+    for query, held in zip(sides.query_ids, how.held(sides.query_ids), strict=True):
+        if held and query in results:
+            ranked = sorted(results[query].items(), key=lambda pair: (pair[1], pair[0]), reverse=True)[:SHOWN]
+            counts.append(np.bincount([of_document[document] for document, _ in ranked], minlength=FIFTHS))
+    rows, every = [], np.array(counts).reshape(-1, FIFTHS)
+    for k in range(FIFTHS):
+        inside = fifth == k
+        if not inside.any() or not len(every):
+            continue
+        share, places = float(inside.mean()), float(every.sum() / len(every))
+        lengths = sides.document_lengths[inside]
+        error = float(every[:, k].std(ddof=1) / np.sqrt(len(every)) / places / share) if len(every) > 1 else None
+        rows.append(
+            here
+            | {"tokens_from": int(lengths.min()), "tokens_to": int(lengths.max()), "documents": int(inside.sum())}
+            | {"queries": len(every), "exposure": float(every[:, k].mean() / places / share), "exposure_se": error}
+        )
+    return rows
+
+
+def moved(correction: Correction, role: str, vectors: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+    """Corrected embeddings of one call."""
+    rows = torch.from_numpy(normalised(vectors.astype(np.float64)).astype(np.float32))
+    tokens = torch.from_numpy(np.maximum(np.array(lengths, np.int64), 1))
+    return (correction.queries if role == "query" else correction.documents)(rows, tokens).numpy()

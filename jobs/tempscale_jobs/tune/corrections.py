@@ -1,0 +1,61 @@
+"""What corrections of embeddings do to scores and to exposure, from the parts that the scoring of tasks left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.evaluate.tasks import PLAIN, Unit, corrected_folder, folder
+from tempscale_jobs.runs.folder import Model, Run
+
+
+class Measured(NamedTuple):
+    """The corrections that can be compared with temperatures."""
+
+    recipes: list[str]
+    """Those that every task has a score of,"""
+    items: pl.DataFrame
+    """the items under each, as `evaluation_items` has them, `temperature` naming the candidate;"""
+    exposure: list[dict[str, Any]]
+    """rows of `tuning_exposure`, without key columns;"""
+    fitted: dict[str, list[dict[str, Any]]]
+    """each correction as data, one of each task, split and subset;"""
+    problems: dict[str, str]
+    """and why others were left out, by recipe, or by task where none of them has a score."""
+
+
+def candidate(reference: Temperature, recipe: str) -> str:
+    """How a correction at the first temperature is called among the candidates."""
+    return f"{reference.canonical} + {recipe}"
+
+
+def measured(done: Run, model: Model, reference: Temperature, units: Sequence[Unit], recipes: Sequence[str]) -> Measured:
+    """Read the parts of a finished scoring of tasks."""
+    found = Measured([], pl.DataFrame(), [], {}, {})
+    storage, frames = done.storage, list[pl.DataFrame]()
+    at = {unit.name: folder(model, reference, unit) for unit in units}
+    without = [name for name, cell in at.items() if not storage.exists(f"{corrected_folder(cell, PLAIN)}/fitted.json")]
+    if without and recipes:
+        found.problems.update(dict.fromkeys(without, "no retrieval, so nothing asks"))
+        return found
+    for recipe in recipes:
+        own = {name: storage.read_json(f"{corrected_folder(cell, recipe)}/fitted.json") for name, cell in at.items()}
+        problem = next((f"{data['problem']} (task {name})" for name, data in own.items() if data["problem"]), None)
+        if problem is not None:
+            found.problems[recipe] = problem
+            continue
+        found.recipes.append(recipe)
+        found.fitted[recipe] = [{"task": name} | data for name, task in own.items() for data in task["fitted"]]
+        label = pl.lit(candidate(reference, recipe)).alias("temperature")
+        for cell in at.values():
+            frames += [
+                t.with_columns(label) for t in storage.read_frames([f"{corrected_folder(cell, recipe)}/items.parquet"])
+            ]
+    for recipe in [PLAIN, *found.recipes] if recipes else []:
+        for cell in at.values():
+            for table in storage.read_frames([f"{corrected_folder(cell, recipe)}/exposure.parquet"]):
+                found.exposure.extend({"correction": None if recipe == PLAIN else recipe} | row for row in table.to_dicts())
+    return found._replace(items=pl.concat(frames) if frames else found.items)
