@@ -73,11 +73,13 @@ def corrected(choice: dict[str, Any], tables: dict[str, pl.DataFrame]) -> list[s
     found = [f"No correction was tried: {what}, {why}." for what, why in choice["without_correction"].items()]
     if exposure.is_empty() or exposure["correction"].null_count() == len(exposure):
         return found[:1]
+    if exposure.group_by("task", "split", "subset", "correction").len()["len"].max() == 1:
+        return [*found, "All documents are of one length as the model sees them, so no length can win."]
     spread = {own: unfairness(exposure, own) for own in exposure["correction"].unique(maintain_order=True).to_list()}
     fairest = min((own for own in spread if own is not None), key=lambda own: spread[own])
     row = next(row for row in tables["tuning_scores"].to_dicts() if row["correction"] == fairest)
     found.append(
-        f"Documents of the five fifths of length, shortest first, are shown {shown(exposure, None)} times as often as is "
+        f"Documents of each fifth of length, shortest first, are shown {shown(exposure, None)} times as often as is "
         f"fair. Without embedding again, the correction {fairest} makes it {shown(exposure, fairest)}, and changes the "
         f"held-out score by {with_error(row['held_change'], row['held_change_se'])}: it is in corrections/."
     )

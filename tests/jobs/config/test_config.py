@@ -194,7 +194,7 @@ FILE_ONLY = {
         corpus.unit_rows corpus.unit_bytes
         diagnosis.piece_texts execution.log_format execution.shuffle_seed
     """,
-    "evaluate": "execution.log_format execution.shuffle_seed",
+    "evaluate": "corrected.held_out corrected.recipes execution.log_format execution.shuffle_seed",
     "tune": """
         corpus.embedding_column corpus.length_column corpus.dims corpus.bits corpus.scale corpus.max_characters
         corpus.unit_rows corpus.unit_bytes
