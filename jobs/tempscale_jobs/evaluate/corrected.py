@@ -53,7 +53,7 @@ class Corrections:
 
 
 class Sides(NamedTuple):
-    """The embeddings of one split and subset, of unit norm, with their ids and lengths."""
+    """The embeddings of one split and subset, of unit norm, with their ids and their lengths before texts were cut."""
 
     queries: np.ndarray
     query_ids: list[str]
@@ -71,7 +71,7 @@ class Sides(NamedTuple):
             vectors = [np.load(texts.vectors) for texts in calls if texts.vectors is not None]
             found.append(normalised(np.concatenate(vectors)).astype(np.float32))
             found.append([key for texts in calls for key in texts.ids])
-            found.append(np.array([n for texts in calls for n in texts.lengths], np.int64))
+            found.append(np.array([n for texts in calls for n in texts.whole], np.int64))
         return cls(*found)
 
     def fitted(self, recipe: str, how: Corrections) -> Correction:

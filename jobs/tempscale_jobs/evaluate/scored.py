@@ -84,7 +84,7 @@ def _corrected(
 
         def correct(call: Texts, vectors: np.ndarray, fitted: dict[Any, Correction] = fitted) -> np.ndarray:
             own = fitted.get((call.split, call.subset))
-            return vectors if own is None else moved(own, call.role, vectors, call.lengths)
+            return vectors if own is None else moved(own, call.role, vectors, call.whole)
 
         _reseed(task)
         model.begin(temperature, True, None, there, correct)
