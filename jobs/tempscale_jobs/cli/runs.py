@@ -9,6 +9,7 @@ import typer
 from tempscale_jobs.cli.options import CONFIG, PLAN, RESUME, configured
 from tempscale_jobs.cli.start import EXIT_CODES, NO_GATE, begun
 from tempscale_jobs.config.audit import AuditConfig
+from tempscale_jobs.config.correct import CorrectConfig
 from tempscale_jobs.config.diagnose import DiagnoseConfig
 from tempscale_jobs.config.evaluate import EvaluateConfig, task_names
 from tempscale_jobs.config.pairs import PairsConfig
@@ -163,4 +164,25 @@ def tune(config: TuneConfig, console: Console, resume: bool) -> int:
         from tempscale_jobs.tune.report import close_tune
 
         close_tune(run)
+    return 0
+
+
+@app.command(
+    rich_help_panel="Correction",
+    epilog=NO_GATE
+    + "\n\nExamples:\n\n"
+    + "  tempscale correct --embeddings vectors.parquet --length-column tokens --correction tuned/corrections/length.json\n\n"
+    + "  tempscale correct --embeddings asked.parquet --side queries --correction tuned/corrections/length.json --out asked/",
+)
+@configured(CorrectConfig, RESUME)
+def correct(config: CorrectConfig, console: Console, resume: bool) -> int:
+    """Apply a correction that tempscale tune fitted to a table of embeddings; no text is embedded again.
+
+    Corrected rows are left in vectors/ of the run folder, Parquet in the order of the table, with all its other columns.
+    Their inner products are the corrected similarities. Documents and queries are corrected by two calls, see --side.
+    """
+    with begun(config, config.embeddings.source, console) as journal:
+        from tempscale_jobs.correct.run import correct as run_correct
+
+        run_correct(config, journal, fresh=not resume)
     return 0

@@ -19,6 +19,8 @@ class Command(Strict):
     command: ClassVar[str]
     reads: ClassVar[str]
     """The section that names the source."""
+    runs_models: ClassVar[bool] = True
+    """Whether it loads models; without, there is no section [embedding]."""
     outside_identity: ClassVar[frozenset[str]] = frozenset({"out", "execution"})
     """Fields that decide no table."""
     if TYPE_CHECKING:

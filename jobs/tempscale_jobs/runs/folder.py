@@ -42,6 +42,7 @@ _OURS = (
 _OURS_OF = {
     "evaluate": ("cells", "cell_documents", "mteb"),
     "tune": ("layers.json", "measured", "temperature.json", "corrections"),
+    "correct": ("vectors",),
 }
 """Names that only the runs of one command write; in the folder of another command's run they belong to somebody else."""
 _WORTH = (
@@ -181,7 +182,7 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
     Raises:
         UsageError: the folder has other contents, or a model cannot be used.
     """
-    models = [GIVEN] if _own_embeddings(config) else find_models(config)
+    models = ([GIVEN] if _own_embeddings(config) else find_models(config)) if config.runs_models else []
     storage = Storage(config.out)
     identity: dict[str, Any] = {
         "config": config.identity(),
@@ -189,7 +190,8 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
         "versions": {"tempscale": tempscale.__version__}
         | {name: metadata.version(name) for name in (*_VERSIONS, *_FURTHER_VERSIONS.get(config.command, ()))},
     }
-    identity["config"]["embedding"]["models"] = [m.label for m in models]
+    if config.runs_models:
+        identity["config"]["embedding"]["models"] = [m.label for m in models]
     hide_secrets(identity["config"], config.reads)
     if config.command != "audit":  # An audit's folder does not name its command, because audits came first.
         identity["command"] = config.command
@@ -312,9 +314,10 @@ def facts(run: Run, config: Command) -> dict[str, Any]:
     noted = [*run.storage.list(EXCEPTIONS), *run.storage.list(f"queries/{EXCEPTIONS}")]
     exceptions = [("queries: " if name.startswith("queries/") else "") + run.storage.read_json(name) for name in noted]
     exceptions += processors(run.storage, {begun["processor"], processor()})
-    precision = config.embedding.precision
-    settled = run.storage.read_json(COMPUTED_IN) if run.storage.exists(COMPUTED_IN) else {"precision": precision}
-    computed = {} if _own_embeddings(config) else {"computed_in": settled}
+    computed = dict[str, Any]()
+    if config.runs_models and not _own_embeddings(config):
+        asked = {"precision": config.embedding.precision}
+        computed["computed_in"] = run.storage.read_json(COMPUTED_IN) if run.storage.exists(COMPUTED_IN) else asked
     models = {m.label: {"name": m.label} | m.identity() | {"similarity": m.similarity} | computed for m in run.models}
     return {
         "tempscale": tempscale.__version__,

@@ -16,6 +16,7 @@ from typing import Any
 
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.command import Command
+from tempscale_jobs.config.correct import CorrectConfig
 from tempscale_jobs.config.diagnose import DiagnoseConfig
 from tempscale_jobs.config.evaluate import EvaluateConfig, task_names
 from tempscale_jobs.config.nights import NIGHT, checked_night, filled
@@ -27,7 +28,7 @@ from tempscale_jobs.submit.packing import FOLDER, Packed, pack
 from tempscale_jobs.urls import masked
 
 COMMANDS: dict[str, type[Command]] = {
-    kind.command: kind for kind in (AuditConfig, PairsConfig, DiagnoseConfig, EvaluateConfig, TuneConfig)
+    kind.command: kind for kind in (AuditConfig, PairsConfig, DiagnoseConfig, EvaluateConfig, TuneConfig, CorrectConfig)
 }
 """Commands that write a run folder and resume where they stopped: those that a job may run, with their configurations."""
 _FOUND = f"i.find_spec({FOLDER!r}).submodule_search_locations"

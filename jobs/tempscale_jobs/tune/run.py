@@ -107,7 +107,9 @@ def _choose_by_scores(
         facts |= {"left_out": parts.left_out, "correction": next(row["correction"] for row in keyed if row["chosen"])}
         facts["without_correction"] = found.problems
         for recipe, fitted in found.fitted.items():
-            run.storage.write_json(_fitted(recipe), {"corrections": fitted})
+            of = {"name": model.label, "fingerprint": model.fingerprint, "max_length": model.max_length}
+            of["temperature"] = reference.canonical
+            run.storage.write_json(_fitted(recipe), {"model": of, "corrections": fitted})
         stage.note = _note(facts)
     shown = [run.key(model, reference) | row for row in found.exposure]
     return {SCORES.name: SCORES.build_rows(keyed), EXPOSURE.name: EXPOSURE.build_rows(shown)}, facts

@@ -1,0 +1,74 @@
+"""What `tempscale correct` is asked to do: strict. Imports neither torch nor ray."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.command import Command
+from tempscale_jobs.config.option import Option
+from tempscale_jobs.config.sections import Execution, RunFolder
+from tempscale_jobs.config.strict import Strict
+
+
+class Embeddings(Strict):
+    """Which table of embeddings."""
+
+    kind: ClassVar[str] = "embeddings"
+    source: Annotated[str, Option("--embeddings", "Texts", "FILE", required=True)] = Field(
+        min_length=1,
+        description="Parquet with a column of embeddings: a file, folder or glob (local, s3://, gs://, hf://datasets/…). "
+        "All other columns are kept.",
+    )
+    column: Annotated[str, Option("--embedding-column", "Texts")] = Field(
+        "embedding", min_length=1, description="Column of the embeddings: lists of numbers."
+    )
+    length_column: Annotated[str | None, Option("--length-column", "Texts")] = Field(
+        None,
+        min_length=1,
+        description="Column of the texts' lengths in tokens before they were cut, for corrections that depend on them.",
+    )
+    unit_rows: int = Field(
+        131_072, ge=1, description="Most rows of one unit of work, unless a row group of the file has more."
+    )
+
+
+class CorrectConfig(Command):
+    """A fitted correction for a table of embeddings."""
+
+    command: ClassVar[str] = "correct"
+    reads: ClassVar[str] = "embeddings"
+    runs_models: ClassVar[bool] = False
+    without_option: ClassVar[frozenset[str]] = frozenset({"execution.actors_per_gpu", "execution.log_format"})
+    out: RunFolder = "runs/corrected"
+    embeddings: Embeddings = Field(description="Which embeddings.")
+    correction: Annotated[str, Option("--correction", "What is measured", "FILE", required=True)] = Field(
+        min_length=1, description="The fitted correction: a file that tempscale tune left in corrections/."
+    )
+    fitted_on: Annotated[str | None, Option("--fitted-on", "What is measured", "TASK")] = Field(
+        None, description="Of a file with the corrections of several tasks, whose: TASK, or TASK/SPLIT/SUBSET."
+    )
+    side: Annotated[Literal["documents", "queries"], Option("--side", "What is measured")] = Field(
+        "documents", description="What the embeddings are of: what is searched, or what asks."
+    )
+    equal_norms: Annotated[bool, Option("--equal-norms", "What is measured")] = Field(
+        False,
+        description="One coordinate more, so that an index of cosines or distances ranks as the inner product does.",
+    )
+    model: Annotated[str | None, Option("--model", "Model and temperature", "NAME")] = Field(
+        None, description="The model that the embeddings are of, by name or folder: checked against the correction's."
+    )
+    execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
+
+    def identity(self) -> dict[str, Any]:
+        """All that decides the result; the correction by its content."""
+        from tempscale_jobs.correct import saved
+
+        found = super().identity() | {"correction": saved.load(self.correction, self.fitted_on).correction.digest}
+        return {name: value for name, value in found.items() if name not in ("fitted_on", "model")}
+
+    def temperatures(self) -> list[Temperature]:
+        """None: no model runs."""
+        return []

@@ -1,0 +1,1 @@
+"""`tempscale correct`: a fitted correction applied to a table of embeddings of any size."""

@@ -1,0 +1,159 @@
+"""`tempscale correct`, top to bottom: a fitted correction applied to a table of embeddings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+
+from tempscale.model import checkpoint
+from tempscale_jobs import lifecycle
+from tempscale_jobs.config.correct import CorrectConfig
+from tempscale_jobs.corpus import sources
+from tempscale_jobs.correct import saved, units
+from tempscale_jobs.correct.saved import Saved
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.runs.folder import PLANNED, Run
+from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.urls import masked
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.engine import Cluster, readable_failures
+from tempscale_jobs.workers.nodes import that_sees
+from tempscale_jobs.workers.slow import Kind
+
+
+def correct(config: CorrectConfig, journal: Journal, *, fresh: bool = False) -> Run:
+    """Correct every embedding, or the missing ones, and write them below vectors/, and run.json.
+
+    Raises:
+        UsageError: the configuration, the correction, the embeddings or the run folder cannot be used.
+        IncompleteRun: it stopped before its end; the same call resumes it.
+    """
+    found = saved.load(config.correction, config.fitted_on)
+
+    def check_unchanged(done: dict[str, Any]) -> None:
+        sources.check_unchanged(config.embeddings, config.out, done["embeddings"]["source_state"])
+
+    with lifecycle.running(config, journal, fresh=fresh, check=lambda: _check(config, found)) as life:
+        run = life.run
+        if life.done("read the embeddings", check_unchanged) is not None:
+            return run
+        with journal.stage("read the embeddings") as stage:
+            planned, state = _plan(config, run.storage, found)
+            rows = sum(unit.rows for unit in planned)
+            stage.note = f"{rows:,} rows in {len(planned):,} units"
+        with life.cluster() as cluster, journal.stage(found.correction.canonical, rows) as stage:
+            task = units.Task(run.storage, config.embeddings, found.correction, config.side, config.equal_norms)
+            _correct(config, cluster, task, planned, stage.advance)
+            facts = _counted(task, planned)
+            if state != sources.state(config.embeddings, config.out):
+                run.storage.remove("shards")  # What was read is a mixture: nothing of it is to be resumed.
+                raise UsageError(
+                    f"embeddings '{masked(config.embeddings.source)}' changed while they were read; start the same command "
+                    "again when nothing writes them"
+                )
+            lost = f"; {facts['rejected']:,} rows rejected" if facts["rejected"] else ""
+            stage.note = f"{facts['corrected']:,} {config.side}{lost}"
+        life.record(
+            command=config.command, embeddings={"source_state": state} | facts,
+            correction={"name": found.correction.canonical, "sha256": found.correction.digest},
+        )  # fmt: skip
+    return run
+
+
+def _check(config: CorrectConfig, found: Saved) -> None:
+    """Raise if the correction is of another model than the option names, or depends on lengths and there are none."""
+    correction = found.correction
+    needs = correction.needs_tokens if config.side == "documents" else correction.needs_query_tokens
+    if needs and config.embeddings.length_column is None:
+        raise UsageError(
+            f"{correction.canonical} depends on the lengths of {config.side} in tokens: name their column by --length-column"
+        )
+    if config.equal_norms and not correction.needs_inner_product:
+        raise UsageError(
+            f"--equal-norms: {correction.canonical} gives unit norm, or queries that any index takes; leave it out"
+        )
+    if config.model is None:
+        return
+    try:
+        own = checkpoint.fingerprint(checkpoint.resolve(config.model))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    known = found.model.get("fingerprint")
+    if known is None:
+        raise UsageError("--model: the correction's file does not say of which model it is; leave the option out")
+    if known != own:
+        raise UsageError(
+            f"the correction was fitted to embeddings of model {found.model.get('name', known)}, not of '{config.model}': "
+            "fit one by tempscale tune with this model"
+        )
+
+
+def _plan(config: CorrectConfig, storage: Storage, found: Saved) -> tuple[tuple[units.Unit, ...], dict[str, Any]]:
+    """The units of the source, and its state; raises if the source changed since the run began."""
+    correction, given = found.correction, config.embeddings
+    state = sources.state(given, config.out)
+    if storage.exists(PLANNED):
+        sources.check_unchanged(given, config.out, storage.read_json(PLANNED)["source_state"])
+    planned = units.plan(given, units.columns_of(given, lengths=True), config.out)
+    width = units.dimension(given, planned)
+    if width is not None and width != correction.dim:
+        raise UsageError(
+            f"{correction.canonical} is for embeddings of {correction.dim} dimensions, and the first of "
+            f"'{masked(given.source)}' has {width}"
+        )
+    storage.write_json(PLANNED, {"source_state": state, "units": len(planned)})
+    return planned, state
+
+
+def _correct(
+    config: CorrectConfig, cluster: Cluster, task: units.Task, planned: tuple[units.Unit, ...], advance: Any
+) -> None:
+    """Stream the units that are not done through tasks of Ray Data."""
+    there = set(task.storage.list("shards", ".json"))
+    left = {unit.number: unit for unit in planned if task.done(unit.number) not in there}
+    advance(sum(unit.rows for unit in planned if unit.number not in left))
+    if not left:
+        return
+    tasks = min(cluster.tasks, len(left))
+    where = that_sees([unit.file for unit in planned]) if sources.is_local(config.embeddings) else {}
+    work = {number: pa.table({"unit": [number]}) for number in left}
+    data = actor.prepared(work, units.correct, {"task": task, "units": left}, cluster, tasks, **where)
+    pieces = cluster.watch.step(
+        Kind(lambda k: f"{left[k].place}, rows {left[k].first:,} and on"), tasks, finished=lambda _: []
+    )
+    with readable_failures(), pieces:
+        for number in cluster.ordered(list(left)):
+            pieces.begin(number, number)
+        for report in data.iter_rows():
+            if report["failure"]:
+                raise IncompleteRun(report["failure"]) from RuntimeError(report["traceback"])
+            if (usage := actor.unpack(report["payload"]).column("usage")[0].as_py()) is not None:
+                raise UsageError(usage)
+            pieces.end(report["number"])
+            advance(left[report["number"]].rows)
+
+
+def _counted(task: units.Task, planned: tuple[units.Unit, ...]) -> dict[str, Any]:
+    """The counts of all units.
+
+    Raises:
+        UsageError: no row has an embedding that can be corrected.
+    """
+    reasons, corrected = Counter[str](), 0
+    for unit in planned:
+        own = task.storage.read_json(task.done(unit.number))
+        corrected += own["corrected"]
+        reasons.update(own["reasons"])
+    rows = sum(unit.rows for unit in planned)
+    if not corrected:
+        often, count = reasons.most_common(1)[0]
+        raise UsageError(f"none of {rows:,} rows can be corrected; most often, {count:,} times: {often}")
+    return {
+        "rows": rows,
+        "corrected": corrected,
+        "rejected": rows - corrected,
+        "rejected_reasons": dict(sorted(reasons.items())),
+    }

@@ -1,0 +1,71 @@
+"""A fitted correction in a file: what `tempscale tune` left in corrections/, or `Correction.as_data()` alone as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tempscale.correction.errors import CorrectionError
+from tempscale.correction.values import Correction
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.urls import masked, reason
+
+_MOST_BYTES = 1 << 30
+
+
+class Saved(NamedTuple):
+    """A correction with what is known of the model whose embeddings it was fitted to."""
+
+    correction: Correction
+    model: Mapping[str, Any]
+    """Label, fingerprint and window; empty where the file says nothing of a model."""
+
+
+def load(path: str, of: str | None = None) -> Saved:
+    """Read a correction from a file, local or remote; of several, the one that was fitted on the task `of`.
+
+    Raises:
+        UsageError: there is no such file, it holds no correction or a damaged one, or several and no task is named.
+    """
+    data = _read(path)
+    model = data.get("model", {})
+    every = data.get("corrections", [data])
+    if not isinstance(every, list) or not every or not all(isinstance(one, Mapping) for one in every):
+        raise UsageError(f"--correction '{masked(path)}' holds no correction")
+    named = {_name(one): one for one in every}
+    if of is None and len(every) > 1:
+        raise UsageError(
+            f"--correction '{masked(path)}' holds {len(every)} corrections; name one by --fitted-on: {', '.join(named)}"
+        )
+    if of is not None and of not in named:
+        raise UsageError(f"--fitted-on '{of}': --correction '{masked(path)}' has none of it; it has {', '.join(named)}")
+    try:
+        return Saved(Correction.of(every[0] if of is None else named[of]), model if isinstance(model, Mapping) else {})
+    except CorrectionError as error:
+        raise UsageError(f"--correction '{masked(path)}': {error}") from None
+
+
+def _read(path: str) -> Mapping[str, Any]:
+    folder, _, name = path.rpartition("/")
+    storage = Storage(folder or ("/" if path.startswith("/") else "."))
+    try:
+        storage.check_reachable()
+        if not storage.exists(name):
+            raise UsageError(f"--correction '{masked(path)}' is not there")
+        if storage.size(name) > _MOST_BYTES:
+            raise UsageError(f"--correction '{masked(path)}' is larger than any correction")
+        data = json.loads(storage.read(name))
+    except (OSError, IncompleteRun) as error:
+        raise UsageError(f"--correction '{masked(path)}' cannot be read: {reason(error, path)}") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"--correction '{masked(path)}' is no JSON file") from None
+    if not isinstance(data, Mapping):
+        raise UsageError(f"--correction '{masked(path)}' holds no correction")
+    return data
+
+
+def _name(data: Mapping[str, Any]) -> str:
+    """What a correction of several was fitted on: its task, and its split and subset if the task has several."""
+    return "/".join(str(data[key]) for key in ("task", "split", "subset") if data.get(key) not in (None, "default"))

@@ -1,0 +1,225 @@
+"""The row groups of a table of embeddings, a unit's rows as corrected parts below vectors/, and the rows that have none.
+
+A unit is read a few rows at a time, so memory does not depend on the size of its row groups; which rows go into a part
+depends on the files and the settings alone. A unit is done when its file in shards/ is there, which is written last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+from threadpoolctl import threadpool_limits
+
+from tempscale.correction.values import Correction
+from tempscale_jobs.config.correct import Embeddings
+from tempscale_jobs.corpus import readers, sources
+from tempscale_jobs.corpus.readers import KINDS, Columns, suffix
+from tempscale_jobs.corpus.rows import Rejects
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import numbered_in, of_unit
+from tempscale_jobs.runs.memory import return_freed
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables import parts
+from tempscale_jobs.urls import masked
+from tempscale_jobs.workers import actor
+
+VECTORS = "vectors"
+"""The folder of the corrected embeddings."""
+_AT_ONCE = 8192
+"""Rows that are corrected at a time."""
+_ROWS_OF_A_PART = 65_536
+_READERS = 16
+
+
+class Unit(NamedTuple):
+    """Consecutive row groups of one file."""
+
+    number: int
+    file: str
+    place: str
+    """The name of the file in the places of its rows."""
+    groups: tuple[int, ...]
+    first: int
+    """The number of its first row in the file."""
+    rows: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every unit is read and written by; small, because it goes to every task."""
+
+    storage: Storage
+    given: Embeddings
+    correction: Correction
+    side: str
+    equal_norms: bool
+
+    def done(self, unit: int) -> str:
+        """The name of the file that says that a unit is done."""
+        return f"{of_unit('corrected', unit)}.json"
+
+
+def columns_of(given: Embeddings, lengths: bool) -> Columns:
+    """The columns that every file must have."""
+    needed: dict[str, str | None] = {given.column: "--embedding-column"}
+    if lengths and given.length_column is not None:
+        needed[given.length_column] = "--length-column"
+    return Columns(needed, {}, {})
+
+
+def plan(given: Embeddings, columns: Columns, out: str) -> tuple[Unit, ...]:
+    """The units of all files, in their order.
+
+    Raises:
+        UsageError: there is no such file, one is no Parquet, cannot be read or lacks a column, or their columns differ.
+    """
+    source = given.source
+    if source.startswith("docstrings:") or sources.is_hub_dataset(source):
+        raise UsageError(f"embeddings '{masked(source)}': give Parquet files")
+    fs, files = sources.expand(given, out)
+    places = sources.places(files)
+    for file in files:
+        if KINDS.get(suffix(file)) != "parquet":
+            raise UsageError(f"embeddings '{masked(file)}' is no Parquet file; write the table as Parquet first")
+
+    def footer(file: str, place: str) -> tuple[pa.Schema, list[int]]:
+        with sources.readable(file), fs.open(file, "rb") as stream:
+            readers.row_groups(stream, place, columns)  # Raises if a column is missing.
+            opened = pq.ParquetFile(stream, pre_buffer=False)
+            sizes = [opened.metadata.row_group(k).num_rows for k in range(opened.metadata.num_row_groups)]
+            return opened.schema_arrow.remove_metadata(), sizes
+
+    units = list[Unit]()
+    with ThreadPoolExecutor(_READERS) as pool:
+        footers = list(pool.map(footer, files, places))
+    for file, place, (schema, sizes) in zip(files, places, footers, strict=True):
+        _check_schema(given, file, schema, footers[0][0])
+        own, first, rows = list[int](), 0, 0
+        for group, size in enumerate([*sizes, given.unit_rows + 1]):
+            if own and rows + size > given.unit_rows:
+                units.append(Unit(len(units), file, place, tuple(own), first, rows))
+                own, first, rows = [], first + rows, 0
+            own.append(group)
+            rows += size
+    if not any(unit.rows for unit in units):
+        raise UsageError(f"embeddings '{masked(source)}' has no row")
+    return tuple(unit for unit in units if unit.rows)
+
+
+def _check_schema(given: Embeddings, file: str, schema: pa.Schema, first: pa.Schema) -> None:
+    """Raise if a file's embeddings are no lists of numbers, or if its columns are not those of the first file."""
+    kind = schema.field(given.column).type
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not listed or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+        raise UsageError(f"column '{given.column}' of '{masked(file)}' holds {kind}; embeddings are lists of numbers")
+    if given.length_column is not None and given.length_column in schema.names:
+        kind = schema.field(given.length_column).type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+            raise UsageError(f"column '{given.length_column}' of '{masked(file)}' holds {kind}; lengths are numbers")
+    if schema.names != first.names:
+        raise UsageError(f"'{masked(file)}' has other columns than the first file: {', '.join(schema.names)}")
+
+
+def dimension(given: Embeddings, units: tuple[Unit, ...]) -> int | None:
+    """The dimensions of the first embedding that is not null; None where the first unit has none."""
+    for batch in _batches(given, units[0]):
+        lengths = pc.list_value_length(batch.column(given.column)).drop_null()
+        if len(lengths):
+            return int(lengths[0].as_py())
+    return None
+
+
+def correct(batch: pa.Table, task: Task, units: dict[int, Unit]) -> pa.Table:
+    """Correct the unit that a batch of Ray Data names, unless it is done; a mistake of the user is its report."""
+    number, usage = batch.column("number")[0].as_py(), None
+    if not task.storage.exists(task.done(number)):
+        try:
+            with threadpool_limits(1):  # The last bits of a product may depend on the number of threads.
+                task.storage.write_json(task.done(number), _corrected(task, units[number]))
+        except UsageError as error:
+            usage = str(error)
+        return_freed()
+    return actor.rows({number: pa.table({"usage": pa.array([usage], pa.string())})})
+
+
+def _corrected(task: Task, unit: Unit) -> dict[str, Any]:
+    """Write the parts of a unit; return how many rows they have and why others have none."""
+    rejects, reasons = Rejects(task.storage, unit.number), Counter[str]()
+    waiting, number, kept, row = list[pa.Table](), 0, 0, unit.first
+    for batch in _batches(task.given, unit):
+        table, wrong = _moved(task, batch)
+        for k, reason in sorted(wrong.items()):
+            rejects.add(None, f"{unit.place}:{row + k}", reason)
+        reasons.update(wrong.values())
+        row, kept = row + batch.num_rows, kept + table.num_rows
+        waiting.append(table)
+        if sum(own.num_rows for own in waiting) >= _ROWS_OF_A_PART:
+            number, waiting = _written(task, unit, number, waiting), []
+    _written(task, unit, number, waiting)
+    rejects.flush()
+    return {"rows": unit.rows, "corrected": kept, "reasons": dict(sorted(reasons.items()))}
+
+
+def _batches(given: Embeddings, unit: Unit) -> Iterator[pa.Table]:
+    """The rows of a unit, a few at a time."""
+    with sources.readable(unit.file), sources.file_system(given).open(unit.file, "rb") as stream:
+        file = pq.ParquetFile(stream, pre_buffer=False)
+        for batch in file.iter_batches(batch_size=_AT_ONCE, row_groups=list(unit.groups), use_threads=False):
+            yield pa.table(batch)
+
+
+def _written(task: Task, unit: Unit, number: int, waiting: list[pa.Table]) -> int:
+    """Write a part, if there is a row for it; return the number of the next."""
+    whole = pa.concat_tables(waiting) if waiting else None
+    if whole is None or not whole.num_rows:
+        return number
+    name = numbered_in(VECTORS, unit.number, number)
+    task.storage.write_table(name, whole.replace_schema_metadata(None), rows_of_group=_AT_ONCE)
+    return number + 1
+
+
+def _moved(task: Task, batch: pa.Table) -> tuple[pa.Table, dict[int, str]]:
+    """The usable rows of a batch with corrected embeddings; and why others are not usable, by their number."""
+    given, correction = task.given, task.correction
+    needed = correction.needs_tokens if task.side == "documents" else correction.needs_query_tokens
+    column = batch.column(given.column).combine_chunks()
+    wrong = dict[int, str]()
+    sizes = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
+    for k in np.flatnonzero(sizes != correction.dim).tolist():
+        found = f"the embedding has {sizes[k]} dimensions, and the correction {correction.dim}"
+        wrong[k] = "the embedding is null" if sizes[k] < 0 else found
+    lengths = np.ones(batch.num_rows)
+    if needed:
+        assert given.length_column is not None, "it has been asked for"
+        named = pc.fill_null(pc.cast(batch.column(given.length_column), pa.float64()), float("nan"))
+        lengths = named.to_numpy()
+        for k in np.flatnonzero(~(np.isfinite(lengths) & (lengths >= 1))).tolist():
+            told = "null" if np.isnan(lengths[k]) else f"{lengths[k]:g}"
+            wrong.setdefault(k, f"the length is {told}; it must be at least 1 token")
+    usable = np.setdiff1d(np.arange(batch.num_rows), list(wrong))
+    flat = column.take(pa.array(usable)).flatten()
+    rows = pc.fill_null(pc.cast(flat, pa.float64()), float("nan")).to_numpy(zero_copy_only=False)
+    rows = rows.reshape(len(usable), correction.dim)
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.linalg.norm(rows, axis=1)
+    for k in np.flatnonzero(~np.isfinite(norms)).tolist():
+        wrong[int(usable[k])] = "the embedding is not finite"
+    for k in np.flatnonzero(norms == 0).tolist():
+        wrong[int(usable[k])] = "the embedding is zero and has no direction"
+    good = np.isfinite(norms) & (norms > 0)
+    rows, usable = rows[good] / norms[good, None], usable[good]
+    move = correction.documents if task.side == "documents" else correction.queries
+    tokens = torch.from_numpy(lengths[usable].astype(np.int64)) if needed else None
+    moved = move(torch.from_numpy(rows), tokens, equal_norms=task.equal_norms).numpy()
+    place = batch.column_names.index(given.column)
+    kept = batch.take(pa.array(usable))
+    return kept.set_column(place, given.column, parts.fixed_lists(moved)), wrong
