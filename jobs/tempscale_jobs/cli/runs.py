@@ -171,8 +171,8 @@ def tune(config: TuneConfig, console: Console, resume: bool) -> int:
     rich_help_panel="Correction",
     epilog=NO_GATE
     + "\n\nExamples:\n\n"
-    + "  tempscale correct --embeddings vectors.parquet --length-column tokens --correction tuned/corrections/length.json\n\n"
-    + "  tempscale correct --embeddings asked.parquet --side queries --correction tuned/corrections/length.json --out asked/",
+    + "  tempscale correct --embeddings vectors.parquet --length-column tokens --correction t/corrections/length.json\n\n"
+    + "  tempscale correct --embeddings asked.parquet --side queries --correction t/corrections/length.json --out asked/",
 )
 @configured(CorrectConfig, RESUME)
 def correct(config: CorrectConfig, console: Console, resume: bool) -> int:

@@ -1,0 +1,266 @@
+"""`tempscale correct`: the same vectors as by hand, for any number of workers and after a kill; bad input is a sentence."""
+
+import json
+from contextlib import closing
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from rich.console import Console
+from whole_run import digests, read_record
+
+from tempscale.correction.fit import fit
+from tempscale_jobs.config.correct import CorrectConfig
+from tempscale_jobs.config.strict import checked
+from tempscale_jobs.correct import units
+from tempscale_jobs.correct.run import correct
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.runs.journal import Journal
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+ROWS, DIM = 700, 12
+RECIPES = ["length", "centre", "centre(unit)", "centre_by_length", "remove_top(2)", "whiten(0.5)", "csls(5, 0.5)"]
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def table():
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((ROWS, DIM)) + 2 * np.eye(DIM)[0]
+    lengths = random.integers(1, 900, ROWS)
+    rows[:, 1] += lengths / 300
+    return (3 * rows).astype(np.float32), lengths  # Not of unit norm: they are compared by cosine.
+
+
+@pytest.fixture(scope="module")
+def asking():
+    random = np.random.default_rng(1)
+    return unit(random.standard_normal((150, DIM)) + np.eye(DIM)[2]).astype(np.float32), random.integers(3, 30, 150)
+
+
+@pytest.fixture(scope="module")
+def fitted(table, asking):
+    (rows, lengths), (queries, query_lengths) = table, asking
+    given = [torch.from_numpy(own) for own in (unit(rows).astype(np.float32), lengths, queries, query_lengths)]
+    return {recipe: fit(recipe, *given) for recipe in RECIPES}
+
+
+@pytest.fixture
+def folder(tmp_path, table):
+    """Two files of several row groups, with columns before and behind the embeddings."""
+    (tmp_path / "vectors").mkdir()
+    rows, lengths = table
+    for k, own in enumerate((slice(0, 420), slice(420, ROWS))):
+        columns = {"id": [f"t{n}" for n in range(ROWS)][own], "embedding": list(rows[own]), "tokens": lengths[own]}
+        columns["more"] = [{"a": n} for n in range(ROWS)][own]
+        pq.write_table(pa.table(columns), tmp_path / "vectors" / f"{k}.parquet", row_group_size=100)
+    return tmp_path
+
+
+def run(folder, correction, fresh=False, **more):
+    name = more.pop("name", "out")
+    file = folder / "c.json"
+    file.write_text(json.dumps(correction if isinstance(correction, (dict, list)) else correction.as_data()))
+    embeddings = {"source": str(folder / "vectors"), "length_column": "tokens", "unit_rows": 100}
+    data = {"out": str(folder / name), "correction": more.pop("file", str(file)), "execution": {"workers": 1}}
+    data |= {"embeddings": embeddings | more.pop("embeddings", {})} | more
+    with closing(Journal(Console(stderr=True))) as journal:
+        correct(checked(CorrectConfig, data), journal, fresh=fresh)
+    return folder / name
+
+
+def vectors(out):
+    return pl.concat([pl.read_parquet(file) for file in sorted((out / "vectors").glob("*.parquet"))])
+
+
+# --- the vectors --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_rows_are_corrected_in_their_order_and_keep_their_other_columns(folder, table, fitted, recipe):
+    rows, lengths = table
+    found = vectors(run(folder, fitted[recipe]))
+    assert found["id"].to_list() == [f"t{k}" for k in range(ROWS)]
+    assert found["tokens"].to_list() == lengths.tolist()
+    assert found["more"].to_list() == [{"a": k} for k in range(ROWS)]
+    assert found.columns == ["id", "embedding", "tokens", "more"]
+    expected = fitted[recipe].documents(torch.from_numpy(unit(rows.astype(np.float64))), torch.from_numpy(lengths))
+    np.testing.assert_allclose(np.stack(found["embedding"].to_list()), expected.numpy(), atol=2e-7)
+
+
+def test_inner_products_are_the_corrected_similarities_by_hand(folder, table, asking, fitted):
+    """A line in the log of the length, taken off the cosine; typed from its equation."""
+    (rows, lengths), (queries, _) = table, asking
+    documents = np.stack(vectors(run(folder, fitted["length"]))["embedding"].to_list())
+    pq.write_table(pa.table({"embedding": list(5 * queries)}), folder / "asking.parquet")
+    source = {"source": str(folder / "asking.parquet"), "length_column": None}
+    asked = np.stack(
+        vectors(run(folder, fitted["length"], name="asked", side="queries", embeddings=source))["embedding"].to_list()
+    )
+    mean = unit(rows.astype(np.float64)) @ queries.astype(np.float64).mean(0)
+    slope, level = np.polyfit(np.log(lengths), mean - mean.mean(), 1)
+    expected = queries.astype(np.float64) @ unit(rows.astype(np.float64)).T - (slope * np.log(lengths) + level)
+    np.testing.assert_allclose(asked @ documents.T, expected, atol=2e-6)
+    equal = np.stack(vectors(run(folder, fitted["length"], name="equal", equal_norms=True))["embedding"].to_list())
+    norms = np.linalg.norm(equal, axis=1)
+    assert equal.shape[1] == DIM + 2
+    np.testing.assert_allclose(norms, norms[0], rtol=1e-6)
+
+
+def test_the_bytes_do_not_depend_on_workers_or_order_and_a_killed_run_goes_on(folder, fitted, monkeypatch):
+    whole = run(folder, fitted["whiten(0.5)"])
+    expected = digests(whole, "vectors")
+    assert len(expected) == 8  # Units of 100 rows: five row groups of one file and three of the other.
+    ordered = run(folder, fitted["whiten(0.5)"], name="ordered", execution={"workers": 3, "shuffle_seed": 7})
+    assert digests(ordered, "vectors") == expected
+    real, seen = units.Task.done, []
+    broken = folder / "killed"
+    with monkeypatch.context() as patch:
+        patch.setattr("tempscale_jobs.correct.run._counted", lambda *_: (_ for _ in ()).throw(IncompleteRun("killed")))
+        with pytest.raises(IncompleteRun):
+            run(folder, fitted["whiten(0.5)"], name="killed")
+    for number in (2, 5):  # Two units died before their end: one of them in the middle of a part.
+        (broken / "shards" / f"corrected-{number:08d}.json").unlink()
+        part = broken / "vectors" / f"part-{number:08d}-00000000.parquet"
+        part.write_bytes(b"half") if number == 2 else part.unlink()
+    times = {file: file.stat().st_mtime_ns for file in (broken / "vectors").iterdir()}
+    monkeypatch.setattr(units.Task, "done", lambda own, number: seen.append(number) or real(own, number))
+    run(folder, fitted["whiten(0.5)"], name="killed")
+    assert digests(broken, "vectors") == expected
+    unchanged = [file for file, time in times.items() if file.stat().st_mtime_ns == time]
+    assert len(unchanged) == 6
+    assert run(folder, fitted["whiten(0.5)"], name="killed") == broken  # A complete run has nothing to do.
+    assert not (broken / "shards").exists()
+
+
+def test_a_large_row_group_is_several_parts_of_the_same_rows(folder, table, fitted, monkeypatch):
+    monkeypatch.setattr(units, "_AT_ONCE", 64)
+    monkeypatch.setattr(units, "_ROWS_OF_A_PART", 128)
+    rows, lengths = table
+    pq.write_table(pa.table({"embedding": list(rows), "tokens": lengths}), folder / "one.parquet")
+    task = units.Task(None, checked(units.Embeddings, {"source": str(folder / "one.parquet"), "length_column": "tokens"}),
+                      fitted["length"], "documents", False)  # fmt: skip
+    written = {}
+
+    class Noting:
+        def write_table(self, name, table, **_):
+            written[name] = table
+
+    task = units.Task(Noting(), *(getattr(task, name) for name in ("given", "correction", "side", "equal_norms")))
+    (own,) = units.plan(task.given, units.columns_of(task.given, True), str(folder / "none"))
+    assert units._corrected(task, own) == {"rows": ROWS, "corrected": ROWS, "reasons": {}}
+    assert [t.num_rows for t in written.values()] == [128, 128, 128, 128, 128, 60]
+    together = np.stack(pa.concat_tables(written.values()).column("embedding").to_pylist())
+    expected = fitted["length"].documents(torch.from_numpy(unit(rows.astype(np.float64))), torch.from_numpy(lengths))
+    np.testing.assert_allclose(together, expected.numpy(), atol=2e-7)
+
+
+# --- bad input ----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_without_a_usable_embedding_or_length_are_recorded_and_counted(folder, table, fitted):
+    rows, lengths = (list(own) for own in table)
+    rows[3], rows[5], rows[8], rows[9] = None, rows[5][:-1], rows[8] * np.nan, rows[9] * 0
+    lengths[11], lengths[12] = None, 0
+    columns = {"embedding": pa.array(rows, pa.list_(pa.float32())), "tokens": pa.array(lengths, pa.int64())}
+    for file in (folder / "vectors").iterdir():
+        file.unlink()
+    pq.write_table(pa.table(columns), folder / "vectors" / "all.parquet")
+    out = run(folder, fitted["length"])
+    reasons = pl.read_parquet(out / "rejected" / "*.parquet").select("place", "reason").rows()
+    assert reasons == [
+        ("all.parquet:3", "the embedding is null"),
+        ("all.parquet:5", "the embedding has 11 dimensions, and the correction 12"),
+        ("all.parquet:8", "the embedding is not finite"),
+        ("all.parquet:9", "the embedding is zero and has no direction"),
+        ("all.parquet:11", "the length is null; it must be at least 1 token"),
+        ("all.parquet:12", "the length is 0; it must be at least 1 token"),
+    ]
+    counts = read_record(out)["embeddings"]
+    assert (counts["rows"], counts["corrected"], counts["rejected"]) == (ROWS, ROWS - 6, 6)
+    assert counts["rejected_reasons"]["the embedding is null"] == 1
+    assert len(vectors(out)) == ROWS - 6
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"embeddings": {"length_column": None}}, "length depends on the lengths of documents in tokens: name"),
+        ({"embeddings": {"length_column": "words"}}, "words"),
+        ({"embeddings": {"column": "vector"}}, "vector"),
+        ({"embeddings": {"column": "id", "length_column": "tokens"}}, "holds string; embeddings are lists of numbers"),
+        ({"embeddings": {"length_column": "id"}}, "holds string; lengths are numbers"),
+        ({"embeddings": {"source": "nowhere.parquet"}}, "is not there"),
+        ({"file": "nowhere.json"}, "is not there"),
+        ({"fitted_on": "task"}, "has none of it"),
+        ({"model": "no/such"}, "no/such"),
+        ({"side": "rows"}, "side"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_a_sentence_and_leaves_the_folder_free(folder, fitted, given, sentence):
+    with pytest.raises(UsageError, match=sentence.replace("(", "\\(")):
+        run(folder, fitted["length"], **given)
+    assert not (folder / "out" / "vectors").exists()
+    run(folder, fitted["length"])
+
+
+def test_a_correction_of_another_dimension_or_model_is_refused(folder, fitted, table, asking, small_model):
+    rows, _ = table
+    narrow = fit("whiten(1)", torch.from_numpy(unit(rows[:, :8]).astype(np.float32)))
+    with pytest.raises(UsageError, match=r"for embeddings of 8 dimensions, and the first of '.*' has 12"):
+        run(folder, narrow)
+    other = {"model": {"name": "other", "fingerprint": "0" * 64}, "corrections": [fitted["centre"].as_data()]}
+    with pytest.raises(UsageError, match="fitted to embeddings of model other, not of"):
+        run(folder, other, model=small_model)
+    with pytest.raises(UsageError, match="does not say of which model it is"):
+        run(folder, fitted["centre"], model=small_model)
+    with pytest.raises(UsageError, match="--equal-norms: centre"):
+        run(folder, fitted["centre"], equal_norms=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"correction": "length"}, "format None"),
+        ({"format": 1, "correction": "longer"}, "there is no correction 'longer'"),
+        ({"format": 1, "correction": "length", "dimensions": 12, "f": {"tokens": [2, 1], "values": [0, 0]}}, "damaged"),
+        ({"corrections": []}, "holds no correction"),
+        ([1], "holds no correction"),
+        ({"corrections": [{"task": "a", "correction": "x"}, {"task": "b", "correction": "x"}]}, "--fitted-on: a, b"),
+    ],
+)
+def test_a_file_that_holds_no_correction_is_a_sentence(folder, data, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        run(folder, data)
+
+
+def test_of_several_corrections_the_named_one_is_taken(folder, table, asking, fitted):
+    every = [{"task": "a", "split": "test", "subset": "default"} | fitted["centre"].as_data(),
+             {"task": "b", "split": "test", "subset": "default"} | fitted["centre(unit)"].as_data()]  # fmt: skip
+    out = run(folder, {"corrections": every}, fitted_on="b/test")
+    assert read_record(out)["correction"] == {"name": "centre(unit)", "sha256": fitted["centre(unit)"].digest}
+    with pytest.raises(UsageError, match="holds a different run: correction was"):
+        run(folder, {"corrections": every}, fitted_on="a/test")
+
+
+def test_a_table_that_changes_while_it_is_read_ends_the_run_and_nothing_is_kept(folder, fitted, monkeypatch):
+    real = units.plan
+
+    def plan(*given):
+        found = real(*given)
+        other = folder / "vectors" / "1.parquet"
+        pq.write_table(pq.read_table(other).slice(1), other, row_group_size=100)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(units, "plan", plan)
+        with pytest.raises(UsageError, match="changed while they were read"):
+            run(folder, fitted["centre"])
+    assert len(vectors(run(folder, fitted["centre"]))) == ROWS - 1
