@@ -220,6 +220,34 @@ def nearest(asking: Block, blocks: Iterable[Block], neighbours: int) -> Nearest:
     return found
 
 
+def nearest_corrected(
+    asking: Block, blocks: Iterable[tuple[Block, Float[np.ndarray, " text"]]], neighbours: int
+) -> tuple[Nearest, Nearest]:
+    """The nearest texts by cosine, and by cosine less a number for each text that is asked: `correction.values.Length`.
+
+        s(q, d) = ⟨q, d⟩ − f_d
+
+    Args:
+        asking: the texts that ask; only their embeddings are looked at.
+        blocks: the texts that are asked, none of them twice, each block with f of its texts, float32.
+        neighbours: how many to keep for every asking text, at least 1.
+
+    Returns:
+        What `nearest` returns, and the same by s, whose values stand where cosines do.
+    """
+    from tempscale.collapse.kernel import search
+
+    plain, moved = (Nearest.empty(len(asking), neighbours) for _ in range(2))
+    floor, floor_moved = (np.full(len(asking), -np.inf, asking.embeddings.dtype) for _ in range(2))
+    for block, taken in blocks:
+        for start, begin, product in _products(asking, block, diagonal=False):
+            own = slice(begin, begin + product.shape[1])
+            search(product, start, plain.cosine, plain.label, block.labels[own], floor)
+            np.subtract(product, taken[own], out=product)
+            search(product, start, moved.cosine, moved.label, block.labels[own], floor_moved)
+    return plain, moved
+
+
 def _products(rows: Block, columns: Block, diagonal: bool) -> Iterator[tuple[int, int, np.ndarray]]:
     """Blocks of the product, with their first row and column: each is gone when the next comes. `diagonal` leaves out those
     that are below the diagonal.

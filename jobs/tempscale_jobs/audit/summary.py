@@ -29,8 +29,9 @@ from tempscale_jobs.tables.columns import Table, finite
 _EXCERPT_CHARACTERS, _AT_ONCE = 280, 1 << 20
 """The length of an excerpt, and values that are summed at a time."""
 _STEPS = {
-    "length_collapse": "cosine", "exposure": "exposure", "near_duplicates": "exposure", "collapsed_texts": "exposure",
-    "prefix_probe": "probe", "socm": "socm", "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top",
+    "length_collapse": "cosine", "exposure": "exposure", "exposure_corrected": "exposure", "near_duplicates": "exposure",
+    "collapsed_texts": "exposure", "prefix_probe": "probe", "socm": "socm", "socm_pairs": "socm", "socm_scatter": "socm",
+    "socm_search": "top",
 }  # fmt: skip
 
 

@@ -19,14 +19,14 @@ from tempscale.collapse.grid import upper_triangle
 from tempscale.collapse.neighbours import NOBODY, PowerSums, skewness
 from tempscale.stats.errors import tell_an_error
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.collapse import blocks, neighbours
+from tempscale_jobs.collapse import blocks, by_length, neighbours
 from tempscale_jobs.collapse.blocks import Tiling
-from tempscale_jobs.collapse.neighbours import Asking, Names
+from tempscale_jobs.collapse.neighbours import Asking, Found, Names
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout, layout
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.tables import parts
-from tempscale_jobs.tables.audit import COLLAPSED_TEXTS, EXPOSURE, NEAR_DUPLICATES
+from tempscale_jobs.tables.audit import COLLAPSED_TEXTS, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES
 from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers.engine import Cluster, done
 from tempscale_jobs.workers.slow import Kind
@@ -41,7 +41,8 @@ def expose(
 ) -> None:  # fmt: skip
     """Write the neighbours, and the tables exposure, near_duplicates and collapsed_texts (hubs); in closed form exposure.
 
-    `queries` is the run in the folder queries/, if there are queries.
+    `queries` is the run in the folder queries/, if there are queries. Under the first temperature exposure_corrected says
+    what a correction by length would do.
     """
     place = run.place("partials/exposure", model, temperature)
     if run.storage.exists(f"{place}/done.json"):
@@ -49,8 +50,9 @@ def expose(
     import ray
 
     (grid, bounds), key = blocks.tiling(run, model, temperature, texts, analysis), run.key(model, temperature)
-    full, rows = analysis.cosine == "full", list[dict[str, Any]]()
+    full, rows, moved = analysis.cosine == "full", list[dict[str, Any]](), list[dict[str, Any]]()
     hubs = list[dict[str, Any]]()
+    corrected = by_length.Fitting(run, cluster, model, temperature, texts, analysis)
     # Tiles name a text by its label; `order` turns it into the text's place in canonical order.
     order = texts.by_label()
     if full:
@@ -74,20 +76,27 @@ def expose(
             counted = _count(cluster, grid, texts, graph)
             rows = _exposures(counted, graph, texts, key)
             hubs = ranked(key, "hub", counted[-1].most, counted[-1].times, texts)
-        elif len(texts) > 1:
-            drawn = np.sort(texts.sample(analysis.exposure_sample))
-            found = neighbours.ask(*how, Asking(run, texts, drawn, drawn, True), order, names)
-            graph = _Graph(found, len(drawn), own=True, every=False)
-            rows = _exposures(_count(cluster, grid, texts, graph), graph, texts, key)
+        every_asks = full and len(texts) <= by_length.ALL_ASK
+        drawn = np.arange(len(texts)) if every_asks else np.sort(texts.sample(analysis.exposure_sample))
+        taken = corrected.of(Asking(run, texts, corrected.sample, corrected.sample, True), bounds) if len(drawn) else None
+        if len(texts) > 1 and (not full or taken is not None):
+            asked = neighbours.ask(*how, Asking(run, texts, drawn, drawn, True), order, names, taken, plain=not full)
+            graph = _Graph(asked.files, len(drawn), own=True, every=every_asks)
+            if not full:
+                rows = _exposures(_count(cluster, grid, texts, graph), graph, texts, key)
+            moved += _corrected(cluster, grid, texts, graph, asked, texts.interval[drawn], key)
         if queries is not None:
             asking = layout(queries, cluster, model, 0, texts.edges, texts.seed)
             drawn = np.arange(len(asking)) if full else asking.sample(analysis.exposure_sample)
             drawn = drawn[np.argsort(asking.stored[drawn])]  # As in their source.
-            found = neighbours.ask(*how, Asking(queries, asking, drawn, np.arange(len(drawn)), False), order, names)
+            own = Asking(queries, asking, drawn, np.arange(len(drawn)), False)
+            asked = neighbours.ask(*how, own, order, names, corrected.of(own, bounds))
             documents = None if asking.documents is None else asking.documents[drawn]
-            graph = _Graph(found, len(drawn), own=False, every=len(drawn) == len(asking), documents=documents)
+            graph = _Graph(asked.files, len(drawn), own=False, every=len(drawn) == len(asking), documents=documents)
             rows += _exposures(_count(cluster, grid, texts, graph), graph, texts, key)
+            moved += _corrected(cluster, grid, texts, graph, asked, asking.interval[drawn], key)
     run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows))
+    run.storage.write_table(f"{place}/exposure_corrected.parquet", EXPOSURE_CORRECTED.build_rows(moved))
     run.storage.write_table(f"{place}/collapsed_texts.parquet", COLLAPSED_TEXTS.build_rows(hubs))
     run.storage.write_json(f"{place}/done.json", {"texts": len(texts), "k": grid.neighbours})
     run.storage.remove(f"{grid.place}/near")
@@ -202,6 +211,21 @@ def _exposures(counted: Sequence[_Counted], graph: _Graph, texts: Layout, key: d
             | {"exposure_se_superpopulation": finite(found.error[b]) if enough else None, "k_occurrence_skewness": hubness}
             for b in np.flatnonzero(own.by_text.texts)
         ]
+    return rows
+
+
+def _corrected(
+    cluster: Cluster, grid: Tiling, texts: Layout, graph: _Graph, asked: Found, interval: np.ndarray, key: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Rows of exposure_corrected; `interval` is that of each text that asked. None where nothing was corrected."""
+    if not asked.corrected:
+        return []
+    graph = graph._replace(files=asked.corrected)
+    rows = []
+    for row in _exposures(_count(cluster, grid, texts, graph), graph, texts, key):
+        own = asked.kept[interval == texts.edges.index(row["interval"])]
+        kept = float(own.mean()) if len(own) and row["k"] == grid.neighbours else None
+        rows.append(row | {"correction": by_length.RECIPE, "neighbours_kept": kept})
     return rows
 
 

@@ -5,7 +5,7 @@ Both are written twice: as `neighbours`, with ids, and as numbers that are count
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tempscale.collapse.aggregates import Block, Precision, merge_tree
-from tempscale.collapse.cosine import nearest, rounded
+from tempscale.collapse.cosine import nearest, nearest_corrected, rounded
 from tempscale.collapse.neighbours import NOBODY, Nearest
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks
@@ -122,13 +122,30 @@ class Asking:
     """Whether they are texts of the corpus, which are no neighbours of themselves."""
 
 
+CORRECTED = "partials/neighbours_corrected"
+"""The folder of the nearest texts by corrected similarity."""
+
+
+class Found(NamedTuple):
+    """What texts that asked have found."""
+
+    files: list[str]
+    """The parts with the numbers of their nearest texts by cosine;"""
+    corrected: list[str]
+    """by corrected similarity;"""
+    kept: np.ndarray
+    """and of each, the share of its nearest texts that are the same by both."""
+
+
 def ask(
     cluster: Cluster, grid: Tiling, model: Model, temperature: Temperature, asking: Asking, order: np.ndarray,
-    names: Callable[[np.ndarray], Any],
-) -> list[str]:  # fmt: skip
-    """Find the nearest texts of some in all blocks of the corpus, and write them; return the parts with their numbers.
+    names: Callable[[np.ndarray], Any], taken: Sequence[np.ndarray] | None = None, plain: bool = True,
+) -> Found:  # fmt: skip
+    """Find the nearest texts of some in all blocks of the corpus, and write them.
 
-    `order` has the corpus's places by label; `names` gives the names, or a reference, of the texts with some labels.
+    `order` has the corpus's places by label; `names` gives the names, or a reference, of the texts with some labels. With
+    `taken`, what is taken off the cosines of each block's texts, they are found by corrected similarity too; without `plain`
+    only these are written.
     """
     import ray
 
@@ -142,35 +159,52 @@ def ask(
     read, search = ray.remote(_read), ray.remote(_nearest)
     asked: dict[int, Any] = {}
     """The embeddings of a group, until all panels have seen them."""
-    seen, near = dict.fromkeys(range(len(groups)), 0), dict[int, Nearest]()
+    seen, near = dict.fromkeys(range(len(groups)), 0), dict[int, tuple[Nearest, ...]]()
 
     def submit(work: tuple[int, int]) -> Any:
         group, panel = work
         if group not in asked:
             part, row = asking.layout.parts_and_rows(asking.places[groups[group]])
             asked[group] = read.remote(asking.run.storage, files, part, row, labels[groups[group]], grid.precision)
-        return search.remote(grid, panel, asked[group], grid.neighbours + asking.own)
+        off = None if taken is None else [taken[number] for number in grid.panel(panel)]
+        return search.remote(grid, panel, asked[group], grid.neighbours + asking.own, off)
 
     work = [(group, panel) for group in range(len(groups)) for panel in range(grid.panels)]
     for (group, _), own in results(cluster, submit, work, ahead=1, kind=Kind("asking")):
-        near[group] = near[group].merged(own) if group in near else own
+        near[group] = tuple(a.merged(b) for a, b in zip(near[group], own, strict=True)) if group in near else own
         seen[group] += 1
         if seen[group] == grid.panels:
             del asked[group]
     if asking.own:
-        near = {k: _others(own, labels[groups[k]]) for k, own in near.items()}
-    known = names(np.unique(np.concatenate([own.label for own in near.values()])))
-    write, where = ray.remote(_write_asked), asking.run.place("neighbours", model, temperature)
-    who, kept = "corpus" if asking.own else "queries", ray.put(order)
+        near = {k: tuple(_others(one, labels[groups[k]]) for one in own) for k, own in near.items()}
+    known = names(np.unique(np.concatenate([one.label for own in near.values() for one in own])))
+    write, who, places = ray.remote(_write_asked), "corpus" if asking.own else "queries", ray.put(order)
+    to = [
+        (who, asking.run.place("neighbours", model, temperature)),
+        (f"{who}-corrected", asking.run.place(CORRECTED, model, temperature)),
+    ]
 
-    def written(k: int) -> Any:
+    def written(work: tuple[int, int]) -> Any:
+        k, list_of = work
         ids = pa.array(asking.layout.ids[asking.places[groups[k]]], pa.string())
-        to = asking.run.storage, numbered(where, k), grid.found(who, k)
-        return write.remote(grid.storage, *to, ids, asking.numbers[groups[k]], near[k], known, kept)
+        name, where = to[list_of]
+        place = asking.run.storage, numbered(where, k), grid.found(name, k)
+        return write.remote(grid.storage, *place, ids, asking.numbers[groups[k]], near[k][list_of], known, places)
 
-    for _ in results(cluster, written, range(len(groups)), ahead=1, kind=Kind("asking")):
+    lists = [*([0] if plain else []), *([1] if taken is not None else [])]
+    work = [(k, list_of) for list_of in lists for k in range(len(groups))]
+    for _ in results(cluster, written, work, ahead=1, kind=Kind("asking")):
         pass
-    return [grid.found(who, k) for k in range(len(groups))]
+    names_of = [[grid.found(who, k) for k in range(len(groups))] for who, _ in to]
+    kept = [_kept(*near[k]) for k in range(len(groups))] if taken is not None else [np.zeros(0)]
+    return Found(names_of[0] if plain else [], names_of[1] if taken is not None else [], np.concatenate(kept))
+
+
+def _kept(plain: Nearest, corrected: Nearest) -> np.ndarray:
+    """The share of each text's nearest texts that are the same in both lists."""
+    there = plain.label != NOBODY
+    same = (plain.label[:, :, None] == corrected.label[:, None, :]).any(2) & there
+    return np.asarray(same.sum(1) / np.maximum(there.sum(1), 1))
 
 
 def _read(
@@ -181,10 +215,12 @@ def _read(
     return Block(embeddings, np.zeros(len(part), np.int64), labels)
 
 
-def _nearest(grid: Tiling, panel: int, asking: Block, k: int) -> Nearest:
-    """The nearest texts of one panel."""
+def _nearest(grid: Tiling, panel: int, asking: Block, k: int, taken: list[np.ndarray] | None) -> tuple[Nearest, ...]:
+    """The nearest texts of one panel, by cosine and, where something is `taken` off that, by what is left."""
     read = (blocks.read_block(grid, number, grid.precision) for number in grid.panel(panel))
-    return nearest(asking, read, k)
+    if taken is None:
+        return (nearest(asking, read, k),)
+    return nearest_corrected(asking, zip(read, taken, strict=True), k)
 
 
 def _others(near: Nearest, labels: np.ndarray) -> Nearest:

@@ -115,6 +115,9 @@ class Analysis(Intervals, allow_inf_nan=False):
         description="With --cosine moments: random texts, and queries, that ask the whole corpus for their nearest: "
         "exposure without bias, with its error. 0 leaves it out.",
     )
+    length_correction: Annotated[bool, Option("--length-correction/--no-length-correction", "What is measured")] = Field(
+        True, description="What a correction by length would do to exposure, under the first temperature."
+    )
     near_duplicate: float = Field(0.95, gt=-1, le=1, description="Cosine from which a pair is a near-duplicate.")
     worst_duplicates: int = Field(100, ge=0, le=100_000, description="Near-duplicates listed; all are counted.")
 

@@ -43,6 +43,7 @@ _OURS_OF = {
     "evaluate": ("cells", "cell_documents", "mteb"),
     "tune": ("layers.json", "measured", "temperature.json", "corrections"),
     "correct": ("vectors",),
+    "audit": ("corrections",),
 }
 """Names that only the runs of one command write; in the folder of another command's run they belong to somebody else."""
 _WORTH = (

@@ -111,6 +111,23 @@ EXPOSURE = Table(
     ),
 )
 
+EXPOSURE_CORRECTED = Table(
+    "exposure_corrected",
+    "the same if a correction by length were taken off the cosine, which needs no new embeddings; for the first temperature",
+    (
+        *EXPOSURE.columns,
+        Column(
+            "correction", TEXT, "", "the correction, fitted on these texts and on what asks: see docs/short-texts-win.md"
+        ),
+        Column(
+            "neighbours_kept",
+            FLOAT,
+            "share",
+            "of the nearest texts of askers of this length, those that are nearest still; null for k = 1 beside more",
+        ),
+    ),
+)
+
 NEAR_DUPLICATES = Table(
     "near_duplicates",
     "the pairs of largest cosine among those that reach the threshold of a near-duplicate",
@@ -296,6 +313,6 @@ EXCERPTS = Table(
 )  # fmt: skip
 
 TABLES = (
-    LENGTH_COLLAPSE, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, NEAR_DUPLICATES, COLLAPSED_TEXTS, SOCM, SOCM_PAIRS,
-    SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, EXCERPTS,
+    LENGTH_COLLAPSE, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES, COLLAPSED_TEXTS, SOCM,
+    SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, EXCERPTS,
 )  # fmt: skip

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tempscale.collapse import cosine, gpu
 from tempscale.collapse.aggregates import Block, CosineCells, Duplicates, Tile, merge_tree
-from tempscale.collapse.cosine import cosine_tile, cosine_tiles, rounded, rounding_error
+from tempscale.collapse.cosine import cosine_tile, cosine_tiles, nearest_corrected, rounded, rounding_error
 from tempscale.collapse.grid import blocks, upper_triangle
 from tempscale.collapse.length import CosineSums
 from tempscale.collapse.neighbours import NOBODY, Nearest
@@ -431,3 +431,25 @@ def test_of_real_numbers_sums_histogram_and_neighbours_are_those_of_double_preci
     exact = np.histogram(cosines[once(counted, True)], bins=4096, range=(-1, 1))[0]
     # A cosine on the edge of a bin may fall to either side; the counts up to any edge are otherwise equal.
     assert np.abs(np.cumsum(tile.cells.histogram.sum((0, 1)) - exact)).max() <= 4
+
+
+def test_nearest_by_corrected_cosine_are_those_of_a_plain_search():
+    """s(q, d) = ⟨q, d⟩ − f_d over several blocks, so that what one list keeps out does not keep out of the other."""
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((900, 16)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    taken = random.normal(0, 0.3, 900).astype(np.float32)
+    labels = random.permutation(900).astype(np.int32)
+    asking = Block(rows[:200], np.zeros(200, np.int64), labels[:200])
+    cuts = [slice(0, 350), slice(350, 360), slice(360, 900)]
+    blocks = [(Block(rows[own], np.zeros(len(rows[own]), np.int64), labels[own]), taken[own]) for own in cuts]
+    plain, moved = nearest_corrected(asking, iter(blocks), 7)
+    exact = rows[:200].astype(np.float64) @ rows.T.astype(np.float64)
+    for found, scores in ((plain, exact), (moved, exact - taken)):
+        order = np.argsort(-scores, axis=1)[:, :7]
+        np.testing.assert_array_equal(found.label, labels[order])
+        np.testing.assert_allclose(found.cosine, np.take_along_axis(scores, order, 1), atol=1e-6)
+    assert (plain.label != moved.label).mean() > 0.5
+    same = cosine.nearest(asking, (block for block, _ in blocks), 7)
+    np.testing.assert_array_equal(same.label, plain.label)
+    np.testing.assert_array_equal(same.cosine, plain.cosine)

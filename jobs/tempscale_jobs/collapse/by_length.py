@@ -1,0 +1,67 @@
+"""A correction by length, fitted on a run's own texts and on what asks them, and what it takes off their cosines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from tempscale.correction.fit import LEAST_TEXTS, fit
+from tempscale.correction.values import Length
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.collapse.neighbours import Asking
+from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.embedding.layout import Layout, embeddings
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.workers.engine import Cluster
+
+RECIPE = "length"
+"""The correction; see `tempscale.correction`."""
+ALL_ASK = 20_000
+"""Up to so many texts all of them ask for their nearest by corrected similarity; of more, a sample."""
+_FITTED = 20_000
+"""Texts, and queries, that the curve is fitted on, at most."""
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """The texts of one model and temperature that a correction is fitted on."""
+
+    run: Run
+    cluster: Cluster
+    model: Model
+    temperature: Temperature
+    texts: Layout
+    analysis: Analysis
+
+    @cached_property
+    def sample(self) -> np.ndarray:
+        """The places of the texts that the curve is fitted on."""
+        return self.texts.sample(_FITTED)
+
+    def of(self, asking: Asking, bounds: list[tuple[int, int]]) -> list[np.ndarray] | None:
+        """What is taken off the cosines of each block's texts if these ask, float32; the correction is kept in corrections/.
+
+        None but under the first temperature, where it is left out, and where there are too few texts of either side.
+        """
+        few = min(len(self.sample), len(asking.places)) < LEAST_TEXTS
+        if self.temperature != self.run.temperatures[0] or not self.analysis.length_correction or few:
+            return None
+        places = self.texts.sample(_FITTED)
+        documents = self._embedded(self.run, self.texts, places)
+        queries = documents if asking.own else self._embedded(asking.run, asking.layout, asking.places[:_FITTED])
+        tokens = np.maximum(self.texts.tokens, 1)
+        found = fit(RECIPE, documents, torch.from_numpy(tokens[places].astype(np.int64)), queries)
+        assert isinstance(found, Length)
+        of = {"name": self.model.label, "fingerprint": self.model.fingerprint, "max_length": self.model.max_length}
+        of["temperature"] = self.temperature.canonical
+        who = "corpus" if asking.own else "queries"
+        name = f"{self.run.place('corrections', self.model, self.temperature)}/{RECIPE}-asked-by-{who}.json"
+        self.run.storage.write_json(name, {"model": of, "corrections": [found.as_data()]})
+        every = found.curve(tokens).astype(np.float32)
+        return [every[start:stop] for start, stop in bounds]
+
+    def _embedded(self, run: Run, texts: Layout, places: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(embeddings(run, self.cluster, self.model, self.temperature, texts, places))
