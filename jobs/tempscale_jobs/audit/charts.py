@@ -46,6 +46,17 @@ def exposure_by_length(table: pl.DataFrame, edges: Sequence[int], asked_by: str)
     return alt.layer(fair, drawn).properties(width="container", height=240)
 
 
+def exposure_corrected(before: pl.DataFrame, after: pl.DataFrame, edges: Sequence[int], asked_by: str) -> alt.Chart | None:
+    """Exposure of the first temperature as it is, and with a correction by length."""
+    if after.filter(asked_by=asked_by).is_empty():
+        return None
+    named = [
+        table.filter(pl.col("temperature") == after["temperature"][0]).with_columns(pl.lit(name).alias("temperature"))
+        for name, table in (("cosine", before), ("corrected by length", after))
+    ]
+    return exposure_by_length(pl.concat([t.select(before.columns) for t in named]), edges, asked_by)
+
+
 def _by_length(table: pl.DataFrame, edges: Sequence[int], title: str, name: str) -> alt.Chart | None:
     """A figure's mean over length intervals, a line for each temperature."""
     names = [interval_name(edge, edges) for edge in sorted(table["interval_a"].unique())]

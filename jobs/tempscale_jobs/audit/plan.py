@@ -20,6 +20,7 @@ from tempscale.collapse.grid import block_size, panel_size
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
 from tempscale.stats.groups import TEXTS_OF_A_GROUP
 from tempscale_jobs.audit.traffic import Given, Traffic, steps
+from tempscale_jobs.collapse import by_length
 from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis, AuditConfig
 from tempscale_jobs.corpus.preview import preview
 from tempscale_jobs.corpus.shards import Texts
@@ -127,6 +128,8 @@ def estimated(
     pairs, (socm_texts, kept, socm_pairs) = texts * (texts - 1) // 2, (0, 0, 0) if own else _socm_work(analysis, texts)
     asked = min(texts, analysis.exposure_sample) * texts if analysis.compares else 0
     compared = pairs if analysis.cosine == "full" else asked
+    if analysis.cosine == "full" and analysis.length_correction and analysis.neighbours:
+        compared += texts * texts if texts <= by_length.ALL_ASK else asked
     workers = config.execution.workers or cores
     tokens = seconds = disk = largest = 0.0
     for rate in rates:

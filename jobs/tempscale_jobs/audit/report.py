@@ -14,7 +14,7 @@ from tempscale_jobs.audit import charts as figures
 from tempscale_jobs.audit import verdict
 from tempscale_jobs.audit.advice import Advice, advice
 from tempscale_jobs.audit.again import again
-from tempscale_jobs.audit.words import NOTE, closing_figures, headline, labelled, protocol
+from tempscale_jobs.audit.words import NOTE, closing_figures, corrected, headline, labelled, protocol
 from tempscale_jobs.config.audit import QUICK_START, Analysis
 from tempscale_jobs.config.sections import QUICK_START_CORPUS
 from tempscale_jobs.embedding.expected import START_SECONDS
@@ -87,6 +87,7 @@ def _model(
         own = own if own.is_empty() else own.filter(pl.col("model") == name)
     nights = verdict.TILES if not own.is_empty() and own["night"].n_unique() > 1 else ()
     same = own if own.is_empty() else own.filter(pl.col("model") == name)
+    asked_by = "queries" if "queries" in run else "corpus"
     return {
         "id": f"m{place}",
         "name": name,
@@ -105,6 +106,7 @@ def _model(
             "probe": figures.prefix_probe(mine["prefix_probe"]),
             "exposure": figures.exposure_by_length(mine["exposure"], edges, "corpus"),
             "queries": figures.exposure_by_length(mine["exposure"], edges, "queries"),
+            "corrected": figures.exposure_corrected(mine["exposure"], mine["exposure_corrected"], edges, asked_by),
             "effects": figures.effects(mine["temperature_effect"]),
             "scatter": figures.scatter(mine["socm_scatter"]),
             "socm": figures.socm_by_length(mine["socm"], edges),
@@ -117,6 +119,7 @@ def _model(
         "duplicates": mine["near_duplicates"].filter(pl.col("rank") <= _SHOWN).to_dicts(),
         "excerpts": excerpts,
         "several": mine["collapse_summary"].height > 1,
+        "corrected": corrected(tables, first, asked_by, edges),
     }
 
 

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from tempscale.collapse.aggregates import BINS
 from tempscale.collapse.grid import block_size, panel_size
 from tempscale_jobs.collapse import blocks as blocks_of
+from tempscale_jobs.collapse import by_length, exposure, neighbours
 from tempscale_jobs.collapse import cosine as gathering
-from tempscale_jobs.collapse import exposure, neighbours
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.corpus import distinct, vectors
 from tempscale_jobs.tables import audit, parts
@@ -95,7 +95,11 @@ def steps(config: AuditConfig, texts: int, width: int, given: Given, workers: in
     found.append(Traffic("cosine", layout + several * cosine.read, several * cosine.written, several * cosine.files))
     if config.analysis.compares:
         each = (_exposure if config.analysis.cosine == "full" else _sample)(config, texts, width, count, stored, given)
-        found.append(Traffic("exposure", several * each.read, several * each.written, several * each.files))
+        read, written, files = (several * one for one in each[1:])
+        if config.analysis.length_correction and config.analysis.neighbours:  # Of the first temperature.
+            more = _by_length(config, texts, width, count, stored, given)
+            read, written, files = read + more.read, written + more.written, files + more.files
+        found.append(Traffic("exposure", read, written, files))
     return found
 
 
@@ -188,8 +192,32 @@ def _exposure(config: AuditConfig, texts: int, width: int, count: int, stored: _
 
 def _sample(config: AuditConfig, texts: int, width: int, count: int, stored: _Sizes, given: Given) -> Traffic:
     """A sample is read from the parts that hold it, all blocks once for every 4,096 of its texts, and the ids found."""
-    k, asking = config.analysis.neighbours, min(texts, config.analysis.exposure_sample)
-    blocks, groups = -(-texts // block_size(texts, width)), -(-asking // neighbours.ASKING)
+    return _asked(min(texts, config.analysis.exposure_sample), config, texts, width, count, stored, given)
+
+
+def _by_length(config: AuditConfig, texts: int, width: int, count: int, stored: _Sizes, given: Given) -> Traffic:
+    """A curve is fitted on some texts; where the tiles have found the neighbours, texts ask again for what it corrects."""
+    asking, full = min(texts, config.analysis.exposure_sample), config.analysis.cosine == "full"
+    if full and texts <= by_length.ALL_ASK:
+        asking = texts
+    if not asking:
+        return Traffic("exposure", 0.0, 0.0, 0)
+    fitted = _holding(min(texts, by_length.FITTED), count) * stored.read(texts / count, ["embedding"])
+    if full:
+        found = _asked(asking, config, texts, width, count, stored, given)
+        return found._replace(read=found.read + fitted)
+    k, groups = config.analysis.neighbours, -(-asking // neighbours.ASKING)
+    graph, found_sizes = _graph_sizes(k, given.ids, texts), _found_sizes(k, texts)
+    read = fitted + _counting(k, texts) * groups * found_sizes.read(asking / groups, [*found_sizes.columns])
+    written = groups * (graph.size(asking / groups) + found_sizes.size(asking / groups))
+    return Traffic("exposure", read, written, 2 * groups + 1)
+
+
+def _asked(
+    asking: int, config: AuditConfig, texts: int, width: int, count: int, stored: _Sizes, given: Given
+) -> Traffic:  # fmt: skip
+    """So many texts ask the whole corpus for their nearest."""
+    k, blocks, groups = config.analysis.neighbours, -(-texts // block_size(texts, width)), -(-asking // neighbours.ASKING)
     sizes = _sizes(parts.blocks(width), given.ids, compression="none")
     read = groups * blocks * sizes.read(texts / blocks, ["embedding", "interval", "label"])
     read += _holding(asking, count) * (

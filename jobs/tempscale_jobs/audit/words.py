@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
@@ -250,6 +251,33 @@ def _exposures(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> lis
         ]
         sentences.append(f"Search results ({results}) at {row['temperature']}: {'; '.join(parts)}.")
     return sentences
+
+
+def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequence[int]) -> str:
+    """What a correction by length would do to exposure, hubs and the nearest texts of short ones; empty where unknown."""
+    if "exposure_corrected" not in tables:
+        return ""
+    after = _of(tables["exposure_corrected"], row).filter(asked_by=asked_by)
+    after = {r["interval"]: r for r in after.filter(pl.col("k") == pl.col("k").max()).to_dicts()}
+    before = {r["interval"]: r for r in _exposed(tables, row, asked_by) if r["interval"] in after}
+    if not before:
+        return ""
+    places = sorted(before, key=lambda edge: -abs(before[edge]["exposure"] - 1))[:2]
+    moved = [
+        f"{number(before[edge]['exposure'])} becomes {number(after[edge]['exposure'])} for texts of "
+        f"{interval_name(edge, edges)} tokens"
+        for edge in sorted(places)
+    ]
+    told = f"Taken off the cosine, a line in the logarithm of a text's length would move exposure: {', '.join(moved)}"
+    hubs = before[places[0]]["k_occurrence_skewness"], after[places[0]]["k_occurrence_skewness"]
+    if None not in hubs:
+        told += f"; hubness {number(hubs[0])} becomes {number(hubs[1])}"
+    kept = [(edge, after[edge]["neighbours_kept"]) for edge in sorted(after) if after[edge]["neighbours_kept"] is not None]
+    if kept:
+        told += f"; texts of {interval_name(kept[0][0], edges)} tokens that search keep {share(kept[0][1])} of their nearest"
+    worst = places[0]
+    fairer = abs(math.log(after[worst]["exposure"] or 1e-9)) < abs(math.log(before[worst]["exposure"] or 1e-9))
+    return f"{told}. {'No text is embedded again for it' if fairer else 'So it makes searches no fairer here'}."
 
 
 def _effect(reference: dict[str, Any], row: dict[str, Any], effects: list[dict[str, Any]]) -> str:

@@ -21,8 +21,13 @@ RECIPE = "length"
 """The correction; see `tempscale.correction`."""
 ALL_ASK = 20_000
 """Up to so many texts all of them ask for their nearest by corrected similarity; of more, a sample."""
-_FITTED = 20_000
+FITTED = 20_000
 """Texts, and queries, that the curve is fitted on, at most."""
+
+
+def name(run: Run, model: Model, temperature: Temperature, who: str) -> str:
+    """The file of the correction that is fitted to what asks: «corpus», its own texts, or «queries»."""
+    return f"{run.place('corrections', model, temperature)}/{RECIPE}-asked-by-{who}.json"
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Fitting:
     @cached_property
     def sample(self) -> np.ndarray:
         """The places of the texts that the curve is fitted on."""
-        return self.texts.sample(_FITTED)
+        return self.texts.sample(FITTED)
 
     def of(self, asking: Asking, bounds: list[tuple[int, int]]) -> list[np.ndarray] | None:
         """What is taken off the cosines of each block's texts if these ask, float32; the correction is kept in corrections/.
@@ -49,17 +54,17 @@ class Fitting:
         few = min(len(self.sample), len(asking.places)) < LEAST_TEXTS
         if self.temperature != self.run.temperatures[0] or not self.analysis.length_correction or few:
             return None
-        places = self.texts.sample(_FITTED)
+        places = self.texts.sample(FITTED)
         documents = self._embedded(self.run, self.texts, places)
-        queries = documents if asking.own else self._embedded(asking.run, asking.layout, asking.places[:_FITTED])
+        queries = documents if asking.own else self._embedded(asking.run, asking.layout, asking.places[:FITTED])
         tokens = np.maximum(self.texts.tokens, 1)
         found = fit(RECIPE, documents, torch.from_numpy(tokens[places].astype(np.int64)), queries)
         assert isinstance(found, Length)
         of = {"name": self.model.label, "fingerprint": self.model.fingerprint, "max_length": self.model.max_length}
         of["temperature"] = self.temperature.canonical
         who = "corpus" if asking.own else "queries"
-        name = f"{self.run.place('corrections', self.model, self.temperature)}/{RECIPE}-asked-by-{who}.json"
-        self.run.storage.write_json(name, {"model": of, "corrections": [found.as_data()]})
+        where = name(self.run, self.model, self.temperature, who)
+        self.run.storage.write_json(where, {"model": of, "corrections": [found.as_data()]})
         every = found.curve(tokens).astype(np.float32)
         return [every[start:stop] for start, stop in bounds]
 

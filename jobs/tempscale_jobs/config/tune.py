@@ -85,9 +85,9 @@ class Choosing(Intervals):
         list[str], Option("--correction", "Model and temperature", "RECIPE", kind=list[str]), ReadBy(read_corrections)
     ] = Field(
         CORRECTIONS,
-        description="With labels, for retrieval: corrections of the first temperature's embeddings to try, for which no "
-        "text is embedded again: length, centre, centre(unit), centre_by_length, remove_top(K), whiten(POWER), "
-        "csls(K, WEIGHT), or none.",
+        description="Corrections of the first temperature's embeddings to try, for which no text is embedded again: "
+        "length, centre, centre(unit), centre_by_length, remove_top(K), whiten(POWER), csls(K, WEIGHT), or none. With "
+        "labels for retrieval; without labels length alone.",
     )
     _canonical = field_validator("corrections")(canonical_recipes)
     layers: Annotated[bool, Option("--layers/--no-layers", "Model and temperature")] = Field(

@@ -36,6 +36,7 @@ COLLAPSE = Table(
     "one row a candidate: what it does to the collapse of a corpus without labels",
     (
         *KEY,
+        Column("correction", _TEXT, "", "what is done to the embeddings of the first temperature; null for a temperature"),
         Column("prefix_gap", _FLOAT, "", "mean cosine of the same texts at the longest prefix minus that at the shortest"),
         Column("prefix_gap_change", _FLOAT, "", "against the first temperature"),
         Column("prefix_gap_change_se", _FLOAT, "", "its standard error, of differences on the same texts"),

@@ -16,6 +16,7 @@ from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
 from tempscale.stats.errors import documents_error, equal_documents, tell_an_error, within_error
 from tempscale.stats.paired import Error
 from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.collapse.neighbours import CORRECTED
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import interval_name, share
 from tempscale_jobs.runs.folder import Model, Run, all_means_by_text
@@ -71,6 +72,19 @@ def measured(run: Run, model: Model, temperature: Temperature) -> Seen:
     columns = (graph.column(name).to_pylist() for name in ("text_id", "neighbours"))
     texts, probe = (table.select("text_id", "group", "inside", "document") for table in tables)
     return Seen(texts, probe, {text_id: set(near) for text_id, near in zip(*columns, strict=True)})
+
+
+def corrected(run: Run, model: Model, temperature: Temperature, first: Seen) -> Seen | None:
+    """The first candidate with a correction by length, which moves neighbours and nothing else.
+
+    None where it was not measured of every text.
+    """
+    names = run.storage.list(run.place(CORRECTED, model, temperature))
+    tables = [run.storage.read_table(name) for name in names]
+    near = {
+        i: set(own) for t in tables for i, own in zip(t["text_id"].to_pylist(), t["neighbours"].to_pylist(), strict=True)
+    }
+    return first._replace(near=near) if near.keys() == first.near.keys() else None
 
 
 def by_interval(own: Seen, first: Seen) -> list[dict[str, Any]]:

@@ -26,11 +26,10 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
     table = tables["tuning_scores" if by_scores else "tuning_collapse"]
     names, edges = labels(table["temperature"]), run["config"]["choosing"]["intervals"]
     named = table.with_columns(pl.col("temperature").replace(names))
-    if by_scores:
-        both = pl.format("{} at {}", "correction", "temperature")
-        named = named.with_columns(
-            pl.when(pl.col("correction").is_null()).then("temperature").otherwise(both).alias("temperature")
-        )
+    both = pl.format("{} at {}", "correction", "temperature")
+    named = named.with_columns(
+        pl.when(pl.col("correction").is_null()).then("temperature").otherwise(both).alias("temperature")
+    )
     charts: dict[str, Any] = {"scores": None, "gap": None, "exposure": None, "intervals": None}
     if by_scores:
         charts["scores"] = _halves(named)
@@ -118,6 +117,7 @@ def close_tune(run: Run) -> None:
     lines = ["", sentences.answer(record), *(f"  {sentence}" for sentence in evidence)]
     if steps := sentences.then(record, root):
         lines += ["", "next", *(f"  {step}" for step in steps)]
-        lines.append("  embed queries and the whole index again, together: vectors of the two models do not mix")
+        if not record["choice"].get("correction"):
+            lines.append("  embed queries and the whole index again, together: vectors of the two models do not mix")
     lines += ["", f"report       {root}/report.html", f"temperature  {root}/temperature.json"]
     Console().print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)

@@ -9,6 +9,8 @@ import polars as pl
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs import lifecycle
 from tempscale_jobs.audit.run import audit
+from tempscale_jobs.collapse import by_length
+from tempscale_jobs.collapse.by_length import RECIPE
 from tempscale_jobs.config.tune import TuneConfig
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.errors import UsageError
@@ -19,7 +21,7 @@ from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.tables.tune import COLLAPSE, EXPOSURE, INTERVALS, SCORES
-from tempscale_jobs.tune import collapse, corrections, layers, report, scores
+from tempscale_jobs.tune import collapse, corrections, layers, report, scores, words
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers import engine
 from tempscale_jobs.workers.crew import Crew
@@ -109,15 +111,10 @@ def _choose_by_scores(
         for recipe, fitted in found.fitted.items():
             of = {"name": model.label, "fingerprint": model.fingerprint, "max_length": model.max_length}
             of["temperature"] = reference.canonical
-            run.storage.write_json(_fitted(recipe), {"model": of, "corrections": fitted})
+            run.storage.write_json(words.file_of(recipe), {"model": of, "corrections": fitted})
         stage.note = _note(facts)
     shown = [run.key(model, reference) | row for row in found.exposure]
     return {SCORES.name: SCORES.build_rows(keyed), EXPOSURE.name: EXPOSURE.build_rows(shown)}, facts
-
-
-def _fitted(recipe: str) -> str:
-    """The file of a fitted correction, which `tempscale correct` reads."""
-    return f"corrections/{recipe.replace('(', '-').replace(')', '').replace(', ', '-')}.json"
 
 
 def _choose_by_collapse(
@@ -126,14 +123,27 @@ def _choose_by_collapse(
     """Audit under the candidates and choose without labels; returns the tables and the facts for run.json."""
     done = audit(config.audit(candidates), journal)
     with journal.stage("choose") as stage:
-        every = [collapse.measured(done, done.models[0], t) for t in candidates]
+        (model,), reference = done.models, candidates[0]
+        every = [collapse.measured(done, model, t) for t in candidates]
+        own = collapse.corrected(done, model, reference, every[0]) if RECIPE in config.choosing.corrections else None
+        every += [] if own is None else [own]
+        corrected = [*candidates, *([] if own is None else [reference])]
+        recipes = [*(None for _ in candidates), RECIPE][: len(corrected)]
         rows, intervals = collapse.choose(every, config.choosing.keep_neighbours, config.choosing.intervals)
-        keys = [run.key(run.models[0], t) for t in candidates]
+        keys = [run.key(model, t) for t in corrected]
+        keyed = [key | {"correction": recipe} | row for key, recipe, row in zip(keys, recipes, rows, strict=True)]
         tables = {
-            COLLAPSE.name: COLLAPSE.build_rows([key | row for key, row in zip(keys, rows, strict=True)]),
-            INTERVALS.name: INTERVALS.build_rows([key | r for key, own in zip(keys, intervals, strict=True) for r in own]),
+            COLLAPSE.name: COLLAPSE.build_rows(keyed),
+            INTERVALS.name: INTERVALS.build_rows(
+                [key | row for key, own in zip(keys, intervals[: len(candidates)], strict=False) for row in own]
+            ),
         }
-        facts = _facts(candidates, rows) | {"by": "collapse", "texts": len(every[0].texts)}
+        facts = _facts(corrected, rows) | {"by": "collapse", "texts": len(every[0].texts)}
+        facts["correction"] = next(row["correction"] for row in keyed if row["chosen"])
+        if own is not None:
+            run.storage.write_json(
+                words.file_of(RECIPE), done.storage.read_json(by_length.name(done, model, reference, "corpus"))
+            )
         facts["probed"] = every[0].probe["text_id"].n_unique()
         stage.note = _note(facts)
     return tables, facts

@@ -9,8 +9,15 @@ from typing import Any
 
 import polars as pl
 
+from tempscale.correction.recipes import Recipe
+from tempscale.correction.values import KINDS
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.report.text import count, interval_name, labels, number, share, with_error
+
+
+def file_of(recipe: str) -> str:
+    """The file of a fitted correction in a run's folder, which `tempscale correct` reads."""
+    return f"corrections/{recipe.replace('(', '-').replace(')', '').replace(', ', '-')}.json"
 
 
 def answer(run: dict[str, Any]) -> str:
@@ -120,7 +127,7 @@ def _collapse(choice: dict[str, Any], table: pl.DataFrame, edges: list[int]) -> 
     chosen = next(row for row in rows if row["chosen"])
     if chosen is not first:
         found.append(
-            f"{names[chosen['temperature']]} changes the prefix gap by "
+            f"{named(chosen['temperature'], chosen['correction'], names)} changes the prefix gap by "
             f"{with_error(chosen['prefix_gap_change'], chosen['prefix_gap_change_se'])} and the longest texts' exposure by "
             f"{with_error(chosen['exposure_long_change'], chosen['exposure_long_change_se'])}; short texts keep "
             f"{share(chosen['short_kept'])} of their nearest, and from {_names(edges)} no mean cosine rises beyond error."
@@ -138,8 +145,16 @@ def _names(edges: list[int]) -> str:
 def then(run: dict[str, Any], root: str) -> list[str]:
     """The next steps: shell commands, with a line of Python where a schedule cannot be folded; none without a change."""
     choice = run["choice"]
-    if not choice["changed"] or choice.get("correction"):
+    if not choice["changed"]:
         return []
+    if recipe := choice.get("correction"):
+        fitted = f"tempscale correct --correction {shlex.quote(f'{root}/{file_of(recipe)}')}"
+        kind = KINDS[Recipe.of(recipe).kind]
+        documents, queries = (" --length-column TOKENS" * needed for needed in (kind.needs_tokens, kind.needs_query_tokens))
+        return [
+            f"{fitted} --embeddings DOCUMENTS.parquet{documents} --out corrected/",
+            f"{fitted} --embeddings QUERIES.parquet{queries} --side queries --out corrected-queries/",
+        ]
     (model,) = run["config"]["embedding"]["models"] or [None]
     named = f" --model {shlex.quote(model)}" if model else ""
     file = shlex.quote(f"{root}/temperature.json")

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from command_line import in_process
+from command_line import in_process, parsed
 from pages import HOSTILE, specs_of
 from rich.console import Console
 from scipy import stats
@@ -94,8 +94,9 @@ def chosen(run):
 def test_every_candidate_has_its_row_and_one_is_chosen(finished):
     searched = Temperature.by_layer(json.loads(Path(finished.storage.root, "layers.json").read_text())["temperatures"])
     rows = table(finished, COLLAPSE)
-    assert rows["temperature"].to_list() == ["1.0", "0.5", "by_length(0: 1.0, 64: 0.7)", searched.canonical]
-    assert rows["chosen"].to_list() == [True, False, False, False]
+    assert rows["temperature"].to_list() == ["1.0", "0.5", "by_length(0: 1.0, 64: 0.7)", searched.canonical, "1.0"]
+    assert rows["correction"].to_list() == [None] * 4 + ["length"]
+    assert rows["chosen"].to_list() == [True, False, False, False, False]
     assert chosen(finished) == Temperature(1.0)
     assert rows.columns == [column.name for column in COLLAPSE.columns]
     intervals = table(finished, INTERVALS)
@@ -126,8 +127,8 @@ def test_nothing_that_beats_noise_is_said_and_no_command_follows(finished, capsy
     close_tune(finished)
     out = capsys.readouterr().out
     none = "none reduces the collapse by more than noise without raising it elsewhere"
-    assert f"Leave it at 1: of 3 other candidates, {none}." in out
-    (row,) = table(finished, COLLAPSE).filter(pl.col("temperature") == "1.0").to_dicts()
+    assert f"Leave it at 1: of 4 other candidates, {none}." in out
+    (row,) = table(finished, COLLAPSE).filter(pl.col("temperature") == "1.0", pl.col("correction").is_null()).to_dicts()
     assert f"over 200 texts, the exposure of the longest texts is {row['exposure_long']:.3g} (1 is fair)" in out
     assert f"The prefix gap, over 40 texts, is {row['prefix_gap']:.3g}." in out
     assert "next" not in out
@@ -135,8 +136,34 @@ def test_nothing_that_beats_noise_is_said_and_no_command_follows(finished, capsy
     assert f"{finished.storage.root}/temperature.json" in out
 
 
+def test_a_correction_by_length_is_a_candidate_by_the_neighbours_that_the_audit_counted(finished, gained):
+    for run in (finished, gained):
+        own = table(run, COLLAPSE).filter(pl.col("correction") == "length").row(0, named=True)
+        first = table(run, COLLAPSE).row(0, named=True)
+        counted = pl.read_parquet(f"{run.storage.root}/measured/tables/exposure_corrected.parquet")
+        short, long = counted.filter(pl.col("k") == pl.col("k").max(), pl.col("texts") >= 30).sort("interval").to_dicts()
+        assert own["exposure_long"] == pytest.approx(long["exposure"], abs=1e-12)
+        assert own["exposure_long_change"] == pytest.approx(long["exposure"] - first["exposure_long"], abs=1e-12)
+        assert own["short_kept"] == pytest.approx(short["neighbours_kept"], abs=1e-12)
+        assert 0 < own["short_kept"] < 1
+        assert (own["prefix_gap_change"], own["rise"]) == (0, 0)
+        (measured,) = Path(run.storage.root, "measured/corrections").rglob("*.json")
+        assert Path(run.storage.root, "corrections/length.json").read_bytes() == measured.read_bytes()
+
+
+def test_a_chosen_correction_is_followed_by_the_commands_that_apply_it():
+    choice = {"chosen": "1.0", "changed": True, "correction": "centre_by_length", "by": "collapse", "foldable": True}
+    documents, queries = tune_sentences.then({"choice": choice, "config": {}}, "runs/tune")
+    for line, side in ((documents, None), (queries, "queries")):
+        ((name, given),) = parsed(line.split())
+        assert name == "correct"
+        assert (given["correction"], given["side"], given["length_column"]) == (
+            "runs/tune/corrections/centre_by_length.json", side, "TOKENS",
+        )  # fmt: skip
+
+
 def test_what_betters_the_reference_is_chosen_and_told(gained, small_model, capsys):
-    first, row = table(gained, COLLAPSE).to_dicts()
+    first, row, _ = table(gained, COLLAPSE).to_dicts()
     assert (first["temperature"], row["temperature"], row["chosen"]) == ("0.5", "1.0", True)
     assert first["exposure_long"] > row["exposure_long"] > 1
     assert chosen(gained) == Temperature(1.0)
