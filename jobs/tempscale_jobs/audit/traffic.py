@@ -95,7 +95,7 @@ def steps(config: AuditConfig, texts: int, width: int, given: Given, workers: in
     found.append(Traffic("cosine", layout + several * cosine.read, several * cosine.written, several * cosine.files))
     if config.analysis.compares:
         each = (_exposure if config.analysis.cosine == "full" else _sample)(config, texts, width, count, stored, given)
-        read, written, files = (several * one for one in each[1:])
+        read, written, files = several * each.read, several * each.written, several * each.files
         if config.analysis.length_correction and config.analysis.neighbours:  # Of the first temperature.
             more = _by_length(config, texts, width, count, stored, given)
             read, written, files = read + more.read, written + more.written, files + more.files
