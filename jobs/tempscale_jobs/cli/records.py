@@ -15,7 +15,7 @@ app = typer.Typer()
 
 @app.command(
     rich_help_panel="Temperature",
-    epilog="Exit codes: 0 written · 2 the model, temperature or folder cannot be used.\n\n"
+    epilog="Exit codes: 0 written · 2 the model, temperature, correction or folder cannot be used.\n\n"
     "Embed queries and the whole index again, together: vectors of the two models do not mix.",
 )
 @answered
@@ -34,21 +34,46 @@ def export(
             "Model and temperature", "One by layer or head as data, TOML or JSON: by_layer = [1.0, 0.9, …].", metavar="FILE"
         ),
     ] = None,
+    correction: Annotated[
+        str | None,
+        option(
+            "Model and temperature",
+            "A fitted correction, centre, whiten or remove_top, from corrections/ of a run of tempscale tune; where it "
+            "treats documents and queries otherwise, DIR gets a folder for each.",
+            metavar="FILE",
+        ),
+    ] = None,
+    fitted_on: Annotated[
+        str | None, option("Model and temperature", "Of a file with corrections of several tasks, whose.", metavar="TASK")
+    ] = None,
 ) -> None:
-    """Fold a temperature into a plain safetensors checkpoint, with tokenizer, further stages and a model card.
+    """Fold a temperature, or a correction, into a plain safetensors checkpoint, with tokenizer, stages and a model card.
 
     Any server that runs the base model runs it. Schedules by length or role cannot be folded: attach them at run time.
     """
     from tempscale_jobs.config.given import read_temperature, temperature_of
     from tempscale_jobs.errors import UsageError
 
-    if (tau is None) == (temperature is None):
-        raise UsageError("give either --tau T or --temperature FILE")
-    value = temperature_of(tau if temperature is None else read_temperature(str(temperature)))
+    if (tau is not None and temperature is not None) or (tau is None and temperature is None and correction is None):
+        raise UsageError("give either --tau T or --temperature FILE, or --correction FILE")
+    if fitted_on is not None and correction is None:
+        raise UsageError("--fitted-on names one of the corrections in a file; give it by --correction")
+    value = temperature_of((1.0 if tau is None else tau) if temperature is None else read_temperature(str(temperature)))
     from tempscale.model.checkpoint import default_model
+    from tempscale_jobs.correct import saved
     from tempscale_jobs.tune.export import export as fold_and_write
 
-    done = fold_and_write(model or default_model(), value, out)
+    fitted = None if correction is None else saved.load(correction, fitted_on)
+    done = fold_and_write(model or default_model(), value, out, fitted)
+    if fitted is not None:
+        folders = ", ".join(f"{done.folder}/{side}".rstrip("/") for side in done.sides)
+        _say(
+            f"checkpoint: {folders}\n"
+            f"  correction {fitted.correction.canonical}, {done.dtype}; largest difference from correcting embeddings: "
+            f"{done.difference:.1g}\n"
+            "  compare vectors by the inner product"
+        )
+        return
     _say(
         f"checkpoint: {done.folder}\n"
         f"  temperature {value.canonical}, {done.dtype}; largest difference from attaching it: {done.difference:.1g}\n"

@@ -1,4 +1,4 @@
-"""A temperature folded into a checkpoint on disk, with its model card: a plain model that any server serves."""
+"""A temperature or a correction in a checkpoint on disk, with its model card: a plain model that any server serves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from huggingface_hub import ModelCard, ModelCardData
 import tempscale
 from tempscale.model import checkpoint
 from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.correct.saved import Saved
 from tempscale_jobs.errors import RunError, UsageError
+from tempscale_jobs.tune.correction_stages import Stage, add, sides
 
 _COPIED = ("*.json", "*.txt", "*.model", "*.jinja")
 _LEFT = ("model.safetensors.index.json", "data_config.json", "trainer_state.json")
@@ -34,12 +36,15 @@ class Exported(NamedTuple):
     difference: float
     """Largest |difference| of embeddings between this checkpoint and the base model with the temperature attached."""
     dtype: str
+    sides: tuple[str, ...] = ("",)
+    """The folders below it: one for each side where a correction treats documents and queries otherwise."""
 
 
-def export(name: str, temperature: Temperature, out: str) -> Exported:
+def export(name: str, temperature: Temperature, out: str, saved: Saved | None = None) -> Exported:
     """Fold a temperature into a copy of a model, check the copy against the attached model, and write it to `out`.
 
-    Every other weight, the tokenizer and the sentence-transformers stages are those of the base model.
+    Every other weight, the tokenizer and the sentence-transformers stages are those of the base model. A `saved` correction
+    becomes stages behind them; where its sides differ there is a folder for each.
 
     Raises:
         UsageError: the model, temperature or folder cannot be used.
@@ -51,24 +56,48 @@ def export(name: str, temperature: Temperature, out: str) -> Exported:
     try:
         source = checkpoint.resolve(name)
         _check_plain(name, source)
+        stages: dict[str, Stage | None] = {"": None}
+        if saved is not None:
+            _check_fitting(name, source, temperature, saved)
+            stages = sides(saved.correction)
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as temporary:
-            folder = Path(temporary) / "model"
-            dtype = _write(source, temperature, folder)
-            difference = _difference(source, folder, temperature)
-            if not difference <= _TOLERANCE.get(dtype, 1e-5):
-                raise RunError(
-                    f"the exported model differs by {difference:.2g} from '{name}' with the temperature attached; "
-                    "nothing was left"
-                )
-            _readable(folder)
-            _card(name, source, temperature, dtype, difference).save(folder / "README.md")
-            os.replace(folder, target)
+            whole, differences = Path(temporary) / "model", []
+            for side, stage in stages.items():
+                folder = whole / side
+                dtype = _write(source, temperature, folder)
+                if stage is not None:
+                    add(folder, stage, _hidden(folder))
+                difference = _difference(source, folder, temperature, saved, side)
+                if not difference <= _TOLERANCE.get(dtype, 1e-5):
+                    raise RunError(
+                        f"the exported model differs by {difference:.2g} from '{name}' with the temperature attached; "
+                        "nothing was left"
+                    )
+                _card(name, source, temperature, dtype, difference, saved, side).save(folder / "README.md")
+                differences.append(difference)
+            _readable(whole)
+            os.replace(whole, target)
     except ValueError as error:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(f"--out '{out}' cannot be written: {error.strerror or error}") from None
-    return Exported(str(target), difference, dtype)
+    return Exported(str(target), max(differences), dtype, tuple(stages))
+
+
+def _check_fitting(name: str, source: Path, temperature: Temperature, saved: Saved) -> None:
+    """Raise if the correction is of other embeddings than this model gives under this temperature."""
+    from tempscale.model.pooling import load_head
+
+    known, own = saved.model, saved.correction
+    if "fingerprint" in known and known["fingerprint"] != checkpoint.fingerprint(source):
+        raise UsageError(f"the correction was fitted to embeddings of model {known.get('name')}, not of '{name}'")
+    if "temperature" in known and known["temperature"] != temperature.canonical:
+        raise UsageError(
+            f"the correction was fitted to embeddings under τ {known['temperature']}, and this is τ {temperature.canonical}"
+        )
+    if (dimensions := load_head(source).width(_hidden(source))) != own.dim:
+        raise UsageError(f"{own.canonical} is for embeddings of {own.dim} dimensions, and '{name}' gives {dimensions}")
 
 
 def _check_plain(name: str, source: Path) -> None:
@@ -139,17 +168,34 @@ def _restore(before: Path, after: Path, model: Any) -> None:
     after.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _difference(source: Path, folder: Path, temperature: Temperature) -> float:
-    """Largest difference of an embedding entry between the new checkpoint and the old one with the temperature attached."""
+def _hidden(folder: Path) -> int:
+    """The width of token embeddings."""
+    from transformers import AutoConfig
+
+    from tempscale.model.settings import Settings
+
+    return int(AutoConfig.from_pretrained(Settings.of(folder).transformer).hidden_size)
+
+
+def _difference(source: Path, folder: Path, temperature: Temperature, saved: Saved | None, side: str) -> float:
+    """Largest difference of an embedding entry between the new checkpoint and the old one with the temperature attached.
+
+    With a correction: its vectors as sentence-transformers gives them, against the old one's embeddings, corrected.
+    """
     from tempscale.model.encoder import Encoder
 
-    found = Encoder.load(folder, device="cpu").encode(_PROBES, moments=False).embeddings
+    found = Encoder.load(folder, device="cpu").encode(_PROBES, moments=False)
     expected = Encoder.load(source, temperature, device="cpu").encode(_PROBES, moments=False).embeddings
-    return float((found - expected).abs().max())
+    if saved is None or (side == "documents" and not sides(saved.correction)[side]):
+        return float((found.embeddings - expected).abs().max())
+    corrected = saved.correction.queries(expected) if side == "queries" else saved.correction.documents(expected)
+    return float((found.norms[:, None] * found.embeddings - corrected).abs().max())
 
 
-def _card(name: str, source: Path, temperature: Temperature, dtype: str, difference: float) -> ModelCard:
-    """The README.md of the checkpoint: base model, licence, revision, temperature, and what users must do."""
+def _card(
+    name: str, source: Path, temperature: Temperature, dtype: str, difference: float, saved: Saved | None, side: str
+) -> ModelCard:
+    """The README.md of the checkpoint: base model, licence, revision, temperature, correction, and what users must do."""
     label = checkpoint.label(name)
     base = checkpoint.DEFAULT_NAME if label == checkpoint.DEMO_PACKAGE.replace("_", "-") else name
     on_hub = not Path(name).expanduser().is_dir() or base != name
@@ -159,17 +205,30 @@ def _card(name: str, source: Path, temperature: Temperature, dtype: str, differe
         library_name="sentence-transformers", pipeline_tag="sentence-similarity", base_model=base if on_hub else None,
         tags=["sentence-transformers", "feature-extraction", "tempscale"], **licence,
     )  # fmt: skip
-    return ModelCard(f"""---
-{front.to_yaml()}
----
-
-# {base_name} with attention temperature {temperature.canonical}
+    said = f"""# {base_name} with attention temperature {temperature.canonical}
 
 `{base_name}` with its attention logits divided by the temperature: A = softmax(QKᵀ / (τ√d)), τ = {temperature.canonical}
 (Length-Induced Embedding Collapse, arXiv 2410.24200, eq. 6). The temperature is folded into the query weights, so this is
 a plain checkpoint: sentence-transformers, transformers and any server of the base model run it as it is, at the same speed.
 No weight was trained; every weight but the queries' (and the position bias's, where there is one) is the base model's.
+"""
+    rows = ""
+    if saved is not None:
+        own, of = saved.correction, f"{side or 'documents and queries'}"
+        also = "" if temperature.canonical == "1.0" else f" and attention temperature {temperature.canonical}"
+        said = f"""# {base_name} with the correction {own.canonical} of {of}{also}
 
+`{base_name}` whose embeddings of {of} are corrected by stages behind its own: each is scaled to unit length, a mean is taken
+off, and a matrix applied, where the correction has one. They were fitted to a corpus and to what asks it, without training;
+see <https://github.com/tempscale/tempscale>, docs/short-texts-win.md. This is a plain checkpoint: sentence-transformers and
+any server that runs its Dense stages run it as it is. Compare vectors by the inner product.
+"""
+        rows = f"| correction | `{own.canonical}`, of {of} |\n| sha256 of the correction | `{own.digest}` |\n"
+    return ModelCard(f"""---
+{front.to_yaml()}
+---
+
+{said}
 **Embed queries and the whole index again, together.** Vectors of this checkpoint and of the base model do not mix: a query
 embedded by one is not comparable with documents embedded by the other.
 
@@ -183,7 +242,7 @@ embedded by one is not comparable with documents embedded by the other.
 | licence | {licence.get("license_name") or licence.get("license") or "the base model's"} |
 | sha256 of its weights, configuration and tokenizer | `{checkpoint.fingerprint(source)}` |
 | attention temperature | `{temperature.canonical}` |
-| precision | {dtype} |
+{rows}| precision | {dtype} |
 | largest difference from the base model with the temperature attached | {difference:.1g} |
 | written by | tempscale {tempscale.__version__} |
 
