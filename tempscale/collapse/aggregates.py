@@ -104,7 +104,7 @@ class CosineCells:
         Returns:
             A cosine in [−1, 1], accurate to 1/2048; −1 for a cell without pairs.
         """
-        return _percentile(self.histogram[a, b], share)
+        return percentile(self.histogram[a, b], share)
 
     def overall_percentile(self, share: float) -> float:
         """The same for the pairs of all cells.
@@ -115,10 +115,19 @@ class CosineCells:
         Returns:
             A cosine in [−1, 1], accurate to 1/2048.
         """
-        return _percentile(self.histogram.sum((0, 1)), share)
+        return percentile(self.histogram.sum((0, 1)), share)
 
 
-def _percentile(counts: Int[np.ndarray, " bin"], share: float) -> float:
+def percentile(counts: Int[np.ndarray, " bin"], share: float) -> float:
+    """The cosine that a given share of the pairs of a histogram is below, interpolated inside a bin.
+
+    Args:
+        counts: pairs in `BINS` equal bins from −1 to 1.
+        share: from 0 to 1.
+
+    Returns:
+        A cosine in [−1, 1], accurate to 1/2048; −1 without pairs.
+    """
     cumulative = np.cumsum(counts)
     target = share * cumulative[-1]
     index = int(np.searchsorted(cumulative, target))

@@ -6,6 +6,7 @@ The tables come from `words.labelled`: their temperatures are the labels in lege
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 import polars as pl
@@ -44,6 +45,19 @@ def exposure_by_length(table: pl.DataFrame, edges: Sequence[int], asked_by: str)
         return None
     fair = alt.Chart(alt.Data(values=[{"y": 1}])).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(y="y:Q")
     return alt.layer(fair, drawn).properties(width="container", height=240)
+
+
+def percentiles(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> alt.Chart | None:
+    """Percentiles of the cosine of two random texts of one length interval, from its `calibration.card`."""
+    same = [row for row in card if row["interval_a"] is not None and row["interval_a"] == row["interval_b"]]
+    names = [interval_name(row["interval_a"], edges) for row in same]
+    drawn = [
+        point(f"{p} %", "", name, value)
+        for p in ("99.9", "99", "90", "50")
+        for row, name in zip(same, names, strict=True)
+        if (value := row["percentiles"][p]) is not None
+    ]
+    return lines(drawn, names, "length of both texts in tokens", "cosine", zero=True)
 
 
 def exposure_corrected(before: pl.DataFrame, after: pl.DataFrame, edges: Sequence[int], asked_by: str) -> alt.Chart | None:

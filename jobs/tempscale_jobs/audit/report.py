@@ -14,7 +14,8 @@ from tempscale_jobs.audit import charts as figures
 from tempscale_jobs.audit import verdict
 from tempscale_jobs.audit.advice import Advice, advice
 from tempscale_jobs.audit.again import again
-from tempscale_jobs.audit.words import NOTE, closing_figures, corrected, headline, labelled, protocol
+from tempscale_jobs.audit.words import NOTE, closing_figures, corrected, headline, labelled, protocol, thresholds
+from tempscale_jobs.collapse import calibration
 from tempscale_jobs.config.audit import QUICK_START, Analysis
 from tempscale_jobs.config.sections import QUICK_START_CORPUS
 from tempscale_jobs.embedding.expected import START_SECONDS
@@ -23,7 +24,7 @@ from tempscale_jobs.nights.night import verdict_in_words
 from tempscale_jobs.nights.notify import github_lines
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.screen import print_table
-from tempscale_jobs.report.text import count, estimate, labels
+from tempscale_jobs.report.text import count, estimate, interval_name, labels, number
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
 from tempscale_jobs.runs.journal import duration
 from tempscale_jobs.tables.audit import EXCERPTS, TABLES
@@ -87,6 +88,8 @@ def _model(
         own = own if own.is_empty() else own.filter(pl.col("model") == name)
     nights = verdict.TILES if not own.is_empty() and own["night"].n_unique() > 1 else ()
     same = own if own.is_empty() else own.filter(pl.col("model") == name)
+    own_cells = mine["cosine_histogram"].filter(pl.col("temperature") == first["temperature"])
+    card = calibration.card(own_cells)
     asked_by = "queries" if "queries" in run else "corpus"
     return {
         "id": f"m{place}",
@@ -106,6 +109,7 @@ def _model(
             "probe": figures.prefix_probe(mine["prefix_probe"]),
             "exposure": figures.exposure_by_length(mine["exposure"], edges, "corpus"),
             "queries": figures.exposure_by_length(mine["exposure"], edges, "queries"),
+            "thresholds": figures.percentiles(card, edges),
             "corrected": figures.exposure_corrected(mine["exposure"], mine["exposure_corrected"], edges, asked_by),
             "effects": figures.effects(mine["temperature_effect"]),
             "scatter": figures.scatter(mine["socm_scatter"]),
@@ -119,8 +123,20 @@ def _model(
         "duplicates": mine["near_duplicates"].filter(pl.col("rank") <= _SHOWN).to_dicts(),
         "excerpts": excerpts,
         "several": mine["collapse_summary"].height > 1,
+        "thresholds": thresholds(card, edges),
+        "percentiles": _percentiles(card, edges),
         "corrected": corrected(tables, first, asked_by, edges),
     }
+
+
+def _percentiles(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> list[list[str]]:
+    """The 99th percentile of random pairs by the length of both: the head, then a row for each length."""
+    known = {(row["interval_a"], row["interval_b"]): row["percentiles"]["99"] for row in card[1:]}
+    here = [edge for edge in edges if any(edge in pair for pair in known)]
+    head = ["", *(interval_name(edge, edges) for edge in here)]
+    return [head] + [
+        [interval_name(b, edges), *("" if a > b else number(known.get((a, b))) for a in here)] for b in here
+    ]  # fmt: skip
 
 
 def _first(table: pl.DataFrame, *rankings: str) -> dict[str, list[dict[str, Any]]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from tempscale.collapse.aggregates import merge_tree
@@ -14,6 +15,7 @@ from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, equal_documents, finite_population, within_error
 from tempscale.stats.groups import between_strata, jackknife_error
 from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.collapse import calibration
 from tempscale_jobs.collapse.exposure import largest, ranked
 from tempscale_jobs.collapse.groups import REPLICATES
 from tempscale_jobs.config.audit import Analysis
@@ -22,16 +24,16 @@ from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.runs.folder import Model, Run, all_means_by_text, means_by_text
+from tempscale_jobs.runs.folder import CALIBRATION, Model, Run, all_means_by_text, means_by_text
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT
 from tempscale_jobs.tables.columns import Table, finite
 
 _EXCERPT_CHARACTERS, _AT_ONCE = 280, 1 << 20
 """The length of an excerpt, and values that are summed at a time."""
 _STEPS = {
-    "length_collapse": "cosine", "exposure": "exposure", "exposure_corrected": "exposure", "near_duplicates": "exposure",
-    "collapsed_texts": "exposure", "prefix_probe": "probe", "socm": "socm", "socm_pairs": "socm", "socm_scatter": "socm",
-    "socm_search": "top",
+    "length_collapse": "cosine", "cosine_histogram": "cosine", "exposure": "exposure", "exposure_corrected": "exposure",
+    "near_duplicates": "exposure", "collapsed_texts": "exposure", "prefix_probe": "probe", "socm": "socm",
+    "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top",
 }  # fmt: skip
 
 
@@ -55,7 +57,17 @@ def summarise(
         found["excerpts"] = _excerpts(run, index, layouts, named)
     for name, table in found.items():
         run.storage.write_table(f"tables/{name}.parquet", table)
+    _calibrate(run, found["cosine_histogram"])
     return found
+
+
+def _calibrate(run: Run, histogram: pa.Table) -> None:
+    """Write calibration.json, if all pairs were compared: by model and temperature."""
+    cards: dict[str, dict[str, Any]] = {}
+    for (model, temperature), own in pl.DataFrame(histogram).group_by("model", "temperature", maintain_order=True):
+        cards.setdefault(str(model), {})[str(temperature)] = calibration.card(own)
+    if cards:
+        run.storage.write_json(CALIBRATION, {"models": cards})
 
 
 def _collected(run: Run, table: Table, analysis: Analysis) -> pa.Table:

@@ -253,6 +253,25 @@ def _exposures(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> lis
     return sentences
 
 
+def thresholds(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> str:
+    """Which cosine one of a hundred random pairs reaches, by length; empty without a card."""
+    known = [row for row in card if row["percentiles"]["99"] is not None]
+    if not known:
+        return ""
+    same = [row for row in known if row["interval_a"] is not None and row["interval_a"] == row["interval_b"]]
+    every = known[0]
+    most = number(every["percentiles"]["99"])
+    told = f"Of {count(every['pairs'], 'random pair')} of texts one of a hundred reaches a cosine of {most}"
+    if len(same) > 1:
+        low, high = (pick(same, key=lambda row: row["percentiles"]["99"]) for pick in (min, max))
+        told += (
+            f": between two texts of {interval_name(low['interval_a'], edges)} tokens that is "
+            f"{number(low['percentiles']['99'])}, between two of {interval_name(high['interval_a'], edges)} "
+            f"{number(high['percentiles']['99'])}. A threshold in between means otherwise for one than for the other"
+        )
+    return f"{told}."
+
+
 def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequence[int]) -> str:
     """What a correction by length would do to exposure, hubs and the nearest texts of short ones; empty where unknown."""
     if "exposure_corrected" not in tables:

@@ -20,14 +20,14 @@ from tempscale.collapse.length import CosineSums, Moments, text_means
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import DocumentSums, between_error, error_of_sums, finite_population, within_error
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.collapse import blocks
+from tempscale_jobs.collapse import blocks, calibration
 from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout, filled_documents
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import Model, Run, dimensions, means_of_block
 from tempscale_jobs.tables import parts
-from tempscale_jobs.tables.audit import LENGTH_COLLAPSE
+from tempscale_jobs.tables.audit import COSINE_HISTOGRAM, LENGTH_COLLAPSE
 from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers.engine import Cluster, results, tile_results
 from tempscale_jobs.workers.slow import Kind
@@ -269,6 +269,10 @@ def _finish(
                 | percentiles
             )
     run.storage.write_table(f"{place}/length_collapse.parquet", LENGTH_COLLAPSE.build_rows(rows))
+    histogram = [] if cells is None else calibration.rows(cells, layout.edges)
+    run.storage.write_table(
+        f"{place}/cosine_histogram.parquet", COSINE_HISTOGRAM.build_rows([key | row for row in histogram])
+    )
     upper = np.triu_indices(intervals)
     total = int(pairs[upper].sum())
     closed: dict[str, Any] = {"pairs": total, "cosine_mean": float(first[upper].sum() / total) if total else None}

@@ -27,6 +27,8 @@ from tempscale_jobs.tables.finished import completed
 from tempscale_jobs.urls import masked
 
 BEGUN, SHARDED, PLANNED, DONE = "begun.json", "shards/index.json", "shards/plan.json", "run.json"
+CALIBRATION = "calibration.json"
+"""How near random pairs of texts are, by length."""
 SIZES = "shards/sizes.json"
 """The sizes of shards of a run that began where workers hold GPUs."""
 EXCEPTIONS = "partials/exceptions"
@@ -37,7 +39,7 @@ TAKEOVERS = "partials/takeovers"
 """A record of each dead run whose lock was taken over."""
 _OURS = (
     DONE, "report.html", "figures", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards",
-    "status.json", "pruned.json",
+    "status.json", "pruned.json", CALIBRATION,
 )  # fmt: skip
 _OURS_OF = {
     "evaluate": ("cells", "cell_documents", "mteb"),

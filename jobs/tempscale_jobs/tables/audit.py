@@ -89,6 +89,18 @@ LENGTH_COLLAPSE = Table(
     ),
 )  # fmt: skip
 
+COSINE_HISTOGRAM = Table(
+    "cosine_histogram",
+    "how many pairs of texts have which cosine, inside and between length intervals; without rows where not every pair is "
+    "compared",
+    (
+        *KEY, *_CELL,
+        Column("cosine_from", FLOAT, "", "lower edge of the bin, of width 1/2048"),
+        Column("cosine_to", FLOAT, "", "upper edge"),
+        Column("pairs", BIG, "pairs", "unordered pairs of the cell in the bin; bins without pairs have no row"),
+    ),
+)  # fmt: skip
+
 EXPOSURE = Table(
     "exposure",
     "who takes the search results: neighbour slots by length interval against its share of the texts",
@@ -313,6 +325,6 @@ EXCERPTS = Table(
 )  # fmt: skip
 
 TABLES = (
-    LENGTH_COLLAPSE, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES, COLLAPSED_TEXTS, SOCM,
-    SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, EXCERPTS,
+    LENGTH_COLLAPSE, COSINE_HISTOGRAM, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES,
+    COLLAPSED_TEXTS, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, EXCERPTS,
 )  # fmt: skip

@@ -1,0 +1,62 @@
+"""The calibration card: how near two random texts are, by the lengths of both, from the histograms of all pairs.
+
+A threshold of cosine is a statement about random pairs: one of a hundred reaches the 99th percentile by chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tempscale.collapse.aggregates import BINS, CosineCells, percentile
+
+PERCENTILES = (50, 90, 95, 99, 99.9)
+THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+_LEAST_PAIRS_ABOVE = 10
+"""A percentile is told where at least so many pairs are above it."""
+
+
+def rows(cells: CosineCells, edges: Sequence[int]) -> list[dict[str, Any]]:
+    """The rows of cosine_histogram without key columns: the bins that have pairs."""
+    count = len(edges)
+    return [
+        {
+            "interval_a": edges[a],
+            "interval_b": edges[b],
+            "cosine_from": -1 + 2 * k / BINS,
+            "cosine_to": -1 + 2 * (k + 1) / BINS,
+        }
+        | {"pairs": int(cells.histogram[a, b, k])}
+        for a in range(count)
+        for b in range(a, count)
+        for k in np.flatnonzero(cells.histogram[a, b]).tolist()
+    ]
+
+
+def card(table: pl.DataFrame) -> list[dict[str, Any]]:
+    """From the rows of cosine_histogram of one model and temperature: for all pairs, then for every two length intervals.
+
+    How many pairs, percentiles of their cosine (null where fewer than ten pairs are above), and the share that reaches each
+    of some thresholds, all to one bin of 1/2048.
+    """
+    if table.is_empty():
+        return []
+    found = [{"interval_a": None, "interval_b": None} | _figures(table)]
+    for (a, b), own in table.group_by("interval_a", "interval_b", maintain_order=True):
+        found.append({"interval_a": a, "interval_b": b} | _figures(own))
+    return found
+
+
+def _figures(table: pl.DataFrame) -> dict[str, Any]:
+    counts = np.zeros(BINS, np.int64)
+    np.add.at(counts, np.rint((table["cosine_from"].to_numpy() + 1) * BINS / 2).astype(np.int64), table["pairs"].to_numpy())
+    pairs = int(counts.sum())
+    told = {
+        f"{p:g}": percentile(counts, p / 100) if pairs * (1 - p / 100) >= _LEAST_PAIRS_ABOVE - 1e-9 else None
+        for p in PERCENTILES
+    }
+    reach = {f"{t:g}": float(counts[round((t + 1) * BINS / 2) :].sum() / pairs) for t in THRESHOLDS}
+    return {"pairs": pairs, "percentiles": told, "share_that_reaches": reach}
