@@ -33,6 +33,14 @@ QUESTIONS = {
         "Whose texts take more than their share of the results, beyond noise?",
         '.filter(pl.col("exposure") - 2 * pl.col("exposure_se") > 1)',
     ),
+    "exposure_corrected": (
+        "What would a correction by length make of whose texts win?",
+        '.filter(pl.col("k") == pl.col("k").max()).select("interval", "exposure", "neighbours_kept")',
+    ),
+    "cosine_histogram": (
+        "How many pairs of texts have a cosine of at least 0.5?",
+        '.filter(pl.col("cosine_from") >= 0.5)["pairs"].sum()',
+    ),
     "near_duplicates": ("Which texts are almost the same?", '.filter(pl.col("cosine") > 0.999)'),
     "collapsed_texts": (
         "Which three texts are nearest to all others, or in most result lists?",
@@ -131,6 +139,10 @@ QUESTIONS = {
         '.filter("chosen").select("temperature", "held_change", "reason")',
     ),
     "tuning_collapse": ("Why was each candidate chosen or not?", '.select("temperature", "eligible", "chosen", "reason")'),
+    "tuning_exposure": (
+        "Which fifth of the documents by length is shown most, and what do corrections make of it?",
+        '.sort("exposure", descending=True).select("correction", "tokens_from", "tokens_to", "exposure")',
+    ),
     "tuning_intervals": (
         "Which lengths does a candidate bring closer together?",
         '.filter(pl.col("change") > 2 * pl.col("change_se"))',

@@ -2,19 +2,21 @@
 
     cli/          the command line. app, runs (commands that run), records (commands over finished runs), options, submit
     submit/       a command as a Ray job: command (what is sent), packing (which files), watch, head
-    tune/         `tempscale tune`: by scores, by collapse, layers (the search by gradient); export (a folded checkpoint)
+    tune/         `tempscale tune`: by scores, by collapse, corrections, layers (by gradient); export (checkpoints)
     audit/        `tempscale audit`. model: one model, a stage a step; words: sentences; verdict: the answer; plan: --plan;
                   traffic: what its steps read and write
+    correct/      `tempscale correct`, a fitted correction for a table of embeddings: units (what one task reads and writes)
     pairs/        `tempscale pairs`, SOCM of explicit pairs of texts: chunks, socm
     diagnose/     `tempscale diagnose`, why embeddings collapse: looks, two_texts, repeated, versions, findings
     evaluate/     `tempscale evaluate`, its scores: tasks, own_tasks, windows, documents, cells, scored, analyses, audits
     nights/       nightly audits. night (the end of one), gate (thresholds and drift), record, compare, notify
-    collapse/     the O(n²) steps: blocks, cosine, neighbours, exposure, sample (of SOCM), socm, worst (pairs of the corpus)
+    collapse/     the O(n²) steps: blocks, cosine, calibration, neighbours, exposure, by_length (corrected), sample (of SOCM),
+                  socm, worst (pairs of the corpus)
     embedding/    the O(n) steps: embed, lookup (in the cache), cache, budget, precision, factors (covariance), probe
                   (prefixes), layout (texts in canonical order)
     corpus/       sources (kinds), readers (file formats), lakes (tables), units (of a source), rows (usable ones), reading
                   (of one unit), distinct (repeated ids, samples), stream, shards (texts), vectors (embeddings), preview
-    lifecycle.py  a run from its lock to run.json, for all five commands
+    lifecycle.py  a run from its lock to run.json, for all six commands
     report/       what all reports share: text (figures in words), charts (colours, lines), page and its templates, screen
     workers/      Ray: engine (the session), actor, crew, marks (deadly texts), nodes, raylet, slow
     runs/         the run folder: folder, storage, lock, journal (progress), observing (status), memory, provenance

@@ -128,8 +128,9 @@ def estimated(
     pairs, (socm_texts, kept, socm_pairs) = texts * (texts - 1) // 2, (0, 0, 0) if own else _socm_work(analysis, texts)
     asked = min(texts, analysis.exposure_sample) * texts if analysis.compares else 0
     compared = pairs if analysis.cosine == "full" else asked
+    again = 0  # For what a correction by length would do, under the first temperature.
     if analysis.cosine == "full" and analysis.length_correction and analysis.neighbours:
-        compared += texts * texts if texts <= by_length.ALL_ASK else asked
+        again = texts * texts if texts <= by_length.ALL_ASK else asked
     workers = config.execution.workers or cores
     tokens = seconds = disk = largest = 0.0
     for rate in rates:
@@ -138,7 +139,7 @@ def estimated(
         model_tokens = rate.mean_tokens * (texts + socm_texts) + probe
         each = model_tokens * rate.token_seconds + compared * rate.cosine_seconds + socm_pairs * rate.socm_seconds
         tokens += temperatures * model_tokens
-        seconds += temperatures * each / min(workers, cores) + _START_SECONDS
+        seconds += (temperatures * each + again * rate.cosine_seconds) / min(workers, cores) + _START_SECONDS
         factor_bytes = kept * min(rate.mean_tokens, rate.width) * rate.width * 4
         text_bytes = 8 * rate.width + _ROW_BYTES + _neighbour_bytes(texts, rate.width, analysis)
         disk += temperatures * (texts * text_bytes + factor_bytes)

@@ -60,16 +60,16 @@ def export(
         raise UsageError("--fitted-on names one of the corrections in a file; give it by --correction")
     value = temperature_of((1.0 if tau is None else tau) if temperature is None else read_temperature(str(temperature)))
     from tempscale.model.checkpoint import default_model
-    from tempscale_jobs.correct import saved
+    from tempscale_jobs.config import fitted
     from tempscale_jobs.tune.export import export as fold_and_write
 
-    fitted = None if correction is None else saved.load(correction, fitted_on)
-    done = fold_and_write(model or default_model(), value, out, fitted)
-    if fitted is not None:
+    saved = None if correction is None else fitted.load(correction, fitted_on)
+    done = fold_and_write(model or default_model(), value, out, saved)
+    if saved is not None:
         folders = ", ".join(f"{done.folder}/{side}".rstrip("/") for side in done.sides)
         _say(
             f"checkpoint: {folders}\n"
-            f"  correction {fitted.correction.canonical}, {done.dtype}; largest difference from correcting embeddings: "
+            f"  correction {saved.correction.canonical}, {done.dtype}; largest difference from correcting embeddings: "
             f"{done.difference:.1g}\n"
             "  compare vectors by the inner product"
         )

@@ -177,7 +177,7 @@ def ask(
             del asked[group]
     if asking.own:
         near = {k: tuple(_others(one, labels[groups[k]]) for one in own) for k, own in near.items()}
-    known = names(np.unique(np.concatenate([one.label for own in near.values() for one in own])))
+    known = names(np.unique(np.concatenate([labels, *(one.label.ravel() for own in near.values() for one in own)])))
     write, who, places = ray.remote(_write_asked), "corpus" if asking.own else "queries", ray.put(order)
     to = [
         (who, asking.run.place("neighbours", model, temperature)),
@@ -186,7 +186,7 @@ def ask(
 
     def written(work: tuple[int, int]) -> Any:
         k, list_of = work
-        ids = pa.array(asking.layout.ids[asking.places[groups[k]]], pa.string())
+        ids: Any = labels[groups[k]] if asking.own else pa.array(asking.layout.ids[asking.places[groups[k]]], pa.string())
         name, where = to[list_of]
         place = asking.run.storage, numbered(where, k), grid.found(name, k)
         return write.remote(grid.storage, *place, ids, asking.numbers[groups[k]], near[k][list_of], known, places)
@@ -232,9 +232,10 @@ def _others(near: Nearest, labels: np.ndarray) -> Nearest:
 
 
 def _write_asked(
-    grid: Storage, storage: Storage, neighbours: str, found: str, ids: pa.Array, numbers: np.ndarray, near: Nearest,
-    names: Names, order: np.ndarray,
+    grid: Storage, storage: Storage, neighbours: str, found: str, asked: pa.Array | np.ndarray, numbers: np.ndarray,
+    near: Nearest, names: Names, order: np.ndarray,
 ) -> None:  # fmt: skip
-    """Write the nearest texts of some that asked."""
+    """Write the nearest texts of some that asked: known by their ids, or by their labels where they are of the corpus."""
+    ids = names.of(asked) if isinstance(asked, np.ndarray) else asked
     storage.write_table(neighbours, _graph(near, ids, names))
     _write_found(grid, found, numbers, near, order)

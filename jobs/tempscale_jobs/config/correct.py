@@ -64,9 +64,9 @@ class CorrectConfig(Command):
 
     def identity(self) -> dict[str, Any]:
         """All that decides the result; the correction by its content."""
-        from tempscale_jobs.correct import saved
+        from tempscale_jobs.config import fitted  # It imports torch.
 
-        found = super().identity() | {"correction": saved.load(self.correction, self.fitted_on).correction.digest}
+        found = super().identity() | {"correction": fitted.load(self.correction, self.fitted_on).correction.digest}
         return {name: value for name, value in found.items() if name not in ("fitted_on", "model")}
 
     def temperatures(self) -> list[Temperature]:

@@ -9,10 +9,11 @@ import pyarrow as pa
 
 from tempscale.model import checkpoint
 from tempscale_jobs import lifecycle
+from tempscale_jobs.config import fitted
 from tempscale_jobs.config.correct import CorrectConfig
+from tempscale_jobs.config.fitted import Saved
 from tempscale_jobs.corpus import sources
-from tempscale_jobs.correct import saved, units
-from tempscale_jobs.correct.saved import Saved
+from tempscale_jobs.correct import units
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import PLANNED, Run
 from tempscale_jobs.runs.journal import Journal
@@ -31,7 +32,7 @@ def correct(config: CorrectConfig, journal: Journal, *, fresh: bool = False) -> 
         UsageError: the configuration, the correction, the embeddings or the run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
-    found = saved.load(config.correction, config.fitted_on)
+    found = fitted.load(config.correction, config.fitted_on)
 
     def check_unchanged(done: dict[str, Any]) -> None:
         sources.check_unchanged(config.embeddings, config.out, done["embeddings"]["source_state"])

@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard, ModelCardData
 import tempscale
 from tempscale.model import checkpoint
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.correct.saved import Saved
+from tempscale_jobs.config.fitted import Saved
 from tempscale_jobs.errors import RunError, UsageError
 from tempscale_jobs.tune.correction_stages import Stage, add, sides
 

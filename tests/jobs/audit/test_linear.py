@@ -27,6 +27,7 @@ CONSTANTS = {
     "tempscale_jobs.embedding.layout:_PARTS_OF_A_TASK": 8,
     "tempscale_jobs.collapse.source_order:_EMBEDDINGS": PART,
     "tempscale_jobs.collapse.source_order:_PAIRS": 16,
+    "tempscale_jobs.collapse.by_length:ALL_ASK": UNIT,
 }
 """A five-hundredth of the usual, so that a few thousand vectors have the files of a few millions."""
 MORE, OPERATIONS, BYTES = 1.2, 100, 1_000_000

@@ -24,7 +24,8 @@ def test_a_plan_by_hand():
     assert (found.pairs, found.socm_pairs) == (49_995_000, 4_950)
     tokens = 50 * (10_000 + 100) + 20 * (32 + 64 + 128 + 256 + 512)
     assert found.tokens == 2 * tokens
-    assert found.seconds == pytest.approx(2 * (tokens * 1e-3 + 49_995_000 * 1e-8 + 4_950 * 2e-3) / 4 + 30)
+    again = 10_000**2 * 1e-8 / 4  # By corrected similarity, under the first temperature.
+    assert found.seconds == pytest.approx(2 * (tokens * 1e-3 + 49_995_000 * 1e-8 + 4_950 * 2e-3) / 4 + again + 30)
     assert found.disk_bytes == 2 * (10_000 * (800 + 120 + 5 * (8 * 10 + 20)) + 100 * 50 * 100 * 4)
     assert found.driver_bytes == (460 << 20) + 10_000 * 45
     two_blocks = 2 * 1024 * 100 * 4
@@ -52,7 +53,9 @@ def test_what_is_left_out_is_not_planned():
     moments = planned(10_000, analysis={"cosine": "moments", "exposure_sample": 0})
     asking = planned(10_000, analysis={"cosine": "moments", "exposure_sample": 300})
     assert asking.seconds - moments.seconds == pytest.approx(2 * 300 * 10_000 * 1e-8 / 4)
-    assert everything.seconds - moments.seconds == pytest.approx(2 * 49_995_000 * 1e-8 / 4)
+    assert everything.seconds - moments.seconds == pytest.approx((2 * 49_995_000 + 10_000**2) * 1e-8 / 4)
+    without = planned(10_000, analysis={"length_correction": False})
+    assert without.seconds - moments.seconds == pytest.approx(2 * 49_995_000 * 1e-8 / 4)
     assert everything.memory_bytes == moments.memory_bytes
     assert planned(10_000, embedding={"temperatures": [1.0]}).tokens == everything.tokens / 2
 
@@ -75,7 +78,7 @@ def test_embeddings_of_one_s_own_take_pairs_alone():
     own = {"corpus": {"source": "x", "embedding_column": "v", "length_column": "n"}}
     found = planned(10_000, (given,), **own)
     assert (found.tokens, found.socm_pairs, found.pairs) == (0, 0, 49_995_000)
-    assert found.seconds == pytest.approx(49_995_000 * 1e-8 / 4 + 30)
+    assert found.seconds == pytest.approx((49_995_000 + 10_000**2) * 1e-8 / 4 + 30)
     assert found.disk_bytes == 10_000 * (800 + 120 + 10 * (8 * 10 + 20))
 
 

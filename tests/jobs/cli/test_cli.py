@@ -46,10 +46,11 @@ def test_the_commands_stand_in_panels():
     _, out, _ = in_process("--help")
     panels = re.split(r"╭─ (\w+) ─+╮", out)[1:]
     found = {name: re.findall(r"│ (\w+) ", page) for name, page in zip(panels[::2], panels[1::2], strict=True)}
-    assert list(found) == ["Options", "Measure", "Temperature", "Nights", "Upkeep"]
+    assert list(found) == ["Options", "Measure", "Temperature", "Correction", "Nights", "Upkeep"]
     assert list(found.values())[1:] == [
         ["audit", "pairs", "diagnose", "evaluate"],
         ["tune", "export"],
+        ["correct"],
         ["history", "compare", "submit"],
         ["report", "cache"],
     ]

@@ -27,7 +27,7 @@ def corpus(tmp_path_factory):
     folder, random = tmp_path_factory.mktemp("vectors"), np.random.default_rng(3)
     tokens = np.exp(random.uniform(np.log(4), np.log(400), TEXTS)).astype(np.int64)
     texts = random.standard_normal((TEXTS, DIM)) + np.outer(3 - np.log(tokens) / 2, np.eye(DIM)[0])
-    asking = random.standard_normal((QUERIES, DIM)) + np.eye(DIM)[0]
+    asking = random.standard_normal((QUERIES, DIM)) + 4 * np.eye(DIM)[0]
     for name, rows, length in (("texts", texts, tokens), ("queries", asking, np.full(QUERIES, 9))):
         table = {"id": [f"{name[0]}{k:03d}" for k in range(len(rows))], "vector": list(unit(rows)), "tokens": length}
         pq.write_table(pa.table(table), folder / f"{name}.parquet")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import fsspec
+
 from tempscale.correction.errors import CorrectionError
 from tempscale.correction.values import Correction
-from tempscale_jobs.errors import IncompleteRun, UsageError
-from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.errors import UsageError
 from tempscale_jobs.urls import masked, reason
 
 _MOST_BYTES = 1 << 30
@@ -48,19 +50,19 @@ def load(path: str, of: str | None = None) -> Saved:
 
 
 def _read(path: str) -> Mapping[str, Any]:
-    folder, _, name = path.rpartition("/")
-    storage = Storage(folder or ("/" if path.startswith("/") else "."))
     try:
-        storage.check_reachable()
-        if not storage.exists(name):
+        fs, place = fsspec.core.url_to_fs(os.path.expanduser(path))
+        if not fs.isfile(place):
             raise UsageError(f"--correction '{masked(path)}' is not there")
-        if storage.size(name) > _MOST_BYTES:
+        if fs.size(place) > _MOST_BYTES:
             raise UsageError(f"--correction '{masked(path)}' is larger than any correction")
-        data = json.loads(storage.read(name))
-    except (OSError, IncompleteRun) as error:
-        raise UsageError(f"--correction '{masked(path)}' cannot be read: {reason(error, path)}") from None
+        data = json.loads(fs.cat_file(place))
+    except UsageError:
+        raise
     except (ValueError, RecursionError):
         raise UsageError(f"--correction '{masked(path)}' is no JSON file") from None
+    except Exception as error:  # Every file system has its own exceptions.
+        raise UsageError(f"--correction '{masked(path)}' cannot be read: {reason(error, path)}") from None
     if not isinstance(data, Mapping):
         raise UsageError(f"--correction '{masked(path)}' holds no correction")
     return data
