@@ -10,7 +10,7 @@
     diagnose/     `tempscale diagnose`, why embeddings collapse: looks, two_texts, repeated, versions, findings
     evaluate/     `tempscale evaluate`, its scores: tasks, own_tasks, windows, documents, cells, scored, analyses, audits
     nights/       nightly audits. night (the end of one), gate (thresholds and drift), record, compare, notify
-    collapse/     the O(n²) steps: blocks, cosine, calibration, neighbours, exposure, by_length (corrected), sample (of SOCM),
+    collapse/     the O(n²) steps: blocks, cosine, calibration, neighbours, exposure, by_length, sample (of SOCM),
                   socm, worst (pairs of the corpus)
     embedding/    the O(n) steps: embed, lookup (in the cache), cache, budget, precision, factors (covariance), probe
                   (prefixes), layout (texts in canonical order)
