@@ -147,6 +147,7 @@ PAGES = {
     "reliability.md": beside("reliability").page,
     "coverage.md": beside("coverage_page").page,
     "vectors.md": beside("vectors").page,
+    "short-texts-win.md": beside("short_texts").page,
     "../jobs/tempscale_jobs/report/templates/vega.js": bundle,
 }
 

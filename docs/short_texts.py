@@ -1,0 +1,63 @@
+"""The figures of docs/short-texts-win.md: `python docs/short_texts.py NAME=RUN …` reads finished runs of `tempscale tune`
+with labels into benchmarks/results/corrections.json, and `docs/generate.py` renders them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE.parent / "benchmarks" / "results" / "corrections.json"
+
+
+def page() -> str:
+    """docs/short-texts-win.md with the recorded figures."""
+    found = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
+    text = (HERE / "short-texts-win.md").read_text("utf-8")
+    pattern = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+    return pattern.sub(lambda marks: f"{marks[1]}{_table(found)}{marks[2]}", text)
+
+
+def _table(found: list[dict[str, Any]]) -> str:
+    if not found:
+        return ""
+    lines = [
+        "\nall-MiniLM-L6-v2. Half of the queries choose; the figures are of the other half: NDCG@10 and its "
+        "change against the first line, ± 1.96 standard errors of paired differences; and the exposure of fifths of the "
+        "documents by length, shortest first, among the first ten (1 is fair).\n",
+        "| data | candidate | NDCG@10, change | exposure |",
+        "| --- | --- | ---: | --- |",
+    ]
+    for run in found:
+        for k, row in enumerate(run["rows"]):
+            score = f"{row['score']:.4f}" if k == 0 else f"{row['change']:+.4f} ± {1.96 * row['se']:.4f}"
+            exposure = " ".join(f"{value:.2f}" for value in row["exposure"]) or "–"
+            lines.append(f"| {run['name'] if k == 0 else ''} | {row['candidate']} | {score} | {exposure} |")
+    return "\n".join([*lines, ""]).replace("-0.", "−0.") + "\n"
+
+
+def read(name: str, folder: Path) -> dict[str, Any]:
+    """The rows of one finished run: its first temperature, the others, and the corrections."""
+    scores, exposure = (pl.read_parquet(folder / "tables" / f"tuning_{kind}.parquet") for kind in ("scores", "exposure"))
+    rows = []
+    for k, row in enumerate(scores.to_dicts()):
+        own = exposure.filter(pl.col("correction").eq_missing(pl.lit(row["correction"])))
+        candidate = f"τ {row['temperature']}" if row["correction"] is None else row["correction"]
+        shown = own["exposure"].to_list() if row["correction"] is not None or k == 0 else []
+        rows.append(
+            {"candidate": candidate, "score": row["held_score"], "change": row["held_change"], "se": row["held_change_se"]}
+            | {"exposure": shown, "queries": row["held_items"]}
+        )
+    return {"name": f"{name}, {rows[0]['queries']:,} held-out queries", "rows": rows}
+
+
+if __name__ == "__main__":
+    given = [argument.partition("=") for argument in sys.argv[1:]]
+    found = [read(name, Path(folder)) for name, _, folder in given]
+    RESULTS.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", "utf-8")
