@@ -1,8 +1,8 @@
 """`python -m benchmarks [NAME …]` writes a table, a file in results/, and docs/performance.md.
 
 Names: embedding, paragraphs, overhead, socm, cosine, stage, growth, workers, layers, grid, gpu. mean_socm, reading,
-vectors, shrinking and million take minutes to half an hour and run only if they are named. `python -m benchmarks render`
-measures nothing and writes the page again.
+correcting, vectors, shrinking and million take minutes to half an hour and run only if they are named. `python -m
+benchmarks render` measures nothing and writes the page again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ HERE = Path(__file__).resolve().parent
 RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
 
 
-ON_REQUEST = ("mean_socm", "reading", "vectors", "shrinking", "million")
+ON_REQUEST = ("mean_socm", "reading", "correcting", "vectors", "shrinking", "million")
 """Benchmarks that take long and run only if they are named."""
 
 
 def every() -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """The benchmarks by name, in the order of measurement."""
-    from benchmarks import cosine, embedding, gpu, gpu_embedding, grid, growth, layers, mean_socm, million  # isort: skip
+    from benchmarks import correcting, cosine, embedding, gpu, gpu_embedding, grid, growth, layers, mean_socm, million  # isort: skip
     from benchmarks import overhead, paragraphs, reading, shrinking, socm, stage, vectors, workers  # isort: skip
 
     return {
@@ -41,6 +41,7 @@ def every() -> dict[str, Callable[[], list[dict[str, Any]]]]:
         "gpu": lambda: [*gpu.measure(), *gpu_embedding.measure(), *layers.measure_gpu()],
         "mean_socm": mean_socm.measure,
         "reading": reading.measure,
+        "correcting": correcting.measure,
         "vectors": vectors.measure,
         "shrinking": shrinking.measure,
         "million": million.measure,

@@ -123,6 +123,14 @@ GROUPS = {
         begin with. No limit applies.""",
         "ratio to one worker",
     ),
+    "correcting": Group(
+        "A million embeddings corrected",
+        """1,000,000 random vectors of 384 dimensions in row groups of 65,536 (1.6 GB), corrected by length in float64: whole
+        commands, including the start of Ray, and a loop over the file in one process that checks nothing. What two workers
+        leave, and what a run leaves that was killed after two of its units, is compared byte for byte with what one leaves.
+        No limit applies.""",
+        "rate over that of the loop",
+    ),
     "vectors": Group(
         "Embeddings of your own, ten million",
         """Whole commands with two cores: random vectors of 32 dimensions with their lengths in a hundred Parquet files,
