@@ -39,7 +39,7 @@ QUESTIONS = {
     ),
     "cosine_histogram": (
         "How many pairs of texts have a cosine of at least 0.5?",
-        '.filter(pl.col("cosine_from") >= 0.5)["pairs"].sum()',
+        '.filter(pl.col("cosine_from") >= 0.5).select(pl.sum("pairs"))',
     ),
     "near_duplicates": ("Which texts are almost the same?", '.filter(pl.col("cosine") > 0.999)'),
     "collapsed_texts": (
