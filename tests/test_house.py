@@ -11,8 +11,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 JOBS = ROOT / "jobs" / "tempscale_jobs"
 FOLDERS = (
-    {"__main__"}, {"cli"}, {"submit"}, {"tune"}, {"audit", "correct", "pairs", "diagnose", "evaluate"}, {"nights"}, {"collapse"},
-    {"embedding"}, {"corpus"}, {"lifecycle"}, {"report"}, {"workers"}, {"runs"}, {"config"}, {"tables"}, {"errors", "urls"},
+    {"__main__"}, {"cli"}, {"submit"}, {"tune"}, {"audit", "correct", "pairs", "diagnose", "evaluate"}, {"nights"},
+    {"collapse"}, {"embedding"}, {"corpus"}, {"lifecycle"}, {"report"}, {"workers"}, {"runs"}, {"config"}, {"tables"},
+    {"errors", "urls"},
 )  # fmt: skip
 """The folders of jobs/, from the top: each imports only from those further down, and none of one set another of it."""
 
