@@ -18,7 +18,7 @@ RESULTS = HERE.parent / "benchmarks" / "results" / "corrections.json"
 
 def page() -> str:
     """docs/short-texts-win.md with the recorded figures."""
-    found = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
+    found = json.loads(RESULTS.read_text("utf-8"))["runs"] if RESULTS.exists() else []
     text = (HERE / "short-texts-win.md").read_text("utf-8")
     pattern = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->)", re.DOTALL)
     return pattern.sub(lambda marks: f"{marks[1]}{_table(found)}{marks[2]}", text)
@@ -60,4 +60,4 @@ def read(name: str, folder: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     given = [argument.partition("=") for argument in sys.argv[1:]]
     found = [read(name, Path(folder)) for name, _, folder in given]
-    RESULTS.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    RESULTS.write_text(json.dumps({"runs": found}, indent=2, ensure_ascii=False) + "\n", "utf-8")
