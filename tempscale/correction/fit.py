@@ -8,11 +8,8 @@ from torch import Tensor
 
 from tempscale.correction.curve import Curve
 from tempscale.correction.errors import CorrectionError
-from tempscale.correction.recipes import Recipe
+from tempscale.correction.recipes import LEAST_TEXTS, Recipe
 from tempscale.correction.values import Centre, CentreByLength, Correction, Csls, Length, Linear, checked
-
-LEAST_TEXTS = 100
-"""Documents, and asking texts, that a correction is fitted to at least."""
 
 
 def fit(

@@ -8,6 +8,8 @@ from typing import Any
 
 from tempscale.correction.errors import CorrectionError
 
+LEAST_TEXTS = 100
+"""Documents, and asking texts, that a correction is fitted to at least."""
 _EXAMPLES = "length, length(4), centre, centre(unit), centre_by_length, remove_top(1), whiten(0.5), csls(10, 0.5)"
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-import torch
+from threadpoolctl import threadpool_limits
 
-from tempscale.correction.fit import LEAST_TEXTS, fit
-from tempscale.correction.values import Length
+from tempscale.correction.curve import Curve
+from tempscale.correction.recipes import LEAST_TEXTS
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse.neighbours import Asking
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout, embeddings
 from tempscale_jobs.runs.folder import Model, Run
-from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers.engine import Cluster, done
 
 RECIPE = "length"
 """The correction; see `tempscale.correction`."""
@@ -58,15 +59,31 @@ class Fitting:
         documents = self._embedded(self.run, self.texts, places)
         queries = documents if asking.own else self._embedded(asking.run, asking.layout, asking.places[:FITTED])
         tokens = np.maximum(self.texts.tokens, 1)
-        found = fit(RECIPE, documents, torch.from_numpy(tokens[places].astype(np.int64)), queries)
-        assert isinstance(found, Length)
+        # By a task: this process may know no torch, which takes 150 MB.
+        ((data, knots, values),) = done(self.cluster, _fitted, [(documents, tokens[places], queries)])
         of = {"name": self.model.label, "fingerprint": self.model.fingerprint, "max_length": self.model.max_length}
         of["temperature"] = self.temperature.canonical
         who = "corpus" if asking.own else "queries"
         where = name(self.run, self.model, self.temperature, who)
-        self.run.storage.write_json(where, {"model": of, "corrections": [found.as_data()]})
-        every = found.curve(tokens).astype(np.float32)
+        self.run.storage.write_json(where, {"model": of, "corrections": [data]})
+        every = Curve(knots, values)(tokens).astype(np.float32)
         return [every[start:stop] for start, stop in bounds]
 
-    def _embedded(self, run: Run, texts: Layout, places: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(embeddings(run, self.cluster, self.model, self.temperature, texts, places))
+    def _embedded(self, run: Run, texts: Layout, places: np.ndarray) -> np.ndarray:
+        return embeddings(run, self.cluster, self.model, self.temperature, texts, places)
+
+
+def _fitted(
+    documents: np.ndarray, tokens: np.ndarray, queries: np.ndarray
+) -> tuple[dict[str, Any], tuple[float, ...], np.ndarray]:
+    """The correction as data, and the knots and values of its curve."""
+    import torch
+
+    from tempscale.correction.fit import fit
+    from tempscale.correction.values import Length
+
+    lengths = torch.from_numpy(tokens.astype(np.int64))
+    with threadpool_limits(1):  # As everywhere, so that all workers give the same bytes.
+        found = fit(RECIPE, torch.tensor(documents), lengths, torch.tensor(queries))
+    assert isinstance(found, Length)
+    return found.as_data(), found.curve.tokens, found.curve.values

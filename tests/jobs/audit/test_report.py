@@ -340,7 +340,7 @@ def test_every_model_has_its_own_section_and_charts():
     html = rendered(tables, RUN)
     page = Page(html)
     ids = [attributes["id"] for _, attributes in page.tags if attributes.get("id")]
-    assert len(ids) == len(set(ids)) == 30
+    assert len(ids) == len(set(ids)) == 32
 
 
 def test_of_several_models_each_has_its_findings_under_its_name():
@@ -356,7 +356,7 @@ def test_of_several_models_each_has_its_findings_under_its_name():
     assert "by 0.200" in verdicts[1][1]
     assert '<h2 class="of">' not in rendered(one, RUN)
     ids = [attributes["id"] for _, attributes in Page(html).tags if attributes.get("id")]
-    assert len(ids) == len(set(ids)) == 30  # The letters of 'ad' and 'cc' have the same weighted sum.
+    assert len(ids) == len(set(ids)) == 32  # The letters of 'ad' and 'cc' have the same weighted sum.
 
 
 def test_labels_are_short_and_distinct():

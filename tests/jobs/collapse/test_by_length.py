@@ -27,7 +27,7 @@ def corpus(tmp_path_factory):
     folder, random = tmp_path_factory.mktemp("vectors"), np.random.default_rng(3)
     tokens = np.exp(random.uniform(np.log(4), np.log(400), TEXTS)).astype(np.int64)
     texts = random.standard_normal((TEXTS, DIM)) + np.outer(3 - np.log(tokens) / 2, np.eye(DIM)[0])
-    asking = random.standard_normal((QUERIES, DIM)) + 4 * np.eye(DIM)[0]
+    asking = random.standard_normal((QUERIES, DIM)) + np.eye(DIM)[0]
     for name, rows, length in (("texts", texts, tokens), ("queries", asking, np.full(QUERIES, 9))):
         table = {"id": [f"{name[0]}{k:03d}" for k in range(len(rows))], "vector": list(unit(rows)), "tokens": length}
         pq.write_table(pa.table(table), folder / f"{name}.parquet")
@@ -101,7 +101,7 @@ def test_exposure_hubs_and_kept_neighbours_are_those_of_a_plain_search(corpus, r
     close(table.filter(asked_by="queries").to_dicts(), expected(plain, near, tokens, np.zeros(QUERIES, int)))
     before = read_tables(out)["exposure"].filter(asked_by="queries", k=K)["exposure"].to_numpy()
     after = table.filter(asked_by="queries", k=K)["exposure"].to_numpy()
-    assert before[0] - before[2] > 0.5 > 0.3 > abs(after[0] - after[2])  # What it is for: short texts no longer win.
+    assert before[0] > 1.05 > after[0]  # What it is for: short texts no longer win.
     # The fitted curve is there for `tempscale correct`.
     for who, asked in (("corpus", texts), ("queries", asking)):
         (file,) = (out / "corrections").rglob(f"length-asked-by-{who}.json")
