@@ -121,7 +121,7 @@ def test_python_compiles_and_tables_of_toml_are_configurations(page):
             assert checked(EvaluateConfig, data).tasks
         else:
             assert resolve(data).temperatures()
-    assert {(*t.info.split(), "unnamed")[0] for t in tokens(page) if t.type == "fence"} <= {"python", "toml", "mermaid"}
+    assert {(*t.info.split(), "unnamed")[0] for t in tokens(page) if t.type == "fence"} <= {"python", "toml", "mermaid", "sql", "json"}
 
 
 # --- run for real -----------------------------------------------------------------------------------------------------
