@@ -121,7 +121,8 @@ def test_python_compiles_and_tables_of_toml_are_configurations(page):
             assert checked(EvaluateConfig, data).tasks
         else:
             assert resolve(data).temperatures()
-    assert {(*t.info.split(), "unnamed")[0] for t in tokens(page) if t.type == "fence"} <= {"python", "toml", "mermaid", "sql", "json"}
+    kinds = {(*t.info.split(), "unnamed")[0] for t in tokens(page) if t.type == "fence"}
+    assert kinds <= {"python", "toml", "mermaid", "sql", "json"}
 
 
 # --- run for real -----------------------------------------------------------------------------------------------------
