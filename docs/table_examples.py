@@ -35,7 +35,7 @@ QUESTIONS = {
     ),
     "exposure_corrected": (
         "What would a correction by length make of whose texts win?",
-        '.filter(pl.col("k") == pl.col("k").max()).select("interval", "exposure", "neighbours_kept")',
+        '.filter(k=10).select("interval", "exposure", "neighbours_kept")',
     ),
     "cosine_histogram": (
         "How many pairs of texts have a cosine of at least 0.5?",
@@ -141,7 +141,7 @@ QUESTIONS = {
     "tuning_collapse": ("Why was each candidate chosen or not?", '.select("temperature", "eligible", "chosen", "reason")'),
     "tuning_exposure": (
         "Which fifth of the documents by length is shown most, and what do corrections make of it?",
-        '.sort("exposure", descending=True).select("correction", "tokens_from", "tokens_to", "exposure")',
+        '.sort("exposure").select("correction", "tokens_to", "exposure")',
     ),
     "tuning_intervals": (
         "Which lengths does a candidate bring closer together?",
