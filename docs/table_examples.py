@@ -35,7 +35,7 @@ QUESTIONS = {
     ),
     "exposure_corrected": (
         "What would a correction by length make of whose texts win?",
-        '.filter(k=10).select("interval", "exposure", "neighbours_kept")',
+        '.sort("k").select("interval", "exposure", "neighbours_kept")',
     ),
     "cosine_histogram": (
         "How many pairs of texts have a cosine of at least 0.5?",
