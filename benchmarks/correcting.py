@@ -42,8 +42,8 @@ def measure(rows: int = ROWS) -> list[dict[str, Any]]:
     )
     given += (("tempscale correct, two workers", two, f"{more}; {same} as of one, and after a kill", 2),)
     return [
-        {"what": what, "rate": rows / seconds, "unit": "rows/s", "ratio": loop / seconds, "limit_share": None}
-        | {"note": "; ".join(filter(None, (f"{seconds:.1f} s", note))), "threads": threads}
+        {"what": f"{what}: {'; '.join(filter(None, (f'{seconds:.1f} s', note)))}", "rate": rows / seconds, "unit": "rows/s"}
+        | {"ratio": loop / seconds, "limit_share": None, "threads": threads}
         for what, seconds, note, threads in given
     ]
 

@@ -112,13 +112,14 @@ def _stage(
     from tempscale_jobs.config.audit import Analysis
     from tempscale_jobs.config.sections import Execution
     from tempscale_jobs.embedding.layout import layout
-    from tempscale_jobs.runs.folder import Model, Run
+    from tempscale_jobs.runs.folder import BEGUN, Model, Run
     from tempscale_jobs.runs.journal import Journal
     from tempscale_jobs.runs.storage import Storage
     from tempscale_jobs.workers import engine
 
     with tempfile.TemporaryDirectory(prefix="tempscale-stage-") as folder:
         run = Run(Storage(folder), [Model("random", "random", "", 512)], [Temperature(1.0)], "")
+        run.storage.write_json(BEGUN, {"run": "stage"})
         prepare(run)
         execution = Execution.model_validate({"workers": workers})
         journal, begun = Journal(Console(stderr=True)), time.perf_counter()
