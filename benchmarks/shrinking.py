@@ -56,7 +56,8 @@ def measure(runs: dict[int, str] = RUNS) -> list[dict[str, Any]]:
             corpus = {"source": str(folder / "source"), "embedding_column": "embedding", "length_column": "tokens"}
             data = {
                 "corpus": corpus | {"unit_rows": UNIT_ROWS},
-                "analysis": {"cosine": cosine, "intervals": INTERVALS},
+                # A correction by length asks as a sample does: of runs with tiles it would be counted in that step.
+                "analysis": {"cosine": cosine, "intervals": INTERVALS, "length_correction": cosine != "full"},
                 "execution": {"workers": WORKERS},
             }
             found[count] = counting.audited(folder, data, CONSTANTS)
