@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,6 +12,9 @@ from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.option import Option
 from tempscale_jobs.config.sections import Execution, RunFolder
 from tempscale_jobs.config.strict import Strict
+
+if TYPE_CHECKING:
+    from tempscale_jobs.config.fitted import Saved
 
 
 class Embeddings(Strict):
@@ -62,11 +66,16 @@ class CorrectConfig(Command):
     )
     execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
 
-    def identity(self) -> dict[str, Any]:
-        """All that decides the result; the correction by its content."""
+    @cached_property
+    def saved(self) -> Saved:
+        """The correction, read once; raises a UsageError if it cannot be."""
         from tempscale_jobs.config import fitted  # It imports torch.
 
-        found = super().identity() | {"correction": fitted.load(self.correction, self.fitted_on).correction.digest}
+        return fitted.load(self.correction, self.fitted_on)
+
+    def identity(self) -> dict[str, Any]:
+        """All that decides the result; the correction by its content."""
+        found = super().identity() | {"correction": self.saved.correction.digest}
         return {name: value for name, value in found.items() if name not in ("fitted_on", "model")}
 
     def temperatures(self) -> list[Temperature]:

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from tempscale.model import checkpoint
 from tempscale_jobs import lifecycle
-from tempscale_jobs.config import fitted
 from tempscale_jobs.config.correct import CorrectConfig
 from tempscale_jobs.config.fitted import Saved
 from tempscale_jobs.corpus import sources
@@ -32,7 +31,7 @@ def correct(config: CorrectConfig, journal: Journal, *, fresh: bool = False) -> 
         UsageError: the configuration, the correction, the embeddings or the run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
-    found = fitted.load(config.correction, config.fitted_on)
+    found = config.saved
 
     def check_unchanged(done: dict[str, Any]) -> None:
         sources.check_unchanged(config.embeddings, config.out, done["embeddings"]["source_state"])
@@ -98,7 +97,7 @@ def _plan(config: CorrectConfig, storage: Storage, found: Saved) -> tuple[tuple[
     state = sources.state(given, config.out)
     if storage.exists(PLANNED):
         sources.check_unchanged(given, config.out, storage.read_json(PLANNED)["source_state"])
-    planned = units.plan(given, units.columns_of(given, lengths=True), config.out)
+    planned = units.plan(given, units.columns_of(given), config.out)
     width = units.dimension(given, planned)
     if width is not None and width != correction.dim:
         raise UsageError(

@@ -68,10 +68,10 @@ class Task:
         return f"{of_unit('corrected', unit)}.json"
 
 
-def columns_of(given: Embeddings, lengths: bool) -> Columns:
+def columns_of(given: Embeddings) -> Columns:
     """The columns that every file must have."""
     needed: dict[str, str | None] = {given.column: "--embedding-column"}
-    if lengths and given.length_column is not None:
+    if given.length_column is not None:
         needed[given.length_column] = "--length-column"
     return Columns(needed, {}, {})
 
@@ -93,8 +93,8 @@ def plan(given: Embeddings, columns: Columns, out: str) -> tuple[Unit, ...]:
 
     def footer(file: str, place: str) -> tuple[pa.Schema, list[int]]:
         with sources.readable(file), fs.open(file, "rb") as stream:
-            readers.row_groups(stream, place, columns)  # Raises if a column is missing.
             opened = pq.ParquetFile(stream, pre_buffer=False)
+            readers.check_columns(opened.schema_arrow.names, place, columns)
             sizes = [opened.metadata.row_group(k).num_rows for k in range(opened.metadata.num_row_groups)]
             return opened.schema_arrow.remove_metadata(), sizes
 

@@ -46,6 +46,8 @@ def hide_secrets(config: dict[str, Any], reads: str) -> None:
     for section, name in (("gate", "baseline"), ("record", "history")):
         if isinstance(config.get(section), dict) and config[section][name] is not None:
             config[section][name] = masked(config[section][name])
+    if isinstance(config.get("correction"), str):
+        config["correction"] = masked(config["correction"])
     if isinstance(config.get("audits"), list):
         config["audits"] = [masked(folder) for folder in config["audits"]]
     sections: list[Any] = []

@@ -18,6 +18,7 @@ from tempscale_jobs.config.strict import checked
 from tempscale_jobs.correct import units
 from tempscale_jobs.correct.run import correct
 from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.runs.folder import described
 from tempscale_jobs.runs.journal import Journal
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -154,7 +155,7 @@ def test_a_large_row_group_is_several_parts_of_the_same_rows(folder, table, fitt
             written[name] = table
 
     task = units.Task(Noting(), *(getattr(task, name) for name in ("given", "correction", "side", "equal_norms")))
-    (own,) = units.plan(task.given, units.columns_of(task.given, True), str(folder / "none"))
+    (own,) = units.plan(task.given, units.columns_of(task.given), str(folder / "none"))
     assert units._corrected(task, own) == {"rows": ROWS, "corrected": ROWS, "reasons": {}}
     assert [t.num_rows for t in written.values()] == [128, 128, 128, 128, 128, 60]
     together = np.stack(pa.concat_tables(written.values()).column("embedding").to_pylist())
@@ -264,3 +265,8 @@ def test_a_table_that_changes_while_it_is_read_ends_the_run_and_nothing_is_kept(
         with pytest.raises(UsageError, match="changed while they were read"):
             run(folder, fitted["centre"])
     assert len(vectors(run(folder, fitted["centre"]))) == ROWS - 1
+
+
+def test_a_secret_in_the_address_of_a_correction_is_not_written_down():
+    given = {"correction": "https://user:hidden@host/c.json", "embeddings": {"source": "s3://key:hidden@bucket/v.parquet"}}
+    assert "hidden" not in str(described(checked(CorrectConfig, given)))
