@@ -44,8 +44,13 @@ class Fitting:
 
     @cached_property
     def sample(self) -> np.ndarray:
-        """The places of the texts that the curve is fitted on."""
+        """The places of the texts that the curve is fitted on,"""
         return self.texts.sample(FITTED)
+
+    @cached_property
+    def _documents(self) -> np.ndarray:
+        """And their embeddings."""
+        return self._embedded(self.run, self.texts, self.sample)
 
     def of(self, asking: Asking, bounds: list[tuple[int, int]]) -> list[np.ndarray] | None:
         """What is taken off the cosines of each block's texts if these ask, float32; the correction is kept in corrections/.
@@ -55,17 +60,13 @@ class Fitting:
         few = min(len(self.sample), len(asking.places)) < LEAST_TEXTS
         if self.temperature != self.run.temperatures[0] or not self.analysis.length_correction or few:
             return None
-        places = self.texts.sample(FITTED)
-        documents = self._embedded(self.run, self.texts, places)
-        queries = documents if asking.own else self._embedded(asking.run, asking.layout, asking.places[:FITTED])
+        queries = None if asking.own else self._embedded(asking.run, asking.layout, asking.places[:FITTED])
         tokens = np.maximum(self.texts.tokens, 1)
         # By a task: this process may know no torch, which takes 150 MB.
-        ((data, knots, values),) = done(self.cluster, _fitted, [(documents, tokens[places], queries)])
-        of = {"name": self.model.label, "fingerprint": self.model.fingerprint, "max_length": self.model.max_length}
-        of["temperature"] = self.temperature.canonical
+        ((data, knots, values),) = done(self.cluster, _fitted, [(self._documents, tokens[self.sample], queries)])
         who = "corpus" if asking.own else "queries"
         where = name(self.run, self.model, self.temperature, who)
-        self.run.storage.write_json(where, {"model": of, "corrections": [data]})
+        self.run.storage.write_json(where, self.model.fitted(self.temperature, [data]))
         every = Curve(knots, values)(tokens).astype(np.float32)
         return [every[start:stop] for start, stop in bounds]
 
@@ -74,9 +75,9 @@ class Fitting:
 
 
 def _fitted(
-    documents: np.ndarray, tokens: np.ndarray, queries: np.ndarray
+    documents: np.ndarray, tokens: np.ndarray, queries: np.ndarray | None
 ) -> tuple[dict[str, Any], tuple[float, ...], np.ndarray]:
-    """The correction as data, and the knots and values of its curve."""
+    """The correction as data, and the knots and values of its curve; without queries the documents ask."""
     import torch
 
     from tempscale.correction.fit import fit
@@ -84,6 +85,6 @@ def _fitted(
 
     lengths = torch.from_numpy(tokens.astype(np.int64))
     with threadpool_limits(1):  # As everywhere, so that all workers give the same bytes.
-        found = fit(RECIPE, torch.tensor(documents), lengths, torch.tensor(queries))
+        found = fit(RECIPE, torch.tensor(documents), lengths, torch.tensor(documents if queries is None else queries))
     assert isinstance(found, Length)
     return found.as_data(), found.curve.tokens, found.curve.values

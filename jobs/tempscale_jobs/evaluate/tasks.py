@@ -73,7 +73,12 @@ def folder(model: Model, temperature: Temperature, unit: Unit) -> str:
 
 def corrected_folder(cell: str, recipe: str) -> str:
     """The folder of what a correction, or none, does to a cell."""
-    return f"{cell}/corrected/{''.join(c if c.isalnum() or c in '._-' else '-' for c in recipe).strip('-')}"
+    return f"{cell}/corrected/{slug_of(recipe)}"
+
+
+def slug_of(recipe: str) -> str:
+    """A correction's canonical text as part of a file's name: csls(10, 0.5) is csls-10-0.5."""
+    return recipe.replace("(", "-").replace(")", "").replace(", ", "-")
 
 
 def expand(tasks: Sequence[str | OwnTask]) -> list[Unit]:

@@ -78,6 +78,11 @@ class Model:
         """What is put before a text of a role, «query» or «document»."""
         return self.query_prompt if role == "query" else self.document_prompt
 
+    def fitted(self, temperature: Temperature, corrections: list[dict[str, Any]]) -> dict[str, Any]:
+        """What a file of corrections holds that were fitted to this model's embeddings; see `config.fitted`."""
+        of = {"name": self.label, "fingerprint": self.fingerprint, "max_length": self.max_length}
+        return {"model": of | {"temperature": temperature.canonical}, "corrections": corrections}
+
     def identity(self) -> dict[str, Any]:
         """What decides the tables: its files, its window and, if there are any, its prompts."""
         prompts = {role: self.prompt(role) for role in ("document", "query") if self.prompt(role)}

@@ -109,9 +109,7 @@ def _choose_by_scores(
         facts |= {"left_out": parts.left_out, "correction": next(row["correction"] for row in keyed if row["chosen"])}
         facts["without_correction"] = found.problems
         for recipe, fitted in found.fitted.items():
-            of = {"name": model.label, "fingerprint": model.fingerprint, "max_length": model.max_length}
-            of["temperature"] = reference.canonical
-            run.storage.write_json(words.file_of(recipe), {"model": of, "corrections": fitted})
+            run.storage.write_json(words.file_of(recipe), model.fitted(reference, fitted))
         stage.note = _note(facts)
     shown = [run.key(model, reference) | row for row in found.exposure]
     return {SCORES.name: SCORES.build_rows(keyed), EXPOSURE.name: EXPOSURE.build_rows(shown)}, facts
@@ -126,19 +124,19 @@ def _choose_by_collapse(
         (model,), reference = done.models, candidates[0]
         every = [collapse.measured(done, model, t) for t in candidates]
         own = collapse.corrected(done, model, reference, every[0]) if RECIPE in config.choosing.corrections else None
-        every += [] if own is None else [own]
-        corrected = [*candidates, *([] if own is None else [reference])]
-        recipes = [*(None for _ in candidates), RECIPE][: len(corrected)]
+        tried: list[tuple[Temperature, str | None]] = [(t, None) for t in candidates]
+        if own is not None:
+            every.append(own)
+            tried.append((reference, RECIPE))
         rows, intervals = collapse.choose(every, config.choosing.keep_neighbours, config.choosing.intervals)
-        keys = [run.key(model, t) for t in corrected]
-        keyed = [key | {"correction": recipe} | row for key, recipe, row in zip(keys, recipes, rows, strict=True)]
+        keyed = [run.key(model, t) | {"correction": recipe} | row for (t, recipe), row in zip(tried, rows, strict=True)]
         tables = {
             COLLAPSE.name: COLLAPSE.build_rows(keyed),
             INTERVALS.name: INTERVALS.build_rows(
-                [key | row for key, own in zip(keys, intervals[: len(candidates)], strict=False) for row in own]
+                [run.key(model, t) | row for t, found in zip(candidates, intervals, strict=False) for row in found]
             ),
         }
-        facts = _facts(corrected, rows) | {"by": "collapse", "texts": len(every[0].texts)}
+        facts = _facts([t for t, _ in tried], rows) | {"by": "collapse", "texts": len(every[0].texts)}
         facts["correction"] = next(row["correction"] for row in keyed if row["chosen"])
         if own is not None:
             run.storage.write_json(

@@ -12,12 +12,13 @@ import polars as pl
 from tempscale.correction.recipes import Recipe
 from tempscale.correction.values import KINDS
 from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.evaluate.tasks import slug_of
 from tempscale_jobs.report.text import count, interval_name, labels, number, share, with_error
 
 
 def file_of(recipe: str) -> str:
     """The file of a fitted correction in a run's folder, which `tempscale correct` reads."""
-    return f"corrections/{recipe.replace('(', '-').replace(')', '').replace(', ', '-')}.json"
+    return f"corrections/{slug_of(recipe)}.json"
 
 
 def answer(run: dict[str, Any]) -> str:
