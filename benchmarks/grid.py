@@ -16,11 +16,10 @@ _MTEB = """
 import sys
 import mteb
 from sentence_transformers import SentenceTransformer
-from tempscale_jobs import inputs
-from tempscale_jobs.config.evaluate import OwnTask
+from tempscale_jobs.config.evaluate import OwnTask, read_tasks
 from tempscale_jobs.evaluate.own_tasks import build
 from tempscale.model.checkpoint import default_model
-(own,) = inputs.read_tasks([sys.argv[1]], None, None)
+(own,) = read_tasks([sys.argv[1]], None, None)
 model = SentenceTransformer(default_model(), device="cpu")
 model.max_seq_length = 512
 print(mteb.evaluate(model, build(OwnTask.model_validate(own), 0), cache=None, co2_tracker=False).task_results[0].get_score())

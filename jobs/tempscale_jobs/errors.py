@@ -24,6 +24,10 @@ class UsageError(RunError):
     exit_code = 2
 
 
+class OtherModel(UsageError):
+    """A worker's machine has other files of a model than those that the run began with."""
+
+
 class IncompleteRun(RunError):
     """The run stopped before its end; the same command resumes it."""
 

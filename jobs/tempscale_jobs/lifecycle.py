@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from threadpoolctl import threadpool_limits
 
 from tempscale_jobs.config.command import Command
+from tempscale_jobs.errors import OtherModel
 from tempscale_jobs.runs import folder, lock
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.journal import Journal
@@ -117,5 +118,9 @@ def running(
         run = folder.begin(config, fresh=fresh)
         journal.follow(run)
         life = Lifecycle(config, run, journal)
-        yield life
+        try:
+            yield life
+        except OtherModel:
+            folder.check_models(run)
+            raise
         life.finish()

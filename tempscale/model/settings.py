@@ -5,6 +5,7 @@ Imports neither torch nor transformers.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +46,7 @@ class Settings:
             ModelError: a file is no JSON, or has another shape.
         """
         stages = _stages(folder)
-        transformer = folder / str(stages[0].get("path", "")) if stages else folder
+        transformer = folder / stages[0]["path"] if stages else folder
         own = _table(transformer / "sentence_bert_config.json")
         whole = _table(folder / "config_sentence_transformers.json")
         window = own.get("max_seq_length")
@@ -81,6 +82,11 @@ def _stages(folder: Path) -> tuple[dict[str, Any], ...]:
     modules = read_json(folder / "modules.json")
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise ModelError(f"{folder}/modules.json is not a list of stages; save the model again with sentence-transformers")
+    for module in modules:
+        module["path"] = str(module.get("path", ""))
+        inside = os.path.normpath(module["path"] or ".")
+        if os.path.isabs(inside) or inside.split(os.sep)[0] == "..":
+            raise ModelError(f"{folder}/modules.json leads to '{module['path']}', which is outside of the model's folder")
     return tuple(modules)
 
 

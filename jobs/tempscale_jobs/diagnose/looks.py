@@ -66,7 +66,7 @@ def lengths(run: Run, cluster: Cluster, model: Model, index: Index, on_texts: Ca
 def _write_lengths(storage: Storage, shard: str, model: Model, number: int) -> None:
     """Write the lengths of a shard's texts, and the texts that do not tokenise to rejected/."""
     table = storage.read_table(shard, ["text_id", "text"])
-    tokenizer = actor.tokenizer(model.name, model.max_length, "truncate", model.document_prompt)
+    tokenizer = actor.tokenizer(model.name, model.max_length, "truncate", model.document_prompt, model.settings)
     tokens = tokenizer(table.column("text").to_pylist(), isolate=True)
     good = [k for k in range(len(tokens)) if k not in tokens.failed]
     ids = table.column("text_id").to_pylist()

@@ -49,19 +49,21 @@ def embed(
             work[number] = pa.table({"name": [shard.name]})
     on_texts(there, sum(cost for number, cost in costs.items() if number not in work))
     arguments = {"storage": run.storage, "folder": model.name, "max_length": model.max_length}
-    arguments |= {"long": encoding.long, "prompt": model.prompt(role)}
+    arguments |= {"long": encoding.long, "prompt": model.prompt(role), "digest": model.settings}
     process = partial(embed_shard, storage=run.storage, role=role)
     for report in crew.stream(process, work, tokenise, arguments):
         on_texts(report["texts"], costs[report["number"]])
     return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
 
 
-def tokenise(batch: pa.Table, storage: Storage, folder: str, max_length: int, long: str, prompt: str = "") -> pa.Table:
+def tokenise(
+    batch: pa.Table, storage: Storage, folder: str, max_length: int, long: str, prompt: str = "", digest: str = ""
+) -> pa.Table:
     """Read and tokenise the shards that a batch names."""
     pieces: dict[int, pa.Table] = {}
     for row in batch.to_pylist():
         shard = storage.read_table(actor.unpack(row["payload"]).column("name")[0].as_py())
-        tokens = actor.tokenizer(folder, max_length, long, prompt)(shard.column("text").to_pylist(), isolate=True)
+        tokens = actor.tokenizer(folder, max_length, long, prompt, digest)(shard.column("text").to_pylist(), isolate=True)
         truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
         pieces[row["number"]] = pa.table(
             {

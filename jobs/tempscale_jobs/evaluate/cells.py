@@ -40,7 +40,8 @@ def work(
     run, pieces = evaluation.run, list[dict[str, Any]]()
     shared = {
         "seed": evaluation.seed, "prompts": evaluation.embedding.prompts, "edges": evaluation.edges,
-        "lengths_by": run.models[0].name, "max_length": run.models[0].max_length, "piece_texts": tasks.PIECE_TEXTS,
+        "lengths_by": run.models[0].name, "settings_of_lengths": run.models[0].settings,
+        "max_length": run.models[0].max_length, "piece_texts": tasks.PIECE_TEXTS,
         "reference": evaluation.given[0].canonical, "corrections": evaluation.corrections.model_dump(),
     }  # fmt: skip
     for unit in evaluation.units:

@@ -30,7 +30,9 @@ def held(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any] | st
         unit = Unit(**spec["unit"])
         try:
             # The first model's tokenizer decides the lengths, so that every model gets the same texts.
-            tokenizer = actor.tokenizer(spec["lengths_by"], spec["max_length"], "truncate")
+            tokenizer = actor.tokenizer(
+                spec["lengths_by"], spec["max_length"], "truncate", digest=spec["settings_of_lengths"]
+            )
             task = tasks.load(unit, spec["seed"], tokenizer, spec["edges"])
             settings = Settings.of(resolve(worker.model.name)) if spec["prompts"] == "model" else None
             own = worker.model

@@ -20,7 +20,7 @@ from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs import lock
-from tempscale_jobs.runs.provenance import hide_secrets, processor, processors
+from tempscale_jobs.runs.provenance import hide_secrets, on_this_machine, processor, processors
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.columns import SCHEMA_VERSION
 from tempscale_jobs.tables.finished import completed
@@ -73,6 +73,12 @@ class Model:
     query_prompt: str = ""
     similarity: str = "cosine"
     """How the checkpoint says that its embeddings are compared."""
+    settings: str = ""
+    """The digest of its files besides the weights, which decide how texts become tokens."""
+    seen: str = ""
+    """The state of its files when the driver read them, on the driver's machine; see `workers.loaded`."""
+    revision: str = ""
+    """The revision that a hub name meant when the run began."""
 
     def prompt(self, role: str) -> str:
         """What is put before a text of a role, «query» or «document»."""
@@ -266,15 +272,19 @@ def find_models(config: Command) -> list[Model]:
     for name in config.embedding.models or [checkpoint.default_model()]:
         try:
             folder = checkpoint.resolve(name)
+            state = checkpoint.state(folder)
+            checkpoint.check_weights(folder)
             check_temperatures(folder, config.temperatures())
             window = Tokenizer(folder, config.embedding.max_length).max_length
             settings, head = Settings.of(folder), load_head(folder)
             prompts = {f"{role}_prompt": settings.prompt(config.embedding.prompts, role) for role in ("document", "query")}
             for prompt in prompts.values():
                 head.check_prompt(prompt)
-        except ValueError as error:
+            fingerprint, digest = checkpoint.fingerprint(folder), checkpoint.settings_digest(folder)
+        except (ValueError, OSError) as error:
             raise UsageError(str(error)) from None
-        fingerprint = checkpoint.fingerprint(folder)
+        if checkpoint.state(folder) != state:
+            raise UsageError(f"the files of model '{name}' changed while they were read; start again when they are whole")
         label = checkpoint.label(name)
         if any(other.fingerprint == fingerprint for other in models):
             raise UsageError(f"model '{name}' has the same files as another model of the run; give each once")
@@ -285,9 +295,24 @@ def find_models(config: Command) -> list[Model]:
                 f"model {label} names no prompts in its config_sentence_transformers.json; leave out --prompts model"
             )
         # Workers get a folder's full path, because their working directory is another.
-        path = str(folder.resolve()) if os.path.isdir(name) else name
-        models.append(Model(label, path, fingerprint, window, **prompts, similarity=settings.similarity))
+        path, revision = checkpoint.pinned(name, folder)
+        known = {"settings": digest, "seen": on_this_machine(state), "revision": revision}
+        models.append(Model(label, path, fingerprint, window, **prompts, similarity=settings.similarity, **known))
     return models
+
+
+def check_models(run: Run) -> None:
+    """Raise unless this machine still has the files of the models that the run began with.
+
+    Raises:
+        IncompleteRun: they were exchanged.
+    """
+    for model in run.models:
+        if model.fingerprint and checkpoint.fingerprint(checkpoint.resolve(model.name)) != model.fingerprint:
+            raise IncompleteRun(
+                f"the files of model {model.label} in '{model.name}' were exchanged while the run went on; nothing of the "
+                "new ones was kept. Put the old ones back and start the same command again, or start over with --fresh"
+            )
 
 
 def window(config: Command) -> int:
@@ -327,6 +352,9 @@ def facts(run: Run, config: Command) -> dict[str, Any]:
         asked = {"precision": config.embedding.precision}
         computed["computed_in"] = run.storage.read_json(COMPUTED_IN) if run.storage.exists(COMPUTED_IN) else asked
     models = {m.label: {"name": m.label} | m.identity() | {"similarity": m.similarity} | computed for m in run.models}
+    for model in run.models:
+        if model.revision:
+            models[model.label]["revision"] = model.revision
     return {
         "tempscale": tempscale.__version__,
         "run": begun["run"],

@@ -10,13 +10,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.provenance import machine
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked
 
@@ -41,7 +40,7 @@ def locked(storage: Storage, waiting: Callable[[], AbstractContextManager[Any]] 
     """
     storage.check_reachable()
     own = {
-        "run": uuid.uuid4().hex, "host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(),
+        "run": uuid.uuid4().hex, "host": socket.gethostname(), "machine": machine(), "pid": os.getpid(),
         "since": psutil.Process().create_time(),
     }  # fmt: skip
     if not _taken(storage, own, waiting):
@@ -89,7 +88,7 @@ def _taken(storage: Storage, own: dict[str, Any], waiting: Callable[[], Abstract
 def took_over(storage: Storage) -> dict[str, Any] | None:
     """The dead run whose lock this process took over: host, process and last renewal; None if there was none."""
     found = _read(storage)
-    if found is None or (found["machine"], found["pid"]) != (_machine(), os.getpid()):
+    if found is None or (found["machine"], found["pid"]) != (machine(), os.getpid()):
         return None
     dead: dict[str, Any] | None = found.get("took_over")
     return dead
@@ -126,7 +125,7 @@ def _read(storage: Storage) -> dict[str, Any] | None:
 
 def _dead(other: dict[str, Any], waiting: Callable[[], AbstractContextManager[Any]], storage: Storage) -> bool:
     """Whether a lock's owner is gone: its process on this machine, or the renewals of its lock from another machine."""
-    if other["machine"] == _machine():
+    if other["machine"] == machine():
         try:
             process = psutil.Process(other["pid"])
             if process.status() == psutil.STATUS_ZOMBIE:
@@ -145,13 +144,3 @@ def _dead(other: dict[str, Any], waiting: Callable[[], AbstractContextManager[An
                 if now != other:
                     return now is None
     return True
-
-
-@lru_cache(maxsize=1)
-def _machine() -> str:
-    """A name of this machine or container that no other has, because process numbers are only unique inside it."""
-    found = [socket.gethostname()]
-    with suppress(OSError):
-        found.append(Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip())
-        found.append(os.readlink("/proc/self/ns/pid"))
-    return "/".join(found)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
+import socket
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from tempscale_jobs.runs.storage import Storage
@@ -21,6 +26,21 @@ def processor() -> str:
     except OSError:
         names = []
     return f"{platform.machine()} {names[0] if names else platform.processor()}".strip()
+
+
+@lru_cache(maxsize=1)
+def machine() -> str:
+    """A name of this machine or container that no other has, because process numbers are only unique inside it."""
+    found = [socket.gethostname()]
+    with suppress(OSError):
+        found.append(Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip())
+        found.append(os.readlink("/proc/self/ns/pid"))
+    return "/".join(found)
+
+
+def on_this_machine(state: object) -> str:
+    """A digest of the state of files, which is that of no other machine's."""
+    return hashlib.sha256(repr((machine(), state)).encode()).hexdigest()
 
 
 def note_processor(storage: Storage, name: str, step: str) -> None:

@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -40,9 +40,16 @@ class Storage:
 
     def __init__(self, root: str) -> None:
         self.root = root if "://" in root else os.path.abspath(os.path.expanduser(root))
+        self._check: Callable[[], None] = _nothing
 
     def __reduce__(self) -> tuple[type[Storage], tuple[str]]:
         return Storage, (self.root,)
+
+    def guarded(self, check: Callable[[], None]) -> Storage:
+        """The same files in this process, of which none is written if `check` raises."""
+        other = object.__new__(type(self))
+        other.__dict__ |= self.__dict__ | {"_check": check}
+        return other
 
     @cached_property
     def _fs(self) -> tuple[Any, str]:
@@ -108,6 +115,7 @@ class Storage:
         Raises:
             IncompleteRun: the disk is full or the folder cannot be written.
         """
+        self._check()
         fs, _ = self._fs
         target = self.path(name)
         try:
@@ -293,6 +301,10 @@ class Storage:
     def write_json(self, name: str, value: Any, durable: bool = True) -> None:
         """Write a JSON file with keys in the given order."""
         self.write(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode(), durable)
+
+
+def _nothing() -> None:
+    """There is nothing to check."""
 
 
 @contextmanager

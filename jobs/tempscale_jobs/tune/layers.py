@@ -85,7 +85,7 @@ def search_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
 
 def _long_texts(model: Model, source: Source, choosing: Choosing, seed: int, tokens: int) -> list[str]:
     """A seeded sample of texts of at least `tokens` tokens, from the first 20,000 rows."""
-    tokenizer = actor.tokenizer(model.name, model.max_length, "truncate", model.document_prompt)
+    tokenizer = actor.tokenizer(model.name, model.max_length, "truncate", model.document_prompt, model.settings)
     rows = dict.fromkeys(islice(_texts(source, choosing, seed, tokenizer), _ROWS))
     ordered = sorted(rows, key=lambda text: (keyed_hash(text, seed + 1), text))
     found: list[str] = []

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from tempscale.model.checkpoint import ModelError
+from tempscale_jobs.errors import RunError, UsageError
 from tempscale_jobs.runs.folder import EXCEPTIONS, part, place
 from tempscale_jobs.runs.memory import return_freed
 from tempscale_jobs.runs.provenance import note_processor, processor
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import REJECTED
 from tempscale_jobs.workers.engine import Cluster, failure, grow_segments
+from tempscale_jobs.workers.loaded import Loaded, check_tokens
 
 if TYPE_CHECKING:
     import ray.data
@@ -44,8 +47,11 @@ _LOST_DEVICE = 70
 RETRIES = 3
 """How often a piece of work that ends its process is tried again, where no marks tell what ends it."""
 _ROW = pa.schema(
-    [("number", pa.int64()), ("payload", pa.large_binary()), ("failure", pa.string()), ("traceback", pa.string())]
-)
+    [
+        ("number", pa.int64()), ("payload", pa.large_binary()), ("failure", pa.string()), ("traceback", pa.string()),
+        ("error", pa.string()),
+    ]
+)  # fmt: skip
 
 Report = dict[str, Any]
 """What an actor tells of a piece of work: its number and counts."""
@@ -88,7 +94,6 @@ class ModelActor:
     def __init__(self, storage: Storage, model: Model, temperatures: list[Any], settings: dict[str, Any], gpus: int) -> None:
         import torch
 
-        from tempscale.model.encoder import Encoder
         from tempscale.temperature.schedule import Temperature
 
         if not gpus:
@@ -100,16 +105,38 @@ class ModelActor:
         """Of the piece that runs the model; of an actor without a GPU there is one piece at a time."""
         self.overlaps = bool(gpus)
         """Whether a piece is written while another one runs the model."""
-        self.storage, self.model = storage, model
+        self.model = model
+        self.failed: RunError | None = None
+        """What prevented the model from being loaded."""
         if storage.exists(budget_name(model)):
             settings = settings | {"token_budget": storage.read_json(budget_name(model))["token_budget"]}
         self.temperatures = [Temperature.of(value) for value in temperatures]
-        self.encoder = Encoder.load(model.name, device="cuda" if gpus else "cpu", **settings)
+        try:
+            self._load(storage, settings | {"device": "cuda" if gpus else "cpu"})
+        except ValueError as error:
+            # Ray would report an error here as its own, in a hundred lines.
+            self.failed = UsageError(str(error))
+        except RunError as error:
+            self.failed = error
+
+    def _load(self, storage: Storage, settings: dict[str, Any]) -> None:
+        """Load the model of the run, and prove that it is."""
+        from tempscale.model.encoder import Encoder
+
+        self._loaded = Loaded(self.model)
+        self.storage = storage.guarded(self._loaded.check)  # No file is written that may be of another model.
+        self.encoder = Encoder.load(str(self._loaded.folder), **settings)
+        self._loaded.prove()
+
+    def started(self) -> None:
+        """Raise what prevented the model from being loaded."""
+        if self.failed is not None:
+            raise self.failed
 
     def below(self, storage: Storage) -> ModelActor:
         """The same actor for a run in another folder, such as that of the queries."""
         other = copy.copy(self)
-        other.storage = storage
+        other.storage = storage.guarded(self._loaded.check)
         return other
 
     def take(self, process: Process, block: pa.Table) -> list[Report]:
@@ -117,7 +144,7 @@ class ModelActor:
         reports = []
         for row in block.to_pylist():
             if row["failure"] is not None:
-                reports.append({name: row[name] for name in ("number", "failure", "traceback")})
+                reports.append({name: row[name] for name in ("number", "failure", "traceback", "error")})
             else:
                 reports.append(self._done(process, row["number"], unpack(row["payload"])))
         return_freed()
@@ -131,6 +158,7 @@ class ModelActor:
 
     def _done(self, process: Process, number: int, work: pa.Table) -> Report:
         """The report of a piece of work whose parts are durable."""
+        self.started()  # It may have been restarted.
         with self._turn:
             found = process(self, number, work)
         return found() if callable(found) else found
@@ -221,7 +249,7 @@ def prepared(
     """
     import ray.data
 
-    blank = {"failure": None, "traceback": None}
+    blank = {"failure": None, "traceback": None, "error": None}
     rows = [{"number": number, "payload": pack(work[number])} | blank for number in cluster.ordered(sorted(work))]
     # These tasks claim no CPU: in a cluster that has become smaller, the actors could occupy all CPUs for ever.
     return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
@@ -240,9 +268,11 @@ def _prepared(batch: pa.Table, prepare: Callable[..., pa.Table], arguments: dict
         return pa.Table.from_pylist([row], schema=_ROW)
 
 
-def _failed(error: Exception) -> dict[str, str]:
+def _failed(error: Exception) -> dict[str, Any]:
     """A failure as part of a report, because Ray Data's own error says only that user code failed."""
-    return {"failure": failure(error), "traceback": traceback.format_exc()}
+    kind = UsageError if isinstance(error, ModelError) else type(error)
+    sentence = str(error) if kind is UsageError else failure(error)
+    return {"failure": sentence, "traceback": traceback.format_exc(), "error": kind.__name__}
 
 
 def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> dict[str, Any]:
@@ -259,12 +289,15 @@ def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> d
 
 
 @lru_cache(maxsize=4)
-def tokenizer(folder: str, max_length: int, long: Any, prompt: str = "") -> Any:
-    """A model's tokenizer, loaded once in each process, for tasks that need no model."""
+def tokenizer(folder: str, max_length: int, long: Any, prompt: str = "", digest: str = "") -> Any:
+    """A model's tokenizer, loaded once in each process, for tasks that need no model; `digest` is `Model.settings`."""
     from tempscale.model.checkpoint import resolve
     from tempscale.model.tokens import Tokenizer
 
-    return Tokenizer(Path(resolve(folder)), max_length, long, prompt)
+    check_tokens(folder, digest)
+    found = Tokenizer(Path(resolve(folder)), max_length, long, prompt)
+    check_tokens(folder, digest)
+    return found
 
 
 def pack(table: pa.Table) -> bytes:

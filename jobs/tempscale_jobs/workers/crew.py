@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.errors import IncompleteRun, OtherModel, RunError, UsageError
 from tempscale_jobs.workers.actor import RETRIES, TURNS, Encoding, ModelActor, Process, arguments, prepared
 from tempscale_jobs.workers.engine import (
     NO_PROGRESS,
@@ -20,6 +20,7 @@ from tempscale_jobs.workers.engine import (
     Item,
     await_one,
     failure,
+    raise_other_model,
     readable_failures,
     results,
 )
@@ -31,6 +32,9 @@ _UNREACHED = 2
 """How often a piece of work is given out again after Ray could not reach its worker in any of its retries."""
 _NAME_SECONDS = 5
 """So long the name of a piece may take."""
+
+_ENDS: dict[str | None, type[RunError]] = {"OtherModel": OtherModel, "UsageError": UsageError}
+"""How a failure of the tasks that prepare work ends the run; any other may pass."""
 
 if TYPE_CHECKING:
     import ray.data
@@ -83,7 +87,8 @@ class Crew:
             for reports in self._each(submit, blocks, Kind(lambda block: _named(what, block))):
                 for report in reports:
                     if report.get("failure"):
-                        raise IncompleteRun(report["failure"]) from RuntimeError(report["traceback"])
+                        kind = _ENDS.get(report.get("error"), IncompleteRun)
+                        raise kind(report["failure"]) from RuntimeError(report["traceback"])
                     yield report
 
     def _each(self, submit: Callable[[Any, Any], Any], items: Iterable[Any], kind: Kind = PIECE) -> Iterator[Any]:
@@ -220,6 +225,7 @@ class Crew:
                 report = ray.get(done)
             except ray.exceptions.RayError as error:
                 watched.end(done, done=False)
+                raise_other_model(error)
                 # If Ray could not reach the worker, the piece may be good: try it once more on another worker.
                 if isinstance(error, ray.exceptions.ActorUnavailableError) and number not in unreached:
                     unreached.add(number)
@@ -287,7 +293,7 @@ class Crew:
         if missing > 0:
             given = arguments(self._run, self._cluster, self._model, self._encoding)
             new = [worker.remote(**given) for _ in range(missing)]
-            self._beginning |= {actor.__ray_ready__.remote(): actor for actor in new}
+            self._beginning |= {actor.started.remote(): actor for actor in new}
 
     def _hire(self, wanted: int) -> None:
         """Start actors until there are `wanted`, and wait for the first of all."""
@@ -306,7 +312,7 @@ class Crew:
         """Give an actor that cannot be reached no work until it has started again."""
         if worker in self._actors:
             self._actors.remove(worker)
-            self._beginning[worker.__ray_ready__.remote()] = worker
+            self._beginning[worker.started.remote()] = worker
 
     def _join(self, reference: Any) -> Any:
         """Count an actor that has started among those that get work; raise what prevented it."""

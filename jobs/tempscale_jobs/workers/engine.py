@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from tempscale.model.checkpoint import first_line
 from tempscale_jobs.config.sections import Execution
-from tempscale_jobs.errors import IncompleteRun, RunError, UsageError
+from tempscale_jobs.errors import IncompleteRun, OtherModel, RunError, UsageError
 from tempscale_jobs.workers import raylet
 from tempscale_jobs.workers.slow import PIECE, TILE, Kind, Watch
 
@@ -434,6 +434,13 @@ def readable_failures() -> Iterator[None]:
         if isinstance(cause, RunError):
             raise type(cause)(str(cause)) from None
         raise IncompleteRun(failure(cause)) from error
+
+
+def raise_other_model(error: BaseException) -> None:
+    """Raise an OtherModel that is under Ray's wrappers: no other piece of work would be of the run's model either."""
+    cause = _root_cause(error)
+    if isinstance(cause, OtherModel):
+        raise OtherModel(str(cause)) from None
 
 
 def failure(error: BaseException) -> str:

@@ -139,7 +139,7 @@ class KillingActor(actor.ModelActor):
         kills, fails, fills = (tokenizer([word]).ids[0][1] for word in ("killing", "failing", "filling"))
         hidden = self.encoder._hidden
 
-        def guarded(ids, mask):
+        def guarded(ids, mask, tokens):
             seen = set(ids[mask].tolist())
             if kills in seen:
                 with open(self.storage.path("deaths"), "a") as log:
@@ -149,7 +149,7 @@ class KillingActor(actor.ModelActor):
                 raise IndexError("index out of range in self")
             if fills in seen and len(ids) > 2:
                 raise MemoryError
-            return hidden(ids, mask)
+            return hidden(ids, mask, tokens)
 
         self.encoder._hidden = guarded
 

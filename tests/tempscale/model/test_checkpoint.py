@@ -1,6 +1,7 @@
 """Where a model's files are, and what identifies them."""
 
 import json
+import os
 import re
 import shutil
 
@@ -55,6 +56,8 @@ def test_the_default_is_a_hub_name_where_the_package_has_lost_its_model(monkeypa
         ("/data/models/mine/", "mine"),
         ("mine", "mine"),
         ("/a/model", "model"),
+        ("BAAI/bge-base-en@a1b2c3", "bge-base-en"),
+        ("BAAI/bge-base-en@refs/pr/7", "bge-base-en"),
     ],
 )
 def test_a_label_is_the_last_part_of_a_name(name, short):
@@ -140,7 +143,9 @@ def test_only_configuration_tokenizer_and_safetensors_are_fetched(monkeypatch, f
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert resolve("somebody/something") == folder
-    assert asked["name"] == "somebody/something"
+    assert (asked["name"], asked["revision"]) == ("somebody/something", None)
+    assert resolve("somebody/something@refs/pr/7") == folder
+    assert (asked["name"], asked["revision"]) == ("somebody/something", "refs/pr/7")
 
     def wanted(name):
         allowed = any(fnmatch.fnmatch(name, pattern) for pattern in asked["allow_patterns"])
@@ -222,3 +227,64 @@ def test_code_that_comes_with_a_model_is_never_run(tiny_folder, tmp_path):
     (model,) = find_models(audit.resolve({"embedding": {"models": [str(path)]}}))
     assert Encoder.load(model.name).encode(["a text"]).embeddings.shape[0] == 1
     assert not (tmp_path / "it ran").exists()
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def _cut(path):
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+
+
+def _huge_header(path):
+    path.write_bytes((10**15).to_bytes(8, "little") + path.read_bytes()[8:])
+
+
+def _no_header(path):
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [_cut, _huge_header, _no_header])
+def test_damaged_weights_are_one_sentence_before_anything_is_loaded(tiny_folder, tmp_path, damage):
+    path = shutil.copytree(tiny_folder(), tmp_path / "model")
+    checkpoint.check_weights(path)
+    damage(path / "model.safetensors")
+    with pytest.raises(ModelError, match=r"model.safetensors are damaged or not whole \(.*\); copy or download the model"):
+        checkpoint.check_weights(path)
+
+
+def test_weights_that_an_index_names_must_be_there(tiny_folder, tmp_path):
+    path = shutil.copytree(tiny_folder(), tmp_path / "model")
+    index = path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-00002.safetensors"}}))
+    with pytest.raises(
+        ModelError, match=r"the weights .*model-00002.safetensors are not there, which model.safetensors.ind"
+    ):
+        checkpoint.check_weights(path)
+    index.write_text("[]")
+    with pytest.raises(ModelError, match="names no weights"):
+        checkpoint.check_weights(path)
+
+
+@pytest.mark.parametrize("stray", ["../other", "/etc", "1_Pooling/../../other"])
+def test_stages_outside_of_the_models_folder_are_refused(tiny_folder, tmp_path, stray):
+    path = shutil.copytree(tiny_folder(), tmp_path / "model")
+    stages = [{"path": "", "type": "sentence_transformers.models.Transformer"}]
+    stages += [{"path": stray, "type": "sentence_transformers.models.Pooling"}]
+    (path / "modules.json").write_text(json.dumps(stages))
+    with pytest.raises(ModelError, match=f"leads to '{re.escape(stray)}', which is outside of the model's folder"):
+        Encoder.load(path)
+
+
+def test_what_changes_a_file_changes_its_state(folder):
+    before = checkpoint.state(folder)
+    assert checkpoint.state(folder) == before
+    file = folder / "model.safetensors"
+    written = file.stat()
+    with file.open("r+b") as stream:
+        stream.write(b"W")
+    os.utime(file, ns=(written.st_atime_ns, written.st_mtime_ns))  # As rsync --inplace --times does.
+    assert checkpoint.state(folder) != before
+    (folder / "README.md").write_text("nothing that decides an embedding")
+    assert checkpoint.state(folder) == checkpoint.state(folder)

@@ -1,0 +1,66 @@
+"""The proof that a worker holds the model that the run began with: its files may be exchanged while the run goes on.
+
+The driver fingerprints a model once. An actor compares what it has loaded with that before it does anything, and looks at
+the state of the files before each file that it writes: weights are mapped from the disk, so files that are overwritten in
+place change a model that is loaded already.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from tempscale.model import checkpoint
+from tempscale_jobs.errors import OtherModel
+from tempscale_jobs.runs.folder import Model
+from tempscale_jobs.runs.provenance import on_this_machine
+
+
+class Loaded:
+    """The files of a model, looked at before they are loaded."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.folder = checkpoint.resolve(model.name)
+        self._state = checkpoint.state(self.folder)
+
+    def prove(self) -> None:
+        """Raise an OtherModel unless what was loaded since is the model of the run.
+
+        Files of the state in which the driver read them, on its machine, are not read again.
+        """
+        if not self._model.fingerprint:
+            return
+        before, self._state = self._state, checkpoint.state(self.folder)
+        if before != self._state:
+            raise other(self._model, self.folder)
+        if on_this_machine(self._state) != self._model.seen:
+            self._compare()
+
+    def check(self) -> None:
+        """Raise an OtherModel if the files have another content than those that were loaded."""
+        if self._model.fingerprint and (now := checkpoint.state(self.folder)) != self._state:
+            self._compare()
+            self._state = now  # Their times have changed, or who may read them.
+
+    def _compare(self) -> None:
+        if checkpoint.fingerprint(self.folder) != self._model.fingerprint:
+            raise other(self._model, self.folder)
+
+
+def check_tokens(folder: str, digest: str) -> None:
+    """Raise an OtherModel unless the files that decide how texts become tokens have the digest that the driver found."""
+    if digest and checkpoint.settings_digest(checkpoint.resolve(folder)) != digest:
+        raise OtherModel(_sentence(folder))
+
+
+def other(model: Model, folder: Path) -> OtherModel:
+    """The error of a model whose files are not those of the run."""
+    return OtherModel(_sentence(f"{folder}", model.label))
+
+
+def _sentence(folder: str, label: str = "") -> str:
+    return (
+        f"the files of the model {label and label + ' '}in '{folder}' on {socket.gethostname()} are not those that the run "
+        "began with; give every machine the same files, and start the same command again"
+    )

@@ -1,0 +1,314 @@
+"""A model whose files are exchanged while a run goes on: no figure is of another model than the one that is named."""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from safetensors.torch import load_file, save_file
+from whole_run import as_lines, audited, digests, documented, evaluated, paired, read_record
+
+from tempscale.model import checkpoint
+from tempscale.model.encoder import Encoder
+from tempscale_jobs import lifecycle
+from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.config.evaluate import read_tasks
+from tempscale_jobs.embedding.embed import embed_shard, tokenise
+from tempscale_jobs.errors import IncompleteRun, OtherModel, UsageError
+from tempscale_jobs.runs import folder
+from tempscale_jobs.runs.folder import Model
+from tempscale_jobs.runs.provenance import on_this_machine
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.audit import SHARDS
+from tempscale_jobs.workers.actor import ModelActor, pack, tokenizer, unpack
+
+TAUS = [1.0, 0.8]
+
+
+def other_weights(path, scale=1.5):
+    """Exchange a model's weights by a rename, as a deploy does."""
+    file = Path(path) / "model.safetensors"
+    found = {name: scale * value for name, value in load_file(file).items()}
+    save_file(found, file.with_suffix(".new"), metadata={"format": "pt"})
+    os.replace(file.with_suffix(".new"), file)
+
+
+@pytest.fixture
+def model(small_model, tmp_path):
+    return Path(shutil.copytree(small_model, tmp_path / "model"))
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return documented("pyarrow")[:40]
+
+
+@pytest.fixture
+def settings(model, texts, tmp_path):
+    (tmp_path / "texts.jsonl").write_text(as_lines(texts))
+
+    def settings(out="run", **more):
+        return {
+            "out": str(tmp_path / out), "corpus": {"source": str(tmp_path / "texts.jsonl")},
+            "embedding": {"models": [str(model)], "temperatures": TAUS, "shard_texts": 16},
+            "analysis": {"socm_sample": 0, "probe_sample": 0},
+            "execution": {"workers": 1, "cache": str(tmp_path / "cache")},
+        } | more  # fmt: skip
+
+    return settings
+
+
+# --- a whole run ------------------------------------------------------------------------------------------------------
+
+
+def exchanged_after_begin(monkeypatch, model, exchange=other_weights):
+    """The driver reads model A; before an actor has loaded it, somebody puts another one in its place."""
+    begin = folder.begin
+
+    def begun(*given, **how):
+        found = begin(*given, **how)
+        exchange(model)
+        return found
+
+    monkeypatch.setattr(lifecycle.folder, "begin", begun)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_model_exchanged_before_it_is_loaded_ends_with_3_and_leaves_nothing(settings, model, monkeypatch, tmp_path):
+    shutil.copytree(model, tmp_path / "a")
+    audited(settings("expected", execution={"workers": 1}))
+    with monkeypatch.context() as patch:
+        exchanged_after_begin(patch, model)
+        with pytest.raises(
+            IncompleteRun, match=r"files of model model in '.*' were exchanged while the run went on; nothing"
+        ):
+            audited(settings())
+    assert not list((tmp_path / "run" / "texts").rglob("*.parquet"))
+    assert not list((tmp_path / "cache").rglob("*.parquet"))
+    # The new model is not taken for the old one by the same command, and the old one goes on.
+    with pytest.raises(UsageError, match=r"holds a different run: models.model.fingerprint was"):
+        audited(settings())
+    shutil.copytree(tmp_path / "a", model, dirs_exist_ok=True)
+    audited(settings())
+    assert digests(tmp_path / "run", "texts", "tables") == digests(tmp_path / "expected", "texts", "tables")
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_tokenizer_exchanged_before_it_is_loaded_ends_with_3(settings, model, monkeypatch, tmp_path):
+    def exchange(path):
+        file = path / "tokenizer_config.json"
+        file.write_text(file.read_text().replace("{", '{"a_new_key": 1, ', 1))
+
+    exchanged_after_begin(monkeypatch, model, exchange)
+    with pytest.raises(IncompleteRun, match="were exchanged while the run went on"):
+        audited(settings())
+    assert not list((tmp_path / "run" / "texts").rglob("*.parquet"))
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("command", ["pairs", "evaluate"])
+def test_other_commands_see_it_too(settings, model, texts, monkeypatch, tmp_path, command):
+    exchanged_after_begin(monkeypatch, model)
+    shared = {key: value for key, value in settings().items() if key in ("out", "embedding")} | {"execution": {"workers": 1}}
+    shared["embedding"] = {"models": [str(model)], "temperatures": TAUS}
+    names = ("text_a", "text_b") if command == "pairs" else ("sentence1", "sentence2")
+    sides = enumerate(itertools.pairwise(texts))
+    pairs = [{names[0]: a["text"], names[1]: b["text"], "score": k % 5} for k, (a, b) in sides]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(as_lines(pairs))
+    own = {"pairs": {"source": str(file)}} if command == "pairs" else {"tasks": read_tasks([f"sts:{file}"], None, None)}
+    with pytest.raises(IncompleteRun, match="were exchanged while the run went on"):
+        (paired if command == "pairs" else evaluated)(shared | own)
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_worker_with_other_files_than_the_driver_is_wrong_usage(settings, model, monkeypatch, tmp_path):
+    # The files of one worker's machine: only what an actor loads leads to them.
+    elsewhere = Path(shutil.copytree(model, tmp_path / "elsewhere"))
+    other_weights(elsewhere)
+    find = folder.find_models
+
+    def found(config):
+        (own,) = find(config)
+        return [Model(**{**own.__dict__, "name": str(elsewhere)})]
+
+    monkeypatch.setattr(folder, "find_models", found)
+    monkeypatch.setattr(folder, "check_models", lambda run: None)  # The driver's own are as they were.
+    with pytest.raises(OtherModel, match=r"in '.*elsewhere' on .* are not those that the run began"):
+        audited(settings())
+    assert OtherModel.exit_code == 2
+    assert not list((tmp_path / "run" / "texts").rglob("*.parquet"))
+
+
+def test_files_that_change_while_they_are_fingerprinted_are_wrong_usage(settings, model, monkeypatch):
+    fingerprint = checkpoint.fingerprint
+
+    def read(path):
+        found = fingerprint(path)
+        other_weights(model)
+        return found
+
+    monkeypatch.setattr(checkpoint, "fingerprint", read)
+    with pytest.raises(UsageError, match="changed while they were read; start again when they are whole"):
+        folder.find_models(resolve(settings()))
+
+
+# --- one actor --------------------------------------------------------------------------------------------------------
+
+
+def of(path, **more):
+    path = Path(path)
+    known = {"settings": checkpoint.settings_digest(path), "seen": on_this_machine(checkpoint.state(path))}
+    return Model("m", str(path), checkpoint.fingerprint(path), 64, **known | more)
+
+
+@pytest.fixture
+def begun(model, tmp_path):
+    """An actor, and one shard for it."""
+    storage = Storage(str(tmp_path / "run"))
+    columns = {"text_id": [str(k) for k in range(8)], "text": ["a river and a bridge " * (1 + k) for k in range(8)]}
+    columns |= {"content_sha": ["0" * 64] * 8, "cut": [False] * 8, "document": [None] * 8, "source_row": [None] * 8}
+    storage.write_table("shards/0.parquet", SHARDS.build(columns))
+    row = {"number": 0, "payload": pack(pa.table({"name": ["shards/0.parquet"]}))}
+    (found,) = tokenise(pa.Table.from_pylist([row]), storage, str(model), 64, "truncate").to_pylist()
+    worker = ModelActor(storage, of(model), TAUS, {"max_length": 64, "token_budget": 64}, 0)
+    worker.started()
+    return worker, unpack(found["payload"])
+
+
+def embed(worker, work):
+    return worker.run(lambda actor, number, piece: embed_shard(actor, number, piece, actor.storage), 0, work)
+
+
+def test_weights_overwritten_in_place_under_an_actor_write_no_part(begun, model, tmp_path):
+    # They are mapped from the disk: the loaded model itself changes.
+    worker, work = begun
+    before = worker.encoder.encode(["a river"]).embeddings
+    file = model / "model.safetensors"
+    with file.open("r+b") as stream:
+        stream.seek(-50_000, os.SEEK_END)
+        stream.write(bytes(50_000))
+    assert abs(worker.encoder.encode(["a river"]).embeddings - before).max() > 0  # Why this matters.
+    with pytest.raises(OtherModel, match="are not those that the run began with"):
+        embed(worker, work)
+    assert not list((tmp_path / "run" / "texts").rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("exchange", [other_weights, shutil.rmtree, lambda path: (path / "vocab.txt").write_text("x")])
+def test_files_exchanged_under_an_actor_write_no_part(begun, model, tmp_path, exchange):
+    worker, work = begun
+    exchange(model)
+    with pytest.raises(OtherModel):
+        embed(worker, work)
+    assert not list((tmp_path / "run" / "texts").rglob("*.parquet"))
+
+
+def test_files_whose_times_alone_change_are_the_same_model(begun, model, tmp_path):
+    worker, work = begun
+    for file in model.rglob("*"):
+        os.utime(file)
+    shutil.copy2(model / "model.safetensors", model / "again")
+    os.replace(model / "again", model / "model.safetensors")
+    embed(worker, work)
+    assert len(list((tmp_path / "run" / "texts").rglob("*.parquet"))) == len(TAUS)
+
+
+def test_files_of_the_same_state_are_not_read_again(model, tmp_path, monkeypatch):
+    own, elsewhere = of(model), of(model, seen="of another machine")
+    read = []
+    fingerprint = checkpoint.fingerprint
+    monkeypatch.setattr(checkpoint, "fingerprint", lambda path: read.append(path) or fingerprint(path))
+    for known, reads in ((own, 0), (elsewhere, 1)):
+        ModelActor(Storage(str(tmp_path / "run")), known, TAUS, {}, 0).started()
+        assert len(read) == reads
+
+
+def test_a_restarted_actor_that_finds_another_model_runs_nothing(model, tmp_path):
+    known = of(model)
+    other_weights(model)
+    worker = ModelActor(Storage(str(tmp_path / "run")), known, TAUS, {}, 0)
+    for call in (worker.started, lambda: worker.run(lambda *given: pytest.fail("it ran"), 0, pa.table({}))):
+        with pytest.raises(OtherModel, match="are not those that the run began with"):
+            call()
+
+
+def test_files_exchanged_between_loading_and_proof_are_noticed(model, tmp_path, monkeypatch):
+    # A is fingerprinted, B loaded, A put back: what decides is what was there while the actor read.
+    known, load = of(model), Encoder.load
+
+    def loaded(*given, **how):
+        shutil.copytree(model, tmp_path / "a")
+        other_weights(model)
+        found = load(*given, **how)
+        shutil.copy2(tmp_path / "a" / "model.safetensors", model / "back")
+        os.replace(model / "back", model / "model.safetensors")
+        return found
+
+    monkeypatch.setattr(Encoder, "load", loaded)
+    with pytest.raises(OtherModel):
+        ModelActor(Storage(str(tmp_path / "run")), known, TAUS, {}, 0).started()
+
+
+def test_a_tokenizer_is_proved_where_it_is_loaded(model):
+    known = of(model)
+    tokenizer.cache_clear()
+    assert tokenizer(str(model), 64, "truncate", digest=known.settings)(["a river"]).ids
+    (model / "tokenizer_config.json").write_text((model / "tokenizer_config.json").read_text() + " ")
+    tokenizer.cache_clear()
+    with pytest.raises(OtherModel):
+        tokenizer(str(model), 64, "truncate", digest=known.settings)
+
+
+# --- a hub name -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(model, tmp_path, monkeypatch):
+    """A hub cache of one repository with two revisions, whose `main` is the first."""
+    from huggingface_hub import constants
+
+    home = tmp_path / "hub" / "models--mine--small"
+    for revision in ("1" * 40, "2" * 40):
+        shutil.copytree(model, home / "snapshots" / revision)
+        other_weights(model)
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text("1" * 40)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub._snapshot_download.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return home
+
+
+def test_a_hub_name_means_one_revision_for_the_whole_run(hub, settings, tmp_path):
+    data = settings()
+    data["embedding"]["models"] = ["mine/small"]
+    (own,) = folder.find_models(resolve(data))
+    assert (own.name, own.label, own.revision) == (f"mine/small@{'1' * 40}", "small", "1" * 40)
+    (hub / "refs" / "main").write_text("2" * 40)
+    assert checkpoint.resolve("mine/small").name == "2" * 40
+    assert checkpoint.resolve(own.name).name == "1" * 40  # What workers are given.
+    ModelActor(Storage(str(tmp_path / "run")), own, TAUS, {}, 0).started()
+    data["embedding"]["models"] = [f"mine/small@{'1' * 40}"]
+    assert folder.find_models(resolve(data)) == [own]
+
+
+def test_a_run_whose_hub_name_moved_is_another_run(hub, settings, tmp_path):
+    settings()
+    command = [sys.executable, "-m", "tempscale_jobs", "audit", "--corpus", str(tmp_path / "texts.jsonl"), "--workers", "1"]
+    command += ["--model", "mine/small", "--out", str(tmp_path / "run"), "--socm-sample", "0", "--tau", "1.0"]
+    environment = os.environ | {"HF_HUB_CACHE": str(hub.parent), "HF_HUB_OFFLINE": "1"}
+    assert subprocess.run(command, env=environment, check=False).returncode == 0
+    assert read_record(tmp_path / "run")["models"]["small"]["revision"] == "1" * 40
+    (hub / "refs" / "main").write_text("2" * 40)
+    moved = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert moved.returncode == 2
+    assert "holds a different run: models.small.fingerprint was" in moved.stderr
+
+
+def test_a_revision_that_is_not_there_is_one_sentence(hub):
+    with pytest.raises(checkpoint.ModelError, match="'mine/small@no-such' is no local folder, is not in the local"):
+        checkpoint.resolve("mine/small@no-such")
