@@ -24,7 +24,11 @@ class UsageError(RunError):
     exit_code = 2
 
 
-class OtherModel(UsageError):
+class Changed(UsageError):
+    """What the run reads was written or exchanged while it was read."""
+
+
+class OtherModel(Changed):
     """A worker's machine has other files of a model than those that the run began with."""
 
 

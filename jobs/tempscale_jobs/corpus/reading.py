@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.corpus import units
 from tempscale_jobs.corpus.readers import Columns
 from tempscale_jobs.corpus.rows import ID_BYTES, REPEATED, Counts, Rejects, digest_of_id, sampled
 from tempscale_jobs.corpus.units import Unit
@@ -89,8 +90,18 @@ class UnitRead:
         return numbered_in(contents.folder, self.number, self.first + number)
 
 
-def read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int) -> UnitRead:
-    """Read a unit of several: keep its usable rows, unless a sample is drawn of them, and the digests of their ids."""
+def read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int, state: dict[str, Any]) -> UnitRead:
+    """Read a unit of several: keep its usable rows, unless a sample is drawn of them, and the digests of their ids.
+
+    Raises:
+        Changed: its files are not, or do not stay, in the state in which the source was planned.
+    """
+    with units.unchanged(contents.corpus, unit, state):
+        found = _read_unit(storage, contents, unit, seed)
+    return _written(storage, found)
+
+
+def _read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int) -> UnitRead:
     counts, rejects, sample = Counts(), Rejects(storage, unit.number), contents.corpus.sample
     ids = _UnitIds(sample, seed)
     items = ids.noted(contents.items(unit, counts, rejects, lambda rows: None))
@@ -103,10 +114,8 @@ def read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int) -> Un
     storage.write(ids_of(unit.number), ids.file())
     if sample is not None:
         storage.write_table(candidates_of(unit.number), ids.candidates)
-    return _written(
-        storage,
-        UnitRead(unit.number, counts.read, counts.usable, dict(counts.reasons), _hex(fingerprint), 0, parts, rejects.parts),
-    )
+    reasons = dict(counts.reasons)
+    return UnitRead(unit.number, counts.read, counts.usable, reasons, _hex(fingerprint), 0, parts, rejects.parts)
 
 
 def read_whole(
@@ -150,16 +159,18 @@ def sweep(storage: Storage, contents: Contents, unit: UnitRead) -> None:
         storage.remove(numbered_in(contents.folder, unit.number, number))
 
 
-def choose(storage: Storage, contents: Contents, unit: Unit, rows: np.ndarray) -> None:
-    """Read a unit once more, and keep the usable rows with these numbers for the sample."""
+def choose(storage: Storage, contents: Contents, unit: Unit, rows: np.ndarray, state: dict[str, Any]) -> None:
+    """Read a unit, of a source in this state, once more, and keep the usable rows with these numbers for the sample."""
     chosen, counts = set(rows.tolist()), Counts()
-    items = contents.items(unit, counts, None, lambda rows: None)
-    storage.write_table(chosen_of(unit.number), contents.table([item for k, item in enumerate(items) if k in chosen]))
+    with units.unchanged(contents.corpus, unit, state):
+        items = contents.items(unit, counts, None, lambda rows: None)
+        table = contents.table([item for k, item in enumerate(items) if k in chosen])
+    storage.write_table(chosen_of(unit.number), table)
 
 
-def regroup(storage: Storage, contents: Contents, number: int, units: Sequence[int]) -> UnitRead:
+def regroup(storage: Storage, contents: Contents, number: int, chosen: Sequence[int]) -> UnitRead:
     """Keep the chosen rows of consecutive units as the parts of one."""
-    items = _items(storage, contents, [chosen_of(unit) for unit in units])
+    items = _items(storage, contents, [chosen_of(unit) for unit in chosen])
     parts, fingerprint = _keep(storage, contents, number, 0, items)
     found = UnitRead(number, 0, 0, {}, _hex(fingerprint), 0, parts, 0)
     storage.write_json(f"{of_unit('sample', number)}.json", asdict(found))
@@ -191,9 +202,9 @@ def as_read(storage: Storage, name: str) -> UnitRead:
     return UnitRead(**storage.read_json(name))
 
 
-def fingerprint_of(units: Iterable[UnitRead]) -> str:
+def fingerprint_of(read: Iterable[UnitRead]) -> str:
     """The fingerprint of a corpus: the sum modulo 2²⁵⁶ of the SHA-256 digests of its rows, whatever its units are."""
-    return f"sum:{_hex(sum(int(unit.fingerprint, 16) for unit in units))}"
+    return f"sum:{_hex(sum(int(unit.fingerprint, 16) for unit in read))}"
 
 
 class _UnitIds:

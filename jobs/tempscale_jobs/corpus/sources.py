@@ -31,7 +31,7 @@ from tempscale_jobs.corpus.readers import (
     suffix,
     utf8_or_bytes,
 )
-from tempscale_jobs.errors import UsageError
+from tempscale_jobs.errors import Changed, UsageError
 from tempscale_jobs.urls import masked, reason
 
 _NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -139,6 +139,10 @@ def state(given: Source, without: str | None = None) -> dict[str, Any]:
     if lakes.kind(source) is not None:
         return {"version": lakes.version(source)}
     fs, files = expand(given, without)
+    return _of_files(fs, files)
+
+
+def _of_files(fs: Any, files: Iterable[str]) -> dict[str, Any]:
     facts = {masked(file): fs.info(file) for file in files}
     return {file: [found.get("size"), str(_when(found))] for file, found in facts.items()}
 
@@ -160,6 +164,53 @@ def check_unchanged(given: Source, out: str, before: dict[str, Any]) -> None:
             f"{given.kind} '{masked(given.source)}' changed since the run in '{masked(out)}' read it; "
             "start over with --fresh or choose another --out"
         )
+
+
+@contextmanager
+def unchanged(
+    given: Source, before: dict[str, Any], without: str | None = None, files: Sequence[str] | None = None
+) -> Iterator[None]:
+    """Raise a Changed if the source, or these `files` of it, were not in the state `before` all the while the block read.
+
+    A pipe, which can be read only once, has no state.
+    """
+    if files is None and _is_pipe(given, without):
+        yield
+        return
+    _check_state(given, before, without, files)
+    try:
+        yield
+    except UsageError:
+        _check_state(given, before, without, files)  # A file that is half written cannot be read: this is why.
+        raise
+    _check_state(given, before, without, files)
+
+
+def _check_state(given: Source, before: dict[str, Any], without: str | None, files: Sequence[str] | None) -> None:
+    try:
+        if files is None:
+            own, now = before, state(given, without)
+        else:
+            fs = file_system(given)
+            fs.invalidate_cache()
+            own = {masked(file): before.get(masked(file)) for file in files}
+            now = _of_files(fs, files)
+    except (OSError, UsageError):  # It is not there any more.
+        now = {}
+    if now != own:
+        changed = sorted(name for name in {*own, *now} if own.get(name) != now.get(name))
+        more = f" and {len(changed) - 1:,} more" if len(changed) > 1 else ""
+        raise Changed(
+            f"{given.kind} '{masked(given.source)}' changed while it was read ({changed[0]}{more}), so what was read is a "
+            "mixture, of which nothing is used; start over with --fresh when nothing writes it"
+        )
+
+
+def _is_pipe(given: Source, without: str | None) -> bool:
+    source = given.source
+    if source.startswith(("docstrings:", "hf:")) or lakes.kind(source) is not None:
+        return False
+    return not all(map(is_read_twice, expand(given, without)[1]))
 
 
 def check_rows(given: Source, out: str, rows: Iterable[Any]) -> None:

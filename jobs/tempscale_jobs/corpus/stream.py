@@ -21,7 +21,7 @@ from tempscale_jobs.corpus.index import Index, Shard
 from tempscale_jobs.corpus.reading import Contents, UnitRead
 from tempscale_jobs.corpus.rows import nothing_usable
 from tempscale_jobs.corpus.units import Unit
-from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.errors import Changed, IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import PLANNED, of_unit
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
@@ -31,6 +31,7 @@ from tempscale_jobs.workers.engine import Cluster, done, readable_failures
 from tempscale_jobs.workers.nodes import that_sees
 from tempscale_jobs.workers.slow import PIECE, Kind, Pieces
 
+_REPORT = pa.schema([("unit", pa.string()), ("usage", pa.string()), ("changed", pa.bool_())])
 _SAMPLE_GROUP = 32_768
 """Rows of a sample that are grouped into parts together."""
 _STOP_SECONDS = 5
@@ -74,7 +75,8 @@ class Stream:
         self.units = units.plan(self._given, contents.columns, self._given, without)
         if len(self.units) == 1:
             whole = replace(self.units[0], limit=self._given.limit)
-            found, kept = reading.read_whole(storage, contents, whole, seed, on_rows)
+            with sources.unchanged(self._given, self._state, without):
+                found, kept = reading.read_whole(storage, contents, whole, seed, on_rows)
             self._found = self._index([found], [found], kept)
 
     @property
@@ -117,6 +119,10 @@ class Stream:
             return
         try:
             yield from self._rounds(cluster, on_unit)
+        except Changed:
+            if not self._storage.exists("texts"):
+                self._storage.remove("shards")  # The units that were read before the change, too.
+            raise
         except UsageError:
             if self._contents.folder != "shards" or not self._storage.exists("texts"):
                 self._storage.remove(PLANNED)  # Nothing has been embedded, so a mistake does not block the folder.
@@ -185,6 +191,7 @@ class Stream:
         left = [unit.number for unit in self.units if unit.number not in self._read]
         if left:
             arguments = {"storage": self._storage, "contents": self._contents, "units": self.units, "seed": self._seed}
+            arguments |= {"state": self._state}
             work = {number: pa.table({"unit": [number]}) for number in left}
             tasks = min(cluster.tasks, len(left))
             data = actor.prepared(work, _read_units, arguments, cluster, tasks, **where)
@@ -285,7 +292,9 @@ class Stream:
         waiting = [number for number in chosen if reading.chosen_of(number) not in there]
         by_number = {unit.number: unit for unit in self.units}
         kind = Kind(lambda k: units.named(self._given, by_number[waiting[k]]))
-        self._done(cluster, reading.choose, [(self._contents, by_number[n], chosen[n]) for n in waiting], where, kind)
+        self._done(
+            cluster, reading.choose, [(self._contents, by_number[n], chosen[n], self._state) for n in waiting], where, kind
+        )
         work = [(self._contents, k, own) for k, own in enumerate(groups)]
         return self._done(cluster, reading.regroup, work, kind=Kind("group of the sample"))
 
@@ -371,7 +380,7 @@ class _Reports:
             raise IncompleteRun(found["failure"]) from RuntimeError(found["traceback"])
         (report,) = actor.unpack(found["payload"]).to_pylist()
         if report["usage"] is not None:
-            raise UsageError(report["usage"])
+            raise (Changed if report["changed"] else UsageError)(report["usage"])
         return UnitRead(**json.loads(report["unit"]))
 
     def stop(self) -> None:
@@ -385,16 +394,16 @@ class _Reports:
 
 
 def _read_units(
-    batch: pa.Table, storage: Storage, contents: Contents, units: Sequence[Unit], seed: int
+    batch: pa.Table, storage: Storage, contents: Contents, units: Sequence[Unit], seed: int, state: dict[str, Any]
 ) -> pa.Table:  # fmt: skip
     """Read the units that a batch names; a mistake of the user is a report, too."""
     reports: dict[int, pa.Table] = {}
     by_number = {unit.number: unit for unit in units}
     for number in batch.column("number").to_pylist():
-        report: dict[str, str | None] = {"unit": None, "usage": None}
+        report: dict[str, Any] = {"unit": None, "usage": None, "changed": False}
         try:
-            report["unit"] = json.dumps(asdict(reading.read_unit(storage, contents, by_number[number], seed)))
+            report["unit"] = json.dumps(asdict(reading.read_unit(storage, contents, by_number[number], seed, state)))
         except UsageError as error:
-            report["usage"] = str(error)
-        reports[number] = pa.Table.from_pylist([report], schema=pa.schema([("unit", pa.string()), ("usage", pa.string())]))
+            report |= {"usage": str(error), "changed": isinstance(error, Changed)}
+        reports[number] = pa.Table.from_pylist([report], schema=_REPORT)
     return actor.rows(reports)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tempscale_jobs.corpus import lakes, readers, sources
 from tempscale_jobs.corpus.readers import KINDS, Columns, Record, suffix
@@ -118,6 +119,18 @@ def records(given: Source, unit: Unit, columns: Columns, without: str | None = N
         return
     for piece in unit.pieces:
         yield from _records(given, piece, columns)
+
+
+@contextmanager
+def unchanged(given: Source, unit: Unit, state: dict[str, Any]) -> Iterator[None]:
+    """Raise a Changed if the files of a unit were not in the state in which its source was planned all the while.
+
+    A table is read as of its version, and a data set of the hub as of its revision.
+    """
+    files = sorted({piece.file for piece in unit.pieces if piece.kind in ("parquet", "lines", "file")})
+    of_folder = any(piece.kind == "hub" for piece in unit.pieces)
+    with sources.unchanged(given, state, files=None if of_folder else files) if files or of_folder else nullcontext():
+        yield
 
 
 def rows_in(given: Source, piece: Piece, columns: Columns) -> int:

@@ -13,7 +13,7 @@ from tempscale_jobs.config.correct import CorrectConfig
 from tempscale_jobs.config.fitted import Saved
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.correct import units
-from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.errors import Changed, IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import PLANNED, Run
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
@@ -50,7 +50,7 @@ def correct(config: CorrectConfig, journal: Journal, *, fresh: bool = False) -> 
             facts = _counted(task, planned)
             if state != sources.state(config.embeddings, config.out):
                 run.storage.remove("shards")  # What was read is a mixture: nothing of it is to be resumed.
-                raise UsageError(
+                raise Changed(
                     f"embeddings '{masked(config.embeddings.source)}' changed while they were read; start the same command "
                     "again when nothing writes them"
                 )

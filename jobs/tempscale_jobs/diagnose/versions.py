@@ -29,7 +29,8 @@ def documents(run: Run, corpus: Corpus, column: str | None, out: str, index: Ind
     if not run.storage.exists(_FOUND):
         sources.check_unchanged(corpus, out, index.source_state)
         read = {i for shard in index.shards for i in run.storage.read_table(shard.name, ["text_id"])[0].to_pylist()}
-        found = _documents(corpus, column, out, read)
+        with sources.unchanged(corpus, index.source_state, out):
+            found = _documents(corpus, column, out, read)
         run.storage.write_table(_FOUND, pa.table({"text_id": list(found), "document": list(found.values())}))
         return found
     return dict(zip(*(column.to_pylist() for column in run.storage.read_table(_FOUND).columns), strict=True))

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tempscale.model.checkpoint import first_line
-from tempscale_jobs.errors import UsageError
+from tempscale_jobs.errors import Changed, UsageError
 from tempscale_jobs.evaluate import tasks
 from tempscale_jobs.evaluate.tasks import Unit
 from tempscale_jobs.workers import actor
@@ -34,10 +34,17 @@ def held(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any] | st
                 spec["lengths_by"], spec["max_length"], "truncate", digest=spec["settings_of_lengths"]
             )
             task = tasks.load(unit, spec["seed"], tokenizer, spec["edges"])
+            if tasks.state(unit) != spec["state"]:
+                raise Changed(
+                    f"task '{unit.name}' changed while it was read; start the same command again when nothing writes "
+                    "its files"
+                )
             settings = Settings.of(resolve(worker.model.name)) if spec["prompts"] == "model" else None
             own = worker.model
             model = MtebModel(worker.encoder, own.label, own.fingerprint, own.similarity, settings, spec["piece_texts"])
             _holding[key] = task, model
+        except Changed:
+            raise
         except Exception as error:
             actor.end_if_lost(error)
             _holding[key] = sentence(unit.name, error)

@@ -82,15 +82,16 @@ def chunk(storage: Storage, settings: Pairs, out: str, on_rows: Callable[[int], 
         return index
     state, counts, rejects = sources.state(settings, out), Counts(), Rejects(storage)
     digest, chunks = hashlib.sha256(), list[Chunk]()
-    for number, pairs in enumerate(_chunks(_pairs(settings, out, counts, rejects, on_rows), settings)):
-        name = numbered("shards", number)
-        for pair in pairs:
-            ids = (pair.pair_id, pair.a.text_id, pair.b.text_id)
-            digest.update(f"{'|'.join(f'{len(i)}:{i}' for i in ids)}:{pair.a.content}:{pair.b.content}\n".encode())
-        storage.write_table(name, CHUNK.build_rows([_row(counts.pairs + k, pair) for k, pair in enumerate(pairs)]))
-        chunks.append(Chunk(name, len(pairs)))
-        counts.pairs += len(pairs)
-    rejects.flush()
+    with sources.unchanged(settings, state, out):
+        for number, pairs in enumerate(_chunks(_pairs(settings, out, counts, rejects, on_rows), settings)):
+            name = numbered("shards", number)
+            for pair in pairs:
+                ids = (pair.pair_id, pair.a.text_id, pair.b.text_id)
+                digest.update(f"{'|'.join(f'{len(i)}:{i}' for i in ids)}:{pair.a.content}:{pair.b.content}\n".encode())
+            storage.write_table(name, CHUNK.build_rows([_row(counts.pairs + k, pair) for k, pair in enumerate(pairs)]))
+            chunks.append(Chunk(name, len(pairs)))
+            counts.pairs += len(pairs)
+        rejects.flush()
     reasons = dict(sorted(counts.reasons.items()))
     if counts.pairs == 0:
         raise nothing_usable(settings, "pair", counts.rows, reasons)

@@ -20,7 +20,7 @@ from tempscale_jobs.workers.engine import (
     Item,
     await_one,
     failure,
-    raise_other_model,
+    raise_changed,
     readable_failures,
     results,
 )
@@ -225,7 +225,7 @@ class Crew:
                 report = ray.get(done)
             except ray.exceptions.RayError as error:
                 watched.end(done, done=False)
-                raise_other_model(error)
+                raise_changed(error)
                 # If Ray could not reach the worker, the piece may be good: try it once more on another worker.
                 if isinstance(error, ray.exceptions.ActorUnavailableError) and number not in unreached:
                     unreached.add(number)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from tempscale.model.checkpoint import first_line
 from tempscale_jobs.config.sections import Execution
-from tempscale_jobs.errors import IncompleteRun, OtherModel, RunError, UsageError
+from tempscale_jobs.errors import Changed, IncompleteRun, RunError, UsageError
 from tempscale_jobs.workers import raylet
 from tempscale_jobs.workers.slow import PIECE, TILE, Kind, Watch
 
@@ -436,11 +436,11 @@ def readable_failures() -> Iterator[None]:
         raise IncompleteRun(failure(cause)) from error
 
 
-def raise_other_model(error: BaseException) -> None:
-    """Raise an OtherModel that is under Ray's wrappers: no other piece of work would be of the run's model either."""
+def raise_changed(error: BaseException) -> None:
+    """Raise a Changed that is under Ray's wrappers: no other piece of work would be of the run's model or data either."""
     cause = _root_cause(error)
-    if isinstance(cause, OtherModel):
-        raise OtherModel(str(cause)) from None
+    if isinstance(cause, Changed):
+        raise type(cause)(str(cause)) from None
 
 
 def failure(error: BaseException) -> str:

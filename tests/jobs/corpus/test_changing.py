@@ -1,0 +1,223 @@
+"""A source that is written or exchanged while it is read: never a mixture of what was there before and after."""
+
+import json
+import os
+from contextlib import closing
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+from whole_run import as_lines, audited, documented, evaluated, paired
+
+from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.config.evaluate import read_tasks
+from tempscale_jobs.corpus import reading, shards, sources, units
+from tempscale_jobs.corpus.shards import Texts
+from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.errors import Changed, UsageError
+from tempscale_jobs.evaluate import tasks
+from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers import engine
+
+FILES, ROWS = 6, 40
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder of Parquet files, and what exchanges one of them as a deploy does."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+
+    def write(number, generation="old", rows=ROWS):
+        texts = [f"{generation} text {number} {k} of a few words" for k in range(rows)]
+        table = pa.table({"id": [f"{number}-{k}" for k in range(rows)], "text": texts})
+        pq.write_table(table, folder / f"{number}.new")
+        os.replace(folder / f"{number}.new", folder / f"{number}.parquet")
+
+    for number in range(FILES):
+        write(number)
+    return folder, write
+
+
+def config(folder, out, **more):
+    return resolve({"corpus": {"source": str(folder), "unit_rows": ROWS} | more, "out": str(out)})
+
+
+def stream_of(folder, out, **more):
+    own = config(folder, out, **more)
+    return Stream(Storage(own.out), Texts(own.corpus, own.embedding, own.out), 0, own.out)
+
+
+def ends_changed(monkeypatch, module, exchange, name="state"):
+    """Exchange something as soon as the state of the source is known."""
+    take = getattr(module, name)
+
+    def taken(*given, **how):
+        found = take(*given, **how)
+        exchange()
+        return found
+
+    monkeypatch.setattr(module, name, taken)
+
+
+# --- one unit ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before", "within", "after"])
+def test_a_unit_whose_file_is_exchanged_is_not_read(data, tmp_path, monkeypatch, when):
+    folder, write = data
+    own = config(folder, tmp_path / "run")
+    storage, contents = Storage(own.out), Texts(own.corpus, own.embedding, own.out)
+    state = sources.state(own.corpus)
+    unit = units.plan(own.corpus, contents.columns, own.corpus)[3]
+    if when == "before":
+        write(3, "new")
+    records = shards.records
+
+    def told(*given, **how):
+        for k, record in enumerate(records(*given, **how)):
+            if when == "within" and k == ROWS // 2:
+                write(3, "new")
+            yield record
+        if when == "after":
+            write(3, "new", rows=7)
+
+    monkeypatch.setattr(shards, "records", told)
+    with pytest.raises(Changed, match=r"corpus '.*data' changed while it was read \(.*3.parquet\), so what was read is a"):
+        reading.read_unit(storage, contents, unit, 0, state)
+    assert not storage.exists(reading.unit_name(3))
+
+
+def test_the_second_reading_of_a_sample_is_watched_too(data, tmp_path):
+    folder, write = data
+    own = config(folder, tmp_path / "run", sample=50)
+    storage, contents = Storage(own.out), Texts(own.corpus, own.embedding, own.out)
+    state = sources.state(own.corpus)
+    unit = units.plan(own.corpus, contents.columns, own.corpus)[2]
+    reading.read_unit(storage, contents, unit, 0, state)
+    write(2, "new")
+    with pytest.raises(Changed, match=r"2\.parquet"):
+        reading.choose(storage, contents, unit, pa.array([1, 2]).to_numpy(), state)
+    assert not storage.exists(reading.chosen_of(2))
+
+
+def test_files_of_other_units_and_new_ones_do_not_matter_to_a_unit(data, tmp_path):
+    folder, write = data
+    own = config(folder, tmp_path / "run")
+    storage, contents = Storage(own.out), Texts(own.corpus, own.embedding, own.out)
+    state = sources.state(own.corpus)
+    unit = units.plan(own.corpus, contents.columns, own.corpus)[2]
+    write(4, "new")
+    write(9, "new")
+    assert reading.read_unit(storage, contents, unit, 0, state).read == ROWS
+
+
+def test_a_file_that_is_gone_or_half_written_has_changed(data, tmp_path):
+    folder, _ = data
+    own = config(folder, tmp_path / "run")
+    contents, state = Texts(own.corpus, own.embedding, own.out), sources.state(own.corpus)
+    planned = units.plan(own.corpus, contents.columns, own.corpus)
+    (folder / "1.parquet").unlink()
+    whole = (folder / "2.parquet").read_bytes()
+    (folder / "2.parquet").write_bytes(whole[:-20])
+    for number in (1, 2):
+        with pytest.raises(Changed, match=rf"\(.*{number}.parquet\)"):
+            reading.read_unit(Storage(own.out), contents, planned[number], 0, state)
+
+
+# --- a whole source ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster(ray_session):
+    with engine.session(resolve({"corpus": {"source": "docstrings:scipy"}}).execution) as found:
+        yield replace(found, workers=2)
+
+
+def test_a_source_of_many_units_of_which_one_changes_keeps_nothing(data, tmp_path, monkeypatch, cluster):
+    folder, write = data
+    with monkeypatch.context() as patch:
+        ends_changed(patch, sources, lambda: write(FILES - 1, "new"))
+        changing = stream_of(folder, tmp_path / "run")
+    with closing(changing), pytest.raises(Changed, match=rf"{FILES - 1}\.parquet"):
+        changing.finish(cluster)
+    assert Storage(str(tmp_path / "run")).list("shards") == []
+    again = stream_of(folder, tmp_path / "run")
+    with closing(again):
+        assert again.finish(cluster).analysed == FILES * ROWS
+
+
+def test_a_source_of_one_unit_that_changes_is_not_indexed(data, tmp_path, monkeypatch):
+    folder, write = data
+    ends_changed(monkeypatch, sources, lambda: write(0, "new"))
+    with pytest.raises(Changed, match=r"0\.parquet"):
+        stream_of(folder, tmp_path / "run", unit_rows=10**6)
+    assert not (tmp_path / "run" / "shards" / "index.json").exists()
+
+
+def test_a_pipe_has_no_state(tmp_path):
+    name = tmp_path / "pipe.csv"
+    os.mkfifo(name)
+    if os.fork() == 0:  # pragma: no cover - another process
+        with open(name, "w") as pipe:
+            pipe.write("text\n" + "".join(f"a few words {k}\n" for k in range(5)))
+        os._exit(0)
+    assert stream_of(name, tmp_path / "run").index.analysed == 5
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_an_audit_of_a_changing_corpus_is_exit_2_and_leaves_nothing(data, small_model, tmp_path, monkeypatch):
+    folder, write = data
+    settings = {
+        "out": str(tmp_path / "run"), "corpus": {"source": str(folder), "unit_rows": ROWS},
+        "embedding": {"models": [small_model], "temperatures": [1.0]}, "execution": {"workers": 1},
+        "analysis": {"socm_sample": 0, "probe_sample": 0},
+    }  # fmt: skip
+    with monkeypatch.context() as patch:
+        plan = units.plan
+        patch.setattr(units, "plan", lambda *given: (plan(*given), write(FILES - 1, "new"))[0])
+        with pytest.raises(Changed) as error:
+            audited(settings)
+    assert error.value.exit_code == 2
+    assert not (tmp_path / "run" / "run.json").exists()
+    audited(settings, fresh=True)
+    found = json.loads((tmp_path / "run" / "run.json").read_text())["corpus"]
+    assert found["analysed"] == FILES * ROWS
+    assert found["source_state"] == json.loads(json.dumps(sources.state(config(folder, tmp_path / "run").corpus)))
+
+
+def test_pairs_that_change_are_refused(small_model, tmp_path, monkeypatch):
+    texts = documented("pyarrow")[:20]
+    file = tmp_path / "pairs.jsonl"
+    rows = [{"text_a": a["text"], "text_b": b["text"]} for a, b in zip(texts[:10], texts[10:], strict=True)]
+    file.write_text(as_lines(rows))
+    ends_changed(monkeypatch, sources, lambda: file.write_text(as_lines(rows[:7])))
+    with pytest.raises(Changed, match="changed while it was read"):
+        paired({"out": str(tmp_path / "run"), "pairs": {"source": str(file)}, "embedding": {"models": [small_model]}})
+    assert not (tmp_path / "run" / "shards" / "index.json").exists()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_task_whose_files_change_is_refused(small_model, tmp_path, monkeypatch):
+    file = tmp_path / "pairs.jsonl"
+    rows = [{"sentence1": f"a text {k}", "sentence2": f"a text {k + 1}", "score": k % 5} for k in range(30)]
+    file.write_text(as_lines(rows))
+    ends_changed(monkeypatch, tasks, lambda: file.write_text(as_lines(rows[:20])))
+    with pytest.raises(UsageError, match="changed while it was read; start the same command again"):
+        evaluated(
+            {
+                "out": str(tmp_path / "run"), "tasks": read_tasks([f"sts:{file}"], None, None),
+                "embedding": {"models": [small_model], "temperatures": [1.0]}, "execution": {"workers": 1},
+            }
+        )  # fmt: skip
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_the_journal_says_nothing_of_a_source_that_stays(data, tmp_path, cluster):
+    folder, _ = data
+    with closing(Journal(Console(quiet=True))) as journal, closing(stream_of(folder, tmp_path / "run")) as own:
+        own.read_all(cluster, journal, "all of the corpus")
+        assert own.index.analysed == FILES * ROWS
