@@ -170,13 +170,7 @@ def check_unchanged(given: Source, out: str, before: dict[str, Any]) -> None:
 def unchanged(
     given: Source, before: dict[str, Any], without: str | None = None, files: Sequence[str] | None = None
 ) -> Iterator[None]:
-    """Raise a Changed if the source, or these `files` of it, were not in the state `before` all the while the block read.
-
-    A pipe, which can be read only once, has no state.
-    """
-    if files is None and _is_pipe(given, without):
-        yield
-        return
+    """Raise a Changed if the source, or these `files` of it, were not in the state `before` all the while the block read."""
     _check_state(given, before, without, files)
     try:
         yield
@@ -204,13 +198,6 @@ def _check_state(given: Source, before: dict[str, Any], without: str | None, fil
             f"{given.kind} '{masked(given.source)}' changed while it was read ({changed[0]}{more}), so what was read is a "
             "mixture, of which nothing is used; start over with --fresh when nothing writes it"
         )
-
-
-def _is_pipe(given: Source, without: str | None) -> bool:
-    source = given.source
-    if source.startswith(("docstrings:", "hf:")) or lakes.kind(source) is not None:
-        return False
-    return not all(map(is_read_twice, expand(given, without)[1]))
 
 
 def check_rows(given: Source, out: str, rows: Iterable[Any]) -> None:

@@ -158,16 +158,6 @@ def test_a_source_of_one_unit_that_changes_is_not_indexed(data, tmp_path, monkey
     assert not (tmp_path / "run" / "shards" / "index.json").exists()
 
 
-def test_a_pipe_has_no_state(tmp_path):
-    name = tmp_path / "pipe.csv"
-    os.mkfifo(name)
-    if os.fork() == 0:  # pragma: no cover - another process
-        with open(name, "w") as pipe:
-            pipe.write("text\n" + "".join(f"a few words {k}\n" for k in range(5)))
-        os._exit(0)
-    assert stream_of(name, tmp_path / "run").index.analysed == 5
-
-
 @pytest.mark.usefixtures("ray_session")
 def test_an_audit_of_a_changing_corpus_is_exit_2_and_leaves_nothing(data, small_model, tmp_path, monkeypatch):
     folder, write = data
