@@ -17,11 +17,36 @@ class RunError(Exception):
         plain = (c.encode("unicode_escape").decode() if unicodedata.category(c) in _ENDS_OR_STEERS else c for c in message)
         super().__init__("".join(plain))
 
+    def alone(self) -> RunError:
+        """The same error, without what led to it."""
+        return type(self)(str(self))
+
 
 class UsageError(RunError):
     """Wrong usage, configuration or input: the same command would fail again."""
 
     exit_code = 2
+
+
+class IncompleteRun(RunError):
+    """The run stopped before its end; the same command resumes it."""
+
+    exit_code = 3
+
+
+class Damaged(IncompleteRun):
+    """A file of ours is not what was written: bits have flipped, or its end is cut."""
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+    def __reduce__(self) -> tuple[type[Damaged], tuple[str, str]]:
+        return Damaged, (str(self), self.path)
+
+    def alone(self) -> Damaged:
+        """See `RunError.alone`."""
+        return Damaged(str(self), self.path)
 
 
 class Changed(UsageError):
@@ -30,9 +55,3 @@ class Changed(UsageError):
 
 class OtherModel(Changed):
     """A worker's machine has other files of a model than those that the run began with."""
-
-
-class IncompleteRun(RunError):
-    """The run stopped before its end; the same command resumes it."""
-
-    exit_code = 3

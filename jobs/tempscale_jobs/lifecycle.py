@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -9,8 +10,8 @@ from typing import Any, TypeVar
 from threadpoolctl import threadpool_limits
 
 from tempscale_jobs.config.command import Command
-from tempscale_jobs.errors import OtherModel
-from tempscale_jobs.runs import folder, lock
+from tempscale_jobs.errors import Damaged, OtherModel
+from tempscale_jobs.runs import folder, lock, mending
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
@@ -18,6 +19,9 @@ from tempscale_jobs.workers import bfloat16, engine, nodes
 from tempscale_jobs.workers.engine import Cluster
 
 Config = TypeVar("Config", bound=Command)
+
+_TIMES_MENDED = 5
+"""So often one call of a command makes damaged files again: more damage is not chance."""
 
 
 class Lifecycle:
@@ -89,6 +93,27 @@ class Lifecycle:
         """Write run.json, if a record was kept."""
         if self._record is not None:
             folder.complete(self.run, self._record)
+
+
+def mended(command: Callable[..., Run]) -> Callable[..., Run]:
+    """The same command, which makes again what it finds damaged in its own folder and then goes on.
+
+    Raises:
+        Damaged: a file is damaged that the run did not make, or one is damaged again and again.
+    """
+
+    @functools.wraps(command)
+    def run(config: Config, journal: Journal, *, fresh: bool = False) -> Run:
+        for _ in range(_TIMES_MENDED):
+            try:
+                return command(config, journal, fresh=fresh)
+            except Damaged as error:
+                with journal.stage("make again what is damaged") as stage:
+                    stage.note = f"{error}; {mending.mend(Storage(config.out), config.command, error)}"
+                fresh = False
+        return command(config, journal, fresh=fresh)
+
+    return run
 
 
 def _nothing() -> None:

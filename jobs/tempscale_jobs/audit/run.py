@@ -33,6 +33,7 @@ from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.engine import Cluster, holds_gpus
 
 
+@lifecycle.mended
 def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
     """Run an audit, or the missing part of one, and write tables, report and run.json.
 

@@ -67,7 +67,7 @@ def _calibrate(run: Run, histogram: pa.Table) -> None:
     for (model, temperature), own in pl.DataFrame(histogram).group_by("model", "temperature", maintain_order=True):
         cards.setdefault(str(model), {})[str(temperature)] = calibration.card(own)
     if cards:
-        run.storage.write_json(CALIBRATION, {"models": cards})
+        run.storage.write_json(CALIBRATION, {"models": cards}, plain=True)
 
 
 def _collected(run: Run, table: Table, analysis: Analysis) -> pa.Table:

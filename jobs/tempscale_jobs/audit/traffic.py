@@ -21,6 +21,7 @@ from tempscale_jobs.collapse import by_length, exposure, neighbours
 from tempscale_jobs.collapse import cosine as gathering
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.corpus import distinct, vectors
+from tempscale_jobs.runs import sealed
 from tempscale_jobs.tables import audit, parts
 from tempscale_jobs.tables.columns import Table
 
@@ -257,15 +258,13 @@ def _sizes(table: Table, ids: tuple[str, ...], contents: tuple[str, ...] = (), c
 
 
 def _encoded(rows: pa.Table, compression: str) -> _Sizes:
-    sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression=compression)
-    data = sink.getvalue()
+    data = sealed.parquet(rows, compression)
     group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
     columns = dict.fromkeys(rows.column_names, 0.0)
     for k in range(group.num_columns):
         cell = group.column(k)
         columns[cell.path_in_schema.split(".")[0]] += cell.total_compressed_size / rows.num_rows
-    return _Sizes(columns, data.size - rows.num_rows * sum(columns.values()))
+    return _Sizes(columns, len(data) - rows.num_rows * sum(columns.values()))
 
 
 def _values(

@@ -66,7 +66,7 @@ class Fitting:
         ((data, knots, values),) = done(self.cluster, _fitted, [(self._documents, tokens[self.sample], queries)])
         who = "corpus" if asking.own else "queries"
         where = name(self.run, self.model, self.temperature, who)
-        self.run.storage.write_json(where, self.model.fitted(self.temperature, [data]))
+        self.run.storage.write_json(where, self.model.fitted(self.temperature, [data]), plain=True)
         every = Curve(knots, values)(tokens).astype(np.float32)
         return [every[start:stop] for start, stop in bounds]
 

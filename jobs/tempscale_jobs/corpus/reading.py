@@ -20,6 +20,7 @@ from tempscale_jobs.corpus import units
 from tempscale_jobs.corpus.readers import Columns
 from tempscale_jobs.corpus.rows import ID_BYTES, REPEATED, Counts, Rejects, digest_of_id, sampled
 from tempscale_jobs.corpus.units import Unit
+from tempscale_jobs.runs import sealed
 from tempscale_jobs.runs.folder import numbered_in, of_unit
 from tempscale_jobs.runs.storage import Storage
 
@@ -213,7 +214,7 @@ class _UnitIds:
     def __init__(self, sample: int | None, seed: int) -> None:
         self._sample, self._seed = sample, seed
         self._sink = pa.BufferOutputStream()
-        self._writer = pq.ParquetWriter(self._sink, _IDS, compression="zstd")
+        self._writer = pq.ParquetWriter(self._sink, _IDS, compression="zstd", write_page_checksum=True)
         self._run, self._rows = list[tuple[bytes, str, str]](), 0
         self.candidates = _CANDIDATES.empty_table()
         """As many rows as the sample has, those of smallest keyed hash."""
@@ -230,7 +231,7 @@ class _UnitIds:
         """The file, once all items have been noted."""
         self._flush()
         self._writer.close()
-        return bytes(self._sink.getvalue().to_pybytes())
+        return sealed.sealed(self._sink.getvalue().to_pybytes())
 
     def _flush(self) -> None:
         digest, text_id, place = zip(*self._run, strict=True) if self._run else ((), (), ())

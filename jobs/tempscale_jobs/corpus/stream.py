@@ -377,7 +377,7 @@ class _Reports:
         if found is None:
             return None
         if found["failure"] is not None:
-            raise IncompleteRun(found["failure"]) from RuntimeError(found["traceback"])
+            raise actor.ended(found) from RuntimeError(found["traceback"])
         (report,) = actor.unpack(found["payload"]).to_pylist()
         if report["usage"] is not None:
             raise (Changed if report["changed"] else UsageError)(report["usage"])

@@ -24,6 +24,7 @@ from tempscale_jobs.workers.nodes import that_sees
 from tempscale_jobs.workers.slow import Kind
 
 
+@lifecycle.mended
 def correct(config: CorrectConfig, journal: Journal, *, fresh: bool = False) -> Run:
     """Correct every embedding, or the missing ones, and write them below vectors/, and run.json.
 

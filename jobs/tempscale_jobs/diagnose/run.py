@@ -22,6 +22,7 @@ from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster
 
 
+@lifecycle.mended
 def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -> Run:
     """Measure a sample of texts layer by layer, or the missing ones, and write tables, report and run.json.
 

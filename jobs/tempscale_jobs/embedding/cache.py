@@ -22,7 +22,7 @@ import pyarrow as pa
 from tempscale.model.checkpoint import first_line
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.sections import Encoding
-from tempscale_jobs.errors import RunError
+from tempscale_jobs.errors import Damaged, RunError
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import actor
@@ -83,7 +83,7 @@ def known(store: Storage, place: str, buckets: Sequence[int], wanted: set[str]) 
         for name in _listed(store, f"{place}/bucket-{number:03d}"):
             try:
                 table = store.read_table(name)
-            except (OSError, pa.ArrowException):
+            except (OSError, Damaged):
                 continue  # Merged by another process, or damaged: its texts are embedded again.
             shas = table.column("content_sha").to_pylist()
             keep = [row for row, sha in enumerate(shas) if sha in wanted and sha not in seen]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tempscale_jobs.embedding.cache import BUCKETS, KEY, write_bucket
-from tempscale_jobs.errors import UsageError
+from tempscale_jobs.errors import Damaged, UsageError
 from tempscale_jobs.runs.folder import DONE
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked
@@ -39,7 +39,7 @@ def listed(root: str) -> list[Held]:
     keys = [name.removesuffix(f"/{KEY}") for name in store.list("") if name.endswith(f"/{KEY}")]
     if not keys:
         raise UsageError(f"'{masked(root)}' holds no cache; give the folder that --cache named")
-    entries = [_contents_of(store, place) for place in keys]
+    entries = [entry for place in keys if (entry := _contents_of(store, place)) is not None]
     return sorted(entries, key=lambda one: (one.values["last_used"], one.place), reverse=True)
 
 
@@ -63,21 +63,26 @@ def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[
             continue
         for number in range(BUCKETS):
             _merge(store, one.place, number, wanted)
-    after = sum(_contents_of(store, one.place).bytes for one in entries if store.exists(f"{one.place}/{KEY}"))
-    return sum(one.bytes for one in entries) - after
+    left = [_contents_of(store, one.place) for one in entries if store.exists(f"{one.place}/{KEY}")]
+    return sum(one.bytes for one in entries) - sum(one.bytes for one in left if one is not None)
 
 
-def _contents_of(store: Storage, place: str) -> Held:
+def _contents_of(store: Storage, place: str) -> Held | None:
+    """What a key holds; None where the file that says what it is for is damaged: the next run writes it again."""
+    try:
+        values = store.read_json(f"{place}/{KEY}")
+    except Damaged:
+        return None
     files = [name for name in store.list(place) if name.endswith(".parquet")]
     rows = sum(_rows(store, name) for name in files)
-    return Held(place, store.read_json(f"{place}/{KEY}"), rows, len(files), sum(store.size(name) for name in files))
+    return Held(place, values, rows, len(files), sum(store.size(name) for name in files))
 
 
 def _rows(store: Storage, name: str) -> int:
     """The number of texts in a file; 0 where it is damaged."""
     try:
         return store.rows(name)
-    except (OSError, pa.ArrowException):
+    except (OSError, Damaged):
         return 0
 
 
@@ -104,7 +109,7 @@ def _merge(store: Storage, place: str, number: int, wanted: set[str] | None) -> 
         table = pa.concat_tables([store.read_table(name) for name in files]).combine_chunks()
     except FileNotFoundError:
         return  # Another process prunes too.
-    except (OSError, pa.ArrowException):
+    except (OSError, Damaged):
         for name in files:
             _drop_damaged(store, name)
         return
@@ -123,5 +128,5 @@ def _drop_damaged(store: Storage, name: str) -> None:
         store.read_table(name)
     except FileNotFoundError:
         pass
-    except (OSError, pa.ArrowException):
+    except (OSError, Damaged):
         store.remove(name)

@@ -22,6 +22,7 @@ _NAMED = 3
 """Number of tasks, or of reasons for missing cells, in a sentence; evaluation.parquet has all of them."""
 
 
+@lifecycle.mended
 def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -> Run:
     """Score every task under every temperature, or the missing cells, and write tables, report and run.json.
 

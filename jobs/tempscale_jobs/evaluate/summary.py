@@ -308,8 +308,8 @@ def write(evaluation: Evaluation, missing: Mapping[tuple[str, str, str], str]) -
             found = [u for u in here if (model.label, temperature.canonical, u.name) not in missing]
             for unit in found:
                 result = run.storage.read_json(f"{folder(model, temperature, unit)}/result.json")["mteb"]
-                run.storage.write_json(f"{at}/{unit.slug}.json", result, durable=False)
+                run.storage.write_json(f"{at}/{unit.slug}.json", result, durable=False, plain=True)
             if found:
                 facts = {"name": name, "revision": model.fingerprint, "framework": ["PyTorch"]}
                 meta = ModelMeta.create_empty(facts)
-                run.storage.write_json(f"{at}/model_meta.json", meta.to_dict(), durable=False)
+                run.storage.write_json(f"{at}/model_meta.json", meta.to_dict(), durable=False, plain=True)

@@ -15,6 +15,7 @@ from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster
 
 
+@lifecycle.mended
 def pairs(config: PairsConfig, journal: Journal, *, fresh: bool = False) -> Run:
     """Measure every pair, or the missing ones, and write tables and run.json.
 

@@ -18,7 +18,7 @@ from tempscale.model import checkpoint
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.command import Command
-from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.errors import Damaged, IncompleteRun, UsageError
 from tempscale_jobs.runs import lock
 from tempscale_jobs.runs.provenance import hide_secrets, on_this_machine, processor, processors
 from tempscale_jobs.runs.storage import Storage
@@ -209,7 +209,7 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
     hide_secrets(identity["config"], config.reads)
     if config.command != "audit":  # An audit's folder does not name its command, because audits came first.
         identity["command"] = config.command
-    found = _begun(storage)
+    found = _begun(storage, fresh)
     if found is not None:
         own = _OURS_OF.get(found["identity"].get("command", "audit"), ())
         # Until the corpus is read there is nothing worth keeping, so a mistyped --corpus does not block the folder.
@@ -400,6 +400,13 @@ def finished(folder: str, called: str = "", mend: str = "") -> Storage:
     return storage
 
 
+def remove_results(storage: Storage, command: str) -> None:
+    """Remove all that a run has made, but not what says which run it is."""
+    for name in (*_OURS, *_OURS_OF.get(command, ())):
+        if name != "status.json":
+            storage.remove(name)
+
+
 def started(run: Run) -> dict[str, Any]:
     """The content of begun.json, such as when and on what processor the run began."""
     begun: dict[str, Any] = run.storage.read_json(BEGUN)
@@ -411,9 +418,16 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _begun(storage: Storage) -> dict[str, Any] | None:
+def _begun(storage: Storage, fresh: bool) -> dict[str, Any] | None:
     if storage.exists(BEGUN):
-        begun: dict[str, Any] = storage.read_json(BEGUN)
+        try:
+            begun: dict[str, Any] = storage.read_json(BEGUN)
+        except Damaged as error:
+            if fresh:
+                return {"identity": {}}
+            raise UsageError(
+                f"{error}; it says which run this is, so start over with --fresh or choose another --out"
+            ) from None
         return begun
     if storage.is_local and os.path.isfile(storage.path("")):
         raise UsageError(f"'{storage.root}' is a file; --out must be a folder")

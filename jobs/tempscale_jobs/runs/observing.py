@@ -183,7 +183,7 @@ class StatusFile(Observer):
                 "total": self.total, "started": self._started, "updated": self._updated, "message": message,
                 "slow": [piece.rounded() for piece in self.slow_pieces],
             }  # fmt: skip
-            self._storage.write_json(STATUS, status, durable=False)
+            self._storage.write_json(STATUS, status, durable=False, plain=True)
 
 
 class RayMetrics(Observer):

@@ -6,7 +6,6 @@ A file appears whole or not at all: locally a temporary file is renamed; remotel
 from __future__ import annotations
 
 import errno
-import json
 import os
 import time
 import uuid
@@ -23,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.errors import Damaged, IncompleteRun, UsageError
+from tempscale_jobs.runs import sealed
 from tempscale_jobs.urls import masked, reason
 
 if TYPE_CHECKING:
@@ -175,11 +175,15 @@ class Storage:
     def read_table(
         self, name: str, columns: Sequence[str] | None = None, later: Mapping[str, pa.DataType] | None = None
     ) -> pa.Table:
-        """Read a Parquet file, or some of its columns, and columns that earlier versions did not write: `later`, or null."""
-        with self.opened(name) as stream:
-            if not later:
-                return pq.read_table(stream, columns=None if columns is None else [*columns])
-            table = pq.ParquetFile(stream).read(columns=[*(columns or ()), *later])
+        """Read a Parquet file, or some of its columns, and columns that earlier versions did not write: `later`, or null.
+
+        Raises:
+            Damaged: it is not what was written.
+        """
+        with self._parquet(name, pre_buffer=True) as file:
+            table = file.read(columns=None if columns is None and not later else [*(columns or ()), *(later or ())])
+        if not later:
+            return table if columns is None else table.select([*columns])
         for column, kind in later.items():
             if column not in table.column_names:
                 table = table.append_column(column, pa.nulls(table.num_rows, kind))
@@ -193,8 +197,7 @@ class Storage:
         Row groups that have none of them are not read, so files that are sorted by that column are read in part.
         """
         wanted = None if columns is None else list(dict.fromkeys([by, *columns]))
-        with self.opened(name) as stream:
-            file = pq.ParquetFile(stream, pre_buffer=False)
+        with self._parquet(name) as file:
             groups = []
             for number in range(file.metadata.num_row_groups):
                 group = file.metadata.row_group(number)
@@ -239,8 +242,7 @@ class Storage:
 
     def take(self, name: str, columns: Sequence[str], rows: np.ndarray) -> pa.Table:
         """Columns of some rows of a Parquet file, in the order given, read a row group at a time and only where one is."""
-        with self.opened(name) as stream:
-            file = pq.ParquetFile(stream, pre_buffer=False)
+        with self._parquet(name) as file:
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
             starts = np.cumsum([0, *sizes])
             group = np.searchsorted(starts, rows, side="right") - 1
@@ -279,8 +281,8 @@ class Storage:
 
     def rows(self, name: str) -> int:
         """The number of rows of a Parquet file, from its footer."""
-        with self.opened(name) as stream:
-            return int(pq.ParquetFile(stream).metadata.num_rows)
+        with self._parquet(name) as file:
+            return int(file.metadata.num_rows)
 
     def size(self, name: str) -> int:
         """The size of a file in bytes."""
@@ -290,17 +292,45 @@ class Storage:
         self, name: str, table: pa.Table, compression: str = "zstd", rows_of_group: int | None = None
     ) -> None:  # fmt: skip
         """Write a Parquet file; equal tables give equal bytes."""
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression=compression, write_statistics=True, row_group_size=rows_of_group)
-        self.write(name, sink.getvalue().to_pybytes())
+        self.write(name, sealed.parquet(table, compression, rows_of_group))
 
     def read_json(self, name: str) -> Any:
-        """Read a JSON file."""
-        return json.loads(self.read(name))
+        """Read a JSON file.
 
-    def write_json(self, name: str, value: Any, durable: bool = True) -> None:
-        """Write a JSON file with keys in the given order."""
-        self.write(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode(), durable)
+        Raises:
+            Damaged: it is not what was written.
+        """
+        data = self.read(name)
+        try:
+            return sealed.loads(data)
+        except sealed.Broken as error:
+            raise self._damaged(name, error) from None
+
+    def write_json(self, name: str, value: Any, durable: bool = True, plain: bool = False) -> None:
+        """Write a JSON file with keys in the given order, an object's checksum as the last.
+
+        A `plain` one, which others read too, has none.
+        """
+        self.write(name, sealed.dumps(value, plain), durable)
+
+    @contextmanager
+    def _parquet(self, name: str, pre_buffer: bool = False) -> Iterator[pq.ParquetFile]:
+        """A Parquet file; what is found to be damaged in the block is a Damaged."""
+        with self.opened(name) as stream:
+            try:
+                yield sealed.opened(stream, pre_buffer)
+            except (sealed.Broken, pa.ArrowException) as error:
+                raise self._damaged(name, error) from None
+            except OSError as error:
+                # Arrow's own have no number; those of a disk or a network have one, or a class of their own.
+                if type(error) is not OSError or error.errno is not None:
+                    raise
+                raise self._damaged(name, error) from None
+
+    def _damaged(self, name: str, error: Exception) -> Damaged:
+        path = f"{self.root}/{name}"
+        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return Damaged(f"'{masked(path)}' is damaged: {why}", path)
 
 
 def _nothing() -> None:

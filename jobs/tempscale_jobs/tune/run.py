@@ -30,6 +30,7 @@ CHOSEN = "temperature.json"
 """The file of the chosen temperature, which --temperature reads."""
 
 
+@lifecycle.mended
 def tune(config: TuneConfig, journal: Journal, *, fresh: bool = False) -> Run:
     """Choose a temperature, or resume the choice, and write tables, report, temperature.json and run.json.
 
@@ -63,7 +64,7 @@ def tune(config: TuneConfig, journal: Journal, *, fresh: bool = False) -> Run:
             for name, table in tables.items():
                 run.storage.write_table(f"tables/{name}.parquet", table)
             chosen = next(t for t in candidates if t.canonical == choice["chosen"])
-            run.storage.write_json(CHOSEN, chosen.as_data())
+            run.storage.write_json(CHOSEN, chosen.as_data(), plain=True)
             record = life.record(command=config.command, seed=config.seed, states=states, choice=choice)
             report.render(folder.load_tables(run.storage), record).write_to(run.storage)
             stage.note = "report.html"
@@ -109,7 +110,7 @@ def _choose_by_scores(
         facts |= {"left_out": parts.left_out, "correction": next(row["correction"] for row in keyed if row["chosen"])}
         facts["without_correction"] = found.problems
         for recipe, fitted in found.fitted.items():
-            run.storage.write_json(words.file_of(recipe), model.fitted(reference, fitted))
+            run.storage.write_json(words.file_of(recipe), model.fitted(reference, fitted), plain=True)
         stage.note = _note(facts)
     shown = [run.key(model, reference) | row for row in found.exposure]
     return {SCORES.name: SCORES.build_rows(keyed), EXPOSURE.name: EXPOSURE.build_rows(shown)}, facts

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from tempscale.model.checkpoint import ModelError
-from tempscale_jobs.errors import RunError, UsageError
+from tempscale_jobs.errors import Damaged, IncompleteRun, OtherModel, RunError, UsageError
 from tempscale_jobs.runs.folder import EXCEPTIONS, part, place
 from tempscale_jobs.runs.memory import return_freed
 from tempscale_jobs.runs.provenance import note_processor, processor
@@ -46,10 +46,12 @@ _LOST_DEVICE = 70
 """Exit code of a worker that has lost its GPU."""
 RETRIES = 3
 """How often a piece of work that ends its process is tried again, where no marks tell what ends it."""
+_ENDS: dict[str, type[RunError]] = {"OtherModel": OtherModel, "UsageError": UsageError}
 _ROW = pa.schema(
     [
         ("number", pa.int64()), ("payload", pa.large_binary()), ("failure", pa.string()), ("traceback", pa.string()),
         ("error", pa.string()),
+        ("path", pa.string()),
     ]
 )  # fmt: skip
 
@@ -144,7 +146,7 @@ class ModelActor:
         reports = []
         for row in block.to_pylist():
             if row["failure"] is not None:
-                reports.append({name: row[name] for name in ("number", "failure", "traceback", "error")})
+                reports.append({name: row[name] for name in ("number", "failure", "traceback", "error", "path")})
             else:
                 reports.append(self._done(process, row["number"], unpack(row["payload"])))
         return_freed()
@@ -249,7 +251,7 @@ def prepared(
     """
     import ray.data
 
-    blank = {"failure": None, "traceback": None, "error": None}
+    blank = {"failure": None, "traceback": None, "error": None, "path": None}
     rows = [{"number": number, "payload": pack(work[number])} | blank for number in cluster.ordered(sorted(work))]
     # These tasks claim no CPU: in a cluster that has become smaller, the actors could occupy all CPUs for ever.
     return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
@@ -272,7 +274,15 @@ def _failed(error: Exception) -> dict[str, Any]:
     """A failure as part of a report, because Ray Data's own error says only that user code failed."""
     kind = UsageError if isinstance(error, ModelError) else type(error)
     sentence = str(error) if kind is UsageError else failure(error)
-    return {"failure": sentence, "traceback": traceback.format_exc(), "error": kind.__name__}
+    path = error.path if isinstance(error, Damaged) else None
+    return {"failure": sentence, "traceback": traceback.format_exc(), "error": kind.__name__, "path": path}
+
+
+def ended(report: dict[str, Any]) -> RunError:
+    """The error that a failure in a report ends the run with; one that is not known may pass."""
+    if report["error"] == Damaged.__name__:
+        return Damaged(report["failure"], report["path"])
+    return _ENDS.get(report["error"], IncompleteRun)(report["failure"])
 
 
 def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tempscale_jobs.errors import IncompleteRun, OtherModel, RunError, UsageError
-from tempscale_jobs.workers.actor import RETRIES, TURNS, Encoding, ModelActor, Process, arguments, prepared
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.workers.actor import RETRIES, TURNS, Encoding, ModelActor, Process, arguments, ended, prepared
 from tempscale_jobs.workers.engine import (
     NO_PROGRESS,
     NO_PROGRESS_SECONDS,
@@ -32,9 +32,6 @@ _UNREACHED = 2
 """How often a piece of work is given out again after Ray could not reach its worker in any of its retries."""
 _NAME_SECONDS = 5
 """So long the name of a piece may take."""
-
-_ENDS: dict[str | None, type[RunError]] = {"OtherModel": OtherModel, "UsageError": UsageError}
-"""How a failure of the tasks that prepare work ends the run; any other may pass."""
 
 if TYPE_CHECKING:
     import ray.data
@@ -87,8 +84,7 @@ class Crew:
             for reports in self._each(submit, blocks, Kind(lambda block: _named(what, block))):
                 for report in reports:
                     if report.get("failure"):
-                        kind = _ENDS.get(report.get("error"), IncompleteRun)
-                        raise kind(report["failure"]) from RuntimeError(report["traceback"])
+                        raise ended(report) from RuntimeError(report["traceback"])
                     yield report
 
     def _each(self, submit: Callable[[Any, Any], Any], items: Iterable[Any], kind: Kind = PIECE) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from tempscale.model.checkpoint import first_line
 from tempscale_jobs.config.sections import Execution
-from tempscale_jobs.errors import Changed, IncompleteRun, RunError, UsageError
+from tempscale_jobs.errors import Changed, Damaged, IncompleteRun, RunError, UsageError
 from tempscale_jobs.workers import raylet
 from tempscale_jobs.workers.slow import PIECE, TILE, Kind, Watch
 
@@ -432,15 +432,15 @@ def readable_failures() -> Iterator[None]:
             raise
         cause = _root_cause(error)
         if isinstance(cause, RunError):
-            raise type(cause)(str(cause)) from None
+            raise cause.alone() from None
         raise IncompleteRun(failure(cause)) from error
 
 
 def raise_changed(error: BaseException) -> None:
-    """Raise a Changed that is under Ray's wrappers: no other piece of work would be of the run's model or data either."""
+    """Raise a Changed or Damaged that is under Ray's wrappers: it is no fault of the piece of work."""
     cause = _root_cause(error)
-    if isinstance(cause, Changed):
-        raise type(cause)(str(cause)) from None
+    if isinstance(cause, Changed | Damaged):
+        raise cause.alone() from None
 
 
 def failure(error: BaseException) -> str:

@@ -1,0 +1,351 @@
+"""Bits that flip and ends that are cut are noticed in everything that a run writes, and what they hit is made again."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from whole_run import as_lines, audited, digests, documented, evaluated, paired
+
+from tempscale_jobs.audit import summary
+from tempscale_jobs.config.evaluate import read_tasks
+from tempscale_jobs.embedding import prune
+from tempscale_jobs.errors import Damaged, IncompleteRun, UsageError
+from tempscale_jobs.evaluate import run as evaluate_run
+from tempscale_jobs.pairs import summary as pairs_summary
+from tempscale_jobs.runs import sealed
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.audit import texts as texts_table
+
+FLIPS = 2000
+
+
+def flipped(data, bit):
+    found = bytearray(data)
+    found[bit // 8] ^= 1 << (bit % 8)
+    return bytes(found)
+
+
+def part(rows=120, width=32):
+    """A part of texts/ as a run writes one."""
+    generator = np.random.default_rng(0)
+    columns = {
+        "text_id": [f"t{k}" for k in range(rows)], "content_sha": [f"{k:064x}" for k in range(rows)],
+        "document": [None if k % 2 else k for k in range(rows)], "source_row": list(range(rows)),
+        "tokens": generator.integers(3, 200, rows), "truncated": [bool(k % 3) for k in range(rows)],
+        "embedding": pa.FixedSizeListArray.from_arrays(pa.array(generator.standard_normal(rows * width, np.float32)), width),
+    }  # fmt: skip
+    columns |= {name: generator.random(rows) for name in ("mean_norm", "spread", "within_cosine")}
+    return texts_table(width).build(columns)
+
+
+# --- bits -------------------------------------------------------------------------------------------------------------
+
+
+def outcomes(storage, name, whole, read, flips=FLIPS):
+    """How many single flipped bits are noticed, and how many change nothing; none may pass as something else."""
+    original, noticed, same = read(), 0, 0
+    generator = random.Random(0)
+    for _ in range(flips):
+        bit = generator.randrange(8 * len(whole))
+        Path(storage.path(name)).write_bytes(flipped(whole, bit))
+        try:
+            found = read()
+        except Damaged as error:
+            noticed += error.path == f"{storage.root}/{name}"
+        else:
+            same += 1
+            assert found.equals(original) if isinstance(found, pa.Table) else found == original, bit
+    return noticed, same
+
+
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+@pytest.mark.parametrize("how", ["whole", "range", "rows"])
+def test_no_flipped_bit_of_a_part_passes(tmp_path, compression, how):
+    storage, name = Storage(str(tmp_path)), "texts/part-00000000.parquet"
+    storage.write_table(name, part(), compression, rows_of_group=50)
+    reads = {
+        "whole": lambda: storage.read_table(name),
+        "range": lambda: storage.read_range(name, "source_row", 20, 70, ["text_id", "embedding"]),
+        "rows": lambda: storage.take(name, ["text_id", "embedding"], np.array([3, 99, 4])),
+    }
+    whole = (tmp_path / name).read_bytes()
+    noticed, same = outcomes(storage, name, whole, reads[how])
+    if how == "whole":
+        assert noticed > 0.95 * FLIPS  # The others hit what nobody reads: statistics of pages, the mark itself.
+    assert noticed + same == FLIPS
+
+
+def test_no_flipped_bit_of_the_footer_passes(tmp_path):
+    storage, name = Storage(str(tmp_path)), "part.parquet"
+    storage.write_table(name, part(8, 4))
+    original, whole = storage.read_table(name), (tmp_path / name).read_bytes()
+    begin = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    for bit in range(8 * begin, 8 * len(whole)):
+        (tmp_path / name).write_bytes(flipped(whole, bit))
+        with pytest.raises(Damaged):
+            storage.read_table(name)
+    (tmp_path / name).write_bytes(whole)
+    assert storage.read_table(name).equals(original)
+
+
+@pytest.mark.parametrize("left", [0, 3, 11, 40, -1, -9, -200])
+def test_a_cut_part_is_damaged(tmp_path, left):
+    storage = Storage(str(tmp_path))
+    storage.write_table("part.parquet", part(20, 4))
+    whole = (tmp_path / "part.parquet").read_bytes()
+    (tmp_path / "part.parquet").write_bytes(whole[:left])
+    for read in (storage.read_table, storage.rows):
+        with pytest.raises(Damaged, match=r"part.parquet' is damaged: "):
+            read("part.parquet")
+
+
+def test_no_flipped_bit_of_a_json_that_decides_passes(tmp_path):
+    storage = Storage(str(tmp_path))
+    value = {
+        "unit": 3,
+        "usable": 12,
+        "parts": [[3, 44], [9, 1]],
+        "reasons": {"empty": 2, "ä": 1},
+        "x": 0.1,
+        "no": None,
+    }
+    storage.write_json("unit.json", value)
+    whole = (tmp_path / "unit.json").read_bytes()
+    noticed, same = outcomes(storage, "unit.json", whole, lambda: storage.read_json("unit.json"), 8 * len(whole))
+    assert same < 0.35 * 8 * len(whole)  # White space, and the name of the checksum's key.
+    assert noticed > 0
+    assert sealed.loads(whole) == value
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), lambda inner: (
+    st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4))))  # fmt: skip
+@settings(max_examples=200, deadline=None)
+def test_json_comes_back_as_it_was(value):
+    value = value if not isinstance(value, dict) else {key: own for key, own in value.items() if key != "checksum"}
+    assert sealed.loads(sealed.dumps(value)) == value
+    assert sealed.loads(sealed.dumps(value, plain=True)) == value
+
+
+def test_every_reader_of_parquet_reads_a_sealed_file(tmp_path):
+    table = part()
+    (tmp_path / "part.parquet").write_bytes(sealed.parquet(table, rows_of_group=7))
+    assert pq.read_table(tmp_path / "part.parquet").equals(table)
+    assert pl.read_parquet(tmp_path / "part.parquet").equals(pl.DataFrame(pl.from_arrow(table)))
+    assert pl.scan_parquet(tmp_path / "part.parquet").filter(pl.col("source_row") == 77).collect().height == 1
+
+
+def test_files_of_earlier_versions_are_read(tmp_path):
+    storage, table = Storage(str(tmp_path)), part()
+    pq.write_table(table, tmp_path / "part.parquet", compression="zstd")
+    (tmp_path / "old.json").write_text('{"a": 1}')
+    assert storage.read_table("part.parquet").equals(table)
+    assert storage.read_json("old.json") == {"a": 1}
+
+
+def test_a_large_footer_is_read_whole(tmp_path):
+    storage = Storage(str(tmp_path))
+    table = pa.table({f"a column of a long name, {k}": pa.array(range(40)) for k in range(300)})
+    storage.write_table("wide.parquet", table, rows_of_group=4)
+    whole = (tmp_path / "wide.parquet").read_bytes()
+    assert int.from_bytes(whole[-8:-4], "little") > 1 << 16
+    assert storage.read_table("wide.parquet").equals(table)
+    (tmp_path / "wide.parquet").write_bytes(flipped(whole, 8 * (len(whole) - 100_000)))
+    with pytest.raises(Damaged, match="footer has another digest"):
+        storage.read_table("wide.parquet")
+
+
+def test_an_error_of_the_disk_is_no_damage(tmp_path, monkeypatch):
+    storage = Storage(str(tmp_path))
+    storage.write_table("part.parquet", part(8, 4))
+
+    class Failing:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def seek(self, *where):
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(storage, "opened", lambda name: Failing())
+    with pytest.raises(OSError, match="Input/output error") as error:
+        storage.read_table("part.parquet")
+    assert not isinstance(error.value, Damaged)
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    texts = documented("pyarrow")
+    (folder / "texts.jsonl").write_text(as_lines(texts[:90]))
+    (folder / "asked.jsonl").write_text(as_lines(texts[90:120]))
+    return folder
+
+
+def settings_of(out, corpus, model, **more):
+    return {
+        "out": str(out), "corpus": {"source": str(corpus / "texts.jsonl"), "unit_rows": 40, "unit_bytes": 20_000},
+        "queries": {"source": str(corpus / "asked.jsonl")}, "embedding": {"models": [model], "shard_texts": 30},
+        "analysis": {"socm_groups": 12, "probe_sample": 20, "intervals": [0, 32, 64]},
+        "execution": {"workers": 1} | more,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def halfway(tmp_path_factory, ray_session, corpus, small_model):
+    """An audit that stopped before its tables, with all that it had made, and the same one to its end."""
+    folder = tmp_path_factory.mktemp("halfway")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(summary, "summarise", stopped)
+        with pytest.raises(IncompleteRun, match="stopped by the test"):
+            audited(settings_of(folder / "half", corpus, small_model))
+    audited(settings_of(folder / "whole", corpus, small_model))
+    return folder
+
+
+def stopped(*given, **how):
+    raise IncompleteRun("stopped by the test")
+
+
+DAMAGED = [
+    "texts/*/temperature=1.0/part-00000001.parquet", "texts/*/temperature=0.8/part-00000000.parquet",
+    "shards/index.json", "shards/plan.json", "shards/part-*.parquet", "queries/shards/index.json",
+    "queries/texts/*/temperature=1.0/part-00000000.parquet", "partials/cache/*/plan.json",
+    "partials/groups/*/temperature=0.8/part-*.parquet", "partials/socm/*/temperature=1.0/done.json",
+    "partials/cosine/*/temperature=1.0/closed.json", "partials/cosine/*/temperature=1.0/length_collapse.parquet",
+    "partials/cosine/*/temperature=0.8/text_means/*.parquet", "partials/cosine/*/temperature=1.0/tile-*.parquet",
+    "partials/exposure/*/temperature=1.0/*.parquet", "partials/prefixes/*/temperature=1.0/*.parquet",
+]  # fmt: skip
+
+
+def damage(file, how):
+    whole = file.read_bytes()
+    if how == "cut":
+        file.write_bytes(whole[: len(whole) // 2])
+    elif file.suffix == ".json":
+        digits = [k for k, byte in enumerate(whole) if chr(byte).isdigit()]
+        file.write_bytes(flipped(whole, 8 * digits[len(digits) // 2]))
+    else:
+        end = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little") - 32
+        file.write_bytes(flipped(whole, 8 * (end // 2)))
+
+
+@pytest.mark.parametrize(("pattern", "how"), [(own, ("flip", "cut")[k % 2]) for k, own in enumerate(DAMAGED)])
+def test_a_damaged_part_of_a_run_is_named_and_made_again(halfway, corpus, small_model, tmp_path, capsys, pattern, how):
+    shutil.copytree(halfway / "half", tmp_path / "run")
+    if "texts/" in pattern:  # Otherwise nothing would read them any more.
+        for later in ("cosine", "exposure", "groups", "socm", "probe", "neighbours"):
+            shutil.rmtree(tmp_path / "run" / "partials" / later, ignore_errors=True)
+        shutil.rmtree(tmp_path / "run" / "neighbours")
+    if "tile" in pattern:
+        shutil.rmtree(tmp_path / "run" / "partials" / "exposure")
+        for later in (tmp_path / "run" / "partials" / "cosine").rglob("*"):
+            if later.is_file() and not later.name.startswith("tile"):
+                later.unlink()
+    hit = sorted((tmp_path / "run").glob(pattern))
+    assert hit, pattern
+    damage(hit[-1], how)
+    begun = json.loads((halfway / "half" / "begun.json").read_text())
+    data = settings_of(tmp_path / "run", corpus, small_model)
+    audited(data)
+    assert digests(tmp_path / "run") == digests(halfway / "whole")
+    said = capsys.readouterr().err.replace("\n", " ")
+    if not (how == "cut" and hit[-1].suffix == ".json"):
+        assert begun["identity"] == json.loads((tmp_path / "run" / "begun.json").read_text())["identity"]
+    assert ("make again what is damaged" in said) or not was_needed(pattern)
+
+
+def was_needed(pattern):
+    """Whether a resumed run reads the file once more: shards are read only to be embedded."""
+    return not pattern.startswith(("shards/part", "shards/plan"))
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_what_says_which_run_it_is_is_not_guessed(halfway, corpus, small_model, tmp_path):
+    shutil.copytree(halfway / "whole", tmp_path / "run")
+    damage(tmp_path / "run" / "begun.json", "flip")
+    data = settings_of(tmp_path / "run", corpus, small_model)
+    with pytest.raises(
+        UsageError, match=r"begun.json' is damaged: .*; it says which run this is, so start over with --fresh"
+    ):
+        audited(data)
+    assert (tmp_path / "run" / "report.html").exists()
+    audited(data, fresh=True)
+    assert digests(tmp_path / "run") == digests(halfway / "whole")
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("name", ["run.json", "tables/length_collapse.parquet"])
+def test_a_finished_run_that_is_damaged_is_made_again(halfway, corpus, small_model, tmp_path, name):
+    shutil.copytree(halfway / "whole", tmp_path / "run")
+    damage(tmp_path / "run" / name, "flip")
+    audited(settings_of(tmp_path / "run", corpus, small_model))
+    assert digests(tmp_path / "run") == digests(halfway / "whole")
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_damage_that_comes_back_ends_the_run(halfway, corpus, small_model, tmp_path, monkeypatch):
+    shutil.copytree(halfway / "half", tmp_path / "run")
+    monkeypatch.setattr(summary, "summarise", broken)
+    with pytest.raises(Damaged, match="is damaged"):
+        audited(settings_of(tmp_path / "run", corpus, small_model))
+
+
+def broken(run, *given):
+    path = f"{run.storage.root}/tables/none.parquet"
+    raise Damaged(f"'{path}' is damaged", path)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_pairs_and_cells_are_made_again(corpus, small_model, tmp_path, monkeypatch):
+    rows = [{"text_a": f"a river {k}", "text_b": f"a bridge {k}", "sentence1": f"{k} a", "sentence2": "b", "score": k % 5}
+            for k in range(40)]  # fmt: skip
+    (tmp_path / "rows.jsonl").write_text(as_lines(rows))
+    shared = {"embedding": {"models": [small_model], "temperatures": [1.0, 0.8]}, "execution": {"workers": 1}}
+    own = {
+        "pairs": (
+            paired, {"pairs": {"source": str(tmp_path / "rows.jsonl")}}, pairs_summary, "partials/pairs/*/*/*.parquet"
+        ),
+        "evaluate": (
+            evaluated, {"tasks": read_tasks([f"sts:{tmp_path / 'rows.jsonl'}"], None, None)}, evaluate_run,
+            "cells/**/items.parquet",
+        ),
+    }  # fmt: skip
+    for name, (command, more, steps, pattern) in own.items():
+        command(shared | more | {"out": str(tmp_path / f"{name}-whole")})
+        with monkeypatch.context() as patch:
+            patch.setattr(steps, "summarise", stopped)
+            with pytest.raises(IncompleteRun, match="stopped by the test"):
+                command(shared | more | {"out": str(tmp_path / name)})
+        damage(sorted((tmp_path / name).glob(pattern))[0], "flip")
+        command(shared | more | {"out": str(tmp_path / name)})
+        assert digests(tmp_path / name, "tables") == digests(tmp_path / f"{name}-whole", "tables")
+
+
+# --- a cache ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_damaged_cache_is_as_if_it_were_not_there(halfway, corpus, small_model, tmp_path):
+    cache = str(tmp_path / "cache")
+    audited(settings_of(tmp_path / "first", corpus, small_model, cache=cache))
+    for file in sorted(Path(cache).rglob("bucket-*/*.parquet")):
+        damage(file, "flip")
+    keys = sorted(Path(cache).rglob("key.json"))
+    damage(keys[0], "flip")
+    assert len(prune.listed(cache)) == len(keys) - 1
+    audited(settings_of(tmp_path / "second", corpus, small_model, cache=cache))
+    assert digests(tmp_path / "second", "texts", "tables") == digests(halfway / "whole", "texts", "tables")
+    assert len(prune.listed(cache)) == len(keys)
