@@ -1,5 +1,6 @@
 """The figures of docs/short-texts-win.md: `python docs/short_texts.py NAME=RUN …` reads finished runs of `tempscale tune`
-with labels into benchmarks/results/corrections.json, and `docs/generate.py` renders them.
+with labels into benchmarks/results/corrections.json, in place of earlier ones of the same names, and `docs/generate.py`
+renders them.
 """
 
 from __future__ import annotations
@@ -60,4 +61,7 @@ def read(name: str, folder: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     given = [argument.partition("=") for argument in sys.argv[1:]]
     found = [read(name, Path(folder)) for name, _, folder in given]
+    before = json.loads(RESULTS.read_text("utf-8"))["runs"] if RESULTS.exists() else []
+    named = {run["name"] for run in found}
+    found += [run for run in before if run["name"] not in named]
     RESULTS.write_text(json.dumps({"runs": found}, indent=2, ensure_ascii=False) + "\n", "utf-8")
