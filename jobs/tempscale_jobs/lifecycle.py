@@ -27,8 +27,8 @@ _TIMES_MENDED = 5
 class Lifecycle:
     """A run in progress. The record that it keeps becomes run.json when the run ends without an error."""
 
-    def __init__(self, config: Command, run: Run, journal: Journal) -> None:
-        self.run = run
+    def __init__(self, config: Command, run: Run, journal: Journal, held: lock.Lock) -> None:
+        self.run, self.lock = run, held
         self._config, self._journal = config, journal
         self._record: dict[str, Any] | None = None
 
@@ -77,6 +77,7 @@ class Lifecycle:
 
         `models` and `versions` in `facts` are merged into the common ones.
         """
+        self.lock.check()
         known = folder.facts(self.run, self._config)
         for label, more in facts.pop("models", {}).items():
             known["models"][label] |= more
@@ -92,6 +93,7 @@ class Lifecycle:
     def finish(self) -> None:
         """Write run.json, if a record was kept."""
         if self._record is not None:
+            self.lock.check()
             folder.complete(self.run, self._record)
 
 
@@ -135,14 +137,19 @@ def running(
         UsageError: another run has the lock; the folder, the models or the inputs cannot be used.
         IncompleteRun: the run stopped before its end; the same call resumes it.
     """
-    with lock.locked(Storage(config.out), lambda: journal.stage("look whether another run lives")):
+
+    def unlocked() -> None:
+        with journal.stage("lock the folder") as stage:
+            stage.note = "its storage has no locks: see that no other run writes there"
+
+    with lock.locked(Storage(config.out), lambda: journal.stage("look whether another run lives"), unlocked) as held:
         check()
         if fresh:
             check_inputs()
             engine.check_reachable(config.execution)
         run = folder.begin(config, fresh=fresh)
         journal.follow(run)
-        life = Lifecycle(config, run, journal)
+        life = Lifecycle(config, run, journal, held)
         try:
             yield life
         except OtherModel:

@@ -6,12 +6,14 @@ import atexit
 import os
 import signal
 import sys
+import threading
 from typing import Annotated, NoReturn
 
 import typer
 
 import tempscale
-from tempscale_jobs.cli import records, runs, submit
+from tempscale_jobs import outlets
+from tempscale_jobs.cli import records, runs, start, submit
 
 app = typer.Typer(
     name="tempscale",
@@ -44,8 +46,8 @@ app.add_typer(submit.app)
 
 def main() -> NoReturn:
     """The console command."""
-    # A polite kill ends as Ctrl-C does: the folder stays resumable and Ray is stopped.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    outlets.install()
+    _hear_sigterm()
     try:
         app(prog_name="tempscale")  # However Python was started: `python -m tempscale` is the same command.
         _end(0)
@@ -57,6 +59,27 @@ def main() -> NoReturn:
         _end(end.code or 0)
 
 
+def _hear_sigterm() -> None:
+    """Let a polite kill end as Ctrl-C does: the folder stays resumable and Ray is stopped.
+
+    Ray's core takes the handler of SIGTERM for itself while it starts, and resets it when it ends. So no thread hears the
+    signal but one that waits for it, and passes it on to this one as another.
+    """
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, signal.default_int_handler)
+    if not hasattr(signal, "pthread_sigmask"):
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    main_thread = threading.get_ident()
+
+    def wait() -> None:
+        while True:
+            signal.sigwait({signal.SIGTERM})
+            signal.pthread_kill(main_thread, signal.SIGUSR2)
+
+    threading.Thread(target=wait, name="sigterm", daemon=True).start()
+
+
 def _end(code: int) -> NoReturn:
     """End the process with this code, without the end of the interpreter.
 
@@ -64,5 +87,8 @@ def _end(code: int) -> NoReturn:
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()
+    if isinstance(sys.stdout, outlets.Outlet) and (problem := sys.stdout.problem) is not None:
+        print(f"what is printed here could not be written: {problem}", file=sys.stderr)
+        code = code or (0 if start.completed else 3)
     sys.stderr.flush()
     os._exit(code)

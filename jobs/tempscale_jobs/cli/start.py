@@ -25,6 +25,9 @@ NO_GATE = EXIT_CODES.replace(" · 1 done and the gate failed", "")
 
 Parameters = ParamSpec("Parameters")
 
+completed = False
+"""Whether this process has completed a run: what it prints after that is in the run's folder too."""
+
 
 def answered(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
     """The same command, run by `answer`."""
@@ -98,3 +101,5 @@ def begun(config: Command, source: str, console: Console) -> Iterator[Journal]:
             journal.end("incomplete", f"unexpected {type(error).__name__}: {reason(error, config.out)}")
             raise
         journal.end("complete", journal.outcome)
+        global completed
+        completed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -10,14 +11,16 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
 
-from tempscale_jobs.errors import UsageError
+from tempscale.model.checkpoint import first_line
+from tempscale_jobs.errors import IncompleteRun, RunError, UsageError
 from tempscale_jobs.runs.provenance import machine
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.urls import masked
+from tempscale_jobs.urls import masked, reason
 
 NAME = ".lock"
 _RENEWED_SECONDS, _STALE_SECONDS, _LOOK_SECONDS = 30.0, 150.0, 5.0
@@ -26,31 +29,66 @@ _FORGOTTEN_SECONDS = 600.0
 _SETTLED_SECONDS = {True: 0.2, False: 1.0}
 """Wait after taking over a dead run's lock, so that only the last of several processes still finds its own lock."""
 _CLOCK_SECONDS = 2.0
-"""Tolerance of a process's start time, because the clock may have been set since."""
+"""Tolerance of a process's start time, because the clock may have been set since; only where the kernel counts no ticks."""
+_TRY_AGAIN_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Between the tries of what a storage does not answer."""
+_LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+"""The errors of a disk that another try does not mend."""
+_UNREADABLE_LOOKS, _UNREADABLE_SECONDS = 5, 0.1
+
+
+class Lock:
+    """A lock that this process took, or that the storage cannot give."""
+
+    def __init__(self, storage: Storage, own: dict[str, Any] | None) -> None:
+        self._storage, self._own = storage, own
+        self.lost = threading.Event()
+        """The lock was gone, or another run's, when it was to be renewed."""
+
+    def check(self) -> None:
+        """Raise unless this run still holds the folder.
+
+        Raises:
+            IncompleteRun: another run has it, or nobody knows.
+        """
+        if self._own is None:
+            return
+        own = self._own
+        if self.lost.is_set() or not _tried(lambda: _holds(self._storage, own)):
+            raise IncompleteRun(
+                f"the lock of '{masked(self._storage.root)}' was lost while this run went on (its machine slept, its "
+                "storage was out of reach, or somebody removed it), so another run may have written there; start the same "
+                "command again"
+            )
 
 
 @contextmanager
-def locked(storage: Storage, waiting: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Iterator[None]:
+def locked(
+    storage: Storage, waiting: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    unlocked: Callable[[], None] = lambda: None,
+) -> Iterator[Lock]:  # fmt: skip
     """Hold the folder's lock, or take over that of a dead run; `waiting` is entered while another machine's lock is watched.
 
-    A storage that cannot lock gets no lock; a folder that cannot be written is reported by its first write.
+    A storage that has no way to lock gets no lock, and `unlocked` is called; a folder that cannot be written is reported by
+    its first write.
 
     Raises:
         UsageError: a live run has the lock, or the storage cannot be reached.
+        IncompleteRun: the storage gives no answer.
     """
     storage.check_reachable()
     own = {
         "run": uuid.uuid4().hex, "host": socket.gethostname(), "machine": machine(), "pid": os.getpid(),
-        "since": psutil.Process().create_time(),
+        "since": psutil.Process().create_time(), "ticks": _ticks(os.getpid()),
     }  # fmt: skip
-    if not _taken(storage, own, waiting):
-        yield
+    if not _taken(storage, own, waiting, unlocked):
+        yield Lock(storage, None)
         return
-    ended = threading.Event()
-    thread = threading.Thread(target=_renew, args=(storage, own, ended), daemon=True)
+    lock, ended = Lock(storage, own), threading.Event()
+    thread = threading.Thread(target=_renew, args=(storage, own, ended, lock.lost), daemon=True)
     thread.start()
     try:
-        yield
+        yield lock
     finally:
         ended.set()
         thread.join()
@@ -59,19 +97,32 @@ def locked(storage: Storage, waiting: Callable[[], AbstractContextManager[Any]] 
                 storage.remove(NAME)
 
 
-def _taken(storage: Storage, own: dict[str, Any], waiting: Callable[[], AbstractContextManager[Any]]) -> bool:
-    """Create the lock, in place of a dead run's if there is one; return whether the storage can lock."""
+def _taken(
+    storage: Storage, own: dict[str, Any], waiting: Callable[[], AbstractContextManager[Any]], unlocked: Callable[[], None]
+) -> bool:
+    """Create the lock, in place of a dead run's if there is one; return whether there is one to hold."""
     try:
-        created = storage.create(NAME, _written(own))
-    except (OSError, NotImplementedError):
+        created = _created(storage, own)
+    except NotImplementedError:
+        unlocked()
         return False
+    except OSError as error:
+        try:
+            storage.write(f"{NAME}-trial", b"")
+            storage.remove(f"{NAME}-trial")
+        except IncompleteRun:
+            return False
+        raise UsageError(
+            f"'{masked(storage.root)}' cannot be locked, so two runs could write there at the same time: "
+            f"{reason(error, storage.root)}; choose another --out"
+        ) from None
     while True:
         if created:
             # Another process may have found the same dead lock and may now remove this one by mistake.
             time.sleep(_SETTLED_SECONDS[storage.is_local])
-            if _holds(storage, own):
+            if _tried(lambda: _holds(storage, own)):
                 return True
-        other = _read(storage)
+        other = _tried(lambda: _read(storage))
         if other is not None:
             if not _dead(other, waiting, storage):
                 raise UsageError(
@@ -79,10 +130,44 @@ def _taken(storage: Storage, own: dict[str, Any], waiting: Callable[[], Abstract
                     "wait for its end or choose another --out"
                 )
             own["took_over"] = {key: other[key] for key in ("host", "pid", "renewed")}
-            if _read(storage) == other:
+            if _tried(lambda: _read(storage)) == other:
                 with suppress(FileNotFoundError):
                     storage.remove(NAME)
-        created = storage.create(NAME, _written(own))
+        created = _created(storage, own)
+
+
+def _created(storage: Storage, own: dict[str, Any]) -> bool:
+    """Create the file, unless it is there; also one whose creation was answered with an error is this run's."""
+
+    def once() -> bool:
+        return storage.create(NAME, _written(own)) or _holds(storage, own)
+
+    return bool(_tried(once))
+
+
+def _tried(what: Callable[[], Any]) -> Any:
+    """The result of `what`, which is tried again where the storage gives no answer.
+
+    Raises:
+        NotImplementedError, OSError: the storage cannot do it, whenever it is asked.
+        IncompleteRun: it has not answered in any try.
+    """
+    for wait in (*_TRY_AGAIN_SECONDS, None):
+        try:
+            return what()
+        except (NotImplementedError, RunError):
+            raise
+        except OSError as error:
+            if wait is None or error.errno in _LASTING:
+                raise
+        except Exception as error:  # Every storage has its own exceptions.
+            if wait is None:
+                raise IncompleteRun(
+                    f"whether another run uses the folder is not known, because its storage gives no answer "
+                    f"({first_line(error)}); nothing was begun, start the same command again"
+                ) from None
+        time.sleep(wait)
+    raise AssertionError("the last try returns or raises")
 
 
 def took_over(storage: Storage) -> dict[str, Any] | None:
@@ -99,13 +184,14 @@ def _holds(storage: Storage, own: dict[str, Any]) -> bool:
     return last is not None and last["run"] == own["run"]
 
 
-def _renew(storage: Storage, own: dict[str, Any], ended: threading.Event) -> None:
+def _renew(storage: Storage, own: dict[str, Any], ended: threading.Event, lost: threading.Event) -> None:
     while not ended.wait(_RENEWED_SECONDS):
         # Every storage has its own exceptions. One failure is harmless: several must fail before the lock counts as dead.
         with suppress(Exception):
-            last = _read(storage)
-            if last is None or last["run"] == own["run"]:  # Another run may have taken it over while this machine slept.
-                storage.write(NAME, _written(own), durable=False)
+            if not _holds(storage, own):  # Another run may have taken it over while this machine slept, and ended since.
+                lost.set()
+                return
+            storage.write(NAME, _written(own), durable=False)
 
 
 def _written(own: dict[str, Any]) -> bytes:
@@ -113,13 +199,16 @@ def _written(own: dict[str, Any]) -> bytes:
 
 
 def _read(storage: Storage) -> dict[str, Any] | None:
-    """The content of the lock, as that of a dead run if it is damaged; None if it is gone."""
-    try:
-        found = dict[str, Any](json.loads(storage.read(NAME)))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        found = {}
+    """The content of the lock, as that of a dead run if it stays damaged; None if it is gone."""
+    found: dict[str, Any] = {}
+    for _ in range(_UNREADABLE_LOOKS):
+        try:
+            found = dict[str, Any](json.loads(storage.read(NAME)))
+            break
+        except FileNotFoundError:
+            return None
+        except ValueError:  # Where a file cannot be linked, it is there before its content is.
+            time.sleep(_UNREADABLE_SECONDS)
     return {"run": "", "host": "", "machine": "", "pid": 0, "since": 0.0, "renewed": 0.0} | found
 
 
@@ -130,6 +219,8 @@ def _dead(other: dict[str, Any], waiting: Callable[[], AbstractContextManager[An
             process = psutil.Process(other["pid"])
             if process.status() == psutil.STATUS_ZOMBIE:
                 return True
+            if other.get("ticks") is not None:
+                return bool(other["ticks"] != _ticks(other["pid"]))
             return bool(abs(process.create_time() - other["since"]) > _CLOCK_SECONDS)
         except psutil.NoSuchProcess:
             return True
@@ -144,3 +235,12 @@ def _dead(other: dict[str, Any], waiting: Callable[[], AbstractContextManager[An
                 if now != other:
                     return now is None
     return True
+
+
+def _ticks(pid: int) -> int | None:
+    """When a process started, in ticks since its kernel did, whatever clocks are set to; None where that is not told."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[19])  # The name, in parentheses, may hold anything.

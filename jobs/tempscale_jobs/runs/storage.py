@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 _READERS = 16
 """Files that are read at the same time, and at most ahead of what uses them."""
 _TEMPORARY = ".writing-"
+_CREATES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"}
+"""The storages whose fsspec creates a file with one conditional request."""
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""What file systems without hard links answer, such as FUSE and SMB."""
 
 
 class Storage:
@@ -144,7 +148,14 @@ class Storage:
                     os.link(temporary, target)
                 except FileExistsError:
                     return False
+                except OSError as error:
+                    if error.errno not in _NO_LINKS:
+                        raise
+                    return _created_alone(target, data)
             return True
+        if not _CREATES.intersection([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol):
+            # fsspec's own way looks first and writes then, so two processes could both create the file.
+            raise NotImplementedError(f"'{masked(self.root)}' is on a storage without such a step")
         try:
             fs.pipe_file(target, data, mode="create")
         except FileExistsError:
@@ -331,6 +342,17 @@ class Storage:
         path = f"{self.root}/{name}"
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return Damaged(f"'{masked(path)}' is damaged: {why}", path)
+
+
+def _created_alone(target: str, data: bytes) -> bool:
+    """Create a file without a link: it is there at once, and its content a moment later."""
+    try:
+        number = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    with os.fdopen(number, "wb") as stream:
+        stream.write(data)
+    return True
 
 
 def _nothing() -> None:

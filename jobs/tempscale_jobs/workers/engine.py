@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import random
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 from tempscale.model.checkpoint import first_line
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.errors import Changed, Damaged, IncompleteRun, RunError, UsageError
+from tempscale_jobs.outlets import Outlet
 from tempscale_jobs.workers import raylet
 from tempscale_jobs.workers.slow import PIECE, TILE, Kind, Watch
 
@@ -86,9 +88,10 @@ class Cluster:
 
 
 class _Ahead:
-    """Ray, which starts in a thread while this process does something else.
+    """Ray, which starts in a thread while this process does something else, or waits for it.
 
-    The thread lives as long as Ray does: the kernel ends a child process with the thread that started it.
+    In the main thread Ray would take SIGTERM for itself, and end the process with a code of its own while it starts. The
+    thread lives as long as Ray does: the kernel ends a child process with the thread that started it.
     """
 
     def __init__(self, execution: Execution) -> None:
@@ -127,6 +130,25 @@ class _Ahead:
             mine.close()
 
 
+@contextmanager
+def _sigterm_kept(inherited: bool) -> Iterator[None]:
+    """Put back this process's handler of SIGTERM when Ray has started, whose core would end the process by a dump.
+
+    Only the main thread may do that in Python, and it reads the corpus meanwhile. The command line waits for the signal in a
+    thread and blocks it in all others (see `cli.app`); where it is `inherited`, Ray's own processes must hear it.
+    """
+    get, put = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
+    get.restype = put.restype = ctypes.c_void_p
+    get.argtypes, put.argtypes = [ctypes.c_int], [ctypes.c_int, ctypes.c_void_p]
+    own = get(signal.SIGTERM)
+    blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK if inherited else signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        put(signal.SIGTERM, own)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
 _ahead: list[_Ahead] = []
 """At most one."""
 
@@ -158,9 +180,10 @@ def session(execution: Execution) -> Iterator[Cluster]:
     if _ahead:
         _ahead[-1].wait()
     begun_ahead, started = bool(_ahead), not ray.is_initialized()
-    if started:
-        _start(execution)
+    own = _Ahead(execution) if started else None
     try:
+        if own is not None:
+            own.wait()
         _configure_data()
         resources = ray.cluster_resources()
         # A cluster that starts without GPU workers declares the number that its autoscaler can start.
@@ -170,8 +193,8 @@ def session(execution: Execution) -> Iterator[Cluster]:
         with raylet.watched() if started or begun_ahead else nullcontext():
             yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed, execution.actors_per_gpu)
     finally:
-        if started:
-            ray.shutdown()
+        if own is not None:
+            own.stop()
 
 
 def holds_gpus(execution: Execution) -> bool:
@@ -195,7 +218,7 @@ def _start(execution: Execution) -> None:
             raise UsageError("RAY_ADDRESS names no machine of a cluster but a client's or dashboard's address; unset it")
         check_reachable(execution)
         try:
-            with _silenced_stderr(), _signals_kept():
+            with _silenced_stderr(), _sigterm_kept(inherited=False):
                 ray.init(address=execution.address, runtime_env=environment, **quiet)
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             raise UsageError(f"the Ray cluster at '{execution.address}' cannot be joined: {first_line(error)}") from None
@@ -205,7 +228,7 @@ def _start(execution: Execution) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     workers = execution.workers or os.cpu_count() or 1
     try:
-        with _silenced_stderr(), _signals_kept():
+        with _silenced_stderr(), _sigterm_kept(inherited=True):
             ray.init(
                 address="local", num_cpus=workers + 1, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
                 runtime_env=environment, **quiet,
@@ -233,15 +256,6 @@ def check_reachable(execution: Execution) -> None:
 
 
 @contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Restore the SIGTERM handler that Ray replaces; Ray's would end the process with a dump and its own exit code."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
 def _silenced_stderr() -> Iterator[None]:
     """Hide the start messages of Ray's C++ core; its errors are raised as exceptions. What Python writes is still seen."""
     own = _beside_two()
@@ -264,7 +278,7 @@ def _beside_two() -> Any:
     own.flush()
     if not _is_two(own):
         return None
-    sys.stderr = open(os.dup(2), "w", buffering=1, encoding=own.encoding, errors=own.errors)  # noqa: SIM115
+    sys.stderr = Outlet(open(os.dup(2), "w", buffering=1, encoding=own.encoding, errors=own.errors))  # noqa: SIM115
     return own
 
 

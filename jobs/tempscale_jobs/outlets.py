@@ -1,0 +1,63 @@
+"""Standard output and error that nobody reads, or that are full: what a run prints does not decide how it ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import Any
+
+
+class Outlet:
+    """A stream that takes no more after its first failure, which it keeps."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.failure: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text, or drop it."""
+        if self.failure is None:
+            try:
+                return int(self._stream.write(text))
+            except OSError as error:
+                self._close(error)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand on what was written, or drop it."""
+        if self.failure is None:
+            try:
+                self._stream.flush()
+            except OSError as error:
+                self._close(error)
+
+    @property
+    def problem(self) -> str | None:
+        """Why it failed; None where it did not, or because its reader had read enough."""
+        if self.failure is None or self.failure.errno == errno.EPIPE:
+            return None
+        return self.failure.strerror or str(self.failure)
+
+    def _close(self, error: OSError) -> None:
+        self.failure = error
+        # What the stream holds would fail again, at the latest when the interpreter ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+
+def install() -> None:
+    """Make outlets of standard output and error; those that are closed lead nowhere."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            if nowhere != number:  # Otherwise the next file to be opened would be taken for it.
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            stream = os.fdopen(number, "w", closefd=False)
+        setattr(sys, name, Outlet(stream))

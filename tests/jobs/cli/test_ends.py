@@ -1,0 +1,188 @@
+"""Exit codes that are true, whatever ends a command and wherever it prints."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from whole_run import as_lines, documented
+
+from tempscale_jobs import outlets
+
+COMMAND = [sys.executable, "-m", "tempscale_jobs"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    file = tmp_path_factory.mktemp("ends") / "texts.jsonl"
+    file.write_text(as_lines(documented("pyarrow")[:30]))
+    return file
+
+
+@pytest.fixture(scope="module")
+def audit(corpus, small_model, ray_address):
+    """The command of a small audit that joins the Ray of these tests."""
+    own = ["audit", "--corpus", str(corpus), "--model", small_model, "--tau", "1.0", "--socm-sample", "0", "--workers", "1"]
+    return [*COMMAND, *own, "--address", ray_address]
+
+
+@pytest.fixture(scope="module")
+def finished(audit, tmp_path_factory):
+    """A finished run, whose command has nothing to do but to say so."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    subprocess.run([*audit, "--out", str(out)], check=True, capture_output=True)
+    return [*audit, "--out", str(out)]
+
+
+# --- where it prints --------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_has_read_enough_is_no_failure(finished):
+    found = subprocess.run(["bash", "-c", f"{' '.join(finished)} | head -c 1; exit ${{PIPESTATUS[0]}}"], check=False)
+    assert found.returncode == 0
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_full_disk_behind_a_stream_is_no_failure_of_the_run(finished, stream):
+    with open("/dev/full", "w") as full:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | {stream: full}
+        found = subprocess.run(finished, check=False, text=True, **streams)
+    assert found.returncode == 0
+    if stream == "stdout":
+        assert "what is printed here could not be written: No space left on device" in found.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", ">&- 2>&- <&-"])
+def test_closed_streams_are_no_failure_of_the_run(finished, closed):
+    found = subprocess.run(["bash", "-c", f"{' '.join(finished)} {closed}"], check=False, capture_output=True)
+    assert found.returncode == 0
+
+
+def test_a_failed_gate_stays_one_with_a_full_stream(audit, tmp_path):
+    with open("/dev/full", "w") as full:
+        gated = [*audit, "--out", str(tmp_path / "run"), "--gate", "cosine_mean<-0.5"]
+        found = subprocess.run(gated, check=False, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert found.returncode == (1 if (tmp_path / "run" / "run.json").exists() else 2)
+
+
+def test_what_only_prints_is_not_done_where_nothing_was_printed(finished):
+    out = finished[-1]
+    compare = [*COMMAND, "compare", out, out]
+    assert subprocess.run(compare, check=False, capture_output=True).returncode == 0
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(compare, check=False, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert found.returncode == 3
+    assert "No space left on device" in found.stderr
+
+
+def test_an_outlet_hands_on_until_it_fails(tmp_path):
+    with open(tmp_path / "text", "w") as stream:
+        outlet = outlets.Outlet(stream)
+        assert outlet.write("one") == 3
+        outlet.flush()
+        assert (tmp_path / "text").read_text() == "one"
+        assert (outlet.failure, outlet.problem, outlet.encoding) == (None, None, stream.encoding)
+    with open("/dev/full", "w") as stream:
+        outlet = outlets.Outlet(stream)
+        outlet.write("one")
+        outlet.flush()
+        assert outlet.problem == "No space left on device"
+        assert outlet.write("two") == 3
+
+
+# --- a polite kill ----------------------------------------------------------------------------------------------------
+
+
+_SLOW_RAY = """
+import os, signal, sys, threading, time
+from tempscale_jobs.cli import app
+
+app._hear_sigterm()  # As `main` does, before what the next line imports starts threads of its own.
+import tempscale_jobs.workers.engine as engine
+
+start = engine._start
+
+def told(execution):
+    # Exactly while Ray starts, whose own handler would end the process with a code of its own.
+    import ray
+    init = ray.init
+    def begun(*given, **how):
+        threading.Timer(float(os.environ["LATER"]), os.kill, (os.getpid(), signal.SIGTERM)).start()
+        return init(*given, **how)
+    ray.init = begun
+    start(execution)
+
+engine._start = told
+app._hear_sigterm = lambda: None
+app.main()
+"""
+
+
+@pytest.mark.parametrize("later", ["0.0", "0.05", "0.3", "1.0"])
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_kill_while_ray_starts_is_incomplete(audit, tmp_path, later, joins):
+    command = audit[3:] if joins else audit[3:-2]
+    found = subprocess.run(
+        [sys.executable, "-c", _SLOW_RAY, *command, "--out", str(tmp_path / "run")],
+        check=False, capture_output=True, text=True, env=os.environ | {"LATER": later}, timeout=120,
+    )  # fmt: skip
+    assert found.returncode == 3, found.stderr
+    assert "interrupted: the same command goes on where this one stopped" in found.stderr
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "incomplete"
+
+
+def test_a_kill_in_the_middle_is_incomplete_and_resumed(audit, tmp_path):
+    command = [*audit, "--out", str(tmp_path / "run")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as running:
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "run").glob("shards/*.json")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) in (0, 3)
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+# --- a damaged model --------------------------------------------------------------------------------------------------
+
+
+def cut(path):
+    file = path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+def huge_header(path):
+    file = path / "model.safetensors"
+    file.write_bytes((2**62).to_bytes(8, "little") + file.read_bytes()[8:])
+
+
+def stray_stage(path):
+    stages = [{"idx": 0, "path": "../elsewhere", "type": "sentence_transformers.models.Transformer"}]
+    (path / "modules.json").write_text(json.dumps(stages))
+
+
+def other_weights(path):
+    from safetensors.torch import load_file, save_file
+
+    found = load_file(path / "model.safetensors")
+    save_file({name: value for name, value in found.items() if "layer.1" not in name}, path / "model.safetensors",
+              metadata={"format": "pt"})  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", [cut, huge_header, stray_stage, other_weights])
+def test_a_damaged_model_is_one_sentence_and_exit_2(audit, small_model, tmp_path, damage):
+    model = Path(shutil.copytree(small_model, tmp_path / "model"))
+    damage(model)
+    command = [*audit, "--out", str(tmp_path / "run")]
+    command[command.index(small_model)] = str(model)
+    found = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert found.returncode == 2, found.stderr
+    (line,) = re.findall(r"^error: .*", found.stderr, re.MULTILINE)
+    assert str(model) in line
+    assert "Traceback" not in found.stderr
+    assert "start the same command again" not in found.stderr
