@@ -8,14 +8,21 @@ _ENDS_OR_STEERS = ("Cc", "Cs", "Zl", "Zp")
 """Categories of characters that end a line, control a terminal or cannot be printed."""
 
 
+def visible(text: str, kept: str = "") -> str:
+    r"""A text with visible escapes, such as \x1b, in place of the characters that end a line or steer a terminal."""
+    return "".join(
+        c.encode("unicode_escape").decode() if c not in kept and unicodedata.category(c) in _ENDS_OR_STEERS else c
+        for c in text
+    )
+
+
 class RunError(Exception):
     """A run that ends early. Its message stays on one line, because control characters in quoted input are escaped."""
 
     exit_code = 1
 
     def __init__(self, message: str) -> None:
-        plain = (c.encode("unicode_escape").decode() if unicodedata.category(c) in _ENDS_OR_STEERS else c for c in message)
-        super().__init__("".join(plain))
+        super().__init__(visible(message))
 
     def alone(self) -> RunError:
         """The same error, without what led to it."""

@@ -27,6 +27,7 @@ from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.embedding import probe
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.report.screen import Screen
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.journal import duration
 from tempscale_jobs.urls import masked
@@ -264,8 +265,8 @@ def print_plan(config: AuditConfig, console: Console, screen: Console | None = N
     )
     for step in found.steps:
         traffic.add_row(step.step, _size(step.read), _size(step.written), f"{step.files:,}")
-    (screen or Console()).print(table)
-    (screen or Console()).print(traffic)
+    (screen or Screen()).print(table)
+    (screen or Screen()).print(traffic)
 
 
 def _size(size: float) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
-from rich.console import Console
 
 from tempscale_jobs.audit import charts as figures
 from tempscale_jobs.audit import verdict
@@ -23,7 +22,7 @@ from tempscale_jobs.nights import charts as night_figures
 from tempscale_jobs.nights.night import verdict_in_words
 from tempscale_jobs.nights.notify import github_lines
 from tempscale_jobs.report.page import Page, page
-from tempscale_jobs.report.screen import print_table
+from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.text import count, estimate, interval_name, labels, number
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
 from tempscale_jobs.runs.journal import duration
@@ -204,7 +203,7 @@ def _whole(record: dict[str, Any]) -> str | None:
 
 def close(run: Run) -> None:
     """Print the figures that matter, the gate's verdict and where the report is, on standard output."""
-    console, record, tables = Console(), run.storage.read_json(DONE), load_tables(run.storage)
+    console, record, tables = Screen(), run.storage.read_json(DONE), load_tables(run.storage)
     named = labelled(tables)
     first = named["collapse_summary"].unique("model", keep="first", maintain_order=True)
     for row, (model, (temperatures, lines)) in zip(first.to_dicts(), closing_figures(tables).items(), strict=True):

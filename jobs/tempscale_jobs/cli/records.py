@@ -151,14 +151,12 @@ def compare(
 
     The model, the temperature or the corpus; which lengths; and the texts that moved most.
     """
-    from rich.console import Console
-
     from tempscale_jobs.nights import compare as comparing
     from tempscale_jobs.nights import words as sentences
-    from tempscale_jobs.report.screen import print_table, screen
+    from tempscale_jobs.report.screen import Screen, print_table, screen
     from tempscale_jobs.urls import masked
 
-    with Console(stderr=True).status("comparing"):
+    with Screen(stderr=True).status("comparing"):
         found = comparing.compare(run_a, run_b)
     paper = screen()
     for line in sentences.sentences(found):
@@ -282,14 +280,13 @@ def cache(
 
     Safe while a run uses the cache.
     """
-    from rich.console import Console
     from rich.filesize import decimal
 
     from tempscale_jobs.embedding import prune as cache_upkeep
     from tempscale_jobs.errors import UsageError
-    from tempscale_jobs.report.screen import print_table
+    from tempscale_jobs.report.screen import Screen, print_table
 
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     if action not in ("list", "prune"):
         raise UsageError(f"'{action}' is nothing to do with a cache; say list or prune")
     if action == "list":
@@ -309,6 +306,6 @@ def cache(
 
 def _say(sentence: str) -> None:
     """Print to the terminal, not to where tables are printed."""
-    from rich.console import Console
+    from tempscale_jobs.report.screen import Screen
 
-    Console(stderr=True).print(sentence, highlight=False, markup=False, soft_wrap=True)
+    Screen(stderr=True).print(sentence, highlight=False, markup=False, soft_wrap=True)

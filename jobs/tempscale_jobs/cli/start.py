@@ -41,12 +41,12 @@ def answered(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
 
 def answer(command: Callable[[Console], int | None]) -> None:
     """Run a command; what ends it early becomes one sentence and its exit code."""
-    from rich.console import Console
     from rich.markup import escape
 
     from tempscale_jobs.errors import RunError
+    from tempscale_jobs.report.screen import Screen
 
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # A thread that outlives Ray must not start another.
 
     def say(head: str, sentence: str) -> None:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tempscale_jobs.errors import UsageError
@@ -30,12 +31,19 @@ KINDS = {".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": 
 UNREADABLE = (pa.ArrowException, EOFError, OSError, zlib.error, lzma.LZMAError, UnicodeDecodeError)
 """The errors that a damaged file raises; they depend on its format and compression."""
 
+_LEFT_OUT = b"tempscale: too long"
+"""The metadata of a batch that stands for rows whose cells are too long."""
 _NO_OBJECT = (OverflowError, ValueError, KeyError)
 """The errors of converting a cell to Python: a date after the year 9999, an unknown time zone, bad UTF-8 in a struct."""
 _RECORDS_AHEAD = 1000
 _BATCH_ROWS = 4096
 _COLUMNS_NAMED = 20
-_LONGEST_FIELD = 64 * 2**20
+LONGEST_VALUE = 64 * 2**20
+"""Bytes of the longest line, field or cell that is read: a megabyte that was compressed may be gigabytes."""
+_TOO_LONG = f"longer than {LONGEST_VALUE >> 20} MiB"
+_BLOCK_BYTES, _BATCH_BYTES = 2**20, 128 * 2**20
+_DICTIONARY_BYTES = 2**16
+"""A column whose values lie in a larger dictionary is read as numbers in it: as a value for each row it may fit nowhere."""
 
 
 class Columns(NamedTuple):
@@ -81,7 +89,7 @@ def read(stream: Any, file: str, place: str, columns: Columns) -> Iterator[Recor
         return
     ending = os.path.splitext(_name(file))[1]
     with _DECOMPRESSED.get(ending, _plain)(stream) as decompressed:
-        yield from reader(decompressed, place, columns)
+        yield from reader((line for line, _ in bounded(decompressed)), place, columns)
 
 
 def is_plain(file: str) -> bool:
@@ -114,8 +122,45 @@ def parquet_rows(stream: Any, place: str, columns: Columns, first: int, last: in
     ends = np.cumsum([file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]).tolist()
     groups = range(bisect.bisect_right(ends, first), bisect.bisect_left(ends, last) + 1)
     begins = ends[groups[0] - 1] if groups[0] else 0
-    batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=list(groups), columns=wanted, use_threads=False)
+    batches = _batches(stream, file, groups, wanted)
     yield from batches_as_records(between(batches, first - begins, last - begins), place, first)
+
+
+def _batches(stream: Any, file: pq.ParquetFile, groups: Iterable[int], wanted: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Some row groups of a Parquet file in batches of at most about 128 MiB, however many bytes its rows have."""
+    # Without Arrow's threads: they would call into this Python stream, and a process that ends during such a call aborts.
+    how: dict[str, Any] = {"columns": list(wanted), "use_threads": False}
+    for number in groups:
+        group = file.metadata.row_group(number)
+        cells = [cell for cell in map(group.column, range(group.num_columns)) if cell.path_in_schema.split(".")[0] in wanted]
+        size = sum(cell.total_uncompressed_size for cell in cells)
+        if any(cell.total_uncompressed_size > LONGEST_VALUE * group.num_rows for cell in cells):
+            yield _left_out(file, wanted, group.num_rows)  # Some cell must be too long: none is taken into memory.
+            continue
+        rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(1, size)))
+        large = [
+            cell.path_in_schema
+            for cell in cells
+            if cell.has_dictionary_page and cell.physical_type == "BYTE_ARRAY" and "." not in cell.path_in_schema
+            and cell.total_uncompressed_size > _DICTIONARY_BYTES
+        ]  # fmt: skip
+        source = file
+        if large:
+            numbered = pq.ParquetFile(stream, read_dictionary=large, pre_buffer=False)
+            first = next(numbered.iter_batches(batch_size=1, row_groups=[number], **how))
+            if any(_dictionary_bytes(first.column(name)) > _DICTIONARY_BYTES for name in large):
+                source = numbered
+        yield from source.iter_batches(batch_size=rows, row_groups=[number], **how)
+
+
+def _dictionary_bytes(column: pa.Array) -> int:
+    return int(column.dictionary.nbytes) if pa.types.is_dictionary(column.type) else 0
+
+
+def _left_out(file: pq.ParquetFile, wanted: Sequence[str], rows: int) -> pa.RecordBatch:
+    """As many rows as a row group has, whose cells say that they are too long."""
+    names = [name for name in file.schema_arrow.names if name in wanted]
+    return pa.RecordBatch.from_pydict({name: pa.nulls(rows) for name in names}, metadata={_LEFT_OUT: b""})
 
 
 def between(batches: Iterable[pa.RecordBatch], first: int, last: int) -> Iterator[pa.RecordBatch]:
@@ -134,18 +179,37 @@ def lines(stream: Any, file: str, place: str, columns: Columns, first: int, last
     """The records of a plain file's lines that begin from byte `first` to before `last`; `number` is the first one's."""
     if first:
         stream.seek(first - 1)
-        first += len(stream.readline()) - 1  # A line that began before ends here.
 
-    def own() -> Iterator[bytes]:
-        at = first
-        while at < last and (line := stream.readline()):
-            at += len(line)
-            yield line
+    def own() -> Iterator[bytes | None]:
+        at = max(0, first - 1)
+        for line, size in bounded(stream):
+            if at >= first and at < last:
+                yield line
+            at += size  # The line that the byte before belongs to began before.
+            if at >= last:
+                return
 
     if KINDS[suffix(file)] == "jsonl":
         yield from _jsonl(own(), place, columns, number)
     else:
         yield from _lines(own(), place, columns, number)
+
+
+def bounded(stream: Any) -> Iterator[tuple[bytes | None, int]]:
+    """Each line of a stream with its line feed, and its bytes; None for one of more than 64 MiB, which is not held whole."""
+    rest, passed = b"", 0
+    while block := stream.read(_BLOCK_BYTES):
+        *ended, last = block.split(b"\n")
+        for part in ended:
+            size = passed + len(rest) + len(part) + 1
+            yield (rest + part + b"\n" if size <= LONGEST_VALUE else None), size
+            rest, passed = b"", 0
+        if passed + len(rest) + len(last) > LONGEST_VALUE:
+            rest, passed = b"", passed + len(rest) + len(last)
+        else:
+            rest += last
+    if rest or passed:
+        yield (None if passed else rest), passed + len(rest)
 
 
 def check_columns(present: list[str], where: str, columns: Columns) -> list[str]:
@@ -195,19 +259,42 @@ COMPRESSIONS = tuple(_DECOMPRESSED)
 
 
 def _parquet(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
-    # Without Arrow's threads: they would call into this Python stream, and a process that ends during such a call aborts.
     file = pq.ParquetFile(stream, pre_buffer=False)
     wanted = check_columns(file.schema_arrow.names, place, columns)
-    yield from batches_as_records(file.iter_batches(batch_size=_BATCH_ROWS, columns=wanted, use_threads=False), place)
+    yield from batches_as_records(_batches(stream, file, range(file.metadata.num_row_groups), wanted), place)
 
 
 def batches_as_records(batches: Iterable[pa.RecordBatch], place: str, number: int = 0) -> Iterator[Record]:
     """The rows of Arrow batches; `number` is the first one's."""
     for batch in batches:
         names = batch.schema.names
+        if _LEFT_OUT in (batch.schema.metadata or {}):
+            for _ in range(batch.num_rows):
+                yield Record(f"{place}:{number}", {}, f"the row group has cells {_TOO_LONG}")
+                number += 1
+            continue
+        long = [name for name in names if _has_long(batch.column(name))]
         for values in zip(*(_values(batch.column(name)) for name in names), strict=True):
-            yield Record(f"{place}:{number}", dict(zip(names, values, strict=True)))
+            row = dict(zip(names, values, strict=True))
+            wrong = next((name for name in long if row[name] is not None and len(row[name]) > LONGEST_VALUE), None)
+            if wrong is not None:
+                yield Record(f"{place}:{number}", {}, f"the cell of column '{wrong}' is {_TOO_LONG}")
+            else:
+                yield Record(f"{place}:{number}", row)
             number += 1
+
+
+def _has_long(column: pa.Array) -> bool:
+    """Whether a column has a text of more than 64 MiB."""
+    values = column.dictionary if pa.types.is_dictionary(column.type) else column
+    if not (_is_text(values.type) and len(values)):
+        return False
+    return bool((pc.max(pc.binary_length(values.cast(_unchecked(values.type)))).as_py() or 0) > LONGEST_VALUE)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(test(kind) for test in tests)
 
 
 def _values(column: pa.Array) -> list[Any]:
@@ -216,7 +303,8 @@ def _values(column: pa.Array) -> list[Any]:
     Lists of numbers become arrays, because a million embeddings would be a billion Python numbers.
     """
     if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+        own = _values(column.dictionary)  # Once, however many rows have it.
+        return [None if place is None else own[place] for place in column.indices.to_pylist()]
     kind = column.type
     if (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) and (
         pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
@@ -250,7 +338,7 @@ def _unchecked(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _jsonl(stream: Any, place: str, columns: Columns, number: int = 0) -> Iterator[Record]:
+def _jsonl(stream: Iterable[bytes | None], place: str, columns: Columns, number: int = 0) -> Iterator[Record]:
     """Records may have different columns: one without an id gets a digest as its id, one without a text is rejected.
 
     A required column is missing if none of the first 1,000 records of a file has it; `number` is the first line's.
@@ -275,10 +363,13 @@ def _jsonl(stream: Any, place: str, columns: Columns, number: int = 0) -> Iterat
         yield Record(place_of_line, record, problem)
 
 
-def _json_records(stream: Any, place: str, number: int = 0) -> Iterator[tuple[str, dict[str, Any] | str]]:
+def _json_records(stream: Iterable[bytes | None], place: str, number: int = 0) -> Iterator[tuple[str, dict[str, Any] | str]]:
     """The place of every line that is not blank, with its record or the reason why it has none."""
     first = number == 0
     for own, line in enumerate(stream, number):
+        if line is None:
+            yield f"{place}:{own}", f"the line is {_TOO_LONG}"
+            continue
         if not line.strip():
             continue
         if first and line.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
@@ -299,7 +390,7 @@ def _json_records(stream: Any, place: str, number: int = 0) -> Iterator[tuple[st
         yield f"{place}:{own}", record
 
 
-def _csv(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
+def _csv(stream: Iterable[bytes | None], place: str, columns: Columns) -> Iterator[Record]:
     records = filter(None, _csv_records(stream, place))  # Skip blank lines.
     names = [name.removeprefix("\ufeff") for name in next(records, [])]
     if not names:
@@ -309,12 +400,19 @@ def _csv(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
         yield Record(f"{place}:{number}", dict(zip(names, fields, strict=False)))
 
 
-def _csv_records(stream: Iterable[bytes], place: str) -> Iterator[list[str]]:
+def _csv_records(stream: Iterable[bytes | None], place: str) -> Iterator[list[str]]:
     """The fields of each record; a record that is not valid CSV is a UsageError."""
     # A quote that is never closed must not read a large file into memory.
-    csv.field_size_limit(_LONGEST_FIELD)
-    # Bytes that are not UTF-8 become lone surrogates, so that `shards` can reject single rows.
-    text = (line.decode("utf-8", "surrogateescape") for line in stream)
+    csv.field_size_limit(LONGEST_VALUE)
+
+    def decoded() -> Iterator[str]:
+        for line in stream:
+            if line is None:
+                raise csv.Error(f"a line is {_TOO_LONG}")
+            # Bytes that are not UTF-8 become lone surrogates, so that `shards` can reject single rows.
+            yield line.decode("utf-8", "surrogateescape")
+
+    text = decoded()
     reader = csv.reader(text, delimiter="\t" if suffix(place) == ".tsv" else ",", strict=True)
     while True:
         line = reader.line_num + 1
@@ -330,7 +428,10 @@ def _csv_records(stream: Iterable[bytes], place: str) -> Iterator[list[str]]:
         yield fields
 
 
-def _lines(stream: Any, place: str, columns: Columns, number: int = 0) -> Iterator[Record]:
+def _lines(stream: Iterable[bytes | None], place: str, columns: Columns, number: int = 0) -> Iterator[Record]:
     check_columns(["text"], place, columns)
     for own, line in enumerate(stream, number):
-        yield Record(f"{place}:{own}", {"text": line.rstrip(b"\r\n")})
+        if line is None:
+            yield Record(f"{place}:{own}", {}, f"the line is {_TOO_LONG}")
+        else:
+            yield Record(f"{place}:{own}", {"text": line.rstrip(b"\r\n")})

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
-from rich.console import Console
 
 from tempscale_jobs.diagnose import charts as figures
 from tempscale_jobs.diagnose import versions
 from tempscale_jobs.diagnose import words as sentences
 from tempscale_jobs.report.page import Page, page
-from tempscale_jobs.report.screen import print_table
+from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.text import interval_name, labels, with_error
 from tempscale_jobs.runs.folder import Run, load_tables
 from tempscale_jobs.urls import masked
@@ -30,7 +29,7 @@ _FINDINGS = {
 
 def close_diagnose(run: Run) -> None:
     """Print the main findings and the folder of report and tables on standard output."""
-    console = Console()
+    console = Screen()
     tables = load_tables(run.storage)
     found = tables["findings"]
     names = labels(found["temperature"].unique(maintain_order=True))

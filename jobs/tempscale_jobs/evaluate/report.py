@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
-from rich.console import Console
 
 from tempscale_jobs.evaluate import charts as figures
 from tempscale_jobs.evaluate import words as sentences
 from tempscale_jobs.evaluate.charts import named
 from tempscale_jobs.report.page import Page, page
-from tempscale_jobs.report.screen import print_table
+from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.text import interval_name, labels, number, with_error
 from tempscale_jobs.runs.folder import Run, load_tables
 from tempscale_jobs.urls import masked
@@ -19,7 +18,7 @@ from tempscale_jobs.urls import masked
 
 def close_evaluate(run: Run) -> None:
     """Print each task's score under each temperature and the folder of report and tables on standard output."""
-    console = Console()
+    console = Screen()
     table = named(load_tables(run.storage)["evaluation"])
     names = labels(table["temperature"].unique(maintain_order=True))
     for (model,), own in table.group_by("model", maintain_order=True):

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from rich.console import Console
 
 from tempscale.stats.dyads import dyadic_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.pairs import Value
 from tempscale_jobs.pairs.chunks import Index
-from tempscale_jobs.report.screen import print_table
+from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.text import labels, share, with_error
 from tempscale_jobs.runs.folder import Model, Run, load_tables
 from tempscale_jobs.tables.pairs import PAIRS, PAIRS_SUMMARY, PARTIALS
@@ -91,7 +90,7 @@ def _error(values: np.ndarray, first: np.ndarray, second: np.ndarray) -> float |
 
 def close_pairs(run: Run) -> None:
     """Print the main figures of `tempscale pairs` and the folder of its tables on standard output."""
-    console = Console()
+    console = Screen()
     summary = load_tables(run.storage)["pairs_summary"]
     names = labels(summary["temperature"].unique(maintain_order=True))
     for model, rows in summary.group_by("model", maintain_order=True):

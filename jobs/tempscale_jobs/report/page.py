@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import markupsafe
 
+from tempscale_jobs.errors import visible
 from tempscale_jobs.report.text import count, encoding, number, share, share_of
 from tempscale_jobs.runs.storage import Storage
 
@@ -66,9 +68,10 @@ def page(
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_shown,
     )
     environment.filters |= {"number": number, "share": share, "share_of": share_of, "count": count, "encoding": encoding}
-    specs = {key: chart.to_dict(validate=False) for key, chart in charts.items()}
+    specs = {key: _shown_in(chart.to_dict(validate=False)) for key, chart in charts.items()}
     html = environment.get_template(template).render(
         run=run,
         steps=steps,
@@ -80,6 +83,18 @@ def page(
     )
     names = {str(model["id"]): str(model["name"]) for model in models}
     return Page(html, {_file(key, names): spec for key, spec in specs.items() if key not in small})
+
+
+def _shown(value: Any) -> Any:
+    """A text with its control characters as visible escapes; what a template made or marked as safe is left as it is."""
+    return visible(value, "\n\t") if isinstance(value, str) and not isinstance(value, markupsafe.Markup) else value
+
+
+def _shown_in(value: Any) -> Any:
+    """The same of all texts in a specification."""
+    if isinstance(value, dict):
+        return {key: _shown_in(own) for key, own in value.items()}
+    return [_shown_in(own) for own in value] if isinstance(value, list) else _shown(value)
 
 
 def _file(key: str, names: Mapping[str, str]) -> str:

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tempscale_jobs.errors import visible
+
 _WIDE = 200
+
+
+class Screen(Console):
+    """A console that shows what a corpus or a path says and does not do it: control characters are visible escapes."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """See `rich.console.Console.print`."""
+        super().print(*(visible(one, "\n\t") if isinstance(one, str) else one for one in objects), **how)
 
 
 def screen() -> Console:
     """A console on standard output; if that is no terminal, it is wide enough for any table."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDE)
+    console = Screen()
+    return console if console.is_terminal else Screen(width=_WIDE)
 
 
 def print_table(console: Console, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     """Print lines below their heads, as plain text without markup."""
     table = Table(box=None, padding=(0, 2))
     for name in heads:
-        table.add_column(Text(name))  # As Text, since rich reads 'a[/b]' in a string as markup.
+        table.add_column(Text(visible(name)))  # As Text, since rich reads 'a[/b]' in a string as markup.
     for line in lines:
-        table.add_row(*map(Text, line))
+        table.add_row(*(Text(visible(cell)) for cell in line))
     console.print()
     console.print(table)

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from typing_extensions import override
 
+from tempscale_jobs.runs import sealed
 from tempscale_jobs.runs.folder import DONE, now
 from tempscale_jobs.runs.storage import Storage
 
@@ -117,7 +118,7 @@ class JsonLines(Observer):
         if self.total is not None or self.done:
             line |= {"done": self.done, "total": self.total}
         # In one piece, because another thread may print, too.
-        print(json.dumps(line | facts, ensure_ascii=False) + "\n", end="", file=sys.stderr, flush=True)
+        print(sealed.shown(json.dumps(line | facts, ensure_ascii=False)) + "\n", end="", file=sys.stderr, flush=True)
 
     @override
     def end(self, state: State, message: str) -> None:

@@ -26,6 +26,8 @@ _END = 8
 """Bytes behind the footer: its length, and PAR1."""
 _TAIL = 1 << 16
 """Bytes that are read at first, in which most footers lie."""
+_STEERS = re.compile("[\x7f-\x9f\u2028\u2029]")
+"""What JSON leaves as it is, and a terminal that shows the file may obey."""
 _KEY, _IS_CHECKSUM = "checksum", re.compile("[0-9a-f]{8}")
 
 
@@ -73,7 +75,7 @@ def dumps(value: Any, plain: bool = False) -> bytes:
     """A value as the bytes of a JSON file; an object that is not `plain` gets a checksum as its last key."""
     if isinstance(value, dict) and not plain:
         value = value | {_KEY: _checksum(value)}
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+    return (shown(json.dumps(value, indent=2, ensure_ascii=False)) + "\n").encode()
 
 
 def loads(data: bytes) -> Any:
@@ -93,6 +95,11 @@ def loads(data: bytes) -> Any:
         if _KEY in value and value.pop(_KEY) != _checksum(value):
             raise Broken("it has another checksum than when it was written")
     return value
+
+
+def shown(text: str) -> str:
+    """JSON with escapes in place of the characters that a terminal may obey; it is the same JSON."""
+    return _STEERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _checksum(value: dict[str, Any]) -> str:

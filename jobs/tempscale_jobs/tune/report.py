@@ -7,10 +7,10 @@ from typing import Any
 
 import altair as alt
 import polars as pl
-from rich.console import Console
 
 from tempscale_jobs.report.charts import COLOURS, about_zero, colour, lines, point
 from tempscale_jobs.report.page import Page, page
+from tempscale_jobs.report.screen import Screen
 from tempscale_jobs.report.text import interval_name, labels, number, share, with_error
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Run, load_tables
@@ -120,4 +120,4 @@ def close_tune(run: Run) -> None:
         if not record["choice"].get("correction"):
             lines.append("  embed queries and the whole index again, together: vectors of the two models do not mix")
     lines += ["", f"report       {root}/report.html", f"temperature  {root}/temperature.json"]
-    Console().print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
+    Screen().print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)

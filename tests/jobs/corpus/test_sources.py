@@ -158,7 +158,7 @@ def test_broken_csv_is_refused_with_its_line(tmp_path, data, line):
 
 
 def test_a_quote_that_is_never_closed_draws_no_large_file_into_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "_LONGEST_FIELD", 1000)
+    monkeypatch.setattr(readers, "LONGEST_VALUE", 1000)
     taken = itertools.count()
     lines = itertools.chain([b"id,text\n", b'1,"open\n'], (b"%d,x\n" % k for k in taken))
     with pytest.raises(UsageError, match=r"in line 2: field larger than field limit \(1000\)"):

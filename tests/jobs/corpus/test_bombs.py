@@ -1,0 +1,138 @@
+"""Small files of gigabytes, and rows without an end: each is a rejected row or one sentence, and memory stays flat."""
+
+import gzip
+import io
+import itertools
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tempscale_jobs.corpus import readers
+from tempscale_jobs.corpus.readers import Columns, bounded, lines, parquet_rows, read
+from tempscale_jobs.errors import UsageError
+
+COLUMNS = Columns({"text": "--text-column"}, {}, {"id": None})
+_READ = """
+import json, resource, sys
+from tempscale_jobs.corpus import readers
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+columns = readers.Columns({"text": "--text-column"}, {}, {"id": None})
+found = []
+with open(sys.argv[1], "rb") as stream:
+    for record in readers.read(stream, sys.argv[1], "x", columns):
+        found.append([record.place, record.problem, len(record.values.get("text") or "")])
+print(json.dumps([found[:9], len(found), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024]))
+"""
+
+
+def read_apart(file):
+    """The places, problems and lengths of the first rows, how many rows, and how far the memory of a process grew."""
+    found = subprocess.run([sys.executable, "-c", _READ, str(file)], check=True, capture_output=True, text=True)
+    return json.loads(found.stdout)
+
+
+@pytest.mark.parametrize("ending", [".jsonl.gz", ".txt.gz"])
+def test_a_line_of_half_a_gigabyte_is_a_rejected_row(tmp_path, ending):
+    file = tmp_path / f"bomb{ending}"
+    before, after = (b'{"text": "one"}\n', b'{"text": "two"}\n') if "json" in ending else (b"one\n", b"two\n")
+    with gzip.open(file, "wb", compresslevel=1) as stream:
+        stream.write(before + (b'{"text": "' if "json" in ending else b""))
+        for _ in range(512):
+            stream.write(b"a" * 2**20)
+        stream.write((b'"}' if "json" in ending else b"") + b"\n" + after)
+    assert file.stat().st_size < 4 * 2**20
+    found, rows, grown = read_apart(file)
+    assert found == [["x:0", None, 3], ["x:1", "the line is longer than 64 MiB", 0], ["x:2", None, 3]]
+    assert rows == 3
+    assert grown < 300 * 2**20
+
+
+def test_a_line_of_csv_that_long_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(readers, "LONGEST_VALUE", 1000)
+    stream = io.BytesIO(b"text\none\n" + b"a" * 5000 + b"\n")
+    with pytest.raises(UsageError, match=r"'x.csv' is not valid CSV in the record that begins in line 3: a line is longer"):
+        list(read(stream, "x.csv", "x.csv", COLUMNS))
+
+
+def test_many_rows_of_one_large_cell_are_read_as_one(tmp_path):
+    table = pa.table({"text": pa.array(["a" * (8 * 2**20)] * 500), "id": [str(k) for k in range(500)]})
+    pq.write_table(table, tmp_path / "bomb.parquet", compression="zstd", dictionary_pagesize_limit=2**30)
+    assert (tmp_path / "bomb.parquet").stat().st_size < 2**20
+    found, rows, grown = read_apart(tmp_path / "bomb.parquet")
+    assert found[0] == ["x:0", None, 8 * 2**20]
+    assert rows == 500
+    assert grown < 300 * 2**20  # 4 GB as a value for each row.
+
+
+def test_large_cells_are_read_a_few_at_a_time(tmp_path):
+    table = pa.table({"text": pa.array([chr(97 + k) * (16 * 2**20) for k in range(24)])})
+    pq.write_table(table, tmp_path / "bomb.parquet", compression="zstd", use_dictionary=False, data_page_size=2**20)
+    del table
+    found, rows, grown = read_apart(tmp_path / "bomb.parquet")
+    assert (rows, found[8]) == (24, ["x:8", None, 16 * 2**20])
+    assert grown < 400 * 2**20  # All are 384 MiB, held twice where they are read at once.
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_a_cell_that_is_too_long_is_a_rejected_row(tmp_path, monkeypatch, dictionary):
+    texts = ["short", "a" * 3000, None, "b" * 999, "c" * 1001, *map(str, range(20))]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "x.parquet", use_dictionary=dictionary)
+    monkeypatch.setattr(readers, "LONGEST_VALUE", 1000)
+    monkeypatch.setattr(readers, "_DICTIONARY_BYTES", 100)
+    with open(tmp_path / "x.parquet", "rb") as stream:
+        found = list(read(stream, "x.parquet", "x.parquet", COLUMNS))
+    assert [row.problem is None for row in found[:5]] == [True, False, True, True, False]
+    assert found[1].problem == "the cell of column 'text' is longer than 64 MiB"
+    assert [row.values.get("text") for row in found[:5] if row.problem is None] == [b"short", None, b"b" * 999]
+
+
+def test_a_row_group_whose_cells_must_be_too_long_is_not_read(tmp_path, monkeypatch):
+    table = pa.table({"text": ["a" * 5000, "b" * 5000, "c", "d"]})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=2, use_dictionary=False, compression="none")
+    monkeypatch.setattr(readers, "LONGEST_VALUE", 1000)
+    with open(tmp_path / "x.parquet", "rb") as stream:
+        found = list(parquet_rows(stream, "x.parquet", COLUMNS, 1, 4))
+    assert [row.place for row in found] == ["x.parquet:1", "x.parquet:2", "x.parquet:3"]
+    assert [row.problem for row in found] == ["the row group has cells longer than 64 MiB", None, None]
+
+
+# --- the same lines as before -----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.binary(max_size=40).map(lambda line: line.replace(b"\n", b"x")), max_size=12), st.booleans(),
+       st.integers(1, 50), st.integers(1, 60))  # fmt: skip
+@settings(max_examples=300, deadline=None)
+def test_bounded_lines_are_the_lines(own, ended, block, longest):
+    data = b"\n".join(own) + (b"\n" if ended else b"")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "_BLOCK_BYTES", block)
+        patch.setattr(readers, "LONGEST_VALUE", longest)
+        found = list(bounded(io.BytesIO(data)))
+    expected = io.BytesIO(data).readlines()
+    assert [size for _, size in found] == [len(line) for line in expected]
+    assert [line for line, _ in found] == [line if len(line) <= longest else None for line in expected]
+
+
+@given(
+    st.lists(st.text("ab", max_size=9), min_size=1, max_size=20),
+    st.lists(st.integers(0, 120), max_size=6),
+    st.integers(1, 30),
+)
+@settings(max_examples=200, deadline=None)
+def test_every_line_is_in_the_range_where_it_begins(texts, cuts, block):
+    data = "".join(f"{text}\n" for text in texts).encode()
+    ends = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "_BLOCK_BYTES", block)
+        found = [
+            record.values["text"].decode()
+            for first, last in itertools.pairwise(ends)
+            for record in lines(io.BytesIO(data), "x.txt", "x", COLUMNS, first, last, 0)
+        ]
+    assert found == texts

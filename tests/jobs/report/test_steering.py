@@ -1,0 +1,79 @@
+"""Characters that steer a terminal, in ids and texts: every way out shows them as escapes, and only data keeps them."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from whole_run import as_lines
+
+from tempscale_jobs.errors import visible
+from tempscale_jobs.report.screen import Screen, print_table
+from tempscale_jobs.runs import sealed
+
+STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+EVIL = "\x1b[2J\x1b]0;owned\x07 \x9b31m\u2028\x00"
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory, small_model, ray_address):
+    """A command whose ids, texts and paths steer terminals, and what it printed."""
+    folder = tmp_path_factory.mktemp("evil")
+    rows = [{"id": f"{k} {EVIL}", "text": f"{EVIL} a river and a bridge {k // 2} times {EVIL}"} for k in range(40)]
+    rows += [{"id": f"bad {EVIL}", "text": 3}]
+    name = "texts \x1b[31m.jsonl"
+    (folder / name).write_text(as_lines(rows))
+    command = [sys.executable, "-m", "tempscale_jobs", "audit", "--corpus", str(folder / name), "--model", small_model]
+    command += ["--tau", "1.0", "--workers", "1", "--address", ray_address, "--out", str(folder / "run\x1b[5m")]
+    found = subprocess.run(command, capture_output=True, check=False)
+    logged = subprocess.run([*command, "--log-format", "json"], capture_output=True, check=False)
+    return folder / "run\x1b[5m", found, logged
+
+
+def test_nothing_that_is_printed_steers(ended):
+    _, found, logged = ended
+    assert (found.returncode, logged.returncode) == (0, 0)
+    for printed in (found.stdout, found.stderr, logged.stdout, logged.stderr):
+        assert not STEERS.search(printed.decode())
+    assert "\\x1b[31m" in found.stderr.decode()
+    assert all(json.loads(line) for line in logged.stderr.decode().splitlines())
+
+
+def test_no_page_and_no_json_steers(ended):
+    out, _, _ = ended
+    page = (out / "report.html").read_text()
+    assert not STEERS.search(page[page.index("</script>") :].replace("\r", ""))
+    assert "\\x1b]0;owned\\x07" in page
+    for file in (*out.rglob("*.json"), *out.rglob("*.svg")):
+        assert not STEERS.search(file.read_text()), file
+
+
+def test_the_tables_have_what_the_corpus_has(ended):
+    out, _, _ = ended
+    parts = [pq.read_table(file, columns=["text_id"], partitioning=None) for file in out.glob("texts/**/*.parquet")]
+    assert f"7 {EVIL}" in pa.concat_tables(parts).column("text_id").to_pylist()
+
+
+def test_a_screen_prints_escapes(capsys):
+    Screen(width=200).print(f"a {EVIL}b\n\tc", markup=False)
+    print_table(Screen(width=200), [f"head {EVIL}"], [[f"cell {EVIL}"]])
+    said = capsys.readouterr().out
+    assert not STEERS.search(said)
+    assert said.startswith("a \\x1b[2J\\x1b]0;owned\\x07 \\x9b31m\\u2028\\x00b\n")
+    assert "cell \\x1b[2J" in said
+
+
+def test_escapes_are_those_of_python():
+    assert visible("a\x1b\n\x85b\ud800") == "a\\x1b\\n\\x85b\\ud800"
+    assert visible("a\n\tb", "\n\t") == "a\n\tb"
+    assert visible("naïve — 漢字") == "naïve — 漢字"
+
+
+def test_json_is_the_same_json():
+    value = {"a": EVIL, "b": ["\x85", {"c": "\u2029"}]}
+    data = sealed.dumps(value)
+    assert not STEERS.search(data.decode())
+    assert sealed.loads(data) == value
