@@ -118,6 +118,63 @@ FAULTS = (
         ),
     ),
     (
+        "A clock is set while a run holds its lock; a storage answers an error once, or only after it has created the file; "
+        "a file system has no links; somebody removes the lock",
+        "the living keeps its lock, or the run does not begin; one that has lost it ends with exit code 3",
+        (
+            "test_lock::test_a_clock_that_is_set_takes_no_lock_from_the_living",
+            "test_lock::test_an_error_that_passes_is_tried_again",
+            "test_lock::test_a_creation_that_was_answered_with_an_error_is_a_creation",
+            "test_lock::test_a_storage_that_gives_no_answer_begins_no_run",
+            "test_lock::test_a_file_system_without_links_locks_too",
+            "test_lock::test_a_lock_that_was_lost_for_a_while_stays_lost",
+            "test_lock::test_a_run_whose_lock_is_lost_does_not_complete",
+        ),
+    ),
+    (
+        "A model's files are exchanged while a run goes on, or overwritten in place under an actor; a machine has others; "
+        "the `main` of a hub name moves",
+        "nothing of the other model is kept, neither in the run nor in a cache; exit code 3, or 2 for a machine",
+        (
+            "test_loaded::test_a_model_exchanged_before_it_is_loaded_ends_with_3_and_leaves_nothing",
+            "test_loaded::test_a_tokenizer_exchanged_before_it_is_loaded_ends_with_3",
+            "test_loaded::test_weights_overwritten_in_place_under_an_actor_write_no_part",
+            "test_loaded::test_a_worker_with_other_files_than_the_driver_is_wrong_usage",
+            "test_loaded::test_a_hub_name_means_one_revision_for_the_whole_run",
+        ),
+    ),
+    (
+        "A source is written or exchanged while it is read",
+        "exit code 2, and nothing of the mixture is kept",
+        (
+            "test_changing::test_a_unit_whose_file_is_exchanged_is_not_read",
+            "test_changing::test_an_audit_of_a_changing_corpus_is_exit_2_and_leaves_nothing",
+            "test_changing::test_pairs_that_change_are_refused",
+            "test_changing::test_a_task_whose_files_change_is_refused",
+        ),
+    ),
+    (
+        "A bit of a file flips on the disk, or its end is cut: parts, footers, JSON that decides, the cache",
+        "noticed when it is read; the part is named and made again, with the same bytes",
+        (
+            "test_sealed::test_no_flipped_bit_of_a_part_passes",
+            "test_sealed::test_no_flipped_bit_of_the_footer_passes",
+            "test_sealed::test_no_flipped_bit_of_a_json_that_decides_passes",
+            "test_sealed::test_a_damaged_part_of_a_run_is_named_and_made_again",
+            "test_sealed::test_a_damaged_cache_is_as_if_it_were_not_there",
+        ),
+    ),
+    (
+        "Standard output is closed, full or read no further; SIGTERM comes while Ray starts",
+        "the exit code is that of the run; 3, a sentence and a folder that can be resumed",
+        (
+            "test_ends::test_a_reader_that_has_read_enough_is_no_failure",
+            "test_ends::test_a_full_disk_behind_a_stream_is_no_failure_of_the_run",
+            "test_ends::test_closed_streams_are_no_failure_of_the_run",
+            "test_ends::test_a_kill_while_ray_starts_is_incomplete",
+        ),
+    ),
+    (
         "A text kills the process that embeds it, each time",
         "found after a bounded number of deaths, left out with the reason; the embeddings of the others do not change",
         (
@@ -212,6 +269,9 @@ BAD_INPUTS = (
     ("test_config", "configurations"),
     ("test_cli", "wrong options and their errors"),
     ("test_checkpoint", "folders that contain no model, or an unsafe one"),
+    ("test_ends", "damaged models, through whole commands"),
+    ("test_bombs", "small files of gigabytes, and rows without an end"),
+    ("test_steering", "ids, texts and paths that steer a terminal"),
     ("test_random_rows", "rows that are drawn at random: see below"),
     ("test_random_damage", "files that are damaged at random"),
 )
@@ -266,8 +326,9 @@ _NOT_TRIED = """
 ## What is not survived, or was never tried
 
 - A network that is cut between two living halves of a cluster; the tests only kill nodes and processes.
-- A disk that returns other bytes than were written. A tile that is lost or doubled is detected, because sums are
-  compared with their closed form; a flipped bit inside one embedding is not.
+- A memory that returns other bytes than were written, without error correction: what a worker computes is not computed
+  twice. A tile that is lost or doubled is detected, because sums are compared with their closed form.
+- A part that nothing reads any more, in a run that goes on after its disk was damaged: it is noticed by who reads it.
 - A library that ends its own process. In rare cases a damaged Lance table ends the process that opens it, inside
   Lance's compiled part: without a sentence, and before anything was written. The test allows one table in twenty.
 - A real GPU that falls off its bus, a real spot machine that is taken back, Kubernetes itself

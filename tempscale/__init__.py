@@ -5,7 +5,9 @@
     ts.verify(model)                   # raises unless A_τ ∝ A_1^{1/τ} in every layer
     ts.detach(model)                   # as it was, to the bit
     ts.fold(model, 0.8)                # into the weights, for good
+    ts.save(model, "folder")           # with its temperature beside it; ts.load("folder") attaches it again
     out = ts.Encoder.load("path", temperature=0.8).encode(texts)
+    mteb.evaluate(ts.MtebModel("path", temperature=0.8), tasks)
     ts.socm(X1, X2)                    # (d_mu, d_sigma, socm) of two texts' token embeddings
 
 Names are imported on first use, so that `import tempscale` costs nothing.
@@ -31,6 +33,9 @@ _HOME = {
     "verify": "temperature.verify",
     "VerificationError": "temperature.verify",
     "Encoder": "model.encoder",
+    "MtebModel": "model.mteb_model",
+    "load": "temperature.saving",
+    "save": "temperature.saving",
     "pairwise_socm": "second_order.socm",
     "socm": "second_order.socm",
 }
@@ -38,16 +43,19 @@ _HOME = {
 if TYPE_CHECKING:
     from tempscale.choosing.by_length import fit_by_length
     from tempscale.model.encoder import Encoder
+    from tempscale.model.mteb_model import MtebModel
     from tempscale.second_order.socm import pairwise_socm, socm
     from tempscale.temperature.attach import attach, attached, detach, role
     from tempscale.temperature.families import UnsupportedArchitecture
     from tempscale.temperature.fold import fold
     from tempscale.temperature.reading import TemperatureError
+    from tempscale.temperature.saving import load, save
     from tempscale.temperature.schedule import Temperature
     from tempscale.temperature.verify import VerificationError, verify
 
 __all__ = [
     "Encoder",
+    "MtebModel",
     "Temperature",
     "TemperatureError",
     "UnsupportedArchitecture",
@@ -57,8 +65,10 @@ __all__ = [
     "detach",
     "fit_by_length",
     "fold",
+    "load",
     "pairwise_socm",
     "role",
+    "save",
     "socm",
     "verify",
 ]

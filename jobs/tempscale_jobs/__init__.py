@@ -22,7 +22,7 @@
     runs/         the run folder: folder, storage, lock, journal (progress), observing (status), memory, provenance
     config/       each setting with its option and help: sections (shared by commands), and a file a command
     tables/       the Arrow schema of every table, a file a command
-    errors, urls  errors that a user reads; addresses without their secrets
+    errors, outlets, urls  errors that a user reads; standard output and error; addresses without their secrets
 
 In the folder of a command the same names mean the same thing: run (the command, top to bottom), its steps, summary (parts to
 tables), charts, words (tables to sentences), report (the page). Steps hand on durable parts, not objects in memory:

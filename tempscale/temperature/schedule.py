@@ -204,6 +204,11 @@ class Temperature:
 
     # ------------------------------------------------------------------------------------------ reading it
 
+    @property
+    def is_foldable(self) -> bool:
+        """Whether weights can express it: a constant, or one by layer or head, of a family with a place for it."""
+        return not (self.steps or self.n0 is not None or self.roles)
+
     def as_data(self) -> dict[str, Any]:
         """Plain data (JSON, TOML) that `of` reads: one key, the kind, with its numbers."""
         if self.steps:

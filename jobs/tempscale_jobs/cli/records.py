@@ -31,7 +31,9 @@ def export(
     temperature: Annotated[
         Path | None,
         option(
-            "Model and temperature", "One by layer or head as data, TOML or JSON: by_layer = [1.0, 0.9, …].", metavar="FILE"
+            "Model and temperature",
+            "One by layer, head, length or role as data, TOML or JSON: by_layer = [1.0, 0.9, …].",
+            metavar="FILE",
         ),
     ] = None,
     correction: Annotated[
@@ -49,7 +51,8 @@ def export(
 ) -> None:
     """Fold a temperature, or a correction, into a plain safetensors checkpoint, with tokenizer, stages and a model card.
 
-    Any server that runs the base model runs it. Schedules by length or role cannot be folded: attach them at run time.
+    Any server that runs the base model runs it. A schedule by length or role, which weights cannot express, is written
+    beside them: tempscale.load gives a SentenceTransformer with it attached.
     """
     from tempscale_jobs.config.given import read_temperature, temperature_of
     from tempscale_jobs.errors import UsageError
@@ -77,7 +80,8 @@ def export(
     _say(
         f"checkpoint: {done.folder}\n"
         f"  temperature {value.canonical}, {done.dtype}; largest difference from attaching it: {done.difference:.1g}\n"
-        "  embed queries and the whole index again, together: vectors of the two models do not mix"
+        + ("" if value.is_foldable else "  no weight can express it: load the folder with tempscale.load\n")
+        + "  embed queries and the whole index again, together: vectors of the two models do not mix"
     )
 
 

@@ -130,7 +130,7 @@ class Models(Strict):
             """What a model computes in: a setting of most commands, and float32 where layers are looked into."""
 
     models: Annotated[list[str], Option("--model", "Model and temperature", "M")] = Field(
-        [], description="Folders or hub names; the installed demo MiniLM unless given."
+        [], description="Folders or hub names, NAME or NAME@REVISION; the installed demo MiniLM unless given."
     )
     temperatures: Annotated[
         list[float | dict[str, Any]],

@@ -54,7 +54,9 @@ class TunedModel(Models):
         list[str],
         Option("--model", "Model and temperature", "M", kind=str),
         ReadBy(lambda model: [model]),
-    ] = Field([], max_length=1, description="The model, a folder or hub name; the installed demo MiniLM unless given.")
+    ] = Field(
+        [], max_length=1, description="The model, a folder or hub name (NAME@REVISION); the installed demo unless given."
+    )
     temperatures: Annotated[
         list[float | dict[str, Any]],
         Option(

@@ -1,4 +1,4 @@
-"""The encoder in MTEB's protocol; it keeps tokens for the next temperature and embeddings for the next pair of roles."""
+"""The model of a grid of cells; it keeps tokens for the next temperature and embeddings for the next pair of roles."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from mteb.models.abs_encoder import AbsEncoder
-from mteb.models.model_meta import ModelMeta, ScoringFunction
 from mteb.similarity_functions import dot_score
 from mteb.types import PromptType
 
 from tempscale import Encoder
+from tempscale.model.mteb_model import MtebModel
 from tempscale.model.settings import Settings
 from tempscale.model.tokens import Sequences, Tokens
 from tempscale.temperature.schedule import Temperature
@@ -47,7 +46,7 @@ class Texts(NamedTuple):
     """The file of their embeddings, in the same order, where `begin` named a folder."""
 
 
-class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typed here
+class GridModel(MtebModel):
     """A model with an exchangeable temperature, for `mteb.evaluate`.
 
     Embeddings are those of `SentenceTransformer.encode`, and `similarity` compares them. `settings` are given if the
@@ -59,16 +58,8 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
         self, encoder: Encoder, name: str, revision: str, similarity: str = "cosine", settings: Settings | None = None,
         piece_texts: int = PIECE_TEXTS,
     ) -> None:  # fmt: skip
-        self.model = encoder
+        self._describe(encoder, name, revision, similarity, settings)
         self.piece_texts = piece_texts
-        self.model_prompts = None if settings is None else dict(settings.prompts)
-        self._settings = settings
-        self.mteb_model_meta = ModelMeta.create_empty(
-            {
-                "name": f"tempscale/{name}", "revision": revision, "similarity_fn_name": ScoringFunction(similarity),
-                "framework": ["PyTorch"],
-            }
-        )  # fmt: skip
         self.seen: list[Texts] = []
         """The calls since the last `begin`, in order."""
         self._tokens: dict[bytes, tuple[np.ndarray, int]] = {}
@@ -146,15 +137,6 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
     def embed_documents(self, texts: list[str], keys: list[bytes], temperature: Temperature) -> np.ndarray:
         """Embeddings (texts, d) of one piece of documents, to the bit those that `encode` computes of it."""
         return self._run([own for own, _ in self._tokenised(texts, keys)], keys, temperature)
-
-    def _prompt(self, task_metadata: Any, prompt_type: PromptType | None) -> str:
-        """The prompt that mteb's own wrapper of sentence-transformers puts before texts, or the encoder's."""
-        if self._settings is None:
-            return self.model.tokenizer.prompt
-        name = self.get_prompt_name(task_metadata, prompt_type)
-        if name in self._settings.prompts:
-            return self._settings.prompts[name]
-        return self._settings.default_prompt if prompt_type is None else self._settings.prompt("model", prompt_type.value)
 
     def ranks(
         self, own: list[Texts], absent: dict[str, list[str]], without_itself: bool = False

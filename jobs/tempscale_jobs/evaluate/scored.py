@@ -20,7 +20,7 @@ from tempscale.correction.errors import CorrectionError
 from tempscale.correction.values import Correction
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.evaluate.corrected import Corrected, Corrections, Sides, exposures, moved
-from tempscale_jobs.evaluate.mteb_model import Embedded, MtebModel, Texts
+from tempscale_jobs.evaluate.mteb_model import Embedded, GridModel, Texts
 from tempscale_jobs.evaluate.tasks import PLAIN
 
 _RANKED = {"ndcg_at_": "ndcg_cut_", "map_at_": "map_cut_", "recall_at_": "recall_", "precision_at_": "P_"}
@@ -42,10 +42,10 @@ class Scored(NamedTuple):
 
 
 def score(
-    task: Any, model: MtebModel, temperature: Temperature, keep: bool, there: Embedded | None = None,
+    task: Any, model: GridModel, temperature: Temperature, keep: bool, there: Embedded | None = None,
     corrections: Corrections | None = None,
 ) -> Scored:  # fmt: skip
-    """Score a loaded task with `mteb.evaluate`; `keep` and `there` are those of `MtebModel.begin`."""
+    """Score a loaded task with `mteb.evaluate`; `keep` and `there` are those of `GridModel.begin`."""
     record = _Record(task)
     _reseed(task)
     wanted = corrections if isinstance(task, AbsTaskRetrieval) and corrections and corrections.recipes else None
@@ -67,7 +67,7 @@ def score(
 
 
 def _corrected(
-    task: Any, model: MtebModel, temperature: Temperature, there: Embedded | None, record: _Record,
+    task: Any, model: GridModel, temperature: Temperature, there: Embedded | None, record: _Record,
     parts: list[tuple[str, str]], how: Corrections,
 ) -> tuple[Corrected, ...]:  # fmt: skip
     """Score a retrieval again with each correction of the embeddings that the last call of mteb got."""
@@ -153,7 +153,7 @@ def _entropy(classifier: Any, embeddings: Any) -> np.ndarray:
 
 
 def _items(
-    task: Any, split: str, subset: str, model: MtebModel, record: _Record, predicted: dict[str, Any]
+    task: Any, split: str, subset: str, model: GridModel, record: _Record, predicted: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of items and of relevant documents of one split and subset; none for task types without known items."""
     here = {"task": task.metadata.name, "split": split, "subset": subset}
@@ -201,7 +201,7 @@ def _reranks(task: Any, split: str, subset: str) -> bool:
     return bool(_dataset(task, split, subset).get("top_ranked"))
 
 
-def _rank_the_rest(model: MtebModel, own: list[Texts], relevant: list[dict[str, Any]], without_itself: bool) -> None:
+def _rank_the_rest(model: GridModel, own: list[Texts], relevant: list[dict[str, Any]], without_itself: bool) -> None:
     """Fill in the ranks beyond the first documents of each query, of which mteb keeps a thousand."""
     absent: dict[str, list[str]] = {}
     for row in relevant:

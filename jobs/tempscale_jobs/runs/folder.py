@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import re
 import uuid
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -108,6 +109,12 @@ def place(kind: str, model: Model | str, temperature: Temperature | None = None)
 def numbered(folder: str, number: int) -> str:
     """The name of a durable part in a folder: here and below are the only places where such names are made."""
     return f"{folder}/part-{number:08d}.parquet"
+
+
+def number_of(name: str) -> int | None:
+    """The number in a name that `numbered` made; None for another."""
+    found = re.search(r"/part-(\d{8})\.parquet$", name)
+    return None if found is None else int(found[1])
 
 
 def numbered_in(folder: str, unit: int, number: int) -> str:

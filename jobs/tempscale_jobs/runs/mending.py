@@ -6,12 +6,11 @@ import re
 
 from tempscale_jobs.errors import Damaged
 from tempscale_jobs.runs import folder
-from tempscale_jobs.runs.folder import DONE, PLANNED, SHARDED, numbered
+from tempscale_jobs.runs.folder import DONE, PLANNED, SHARDED, number_of, numbered, place
 from tempscale_jobs.runs.storage import Storage
 
 _ALL = "all of the run is made again"
 _OF_MODEL = re.compile(r"(?P<kind>[^/]+)/model=(?P<model>[^/]+)/")
-_PART = re.compile(r"part-(?P<number>\d{8})\.parquet$")
 _KEPT = {"cache", "budget", "precision", "exceptions", "processors", "takeovers", "marks"}
 """What below partials/ no step of pairs, tables or reports makes: how texts were embedded, and by whom."""
 _MADE_OF_TEXTS = ("factors", "neighbours", "tables", "figures", "corrections", "report.html", folder.CALIBRATION)
@@ -44,23 +43,23 @@ def mend(storage: Storage, command: str, error: Damaged) -> str:
 def _of_audit(run: Storage, own: Storage, name: str) -> str | None:
     """The same of an audit, where less than all is made again; `own` is the run's folder or that of its queries."""
     kind, _, rest = name.partition("/")
-    of_model, part = _OF_MODEL.match(name), _PART.search(name)
+    of_model, part = _OF_MODEL.match(name), number_of(name)
     if kind in ("texts", "rejected") and of_model is not None and part is not None and of_model["model"] != "given":
-        for place in {file.rpartition("/")[0] for file in own.list(f"texts/model={of_model['model']}")}:
-            own.remove(numbered(place, int(part["number"])))
+        for parts in {file.rpartition("/")[0] for file in own.list(place("texts", of_model["model"]))}:
+            own.remove(numbered(parts, part))
         own.remove(name)
         return "the texts of its shard are embedded again"
     if (kind in ("texts", "shards") and of_model is not None and of_model["model"] != "given") or (
         kind == "partials" and rest.startswith("cache/") and of_model is None
     ):
         model = re.search(r"model=([^/]+)", name)
-        for place in ("texts", "shards", "rejected", "partials/cache"):
-            own.remove(f"{place}/{model[0]}" if model is not None else place)
+        for made in ("texts", "shards", "rejected", "partials/cache"):
+            own.remove(made if model is None else place(made, model[1]))
         return "the texts of its model are looked up in the cache and embedded again"
     if kind in ("shards", "rejected", "texts"):
         return _read_again(own, name)
-    made = kind in _MADE_OF_TEXTS or (kind == "partials" and rest.partition("/")[0] not in _KEPT and "/" in rest)
-    if not made:
+    is_made = kind in _MADE_OF_TEXTS or (kind == "partials" and rest.partition("/")[0] not in _KEPT and "/" in rest)
+    if not is_made:
         return None
     for other in {file.split("/")[1] for file in run.list("partials") if file.count("/") > 1} - _KEPT:
         run.remove(f"partials/{other}")
@@ -87,6 +86,6 @@ def _read_again(own: Storage, name: str) -> str | None:
     for file in own.list("rejected"):
         if "/model=" not in file:
             own.remove(file)
-    own.remove("texts/model=given")
+    own.remove(place("texts", folder.GIVEN))
     own.remove(DONE)
     return "the source is read again"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -22,9 +23,18 @@ MOST_BYTES = 500 << 20
 """Ray accepts no larger package, because it keeps packages in the memory of its head."""
 _LEFT_OUT = (
     ".*", "venv", "__pycache__", "node_modules", "runs", "*.pem", "*.key", "*.p12", "*.pfx", "id_rsa*", "id_ed25519*",
-    "*credentials*.json", "*.env", "environment", "*secret*",
+    "*credentials*.json", "credentials", "*.env", "environment", "*secret*", "token", "token.txt", "*.token", "*_token",
+    "*_token.txt", "*-token.txt", "kubeconfig*", "*.kubeconfig", "service-account*.json", "service_account*.json",
+    "serviceaccount*.json", "*password*", "*.ppk", "*.jks", "*.keystore", "*.kdbx", "*.ovpn",
 )  # fmt: skip
 """Names of files that are not sent, because they often contain secrets or are no input."""
+_SECRETS = re.compile(
+    rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|\"private_key\"\s*:|^kind:\s*Config\b|\bhf_[A-Za-z0-9]{30,}|\bAKIA[0-9A-Z]{16}\b"
+    rb"|\bgh[pousr]_[A-Za-z0-9]{36,}|\bsk-[A-Za-z0-9_-]{32,}",
+    re.MULTILINE,
+)
+"""What a small file that is sent must not hold, whatever its name: keys of servers, accounts, clusters and services."""
+_SMALL_BYTES = 1 << 16
 _SECRET_FILES = ("GOOGLE_APPLICATION_CREDENTIALS", "RAY_AUTH_TOKEN_PATH", "AWS_SHARED_CREDENTIALS_FILE", "HF_TOKEN_PATH")
 """Environment variables that name a file with a secret, which is not sent whatever its name."""
 _IGNORING = (".gitignore", ".rayignore")
@@ -88,6 +98,7 @@ def pack(folder: Path) -> Packed:
                 or os.path.realpath(entry.path) in secret
                 or (is_folder and entry.is_symlink())  # It may link to a folder above it.
                 or not (is_folder or entry.is_file())
+                or (not is_folder and _holds_a_secret(entry.path))
             ):
                 left_out.append(name)
             elif is_folder:
@@ -102,6 +113,14 @@ def pack(folder: Path) -> Packed:
     packed = Packed(folder, files, tuple(left_out))
     _check_size(packed)
     return packed
+
+
+def _holds_a_secret(path: str) -> bool:
+    """Whether a small file holds what looks like a key; large ones are data."""
+    if os.path.getsize(path) > _SMALL_BYTES:
+        return False
+    with open(path, "rb") as stream:
+        return _SECRETS.search(stream.read()) is not None
 
 
 def _check_size(packed: Packed) -> None:

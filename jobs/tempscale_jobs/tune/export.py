@@ -13,6 +13,7 @@ from huggingface_hub import ModelCard, ModelCardData
 
 import tempscale
 from tempscale.model import checkpoint
+from tempscale.temperature import saving
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.fitted import Saved
 from tempscale_jobs.errors import RunError, UsageError
@@ -43,6 +44,7 @@ class Exported(NamedTuple):
 def export(name: str, temperature: Temperature, out: str, saved: Saved | None = None) -> Exported:
     """Fold a temperature into a copy of a model, check the copy against the attached model, and write it to `out`.
 
+    A schedule by length or by role, which weights cannot express, is written beside the weights, for `tempscale.load`.
     Every other weight, the tokenizer and the sentence-transformers stages are those of the base model. A `saved` correction
     becomes stages behind them; where its sides differ there is a folder for each.
 
@@ -58,6 +60,11 @@ def export(name: str, temperature: Temperature, out: str, saved: Saved | None = 
         _check_plain(name, source)
         stages: dict[str, Stage | None] = {"": None}
         if saved is not None:
+            if not temperature.is_foldable:
+                raise UsageError(
+                    f"τ {temperature.canonical} cannot be folded into weights, so a checkpoint with a correction cannot have "
+                    "it; export one of both"
+                )
             _check_fitting(name, source, temperature, saved)
             stages = sides(saved.correction)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +132,11 @@ def _write(source: Path, temperature: Temperature, folder: Path) -> str:
 
     transformers_logging.disable_progress_bar()
     model, missing = load_transformer(source, "auto")
-    fold(model, temperature)
+    if temperature.is_foldable:
+        fold(model, temperature)
+    else:
+        folder.mkdir(parents=True)
+        saving.write(temperature, folder)
     inner = Settings.of(source).transformer
     _copy(source, folder, inner)
     place = folder / inner.relative_to(source)
@@ -184,8 +195,12 @@ def _difference(source: Path, folder: Path, temperature: Temperature, saved: Sav
     """
     from tempscale.model.encoder import Encoder
 
-    found = Encoder.load(folder, device="cpu").encode(_PROBES, moments=False)
-    expected = Encoder.load(source, temperature, device="cpu").encode(_PROBES, moments=False).embeddings
+    attached = Temperature(1.0) if temperature.is_foldable else saving.read(folder)
+    new, old = Encoder.load(folder, attached, device="cpu"), Encoder.load(source, temperature, device="cpu")
+    if temperature.roles:
+        each = ((one.encode(_PROBES, moments=False, role=role) for one in (new, old)) for role, _ in temperature.roles)
+        return max(float((one.embeddings - other.embeddings).abs().max()) for one, other in each)
+    found, expected = new.encode(_PROBES, moments=False), old.encode(_PROBES, moments=False).embeddings
     if saved is None or (side == "documents" and not sides(saved.correction)[side]):
         return float((found.embeddings - expected).abs().max())
     corrected = saved.correction.queries(expected) if side == "queries" else saved.correction.documents(expected)
@@ -212,6 +227,20 @@ def _card(
 a plain checkpoint: sentence-transformers, transformers and any server of the base model run it as it is, at the same speed.
 No weight was trained; every weight but the queries' (and the position bias's, where there is one) is the base model's.
 """
+    use = """    from sentence_transformers import SentenceTransformer
+    model = SentenceTransformer("path/to/this/folder")
+"""
+    if not temperature.is_foldable:
+        said = f"""# {base_name} with attention temperature {temperature.canonical}
+
+`{base_name}` with a schedule of attention temperatures: A = softmax(QKᵀ / (τ√d)), τ = {temperature.canonical}
+(Length-Induced Embedding Collapse, arXiv 2410.24200, eq. 6). Weights cannot express it, so it is in `{saving.FILE}`, and all
+weights are the base model's. **A program that does not know the file loads the base model, without a word:** load it with
+tempscale (`pip install tempscale`).
+"""
+        use = """    import tempscale as ts
+    model = ts.load("path/to/this/folder")     # a SentenceTransformer; use encode_query and encode_document
+"""
     rows = ""
     if saved is not None:
         own, of = saved.correction, f"{side or 'documents and queries'}"
@@ -232,9 +261,7 @@ any server that runs its Dense stages run it as it is. Compare vectors by the in
 **Embed queries and the whole index again, together.** Vectors of this checkpoint and of the base model do not mix: a query
 embedded by one is not comparable with documents embedded by the other.
 
-    from sentence_transformers import SentenceTransformer
-    model = SentenceTransformer("path/to/this/folder")
-
+{use}
 | | |
 |---|---|
 | base model | `{base_name}` |

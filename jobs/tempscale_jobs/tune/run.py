@@ -151,7 +151,7 @@ def _choose_by_collapse(
 def _facts(candidates: list[Temperature], rows: list[dict[str, Any]]) -> dict[str, Any]:
     place = next(k for k, row in enumerate(rows) if row["chosen"])
     chosen = candidates[place]
-    foldable = not (chosen.steps or chosen.n0 is not None or chosen.roles)
+    foldable = chosen.is_foldable
     return {
         "chosen": chosen.canonical, "reference": candidates[0].canonical, "candidates": len(candidates),
         "changed": place != 0, "reason": rows[place]["reason"], "foldable": foldable,

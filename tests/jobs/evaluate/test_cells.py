@@ -24,7 +24,7 @@ from tempscale_jobs.workers.crew import Crew
 mteb = pytest.importorskip("mteb")
 
 from tempscale_jobs.evaluate import scored  # noqa: E402
-from tempscale_jobs.evaluate.mteb_model import MtebModel  # noqa: E402
+from tempscale_jobs.evaluate.mteb_model import GridModel  # noqa: E402
 from tempscale_jobs.evaluate.own_tasks import build  # noqa: E402
 from tempscale_jobs.evaluate.scored import score  # noqa: E402
 
@@ -43,7 +43,7 @@ def texts():
 def test_a_cell_is_the_same_whatever_was_scored_before_it(tmp_path, texts, small_model, kind):
     source = parquet(tmp_path / "labels.parquet", text=texts, label=[text.split()[0] < "I" for text in texts])
     own = {"name": "labels", "type": kind, "source": source}
-    model = MtebModel(Encoder.load(small_model, device="cpu", max_length=48), "tiny", "rev")
+    model = GridModel(Encoder.load(small_model, device="cpu", max_length=48), "tiny", "rev")
 
     def values(task, *taus):
         cells = [score(task, model, Temperature(tau), keep=False) for tau in taus]

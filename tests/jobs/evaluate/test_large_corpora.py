@@ -28,7 +28,7 @@ mteb = pytest.importorskip("mteb")
 
 from mteb.models.search_wrappers import SearchEncoderWrapper  # noqa: E402
 
-from tempscale_jobs.evaluate.mteb_model import MtebModel  # noqa: E402
+from tempscale_jobs.evaluate.mteb_model import GridModel  # noqa: E402
 
 PIECE = 20
 PIECES = 4
@@ -223,7 +223,7 @@ def test_tasks_of_mteb_with_subsets_splits_and_parts_of_an_aggregate(encoder):
     side = {"queries": [], "relevant_docs": {}, "top_ranked": None}
     rows = {n: Dataset.from_list([{"id": str(k), "title": "", "text": "t"} for k in range(n)]) for n in (20, 41)}
     new.dataset = {"de": {"dev": side | {"corpus": rows[41]}}, "fi": {"dev": side | {"corpus": rows[20]}}}
-    model = MtebModel(encoder, "tiny", "rev", piece_texts=PIECE)
+    model = GridModel(encoder, "tiny", "rev", piece_texts=PIECE)
     assert documents.calls(new, model) == [documents.Call(0, "de", "dev", 0, 41)]
     assert documents.calls(SimpleNamespace(tasks=[object(), new]), model) == [documents.Call(1, "de", "dev", 0, 41)]
     assert documents.calls(mteb.get_task("STSBenchmark"), model) == []
@@ -240,7 +240,7 @@ def test_embeddings_of_pieces_are_those_of_one_call_and_of_sentence_transformers
     how = {"task_metadata": metadata, "hf_split": "test", "hf_subset": "default", "prompt_type": PromptType.document}
     found = {}
     for size in (PIECE, 1000):
-        model = MtebModel(encoder, "minilm", "rev", piece_texts=size)
+        model = GridModel(encoder, "minilm", "rev", piece_texts=size)
         model.begin(Temperature(1.0), keep=False)
         found[size] = model.encode([{"text": texts}], **how)
     np.testing.assert_allclose(found[PIECE], found[1000], rtol=0, atol=1e-5)

@@ -19,7 +19,7 @@ from tempscale_jobs.errors import UsageError
 
 mteb = pytest.importorskip("mteb")
 
-from tempscale_jobs.evaluate.mteb_model import MtebModel  # noqa: E402
+from tempscale_jobs.evaluate.mteb_model import GridModel  # noqa: E402
 from tempscale_jobs.evaluate.own_tasks import build  # noqa: E402
 from tempscale_jobs.evaluate.scored import score  # noqa: E402
 
@@ -33,7 +33,7 @@ def texts():
 
 @pytest.fixture(scope="module")
 def model(minilm):
-    return MtebModel(Encoder.load(minilm, device="cpu", max_length=64), "minilm", "rev")
+    return GridModel(Encoder.load(minilm, device="cpu", max_length=64), "minilm", "rev")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tempscale_jobs.config.strict import checked
 pytest.importorskip("mteb")
 
 from tempscale_jobs.evaluate.analyses import shortest_and_longest
-from tempscale_jobs.evaluate.mteb_model import MtebModel
+from tempscale_jobs.evaluate.mteb_model import GridModel
 from tempscale_jobs.evaluate.own_tasks import build
 from tempscale_jobs.evaluate.scored import score
 
@@ -45,7 +45,7 @@ def cell(corpus, queries, small_model, tmp_path_factory):
     (folder / "qrels.tsv").write_text("query_id\tdoc_id\trel\n" + "".join(rows))
     own = {"name": "random", "type": "retrieval", "qrels": str(folder / "qrels.tsv")}
     own |= {name: str(folder / f"{name}.jsonl") for name in ("corpus", "queries")}
-    model = MtebModel(Encoder.load(small_model, device="cpu", max_length=WINDOW), "tiny", "rev")
+    model = GridModel(Encoder.load(small_model, device="cpu", max_length=WINDOW), "tiny", "rev")
     return score(build(checked(OwnTask, own), 0), model, Temperature(1.0), keep=False)
 
 

@@ -15,7 +15,7 @@ from tempscale_jobs.config.strict import checked
 
 mteb = pytest.importorskip("mteb")
 
-from tempscale_jobs.evaluate.mteb_model import MtebModel  # noqa: E402
+from tempscale_jobs.evaluate.mteb_model import GridModel  # noqa: E402
 from tempscale_jobs.evaluate.own_tasks import build  # noqa: E402
 from tempscale_jobs.evaluate.scored import score  # noqa: E402
 
@@ -68,7 +68,7 @@ def test_every_score_is_that_of_mteb_with_the_plain_model(folder, tasks, kind):
 
     settings = Settings.of(folder)
     encoder = Encoder.load(folder, device="cpu", prompt="")
-    model = MtebModel(encoder, "tiny", "rev", settings.similarity, settings if settings.has_prompts else None)
+    model = GridModel(encoder, "tiny", "rev", settings.similarity, settings if settings.has_prompts else None)
 
     def task():
         return build(checked(OwnTask, tasks[kind]), 0)
@@ -89,7 +89,7 @@ def test_without_the_norms_classifiers_learn_something_else(small_model, tasks):
     for stages in ([], [Normalize()]):
         encoder = Encoder.load(small_model, device="cpu")
         encoder.head.stages.extend(stages)
-        model = MtebModel(encoder, "tiny", "rev")
+        model = GridModel(encoder, "tiny", "rev")
         cell = score(build(checked(OwnTask, tasks["classification"]), 0), model, Temperature(1.0), keep=False)
         entropies.append([row["entropy"] for row in cell.items])
     assert np.abs(np.subtract(*entropies)).max() > 1e-2

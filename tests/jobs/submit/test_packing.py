@@ -42,6 +42,34 @@ def test_secrets_and_what_is_no_input_stay(tmp_path, monkeypatch):
     assert not Path(staged).exists()
 
 
+@pytest.mark.parametrize("name", [
+    "token.txt", "TOKEN", "hf_token", "hub-token.txt", "api.token", "kubeconfig", "kubeconfig.yaml", "prod.kubeconfig",
+    "service-account.json", "service-account-prod.json", "service_account.json", "sub/serviceaccount.json", "credentials",
+    "passwords.txt", "key.ppk", "store.jks", "vault.kdbx",
+])  # fmt: skip
+def test_files_of_keys_stay_by_their_names(tmp_path, name):
+    assert packed(tmp_path, **{name: "x", "tokenizer.json": "{}", "tokens.jsonl": "x"}).left_out == (name,)
+
+
+@pytest.mark.parametrize("text", [
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIE", "-----BEGIN PRIVATE KEY-----", '{"type": "x", "private_key": "y"}',
+    "apiVersion: v1\nkind: Config\nclusters: []", "hf_" + "a1B2" * 9, "key = AKIA" + "ABCD" * 4, "ghp_" + "a" * 36,
+    "sk-" + "a" * 40,
+])  # fmt: skip
+def test_files_that_hold_keys_stay_whatever_their_names(tmp_path, text):
+    (tmp_path / "bytes.bin").write_bytes(b"\xff\xfe")
+    found = packed(
+        tmp_path, **{"notes.txt": text, "night.toml": 'out = "x"', "texts.jsonl": "kind: Configuration of a river"}
+    )
+    assert found.left_out == ("notes.txt",)
+    assert sorted(found.files) == ["bytes.bin", "night.toml", "texts.jsonl"]
+
+
+def test_large_files_are_data(tmp_path):
+    found = packed(tmp_path, **{"corpus.txt": "a river\n" * 10_000 + "-----BEGIN PRIVATE KEY-----"})
+    assert list(found.files) == ["corpus.txt"]
+
+
 def test_what_ignore_files_name_stays(tmp_path):
     files = dict.fromkeys(("a.txt", "a.log", "data/big.bin", "sub/deep/b.log", "sub/keep.log", "sub/c.tmp", "d/data/x"), "1")
     found = packed(tmp_path, **files, **{".gitignore": "*.log\n/data/\n", "sub/.rayignore": "*.tmp\n!keep.log\n"})

@@ -13,6 +13,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from tiny import LETTERS
 
+import tempscale as ts
 from tempscale import Encoder, Temperature, attach
 from tempscale.model.checkpoint import default_model
 from tempscale_jobs.errors import UsageError
@@ -174,15 +175,33 @@ def test_wrong_usage_is_a_sentence_and_exit_code_2(tmp_path, arguments, message)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"log_length": 64}, "depends on each text's length, which weights do not know"),
-        ({"by_role": {"query": 1.0, "document": 0.8}}, "fold each role into a separate checkpoint"),
         ({"by_layer": [0.5]}, "names 1 layers, the model has 6"),
+        ({"by_role": {"query": 1.0, "document": {"by_layer": [0.5]}}}, "names 1 layers, the model has 6"),
     ],
 )
 def test_what_cannot_be_folded_is_refused_and_leaves_nothing(minilm, tmp_path, data, message):
     with pytest.raises(UsageError, match=message):
         export(default_model(), Temperature.of(data), str(tmp_path / "m"))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "data", [{"by_length": {"0": 1.0, "32": 0.7}}, {"log_length": 64}, {"by_role": {"query": 1.0, "document": 0.8}}]
+)
+def test_a_schedule_that_no_weight_can_express_is_written_beside_them(minilm, tmp_path, data):
+    from sentence_transformers import SentenceTransformer
+
+    done = export(default_model(), Temperature.of(data), str(tmp_path / "m"))
+    assert done.difference < 1e-5
+    expected = attach(SentenceTransformer(str(minilm), device="cpu"), Temperature.of(data))
+    found = ts.load(tmp_path / "m", device="cpu")
+    for name in ("encode_query", "encode_document"):
+        np.testing.assert_allclose(getattr(found, name)(TEXTS), getattr(expected, name)(TEXTS), atol=1e-6)
+    before, after = load_file(minilm / "model.safetensors"), load_file(tmp_path / "m" / "model.safetensors")
+    assert all(torch.equal(after[name], before[name]) for name in after)
+    card = ModelCard.load(tmp_path / "m" / "README.md").text
+    assert 'ts.load("path/to/this/folder")' in card
+    assert "loads the base model, without a word" in card
 
 
 def test_a_folder_in_use_a_quantised_model_and_an_adapter_are_refused(tiny_folder, tmp_path):
