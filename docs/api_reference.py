@@ -36,7 +36,7 @@ THEMES: dict[str, tuple[str, str, str]] = {
     ),
     "layers": ("Layers and theory", "", "layers.observe layers.spectrum layers.contraction"),
     "search": ("Search and fitting", "fit_by_length", "choosing.by_length choosing.by_layer"),
-    "export": ("Export", "fold", ""),
+    "export": ("Export", "fold save load MtebModel", ""),
 }
 """For each theme: its title, its names of `tempscale` itself, and its modules, or some names of a module."""
 

@@ -62,8 +62,8 @@ def export(name: str, temperature: Temperature, out: str, saved: Saved | None = 
         if saved is not None:
             if not temperature.is_foldable:
                 raise UsageError(
-                    f"τ {temperature.canonical} cannot be folded into weights, so a checkpoint with a correction cannot have "
-                    "it; export one of both"
+                    f"τ {temperature.canonical} cannot be folded into weights, so a checkpoint with a correction cannot "
+                    "have it; export one of both"
                 )
             _check_fitting(name, source, temperature, saved)
             stages = sides(saved.correction)
