@@ -123,6 +123,15 @@ GROUPS = {
         begin with. No limit applies.""",
         "ratio to one worker",
     ),
+    "proofs": Group(
+        "What proofs cost",
+        """A part of 65,536 texts with embeddings of 384 dimensions, written and read by pyarrow alone, and with the
+        checksums of pages and of the footer that find a flipped bit; the fingerprint of a model whose weights are a gigabyte
+        in the page cache, as they are after it was loaded; and the look at its files before each part. An actor takes the
+        fingerprint once, and only where its machine's files are not in the state in which the driver read them on its own:
+        16 GB at the rate below, for each actor of another machine. No limit applies.""",
+        "ratio to the same without",
+    ),
     "correcting": Group(
         "A million embeddings corrected",
         """1,000,000 random vectors of 384 dimensions in row groups of 65,536 (1.6 GB), corrected by length in float64: whole

@@ -280,8 +280,8 @@ def find_models(config: Command) -> list[Model]:
         try:
             folder = checkpoint.resolve(name)
             state = checkpoint.state(folder)
-            checkpoint.check_weights(folder)
             check_temperatures(folder, config.temperatures())
+            checkpoint.check_weights(folder)
             window = Tokenizer(folder, config.embedding.max_length).max_length
             settings, head = Settings.of(folder), load_head(folder)
             prompts = {f"{role}_prompt": settings.prompt(config.embedding.prompts, role) for role in ("document", "query")}

@@ -122,7 +122,8 @@ class _Ahead:
         import ray
 
         self._done.wait()
-        ray.shutdown()
+        if self._error is None or ray.is_initialized():
+            ray.shutdown()
         self._ended.set()
         self._thread.join()
         if self._stderr is not None:
