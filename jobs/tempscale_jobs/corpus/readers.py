@@ -42,8 +42,9 @@ LONGEST_VALUE = 64 * 2**20
 """Bytes of the longest line, field or cell that is read: a megabyte that was compressed may be gigabytes."""
 _TOO_LONG = f"longer than {LONGEST_VALUE >> 20} MiB"
 _BLOCK_BYTES, _BATCH_BYTES = 2**20, 128 * 2**20
-_DICTIONARY_BYTES = 2**16
+_LARGE_DICTIONARY, _SMALL_COLUMN = 4 * 2**20, 2**16
 """A column whose values lie in a larger dictionary is read as numbers in it: as a value for each row it may fit nowhere."""
+_HEADER_BYTES, _NUMBER_FOLLOWS = 32, 0x15
 
 
 class Columns(NamedTuple):
@@ -138,23 +139,31 @@ def _batches(stream: Any, file: pq.ParquetFile, groups: Iterable[int], wanted: S
             yield _left_out(file, wanted, group.num_rows)  # Some cell must be too long: none is taken into memory.
             continue
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(1, size)))
-        large = [
-            cell.path_in_schema
-            for cell in cells
-            if cell.has_dictionary_page and cell.physical_type == "BYTE_ARRAY" and "." not in cell.path_in_schema
-            and cell.total_uncompressed_size > _DICTIONARY_BYTES
-        ]  # fmt: skip
-        source = file
-        if large:
-            numbered = pq.ParquetFile(stream, read_dictionary=large, pre_buffer=False)
-            first = next(numbered.iter_batches(batch_size=1, row_groups=[number], **how))
-            if any(_dictionary_bytes(first.column(name)) > _DICTIONARY_BYTES for name in large):
-                source = numbered
+        sizes = {cell.path_in_schema: _dictionary_bytes(stream, cell) for cell in cells if "." not in cell.path_in_schema}
+        large = [name for name, own in sizes.items() if own > _LARGE_DICTIONARY]
+        if most := max((own for own in sizes.values() if own <= _LARGE_DICTIONARY), default=0):
+            rows = max(1, min(rows, 2 * _BATCH_BYTES // most))  # Each of them may be the longest value.
+        source = pq.ParquetFile(stream, read_dictionary=large, pre_buffer=False) if large else file
         yield from source.iter_batches(batch_size=rows, row_groups=[number], **how)
 
 
-def _dictionary_bytes(column: pa.Array) -> int:
-    return int(column.dictionary.nbytes) if pa.types.is_dictionary(column.type) else 0
+def _dictionary_bytes(stream: Any, cell: Any) -> int:
+    """The size of the dictionary of a column of texts in a row group: the most that one value of it has."""
+    if cell.physical_type != "BYTE_ARRAY" or not cell.has_dictionary_page or cell.total_uncompressed_size < _SMALL_COLUMN:
+        return 0
+    stream.seek(cell.dictionary_page_offset)
+    header = stream.read(_HEADER_BYTES)
+    # Thrift's compact form: twice a field that follows the one before it, of a number, as a varint in zigzag.
+    at, values = 0, list[int]()
+    while len(values) < 2 and at < len(header) and header[at] == _NUMBER_FOLLOWS:
+        at, shift, value = at + 1, 0, 0
+        while at < len(header):
+            value |= (header[at] & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if header[at - 1] < 0x80:
+                break
+        values.append((value >> 1) ^ -(value & 1))
+    return values[1] if len(values) == 2 else int(cell.total_uncompressed_size)
 
 
 def _left_out(file: pq.ParquetFile, wanted: Sequence[str], rows: int) -> pa.RecordBatch:

@@ -84,7 +84,8 @@ def test_a_cell_that_is_too_long_is_a_rejected_row(tmp_path, monkeypatch, dictio
     texts = ["short", "a" * 3000, None, "b" * 999, "c" * 1001, *map(str, range(20))]
     pq.write_table(pa.table({"text": texts}), tmp_path / "x.parquet", use_dictionary=dictionary)
     monkeypatch.setattr(readers, "LONGEST_VALUE", 1000)
-    monkeypatch.setattr(readers, "_DICTIONARY_BYTES", 100)
+    monkeypatch.setattr(readers, "_LARGE_DICTIONARY", 100)
+    monkeypatch.setattr(readers, "_SMALL_COLUMN", 1)
     with open(tmp_path / "x.parquet", "rb") as stream:
         found = list(read(stream, "x.parquet", "x.parquet", COLUMNS))
     assert [row.problem is None for row in found[:5]] == [True, False, True, True, False]
@@ -100,6 +101,20 @@ def test_a_row_group_whose_cells_must_be_too_long_is_not_read(tmp_path, monkeypa
         found = list(parquet_rows(stream, "x.parquet", COLUMNS, 1, 4))
     assert [row.place for row in found] == ["x.parquet:1", "x.parquet:2", "x.parquet:3"]
     assert [row.problem for row in found] == ["the row group has cells longer than 64 MiB", None, None]
+
+
+@pytest.mark.parametrize("compression", ["zstd", "snappy", "none"])
+@pytest.mark.parametrize(
+    "texts", [["a"], ["a" * 70_000], ["ab" * 40_000, "c" * 300_000], [f"text {k}" for k in range(9000)]]
+)
+def test_the_size_of_a_dictionary_is_in_its_header(compression, texts):
+    sink = io.BytesIO()
+    table = pa.table({"id": list(range(30 * len(texts))), "text": texts * 30})
+    pq.write_table(table, sink, compression=compression, dictionary_pagesize_limit=2**30)
+    cell = pq.read_metadata(sink).row_group(0).column(1)
+    expected = sum(4 + len(text) for text in set(texts))  # Each value after its length.
+    found = readers._dictionary_bytes(sink, cell)
+    assert found == (expected if cell.total_uncompressed_size >= readers._SMALL_COLUMN else 0)
 
 
 # --- the same lines as before -----------------------------------------------------------------------------------------
