@@ -124,7 +124,7 @@ app.main()
 """
 
 
-@pytest.mark.parametrize("later", ["0.0", "0.05", "0.3", "1.0"])
+@pytest.mark.parametrize("later", ["0.0", *(pytest.param(k, marks=pytest.mark.soak) for k in ("0.05", "0.3", "1.0"))])
 @pytest.mark.parametrize("joins", [True, False])
 def test_a_kill_while_ray_starts_is_incomplete(audit, tmp_path, later, joins):
     command = audit[3:] if joins else audit[3:-2]
