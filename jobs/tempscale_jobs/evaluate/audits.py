@@ -17,7 +17,7 @@ from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, within_error
 from tempscale.stats.groups import jackknife_error
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.errors import UsageError
+from tempscale_jobs.errors import Damaged, UsageError
 from tempscale_jobs.runs.folder import BEGUN, DONE, means_by_text, place
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.columns import finite
@@ -78,7 +78,7 @@ def _models(storage: Storage, folder: str) -> dict[str, Any]:
         raise UsageError(f"'{name}' holds no finished run: there is no {DONE} in it; give one that tempscale audit wrote")
     try:
         record = storage.read_json(DONE)
-    except ValueError:
+    except Damaged:
         record = None
     command = record.get("command", "audit") if isinstance(record, dict) else None
     if command == "audit" and "models" in record and storage.exists(_SUMMARY):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.errors import Damaged, IncompleteRun
 from tempscale_jobs.runs.storage import Storage
 
 MARKS = "partials/marks"
@@ -114,7 +114,7 @@ def _read(storage: Storage, name: str) -> dict[str, Any] | None:
         return None
     try:
         known = storage.read_json(name)
-    except ValueError:
+    except Damaged:
         return None
     return dict(known) if isinstance(known, dict) and "deaths" in known else None
 
