@@ -178,7 +178,7 @@ def test_a_task_of_the_hub_without_network_is_a_sentence_for_each_cell():
     """As a worker works; it has the driver's environment."""
     work = {"unit": tasks.expand(["SciFact"])[0]._asdict(), "temperatures": ["1.0", "0.5"], "state": None, "seed": 0,
             "prompts": "none", "edges": EDGES, "lengths_by": "sentence-transformers/all-MiniLM-L6-v2",
-            "settings_of_lengths": "",            "max_length": LONGEST, "piece_texts": tasks.PIECE_TEXTS}  # fmt: skip
+            "settings_of_lengths": "", "max_length": LONGEST, "piece_texts": tasks.PIECE_TEXTS}  # fmt: skip
     worker = SimpleNamespace(storage=Storage("unused"), model=Model("m", "m", "f", LONGEST))
     with mock.patch("tempscale_jobs.workers.actor.tokenizer"):
         report = cells.write_cells(worker, 0, pa.table({"spec": [json.dumps(work)]}))

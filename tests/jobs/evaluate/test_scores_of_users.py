@@ -79,7 +79,9 @@ def test_every_score_is_that_of_mteb_with_the_plain_model(folder, tasks, kind):
     (found,) = score(task(), model, Temperature(1.0), keep=False).result["scores"]["test"]
     numbers = {name for name, value in expected.items() if isinstance(value, float) and np.isfinite(value)}
     assert len(numbers) > 3
-    assert {name: found[name] for name in numbers} == pytest.approx({name: expected[name] for name in numbers}, abs=1e-6)
+    # mteb's regression has not converged after its hundred steps, where last digits grow: by .003 on some processors.
+    near = 1e-2 if kind == "classification" else 1e-6
+    assert {name: found[name] for name in numbers} == pytest.approx({name: expected[name] for name in numbers}, abs=near)
     assert 0.02 < found["main_score"] < 1
 
 
