@@ -137,7 +137,7 @@ class Named:
         self.name = name
 
     @property
-    def __ray_ready__(self):  # As Ray calls it.
+    def started(self):  # As the crew asks for it.
         return self
 
     def remote(self):

@@ -39,6 +39,8 @@ class PlacedActor(actor.ModelActor):
 
     able = False
 
+    failed = None
+
     def __init__(self, gpus, settings, **arguments):
         self._turn = threading.Lock()
         self.gpus, self.budget = gpus, settings["token_budget"]

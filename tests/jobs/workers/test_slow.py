@@ -407,13 +407,13 @@ def test_a_unit_that_is_read_slowly_is_named_by_its_file(cluster, run, tmp_path,
         (data / f"{k}.csv").write_text("\n".join(["id,text", *(f"t{k}-{i},words" for i in range(20))]))
     original, go = reading.read_unit, str(tmp_path / "go")
 
-    def read_unit(storage, contents, unit, seed):
+    def read_unit(storage, contents, unit, seed, state):
         import os
         import time
 
         while unit.number == 4 and not os.path.exists(go):
             time.sleep(0.02)
-        return original(storage, contents, unit, seed)
+        return original(storage, contents, unit, seed, state)
 
     config = resolve({"corpus": {"source": str(data), "unit_rows": 20, "unit_bytes": 150}})
     storage, out = Storage(str(tmp_path / "one")), str(tmp_path / "one")
