@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import unicodedata
+import re
 
-_ENDS_OR_STEERS = ("Cc", "Cs", "Zl", "Zp")
-"""Categories of characters that end a line, control a terminal or cannot be printed."""
+_ENDS_OR_STEERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Characters that end a line, control a terminal or cannot be printed: Unicode's categories Cc, Zl, Zp and Cs."""
 
 
 def visible(text: str, kept: str = "") -> str:
     r"""A text with visible escapes, such as \x1b, in place of the characters that end a line or steer a terminal."""
-    return "".join(
-        c.encode("unicode_escape").decode() if c not in kept and unicodedata.category(c) in _ENDS_OR_STEERS else c
-        for c in text
-    )
+
+    def shown(found: re.Match[str]) -> str:
+        return found[0] if found[0] in kept else found[0].encode("unicode_escape").decode()
+
+    return _ENDS_OR_STEERS.sub(shown, text)
 
 
 class RunError(Exception):

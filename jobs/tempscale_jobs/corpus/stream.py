@@ -31,7 +31,6 @@ from tempscale_jobs.workers.engine import Cluster, done, readable_failures
 from tempscale_jobs.workers.nodes import that_sees
 from tempscale_jobs.workers.slow import PIECE, Kind, Pieces
 
-_REPORT = pa.schema([("unit", pa.string()), ("usage", pa.string()), ("changed", pa.bool_())])
 _SAMPLE_GROUP = 32_768
 """Rows of a sample that are grouped into parts together."""
 _STOP_SECONDS = 5
@@ -378,10 +377,7 @@ class _Reports:
             return None
         if found["failure"] is not None:
             raise actor.ended(found) from RuntimeError(found["traceback"])
-        (report,) = actor.unpack(found["payload"]).to_pylist()
-        if report["usage"] is not None:
-            raise (Changed if report["changed"] else UsageError)(report["usage"])
-        return UnitRead(**json.loads(report["unit"]))
+        return UnitRead(**json.loads(actor.unpack(found["payload"]).column("unit")[0].as_py()))
 
     def stop(self) -> None:
         """End the stream as soon as the next unit is read, before Ray itself ends; a long one is not waited for.
@@ -396,14 +392,10 @@ class _Reports:
 def _read_units(
     batch: pa.Table, storage: Storage, contents: Contents, units: Sequence[Unit], seed: int, state: dict[str, Any]
 ) -> pa.Table:  # fmt: skip
-    """Read the units that a batch names; a mistake of the user is a report, too."""
+    """Read the units that a batch names."""
     reports: dict[int, pa.Table] = {}
     by_number = {unit.number: unit for unit in units}
     for number in batch.column("number").to_pylist():
-        report: dict[str, Any] = {"unit": None, "usage": None, "changed": False}
-        try:
-            report["unit"] = json.dumps(asdict(reading.read_unit(storage, contents, by_number[number], seed, state)))
-        except UsageError as error:
-            report |= {"usage": str(error), "changed": isinstance(error, Changed)}
-        reports[number] = pa.Table.from_pylist([report], schema=_REPORT)
+        found = reading.read_unit(storage, contents, by_number[number], seed, state)
+        reports[number] = pa.table({"unit": [json.dumps(asdict(found))]})
     return actor.rows(reports)

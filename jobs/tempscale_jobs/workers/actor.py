@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from tempscale.model.checkpoint import ModelError
-from tempscale_jobs.errors import Damaged, IncompleteRun, OtherModel, RunError, UsageError
+from tempscale_jobs.errors import Changed, Damaged, IncompleteRun, OtherModel, RunError, UsageError
 from tempscale_jobs.runs.folder import EXCEPTIONS, part, place
 from tempscale_jobs.runs.memory import return_freed
 from tempscale_jobs.runs.provenance import note_processor, processor
@@ -46,7 +46,7 @@ _LOST_DEVICE = 70
 """Exit code of a worker that has lost its GPU."""
 RETRIES = 3
 """How often a piece of work that ends its process is tried again, where no marks tell what ends it."""
-_ENDS: dict[str, type[RunError]] = {"OtherModel": OtherModel, "UsageError": UsageError}
+_ENDS: dict[str, type[RunError]] = {kind.__name__: kind for kind in (UsageError, Changed, OtherModel)}
 _ROW = pa.schema(
     [
         ("number", pa.int64()), ("payload", pa.large_binary()), ("failure", pa.string()), ("traceback", pa.string()),

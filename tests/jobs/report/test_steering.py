@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import unicodedata
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -70,6 +71,12 @@ def test_escapes_are_those_of_python():
     assert visible("a\x1b\n\x85b\ud800") == "a\\x1b\\n\\x85b\\ud800"
     assert visible("a\n\tb", "\n\t") == "a\n\tb"
     assert visible("naïve — 漢字") == "naïve — 漢字"
+
+
+def test_what_is_escaped_are_unicodes_own_categories():
+    for code in range(0x110000):
+        category = unicodedata.category(chr(code))
+        assert (visible(chr(code)) != chr(code)) == (category in ("Cc", "Cs", "Zl", "Zp")), hex(code)
 
 
 def test_json_is_the_same_json():
