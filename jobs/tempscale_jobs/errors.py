@@ -48,6 +48,8 @@ class Damaged(IncompleteRun):
     def __init__(self, message: str, path: str = "") -> None:
         super().__init__(message)
         self.path = path
+        self.mended = ""
+        """What is made again instead, once the file has been removed."""
 
     def __reduce__(self) -> tuple[type[Damaged], tuple[str, str]]:
         return Damaged, (str(self), self.path)

@@ -110,8 +110,10 @@ def mended(command: Callable[..., Run]) -> Callable[..., Run]:
             try:
                 return command(config, journal, fresh=fresh)
             except Damaged as error:
+                if not error.mended:
+                    raise
                 with journal.stage("make again what is damaged") as stage:
-                    stage.note = f"{error}; {mending.mend(Storage(config.out), config.command, error)}"
+                    stage.note = f"{error}; {error.mended}"
                 fresh = False
         return command(config, journal, fresh=fresh)
 
@@ -154,5 +156,8 @@ def running(
             yield life
         except OtherModel:
             folder.check_models(run)
+            raise
+        except Damaged as error:  # While the folder is still locked.
+            error.mended = mending.mend(run.storage, config.command, error)
             raise
         life.finish()

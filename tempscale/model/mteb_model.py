@@ -29,6 +29,19 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
     Its embeddings at τ = 1 are those of `SentenceTransformer.encode`, and are compared as the checkpoint says:
 
         mteb.evaluate(ts.MtebModel("path", temperature=0.8), mteb.get_tasks(["SciFact"]))
+
+    Args:
+        name: a folder or hub name, NAME or NAME@REVISION; the demo MiniLM by default.
+        temperature: τ in (0, 2], a schedule, or any value that `Temperature.of` reads; of one by role, queries get that
+            of «query» and all else that of «document».
+        prompts: what is put before texts: `default`, what `SentenceTransformer.encode` adds by itself; `model`, the
+            checkpoint's prompts for queries, documents and tasks, as mteb's own wrapper does; or `none`.
+        options: further arguments of `Encoder.load`, such as `max_length`, `device` and `precision`.
+
+    Raises:
+        ModelError: there is no safetensors model, or an option does not fit it.
+        TemperatureError: τ cannot be used.
+        UnsupportedArchitecture: the model's family is not supported.
     """
 
     def __init__(
@@ -39,21 +52,6 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
         prompts: Prompts = "default",
         **options: Any,
     ) -> None:
-        """Load a model.
-
-        Args:
-            name: a folder or hub name, NAME or NAME@REVISION; the demo MiniLM by default.
-            temperature: τ in (0, 2], a schedule, or any value that `Temperature.of` reads; of one by role, queries get that
-                of «query» and all else that of «document».
-            prompts: what is put before texts: `default`, what `SentenceTransformer.encode` adds by itself; `model`, the
-                checkpoint's prompts for queries, documents and tasks, as mteb's own wrapper does; or `none`.
-            options: further arguments of `Encoder.load`, such as `max_length`, `device` and `precision`.
-
-        Raises:
-            ModelError: there is no safetensors model, or an option does not fit it.
-            TemperatureError: τ cannot be used.
-            UnsupportedArchitecture: the model's family is not supported.
-        """
         folder = resolve(str(name) if name is not None else default_model())
         settings = Settings.of(folder)
         encoder = Encoder.load(folder, temperature, prompt=settings.prompt(prompts, ""), **options)
@@ -92,6 +90,7 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
             hf_split: not used.
             hf_subset: not used.
             prompt_type: whether the texts are queries or documents, where the task tells them apart.
+            _: what else mteb passes on, which is not used.
 
         Returns:
             Embeddings (texts, d), of the length that the checkpoint's own stages give them.

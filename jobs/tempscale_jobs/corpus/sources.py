@@ -185,10 +185,8 @@ def _check_state(given: Source, before: dict[str, Any], without: str | None, fil
         if files is None:
             own, now = before, state(given, without)
         else:
-            fs = file_system(given)
-            fs.invalidate_cache()
             own = {masked(file): before.get(masked(file)) for file in files}
-            now = _of_files(fs, files)
+            now = _of_files(file_system(given), files)
     except (OSError, UsageError):  # It is not there any more.
         now = {}
     if now != own:
@@ -244,8 +242,15 @@ def readable(file: str) -> Iterator[None]:
 
 
 def file_system(given: Source) -> Any:
-    """The file system of a source's files."""
-    return fsspec.core.url_to_fs(os.path.expanduser(given.source))[0]
+    """The file system of a source's files, which remembers no listing: it is asked whether files have changed."""
+    return _opened(given.source)[0]
+
+
+def _opened(source: str) -> tuple[Any, str]:
+    """The file system and the path of a source, without what it remembers of its folders."""
+    fs, path = fsspec.core.url_to_fs(os.path.expanduser(source))
+    fs.invalidate_cache()
+    return fs, path
 
 
 def is_read_twice(file: str) -> bool:
@@ -262,7 +267,7 @@ def expand(given: Source, without: str | None) -> tuple[Any, list[str]]:
     """The file system and the sorted files of a path, folder or glob."""
     source, kind = given.source, given.kind
     try:
-        fs, path = fsspec.core.url_to_fs(os.path.expanduser(source))
+        fs, path = _opened(source)
         if _is_web_file(fs, path):
             found, files = "file", [path] if fs.exists(path) else []
         elif fs.isdir(path):

@@ -21,7 +21,7 @@ from tempscale_jobs.corpus.index import Index, Shard
 from tempscale_jobs.corpus.reading import Contents, UnitRead
 from tempscale_jobs.corpus.rows import nothing_usable
 from tempscale_jobs.corpus.units import Unit
-from tempscale_jobs.errors import Changed, IncompleteRun, UsageError
+from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import PLANNED, of_unit
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
@@ -118,10 +118,6 @@ class Stream:
             return
         try:
             yield from self._rounds(cluster, on_unit)
-        except Changed:
-            if not self._storage.exists("texts"):
-                self._storage.remove("shards")  # The units that were read before the change, too.
-            raise
         except UsageError:
             if self._contents.folder != "shards" or not self._storage.exists("texts"):
                 self._storage.remove(PLANNED)  # Nothing has been embedded, so a mistake does not block the folder.

@@ -140,9 +140,8 @@ def _choose_by_collapse(
         facts = _facts([t for t, _ in tried], rows) | {"by": "collapse", "texts": len(every[0].texts)}
         facts["correction"] = next(row["correction"] for row in keyed if row["chosen"])
         if own is not None:
-            run.storage.write_json(
-                words.file_of(RECIPE), done.storage.read_json(by_length.name(done, model, reference, "corpus"))
-            )
+            measured = done.storage.read_json(by_length.name(done, model, reference, "corpus"))
+            run.storage.write_json(words.file_of(RECIPE), measured, plain=True)
         facts["probed"] = every[0].probe["text_id"].n_unique()
         stage.note = _note(facts)
     return tables, facts

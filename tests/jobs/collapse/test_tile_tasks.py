@@ -101,7 +101,10 @@ def test_a_gpu_worker_keeps_to_the_same_contract(undisturbed, tmp_path):
     for i, j in TRIANGLE:
         one, other = blocks.read_cells(tiling, i, j), blocks.read_cells(undisturbed, i, j)
         assert (one.pairs == other.pairs).all()
-        assert (one.histogram == other.histogram).all()
+        # torch and numpy sum the products of a dot product in orders of their own: a cosine at an edge may change its bin.
+        moved = np.cumsum(one.histogram.astype(np.int64) - other.histogram, axis=-1)
+        assert np.abs(moved).sum() <= 3
+        assert (moved[..., -1] == 0).all()
         np.testing.assert_allclose(one.first, other.first, rtol=1e-9, atol=1e-9)
         for side in ("rows", "columns")[: 1 if i == j else 2]:
             near, expected = blocks.read_near(tiling, i, j, side), blocks.read_near(undisturbed, i, j, side)

@@ -18,6 +18,7 @@ from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.errors import Changed, UsageError
 from tempscale_jobs.evaluate import tasks
+from tempscale_jobs.runs.folder import PLANNED, SHARDED
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import engine
@@ -144,10 +145,15 @@ def test_a_source_of_many_units_of_which_one_changes_keeps_nothing(data, tmp_pat
         changing = stream_of(folder, tmp_path / "run")
     with closing(changing), pytest.raises(Changed, match=rf"{FILES - 1}\.parquet"):
         changing.finish(cluster)
-    assert Storage(str(tmp_path / "run")).list("shards") == []
+    storage = Storage(str(tmp_path / "run"))
+    assert not storage.exists(PLANNED)  # So the next reading takes no unit of this one.
+    assert not storage.exists(SHARDED)
     again = stream_of(folder, tmp_path / "run")
     with closing(again):
-        assert again.finish(cluster).analysed == FILES * ROWS
+        index = again.finish(cluster)
+    assert index.analysed == FILES * ROWS
+    texts = [text for shard in index.shards for text in storage.read_table(shard.name)["text"].to_pylist()]
+    assert sum(text.startswith("new") for text in texts) == ROWS
 
 
 def test_a_source_of_one_unit_that_changes_is_not_indexed(data, tmp_path, monkeypatch):

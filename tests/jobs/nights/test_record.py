@@ -14,7 +14,7 @@ from tempscale import Temperature
 from tempscale_jobs.cli import records
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.nights import Gate, RecordOfNights
-from tempscale_jobs.errors import UsageError
+from tempscale_jobs.errors import Damaged, UsageError
 from tempscale_jobs.nights import charts
 from tempscale_jobs.nights import record as history
 from tempscale_jobs.nights.night import (
@@ -356,7 +356,7 @@ def test_texts_are_compared_with_those_of_the_night_before_unless_they_are_gone(
     assert _changed_texts(now, this) == unknown
     texts_of(now.run.storage, {"a": "1"})
     before.write("run.json", b"{")
-    with pytest.raises(ValueError, match="Expecting"):
+    with pytest.raises(Damaged, match=r"run\.json' is damaged"):
         _changed_texts(now, this)
     assert changed_texts(now, this) == unknown  # Damaged, it costs no more than this.
 
