@@ -1,26 +1,31 @@
-# The whole of a developer's day: make audit, make test, make check, make bench, make soak, make coverage, make gpu.
+# The whole of a developer's day: make audit, make test, make check, make bench, make soak, make mutants, make coverage, make gpu.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: audit test soak coverage check bench gpu clean
+.PHONY: audit test soak mutants coverage check bench gpu requirements clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.demo
 	$(BIN)/tempscale audit
 
 # Two at a time, a file's tests together: most of the time goes into whole runs of the job.
-test: $(VENV)/.test
+test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" --ignore tests/test_typing.py
 
 # Every test, those that take minutes too, under coverage.py: the lines and branches that they run, for docs/coverage.md. An hour.
 coverage: $(VENV)/.dev
 	$(BIN)/python tests/covered.py
 
-# What takes minutes a test, and twenty-four kills on a cluster of four nodes: tests/soak.py. An hour and a half.
-soak: $(VENV)/.test
+# What takes minutes a test, and a hundred kills in all stages of all commands on a cluster of four nodes: tests/soak.py.
+# An hour and a half.
+soak: $(VENV)/.dev
 	$(BIN)/python tests/soak.py
+
+# Whether the tests would notice a mistake: each of tests/mutations.py is made in a copy, and its tests are run. An hour.
+mutants: $(VENV)/.dev
+	$(BIN)/python tests/mutants.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -29,7 +34,7 @@ check: $(VENV)/.dev
 	$(BIN)/python -m pytest -q tests/test_house.py tests/test_typing.py
 
 # Every benchmark but the million texts, on a quiet machine; then docs/performance.md. Some of them: python -m benchmarks NAME …
-bench: $(VENV)/.bench
+bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
 # On a machine with a GPU, in an environment whose torch has CUDA (make gpu PYTHON=…): every test of a GPU, then its rates, into
@@ -45,7 +50,15 @@ $(BIN)/python:
 	  { echo "tempscale needs Python 3.11 to 3.14; $(PYTHON) is another: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo $(VENV)/.test $(VENV)/.bench $(VENV)/.dev: $(VENV)/.%: $(BIN)/python pyproject.toml constraints.txt
+# Every file is compared with its hash, but for torch's: which build of it is right depends on the device.
+$(VENV)/.demo $(VENV)/.dev: $(VENV)/.%: $(BIN)/python pyproject.toml constraints.txt requirements/%.txt requirements/build.txt
 	@echo "installing tempscale[$*] into $(VENV) (a few minutes the first time)"
-	$(INSTALL) -e '.[$*]'
+	$(INSTALL) --require-hashes --no-deps -r requirements/$*.txt
+	$(INSTALL) --require-hashes --no-deps -r requirements/build.txt
+	$(INSTALL) -c constraints.txt "$$(grep '^torch==' constraints.txt)"
+	$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
+
+# The lists of requirements/ again, after a change of pyproject.toml or constraints.txt.
+requirements: $(VENV)/.dev
+	$(BIN)/python requirements/write.py

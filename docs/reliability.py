@@ -319,7 +319,10 @@ def cases(test: ast.FunctionDef) -> int:
 def page() -> str:
     """docs/reliability.md."""
     soak = json.loads((ROOT / "benchmarks" / "results" / "soak.json").read_text("utf-8"))
-    return "\n".join([*_head(soak), *_faults(soak["storms"]), *_bad_inputs(), *_random(), _NOT_TRIED])
+    mutants = json.loads((ROOT / "benchmarks" / "results" / "mutants.json").read_text("utf-8"))
+    return "\n".join(
+        [*_head(soak, mutants), *_faults(soak["storms"]), *_bad_inputs(), *_random(), *_mutants(mutants), _NOT_TRIED]
+    )
 
 
 _NOT_TRIED = """
@@ -336,7 +339,7 @@ _NOT_TRIED = """
 """
 
 
-def _head(soak: dict[str, Any]) -> list[str]:
+def _head(soak: dict[str, Any], mutants: dict[str, Any]) -> list[str]:
     tests, examples = suite(), drawn()
     named = {name for _, _, names in FAULTS for name in names}
     storms = soak["storms"]
@@ -353,6 +356,7 @@ def _head(soak: dict[str, Any]) -> list[str]:
         f"| faults injected | {len(FAULTS)} kinds, by {len(named)} tests |",
         f"| kills in the last soak ({storms['on']}) | {storms['kills']}, {bytes_of_soak} |",
         *_slow(soak),
+        f"| mistakes made in the code, and noticed by the tests ({mutants['on']}) | {_noticed(mutants['mutations'])} |",
         f"| bad inputs tested | {sum(sum(map(cases, tests[file])) for file, _ in BAD_INPUTS)} cases written out |",
         f"| [run by the tests](coverage.md), of the code that decides numbers or what is kept | {coverage_page.share()} |",
         f"| drawn by hypothesis | {len(examples)} tests, at least {sum(e.examples for e in examples):,} examples a run |",
@@ -382,9 +386,45 @@ def _faults(soak: dict[str, Any]) -> list[str]:
         "| --- | --- | --- |",
         *(f"| {fault} | {holds} | {', '.join(f'`{name}`' for name in names)} |" for fault, holds, names in FAULTS),
         "",
-        "`make soak` kills at seeded random moments on a cluster of several nodes on one machine. The last result",
-        f"(benchmarks/results/soak.json, seed {soak['seed']}): {soak['kills']} kills ({kinds}) in {soak['runs']} runs on",
-        f"{soak['nodes']} nodes, {soak['starts']} starts of the driver, {soak['files']} files of each run compared: {same}.",
+        "`make soak` kills at seeded random moments of every stage of every command, on a cluster of several nodes on one",
+        f"machine. The last result (benchmarks/results/soak.json, seed {soak['seed']}): {soak['kills']} kills ({kinds}) in",
+        f"{soak['runs']} runs on {soak['nodes']} nodes, {soak['starts']} starts of the driver, {soak['files']} files of",
+        f"the commands compared: {same}.",
+        "",
+        "| command | kills by the stage that was running |",
+        "| --- | --- |",
+        *(
+            f"| {command} | {', '.join(f'{stage} {count}' for stage, count in counts.items())} |"
+            for command, counts in soak["stages"].items()
+        ),
+    ]
+
+
+def _noticed(mutations: list[dict[str, Any]]) -> str:
+    noticed = sum(own["noticed"] for own in mutations)
+    return f"{noticed} of {len(mutations)}" + ("" if noticed == len(mutations) else ", the others with a reason")
+
+
+def _mutants(found: dict[str, Any]) -> list[str]:
+    """What came of the mistakes that `make mutants` makes."""
+    mutations = found["mutations"]
+    subjects = dict.fromkeys(own["subject"] for own in mutations)
+    rows = [(name, [own for own in mutations if own["subject"] == name]) for name in subjects]
+    unnoticed = [own for own in mutations if not own["noticed"]]
+    where = [f"{own['file'].rpartition('/')[2]}, `{' '.join(own['old'].split())}`" for own in unnoticed]
+    reasons = [f"- {place}: {own['reason']}." for place, own in zip(where, unnoticed, strict=True)]
+    return [
+        "",
+        "## Mistakes that the tests notice",
+        "",
+        "`make mutants` makes one mistake at a time in the code that decides, in a copy of the project: a condition that is",
+        "gone, `>` for `>=`, a part of a key that is missing. The last result (benchmarks/results/mutants.json,",
+        f"{found['on']}, {found['seconds'] // 60} minutes on {found['cores']} cores), without the tests of `make soak`:",
+        "",
+        "| subject | mistakes | noticed |",
+        "| --- | --- | --- |",
+        *(f"| {name} | {len(own)} | {sum(one['noticed'] for one in own)} |" for name, own in rows),
+        *(["", "Not noticed:", "", *reasons] if reasons else []),
     ]
 
 

@@ -1,30 +1,78 @@
 """A run on a cluster of several nodes whose actors, workers, raylets and driver are killed at seeded random moments.
 
-`make soak` storms until twenty-four kills have hit: soak.py.
+The moments may be those of some stages of the run, which it tells as it goes: `make soak` strikes in every stage of every
+command, see storms.py.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
-from whole_run import digests
 
 KINDS = ("actor", "worker", "raylet", "driver")
 NODES, CPUS, PATIENCE = 3, 1, 900
+_LOOK_SECONDS, _STEP_SECONDS, _SHORT_SECONDS = 0.002, 0.0005, 0.1
+
+
+class Heard:
+    """The stages of a run, as its status.json tells them while it goes on."""
+
+    def __init__(self, driver: subprocess.Popen[bytes], out: Path) -> None:
+        self.stage: str | None = None
+        """The stage that it is in."""
+        self.begun: dict[str, float] = {}
+        """When each stage began last."""
+        self._driver, self._file, self._news = driver, out / "status.json", threading.Event()
+        self._lock, self._seen = threading.Lock(), b""
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while True:
+            ended = self._driver.poll() is not None  # What a dead one wrote last is read once more.
+            self.look()
+            if ended:
+                return
+            time.sleep(_LOOK_SECONDS)
+
+    def look(self) -> str | None:
+        """The stage that the file tells now."""
+        with self._lock, suppress(OSError):
+            data = self._file.read_bytes()  # It is replaced as a whole.
+            if data != self._seen:
+                told, self._seen = json.loads(data), data
+                if told["state"] == "running" and told["stage"] and told["stage"] != self.stage:
+                    self.begun[told["stage"]] = time.monotonic()
+                    self.stage = told["stage"]
+                    self._news.set()
+        return self.stage
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the next stage, but no longer than this."""
+        if self._news.wait(max(0.0, seconds)):
+            self._news.clear()
+
+    def end(self) -> str | None:
+        """The last stage of a driver that has ended."""
+        self._thread.join(PATIENCE)
+        return self.stage
 
 
 class Storm:
     """A cluster, a run on it, and the kills."""
 
-    def __init__(self, arguments: list[str], out: Path, seed: int) -> None:
+    def __init__(self, arguments: list[str], out: Path, seed: int | str) -> None:
         from ray.cluster_utils import Cluster
 
         self.arguments, self.out, self.random = arguments, out, random.Random(seed)
@@ -33,6 +81,7 @@ class Storm:
         for _ in range(NODES):
             self._add_node()
         self.kills: list[dict[str, Any]] = []
+        self.heard: Heard
         self.starts = 0
         self.ends: list[int] = []
         """Exit codes of the driver before its last."""
@@ -65,11 +114,65 @@ class Storm:
         driver.kill()
         return -1
 
+    def strike(self, wanted: dict[str, list[str]], seconds: dict[str, float]) -> int:
+        """Start the run and strike in its stages; its last exit code.
+
+        `wanted` are the kinds of what is to be killed in each stage, and `seconds` how long a stage takes undisturbed: the
+        moment is drawn from its first eight tenths. Where there is nothing of a kind, the driver is killed. Into a stage of
+        milliseconds the driver is led in steps, and dies there.
+        """
+        order = list(seconds)
+        before = {one: other for one, other in zip(order, order[1:], strict=False) if seconds[other] < _SHORT_SECONDS}
+        wanted = {stage: list(kinds) for stage, kinds in wanted.items()}
+        deadline = time.monotonic() + PATIENCE + 60 * sum(map(len, wanted.values()))
+        driver, begun, when = self._start(), 0.0, 0.0
+        while time.monotonic() < deadline:
+            if (code := driver.poll()) is not None:
+                if code == 0:
+                    return 0
+                self.ends.append(code)
+                driver, begun = self._start(), 0.0
+            stage = self.heard.stage
+            if stage is not None and wanted.get(before.get(stage, "")) and not wanted.get(stage):
+                stage = self._lead(driver, stage)
+                if wanted.get(stage or "") and stage in before.values():
+                    wanted[stage].pop(0)
+                    self._kill("driver", driver)
+                    continue
+                driver.send_signal(signal.SIGCONT)
+            left = wanted.get(stage or "")
+            if stage is None or not left:
+                self.heard.wait(0.2)
+                continue
+            if begun != self.heard.begun[stage]:
+                begun = self.heard.begun[stage]
+                when = begun + self.random.uniform(0, 0.8 * seconds.get(stage, 0.0))
+            if time.monotonic() < when:
+                self.heard.wait(when - time.monotonic())
+                continue
+            kind = left.pop(0)
+            if not self._kill(kind, driver):
+                self._kill("driver", driver)
+            begun = 0.0  # Another moment of the same stage, if it is to be struck again.
+        driver.kill()
+        return -1
+
+    def _lead(self, driver: subprocess.Popen[bytes], stage: str) -> str | None:
+        """Let the driver run half a millisecond at a time until it has left a stage, and stop it; the stage it is in then."""
+        while self.heard.look() == stage and driver.poll() is None:
+            driver.send_signal(signal.SIGCONT)
+            time.sleep(_STEP_SECONDS)
+            driver.send_signal(signal.SIGSTOP)
+        return self.heard.stage
+
     def _start(self) -> subprocess.Popen[bytes]:
         self.starts += 1
-        log = open(self.out.with_name(f"driver-{self.starts}.log"), "wb")  # noqa: SIM115 - the child's
         command = [sys.executable, "-m", "tempscale_jobs", *self.arguments, "--address", self.cluster.address]
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        (self.out / "status.json").unlink(missing_ok=True)  # It is the last driver's.
+        log = open(self.out.with_name(f"{self.out.name}-driver-{self.starts}.log"), "wb")  # noqa: SIM115 - the child's
+        driver = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        self.heard = Heard(driver, self.out)
+        return driver
 
     def _kill(self, kind: str, driver: subprocess.Popen[bytes]) -> bool:
         """Whether there was something of this kind to kill."""
@@ -78,6 +181,7 @@ class Storm:
                 return False
             driver.kill()
             driver.wait()
+            self.heard.end()
             return self._noted(kind, driver.pid)
         nodes = [node for node in self.cluster.list_all_nodes() if node is not self.cluster.head_node]
         if kind == "raylet":
@@ -101,7 +205,7 @@ class Storm:
         return self._noted(kind, victim.pid, what)
 
     def _noted(self, kind: str, pid: int, what: str = "") -> bool:
-        self.kills.append({"what": kind, "process": what, "hit": True, "done": self._done()})
+        self.kills.append({"what": kind, "process": what, "hit": True, "stage": self.heard.stage, "done": self._done()})
         return bool(pid >= 0)
 
     def _done(self) -> dict[str, int]:
@@ -128,44 +232,3 @@ def _name(process: psutil.Process) -> str:
         return " ".join(process.cmdline()).strip()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return ""
-
-
-def plan(kills: int, seed: int) -> list[str]:
-    """As many kills of each kind as fit, in a seeded order."""
-    kinds = [KINDS[k % len(KINDS)] for k in range(kills)]
-    random.Random(seed).shuffle(kinds)
-    return kinds
-
-
-def soak(kills: int, seed: int) -> dict[str, Any]:
-    """Storm runs until as many kills have hit; each must end as an undisturbed one: `same_bytes`."""
-    import tempfile
-
-    folder = Path(tempfile.mkdtemp(prefix="tempscale-soak-"))
-    sizes = ["--sample", "400", "--socm-sample", "200", "--tau", "1.0", "--tau", "0.8"]
-    base = ["audit", "--corpus", "docstrings:scipy", *sizes]
-    undisturbed = folder / "undisturbed"
-    begun = time.monotonic()
-    subprocess.run([sys.executable, "-m", "tempscale_jobs", *base, "--out", str(undisturbed)], check=True)
-    expected, seconds = digests(undisturbed), time.monotonic() - begun
-    hits: list[dict[str, Any]] = []
-    rounds = starts = 0
-    same = True
-    while len(hits) < kills and same:
-        out = folder / f"run-{rounds}"
-        storm = Storm([*base, "--out", str(out), "--cache", str(folder / f"cache-{rounds}")], out, seed + rounds)
-        try:
-            code = storm.run(plan(min(8, kills - len(hits)), seed + rounds), (3.0, 45.0))
-        finally:
-            storm.close()
-        killed = sum(kill["what"] == "driver" and kill["hit"] for kill in storm.kills)
-        same = code == 0 and digests(out) == expected and storm.ends == [-9] * killed
-        hits += [kill for kill in storm.kills if kill["hit"]]
-        rounds, starts = rounds + 1, starts + storm.starts
-        print(f"round {rounds}: exit code {code}, {len(hits)} of {kills} kills, same bytes: {same}", flush=True)
-    counts = {kind: sum(kill["what"] == kind for kill in hits) for kind in KINDS}
-    return {
-        "kills": len(hits), "of": counts, "runs": rounds, "starts": starts, "same_bytes": same, "files": len(expected),
-        "seed": seed, "nodes": NODES + 1, "seconds": round(time.monotonic() - begun), "undisturbed_seconds": round(seconds),
-        "hits": hits,
-    }  # fmt: skip

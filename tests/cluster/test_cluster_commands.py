@@ -1,11 +1,15 @@
 """Every command, configuration and image of cluster/: read by our own command line, loaded, and held to the checkout."""
 
 import configparser
+import json
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 import yaml
@@ -150,21 +154,22 @@ def test_the_image_runs_as_nobody_in_particular_and_holds_no_secret():
 
 def test_the_image_is_built_from_what_is_here_in_the_pinned_versions():
     found = instructions()
-    arguments = dict(rest.split("=", 1) for name, rest in found if name == "ARG")
+    arguments = dict(rest.split("=", 1) for name, rest in found if name == "ARG" and "=" in rest)
     assert arguments["DEVICE"] == "cpu"
-    assert re.fullmatch(r"3\.1[1-3]", arguments["PYTHON"])
+    assert re.fullmatch(r"python:3\.1[1-4]-slim-bookworm", arguments["BASE"])
     pinned = dict(line.split("==") for line in (REPOSITORY / "constraints.txt").read_text().split())
     assert "torch" in pinned
     assert "boto3" in pinned
     runs = [rest for name, rest in found if name == "RUN"]
-    torch = next(rest for rest in runs if "torch" in rest)
+    torch = next(rest for rest in runs if "torch" in rest and "DEVICE" in rest)
     assert re.search(r"case \"\$\{DEVICE\}\" in\s+cpu\).*whl/cpu.*;;\s+cuda\).*;;\s+\*\).*exit 1 ;;\s+esac", torch)
     for rest in runs:
         for install in re.findall(r"pip install[^;&]*", rest):
             assert "--no-cache-dir" in install
-            assert "--constraint constraints.txt" in install or "+cpu" in install
-    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(arguments["EXTRAS"].split(",")) <= set(extras)
+            assert "--no-deps" in install
+            # Hashes of all but the wheel that was built a line before; those of torch are asked for by device.
+            assert "--require-hashes" in install or "/tmp/build/wheel" in install or rest == torch
+    assert (REPOSITORY / "requirements" / f"{arguments['LIST']}.txt").exists()
     sources = [source for name, rest in found if name == "COPY" for source in rest.split()[:-1]]
     assert sources
     ignored = (CLUSTER / "Dockerfile.dockerignore").read_text("utf-8").split("\n")
@@ -183,15 +188,40 @@ def test_the_image_is_built_from_what_is_here_in_the_pinned_versions():
 
 def test_the_images_python_lines_do_what_they_say(tmp_path):
     """The shell of the torch step, with pip replaced: which index and version each device asks for."""
-    (rest,) = (rest for name, rest in instructions() if name == "RUN" and "torch" in rest)
+    (rest,) = (rest for name, rest in instructions() if name == "RUN" and "whl/cpu" in rest)
     shutil.copy(REPOSITORY / "constraints.txt", tmp_path)
-    for device, told in (("cpu", "whl/cpu torch=={}+cpu"), ("cuda", "constraints.txt torch=={}"), ("gpu", None)):
+    for device, told in (
+        ("cpu", "whl/cpu torch=={}+cpu"),
+        ("cuda", "--require-hashes --requirement requirements/cuda.txt"),
+        ("gpu", None),
+    ):
         script = f'pip() {{ echo "$@"; }}; DEVICE={device}; {rest}'
         run = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True)
         version = re.search(r"^torch==(.+)$", (tmp_path / "constraints.txt").read_text(), re.MULTILINE)[1]
         assert run.returncode == (0 if told else 1), run.stderr
         assert told is None or run.stdout.strip().endswith(told.format(version))
         assert told is not None or "DEVICE is cpu or cuda, not 'gpu'" in run.stderr
+
+
+@pytest.mark.parametrize(("base", "code"), [("python:3.11-slim@sha256:0f1e", 0), ("python:3.11-slim", 1)])
+def test_an_image_without_the_digest_of_its_base_is_not_built(base, code):
+    first = next(rest for name, rest in instructions() if name == "RUN")
+    run = subprocess.run(["sh", "-c", first], env={"BASE": base}, capture_output=True, text=True)
+    assert run.returncode == code
+    assert ("BASE must name the digest" in run.stderr) == bool(code)
+
+
+def test_the_image_lists_the_packages_in_it(tmp_path):
+    """The command of the Dockerfile, on the environment that runs the tests."""
+    every = " ".join(rest for name, rest in instructions() if name == "RUN")
+    (words,) = re.findall(r"/tmp/sbom/bin/(cyclonedx-py environment .*?--output-file) /opt/tempscale/sbom.cdx.json", every)
+    file = tmp_path / "sbom.cdx.json"
+    command = [Path(sys.executable).parent / words.split()[0], *words.split()[1:], file, sys.executable]
+    subprocess.run(command, check=True, capture_output=True)
+    found = {own["name"]: own["version"] for own in json.loads(file.read_text())["components"]}
+    assert found["ray"] == metadata.version("ray")
+    assert found["torch"] == metadata.version("torch")
+    assert len(found) > 100
 
 
 def test_units_and_cron_line():

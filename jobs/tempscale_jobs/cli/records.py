@@ -48,6 +48,24 @@ def export(
     fitted_on: Annotated[
         str | None, option("Model and temperature", "Of a file with corrections of several tasks, whose.", metavar="TASK")
     ] = None,
+    measured: Annotated[
+        list[str] | None,
+        option(
+            "The model card",
+            "A finished run of audit, evaluate or tune whose figures the card tells; repeat it for several.",
+            metavar="RUN",
+        ),
+    ] = None,
+    push: Annotated[
+        str | None,
+        option(
+            "The hub",
+            "Repository of the Hugging Face hub that gets the checkpoint, private unless --public; with a folder for each "
+            "side, one for each: NAME-documents and NAME-queries.",
+            metavar="USER/NAME",
+        ),
+    ] = None,
+    public: Annotated[bool, option("The hub", "Make a new repository public.")] = False,
 ) -> None:
     """Fold a temperature, or a correction, into a plain safetensors checkpoint, with tokenizer, stages and a model card.
 
@@ -59,6 +77,8 @@ def export(
 
     if (tau is not None and temperature is not None) or (tau is None and temperature is None and correction is None):
         raise UsageError("give either --tau T or --temperature FILE, or --correction FILE")
+    if public and push is None:
+        raise UsageError("--public is for the repository that --push names")
     if fitted_on is not None and correction is None:
         raise UsageError("--fitted-on names one of the corrections in a file; give it by --correction")
     value = temperature_of((1.0 if tau is None else tau) if temperature is None else read_temperature(str(temperature)))
@@ -67,7 +87,16 @@ def export(
     from tempscale_jobs.tune.export import export as fold_and_write
 
     saved = None if correction is None else fitted.load(correction, fitted_on)
-    done = fold_and_write(model or default_model(), value, out, saved)
+    repositories = dict[str, str]()
+    if push is not None:
+        from tempscale_jobs.tune import push as hub
+        from tempscale_jobs.tune.correction_stages import sides
+
+        names = {"": push} if saved is None else {side: f"{push}-{side}".rstrip("-") for side in sides(saved.correction)}
+        for name in names.values():  # Before anything is computed.
+            hub.check(name)
+        repositories = names
+    done = fold_and_write(model or default_model(), value, out, saved, measured or ())
     if saved is not None:
         folders = ", ".join(f"{done.folder}/{side}".rstrip("/") for side in done.sides)
         _say(
@@ -76,13 +105,16 @@ def export(
             f"{done.difference:.1g}\n"
             "  compare vectors by the inner product"
         )
-        return
-    _say(
-        f"checkpoint: {done.folder}\n"
-        f"  temperature {value.canonical}, {done.dtype}; largest difference from attaching it: {done.difference:.1g}\n"
-        + ("" if value.is_foldable else "  no weight can express it: load the folder with tempscale.load\n")
-        + "  embed queries and the whole index again, together: vectors of the two models do not mix"
-    )
+    else:
+        _say(
+            f"checkpoint: {done.folder}\n"
+            f"  temperature {value.canonical}, {done.dtype}; largest difference from attaching it: {done.difference:.1g}\n"
+            + ("" if value.is_foldable else "  no weight can express it: load the folder with tempscale.load\n")
+            + "  embed queries and the whole index again, together: vectors of the two models do not mix"
+        )
+    for side, name in repositories.items():
+        what = value.canonical if saved is None else saved.correction.canonical
+        _say(f"  pushed to {hub.push(name, f'{done.folder}/{side}'.rstrip('/'), f'tempscale export: {what}', public)}")
 
 
 @app.command(

@@ -6,18 +6,18 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from huggingface_hub import ModelCard, ModelCardData
-
-import tempscale
 from tempscale.model import checkpoint
 from tempscale.temperature import saving
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.fitted import Saved
 from tempscale_jobs.errors import RunError, UsageError
 from tempscale_jobs.tune.correction_stages import Stage, add, sides
+from tempscale_jobs.tune.measured import measured
+from tempscale_jobs.tune.model_card import model_card
 
 _COPIED = ("*.json", "*.txt", "*.model", "*.jinja")
 _LEFT = ("model.safetensors.index.json", "data_config.json", "trainer_state.json")
@@ -41,15 +41,18 @@ class Exported(NamedTuple):
     """The folders below it: one for each side where a correction treats documents and queries otherwise."""
 
 
-def export(name: str, temperature: Temperature, out: str, saved: Saved | None = None) -> Exported:
+def export(
+    name: str, temperature: Temperature, out: str, saved: Saved | None = None, runs: Sequence[str] = ()
+) -> Exported:  # fmt: skip
     """Fold a temperature into a copy of a model, check the copy against the attached model, and write it to `out`.
 
     A schedule by length or by role, which weights cannot express, is written beside the weights, for `tempscale.load`.
     Every other weight, the tokenizer and the sentence-transformers stages are those of the base model. A `saved` correction
-    becomes stages behind them; where its sides differ there is a folder for each.
+    becomes stages behind them; where its sides differ there is a folder for each. The card tells what finished `runs`
+    have measured of it.
 
     Raises:
-        UsageError: the model, temperature or folder cannot be used.
+        UsageError: the model, temperature, folder or a run cannot be used.
         RunError: the copy does not compute what the base model with the temperature does; nothing is left.
     """
     target = Path(out).expanduser()
@@ -67,6 +70,8 @@ def export(name: str, temperature: Temperature, out: str, saved: Saved | None = 
                 )
             _check_fitting(name, source, temperature, saved)
             stages = sides(saved.correction)
+        own = None if saved is None else saved.correction.canonical
+        figures = measured(runs, checkpoint.fingerprint(source), temperature, own) if runs else ""
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as temporary:
             whole, differences = Path(temporary) / "model", []
@@ -81,7 +86,8 @@ def export(name: str, temperature: Temperature, out: str, saved: Saved | None = 
                         f"the exported model differs by {difference:.2g} from '{name}' with the temperature attached; "
                         "nothing was left"
                     )
-                _card(name, source, temperature, dtype, difference, saved, side).save(folder / "README.md")
+                card = model_card(name, source, temperature, dtype, difference, saved, side, figures)
+                card.save(folder / "README.md")
                 differences.append(difference)
             _readable(whole)
             os.replace(whole, target)
@@ -205,85 +211,3 @@ def _difference(source: Path, folder: Path, temperature: Temperature, saved: Sav
         return float((found.embeddings - expected).abs().max())
     corrected = saved.correction.queries(expected) if side == "queries" else saved.correction.documents(expected)
     return float((found.norms[:, None] * found.embeddings - corrected).abs().max())
-
-
-def _card(
-    name: str, source: Path, temperature: Temperature, dtype: str, difference: float, saved: Saved | None, side: str
-) -> ModelCard:
-    """The README.md of the checkpoint: base model, licence, revision, temperature, correction, and what users must do."""
-    label = checkpoint.label(name)
-    base = checkpoint.DEFAULT_NAME if label == checkpoint.DEMO_PACKAGE.replace("_", "-") else name
-    on_hub = not Path(name).expanduser().is_dir() or base != name
-    revision = source.name if source.parent.name == "snapshots" else None
-    base_name, licence = base if on_hub else label, _licence(source)
-    front = ModelCardData(
-        library_name="sentence-transformers", pipeline_tag="sentence-similarity", base_model=base if on_hub else None,
-        tags=["sentence-transformers", "feature-extraction", "tempscale"], **licence,
-    )  # fmt: skip
-    said = f"""# {base_name} with attention temperature {temperature.canonical}
-
-`{base_name}` with its attention logits divided by the temperature: A = softmax(QKᵀ / (τ√d)), τ = {temperature.canonical}
-(Length-Induced Embedding Collapse, arXiv 2410.24200, eq. 6). The temperature is folded into the query weights, so this is
-a plain checkpoint: sentence-transformers, transformers and any server of the base model run it as it is, at the same speed.
-No weight was trained; every weight but the queries' (and the position bias's, where there is one) is the base model's.
-"""
-    use = """    from sentence_transformers import SentenceTransformer
-    model = SentenceTransformer("path/to/this/folder")
-"""
-    if not temperature.is_foldable:
-        said = f"""# {base_name} with attention temperature {temperature.canonical}
-
-`{base_name}` with a schedule of attention temperatures: A = softmax(QKᵀ / (τ√d)), τ = {temperature.canonical}
-(Length-Induced Embedding Collapse, arXiv 2410.24200, eq. 6). Weights cannot express it, so it is in `{saving.FILE}`, and all
-weights are the base model's. **A program that does not know the file loads the base model, without a word:** load it with
-tempscale (`pip install tempscale`).
-"""
-        use = """    import tempscale as ts
-    model = ts.load("path/to/this/folder")     # a SentenceTransformer; use encode_query and encode_document
-"""
-    rows = ""
-    if saved is not None:
-        own, of = saved.correction, f"{side or 'documents and queries'}"
-        also = "" if temperature.canonical == "1.0" else f" and attention temperature {temperature.canonical}"
-        said = f"""# {base_name} with the correction {own.canonical} of {of}{also}
-
-`{base_name}` whose embeddings of {of} are corrected by stages behind its own: each is scaled to unit length, a mean is taken
-off, and a matrix applied, where the correction has one. They were fitted to a corpus and to what asks it, without training;
-see <https://github.com/tempscale/tempscale>, docs/short-texts-win.md. This is a plain checkpoint: sentence-transformers and
-any server that runs its Dense stages run it as it is. Compare vectors by the inner product.
-"""
-        rows = f"| correction | `{own.canonical}`, of {of} |\n| sha256 of the correction | `{own.digest}` |\n"
-    return ModelCard(f"""---
-{front.to_yaml()}
----
-
-{said}
-**Embed queries and the whole index again, together.** Vectors of this checkpoint and of the base model do not mix: a query
-embedded by one is not comparable with documents embedded by the other.
-
-{use}
-| | |
-|---|---|
-| base model | `{base_name}` |
-| revision | {f"`{revision}`" if revision else "unknown: it was a local folder"} |
-| licence | {licence.get("license_name") or licence.get("license") or "the base model's"} |
-| sha256 of its weights, configuration and tokenizer | `{checkpoint.fingerprint(source)}` |
-| attention temperature | `{temperature.canonical}` |
-{rows}| precision | {dtype} |
-| largest difference from the base model with the temperature attached | {difference:.1g} |
-| written by | tempscale {tempscale.__version__} |
-
-The licence is the base model's.
-""")
-
-
-def _licence(source: Path) -> dict[str, Any]:
-    """What the base model's own card says of its licence; nothing where there is no card, or none that can be read."""
-    card = source / "README.md"
-    if not card.is_file():
-        return {}
-    try:
-        said = ModelCard.load(card, ignore_metadata_errors=True).data.to_dict()
-    except Exception:  # A card that cannot be read costs no export.
-        return {}
-    return {key: str(said[key]) for key in ("license", "license_name", "license_link") if said.get(key)}

@@ -28,7 +28,7 @@ def test_three_kills_change_no_byte(undisturbed, arguments, tmp_path):
         code = storm.run(["actor", "raylet", "driver"], (0.5, 4.0))
     finally:
         storm.close()
-    assert code == 0, (tmp_path / f"driver-{storm.starts}.log").read_text()[-2000:]
+    assert code == 0, (tmp_path / f"run-driver-{storm.starts}.log").read_text()[-2000:]
     assert sum(kill["hit"] for kill in storm.kills) == 3, storm.kills
     assert storm.ends == [-9]  # The driver's own death; the others' ended nothing.
     assert any(

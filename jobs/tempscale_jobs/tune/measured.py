@@ -1,0 +1,101 @@
+"""What finished runs have measured of a checkpoint, as tables of its model card."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.errors import UsageError, visible
+from tempscale_jobs.report.text import estimate, number, share_of, with_error
+from tempscale_jobs.runs.folder import DONE, finished, load_tables
+from tempscale_jobs.urls import masked
+
+_FIGURES = {
+    "collapse_gap": "mean cosine of the longest texts less that of the shortest",
+    "prefix_gap": "mean cosine of the same texts, at the longest prefix less the shortest",
+    "exposure_short": "exposure of the shortest texts (1 is their share)",
+    "exposure_long": "exposure of the longest texts (1 is their share)",
+    "socm_mean": "mean second-order collapse (SOCM)",
+}
+"""Figures of collapse_summary that a card tells, in words."""
+
+
+def measured(folders: Sequence[str], fingerprint: str, temperature: Temperature, correction: str | None) -> str:
+    """What runs of audit, evaluate or tune have measured of a model under a temperature, or with a correction, as Markdown.
+
+    Raises:
+        UsageError: a folder holds no finished run, or none that measured this.
+    """
+    sections = [_of_run(folder, fingerprint, temperature.canonical, correction) for folder in folders]
+    return "\n".join(["## Measured", "", "Errors are 95 % half-widths.", "", *sections, ""]) if sections else ""
+
+
+def _of_run(folder: str, fingerprint: str, temperature: str, correction: str | None) -> str:
+    storage = finished(folder, "--measured ", "; give a run of tempscale audit, evaluate or tune")
+    record, tables = storage.read_json(DONE), load_tables(storage)
+    labels = [label for label, own in record["models"].items() if own.get("fingerprint") == fingerprint]
+    if not labels:
+        raise UsageError(f"--measured '{masked(folder)}' is a run of another model; give one of this model")
+    found: list[str] = []
+    for name, make in (("tuning_scores", _chosen), ("evaluation", _scores), ("collapse_summary", _collapse)):
+        if name not in tables or (correction is not None and name != "tuning_scores"):
+            continue
+        rows = tables[name].filter(pl.col("model") == labels[0]).to_dicts()
+        own = [row for row in rows if row["temperature"] == temperature and row.get("correction") == correction]
+        if own:
+            found += make(rows, own, record)
+    if not found:
+        what = f"correction {correction}" if correction is not None else f"τ {temperature}"
+        raise UsageError(f"--measured '{masked(folder)}' measured nothing of {what}; give a run with it")
+    return "\n".join(found)
+
+
+def _chosen(rows: list[dict[str, Any]], own: list[dict[str, Any]], record: dict[str, Any]) -> list[str]:
+    """The scores on items that chose nothing."""
+    (row,) = own
+    first = rows[0]["temperature"]
+    return [
+        *_heads("scores on held-out items", "items", "score", f"change from τ {first}"),
+        f"| mean over the tasks of `tempscale tune` | {row['held_items']:,} | {number(row['held_score'])} | "
+        f"{with_error(row['held_change'], row['held_change_se'])} |",
+        "",
+    ]
+
+
+def _scores(rows: list[dict[str, Any]], own: list[dict[str, Any]], record: dict[str, Any]) -> list[str]:
+    """The main score of each task."""
+    lines = _heads("task", "metric", "score", f"change from τ {rows[0]['temperature']}")
+    for row in own:
+        subset = "" if row["subset"] == "default" else f", {row['subset']}"
+        task = _cell(f"{row['task']} ({row['split']}{subset})")
+        change = with_error(row["change"], row["change_se"])
+        lines.append(f"| {task} | {row['metric']} | {with_error(row['score'], row['score_se'])} | {change} |")
+    return [*lines, ""]
+
+
+def _collapse(rows: list[dict[str, Any]], own: list[dict[str, Any]], record: dict[str, Any]) -> list[str]:
+    """How much a corpus collapses, beside the run's first temperature."""
+    (row,), first = own, rows[0]
+    both = [first] if row is first else [first, row]
+    source = masked(str(record.get("corpus", {}).get("source", ""))).rstrip("/").rpartition("/")[2]
+    heads = [f"τ {one['temperature']}" for one in both]
+    lines = _heads(f"{row['texts']:,} texts of {_cell(source)}" if source else f"{row['texts']:,} texts", *heads)
+    lines += [
+        f"| {words} | {' | '.join(estimate(one, name) for one in both)} |"
+        for name, words in _FIGURES.items()
+        if any(one.get(name) is not None for one in both)
+    ]
+    return [*lines, f"| texts cut at the window | {' | '.join(share_of(one, 'truncated_share') for one in both)} |", ""]
+
+
+def _heads(*heads: str) -> list[str]:
+    return [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+
+
+def _cell(text: str) -> str:
+    """A name in a cell of Markdown, which it cannot leave."""
+    return re.sub(r"([\\|`*_\[\]<>])", r"\\\1", visible(text))

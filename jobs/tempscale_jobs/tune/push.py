@@ -1,0 +1,60 @@
+"""A checkpoint on the Hugging Face hub: in a repository that is new, or that holds a checkpoint of tempscale."""
+
+from __future__ import annotations
+
+from huggingface_hub import HfApi, ModelCard
+from huggingface_hub.errors import EntryNotFoundError
+
+from tempscale.model.checkpoint import first_line
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.tune.model_card import TAG
+
+_OF_THE_HUB = ".gitattributes"
+"""What the hub itself puts into a new repository."""
+
+
+def check(name: str) -> None:
+    """Look whether a repository may be written, before anything is computed.
+
+    Raises:
+        UsageError: the hub cannot be reached, knows no such user, or the repository holds something else.
+    """
+    try:
+        api = HfApi()
+        api.whoami()
+        there = [file for file in api.list_repo_files(name) if file != _OF_THE_HUB] if api.repo_exists(name) else []
+        ours = not there or TAG in _tags(name)
+    except Exception as error:  # The hub's client has its own exceptions, and what carries it, too.
+        raise UsageError(
+            f"--push '{name}' cannot be written: {first_line(error)}; see `hf auth login`, or HF_TOKEN"
+        ) from None
+    if not ours:
+        raise UsageError(
+            f"--push '{name}' holds files that tempscale export did not write, such as '{there[0]}'; choose another name"
+        )
+
+
+def push(name: str, folder: str, message: str, public: bool) -> str:
+    """Put a folder in place of what a repository holds, as one commit; return its address.
+
+    Raises:
+        IncompleteRun: it did not arrive; the folder stays.
+    """
+    try:
+        api = HfApi()
+        api.create_repo(name, private=not public, exist_ok=True)
+        done = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, delete_patterns=["*"])
+    except Exception as error:  # See `check`.
+        sends = f"hf upload {name} '{folder}'"
+        raise IncompleteRun(
+            f"'{folder}' is written, but '{name}' did not get it: {first_line(error)}; `{sends}` sends it"
+        ) from None
+    return str(done.repo_url)
+
+
+def _tags(name: str) -> list[str]:
+    """The tags of a repository's card; none where it has no card."""
+    try:
+        return list(ModelCard.load(HfApi().hf_hub_download(name, "README.md")).data.tags or ())
+    except (EntryNotFoundError, ValueError):
+        return []

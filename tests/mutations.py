@@ -1,0 +1,404 @@
+"""Mistakes in the code that decides: each is one replacement that some test must notice. `mutants.py` makes them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+JOBS, SCIENCE = "jobs/tempscale_jobs", "tempscale"
+
+
+class Mutation(NamedTuple):
+    """A mistake: a text that occurs once in a file, and what it is replaced by."""
+
+    file: str
+    old: str
+    new: str
+    reason: str = ""
+    """Why no test can notice it; empty where one must."""
+
+
+class Subject(NamedTuple):
+    """Mistakes that the same tests must notice, the fastest tests first."""
+
+    name: str
+    tests: tuple[str, ...]
+    mutations: tuple[Mutation, ...]
+
+
+def of(file: str, *pairs: tuple[str, ...]) -> tuple[Mutation, ...]:
+    """Mutations of one file from (old, new) or (old, new, reason)."""
+    return tuple(Mutation(file, *pair) for pair in pairs)
+
+
+GATE = Subject(
+    "the gate, its noise and its baseline",
+    ("tests/jobs/nights/test_gate.py", "tests/jobs/nights/test_record.py", "tests/jobs/nights/test_compare.py"),
+    of(
+        f"{JOBS}/nights/gate.py",
+        ("failed = check.excess > max(check.size, noise)", "failed = check.excess > min(check.size, noise)"),
+        ("failed = check.excess > max(check.size, noise)", "failed = check.excess >= max(check.size, noise)"),
+        ('tail = alpha if check.kind == "threshold" else alpha / 2', "tail = alpha"),
+        ("gate.false_alarms / max(1, noisy)", "gate.false_alarms"),
+        ("check.refused is None and check.excess is not None and check.error > 0", "check.refused is None"),
+        ("_LEAST_FREEDOM = 2", "_LEAST_FREEDOM = 200"),
+        ("max(threshold.excess(value), math.ulp(0.0))", "threshold.excess(value)"),
+        (
+            "error = standard_error(row, threshold.figure, of_this_corpus=True)",
+            "error = standard_error(row, threshold.figure)",
+        ),
+        ("    if None in errors:", "    if errors == (None, None):"),
+        ("freedom = min(_freedom(other, figure), _freedom(row, figure))", "freedom = _freedom(row, figure)"),
+        ("error = math.hypot(*(e for e in errors if e is not None))", "error = max(e for e in errors if e is not None)"),
+        ('row["verdict"] in ("failed", "not measured")', 'row["verdict"] in ("failed",)'),
+        (
+            'return ("failed" if failed else "passed") if rows else "none", failed',
+            'return "failed" if failed else "passed", failed',
+        ),
+        ("if other[name] != row[name]]", "if False]"),
+        ('if gate.holds_for(row["temperature"]):', "if True:"),
+        ("return max(pooled[0], own[0]), max(pooled[1], own[1])", "return pooled[0], pooled[1]"),
+        ("if figure in SHARES and None not in errors:", "if False:"),
+        ('errors = (errors[1], errors[1]) if other.get("documents") is None else (errors[0], errors[0])', "pass"),
+        ("return None if value is None else finite(value)", "return value"),
+        (
+            "return None if found is None or not math.isfinite(found) else float(found)",
+            "return 0.0 if found is None else float(found)",
+        ),
+    )
+    + of(
+        f"{JOBS}/config/nights.py",
+        ('(excess == 0 and self.relation in ("<=", ">="))', "excess == 0"),
+        ('if self.relation in ("<=", "<") else self.limit - value', 'if self.relation == "<=" else self.limit - value'),
+    )
+    + of(
+        f"{JOBS}/nights/record.py",
+        ('(pl.col("gate") == "passed") & pl.col("compared").fill_null(True)', 'pl.col("gate") == "passed"'),
+        ('| pl.col("accepted"))', ")"),
+        ('earlier.filter(pl.col("model_fingerprint") == row["model_fingerprint"])', "earlier"),
+        ("same.filter([comparable(then, row) for then in same.to_dicts()])", "same"),
+        ('keep="last", maintain_order=True)', 'keep="first", maintain_order=True)'),
+        ("found = fit.row(-1, named=True)", "found = fit.row(0, named=True)"),
+    ),
+)
+
+ERRORS = Subject(
+    "standard errors",
+    (
+        "tests/tempscale/stats/test_documents.py", "tests/tempscale/collapse/test_aggregates.py",
+        "tests/tempscale/stats/test_groups.py", "tests/tempscale/stats/test_paired.py",
+        "tests/jobs/collapse/test_cosine_stage.py",
+    ),
+    of(
+        f"{SCIENCE}/stats/errors.py",
+        ("return float(2.0 * np.sqrt(variance / texts))", "return float(np.sqrt(variance / texts))"),
+        ("np.sqrt(row_variance / rows + column_variance / columns)", "np.sqrt(row_variance / rows)"),
+        ("np.sqrt(max(0.0, 1.0 - texts / population))", "np.sqrt(max(0.0, texts / population))"),
+        ("if population > 0 else 0.0", "if population > 0 else 1.0"),
+        ("texts.sum() ** 2 / np.square(texts).sum()", "texts.sum() / texts.max()"),
+        ("return len(texts) >= GROUPS_FOR_AN_ERROR and _equal(texts)", "return _equal(texts)"),
+        ("_equal(texts) >= EQUAL_DOCUMENTS_FOR_AN_ERROR", "True"),
+        ("weight * np.sqrt(count / (count - 1)) * centred / texts", "weight * centred / texts"),
+        ("centred = sums - own.texts * (sums.sum() / texts)", "centred = sums - sums.mean()"),
+        ("        texts[here] += own.texts\n", "        texts[here] = own.texts\n"),
+        ("np.square(np.bincount(place, np.concatenate(shares))).sum()", "np.square(np.concatenate(shares)).sum()"),
+    ),
+)  # fmt: skip
+
+GROUPS = Subject(
+    "SOCM of groups",
+    ("tests/tempscale/stats/test_groups.py", "tests/jobs/audit/test_groups.py"),
+    of(
+        f"{SCIENCE}/stats/groups.py",
+        ("np.sqrt((groups - 1) / groups * np.square", "np.sqrt(1 / groups * np.square"),
+        ("    if groups < GROUPS_FOR_AN_ERROR:", "    if groups < 2:"),
+        ("np.fill_diagonal(pairs, texts * (texts - 1) / 2)", "np.fill_diagonal(pairs, texts * texts / 2)"),
+        ("np.concatenate([every - same, same], axis=1)", "np.concatenate([every, same], axis=1)"),
+        ("known = np.where(counts > 0, weights, 0.0)", "known = weights * np.ones(counts.shape)"),
+        ("left.sums[has], left.counts[has]", "left.sums, left.counts"),
+        ("float(high - low) / (2 * Z_95)", "float(high - low) / Z_95"),
+        ("ends[0] <= 0 or ends[1] >= 1", "ends[0] <= 0"),
+        ("4 / texts * (np.diag(p) - np.outer(p, p))", "4 / texts * np.diag(p)"),
+        ("4 * len(names) / (len(names) - 1) * moved.T", "4 * moved.T"),
+        ("(found + 1) * groups <= texts", "found * groups <= texts"),
+    )
+    + of(
+        f"{JOBS}/collapse/dealing.py",
+        ("set_of[order] = np.arange(len(names)) % count", "set_of[order] = np.arange(len(names)) * count // len(names)"),
+        ("chosen[turn * size : (turn + 1) * size]", "chosen[:size]"),
+        ("here if set_of is None else here[set_of[here] == number]", "here"),
+        ("return found if tell_an_error(found) else None", "return found"),
+    )
+    + of(
+        f"{JOBS}/collapse/group_tables.py",
+        ("place[np.minimum(one, other), np.maximum(one, other)]", "place[one, other]"),
+        ("(document[found.first] == document[found.second])", "(document[found.first] != document[found.second])"),
+    ),
+)
+
+CACHE = Subject(
+    "the cache",
+    ("tests/jobs/embedding/test_key.py", "tests/jobs/embedding/test_cache.py"),
+    of(
+        f"{JOBS}/embedding/cache.py",
+        ('"model": model.fingerprint, ', ""),
+        ('"temperature": temperature.canonical,', '"temperature": "",'),
+        ('"role": cache.role if temperature.roles else None, ', ""),
+        ('"max_length": model.max_length, ', ""),
+        ('"long": cache.encoding.long,', ""),
+        ('"precision": _computed_in(cache.encoding.precision, bool(cluster.gpus)), ', ""),
+        ('"max_characters": cache.max_characters,', ""),
+        ('"device": "gpu" if cluster.gpus else "cpu",', ""),
+        ('for name in ("torch", "transformers")', 'for name in ("torch",)'),
+        ('".".join(metadata.version(name).split(".")[:2])', '""'),
+        ('        values["prompt"] = prompt\n', "        pass\n"),
+        ('for name in ("compiled", "packed") if getattr', 'for name in ("compiled",) if getattr'),
+        ("            except (OSError, Damaged):\n", "            except OSError:\n"),
+        ("if sha in wanted and sha not in seen", "if sha in wanted"),
+    )
+    + of(
+        f"{JOBS}/embedding/lookup.py",
+        ("        everywhere &= set(tables[-1]", "        everywhere |= set(tables[-1]"),
+        ('columns |= {"truncated": pc.or_(rows.column("truncated"), hits.column("cut"))}', ""),
+        (
+            "columns |= {column: hits.column(column) for column in",
+            "columns |= {column: rows.column(column) for column in ()} | {column: hits.column(column).take(pa.array(range(hits.num_rows))[::-1]) for column in",
+        ),
+        (
+            "    for temperature in run.temperatures:  # Parts of an unfinished look-up.",
+            "    for temperature in ():  # Parts of an unfinished look-up.",
+        ),
+    )
+    + of(
+        f"{JOBS}/embedding/prune.py",
+        ("if unused_days is not None and age >= unused_days:", "if unused_days is not None and age > 0:"),
+        ("        if name != kept:\n", "        if True:\n"),
+        ("if wanted is None or sha in wanted}", "if True}"),
+    ),
+)
+
+LOCKS = Subject(
+    "locks",
+    ("tests/jobs/runs/test_lock.py",),
+    of(
+        f"{JOBS}/runs/lock.py",
+        ("if self.lost.is_set() or not _tried(lambda: _holds(self._storage, own)):", "if self.lost.is_set():"),
+        ("if self.lost.is_set() or not", "if not"),
+        ("            if _tried(lambda: _holds(storage, own)):\n                return True", "            return True"),
+        ("            if not _dead(other, waiting, storage):", "            if False:"),
+        ("            if _tried(lambda: _read(storage)) == other:\n", "            if True:\n"),
+        ("storage.create(NAME, _written(own)) or _holds(storage, own)", "storage.create(NAME, _written(own))"),
+        (
+            "        except OSError as error:\n            if wait is None or error.errno in _LASTING:",
+            "        except OSError as error:\n            if True:",
+        ),
+        ("if process.status() == psutil.STATUS_ZOMBIE:", "if False:"),
+        ('return bool(other["ticks"] != _ticks(other["pid"]))', "return False"),
+        ('            if other.get("ticks") is not None:', "            if False:"),
+        ('if time.time() - other["renewed"] > _FORGOTTEN_SECONDS:', "if False:"),
+        ("                if now != other:\n", "                if False:\n"),
+        ("            if _holds(storage, own):\n                storage.remove(NAME)", "            storage.remove(NAME)"),
+        ("                lost.set()\n                return", "                pass"),
+    )
+    + of(
+        f"{JOBS}/lifecycle.py",
+        ("        if self._record is not None:\n            self.lock.check()", "        if self._record is not None:"),
+    )
+    + of(
+        f"{JOBS}/runs/storage.py",
+        ("                    if error.errno not in _NO_LINKS:\n                        raise", "                    pass"),
+        ("os.O_CREAT | os.O_EXCL | os.O_WRONLY", "os.O_CREAT | os.O_WRONLY"),
+        ('_CREATES = {"s3",', '_CREATES = {"file", "ftp", "sftp", "s3",'),
+    ),
+)
+
+STORAGE = Subject(
+    "storage, checksums and what is made again",
+    ("tests/jobs/runs/test_storage.py", "tests/jobs/runs/test_object_storage.py", "tests/jobs/runs/test_sealed.py"),
+    of(
+        f"{JOBS}/runs/storage.py",
+        ('                if fs.info(target)["size"] != len(data):', "                if False:"),
+        ("                os.replace(temporary, target)", "                open(target, 'wb').write(data)"),
+        (
+            '        return sorted(n for n in names if n.endswith(suffix) and not n.rsplit("/", 1)[-1].startswith(_TEMPORARY))',
+            "        return sorted(n for n in names if n.endswith(suffix))",
+        ),
+        ("        if os.path.exists(temporary):\n            os.unlink(temporary)", "        pass"),
+        (
+            '            reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)',
+            "            raise",
+        ),
+        (
+            "                except FileExistsError:\n                    return False\n                except OSError",
+            "                except FileExistsError:\n                    return True\n                except OSError",
+        ),
+        ('{"use_listings_cache": False}', "{}"),
+        ("        self._check()\n        fs, _ = self._fs", "        fs, _ = self._fs"),
+        ("found.max >= low and", "found.max > low and"),
+        ("kept = pc.and_(kept, pc.less(values,", "kept = pc.and_(kept, pc.less_equal(values,"),
+        ("            if filled + len(values[0]) > rows:\n                break", "            pass"),
+        ("            except (sealed.Broken, pa.ArrowException) as error:", "            except sealed.Broken as error:"),
+        (
+            "                if type(error) is not OSError or error.errno is not None:\n                    raise",
+            "                pass",
+        ),
+        (
+            "                stream.flush()\n                os.fsync(stream.fileno())",
+            "                stream.flush()",
+            "only a machine that loses its power could tell",
+        ),
+    )
+    + of(
+        f"{JOBS}/runs/sealed.py",
+        ("pre_buffer=pre_buffer, page_checksum_verification=True", "pre_buffer=pre_buffer"),
+        ("write_page_checksum=True", "write_page_checksum=False"),
+        ("and seal[len(_MARK) :] != _digest(footer)", "and False"),
+        ("value.pop(_KEY) != _checksum(value)", "value.pop(_KEY) is None"),
+        ("        if len(last) == len(_KEY) and sum(map(operator.ne, last, _KEY)) == 1", "        if False"),
+        ('or tail[-4:] != b"PAR1"', ""),
+    )
+    + of(
+        f"{JOBS}/runs/mending.py",
+        ('    if not error.path.startswith(f"{storage.root}/"):\n        raise error', ""),
+        ("            own.remove(numbered(parts, part))", "            pass"),
+    ),
+)
+
+EXCHANGE = Subject(
+    "ids that appear twice, samples, and sources that change",
+    ("tests/jobs/corpus/test_stream.py", "tests/jobs/corpus/test_changing.py", "tests/jobs/corpus/test_shards.py"),
+    of(
+        f"{JOBS}/corpus/distinct.py",
+        (
+            "same[1:] = (head[order][1:] == head[order][:-1]) & (tail[order][1:] == tail[order][:-1])",
+            "same[1:] = head[order][1:] == head[order][:-1]",
+        ),
+        ("order = np.lexsort((place, tail, head))", "order = np.lexsort((-place, tail, head))"),
+        ("gone = gone[place[gone] >= first]", "gone = gone"),
+        (
+            "return (number << 64) // count, (number + 1 << 64) // count",
+            "return (number << 64) // count, max(0, (number + 1 << 64) // count - (1 << 60))",
+        ),
+        (
+            "low * self.files >> 64 : ((high - 1) * self.files >> 64) + 1",
+            "low * self.files >> 64 : (high - 1) * self.files >> 64",
+        ),
+        ('own.filter(pa.array(~np.isin(own.column("row").to_numpy(), repeated_rows.get(unit, nothing))))', "own"),
+        ('both.sort_by([("key", "ascending"), ("digest", "ascending")]).slice(0, size)', "both.slice(0, size)"),
+    )
+    + of(
+        f"{JOBS}/corpus/rows.py",
+        ('if reason is None and not seen.add(digest_of_id(text_id or "")):', "if False:"),
+        (
+            "            if digest != _NO_DIGEST:\n",
+            "            if True:\n",
+            "the free places of a table hash to one place, where the first stays; it only costs time",
+        ),
+        (
+            "while (own := table[number * ID_BYTES : (number + 1) * ID_BYTES]) != _NO_DIGEST and own != digest:",
+            "while (own := table[number * ID_BYTES : (number + 1) * ID_BYTES]) != _NO_DIGEST and own[:8] != digest[:8]:",
+        ),
+        ("if limit is not None and counts.read >= limit:", "if limit is not None and counts.read > limit:"),
+    )
+    + of(
+        f"{JOBS}/corpus/sources.py",
+        ("    if now != own:\n", "    if False:\n"),
+        ("    fs.invalidate_cache()\n", ""),
+    ),
+)
+
+ESCAPES = Subject(
+    "escapes and secrets",
+    (
+        "tests/jobs/report/test_steering.py",
+        "tests/jobs/audit/test_report.py",
+        "tests/jobs/config/test_config.py",
+        "tests/jobs/runs/test_folder.py",
+        "tests/jobs/corpus/test_sources.py",
+    ),
+    of(
+        f"{JOBS}/errors.py",
+        (r'"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"', r'"[\x00-\x1f\u2028\u2029\ud800-\udfff]"'),
+        (r'"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"', r'"[\x00-\x1f\x7f-\x9f\u2028\u2029]"'),
+        ("super().__init__(visible(message))", "super().__init__(message)"),
+    )
+    + of(
+        f"{JOBS}/report/screen.py",
+        ('*(visible(one, "\\n\\t") if isinstance(one, str) else one for one in objects)', "*objects"),
+        ("Text(visible(cell)) for cell in line", "Text(cell) for cell in line"),
+        ("Text(visible(cell)) for cell in line", "visible(cell) for cell in line"),
+    )
+    + of(
+        f"{JOBS}/report/page.py",
+        ("        autoescape=True,\n", "        autoescape=False,\n"),
+        ("        finalize=_shown,\n", ""),
+        ('text.replace("<", "\\\\u003c")', "text"),
+        ("specs = {key: _shown_in(chart.to_dict(validate=False))", "specs = {key: chart.to_dict(validate=False)"),
+    )
+    + of(
+        f"{JOBS}/urls.py",
+        ('_QUERY.sub(r"\\1***", _WEB_QUERY.sub(r"\\1***", without_user))', '_WEB_QUERY.sub(r"\\1***", without_user)'),
+        ('_QUERY.sub(r"\\1***", _WEB_QUERY.sub(r"\\1***", without_user))', '_QUERY.sub(r"\\1***", without_user)'),
+        ('without_user = _USER.sub(r"\\1***@", source)', "without_user = source"),
+        ("first_line(error).replace(source, masked(source))", "first_line(error)"),
+        ("lambda url: masked(url[0])", "lambda url: url[0]"),
+    )
+    + of(
+        f"{JOBS}/runs/provenance.py",
+        ('for name in ("source", "corpus", "queries", "qrels"):', 'for name in ("source", "corpus", "queries"):'),
+        ('        config["audits"] = [masked(folder) for folder in config["audits"]]', "        pass"),
+        (
+            'for section, name in (("gate", "baseline"), ("record", "history")):',
+            'for section, name in (("gate", "baseline"),):',
+        ),
+    )
+    + of(f"{JOBS}/runs/sealed.py", ('"[\\x7f-\\x9f\\u2028\\u2029]"', '"[\\x7f-\\x9e\\u2028\\u2029]"')),
+)
+
+LOADED = Subject(
+    "the model that was loaded",
+    ("tests/jobs/workers/test_loaded.py", "tests/tempscale/model/test_checkpoint.py"),
+    of(
+        f"{JOBS}/workers/loaded.py",
+        ("        if before != self._state:\n            raise other(self._model, self.folder)", ""),
+        ("        if on_this_machine(self._state) != self._model.seen:\n            self._compare()", ""),
+        ("if checkpoint.fingerprint(self.folder) != self._model.fingerprint:", "if False:"),
+        ("(now := checkpoint.state(self.folder)) != self._state:", "(now := self._state) != self._state:"),
+        ("if digest and checkpoint.settings_digest(checkpoint.resolve(folder)) != digest:", "if False:"),
+    ),
+)
+
+ENDS = Subject(
+    "exit codes",
+    ("tests/jobs/cli/test_ends.py", "tests/jobs/cli/test_cli.py"),
+    of(
+        f"{JOBS}/errors.py",
+        ("    exit_code = 2\n", "    exit_code = 1\n"),
+        ("    exit_code = 3\n", "    exit_code = 2\n"),
+    )
+    + of(
+        f"{JOBS}/cli/app.py",
+        ("        code = code or (0 if start.completed else 3)\n", "        code = code or 3\n"),
+        ("        code = code or (0 if start.completed else 3)\n", "        pass\n"),
+        ("    except KeyboardInterrupt:\n        _end(3)", "    except KeyboardInterrupt:\n        _end(130)"),
+        ("        _end(end.code or 0)", "        _end(0)"),
+    )
+    + of(
+        f"{JOBS}/outlets.py",
+        ("self.failure.errno == errno.EPIPE", "True"),
+        ("        if self.failure is None or self.failure.errno == errno.EPIPE:", "        if self.failure is None:"),
+        ("        os.dup2(nowhere, self._stream.fileno())\n", ""),
+    ),
+)
+
+BOMBS = Subject(
+    "rows without an end",
+    ("tests/jobs/corpus/test_bombs.py",),
+    of(
+        f"{JOBS}/corpus/readers.py",
+        ("if size <= LONGEST_VALUE else None), size", "if True else None), size"),
+        ("        if passed + len(rest) + len(last) > LONGEST_VALUE:\n", "        if False:\n"),
+        ("yield (None if passed else rest), passed + len(rest)", "yield rest, passed + len(rest)"),
+    ),
+)
+
+SUBJECTS = (GATE, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, EXCHANGE, ESCAPES, LOADED, ENDS, BOMBS)
