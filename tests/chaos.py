@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,7 @@ class Storm:
         moment is drawn from its first eight tenths. Where there is nothing of a kind, the driver is killed. Into a stage of
         milliseconds the driver is led in steps, and dies there.
         """
-        order = list(seconds)
-        before = {one: other for one, other in zip(order, order[1:], strict=False) if seconds[other] < _SHORT_SECONDS}
+        before = {one: other for one, other in pairwise(seconds) if seconds[other] < _SHORT_SECONDS}
         wanted = {stage: list(kinds) for stage, kinds in wanted.items()}
         deadline = time.monotonic() + PATIENCE + 60 * sum(map(len, wanted.values()))
         driver, begun, when = self._start(), 0.0, 0.0
@@ -158,7 +158,7 @@ class Storm:
         return -1
 
     def _lead(self, driver: subprocess.Popen[bytes], stage: str) -> str | None:
-        """Let the driver run half a millisecond at a time until it has left a stage, and stop it; the stage it is in then."""
+        """Let the driver run half a millisecond at a time until it has left a stage, and stop it; the stage it is in."""
         while self.heard.look() == stage and driver.poll() is None:
             driver.send_signal(signal.SIGCONT)
             time.sleep(_STEP_SECONDS)

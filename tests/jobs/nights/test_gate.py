@@ -57,6 +57,10 @@ def test_every_figure_of_the_summary_may_be_named_and_nothing_else():
         ("collapse_gap < 0.15", 0.15, False),
         ("texts >= 1e3", 1000, True),
         ("texts > 1000", 1000, False),
+        ("texts > 1000", 1001, True),
+        ("texts > 1000", 999, False),
+        ("collapse_gap < 0.15", 0.16, False),
+        ("collapse_gap < 0.15", 0.14, True),
         ("prefix_gap >= -0.01", -0.02, False),
     ],
 )
@@ -99,6 +103,13 @@ def test_a_threshold_over_every_text_has_no_noise():
     found = only(judged(held_to(thresholds=["collapse_gap <= 0.15"]), row))
     assert (found["verdict"], found["noise"]) == ("failed", 0)
     assert found["reason"] == "collapse_gap of m at 1.0 is 0.16 and should be <= 0.15"
+
+
+def test_a_strict_threshold_fails_at_its_limit_where_there_is_no_noise():
+    row = night(texts=1000)
+    assert [only(judged(held_to(thresholds=[text]), row))["verdict"] for text in ("texts < 1000", "texts <= 1000")] == [
+        "failed", "held",
+    ]  # fmt: skip
 
 
 def test_a_threshold_on_a_sample_fails_only_beyond_the_samples_noise():
@@ -181,6 +192,24 @@ def test_the_reason_is_a_sentence():
         "cosine_mean of m at 1.0 rose by 0.05, from 0.3 in the night of 2026-11-01 to 0.35: more than 0.02 and more than "
         "its noise of 0.00371"
     )
+
+
+def test_a_move_of_exactly_its_size_is_held():
+    before, after = (
+        night(exposure_long=value, exposure_long_se_superpopulation=0.0, gap_texts=50, gap_shortest=0, gap_longest=500)
+        for value in (1.0, 1.25)
+    )
+    exact, below = (
+        only(judged(held_to(baseline="latest", drift={"exposure_long": size}), after, before)) for size in (0.25, 0.2499)
+    )
+    assert (exact["verdict"], below["verdict"]) == ("held", "failed")
+
+
+def test_a_check_without_noise_takes_no_share_of_the_false_alarms():
+    row = night(collapse_gap=0.16, collapse_gap_se=0.01, gap_texts=51)
+    alone = only(judged(held_to(thresholds=["collapse_gap <= 0.15"]), row))
+    first, _ = judged(held_to(thresholds=["collapse_gap <= 0.15", "texts >= 10"]), row)
+    assert first["noise"] == alone["noise"]
 
 
 def test_many_checks_share_the_false_alarms():
