@@ -52,7 +52,8 @@ def main() -> int:
         if name == "image":
             write("cuda", [own for package, own in found.items() if _OF_TORCH.fullmatch(package)])
     backend = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
-    write("build", [*packages(["-"], backend).values()])
+    # hatchling asks for editables where it installs a checkout that may be edited.
+    write("build", [*packages(["-"], [*backend, "editables"]).values()])
     write("sbom", [*packages(["-"], ["cyclonedx-bom"]).values()])
     return 0
 

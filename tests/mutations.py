@@ -84,8 +84,8 @@ GATE = Subject(
 ERRORS = Subject(
     "standard errors",
     (
-        "tests/tempscale/stats/test_documents.py", "tests/tempscale/collapse/test_aggregates.py",
-        "tests/tempscale/stats/test_groups.py", "tests/tempscale/stats/test_paired.py",
+        "tests/tempscale/stats/test_errors_by_hand.py", "tests/tempscale/stats/test_documents.py",
+        "tests/tempscale/collapse/test_aggregates.py", "tests/tempscale/stats/test_paired.py",
         "tests/jobs/collapse/test_cosine_stage.py",
     ),
     of(
@@ -106,7 +106,12 @@ ERRORS = Subject(
 
 GROUPS = Subject(
     "SOCM of groups",
-    ("tests/tempscale/stats/test_groups.py", "tests/jobs/audit/test_groups.py"),
+    (
+        "tests/tempscale/stats/test_groups.py",
+        "tests/jobs/collapse/test_group_tables.py",
+        "tests/tempscale/stats/test_documents.py",
+        "tests/jobs/audit/test_groups.py",
+    ),
     of(
         f"{SCIENCE}/stats/groups.py",
         ("np.sqrt((groups - 1) / groups * np.square", "np.sqrt(1 / groups * np.square"),

@@ -20,6 +20,7 @@ import tempscale_jobs.embedding.embed
 from tempscale_jobs.embedding import cache, lookup, prune
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.audit import texts
 
 TAUS, TEXTS, NEW = [1.0, 0.8], 180, 9
 
@@ -171,6 +172,18 @@ def test_pruning_removes_what_no_run_used_for_long(nights):
     assert len(prune.listed(str(root))) == 2 * len(TAUS) - 1
 
 
+def test_pruning_removes_keys_by_the_day_of_their_last_use(tmp_path):
+    store, _ = stored(tmp_path / "cache", ["11a"])
+    today = datetime.datetime.now(datetime.UTC).date()
+    for days in (0, 20, 40):
+        last_used = (today - datetime.timedelta(days=days)).isoformat()
+        store.write_json(f"key{days}/{cache.KEY}", store.read_json(f"key/{cache.KEY}") | {"last_used": last_used})
+    prune.prune(store.root, 40, [])
+    assert [days for days in (0, 20, 40) if store.exists(f"key{days}")] == [0, 20]
+    prune.prune(store.root, None, [])
+    assert [days for days in (0, 20, 40) if store.exists(f"key{days}")] == [0, 20]
+
+
 def test_what_is_no_cache_is_named(tmp_path, nights):
     with pytest.raises(UsageError, match="holds no cache"):
         prune.listed(str(tmp_path))
@@ -251,6 +264,31 @@ def test_a_bucket_that_cannot_be_looked_into_has_nothing(tmp_path, monkeypatch):
     assert cache.known(store, "key", [16, 17], wanted).to_pydict() == {"content_sha": []}
 
 
+def test_a_damaged_file_of_a_bucket_has_nothing_and_the_others_what_they_have(tmp_path):
+    store, (damaged, _) = stored(tmp_path / "cache", ["11a"], ["11b"])
+    data = bytearray(store.read(damaged))
+    data[len(data) // 3] ^= 1
+    store.write(damaged, bytes(data))
+    assert cache.known(store, "key", [17], {"11a", "11b"})["content_sha"].to_pylist() == ["11b"]
+
+
+def test_a_text_that_was_cut_here_is_truncated_though_it_is_whole_where_it_was_embedded(tmp_path):
+    """Two texts of one content: one says no more than that, the other was cut to it."""
+    storage, shas = Storage(str(tmp_path / "run")), ["11a", "11b"]
+    row = {"text_id": ["x", "y"], "content_sha": shas, "document": pa.array([None, None], pa.int64()), "cut": [True, False]}
+    storage.write_table("shards/part-00000000.parquet", pa.table(row))
+    given = {column.name: [None, None] for column in texts(2).columns}
+    given |= {"text_id": ["x", "y"], "content_sha": shas, "tokens": [5, 6], "truncated": [False, False]}
+    given |= {"embedding": [[1.0, 0.0], [0.0, 1.0]], "mean_norm": [1.0, 1.0]}
+    held = texts(2).build(given).drop_columns(["text_id", "document", "source_row"])
+    cache.write_bucket(Storage(str(tmp_path / "cache")), "key", 17, held)
+    how = lookup._Exchange(storage, str(tmp_path / "cache"), ["key"], ["texts/x"], "scratch")
+    lookup._sort(how, 0, ["shards/part-00000000.parquet"])
+    assert lookup._look_up(how, [0], range(256), 0) == 2
+    found = storage.read_table(how.found(0, 0))
+    assert found.select(["text_id", "truncated"]).to_pydict() == {"text_id": ["x", "y"], "truncated": [True, False]}
+
+
 @pytest.mark.soak
 def test_a_run_goes_on_with_its_plan_whatever_became_of_the_option(nights, small_model, monkeypatch, tmp_path):
     """Begun with a cache and gone on without, or the other way round: every text once."""
@@ -264,7 +302,6 @@ def test_a_run_goes_on_with_its_plan_whatever_became_of_the_option(nights, small
         assert embedded(out)["text_id"].to_list() == embedded(nights / "plain")["text_id"].to_list()
 
 
-@pytest.mark.soak
 def test_an_interrupted_look_up_leaves_no_text_twice(nights, small_model, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         done = lookup.done

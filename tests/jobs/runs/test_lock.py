@@ -222,6 +222,24 @@ def test_a_lock_that_goes_while_it_is_looked_at_is_taken(tmp_path, monkeypatch):
     assert "took_over" not in held  # Nobody died.
 
 
+def test_a_lock_that_another_run_takes_while_this_one_looks_at_the_dead_is_left_to_it(tmp_path, monkeypatch):
+    """Two runs find a dead lock; the other is faster, and lives."""
+    storage, dead = Storage(str(tmp_path)), lock._dead
+    written(storage, run="dead", pid=2**22 - 1)
+
+    def taken_meanwhile(other, *how):
+        found = dead(other, *how)
+        if other["run"] == "dead":
+            assert found
+            written(storage, run="faster")
+        return found
+
+    monkeypatch.setattr(lock, "_dead", taken_meanwhile)
+    with pytest.raises(UsageError, match="is in use by another run"), lock.locked(storage):
+        pass
+    assert json.loads(storage.read(lock.NAME))["run"] == "faster"
+
+
 def test_a_lock_that_another_run_took_meanwhile_is_neither_renewed_nor_removed(tmp_path):
     storage = Storage(str(tmp_path))
 

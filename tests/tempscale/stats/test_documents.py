@@ -20,6 +20,7 @@ from tempscale.stats.errors import (
     within_error,
 )
 from tempscale.stats.groups import pairs_of_sets
+from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.collapse.dealing import deal, document_sets, enough, pairs_of
 from tempscale_jobs.collapse.group_tables import Cells, Grouped
 from tempscale_jobs.config.audit import Analysis
@@ -226,6 +227,10 @@ def test_groups_are_dealt_by_document():
     every = [i for group in more for i in group.ids]
     assert len(set(every)) == len(every)
     assert pairs_of(more) > pairs_of(dealt)
+    # In turn, in the order of their keyed hash: documents that come one after the other are in different sets.
+    kept = np.unique(layout.documents)
+    order = sorted(kept.tolist(), key=lambda own: (keyed_hash(str(own), layout.seed), own))
+    assert [int(set_of[np.flatnonzero(layout.documents == own)[0]]) for own in order[:20]] == [k % 16 for k in range(20)]
     few = layout_of(document % 19, stratum)
     assert document_sets(few, ANALYSIS) is None  # Too few documents for an error: dealt from texts.
     assert {group.drawn for group in deal(few, ANALYSIS, 16)} == set(range(16))
