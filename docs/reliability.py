@@ -160,8 +160,8 @@ FAULTS = (
             "test_sealed::test_no_flipped_bit_of_a_part_passes",
             "test_sealed::test_no_flipped_bit_of_the_footer_passes",
             "test_sealed::test_no_flipped_bit_of_a_json_that_decides_passes",
-            "test_sealed::test_a_damaged_part_of_a_run_is_named_and_made_again",
-            "test_sealed::test_a_damaged_cache_is_as_if_it_were_not_there",
+            "test_mending::test_a_damaged_part_of_a_run_is_named_and_made_again",
+            "test_mending::test_a_damaged_cache_is_as_if_it_were_not_there",
         ),
     ),
     (

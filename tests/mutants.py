@@ -117,7 +117,10 @@ def made(subjects: list[Subject]) -> list[dict[str, Any]]:
                 "exit_code": code, "reason": mutation.reason, "seconds": round(seconds),
             }  # fmt: skip
             said = f"{'noticed' if noticed else 'NOT NOTICED'} in {seconds:.0f} s"
-            print(f"{said}  {mutation.file}: {mutation.old.strip()[:70]}  {found['by'].rpartition('::')[2]}", flush=True)
+            print(
+                f"{said}  {mutation.file}: {' '.join(mutation.old.split())[:70]}  {found['by'].rpartition('::')[2]}",
+                flush=True,
+            )
             return found
 
         work = [(subject, own) for subject in subjects for own in (None, *subject.mutations)]

