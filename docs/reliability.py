@@ -356,7 +356,7 @@ def _head(soak: dict[str, Any], mutants: dict[str, Any]) -> list[str]:
         f"| faults injected | {len(FAULTS)} kinds, by {len(named)} tests |",
         f"| kills in the last soak ({storms['on']}) | {storms['kills']}, {bytes_of_soak} |",
         *_slow(soak),
-        f"| mistakes made in the code, and noticed by the tests ({mutants['on']}) | {_noticed(mutants['mutations'])} |",
+        f"| mistakes made in the code, and noticed by the tests | {_noticed(mutants)} |",
         f"| bad inputs tested | {sum(sum(map(cases, tests[file])) for file, _ in BAD_INPUTS)} cases written out |",
         f"| [run by the tests](coverage.md), of the code that decides numbers or what is kept | {coverage_page.share()} |",
         f"| drawn by hypothesis | {len(examples)} tests, at least {sum(e.examples for e in examples):,} examples a run |",
@@ -400,17 +400,20 @@ def _faults(soak: dict[str, Any]) -> list[str]:
     ]
 
 
-def _noticed(mutations: list[dict[str, Any]]) -> str:
-    noticed = sum(own["noticed"] for own in mutations)
-    return f"{noticed} of {len(mutations)}" + ("" if noticed == len(mutations) else ", the others with a reason")
+def _noticed(mutants: dict[str, Any]) -> str:
+    every = [own for found in mutants.values() for own in found["mutations"]]
+    noticed = sum(own["noticed"] for own in every)
+    return f"{noticed} of {len(every)}" + ("" if noticed == len(every) else ", the others with a reason")
 
 
-def _mutants(found: dict[str, Any]) -> list[str]:
+def _mutants(mutants: dict[str, Any]) -> list[str]:
     """What came of the mistakes that `make mutants` makes."""
-    mutations = found["mutations"]
-    subjects = dict.fromkeys(own["subject"] for own in mutations)
-    rows = [(name, [own for own in mutations if own["subject"] == name]) for name in subjects]
-    unnoticed = [own for own in mutations if not own["noticed"]]
+    minutes = sum(found["seconds"] for found in mutants.values()) // 60
+    rows = [
+        f"| {name} | {len(found['mutations'])} | {sum(own['noticed'] for own in found['mutations'])} | {found['on']} |"
+        for name, found in mutants.items()
+    ]
+    unnoticed = [own for found in mutants.values() for own in found["mutations"] if not own["noticed"]]
     where = [f"{own['file'].rpartition('/')[2]}, `{' '.join(own['old'].split())}`" for own in unnoticed]
     reasons = [f"- {place}: {own['reason']}." for place, own in zip(where, unnoticed, strict=True)]
     return [
@@ -418,12 +421,13 @@ def _mutants(found: dict[str, Any]) -> list[str]:
         "## Mistakes that the tests notice",
         "",
         "`make mutants` makes one mistake at a time in the code that decides, in a copy of the project: a condition that is",
-        "gone, `>` for `>=`, a part of a key that is missing. The last result (benchmarks/results/mutants.json,",
-        f"{found['on']}, {found['seconds'] // 60} minutes on {found['cores']} cores), without the tests of `make soak`:",
+        "gone, `>` for `>=`, a part of a key that is missing. It takes "
+        f"{minutes} minutes on two cores; the tests of `make soak` are left",
+        "out. The last results (benchmarks/results/mutants.json):",
         "",
-        "| subject | mistakes | noticed |",
-        "| --- | --- | --- |",
-        *(f"| {name} | {len(own)} | {sum(one['noticed'] for one in own)} |" for name, own in rows),
+        "| subject | mistakes | noticed | on |",
+        "| --- | --- | --- | --- |",
+        *rows,
         *(["", "Not noticed:", "", *reasons] if reasons else []),
     ]
 

@@ -1,7 +1,7 @@
 """Whether the tests would notice a mistake: each of `mutations.py` is made in a copy of the project, and its tests are run.
 
 `python tests/mutants.py` is what `make mutants` runs; with words, only the subjects whose names hold one of them. What came
-of it is written to benchmarks/results/mutants.json. Tests of `make soak` are not run.
+of each subject is written to benchmarks/results/mutants.json, with its own date. Tests of `make soak` are not run.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import queue
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -91,56 +91,57 @@ def mutated(text: str, mutation: Mutation) -> str:
     return text.replace(mutation.old, mutation.new)
 
 
-def made(subjects: list[Subject]) -> list[dict[str, Any]]:
-    """Make every mutation; what came of each. Tests of a subject that fail without any end it all."""
-    copies, lock = list[Copy](), threading.Lock()
-    with tempfile.TemporaryDirectory(prefix="tempscale-mutants-", ignore_cleanup_errors=True) as folder:
-        workers = max(1, os.cpu_count() or 1)
-        copies += [Copy(Path(folder) / str(number)) for number in range(workers)]
+def made(subject: Subject, copies: list[Copy]) -> dict[str, Any]:
+    """Make every mutation of a subject; what came of each. Its tests must pass without any."""
+    free: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+    for copy in copies:
+        free.put(copy)
 
-        def one(subject: Subject, mutation: Mutation | None) -> dict[str, Any]:
-            with lock:
-                copy = copies.pop()
-            try:
-                code, test, seconds = copy.run(subject.tests) if mutation is None else copy.mutated(mutation, subject.tests)
-            finally:
-                with lock:
-                    copies.append(copy)
-            if mutation is None:
-                if code != 0:
-                    raise SystemExit(f"the tests of {subject.name} fail without a mutation: {test}")
-                return {}
-            noticed = code in (_NOTICED, None)
-            found = {
-                "subject": subject.name, "file": mutation.file, "old": mutation.old, "new": mutation.new,
-                "noticed": noticed, "by": test if code == _NOTICED else "they hang" if code is None else "",
-                "exit_code": code, "reason": mutation.reason, "seconds": round(seconds),
-            }  # fmt: skip
-            said = f"{'noticed' if noticed else 'NOT NOTICED'} in {seconds:.0f} s"
-            print(
-                f"{said}  {mutation.file}: {' '.join(mutation.old.split())[:70]}  {found['by'].rpartition('::')[2]}",
-                flush=True,
-            )
-            return found
+    def one(mutation: Mutation | None) -> dict[str, Any]:
+        copy = free.get()
+        try:
+            code, test, seconds = copy.run(subject.tests) if mutation is None else copy.mutated(mutation, subject.tests)
+        finally:
+            free.put(copy)
+        if mutation is None:
+            if code != 0:
+                raise SystemExit(f"the tests of {subject.name} fail without a mutation: {test}")
+            return {}
+        noticed = code in (_NOTICED, None)
+        said = f"{'noticed' if noticed else 'NOT NOTICED'} in {seconds:.0f} s"
+        print(f"{said}  {mutation.file}: {' '.join(mutation.old.split())[:70]}  {test.rpartition('::')[2]}", flush=True)
+        by = {_NOTICED: test, None: "they hang"}.get(code, "")
+        own = {"file": mutation.file, "old": mutation.old, "new": mutation.new, "noticed": noticed, "by": by}
+        return own | {"exit_code": code, "reason": mutation.reason, "seconds": round(seconds)}
 
-        work = [(subject, own) for subject in subjects for own in (None, *subject.mutations)]
-        with ThreadPoolExecutor(workers) as pool:
-            return [found for found in pool.map(lambda own: one(*own), work) if found]
+    begun = time.monotonic()
+    with ThreadPoolExecutor(len(copies)) as pool:
+        found = [own for own in pool.map(one, (None, *subject.mutations)) if own]
+    when = {"on": datetime.datetime.now(datetime.UTC).date().isoformat(), "cores": os.cpu_count()}
+    return when | {"seconds": round(time.monotonic() - begun), "mutations": found}
+
+
+def missed(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The mutations that no test noticed, and that have no reason why none can."""
+    return [own for own in found["mutations"] if not own["noticed"] and (not own["reason"] or own["exit_code"] != 0)]
 
 
 def main(words: list[str]) -> int:
     """0 if every mutation was noticed, or has a reason why none can."""
     subjects = [subject for subject in SUBJECTS if not words or any(word in subject.name for word in words)]
-    begun = time.monotonic()
-    found = made(subjects)
-    missed = [own for own in found if not own["noticed"] and (not own["reason"] or own["exit_code"] != 0)]
-    if not words:
-        when = {"on": datetime.datetime.now(datetime.UTC).date().isoformat(), "cores": os.cpu_count()}
-        result = when | {"seconds": round(time.monotonic() - begun), "mutations": found}
-        RESULT.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        print(f"written to {RESULT}")
-    print(f"{len(found)} mutations, {sum(own['noticed'] for own in found)} noticed, {len(missed)} missed without a reason")
-    return 1 if missed else 0
+    well = True
+    with tempfile.TemporaryDirectory(prefix="tempscale-mutants-", ignore_cleanup_errors=True) as folder:
+        copies = [Copy(Path(folder) / str(number)) for number in range(os.cpu_count() or 1)]
+        for subject in subjects:
+            found = made(subject, copies)
+            before = json.loads(RESULT.read_text("utf-8")) if RESULT.exists() else {}
+            every = before | {subject.name: found}
+            kept = {own.name: every[own.name] for own in SUBJECTS if own.name in every}
+            RESULT.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", "utf-8")
+            count, noticed = len(found["mutations"]), sum(own["noticed"] for own in found["mutations"])
+            print(f"{subject.name}: {noticed} of {count} noticed, {len(missed(found))} missed without a reason", flush=True)
+            well &= not missed(found)
+    return 0 if well else 1
 
 
 if __name__ == "__main__":

@@ -283,7 +283,12 @@ MENDING = Subject(
 
 EXCHANGE = Subject(
     "ids that appear twice, samples, and sources that change",
-    ("tests/jobs/corpus/test_stream.py", "tests/jobs/corpus/test_changing.py", "tests/jobs/corpus/test_shards.py"),
+    (
+        "tests/jobs/corpus/test_distinct.py",
+        "tests/jobs/corpus/test_changing.py",
+        "tests/jobs/corpus/test_shards.py",
+        "tests/jobs/corpus/test_stream.py",
+    ),
     of(
         f"{JOBS}/corpus/distinct.py",
         (

@@ -4,15 +4,19 @@ import json
 import os
 from contextlib import closing
 from dataclasses import replace
+from typing import ClassVar
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from rich.console import Console
 from whole_run import as_lines, audited, documented, evaluated, paired
 
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.evaluate import read_tasks
+from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import reading, shards, sources, units
 from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
@@ -217,3 +221,34 @@ def test_the_journal_says_nothing_of_a_source_that_stays(data, tmp_path, cluster
     with closing(Journal(Console(quiet=True))) as journal, closing(stream_of(folder, tmp_path / "run")) as own:
         own.read_all(cluster, journal, "all of the corpus")
         assert own.index.analysed == FILES * ROWS
+
+
+class Remembering(MemoryFileSystem):
+    """A file system that remembers what it has listed, as those of object storage do."""
+
+    protocol = "remembering"
+    remembered: ClassVar[dict] = {}
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return "/" + path.rpartition("://")[2].strip("/")
+
+    def ls(self, path, detail=True, **how):
+        if path not in self.remembered:
+            self.remembered[path] = super().ls(path, detail=True)
+        return self.remembered[path] if detail else [own["name"] for own in self.remembered[path]]
+
+    def invalidate_cache(self, path=None):
+        self.remembered.clear()
+
+
+def test_a_file_that_comes_while_a_source_is_read_is_seen_through_a_remembered_listing(tmp_path):
+    fsspec.register_implementation("remembering", Remembering, clobber=True)
+    files = MemoryFileSystem()
+    files.pipe_file("/changing/0.jsonl", b'{"text": "a"}\n')
+    given = Corpus.model_validate({"source": "remembering:///changing/*.jsonl"})
+    before = sources.state(given, None)
+    with pytest.raises(Changed), sources.unchanged(given, before):
+        files.pipe_file("/changing/1.jsonl", b'{"text": "b"}\n')
+    with sources.unchanged(given, sources.state(given, None)):
+        pass

@@ -1,0 +1,113 @@
+"""Ids that appear in several units, and samples of all units, by sets and sorted lists: no Ray, no text."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tempscale_jobs.corpus import distinct
+from tempscale_jobs.corpus.distinct import SortedIds, lists, merge, merges, repeated, sampled
+from tempscale_jobs.corpus.reading import candidates_of, ids_of
+from tempscale_jobs.runs.storage import Storage
+
+PARTITIONS = 3
+
+
+def digest(head, tail):
+    return int(head).to_bytes(8, "big") + int(tail).to_bytes(4, "big")
+
+
+@pytest.fixture
+def units():
+    """The digests of five units' rows: distinct inside a unit, some in several, and some equal but for their last bytes."""
+    random = np.random.default_rng(0)
+    heads = random.integers(0, 2**63, 40, dtype=np.uint64) * np.uint64(2)
+    heads[0], heads[1] = 0, 2**64 - 1  # The first and the last of all.
+    every = [digest(head, tail) for head in heads for tail in (0, 1, 2**32 - 1)]
+    return [[every[k] for k in random.permutation(len(every))[: 30 + unit]] for unit in range(5)]
+
+
+@pytest.fixture
+def storage(tmp_path, units):
+    found = Storage(str(tmp_path))
+    for unit, digests in enumerate(units):
+        table = pa.table({"digest": pa.array(digests, pa.binary(12)), "row": pa.array(range(len(digests)), pa.int32())})
+        found.write_table(ids_of(unit), table.sort_by("digest"), rows_of_group=7)
+    return found
+
+
+def gone(storage, ids, first):
+    """All repeated rows (unit, row) of the units from `first` on, and their counts by unit."""
+    found, counts = set(), dict.fromkeys(range(5), 0)
+    for k in range(PARTITIONS):
+        for unit, count in repeated(storage, ids, first, (k, PARTITIONS), f"gone-{k}.parquet").items():
+            counts[unit] += count
+        if storage.exists(f"gone-{k}.parquet"):
+            table = storage.read_table(f"gone-{k}.parquet")
+            found |= set(zip(table["unit"].to_pylist(), table["row"].to_pylist(), strict=True))
+    return found, counts
+
+
+def expected(units, first):
+    seen, found = set(), set()
+    for unit, digests in enumerate(units):
+        found |= {(unit, row) for row, own in enumerate(digests) if own in seen and unit >= first}
+        seen |= set(digests)
+    return found
+
+
+@pytest.mark.parametrize("first", [0, 2, 4])
+def test_rows_whose_ids_an_earlier_unit_has_are_those_of_a_set(storage, units, first):
+    found, counts = gone(storage, lists([len(own) for own in units]), first)
+    assert found == expected(units, first)
+    assert len(found) > 10
+    assert counts == {unit: sum(own == unit for own, _ in found) for unit in range(5)}
+
+
+@pytest.mark.parametrize("ids_of_a_file", [1000, 20])
+def test_merged_lists_say_the_same(storage, units, monkeypatch, ids_of_a_file):
+    """Two by two, in one file or in several by ranges of digests."""
+    monkeypatch.setattr(distinct, "TOGETHER", 2)
+    monkeypatch.setattr(distinct, "PARTITION_IDS", ids_of_a_file)
+    rows = [len(own) for own in units]
+    for level in merges(rows):
+        for ids, merged_from in level:
+            assert (ids.files > 1) == (ids_of_a_file == 20)
+            for number in range(ids.files):
+                merge(storage, ids, merged_from, number)
+    every = lists(rows)
+    assert [(own.level, own.number) for own in every] == [(2, 0), (0, 4)]
+    assert gone(storage, every, 0)[0] == expected(units, 0)
+    held = every[0].read(storage, 0, 1 << 64)
+    assert sorted(held["digest"].to_pylist()) == sorted(own for unit in units[:4] for own in unit)
+
+
+def test_a_partition_is_read_from_the_files_that_it_reaches_into(storage, units, monkeypatch):
+    monkeypatch.setattr(distinct, "TOGETHER", 2)
+    ids = SortedIds(1, 0, 4)
+    for number in range(4):
+        merge(storage, ids, [SortedIds(0, 0, 1), SortedIds(0, 1, 1)], number)
+    both = sorted(units[0] + units[1])
+    for low, high in ((0, 1 << 62), (1 << 61, 1 << 63), (1 << 62, (1 << 62) + 1), ((1 << 64) - 1, 1 << 64)):
+        wanted = [own for own in both if low <= int.from_bytes(own[:8], "big") < high]
+        assert sorted(ids.read(storage, low, high)["digest"].to_pylist()) == wanted
+
+
+def test_a_sample_is_the_rows_of_smallest_key_that_are_not_repeated(storage, units):
+    random, every = np.random.default_rng(1), []
+    away = expected(units, 0)
+    for unit, digests in enumerate(units):
+        keys = random.integers(0, 12, len(digests)).astype(np.uint64)  # Many are equal: then the digest decides.
+        table = {
+            "key": pa.array(keys),
+            "digest": pa.array(digests, pa.binary(12)),
+            "row": pa.array(range(len(digests)), pa.int32()),
+        }
+        storage.write_table(candidates_of(unit), pa.table(table))
+        every += [(int(keys[row]), own, unit, row) for row, own in enumerate(digests) if (unit, row) not in away]
+    gone(storage, lists([len(own) for own in units]), 0)
+    names = [name for name in storage.list("") if name.startswith("gone-")]
+    counts = sampled(storage, range(5), 25, names, "sample.parquet")
+    taken = sorted((unit, row) for _, _, unit, row in sorted(every)[:25])
+    found = storage.read_table("sample.parquet")
+    assert list(zip(found["unit"].to_pylist(), found["row"].to_pylist(), strict=True)) == taken
+    assert counts == {unit: sum(own == unit for own, _ in taken) for unit in {own for own, _ in taken}}
