@@ -69,7 +69,7 @@ def test_on_another_machine_renewals_tell(tmp_path, monkeypatch):
     storage, waited = Storage(str(tmp_path)), []
     elsewhere = {"host": "elsewhere", "machine": "elsewhere"}
     written(storage, **elsewhere, renewed=time.time() - 1000)
-    with lock.locked(storage):
+    with lock.locked(storage, lambda: pytest.fail("it is watched")):
         pass
     written(storage, **elsewhere)
     monkeypatch.setattr(lock.time, "sleep", lambda seconds: written(storage, **elsewhere))
@@ -355,6 +355,18 @@ def test_a_file_system_without_links_locks_too(tmp_path, monkeypatch, number):
             pass
         assert json.loads(storage.read(lock.NAME))["pid"] == os.getpid()
     assert storage.list("") == []
+
+
+def test_a_link_that_fails_otherwise_makes_no_lock(tmp_path, monkeypatch):
+    """A file without a link is there before its content is, so that way is only for file systems that have no links."""
+
+    def refused(*names):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("os.link", refused)
+    with pytest.raises(OSError, match="Input/output error"):
+        Storage(str(tmp_path)).create("x", b"1")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lock_whose_content_is_not_there_yet_is_looked_at_again(tmp_path, monkeypatch):

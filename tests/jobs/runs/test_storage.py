@@ -196,6 +196,18 @@ def test_a_range_of_a_sorted_file_is_read_without_the_rest(tmp_path, monkeypatch
             assert found == list(range(100))[low:high]
 
 
+@pytest.mark.parametrize(("rows", "whole"), [(9, False), (10, True), (11, False), (5, False)])
+def test_columns_of_files_are_as_long_as_they_must_be(storage, rows, whole):
+    for name, values in (("a", range(5)), ("b", range(5, 10))):
+        storage.write_table(name, pa.table({"x": pa.array(values, pa.int64()), "y": pa.array([1.5] * 5)}))
+    if whole:
+        x, y = storage.arrays(["a", "b"], ["x", "y"], rows)
+        assert (x.tolist(), y.tolist()) == (list(range(10)), [1.5] * 10)
+    else:
+        with pytest.raises(IncompleteRun, match=f"do not hold {rows} rows"):
+            storage.arrays(["a", "b"], ["x", "y"], rows)
+
+
 def test_some_rows_of_a_file_are_read_in_their_order_and_other_groups_are_not(storage, monkeypatch):
     numbers = np.arange(100, dtype=np.int64)
     storage.write_table("a.parquet", pa.table({"number": numbers, "other": -numbers}), rows_of_group=10)
