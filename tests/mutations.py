@@ -259,7 +259,7 @@ STORAGE = Subject(
         ("and seal[len(_MARK) :] != _digest(footer)", "and False"),
         ("value.pop(_KEY) != _checksum(value)", "value.pop(_KEY) is None"),
         ("        if len(last) == len(_KEY) and sum(map(operator.ne, last, _KEY)) == 1", "        if False"),
-        ('or tail[-4:] != b"PAR1"', ""),
+        ('or tail[-4:] != b"PAR1"', "", "Arrow refuses such a file too, in other words"),
     ),
 )
 

@@ -1,24 +1,69 @@
 """What a flipped bit or a cut end has hit in a run is named and made again, with the same bytes."""
 
+import io
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from whole_run import as_lines, audited, digests, documented, evaluated, paired
 
+from tempscale_jobs import lifecycle
 from tempscale_jobs.audit import summary
 from tempscale_jobs.config.evaluate import read_tasks
 from tempscale_jobs.embedding import prune
 from tempscale_jobs.errors import Damaged, IncompleteRun, UsageError
 from tempscale_jobs.evaluate import run as evaluate_run
 from tempscale_jobs.pairs import summary as pairs_summary
+from tempscale_jobs.runs import mending
+from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.runs.storage import Storage
 
 
 def flipped(data, bit):
     found = bytearray(data)
     found[bit // 8] ^= 1 << (bit % 8)
     return bytes(found)
+
+
+def test_a_damaged_part_of_texts_goes_with_those_of_its_shard_and_no_other_file(tmp_path):
+    storage = Storage(str(tmp_path))
+    kept = [f"texts/model=m/temperature={tau}/part-0000000{k}.parquet" for tau in ("1.0", "0.8") for k in (0, 2)]
+    kept += ["texts/model=other/temperature=1.0/part-00000001.parquet", "shards/index.json", "partials/groups/x.parquet"]
+    gone = [f"texts/model=m/temperature={tau}/part-00000001.parquet" for tau in ("1.0", "0.8")]
+    for name in kept + gone:
+        storage.write(name, b"1")
+    said = mending.mend(storage, "audit", Damaged("bits", f"{storage.root}/{gone[0]}"))
+    assert said == "the texts of its shard are embedded again"
+    assert storage.list("") == sorted(kept)
+
+
+@pytest.mark.parametrize("command", ["audit", "pairs"])
+def test_what_another_folder_holds_is_not_mended(tmp_path, command):
+    storage = Storage(str(tmp_path / "run"))
+    storage.write("tables/x.parquet", b"1")
+    error = Damaged("bits", f"{tmp_path}/another/tables/x.parquet")
+    with pytest.raises(Damaged) as raised:
+        mending.mend(storage, command, error)
+    assert raised.value is error
+    assert storage.list("") == ["tables/x.parquet"]
+
+
+def test_a_command_is_run_again_where_something_was_mended_and_not_otherwise(tmp_path):
+    calls = []
+
+    @lifecycle.mended
+    def command(config, journal, *, fresh=False):
+        calls.append(fresh)
+        error = Damaged("bits")
+        error.mended = "made again" if len(calls) == 1 else ""
+        raise error
+
+    with closing(Journal(Console(file=io.StringIO()))) as journal, pytest.raises(Damaged):
+        command(None, journal, fresh=True)
+    assert calls == [True, False]  # A fresh start is not made twice.
 
 
 @pytest.fixture(scope="module")
