@@ -285,8 +285,8 @@ EXCHANGE = Subject(
     "ids that appear twice, samples, and sources that change",
     (
         "tests/jobs/corpus/test_distinct.py",
-        "tests/jobs/corpus/test_changing.py",
         "tests/jobs/corpus/test_shards.py",
+        "tests/jobs/corpus/test_changing.py",
         "tests/jobs/corpus/test_stream.py",
     ),
     of(
