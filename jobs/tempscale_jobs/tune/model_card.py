@@ -23,8 +23,9 @@ def model_card(
 ) -> ModelCard:  # fmt: skip
     """The README.md of a checkpoint, with what was measured of it as Markdown."""
     label = checkpoint.label(name)
-    base = checkpoint.DEFAULT_NAME if label == checkpoint.DEMO_PACKAGE.replace("_", "-") else name
-    on_hub = not Path(name).expanduser().is_dir() or base != name
+    is_demo, is_folder = label == checkpoint.DEMO_PACKAGE.replace("_", "-"), Path(name).expanduser().is_dir()
+    base = checkpoint.DEFAULT_NAME if is_demo else name if is_folder else name.partition("@")[0]  # NAME or NAME@REVISION
+    on_hub = is_demo or not is_folder
     revision = source.name if source.parent.name == "snapshots" else None
     base_name, licence = base if on_hub else label, _licence(source)
     front = ModelCardData(

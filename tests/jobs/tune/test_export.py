@@ -83,13 +83,14 @@ def test_the_card_and_the_command_say_what_users_must_do(exported):
     assert len(done.stderr.splitlines()) == 3, "no bars of other libraries"
 
 
-def test_a_hub_snapshot_gives_its_revision(tiny_folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["team/model", "team/model@v1"])
+def test_a_hub_snapshot_gives_its_revision(tiny_folder, tmp_path, monkeypatch, name):
     import shutil
 
     snapshot = tmp_path / "models--team--model" / "snapshots" / ("0123456789" * 4)
     shutil.copytree(tiny_folder(), snapshot)
     monkeypatch.setattr("tempscale.model.checkpoint._from_hub", lambda name: snapshot)
-    export("team/model", Temperature(0.5), str(tmp_path / "m"))
+    export(name, Temperature(0.5), str(tmp_path / "m"))
     card = (tmp_path / "m" / "README.md").read_text()
     assert f"| revision | `{snapshot.name}` |" in card
     assert ModelCard(card).data.base_model == "team/model"
