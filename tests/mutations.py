@@ -332,11 +332,12 @@ EXCHANGE = Subject(
 ESCAPES = Subject(
     "escapes and secrets",
     (
-        "tests/jobs/report/test_steering.py",
-        "tests/jobs/audit/test_report.py",
+        "tests/jobs/report/test_escapes.py",
         "tests/jobs/config/test_config.py",
         "tests/jobs/runs/test_folder.py",
         "tests/jobs/corpus/test_sources.py",
+        "tests/jobs/report/test_steering.py",
+        "tests/jobs/audit/test_report.py",
     ),
     of(
         f"{JOBS}/errors.py",

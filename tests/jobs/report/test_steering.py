@@ -4,16 +4,11 @@ import json
 import re
 import subprocess
 import sys
-import unicodedata
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from whole_run import as_lines
-
-from tempscale_jobs.errors import visible
-from tempscale_jobs.report.screen import Screen, print_table
-from tempscale_jobs.runs import sealed
 
 STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 EVIL = "\x1b[2J\x1b]0;owned\x07 \x9b31m\u2028\x00"
@@ -56,31 +51,3 @@ def test_the_tables_have_what_the_corpus_has(ended):
     out, _, _ = ended
     parts = [pq.read_table(file, columns=["text_id"], partitioning=None) for file in out.glob("texts/**/*.parquet")]
     assert f"7 {EVIL}" in pa.concat_tables(parts).column("text_id").to_pylist()
-
-
-def test_a_screen_prints_escapes(capsys):
-    Screen(width=200).print(f"a {EVIL}b\n\tc", markup=False)
-    print_table(Screen(width=200), [f"head {EVIL}"], [[f"cell {EVIL}"]])
-    said = capsys.readouterr().out
-    assert not STEERS.search(said)
-    assert said.startswith("a \\x1b[2J\\x1b]0;owned\\x07 \\x9b31m\\u2028\\x00b\n")
-    assert "cell \\x1b[2J" in said
-
-
-def test_escapes_are_those_of_python():
-    assert visible("a\x1b\n\x85b\ud800") == "a\\x1b\\n\\x85b\\ud800"
-    assert visible("a\n\tb", "\n\t") == "a\n\tb"
-    assert visible("naïve — 漢字") == "naïve — 漢字"
-
-
-def test_what_is_escaped_are_unicodes_own_categories():
-    for code in range(0x110000):
-        category = unicodedata.category(chr(code))
-        assert (visible(chr(code)) != chr(code)) == (category in ("Cc", "Cs", "Zl", "Zp")), hex(code)
-
-
-def test_json_is_the_same_json():
-    value = {"a": EVIL, "b": ["\x85", {"c": "\u2029"}]}
-    data = sealed.dumps(value)
-    assert not STEERS.search(data.decode())
-    assert sealed.loads(data) == value

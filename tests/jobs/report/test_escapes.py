@@ -1,0 +1,57 @@
+"""Escapes on the terminal, in JSON and on pages, by hand."""
+
+import io
+import json
+import re
+import unicodedata
+
+from rich.console import Console
+
+from tempscale_jobs.errors import visible
+from tempscale_jobs.report import page
+from tempscale_jobs.report.screen import Screen, print_table
+from tempscale_jobs.runs import sealed
+
+STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+EVIL = "\x1b[2J\x1b]0;owned\x07 \x9b31m\u2028\x00"
+
+
+def test_a_screen_prints_escapes(capsys):
+    Screen(width=200).print(f"a {EVIL}b\n\tc", markup=False)
+    print_table(Screen(width=200), [f"head {EVIL}"], [[f"cell {EVIL}"]])
+    said = capsys.readouterr().out
+    assert not STEERS.search(said)
+    assert said.startswith("a \\x1b[2J\\x1b]0;owned\\x07 \\x9b31m\\u2028\\x00b\n")
+    assert "cell \\x1b[2J" in said
+
+
+def test_escapes_are_those_of_python():
+    assert visible("a\x1b\n\x85b\ud800") == "a\\x1b\\n\\x85b\\ud800"
+    assert visible("a\n\tb", "\n\t") == "a\n\tb"
+    assert visible("naïve — 漢字") == "naïve — 漢字"
+
+
+def test_what_is_escaped_are_unicodes_own_categories():
+    for code in range(0x110000):
+        category = unicodedata.category(chr(code))
+        assert (visible(chr(code)) != chr(code)) == (category in ("Cc", "Cs", "Zl", "Zp")), hex(code)
+
+
+def test_json_is_the_same_json():
+    value = {"a": EVIL, "b": ["\x85", {"c": "\u2029"}]}
+    data = sealed.dumps(value)
+    assert not STEERS.search(data.decode())
+    assert sealed.loads(data) == value
+
+
+def test_what_looks_like_markup_in_a_table_is_text():
+    console = Console(file=io.StringIO(), width=100)
+    print_table(console, ["[bold]head[/]"], [["[red]cell[/red] a[/b]"]])
+    assert console.file.getvalue().split() == ["[bold]head[/]", "[red]cell[/red]", "a[/b]"]
+
+
+def test_no_text_of_a_figure_ends_the_script_that_holds_it():
+    given = {"title": "</script><script>alert(1)</script>", "sub": "<!-- \u2028 & \u2029"}
+    text = page._safe_json(given)
+    assert "<" not in text
+    assert json.loads(text) == given
