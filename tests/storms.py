@@ -185,7 +185,7 @@ def _storms(folder: Path, name: str, at_least: int, seed: int) -> dict[str, Any]
         out = place / f"run-{runs}"
         storm = chaos.Storm(COMMANDS[name](folder, out), out, f"{name} {seed} {runs}")
         try:
-            # What begins or waits for Ray is shorter on a cluster that is there: where a moment came too late, an earlier one.
+            # A stage that starts Ray is shorter on a cluster that is there: where a moment came too late, an earlier one.
             code = storm.strike(wanted, {stage: own / 4 ** max(0, runs - 1) for stage, own in seconds.items()})
         finally:
             storm.close()
