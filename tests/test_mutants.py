@@ -32,8 +32,8 @@ def test_a_mutation_of_what_is_not_there_is_refused():
         mutants.mutated("here", Mutation("file", "e", ""))
 
 
-def test_the_last_results_are_of_all_subjects_and_each_mistake_was_noticed_or_has_a_reason():
+def test_of_the_last_results_each_mistake_was_noticed_or_has_a_reason():
     found = json.loads(mutants.RESULT.read_text("utf-8"))
-    assert list(found) == [subject.name for subject in SUBJECTS]
+    assert set(found) <= {subject.name for subject in SUBJECTS}
     assert [own["old"] for of_subject in found.values() for own in mutants.missed(of_subject)] == []
     assert sum(len(of_subject["mutations"]) for of_subject in found.values()) >= 60
