@@ -112,3 +112,17 @@ def test_several_kinds_of_processor_are_listed(tmp_path, minilm):
     assert "another GPU" in first
     assert second.startswith("computed on 2 kinds of processor: ")
     assert "another CPU" in second
+
+
+def test_no_address_in_a_configuration_keeps_its_secrets():
+    """Every place of every command's configuration that may be an address with a user and a password."""
+    secret = "s3://user:SECRET@bucket/x"
+    config = {
+        "gate": {"baseline": secret}, "record": {"history": secret}, "correction": secret, "audits": [secret, secret],
+        "corpus": {"source": secret}, "queries": {"source": secret}, "embeddings": {"source": secret},
+        "tasks": [{name: secret for name in ("source", "corpus", "queries", "qrels")}],
+    }  # fmt: skip
+    for reads in ("embeddings", "tasks"):
+        provenance.hide_secrets(config, reads)
+    assert "SECRET" not in json.dumps(config)
+    assert json.dumps(config).count("s3://***@bucket/x") == 12
