@@ -120,7 +120,7 @@ def test_no_address_in_a_configuration_keeps_its_secrets():
     config = {
         "gate": {"baseline": secret}, "record": {"history": secret}, "correction": secret, "audits": [secret, secret],
         "corpus": {"source": secret}, "queries": {"source": secret}, "embeddings": {"source": secret},
-        "tasks": [{name: secret for name in ("source", "corpus", "queries", "qrels")}],
+        "tasks": [dict.fromkeys(("source", "corpus", "queries", "qrels"), secret)],
     }  # fmt: skip
     for reads in ("embeddings", "tasks"):
         provenance.hide_secrets(config, reads)
