@@ -72,3 +72,10 @@ def test_the_texts_of_a_figure_are_shown_and_not_obeyed():
         patch.setattr(page, "_bundle", lambda: "")
         made = page.page("x.html.j2", run, {"m-figure": chart}, {})
     assert list(made.figures.values()) == [shown]
+
+
+def test_every_character_that_steers_is_an_escape_in_json():
+    every = "".join(map(chr, [*range(0xA0), 0x2028, 0x2029]))
+    text = sealed.shown(json.dumps(every, ensure_ascii=False))
+    assert not STEERS.search(text)
+    assert json.loads(text) == every
