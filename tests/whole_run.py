@@ -79,6 +79,13 @@ def as_lines(records):
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
+def flipped(data, bit):
+    """Bytes of which one bit is another."""
+    found = bytearray(data)
+    found[bit // 8] ^= 1 << (bit % 8)
+    return bytes(found)
+
+
 def encodable(text):
     """Whether a text can be written as UTF-8."""
     try:

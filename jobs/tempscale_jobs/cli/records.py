@@ -92,10 +92,9 @@ def export(
         from tempscale_jobs.tune import push as hub
         from tempscale_jobs.tune.correction_stages import sides
 
-        names = {"": push} if saved is None else {side: f"{push}-{side}".rstrip("-") for side in sides(saved.correction)}
-        for name in names.values():  # Before anything is computed.
-            hub.check(name)
-        repositories = names
+        for side in [""] if saved is None else sides(saved.correction):
+            repositories[side] = f"{push}-{side}".rstrip("-")
+            hub.check(repositories[side])  # Before anything is computed.
     done = fold_and_write(model or default_model(), value, out, saved, measured or ())
     if saved is not None:
         folders = ", ".join(f"{done.folder}/{side}".rstrip("/") for side in done.sides)

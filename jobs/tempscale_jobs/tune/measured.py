@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -41,20 +42,23 @@ def _of_run(folder: str, fingerprint: str, temperature: str, correction: str | N
     if not labels:
         raise UsageError(f"--measured '{masked(folder)}' is a run of another model; give one of this model")
     found: list[str] = []
-    for name, make in (("tuning_scores", _chosen), ("evaluation", _scores), ("collapse_summary", _collapse)):
+    source = masked(str(record.get("corpus", {}).get("source", ""))).rstrip("/").rpartition("/")[2]
+    makers: dict[str, Callable[[list[dict[str, Any]], list[dict[str, Any]]], list[str]]]
+    makers = {"tuning_scores": _chosen, "evaluation": _scores, "collapse_summary": partial(_collapse, source)}
+    for name, make in makers.items():
         if name not in tables or (correction is not None and name != "tuning_scores"):
             continue
         rows = tables[name].filter(pl.col("model") == labels[0]).to_dicts()
         own = [row for row in rows if row["temperature"] == temperature and row.get("correction") == correction]
         if own:
-            found += make(rows, own, record)
+            found += make(rows, own)
     if not found:
         what = f"correction {correction}" if correction is not None else f"τ {temperature}"
         raise UsageError(f"--measured '{masked(folder)}' measured nothing of {what}; give a run with it")
     return "\n".join(found)
 
 
-def _chosen(rows: list[dict[str, Any]], own: list[dict[str, Any]], record: dict[str, Any]) -> list[str]:
+def _chosen(rows: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[str]:
     """The scores on items that chose nothing."""
     (row,) = own
     first = rows[0]["temperature"]
@@ -66,7 +70,7 @@ def _chosen(rows: list[dict[str, Any]], own: list[dict[str, Any]], record: dict[
     ]
 
 
-def _scores(rows: list[dict[str, Any]], own: list[dict[str, Any]], record: dict[str, Any]) -> list[str]:
+def _scores(rows: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[str]:
     """The main score of each task."""
     lines = _heads("task", "metric", "score", f"change from τ {rows[0]['temperature']}")
     for row in own:
@@ -77,11 +81,10 @@ def _scores(rows: list[dict[str, Any]], own: list[dict[str, Any]], record: dict[
     return [*lines, ""]
 
 
-def _collapse(rows: list[dict[str, Any]], own: list[dict[str, Any]], record: dict[str, Any]) -> list[str]:
-    """How much a corpus collapses, beside the run's first temperature."""
+def _collapse(source: str, rows: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[str]:
+    """How much a corpus collapses, beside the run's first temperature; `source` is its name, where it has one."""
     (row,), first = own, rows[0]
     both = [first] if row is first else [first, row]
-    source = masked(str(record.get("corpus", {}).get("source", ""))).rstrip("/").rpartition("/")[2]
     heads = [f"τ {one['temperature']}" for one in both]
     lines = _heads(f"{row['texts']:,} texts of {_cell(source)}" if source else f"{row['texts']:,} texts", *heads)
     lines += [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from whole_run import as_lines, audited, digests, documented, evaluated, paired
+from whole_run import as_lines, audited, digests, documented, evaluated, flipped, paired
 
 from tempscale_jobs import lifecycle
 from tempscale_jobs.audit import summary
@@ -20,12 +20,6 @@ from tempscale_jobs.pairs import summary as pairs_summary
 from tempscale_jobs.runs import mending
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
-
-
-def flipped(data, bit):
-    found = bytearray(data)
-    found[bit // 8] ^= 1 << (bit % 8)
-    return bytes(found)
 
 
 def test_a_damaged_part_of_texts_goes_with_those_of_its_shard_and_no_other_file(tmp_path):

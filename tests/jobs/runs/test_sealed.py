@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from whole_run import flipped
 
 from tempscale_jobs.errors import Damaged
 from tempscale_jobs.runs import sealed
@@ -17,12 +18,6 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import texts as texts_table
 
 FLIPS = 2000
-
-
-def flipped(data, bit):
-    found = bytearray(data)
-    found[bit // 8] ^= 1 << (bit % 8)
-    return bytes(found)
 
 
 def part(rows=120, width=32):
