@@ -27,6 +27,9 @@ from tempscale_jobs.tables.audit import (
     TEMPERATURE_EFFECT,
 )
 
+STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+EVIL = "\x1b[2J\x1b]0;owned\x07 \x9b31m\u2028\x00"
+"""Characters that a terminal may obey, and a text of them."""
 HOSTILE = """</script><script>alert("x")</script><img src=x onerror=alert(1)> & 'q' \u2028 {{ 7*7 }}"""
 EDGES = (0, 100, 400)
 

@@ -2,20 +2,17 @@
 
 import io
 import json
-import re
 import unicodedata
 from types import SimpleNamespace
 
 import pytest
+from pages import EVIL, STEERS
 from rich.console import Console
 
 from tempscale_jobs.errors import visible
 from tempscale_jobs.report import page
 from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.runs import sealed
-
-STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-EVIL = "\x1b[2J\x1b]0;owned\x07 \x9b31m\u2028\x00"
 
 
 def test_a_screen_prints_escapes(capsys):

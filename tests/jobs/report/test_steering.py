@@ -1,17 +1,14 @@
 """Characters that steer a terminal, in ids and texts: every way out shows them as escapes, and only data keeps them."""
 
 import json
-import re
 import subprocess
 import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pages import EVIL, STEERS
 from whole_run import as_lines
-
-STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-EVIL = "\x1b[2J\x1b]0;owned\x07 \x9b31m\u2028\x00"
 
 
 @pytest.fixture(scope="module")
