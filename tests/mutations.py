@@ -404,7 +404,8 @@ ENDS = Subject(
         ("        code = code or (0 if start.completed else 3)\n", "        code = code or 3\n"),
         ("        code = code or (0 if start.completed else 3)\n", "        pass\n"),
         ("    except KeyboardInterrupt:\n        _end(3)", "    except KeyboardInterrupt:\n        _end(130)"),
-        ("        _end(end.code or 0)", "        _end(0)"),
+        ("3 if end.code == _INTERRUPTED else end.code or 0", "3 if end.code == _INTERRUPTED else 0"),
+        ("3 if end.code == _INTERRUPTED else end.code or 0", "end.code or 0"),
     )
     + of(
         f"{JOBS}/outlets.py",

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -23,6 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+_INTERRUPTED = 130
+"""What typer makes of an interrupt outside a command's own work."""
 
 
 def _print_version(given: bool) -> None:
@@ -56,7 +58,7 @@ def main() -> NoReturn:
     except SystemExit as end:
         if not isinstance(end.code, int | None):
             raise
-        _end(end.code or 0)
+        _end(3 if end.code == _INTERRUPTED else end.code or 0)
 
 
 def _hear_sigterm() -> None:
@@ -65,17 +67,28 @@ def _hear_sigterm() -> None:
     Ray's core takes the handler of SIGTERM for itself while it starts, and resets it when it ends. So no thread hears the
     signal but one that waits for it, and passes it on to this one as another.
     """
-    for number in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not hasattr(signal, "pthread_sigmask"):
         return
+    heard = threading.Event()
+
+    def interrupt(*_: Any) -> None:
+        if not heard.is_set():
+            heard.set()
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGUSR2, interrupt)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     main_thread = threading.get_ident()
 
     def wait() -> None:
         while True:
             signal.sigwait({signal.SIGTERM})
+            heard.clear()
             signal.pthread_kill(main_thread, signal.SIGUSR2)
+            # One that comes just before the main thread begins to wait for something does not end that wait.
+            while not heard.wait(0.1):
+                signal.pthread_kill(main_thread, signal.SIGUSR2)
 
     threading.Thread(target=wait, name="sigterm", daemon=True).start()
 

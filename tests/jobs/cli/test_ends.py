@@ -81,6 +81,23 @@ def test_what_only_prints_is_not_done_where_nothing_was_printed(finished):
     assert "No space left on device" in found.stderr
 
 
+def test_what_only_prints_is_done_where_its_reader_has_read_enough(finished):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as gone:
+        compare = [*COMMAND, "compare", finished[-1], finished[-1]]
+        found = subprocess.run(compare, check=False, stdout=gone, stderr=subprocess.PIPE, text=True)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_a_folder_that_takes_no_more_is_incomplete(audit, tmp_path):
+    limited = f"ulimit -f 40; exec {' '.join(audit)} --out {tmp_path / 'run'}"
+    found = subprocess.run(["bash", "-c", limited], check=False, capture_output=True, text=True)
+    assert found.returncode == 3, found.stderr
+    assert re.search(r"error: cannot write '\S*': File too large; mend that and start the same command again", found.stderr)
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
 def test_an_outlet_hands_on_until_it_fails(tmp_path):
     with open(tmp_path / "text", "w") as stream:
         outlet = outlets.Outlet(stream)
@@ -122,6 +139,25 @@ engine._start = told
 app._hear_sigterm = lambda: None
 app.main()
 """
+
+
+_EARLY = """
+import os, signal, sys, time
+from tempscale_jobs.cli import app, start
+
+def struck(*given, **how):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+
+setattr({"app": app, "start": start}[sys.argv.pop(1)], sys.argv.pop(1), struck)
+app.main()
+"""
+
+
+@pytest.mark.parametrize("place", [("app", "app"), ("start", "answer")], ids=["before typer", "in typer"])
+def test_a_kill_before_a_command_begins_is_incomplete(place, tmp_path):
+    found = subprocess.run([sys.executable, "-c", _EARLY, *place, "cache", str(tmp_path)], check=False, timeout=50)
+    assert found.returncode == 3
 
 
 @pytest.mark.parametrize("later", ["0.0", *(pytest.param(k, marks=pytest.mark.soak) for k in ("0.05", "0.3", "1.0"))])
