@@ -62,6 +62,7 @@ FAULTS = (
         (
             "test_faults::test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes",
             "test_cli::test_a_polite_kill_is_an_interrupt_whatever_ray_does_with_it",
+            "test_ends::test_a_kill_before_a_command_begins_is_incomplete",
             "test_submit::test_a_polite_kill_asks_nobody_and_leaves_the_job_running",
         ),
     ),
@@ -90,6 +91,7 @@ FAULTS = (
         (
             "test_faults::test_a_full_disk_ends_the_run_as_incomplete_and_it_goes_on_where_there_is_room",
             "test_storage::test_a_full_disk_is_an_incomplete_run_and_leaves_nothing_half",
+            "test_ends::test_a_folder_that_takes_no_more_is_incomplete",
         ),
     ),
     (
@@ -171,6 +173,7 @@ FAULTS = (
             "test_ends::test_a_reader_that_has_read_enough_is_no_failure",
             "test_ends::test_a_full_disk_behind_a_stream_is_no_failure_of_the_run",
             "test_ends::test_closed_streams_are_no_failure_of_the_run",
+            "test_ends::test_what_only_prints_is_done_where_its_reader_has_read_enough",
             "test_ends::test_a_kill_while_ray_starts_is_incomplete",
         ),
     ),

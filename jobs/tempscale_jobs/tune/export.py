@@ -61,6 +61,7 @@ def export(
     try:
         source = checkpoint.resolve(name)
         _check_plain(name, source)
+        fingerprint = checkpoint.fingerprint(source)
         stages: dict[str, Stage | None] = {"": None}
         if saved is not None:
             if not temperature.is_foldable:
@@ -68,10 +69,10 @@ def export(
                     f"τ {temperature.canonical} cannot be folded into weights, so a checkpoint with a correction cannot "
                     "have it; export one of both"
                 )
-            _check_fitting(name, source, temperature, saved)
+            _check_fitting(name, source, fingerprint, temperature, saved)
             stages = sides(saved.correction)
         own = None if saved is None else saved.correction.canonical
-        figures = measured(runs, checkpoint.fingerprint(source), temperature, own) if runs else ""
+        figures = measured(runs, fingerprint, temperature, own) if runs else ""
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as temporary:
             whole, differences = Path(temporary) / "model", []
@@ -86,7 +87,7 @@ def export(
                         f"the exported model differs by {difference:.2g} from '{name}' with the temperature attached; "
                         "nothing was left"
                     )
-                card = model_card(name, source, temperature, dtype, difference, saved, side, figures)
+                card = model_card(name, source, fingerprint, temperature, dtype, difference, saved, side, figures)
                 card.save(folder / "README.md")
                 differences.append(difference)
             _readable(whole)
@@ -98,12 +99,12 @@ def export(
     return Exported(str(target), max(differences), dtype, tuple(stages))
 
 
-def _check_fitting(name: str, source: Path, temperature: Temperature, saved: Saved) -> None:
+def _check_fitting(name: str, source: Path, fingerprint: str, temperature: Temperature, saved: Saved) -> None:
     """Raise if the correction is of other embeddings than this model gives under this temperature."""
     from tempscale.model.pooling import load_head
 
     known, own = saved.model, saved.correction
-    if "fingerprint" in known and known["fingerprint"] != checkpoint.fingerprint(source):
+    if "fingerprint" in known and known["fingerprint"] != fingerprint:
         raise UsageError(f"the correction was fitted to embeddings of model {known.get('name')}, not of '{name}'")
     if "temperature" in known and known["temperature"] != temperature.canonical:
         raise UsageError(

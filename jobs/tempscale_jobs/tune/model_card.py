@@ -18,8 +18,8 @@ TAG = "tempscale"
 
 
 def model_card(
-    name: str, source: Path, temperature: Temperature, dtype: str, difference: float, saved: Saved | None, side: str,
-    figures: str,
+    name: str, source: Path, fingerprint: str, temperature: Temperature, dtype: str, difference: float, saved: Saved | None,
+    side: str, figures: str,
 ) -> ModelCard:  # fmt: skip
     """The README.md of a checkpoint, with what was measured of it as Markdown."""
     label = checkpoint.label(name)
@@ -79,7 +79,7 @@ embedded by one is not comparable with documents embedded by the other.
 | base model | `{base_name}` |
 | revision | {f"`{revision}`" if revision else "unknown: it was a local folder"} |
 | licence | {licence.get("license_name") or licence.get("license") or "the base model's"} |
-| sha256 of its weights, configuration and tokenizer | `{checkpoint.fingerprint(source)}` |
+| sha256 of its weights, configuration and tokenizer | `{fingerprint}` |
 | attention temperature | `{temperature.canonical}` |
 {rows}| precision | {dtype} |
 | largest difference from the base model with the temperature attached | {difference:.1g} |
