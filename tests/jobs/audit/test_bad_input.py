@@ -53,11 +53,11 @@ def test_texts_that_are_all_the_same_have_one_embedding_and_ids_may_be_integers(
 
 
 @pytest.mark.soak
-def test_a_row_of_a_hundred_megabytes_is_cut_and_counted(run, tmp_path):
-    texts = ["a small text", "word " * (20 << 20), "another small text"]
-    pq.write_table(pa.table({"id": ["a", "b", "c"], "text": texts}), tmp_path / "t.parquet")
+def test_a_row_of_sixty_megabytes_is_cut_and_one_of_a_hundred_rejected(run, tmp_path):
+    texts = ["a small text", "word " * (12 << 20), "another small text", "word " * (20 << 20)]
+    pq.write_table(pa.table({"id": ["a", "b", "c", "d"], "text": texts}), tmp_path / "t.parquet")
     record, _ = run(tmp_path / "t.parquet")
-    assert record["corpus"]["analysed"] == 3
+    assert (record["corpus"]["analysed"], record["corpus"]["rejected"]) == (3, 1)
     embedded = read_parts(tmp_path / "run", "texts", 1.0)
     assert dict(zip(embedded["text_id"], embedded["truncated"], strict=True)) == {"a": False, "b": True, "c": False}
     assert record["peak_memory_bytes"] < 4 << 30
