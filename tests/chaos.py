@@ -180,9 +180,9 @@ class Storm:
             if not (self.out / "begun.json").exists():
                 return False
             driver.kill()
-            ended_by_itself = driver.wait() != -signal.SIGKILL
+            killed = driver.wait() == -signal.SIGKILL  # Otherwise it had ended by itself.
             self.heard.end()
-            return not ended_by_itself and self._noted(kind, driver.pid)
+            return killed and self._noted(kind, driver.pid)
         nodes = [node for node in self.cluster.list_all_nodes() if node is not self.cluster.head_node]
         if kind == "raylet":
             if not any(workers_of(node, "ray::") for node in nodes):

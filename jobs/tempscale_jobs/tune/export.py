@@ -61,14 +61,14 @@ def export(
     try:
         source = checkpoint.resolve(name)
         _check_plain(name, source)
+        if saved is not None and not temperature.is_foldable:
+            raise UsageError(
+                f"τ {temperature.canonical} cannot be folded into weights, so a checkpoint with a correction cannot "
+                "have it; export one of both"
+            )
         fingerprint = checkpoint.fingerprint(source)
         stages: dict[str, Stage | None] = {"": None}
         if saved is not None:
-            if not temperature.is_foldable:
-                raise UsageError(
-                    f"τ {temperature.canonical} cannot be folded into weights, so a checkpoint with a correction cannot "
-                    "have it; export one of both"
-                )
             _check_fitting(name, source, fingerprint, temperature, saved)
             stages = sides(saved.correction)
         own = None if saved is None else saved.correction.canonical

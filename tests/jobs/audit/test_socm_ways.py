@@ -74,7 +74,7 @@ def test_panels_of_blocks_are_searched_as_single_blocks_are(asked_tables, tmp_pa
         assert_frame_equal(one[name], other[name], check_exact=True)
     # Copies of a text have pairs of one value to the last digit, which stand in any order.
     figures = one["socm_pairs"].select("temperature", "ranking", "rank", "socm", "d_sigma", "cosine")
-    assert_frame_equal(figures, other["socm_pairs"].select(figures.columns), abs_tol=1e-8, rel_tol=0)
+    assert_frame_equal(figures, other["socm_pairs"].select(figures.columns), abs_tol=2e-9, rel_tol=0)
     for column in ("pairs", "near_duplicates", "cosine_p50"):
         assert one["length_collapse"][column].equals(other["length_collapse"][column])
     found, expected = one["socm_pairs"], asked_tables["socm_pairs"]
