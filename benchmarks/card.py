@@ -25,9 +25,15 @@ NEEDED = (
     "pytest",
     "pytest_timeout",
     "hypothesis",
+    "jaxtyping",
     "numba",
+    "psutil",
     "pyarrow",
+    "pydantic",
+    "rich",
     "scipy",
+    "threadpoolctl",
+    "typer",
 )
 """What the tests and benchmarks import besides tempscale itself."""
 SOCM_ERROR = 1e-5

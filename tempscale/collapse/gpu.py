@@ -1,9 +1,9 @@
 """Super-tiles of cosines from torch operations, for a GPU: the same aggregates as the single pass on a CPU.
 
-Where Triton is there, one kernel counts a block without writing its product (`fused`), and only parts of it are multiplied
-again. Blocks, lists of neighbours and counts stay on the device until the last tile. Of a product only the pairs that reach
-the last neighbour so far of one of their texts, or the near-duplicate threshold, are looked at one by one. Neighbours are
-exact, ties included: a cosine and a label are packed into one integer that sorts by both.
+Blocks, lists of neighbours and counts stay on the device until the last tile. Of a product only the pairs that reach the
+last neighbour so far of one of their texts, or the near-duplicate threshold, are looked at one by one; where Triton is
+there, one kernel finds them and sums in one reading of the product (`fused`). Neighbours are exact, ties included: a cosine
+and a label are packed into one integer that sorts by both.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ _BLOCKS_BYTES = 1 << 30
 _NONE = -(1 << 63)
 _LARGEST = 1.0 + 1e-5
 """No cosine of unit vectors is larger, whatever its rounding."""
-_PART = 0.2
-"""Share of the tiles of a block, from which on the whole block is multiplied again, not those tiles alone."""
+_PART = 8
+"""A list that is not full takes its floor from one in so many of a block's pairs; that many times as many are looked at."""
+_EXACT = 1 << 24
+"""torch counts in float32, which is exact up to here."""
 FUSED = "TEMPSCALE_FUSED"
 """The variable that switches the kernel off (0), or on where it would not be used (1)."""
 
@@ -56,21 +58,22 @@ def cosine_tiles_on(
 
 
 @lru_cache(maxsize=8)
-def serves(device: str, precision: Precision) -> bool:
-    """Whether the fused kernel counts on a device: Triton is there, and the kernel gives there what the product gives."""
+def serves(device: str) -> bool:
+    """Whether the kernel reads blocks on a device: Triton is there, and the kernel gives there what torch gives."""
     wanted = os.environ.get(FUSED, "")
     if wanted == "0" or (not device.startswith("cuda") and wanted != "1"):
         return False
     try:
         from tempscale.collapse import fused
 
-        rows = torch.linspace(-1, 1, 200 * 40, device=device).view(200, 40).sin().bfloat16()
-        rows = rows if precision == "bfloat16" else rows.float()
-        floors = torch.full((200,), 0.5, device=device)
-        found = fused.block(rows, rows, precision, floors, floors, 2.0, 1)
-        cosines = _product(rows, rows.mT, precision).double().triu(1)
-        counted = int(found.histogram.sum()) == 200 * 199 // 2
-        return counted and bool(torch.isclose(found.first, cosines.sum(), rtol=1e-3, atol=1e-2))
+        cosines = torch.linspace(-1, 1, 70 * 600, device=device).view(70, 600).sin()
+        cosines[3:] = cosines[3:].masked_fill(cosines[3:] > 0.5, -torch.inf)
+        floors = [torch.full((n,), 0.4, device=device) for n in cosines.shape]
+        found = fused.scan(cosines, *floors, 2.0, cosines.numel())
+        expected = (cosines.flatten() >= 0.4).nonzero()[:, 0]
+        there = cosines.double().masked_fill(cosines == -torch.inf, 0.0)
+        sums = bool(torch.isclose(found.first, there.sum()) & torch.isclose(found.second, there.square().sum()))
+        return sums and torch.equal(found.places[: int(found.number)].sort().values.long(), expected)
     except Exception:  # Whatever Triton misses, or raises when it compiles: torch's own operations serve as well.
         return False
 
@@ -115,7 +118,7 @@ class _Found:
         self._histogram = torch.zeros((intervals, intervals, BINS), dtype=torch.int64, device=device)
         self._near: dict[int, Tensor] = {}
         self._listing = Duplicates(np.empty(0, np.float32), np.empty((0, 2), np.int32))
-        self._fused = serves(device, precision)
+        self._fused = serves(device)
 
     def add(self, tile: Tile) -> Tensor:
         """Σcos and Σcos² of a tile by cell, on the device; everything else is added to what was found."""
@@ -127,67 +130,16 @@ class _Found:
             for b, begin, end in _segments(tile.columns.interval, _COLUMNS):
                 if diagonal and end <= top + 1:
                     continue
-                left, right = rows.embeddings[top:bottom], columns.embeddings[begin:end]
                 below = top - begin + 1 if diagonal and begin < bottom else None
-                sides = _Side(near[top:bottom], rows.labels[top:bottom]), _Side(other[begin:end], columns.labels[begin:end])
-                if self._fused and self._counted(sums, (a, b), left, right, sides, below):
-                    continue
-                cosines = _product(left, right.mT, self._precision)
-                if not self._fused:
-                    self._count(sums, a, b, cosines, below)
+                cosines = _product(rows.embeddings[top:bottom], columns.embeddings[begin:end].mT, self._precision)
                 if below is not None:  # A pair below the diagonal is above it too, and reaches nothing here.
                     cosines = cosines.masked_fill(_below(cosines, below), -torch.inf)
-                self._look(cosines, *sides, (a, b))
+                sides = _Side(near[top:bottom], rows.labels[top:bottom]), _Side(other[begin:end], columns.labels[begin:end])
+                counts, pairs = _histogram(cosines), _pairs_of(len(cosines), cosines.shape[1], below)
+                self._scan(sums[:, a, b], cosines, *sides, (a, b))
+                self._pairs[a, b] += pairs
+                self._histogram[a, b] += _with_outermost(counts, cosines, pairs)
         return sums
-
-    def _counted(
-        self, sums: Tensor, cell: tuple[int, int], left: Tensor, right: Tensor, sides: tuple[_Side, _Side], below: int | None
-    ) -> bool:  # fmt: skip
-        """Count a block by the kernel, and look at its tiles that reach a floor; False where they are too many."""
-        from tempscale.collapse import fused
-
-        floors = [self._floor(side) for side in sides]
-        found = fused.block(left, right, self._precision, floors[0], floors[1], self._duplicate, below)
-        self._pairs[cell] += _pairs_of(len(left), len(right), below)
-        sums[0][cell] += found.first
-        sums[1][cell] += found.second
-        self._histogram[cell] += found.histogram
-        if not self._neighbours and self._duplicate > _LARGEST:
-            return True
-        tiles = found.reached.nonzero()
-        if len(tiles) > _PART * found.reached.numel():
-            return False
-        most = max(1, _LOOKED // fused.SIDE**2)
-        for start in range(0, len(tiles), most):
-            self._look_at(tiles[start : start + most], fused.SIDE, left, right, sides, cell, below)
-        return True
-
-    def _floor(self, side: _Side) -> Tensor:
-        """The least cosine that each text's list still takes; infinite if nobody looks for neighbours."""
-        if self._neighbours:
-            return _unpacked(side.near[:, -1])
-        return torch.full((len(side.labels),), torch.inf, device=side.labels.device)
-
-    def _look_at(
-        self, tiles: Tensor, side: int, left: Tensor, right: Tensor, sides: tuple[_Side, _Side], cell: tuple[int, int],
-        below: int | None,
-    ) -> None:  # fmt: skip
-        """Multiply some tiles of a block again, and look for neighbours and near-duplicates in them."""
-        inside = torch.arange(side, device=left.device)
-        row, column = (tiles[:, k, None] * side + inside for k in (0, 1))
-        there = (row < len(left))[:, :, None] & (column < len(right))[:, None, :]
-        if below is not None:
-            there &= column[:, None, :] >= row[:, :, None] + below
-        row, column = row.clamp_max(len(left) - 1), column.clamp_max(len(right) - 1)
-        cosines = _product(left[row], right[column].mT, self._precision).masked_fill(~there, -torch.inf)
-        reach = cosines >= self._duplicate
-        if self._neighbours:
-            floors = [_unpacked(own.near[:, -1]) for own in sides]
-            reach |= (cosines >= floors[0][row][:, :, None]) | (cosines >= floors[1][column][:, None, :])
-        where = (reach & there).nonzero()
-        if len(where):
-            number, i, j = where.unbind(1)
-            self._found(cosines[number, i, j], row[number, i], column[number, j], *sides, cell)
 
     def _lists(self, number: int, block: _Block) -> Tensor:
         """The nearest texts so far of those of a block, packed."""
@@ -196,39 +148,52 @@ class _Found:
             self._near[number] = torch.full(shape, _NONE, dtype=torch.int64, device=self._device)
         return self._near[number]
 
-    def _count(self, sums: Tensor, a: int, b: int, cosines: Tensor, below: int | None) -> None:
-        """Count, sum and bin the cosines of one block, all of one cell; but for those `below` a diagonal."""
-        bins = ((cosines + 1.0) * (BINS / 2)).int().clamp_(0, BINS - 1)
-        if below is not None:
-            outside = _below(cosines, below)
-            cosines, bins = cosines.masked_fill(outside, 0.0), bins.masked_fill_(outside, BINS)
-        self._pairs[a, b] += _pairs_of(len(cosines), cosines.shape[1], below)
-        sums[0, a, b] += cosines.sum(dtype=torch.float64)
-        sums[1, a, b] += torch.linalg.vector_norm(cosines, dtype=torch.float64) ** 2
-        self._histogram[a, b] += torch.bincount(bins.flatten(), minlength=BINS + 1)[:BINS]
-
-    def _look(self, cosines: Tensor, rows: _Side, columns: _Side, cell: tuple[int, int]) -> None:
-        """Look for neighbours and near-duplicates among the cosines of one block; −∞ where there is no pair."""
-        if not self._neighbours and self._duplicate > _LARGEST:
+    def _scan(self, sums: Tensor, cosines: Tensor, rows: _Side, columns: _Side, cell: tuple[int, int]) -> None:
+        """Sum the cosines of one block, all of one cell, and look for neighbours and near-duplicates; −∞ is no pair."""
+        looking = self._neighbours > 0 or self._duplicate <= _LARGEST
+        floors = self._floors(cosines, rows, columns)
+        if not self._fused:
+            there = cosines.masked_fill(cosines == -torch.inf, 0.0)
+            sums[0] += there.sum(dtype=torch.float64)
+            sums[1] += torch.linalg.vector_norm(there, dtype=torch.float64) ** 2
+            if looking:
+                self._look(cosines, floors, rows, columns, cell)
             return
-        reach = self._reach(cosines, rows, columns, sharply=False)
+        from tempscale.collapse import fused
+
+        found = fused.scan(cosines, *floors, self._duplicate, _LOOKED if looking else 1)
+        sums += torch.stack([found.first, found.second])
+        if not looking:
+            return
+        number = int(found.number)
+        if number > _LOOKED:
+            self._look(cosines, floors, rows, columns, cell)
+        elif number:
+            places = found.places[:number].sort().values.long()
+            self._found(cosines, places // cosines.shape[1], places % cosines.shape[1], rows, columns, cell)
+
+    def _look(
+        self, cosines: Tensor, floors: tuple[Tensor, Tensor], rows: _Side, columns: _Side, cell: tuple[int, int]
+    ) -> None:  # fmt: skip
+        """Look for neighbours and near-duplicates among the cosines of one block, in parts if they are many."""
+        reach = self._reach(cosines, floors)
         if int(reach.sum()) > _LOOKED:
-            reach = self._reach(cosines, rows, columns, sharply=True)
+            reach = self._reach(cosines, self._floors(cosines, rows, columns, part=1))
             if int(reach.sum()) > _LOOKED and len(cosines) > 1:
                 half = len(cosines) // 2
                 for part in (slice(half), slice(half, None)):
-                    self._look(cosines[part], rows.part(part), columns, cell)
+                    own = rows.part(part)
+                    self._look(cosines[part], self._floors(cosines[part], own, columns), own, columns, cell)
                 return
         where = reach.nonzero()
-        if not len(where):
-            return
-        row, column = where.unbind(1)
-        self._found(cosines[row, column], row, column, rows, columns, cell)
+        if len(where):
+            self._found(cosines, *where.unbind(1), rows, columns, cell)
 
     def _found(
-        self, value: Tensor, row: Tensor, column: Tensor, rows: _Side, columns: _Side, cell: tuple[int, int]
+        self, cosines: Tensor, row: Tensor, column: Tensor, rows: _Side, columns: _Side, cell: tuple[int, int]
     ) -> None:  # fmt: skip
         """Keep the pairs of some rows and columns of a block that reach a list or the threshold."""
+        value = cosines[row, column]
         if self._neighbours:
             _keep(rows.near, row, _packed(value, columns.labels[column]))
             _keep(columns.near, column, _packed(value, rows.labels[row]))
@@ -237,16 +202,28 @@ class _Found:
             self._duplicates[cell] += number
             self._list(value[twins], rows.labels[row[twins]], columns.labels[column[twins]])
 
-    def _reach(self, cosines: Tensor, rows: _Side, columns: _Side, *, sharply: bool) -> Tensor:
-        """Which cosines reach the list of either text or the threshold; `sharply`: a list with what is in this block."""
+    def _floors(self, cosines: Tensor, rows: _Side, columns: _Side, part: int = _PART) -> tuple[Tensor, Tensor]:
+        """The least cosine that each text's list still takes, of both sides; infinite if nobody looks for neighbours.
+
+        Where a list is not full, the last of as many best in one `part` of the block is a floor too; with `part` 1 of all.
+        """
+        found = []
+        for side, own in ((rows, cosines), (columns, cosines.mT)):
+            if not self._neighbours:
+                found.append(torch.full((len(own),), torch.inf, device=own.device))
+                continue
+            floor = _unpacked(side.near[:, -1])
+            width = own.shape[1]
+            if width >= self._neighbours and (part == 1 or bool((floor == -torch.inf).any())):
+                some = own[:, : max(self._neighbours, width // part)]
+                floor = torch.maximum(floor, some.topk(self._neighbours, dim=1).values[:, -1])
+            found.append(floor)
+        return found[0], found[1]
+
+    def _reach(self, cosines: Tensor, floors: tuple[Tensor, Tensor]) -> Tensor:
+        """Which cosines reach the floor of either text or the threshold."""
         reach = cosines >= self._duplicate
         if self._neighbours:
-            floors = []
-            for side, own in ((rows, cosines), (columns, cosines.mT)):
-                floor = _unpacked(side.near[:, -1])
-                if sharply and own.shape[1] >= self._neighbours:
-                    floor = torch.maximum(floor, own.topk(self._neighbours, dim=1).values[:, -1])
-                floors.append(floor)
             reach |= (cosines >= floors[0][:, None]) | (cosines >= floors[1])
             reach &= cosines > -torch.inf
         return reach
@@ -293,6 +270,24 @@ def _product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
         return torch.mm(left, right, out_dtype=torch.float32)
     with tf32_products(precision == "tf32"):
         return left @ right
+
+
+def _histogram(cosines: Tensor) -> Tensor:
+    """Pairs by cosine, int64 (bin,), from −1 to 1."""
+    total = torch.zeros(BINS, dtype=torch.int64, device=cosines.device)
+    for part in cosines.split(max(1, _EXACT // cosines.shape[1])):
+        total += torch.histc(part, BINS, -1, 1).long()
+    return total
+
+
+def _with_outermost(counts: Tensor, cosines: Tensor, pairs: int) -> Tensor:
+    """Such a histogram with the few pairs whose cosine is beyond ±1 by rounding, in the outermost bins."""
+    missing = pairs - int(counts.sum())
+    if missing:
+        above = int((cosines > 1).sum())
+        counts[0] += missing - above
+        counts[-1] += above
+    return counts
 
 
 def _segments(interval: np.ndarray, most: int) -> list[tuple[int, int, int]]:

@@ -44,9 +44,11 @@ def attend(
     if query.is_cuda:
         from torch.nn.attention.varlen import varlen_attn
 
+        if shared:  # torch 2.11's kernel wants a key for every head.
+            keys, values = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (keys, values))
         found = varlen_attn(
             queries, keys, values, cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q, scale=scaling,
-            window_size=(left, right), enable_gqa=shared,
+            window_size=(left, right),
         )  # fmt: skip
         assert isinstance(found, Tensor)
         return found[None], None
@@ -99,7 +101,7 @@ class Packed:
             expected = own(input_ids=ids, attention_mask=mask.long(), **arguments).last_hidden_state[mask].float()
             try:
                 found = self(ids, mask, sum(_PROBE))[mask].float()
-            except (TypeError, ValueError, RuntimeError) as error:
+            except (ImportError, TypeError, ValueError, RuntimeError) as error:
                 raise UnsupportedArchitecture(f"{family} cannot be packed: {error}") from None
         away = float((found - expected).norm() / expected.norm())
         if not away <= _TOLERANCE.get(weight.dtype, 0.05):

@@ -49,10 +49,12 @@ def expectation(tiny_model, family, dtype, tau, text):
 
 
 def test_looks_into_layers_are_those_of_the_cpu(tiny_model, family):
+    """Both lack the same figures: the embedding layer has few."""
     ids = list(range(7, 40))
     own, other = Glance().of(tiny_model(family), ids), Glance().of(tiny_model(family).to("cuda"), ids)
     for found, expected in zip([*other[0], *other[1]], [*own[0], *own[1]], strict=True):
-        assert found == pytest.approx(expected, rel=1e-3)
+        known = {name: value for name, value in expected.items() if value is not None}
+        assert {name: value for name, value in found.items() if value is not None} == pytest.approx(known, rel=1e-3)
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -187,7 +189,7 @@ def test_cosines_on_the_gpu_are_those_of_the_rounded_embeddings(precision, kerne
     gpu.serves.cache_clear()
     if not kernel:
         pytest.importorskip("triton", reason="Triton is not installed")
-        assert gpu.serves("cuda", precision)
+        assert gpu.serves("cuda")
     random = np.random.default_rng(0)
     rows = random.normal(size=(700, 96)).astype(np.float32) + 0.2
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)

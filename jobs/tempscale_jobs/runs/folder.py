@@ -10,9 +10,7 @@ import uuid
 from collections import Counter
 from dataclasses import dataclass, replace
 from importlib import metadata
-from typing import Any
-
-import polars as pl
+from typing import TYPE_CHECKING, Any
 
 import tempscale
 from tempscale.model import checkpoint
@@ -26,6 +24,9 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.columns import SCHEMA_VERSION
 from tempscale_jobs.tables.finished import completed
 from tempscale_jobs.urls import masked
+
+if TYPE_CHECKING:
+    import polars as pl
 
 BEGUN, SHARDED, PLANNED, DONE = "begun.json", "shards/index.json", "shards/plan.json", "run.json"
 CALIBRATION = "calibration.json"
@@ -453,6 +454,8 @@ def _differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 def load_tables(storage: Storage) -> dict[str, pl.DataFrame]:
     """The tables of a finished run, by name; columns that an earlier version did not write are null."""
+    import polars as pl  # Workers never need it.
+
     found = {}
     for path in storage.list("tables", ".parquet"):
         name = path.removeprefix("tables/").removesuffix(".parquet")

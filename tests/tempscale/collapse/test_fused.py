@@ -1,4 +1,4 @@
-"""The kernel of a block of cosines, interpreted on the CPU, against the sums, bins and comparisons of the whole product.
+"""The kernel that reads a block of cosines, interpreted on the CPU, against the sums and comparisons of the whole block.
 
 Needs Triton (TRITON_INTERPRET=1), which a CPU build of torch does not bring: pip install triton.
 """
@@ -15,76 +15,75 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install trito
 from blocks_of_texts import part, same, texts_of
 
 from tempscale.collapse import fused, gpu
-from tempscale.collapse.aggregates import BINS, Block, Tile
-from tempscale.collapse.cosine import cosine_tile, cosine_tiles, rounded
+from tempscale.collapse.aggregates import Block, Tile
+from tempscale.collapse.cosine import cosine_tile, cosine_tiles
 from tempscale.collapse.grid import blocks, upper_triangle
 
 if torch.cuda.is_available() and os.environ["TRITON_INTERPRET"] != "1":
     pytest.skip("on a GPU the kernel is tested in test_gpu.py", allow_module_level=True)
 
 
-def texts(rows, dim, seed, lattice):
+def cosines_of(rows, columns, seed=0, lattice=True):
+    """A block of cosines, some of which are no pair."""
     random = np.random.default_rng(seed)
-    if lattice:  # Multiples of 1/8 whose products are exact in float32.
-        return torch.tensor(random.integers(-2, 3, (rows, dim)) / 8, dtype=torch.float32)
-    own = random.normal(size=(rows, dim)) + 0.3
-    return torch.tensor(own / np.linalg.norm(own, axis=1, keepdims=True), dtype=torch.float32)
+    own = random.integers(-64, 65, (rows, columns)) / 64 if lattice else random.uniform(-1, 1, (rows, columns))
+    own[random.random((rows, columns)) < 0.1] = -np.inf
+    return torch.tensor(own, dtype=torch.float32)
 
 
-def expected(left, right, below, row_floor, column_floor, duplicate):
-    """Pairs that count, their cosines in float64, and which tiles hold one that reaches a floor."""
-    cosines = left.double() @ right.double().T
-    row, column = torch.arange(len(left))[:, None], torch.arange(len(right))
-    counted = (column >= row + below) if below is not None else torch.ones_like(cosines, dtype=torch.bool)
-    floors = torch.minimum(torch.minimum(row_floor[:, None], column_floor[None]), torch.tensor(duplicate)).double()
-    return cosines, counted, counted & (cosines >= floors)
+def expected(cosines, row_floor, column_floor, duplicate):
+    """Both sums in float64, and where a pair reaches a floor."""
+    pair = cosines > -torch.inf
+    there = cosines.double()[pair]
+    floors = torch.minimum(torch.minimum(row_floor[:, None], column_floor[None]), torch.tensor(duplicate))
+    places = ((cosines >= floors) & pair).flatten().nonzero()[:, 0]
+    return float(there.sum()), float(there.square().sum()), places
 
 
-def by_tile(reach):
-    side = fused.SIDE
-    height, width = (-(-n // side) * side for n in reach.shape)
-    padded = torch.zeros(height, width, dtype=torch.bool)
-    padded[: reach.shape[0], : reach.shape[1]] = reach
-    return padded.view(height // side, side, width // side, side).any(3).any(1)
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (8, 512), (64, 64), (70, 1300), (9, 513)])
+@pytest.mark.parametrize("duplicate", [0.9, 2.0])
+def test_on_exact_numbers_sums_and_places_are_those_of_the_block(rows, columns, duplicate):
+    cosines, random = cosines_of(rows, columns), np.random.default_rng(1)
+    floors = [torch.tensor(random.choice([0.5, 0.75, np.inf], n), dtype=torch.float32) for n in (rows, columns)]
+    found = fused.scan(cosines, *floors, duplicate, rows * columns)
+    first, second, places = expected(cosines, *floors, duplicate)
+    assert (float(found.first), float(found.second)) == (first, second)
+    assert torch.equal(found.places[: int(found.number)].sort().values.long(), places)
+    if rows > 1:
+        assert 0 < len(places) < rows * columns
 
 
-@pytest.mark.parametrize("below", [None, 1, -20, 40])
-@pytest.mark.parametrize(("rows", "columns", "dim"), [(1, 1, 3), (64, 64, 32), (70, 130, 24), (90, 33, 100)])
-def test_on_exact_numbers_every_count_is_that_of_the_product(rows, columns, dim, below):
-    left, right = texts(rows, dim, 0, True), texts(columns, dim, 1, True)
-    floors = torch.full((rows,), 0.45), torch.full((columns,), 0.5)
-    found = fused.block(left, right, "float32", *floors, 0.75, below)
-    cosines, counted, reach = expected(left, right, below, *floors, 0.75)
-    own = cosines[counted]
-    bins = ((own + 1) * (BINS / 2)).long().clamp(0, BINS - 1)
-    assert torch.equal(found.histogram, torch.bincount(bins, minlength=BINS))
-    assert float(found.first) == float(own.sum())
-    assert float(found.second) == float(own.square().sum())
-    assert torch.equal(found.reached, by_tile(reach))
-    assert found.histogram.sum() == counted.sum()
+def test_on_real_numbers_sums_are_those_of_float64():
+    cosines = cosines_of(33, 700, lattice=False)
+    floors = [torch.full((n,), torch.inf) for n in cosines.shape]
+    found = fused.scan(cosines, *floors, 2.0, 1)
+    first, second, places = expected(cosines, *floors, 2.0)
+    assert float(found.first) == pytest.approx(first, rel=1e-12, abs=1e-9)
+    assert float(found.second) == pytest.approx(second, rel=1e-12)
+    assert len(places) == int(found.number) == 0
 
 
-@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
-def test_on_real_numbers_it_is_within_rounding(precision):
-    both = [torch.from_numpy(rounded(texts(n, 96, n, False).numpy(), precision)) for n in (150, 100)]
-    given = both  # The interpreter has no products of bfloat16: on a GPU they are in test_gpu.py.
-    floors = torch.full((150,), 0.3), torch.full((100,), 0.35)
-    found = fused.block(*given, precision, *floors, 0.9)
-    cosines, _, reach = expected(*both, None, *floors, 0.9)
-    assert float(found.first) == pytest.approx(float(cosines.sum()), rel=1e-6)
-    assert float(found.second) == pytest.approx(float(cosines.square().sum()), rel=1e-6)
-    bins = torch.bincount(((cosines.flatten() + 1) * (BINS / 2)).long(), minlength=BINS)
-    assert int((found.histogram.cumsum(0) - bins.cumsum(0)).abs().max()) <= 3
-    assert not (by_tile(reach) & ~found.reached).any()  # No tile with a candidate is left out.
-    assert found.histogram.sum() == 15_000
+def test_lists_that_are_not_full_take_every_pair_and_no_other():
+    cosines = cosines_of(20, 600)
+    nobody = [torch.full((n,), -torch.inf) for n in cosines.shape]
+    found = fused.scan(cosines, *nobody, 2.0, cosines.numel())
+    assert int(found.number) == int((cosines > -torch.inf).sum()) < cosines.numel()
 
 
-def test_a_floor_is_met_with_a_margin_for_another_order_of_sums():
-    left = torch.tensor([[1.0, 0.0]])
-    right = torch.tensor([[0.5, 0.0]])
-    for away, reached in ((0.0, True), (fused.MARGIN / 2, True), (2 * fused.MARGIN, False)):
-        found = fused.block(left, right, "float32", torch.tensor([0.5 + away]), torch.tensor([2.0]), 2.0)
-        assert bool(found.reached) == reached
+def test_a_floor_is_reached_by_its_own_value():
+    cosines = torch.tensor([[0.5, 0.25]])
+    for floor, reached in ((0.5, 1), (0.5 + 2**-24, 0), (0.25, 2)):
+        assert int(fused.scan(cosines, torch.tensor([floor]), torch.full((2,), 2.0), 2.0, 2).number) == reached
+
+
+def test_pairs_beyond_what_is_listed_are_counted():
+    cosines = cosines_of(40, 1100)
+    floors = [torch.full((n,), 0.0) for n in cosines.shape]
+    found, whole = (fused.scan(cosines, *floors, 2.0, most) for most in (100, cosines.numel()))
+    assert int(found.number) == int(whole.number) > 1000
+    listed = found.places.tolist()
+    assert len(set(listed)) == 100
+    assert set(listed) <= set(whole.places[: int(whole.number)].tolist())
 
 
 # --- whole tiles -------------------------------------------------------------------------------------------------------
@@ -94,15 +93,16 @@ def test_a_floor_is_met_with_a_margin_for_another_order_of_sums():
 def switched_on(monkeypatch):
     monkeypatch.setenv(gpu.FUSED, "1")
     gpu.serves.cache_clear()
-    assert gpu.serves("cpu:0", "float32")
+    assert gpu.serves("cpu:0")
     yield
     gpu.serves.cache_clear()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("looked", [1 << 22, 40, 0])
 @pytest.mark.parametrize("diagonal", [True, False])
-def test_a_tile_by_the_kernel_is_the_tile_of_the_cpu(switched_on, monkeypatch, diagonal, share):
-    monkeypatch.setattr(gpu, "_PART", share)
+def test_a_tile_by_the_kernel_is_the_tile_of_the_cpu(switched_on, monkeypatch, diagonal, looked):
+    """Also where more pairs reach a floor than are looked at at once."""
+    monkeypatch.setattr(gpu, "_LOOKED", looked)
     both = texts_of(330, seed=4)
     rows, columns = (both, both) if diagonal else (part(both, 0, 140), part(both, 140, 330))
     settings = {"diagonal": diagonal, "neighbours": 4, "duplicate": 0.5, "listed": 100}
@@ -124,39 +124,41 @@ def test_many_tiles_by_the_kernel_find_what_the_cpu_finds(switched_on, neighbour
         np.testing.assert_array_equal(found.near[number].cosine, own.cosine)
 
 
-def test_few_tiles_are_multiplied_again_once_lists_are_full(switched_on, monkeypatch):
-    """Texts of a group are alike: the first block fills the lists, and of the others hardly a tile reaches a floor."""
+def test_few_pairs_are_looked_at_once_lists_are_full(switched_on, monkeypatch):
+    """The first block fills the lists from one in eight of its pairs; of the others few reach a floor."""
     monkeypatch.setattr(gpu, "_COLUMNS", 64)
     random = np.random.default_rng(3)
-    rows = random.normal(size=(512, 24)).astype(np.float32) * 0.1
-    rows[:, 0] += 1.0
+    rows = random.normal(size=(512, 24)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     texts = Block(rows, np.zeros(512, int), random.permutation(512).astype(np.int32))
     looked = []
-    own = gpu._Found._look_at
+    own = fused.scan
 
-    def look_at(self, tiles, *given):
-        looked.append(len(tiles))
-        own(self, tiles, *given)
+    def scan(*given):
+        found = own(*given)
+        looked.append(int(found.number))
+        return found
 
-    monkeypatch.setattr(gpu._Found, "_look_at", look_at)
-    monkeypatch.setattr(gpu, "_PART", 1.0)
+    monkeypatch.setattr(fused, "scan", scan)
     settings = {"diagonal": True, "neighbours": 1, "duplicate": 2.0, "listed": 0}
     found, expected = (cosine_tile(texts, texts, 1, **settings, device=device) for device in ("cpu:0", "cpu"))
     np.testing.assert_allclose(found.rows.cosine, expected.rows.cosine, atol=1e-6)
-    assert 0 < sum(looked) <= 36  # Of 36 tiles on and above the diagonal.
+    assert len(looked) == 8
+    assert 512 < sum(looked) < 512 * 511 // 2 // 8
 
 
-def test_the_kernel_is_used_where_it_gives_what_the_product_gives(monkeypatch):
+def test_the_kernel_is_used_where_it_gives_what_torch_gives(monkeypatch):
     for value, device, expected in (("0", "cuda", False), ("", "cpu:0", False), ("1", "cpu:0", True)):
         monkeypatch.setenv(gpu.FUSED, value)
         gpu.serves.cache_clear()
-        assert gpu.serves(device, "float32") is expected
+        assert gpu.serves(device) is expected
+    own = fused.scan
     for wrong in (
-        lambda *given: fused.Fused(torch.tensor(0.0), torch.tensor(0.0), torch.zeros(BINS), torch.zeros(1, 1).bool()),
+        lambda *given: own(*given)._replace(first=torch.tensor(0.0, dtype=torch.float64)),
+        lambda *given: own(*given)._replace(number=torch.tensor([1])),
         lambda *given: 1 / 0,
     ):
-        monkeypatch.setattr(fused, "block", wrong)
+        monkeypatch.setattr(fused, "scan", wrong)
         gpu.serves.cache_clear()
-        assert gpu.serves("cpu:0", "float32") is False
+        assert gpu.serves("cpu:0") is False
     gpu.serves.cache_clear()
