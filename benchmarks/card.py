@@ -36,6 +36,8 @@ NEEDED = (
     "typer",
 )
 """What the tests and benchmarks import besides tempscale itself."""
+PROCESSES = 4
+"""Processes that run tests beside one another, where pytest-xdist is installed: most of a test is a processor's work."""
 SOCM_ERROR = 1e-5
 """Largest distance of d_Σ on a GPU from singular values in float64."""
 
@@ -88,6 +90,7 @@ def tested(device: str, small: bool) -> tuple[bool, str]:
         "-q",
         "-p",
         "no:cacheprovider",
+        *(["-n", str(PROCESSES)] if importlib.util.find_spec("xdist") and not small else []),
         *files,
         *(["-k", "poolings"] if small else []),
     ]

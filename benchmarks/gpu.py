@@ -116,7 +116,20 @@ def _cosines(device: str, tile: int, rates: dict[str, float]) -> list[dict[str, 
                 | {"ratio": found[0]["seconds"] / seconds if found else 1.0, "largest_error": rounding_error(precision)}  # type: ignore[arg-type]
                 | {"limit_share": 2 * DIM * tile**2 / seconds / rate}
             )
-    return found
+    return [*found, _peer(device, rows, tile, rates["float32"], found[0]["seconds"])]
+
+
+def _peer(device: str, rows: np.ndarray, tile: int, rate: float, first: float) -> dict[str, Any]:
+    """The ten nearest texts of the rows alone, by what sentence-transformers offers for it."""
+    from sentence_transformers.util import semantic_search
+
+    asking, asked = (torch.from_numpy(own).to(device) for own in (rows[:tile], rows[tile:]))
+    seconds = seconds_of(device, 1, lambda: semantic_search(asking, asked, top_k=10))
+    return {
+        "what": f"sentence-transformers' semantic_search, {tile:,} × {tile:,} texts, float32, 10 nearest of the rows",
+        "rate": tile**2 / seconds, "unit": "pairs/s", "seconds": seconds, "ratio": first / seconds,
+        "limit_share": 2 * DIM * tile**2 / seconds / rate,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Embedding on a GPU: the real MiniLM over synthetic sentences, against sentence-transformers in float32 and bfloat16.
+"""Embedding on a GPU: the real MiniLM over synthetic texts in each precision, against sentence-transformers.
+
+A text goes through the tokenizer and the model, as there; "tokens ready" is the model alone, as in a run on Ray, whose
+processors tokenise beside the GPU.
 
 `python -m benchmarks.gpu_embedding [DEVICE TEXTS]`. A small run on `cpu` only checks that it works.
 """
@@ -16,7 +19,8 @@ import torch
 from benchmarks.embedding import operations
 from benchmarks.gpu import dense, seconds_of
 
-TEXTS, BATCHES, BUDGETS = 20_000, (32, 64, 128, 256), (16_384, 65_536)
+TEXTS, BATCHES, BUDGETS = 20_000, (32, 128, 512), (65_536, 262_144)
+PRECISIONS = ("float32", "tf32", "bfloat16")
 
 
 def measure(
@@ -49,8 +53,11 @@ def measure(
         "history",
     ]
     corpus = [" ".join(generator.choices(words, k=max(3, int(generator.lognormvariate(4, 0.8))))) for _ in range(count)]
-    lengths = Encoder.load(folder, max_length="limit", device="cpu").tokenizer(corpus).lengths
-    rates = {name: dense(device, name) for name in ("float32", "bfloat16")}
+    plain = Encoder.load(folder, max_length="limit", device="cpu")
+    tokens = plain.tokenizer(corpus)
+    lengths = tokens.lengths
+    precisions = PRECISIONS if device.startswith("cuda") else ("float32", "bfloat16")
+    rates = {name: dense(device, name) for name in precisions}
     ways: list[tuple[str, str, Any]] = []
     for dtype in ("float32", "bfloat16"):
         peer = SentenceTransformer(folder, device=device, model_kwargs={"dtype": getattr(torch, dtype)})
@@ -60,18 +67,22 @@ def measure(
                 corpus, batch_size=batch, normalize_embeddings=True, show_progress_bar=False
             )
             ways.append((f"sentence-transformers, {dtype}, batches of {batch}", dtype, encode))
-    for dtype in ("float32", "bfloat16"):
+    for dtype, packed in [*((own, False) for own in precisions), ("bfloat16", True)]:
         for budget in budgets:
-            encoder = Encoder.load(folder, max_length="limit", device=device, precision=dtype, token_budget=budget)  # type: ignore[arg-type]
-            for moments in (False, True):
-                encode = lambda encoder=encoder, moments=moments: encoder.encode(corpus, moments=moments)  # noqa: E731
-                what = f"tempscale, {dtype}, {budget:,} tokens at once" + ", token moments" * moments
+            encoder = Encoder.load(
+                folder, max_length="limit", device=device, precision=dtype, token_budget=budget, packed=packed  # type: ignore[arg-type]
+            )  # fmt: skip
+            what = f"tempscale, {dtype}{', packed' * packed}, {budget:,} tokens at once"
+            if budget == budgets[0]:
+                encode = lambda encoder=encoder: encoder.encode(corpus, moments=False)  # noqa: E731
                 ways.append((what, dtype, encode))
-    model = Encoder.load(folder, max_length="limit", device="cpu").model
+            for moments in (False, True):
+                encode = lambda encoder=encoder, moments=moments: encoder.encode_tokens(tokens, moments=moments)  # noqa: E731
+                ways.append((f"{what}, tokens ready" + ", token moments" * moments, dtype, encode))
     seconds = [seconds_of(device, 2, encode) for _, _, encode in ways]
     return [
         {"what": what, "rate": sum(lengths) / s, "unit": "tokens/s", "ratio": seconds[0] / s, "dense_rate": rates[dtype]}
-        | {"limit_share": operations(model.config, lengths) / s / rates[dtype]}
+        | {"limit_share": operations(plain.model.config, lengths) / s / rates[dtype]}
         for (what, dtype, _), s in zip(ways, seconds, strict=True)
     ]
 

@@ -16,7 +16,9 @@ class Counts:
 
     uploads: list = field(default_factory=list)
     downloads: list = field(default_factory=list)
-    """The processor waits for each."""
+    """The processor waits for each;"""
+    behind: list = field(default_factory=list)
+    """for none of these."""
     asked: list = field(default_factory=list)
     """Values that Python code asked for: each a wait."""
 
@@ -44,7 +46,8 @@ class _Counter(TorchDispatchMode):
         if name == "_to_copy":
             source, target = arguments[0].device.type, torch.device(keywords.get("device") or arguments[0].device).type
             if (source, target) == (DEVICE, "cpu"):
-                self.counts.downloads.append(tuple(arguments[0].shape))
+                own = self.counts.behind if keywords.get("non_blocking") else self.counts.downloads
+                own.append(tuple(arguments[0].shape))
                 return torch.ones(arguments[0].shape, dtype=keywords.get("dtype") or arguments[0].dtype)
             if (source, target) == ("cpu", DEVICE):
                 self.counts.uploads.append(tuple(arguments[0].shape))

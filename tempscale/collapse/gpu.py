@@ -68,8 +68,8 @@ def serves(device: str) -> bool:
 
         cosines = torch.linspace(-1, 1, 70 * 600, device=device).view(70, 600).sin()
         cosines[3:] = cosines[3:].masked_fill(cosines[3:] > 0.5, -torch.inf)
-        floors = [torch.full((n,), 0.4, device=device) for n in cosines.shape]
-        found = fused.scan(cosines, *floors, 2.0, cosines.numel())
+        row_floor, column_floor = (torch.full((n,), 0.4, device=device) for n in cosines.shape)
+        found = fused.scan(cosines, row_floor, column_floor, 2.0, cosines.numel())
         expected = (cosines.flatten() >= 0.4).nonzero()[:, 0]
         there = cosines.double().masked_fill(cosines == -torch.inf, 0.0)
         sums = bool(torch.isclose(found.first, there.sum()) & torch.isclose(found.second, there.square().sum()))
@@ -187,7 +187,7 @@ class _Found:
                 return
         where = reach.nonzero()
         if len(where):
-            self._found(cosines, *where.unbind(1), rows, columns, cell)
+            self._found(cosines, where[:, 0], where[:, 1], rows, columns, cell)
 
     def _found(
         self, cosines: Tensor, row: Tensor, column: Tensor, rows: _Side, columns: _Side, cell: tuple[int, int]
@@ -275,7 +275,7 @@ def _product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
 def _histogram(cosines: Tensor) -> Tensor:
     """Pairs by cosine, int64 (bin,), from −1 to 1."""
     total = torch.zeros(BINS, dtype=torch.int64, device=cosines.device)
-    for part in cosines.split(max(1, _EXACT // cosines.shape[1])):
+    for part in torch.split(cosines, max(1, _EXACT // cosines.shape[1])):
         total += torch.histc(part, BINS, -1, 1).long()
     return total
 

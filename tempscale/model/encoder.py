@@ -20,7 +20,7 @@ from tempscale.model.checkpoint import default_model, resolve
 from tempscale.model.gathering import Encoded, Factor, Pass, gather
 from tempscale.model.loading import check_family, load_transformer, round_weights
 from tempscale.model.packed import Packed
-from tempscale.model.padded import Padded, downloaded
+from tempscale.model.padded import Padded, downloaded, finished
 from tempscale.model.pooling import Head, load_head
 from tempscale.model.settings import Settings
 from tempscale.model.tokens import Long, Tokenizer, Tokens
@@ -270,7 +270,8 @@ class Encoder:
                 sums = token_sums(hidden, mask) if moments else None
                 own = [(owner[i], hidden[row, : lengths[i]]) for row, i in enumerate(batch) if owner[i] in wanted]
                 if tokens.text is not None:
-                    pooled, *rest = downloaded([self.head.pool(hidden, mask), *(sums or ()), *(x for _, x in own)])
+                    chunks = [self.head.pool(hidden, mask), *(sums or ()), *(x for _, x in own)]
+                    pooled, *rest = downloaded(chunks, wait=bool(own))
                     kept = TokenSums(*rest[:4]) if sums is not None else None
                     for (text, _), x in zip(own, rest[len(sums or ()) :], strict=True):
                         scatter = Scatter.of(x)
@@ -278,7 +279,8 @@ class Encoder:
                     return Pass(batch, pooled, None, kept, None, {})
                 columns = sums.moments() if sums is not None else ()
                 pairs = [covariance_factor(x, check=False) for _, x in own]
-                unit, norms, *rest = downloaded([*self.head(hidden, mask), *columns, *chain.from_iterable(pairs)])
+                values = [*self.head(hidden, mask), *columns, *chain.from_iterable(pairs)]
+                unit, norms, *rest = downloaded(values, wait=bool(own))
                 found = TokenMoments(*rest[:3]) if sums is not None else None
                 means, spreads = rest[len(columns) :: 2], rest[len(columns) + 1 :: 2]
                 for mean in means:
@@ -292,6 +294,7 @@ class Encoder:
             # One autocast for all micro-batches, because it caches the weights it has cast until it ends.
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self._casts(device)):
                 passes = list(run_batches(batches, run, halved=halved, failed=failed, before=before))
+                finished(device)
             self.halved += len(halved)
             width = self.head.width(self.model.config.hidden_size)
 

@@ -1,7 +1,7 @@
 """Micro-batches on the device of the model: assembled without Python lists, uploaded in one piece, downloaded in one piece.
 
-A GPU waits whenever the processor asks it for a value. One upload that nobody waits for and one download are what a
-micro-batch needs.
+A GPU waits whenever the processor asks it for a value. One upload and one download that nobody waits for are what a
+micro-batch needs; only factors are waited for, since they are checked.
 """
 
 from __future__ import annotations
@@ -48,10 +48,16 @@ def padded(
     return together[:-rows].view(rows, width), mask
 
 
-def downloaded(values: Sequence[Tensor]) -> list[Tensor]:
-    """Float32 tensors of one device on the CPU, by one download."""
+def downloaded(values: Sequence[Tensor], wait: bool = True) -> list[Tensor]:
+    """Float32 tensors of one device on the CPU, by one download. Without `wait` their numbers are there after `finished`."""
     if not values or values[0].device.type == "cpu":
         return list(values)
-    together = torch.cat([value.reshape(-1) for value in values]).cpu()
+    together = torch.cat([value.reshape(-1) for value in values]).to("cpu", non_blocking=not wait)
     parts = torch.split(together, [value.numel() for value in values])
     return [part.view(value.shape) for part, value in zip(parts, values, strict=True)]
+
+
+def finished(device: torch.device) -> None:
+    """Wait until a device has computed and copied everything."""
+    if device.type not in ("cpu", "meta"):
+        torch.accelerator.synchronize(device)

@@ -64,8 +64,9 @@ def test_what_is_downloaded_has_its_shapes_and_numbers():
     assert all(found is value for found, value in zip(downloaded(values), values, strict=True))
     with faked() as counts:
         found = downloaded([value.to(DEVICE) for value in values])
+        downloaded([value.to(DEVICE) for value in values], wait=False)
     assert [own.shape for own in found] == [own.shape for own in values]
-    assert counts.downloads == [(7,)]
+    assert counts.downloads == counts.behind == [(7,)]
     assert downloaded([]) == []
 
 
@@ -96,6 +97,17 @@ def test_a_micro_batch_is_uploaded_once_for_all_temperatures_and_downloaded_in_o
     assert 3 * batches <= len(counts.asked) <= 3 * batches * ASKED.get(family, 1)
     if family not in ASKED:
         assert counts.waits == 2 * 3 * batches
+
+
+@pytest.mark.parametrize("text", [None, [0, 1, 1, 2]], ids=["whole", "in chunks"])
+def test_nobody_waits_for_embeddings_and_moments(on_device, family, text):
+    tokens = Tokens(IDS, [False] * (4 if text is None else 3), text)
+    batches = len(on_device.batches(tokens))
+    with faked() as counts:
+        on_device.encode_tokens(tokens)
+    assert len(counts.behind) == batches
+    assert len(counts.downloads) == (0 if text is None else 2)
+    assert len(counts.asked) <= batches * ASKED.get(family, 1)
 
 
 def test_chunks_of_texts_are_downloaded_in_one_piece_too(on_device):
