@@ -36,7 +36,7 @@ NEEDED = (
     "typer",
 )
 """What the tests and benchmarks import besides tempscale itself."""
-PROCESSES = 4
+PROCESSES = 8
 """Processes that run tests beside one another, where pytest-xdist is installed: most of a test is a processor's work."""
 SOCM_ERROR = 1e-5
 """Largest distance of d_Σ on a GPU from singular values in float64."""
@@ -70,19 +70,23 @@ def main(arguments: list[str]) -> int:
         started = time.monotonic()
         own = measure()
         print(f"{name}: {len(own)} rates ({time.monotonic() - started:.0f} s)", flush=True)
+        show(own)
         rows += own
-    show(rows)
+        if chosen.device == "cuda" and not chosen.small:
+            write(rows, summary)
     wrong = [row for row in rows if row.get("max_error", 0.0) > SOCM_ERROR]
     for row in wrong:
         print(f"too far from float64 ({row['max_error']:.1e}, allowed are {SOCM_ERROR:.0e}): {row['what']}", file=sys.stderr)
     if chosen.device == "cuda" and not chosen.small:
-        write(rows, summary)
+        draw()
+    print(f"{time.monotonic() - begun:.0f} s in all")
     return 0 if passed and not wrong else 1
 
 
 def tested(device: str, small: bool) -> tuple[bool, str]:
     """Whether every test of a GPU passed, and pytest's last line; tests that were skipped are listed with their reasons."""
-    files = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_gpu*.py"))
+    files = [str(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_gpu*.py")]
+    files.sort(key=lambda name: ("compiled" not in name, name))  # They take longest.
     command = [
         sys.executable,
         "-m",
@@ -130,13 +134,17 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def write(rows: list[dict[str, Any]], summary: str) -> None:
-    """Write the rates beside the machine's others, and the page where what draws it is installed."""
+    """Write the rates beside the machine's others."""
     from benchmarks import record
 
     machine = record.machine()
     file = record.file_of(HERE / "results", machine)
     record.put(file, machine, "gpu", rows, record.measured() | {"tests": summary})
-    print(f"written to {file}")
+    print(f"written to {file}", flush=True)
+
+
+def draw() -> None:
+    """Write the page, where what draws it is installed."""
     try:
         from benchmarks import render
     except ImportError as error:

@@ -1,6 +1,7 @@
-"""The pairwise engine on a GPU: SOCM of all pairs of 1,000 texts, and super-tiles of cosines in each precision.
+"""The pairwise engine on a GPU: SOCM of short and of long texts, beside that of the processors, and super-tiles of cosines
+in each precision.
 
-Random factors and embeddings with the shape and spectrum of a model of 768 dimensions. Needs only torch and numpy:
+Random token embeddings and embeddings with the shape and spectrum of a model of 768 dimensions:
 `python -m benchmarks.gpu [DEVICE TEXTS TILE]`. A small run on `cpu:0` only checks that it works.
 """
 
@@ -18,8 +19,10 @@ from torch import Tensor
 from benchmarks.measuring import fastest
 from tempscale.tf32 import tf32_products
 
-DIM, TOKENS, TEXTS, TILE = 768, 35, 1000, 65_536
-CHECKED = 2000
+DIM, TEXTS, TILE = 768, 400, 65_536
+TOKENS = {35: 1, 128: 2, 512: 8}
+"""Tokens of a text, and by how much fewer texts are compared then."""
+CHECKED = 40
 """Pairs whose d_Σ is compared with singular values in float64."""
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -29,7 +32,8 @@ def measure(device: str = "cuda", texts: int = TEXTS, tile: int = TILE) -> list[
     if device == "cuda" and not torch.cuda.is_available():
         return []
     rates = {name: dense(device, name) for name in DTYPES}
-    return [_socm(device, texts, rates["float32"]), *_cosines(device, tile, rates)]
+    found = [row for tokens, fewer in TOKENS.items() for row in _socm(device, tokens, texts // fewer, rates["float32"])]
+    return [*found, *_cosines(device, tile, rates)]
 
 
 def seconds_of(device: str, rounds: int, work: Callable[[], object]) -> float:
@@ -51,31 +55,41 @@ def dense(device: str, precision: str) -> float:
         return 2 * size**3 / seconds_of(device, 5, lambda: a @ b)
 
 
-def _tokens(texts: int) -> list[Tensor]:
-    """Random token embeddings, about 35 a text, with a spectrum that falls like a real one."""
+def _tokens(tokens: int, texts: int) -> list[Tensor]:
+    """Random token embeddings of texts of about so many tokens, with a spectrum that falls like a real one."""
     generator = np.random.default_rng(0)
     scale = (np.arange(1, DIM + 1) ** -0.5).astype(np.float32)
     centre = 8 * scale * generator.standard_normal(DIM, dtype=np.float32)
-    lengths = np.clip(generator.lognormal(np.log(TOKENS), 0.4, texts), 3, 200).astype(int)
+    lengths = np.clip(generator.lognormal(np.log(tokens), 0.4, texts), 3, 512).astype(int)
     return [torch.from_numpy(generator.standard_normal((n, DIM), dtype=np.float32) * scale + centre) for n in lengths]
 
 
-def _socm(device: str, texts: int, rate: float) -> dict[str, Any]:
+def _socm(device: str, tokens: int, texts: int, rate: float) -> list[dict[str, Any]]:
+    """All pairs on the device, and on all processors of this machine."""
     from tempscale import pairwise_socm
 
-    tokens = _tokens(texts)
-    there = [x.to(device) for x in tokens]
-    seconds = seconds_of(device, 2, lambda: pairwise_socm(there))
+    here = _tokens(tokens, texts)
+    there = [x.to(device) for x in here]
+    seconds = [
+        seconds_of("cpu", 1, lambda: pairwise_socm(here)),
+        seconds_of(device, 1, lambda: pairwise_socm(there)),
+    ]
     found = pairwise_socm(there).d_sigma.cpu()
-    chosen = np.random.default_rng(1).integers(0, texts, (CHECKED if texts > 300 else 50, 2))
-    error = max(abs(float(found[i, j]) - _exact(tokens[i], tokens[j])) for i, j in chosen.tolist() if i != j)
+    chosen = np.random.default_rng(1).integers(0, texts, (CHECKED, 2))
+    error = max(abs(float(found[i, j]) - _exact(here[i], here[j])) for i, j in chosen.tolist() if i != j)
     pairs = texts * (texts - 1) // 2
-    products = 2 * DIM * sum(len(x) for x in tokens) ** 2 / 2
-    return {
-        "what": f"SOCM of all pairs of {texts:,} texts of about {TOKENS} tokens, d = {DIM}", "rate": pairs / seconds,
-        "unit": "pairs/s", "ratio": 1.0, "seconds": seconds, "max_error": error,
-        "limit_share": products / rate / seconds,
-    }  # fmt: skip
+    products = 2 * DIM * sum(len(x) for x in here) ** 2 / 2
+    what = f"SOCM of all pairs of {texts:,} texts of about {tokens} tokens"
+    return [
+        {
+            "what": f"{what}, {torch.get_num_threads()} threads of the processor", "rate": pairs / seconds[0],
+            "unit": "pairs/s", "ratio": 1.0, "seconds": seconds[0],
+        },
+        {
+            "what": what, "rate": pairs / seconds[1], "unit": "pairs/s", "ratio": seconds[0] / seconds[1],
+            "seconds": seconds[1], "max_error": error, "limit_share": products / rate / seconds[1],
+        },
+    ]  # fmt: skip
 
 
 def _exact(one: Tensor, other: Tensor) -> float:

@@ -19,7 +19,7 @@ import torch
 from benchmarks.embedding import operations
 from benchmarks.gpu import dense, seconds_of
 
-TEXTS, BATCHES, BUDGETS = 20_000, (32, 128, 512), (65_536, 262_144)
+TEXTS, BATCHES, BUDGETS = 10_000, (32, 128, 512), (65_536, 262_144)
 PRECISIONS = ("float32", "tf32", "bfloat16")
 
 

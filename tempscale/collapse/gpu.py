@@ -31,8 +31,8 @@ from tempscale.collapse.aggregates import (
 from tempscale.collapse.neighbours import NOBODY, Nearest
 from tempscale.tf32 import tf32_products
 
-_ROWS, _COLUMNS = 8192, 16_384
-"""One block of the product: 512 MB of float32."""
+_ROWS, _COLUMNS = 16_384, 16_384
+"""One block of the product: 1 GB of float32."""
 _LOOKED = 1 << 22
 """Pairs of a product that are looked at one by one at once: 200 MB of places, labels and sorted integers."""
 _BLOCKS_BYTES = 1 << 30
@@ -42,8 +42,10 @@ _LARGEST = 1.0 + 1e-5
 """No cosine of unit vectors is larger, whatever its rounding."""
 _PART = 8
 """A list that is not full takes its floor from one in so many of a block's pairs; that many times as many are looked at."""
+_WAITING = 4
+"""Pairs found for some texts wait until there are a quarter of their lists, and are then sorted into them at once."""
 _EXACT = 1 << 24
-"""torch counts in float32, which is exact up to here."""
+"""torch counts in float32, which is exact below this."""
 FUSED = "TEMPSCALE_FUSED"
 """The variable that switches the kernel off (0), or on where it would not be used (1)."""
 
@@ -117,13 +119,15 @@ class _Found:
         self._duplicates = np.zeros((intervals, intervals), np.int64)
         self._histogram = torch.zeros((intervals, intervals, BINS), dtype=torch.int64, device=device)
         self._near: dict[int, Tensor] = {}
+        self._sides: dict[tuple[int, int, int], _Side] = {}
         self._listing = Duplicates(np.empty(0, np.float32), np.empty((0, 2), np.int32))
         self._fused = serves(device)
 
     def add(self, tile: Tile) -> Tensor:
         """Σcos and Σcos² of a tile by cell, on the device; everything else is added to what was found."""
         rows, columns = (_on_device(own, self._device, self._precision) for own in (tile.rows, tile.columns))
-        near, other = self._lists(tile.row, rows), self._lists(tile.column, columns)
+        self._lists(tile.row, rows)
+        self._lists(tile.column, columns)
         diagonal = tile.row == tile.column
         sums = torch.zeros((2, self._intervals, self._intervals), dtype=torch.float64, device=self._device)
         for a, top, bottom in _segments(tile.rows.interval, _ROWS):
@@ -134,19 +138,25 @@ class _Found:
                 cosines = _product(rows.embeddings[top:bottom], columns.embeddings[begin:end].mT, self._precision)
                 if below is not None:  # A pair below the diagonal is above it too, and reaches nothing here.
                     cosines = cosines.masked_fill(_below(cosines, below), -torch.inf)
-                sides = _Side(near[top:bottom], rows.labels[top:bottom]), _Side(other[begin:end], columns.labels[begin:end])
-                counts, pairs = _histogram(cosines), _pairs_of(len(cosines), cosines.shape[1], below)
+                counts, pairs = torch.histc(cosines, BINS, -1, 1), _pairs_of(len(cosines), cosines.shape[1], below)
+                sides = self._side(tile.row, rows, top, bottom), self._side(tile.column, columns, begin, end)
                 self._scan(sums[:, a, b], cosines, *sides, (a, b))
                 self._pairs[a, b] += pairs
-                self._histogram[a, b] += _with_outermost(counts, cosines, pairs)
+                self._histogram[a, b] += _counted(counts, cosines, pairs)
         return sums
 
-    def _lists(self, number: int, block: _Block) -> Tensor:
-        """The nearest texts so far of those of a block, packed."""
+    def _lists(self, number: int, block: _Block) -> None:
+        """Begin the lists of a block's nearest texts, packed."""
         if number not in self._near:
             shape = len(block.labels), self._neighbours
             self._near[number] = torch.full(shape, _NONE, dtype=torch.int64, device=self._device)
-        return self._near[number]
+
+    def _side(self, number: int, block: _Block, start: int, stop: int) -> _Side:
+        """Some texts of a block, with their nearest texts so far."""
+        key = number, start, stop
+        if key not in self._sides:
+            self._sides[key] = _Side(self._near[number][start:stop], block.labels[start:stop])
+        return self._sides[key]
 
     def _scan(self, sums: Tensor, cosines: Tensor, rows: _Side, columns: _Side, cell: tuple[int, int]) -> None:
         """Sum the cosines of one block, all of one cell, and look for neighbours and near-duplicates; −∞ is no pair."""
@@ -184,6 +194,7 @@ class _Found:
                 for part in (slice(half), slice(half, None)):
                     own = rows.part(part)
                     self._look(cosines[part], self._floors(cosines[part], own, columns), own, columns, cell)
+                    own.merge()
                 return
         where = reach.nonzero()
         if len(where):
@@ -195,8 +206,8 @@ class _Found:
         """Keep the pairs of some rows and columns of a block that reach a list or the threshold."""
         value = cosines[row, column]
         if self._neighbours:
-            _keep(rows.near, row, _packed(value, columns.labels[column]))
-            _keep(columns.near, column, _packed(value, rows.labels[row]))
+            rows.keep(row, _packed(value, columns.labels[column]))
+            columns.keep(column, _packed(value, rows.labels[row]))
         twins = value >= self._duplicate
         if number := int(twins.sum()):
             self._duplicates[cell] += number
@@ -209,12 +220,8 @@ class _Found:
         """
         found = []
         for side, own in ((rows, cosines), (columns, cosines.mT)):
-            if not self._neighbours:
-                found.append(torch.full((len(own),), torch.inf, device=own.device))
-                continue
-            floor = _unpacked(side.near[:, -1])
-            width = own.shape[1]
-            if width >= self._neighbours and (part == 1 or bool((floor == -torch.inf).any())):
+            floor, width = side.floor, own.shape[1]
+            if width >= self._neighbours > 0 and (part == 1 or not side.full):
                 some = own[:, : max(self._neighbours, width // part)]
                 floor = torch.maximum(floor, some.topk(self._neighbours, dim=1).values[:, -1])
             found.append(floor)
@@ -243,23 +250,46 @@ class _Found:
         first, second = sums.cpu().numpy()
         cells = CosineCells(self._pairs, first, second, self._histogram.cpu().numpy(), self._duplicates)
         near = {}
+        for side in self._sides.values():
+            side.merge()
         for number, packed in self._near.items():
             label = (NOBODY - (packed & 0xFFFFFFFF)).masked_fill(packed == _NONE, NOBODY).int()
             near[number] = Nearest(_unpacked(packed).cpu().numpy(), label.cpu().numpy())
         return CosineTiles(cells, self._listing, near)
 
 
-class _Side(NamedTuple):
-    """The texts of the rows or of the columns of one block of a product."""
+class _Side:
+    """The texts of the rows or of the columns of one block of a product, and their nearest texts so far."""
 
-    near: Tensor
-    """Their nearest texts so far, packed; written to in place,"""
-    labels: Tensor
-    """and their own labels."""
+    def __init__(self, near: Tensor, labels: Tensor) -> None:
+        self.labels, self._near = labels, near
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+        self._read()
+
+    def _read(self) -> None:
+        """Read the least cosine that each list still takes, infinite if there are none, and whether all are full."""
+        if self._near.shape[1]:
+            self.floor = _unpacked(self._near[:, -1])
+            self.full = bool((self.floor > -torch.inf).all())
+        else:
+            self.floor, self.full = torch.full((len(self.labels),), torch.inf, device=self.labels.device), True
 
     def part(self, rows: slice) -> _Side:
-        """Some of them."""
-        return _Side(self.near[rows], self.labels[rows])
+        """Some of them, whose lists are the same."""
+        return _Side(self._near[rows], self.labels[rows])
+
+    def keep(self, owner: Tensor, packed: Tensor) -> None:
+        """Add packed neighbours of some of the texts to their lists, now or later: until then the floors are lower."""
+        self._waiting.append((owner, packed))
+        if not self.full or _WAITING * sum(len(own) for own, _ in self._waiting) > self._near.numel():
+            self.merge()
+
+    def merge(self) -> None:
+        """Add all that wait."""
+        if self._waiting:
+            _keep(self._near, *map(torch.cat, zip(*self._waiting, strict=True)))
+            self._waiting.clear()
+            self._read()
 
 
 def _product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
@@ -272,22 +302,22 @@ def _product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
         return left @ right
 
 
-def _histogram(cosines: Tensor) -> Tensor:
-    """Pairs by cosine, int64 (bin,), from −1 to 1."""
-    total = torch.zeros(BINS, dtype=torch.int64, device=cosines.device)
-    for part in torch.split(cosines, max(1, _EXACT // cosines.shape[1])):
-        total += torch.histc(part, BINS, -1, 1).long()
-    return total
-
-
-def _with_outermost(counts: Tensor, cosines: Tensor, pairs: int) -> Tensor:
-    """Such a histogram with the few pairs whose cosine is beyond ±1 by rounding, in the outermost bins."""
-    missing = pairs - int(counts.sum())
+def _counted(counts: Tensor, cosines: Tensor, pairs: int) -> Tensor:
+    """The histogram of so many pairs, int64 (bin,), from what torch counted in float32: counted again in parts if a bin has
+    too many, and with the few pairs whose cosine is beyond ±1 by rounding in the outermost bins.
+    """
+    total, most = torch.stack([counts.sum(dtype=torch.float64), counts.max().double()]).tolist()
+    found = counts.long()
+    if most >= _EXACT:
+        parts = torch.split(cosines, max(1, _EXACT // cosines.shape[1]))
+        found = torch.stack([torch.histc(part, BINS, -1, 1).long() for part in parts]).sum(0)
+        total = int(found.sum())
+    missing = pairs - int(total)
     if missing:
         above = int((cosines > 1).sum())
-        counts[0] += missing - above
-        counts[-1] += above
-    return counts
+        found[0] += missing - above
+        found[-1] += above
+    return found
 
 
 def _segments(interval: np.ndarray, most: int) -> list[tuple[int, int, int]]:

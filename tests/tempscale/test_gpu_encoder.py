@@ -104,18 +104,6 @@ def test_token_embeddings_of_one_text(tiny_model, family):
     near(other.token_embeddings(ids), own.token_embeddings(ids))
 
 
-@pytest.mark.skipif(CARD == "cpu", reason="torch.compile needs a compiler on a processor")
-def test_compiled_equals_uncompiled_at_every_temperature(tiny_model):
-    plain, compiled = (
-        Encoder(tiny_model("bert").to(CARD), None, Head("mean", []), 90, compiled=how) for how in (False, True)
-    )
-    for tau in (1.0, 0.5, 0.9):
-        plain.set_temperature(tau)
-        expected = plain.encode_tokens(tokens())
-        compiled.set_temperature(tau)
-        same_text(compiled.encode_tokens(tokens()), expected)
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.5, STEPS], ids=str)
 def test_packed_equals_padded(tiny_model, family, temperature):
     """On a GPU in bfloat16, which its kernel needs."""

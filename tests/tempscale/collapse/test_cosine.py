@@ -350,7 +350,10 @@ def test_on_a_device_few_pairs_are_looked_at_at_once_and_none_is_missed(cosines,
         texts = replace(texts, embeddings=np.full((150, 4), 0.5, np.float32))
     settings = {"diagonal": True, "neighbours": 4, "duplicate": 0.9, "listed": 20, "device": "cpu:0"}
     whole, kept = cosine_tile(texts, texts, 3, **settings), []
-    with mock.patch.object(gpu, "_LOOKED", looked), mock.patch.object(gpu, "_keep", wraps=gpu._keep) as keep:
+    with (
+        mock.patch.object(gpu, "_LOOKED", looked),
+        mock.patch.object(gpu._Side, "keep", autospec=True, side_effect=gpu._Side.keep) as keep,
+    ):
         same(cosine_tile(texts, texts, 3, **settings), whole)
         kept = [len(call.args[1]) for call in keep.call_args_list]
     assert 0 < max(kept) <= max(looked, 150)  # A row is not cut further.
@@ -359,6 +362,29 @@ def test_on_a_device_few_pairs_are_looked_at_at_once_and_none_is_missed(cosines,
     order = np.lexsort((np.broadcast_to(texts.labels, exact.shape), -exact), axis=1)[:, :4]
     if cosines != "different":  # Products of a lattice are exact.
         np.testing.assert_array_equal(texts.labels[order], whole.rows.label)
+
+
+@pytest.mark.parametrize("exact", [1, 60, 1 << 24])
+@pytest.mark.parametrize("value", [0.5, 1.0])
+def test_a_bin_with_more_pairs_than_float32_counts_is_counted_in_parts(exact, value, monkeypatch):
+    """All pairs in one bin, or beyond the last by rounding."""
+    monkeypatch.setattr(gpu, "_EXACT", exact)
+    rows = np.zeros((40, 3), np.float32)
+    rows[:, 0], rows[:, 1] = value, 1e-3
+    texts = Block(rows, np.zeros(40, int), np.arange(40, dtype=np.int32))
+    found, expected = (cosine_tile(texts, texts, 1, diagonal=True, device=device).cells for device in ("cpu:0", "cpu"))
+    np.testing.assert_array_equal(found.histogram, expected.histogram)
+    assert found.histogram.max() == found.pairs.sum() == 780
+
+
+@pytest.mark.parametrize("waiting", [1, 4, 10**9])
+def test_pairs_that_wait_for_their_lists_are_not_lost(waiting, monkeypatch):
+    monkeypatch.setattr(gpu, "_WAITING", waiting)
+    monkeypatch.setattr(gpu, "_ROWS", 30)
+    monkeypatch.setattr(gpu, "_COLUMNS", 20)
+    texts = texts_of(300, seed=8)
+    settings = {"diagonal": True, "neighbours": 3, "duplicate": 0.5, "listed": 30}
+    same(*(cosine_tile(texts, texts, 3, **settings, device=device) for device in ("cpu:0", "cpu")))
 
 
 def test_a_device_gets_a_block_once_for_all_its_tiles():

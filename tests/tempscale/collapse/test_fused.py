@@ -92,6 +92,8 @@ def test_pairs_beyond_what_is_listed_are_counted():
 @pytest.fixture
 def switched_on(monkeypatch):
     monkeypatch.setenv(gpu.FUSED, "1")
+    monkeypatch.setattr(fused, "_ROWS", 16)  # The interpreter takes its time for every program.
+    monkeypatch.setattr(fused, "_COLUMNS", 128)
     gpu.serves.cache_clear()
     assert gpu.serves("cpu:0")
     yield
