@@ -26,7 +26,9 @@ PRECISIONS = ("float32", "tf32", "bfloat16")
 def measure(
     device: str = "cuda", count: int = TEXTS, batches: Sequence[int] = BATCHES, budgets: Sequence[int] = BUDGETS
 ) -> list[dict[str, Any]]:
-    """Tokens a second of each method; ratios to sentence-transformers with its defaults (float32, batches of 32)."""
+    """Tokens a second of each method; ratios to sentence-transformers with its defaults (float32, batches of 32). In another
+    precision, the least cosine of a text's embedding to that in float32.
+    """
     if device == "cuda" and not torch.cuda.is_available():
         return []
     from sentence_transformers import SentenceTransformer
@@ -59,6 +61,7 @@ def measure(
     precisions = PRECISIONS if device.startswith("cuda") else ("float32", "bfloat16")
     rates = {name: dense(device, name) for name in precisions}
     ways: list[tuple[str, str, Any]] = []
+    cosines: dict[str, float] = {}
     for dtype in ("float32", "bfloat16"):
         peer = SentenceTransformer(folder, device=device, model_kwargs={"dtype": getattr(torch, dtype)})
         peer.max_seq_length = 512
@@ -67,6 +70,7 @@ def measure(
                 corpus, batch_size=batch, normalize_embeddings=True, show_progress_bar=False
             )
             ways.append((f"sentence-transformers, {dtype}, batches of {batch}", dtype, encode))
+    exact = torch.empty(0)
     for dtype, packed in [*((own, False) for own in precisions), ("bfloat16", True)]:
         for budget in budgets:
             encoder = Encoder.load(
@@ -76,13 +80,18 @@ def measure(
             if budget == budgets[0]:
                 encode = lambda encoder=encoder: encoder.encode(corpus, moments=False)  # noqa: E731
                 ways.append((what, dtype, encode))
+                found = encoder.encode_tokens(tokens, moments=False).embeddings.double()
+                if dtype == "float32":
+                    exact = found
+                else:
+                    cosines[what] = min(1.0, float((found * exact).sum(1).min()))
             for moments in (False, True):
                 encode = lambda encoder=encoder, moments=moments: encoder.encode_tokens(tokens, moments=moments)  # noqa: E731
                 ways.append((f"{what}, tokens ready" + ", token moments" * moments, dtype, encode))
     seconds = [seconds_of(device, 2, encode) for _, _, encode in ways]
     return [
         {"what": what, "rate": sum(lengths) / s, "unit": "tokens/s", "ratio": seconds[0] / s, "dense_rate": rates[dtype]}
-        | {"limit_share": operations(plain.model.config, lengths) / s / rates[dtype]}
+        | {"limit_share": operations(plain.model.config, lengths) / s / rates[dtype], "least_cosine": cosines.get(what)}
         for (what, dtype, _), s in zip(ways, seconds, strict=True)
     ]
 
