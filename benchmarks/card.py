@@ -12,9 +12,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from benchmarks import record
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -65,19 +67,20 @@ def main(arguments: list[str]) -> int:
     begun = time.monotonic()
     passed, summary = tested(chosen.device, chosen.small)
     print(f"tests: {summary} ({time.monotonic() - begun:.0f} s)", flush=True)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, measure in measures(chosen.device, chosen.small).items():
-        started = time.monotonic()
-        own = measure()
-        print(f"{name}: {len(own)} rates ({time.monotonic() - started:.0f} s)", flush=True)
-        show(own)
-        rows += own
-        if chosen.device == "cuda" and not chosen.small:
-            write(rows, summary)
+        started, before = time.monotonic(), len(rows)
+        for row in measure():
+            show([row])
+            rows.append(row)
+            if chosen.device == "cuda" and not chosen.small:  # At once, so that little is lost when it is stopped.
+                write(rows, summary)
+        print(f"{name}: {len(rows) - before} rates ({time.monotonic() - started:.0f} s)", flush=True)
     wrong = [row for row in rows if row.get("max_error", 0.0) > SOCM_ERROR]
     for row in wrong:
         print(f"too far from float64 ({row['max_error']:.1e}, allowed are {SOCM_ERROR:.0e}): {row['what']}", file=sys.stderr)
     if chosen.device == "cuda" and not chosen.small:
+        print(f"written to {record.file_of(HERE / 'results', record.machine())}")
         draw()
     print(f"{time.monotonic() - begun:.0f} s in all")
     return 0 if passed and not wrong else 1
@@ -103,15 +106,15 @@ def tested(device: str, small: bool) -> tuple[bool, str]:
         command, cwd=ROOT, env=os.environ | {"TEMPSCALE_CARD": device, "PYTHONPATH": paths}, text=True, capture_output=True,
         check=False,
     )  # fmt: skip
-    lines = (done.stdout + done.stderr).rstrip().splitlines()
+    lines = done.stdout.rstrip().splitlines() or ["pytest said nothing"]
     if done.returncode:
-        print("\n".join(lines[-200:]))
+        print("\n".join([*done.stderr.splitlines()[-50:], *lines[-200:]]))
     else:
         print("\n".join(line for line in lines if line.startswith("SKIPPED")))
-    return done.returncode == 0, lines[-1].strip("= ") if lines else "pytest said nothing"
+    return done.returncode == 0, lines[-1].strip("= ")
 
 
-def measures(device: str, small: bool) -> dict[str, Callable[[], list[dict[str, Any]]]]:
+def measures(device: str, small: bool) -> dict[str, Callable[[], Iterable[dict[str, Any]]]]:
     """The benchmarks of a GPU by what they measure."""
     from benchmarks import gpu, gpu_embedding, layers
 
@@ -130,17 +133,14 @@ def show(rows: list[dict[str, Any]]) -> None:
     from benchmarks.wording import cells, further
 
     for row in rows:
-        print(f"  {row['what']}: {', '.join(filter(None, [*cells(row), further(row)]))}")
+        print(f"  {row['what']}: {', '.join(filter(None, [*cells(row), further(row)]))}", flush=True)
 
 
 def write(rows: list[dict[str, Any]], summary: str) -> None:
     """Write the rates beside the machine's others."""
-    from benchmarks import record
-
     machine = record.machine()
     file = record.file_of(HERE / "results", machine)
     record.put(file, machine, "gpu", rows, record.measured() | {"tests": summary})
-    print(f"written to {file}", flush=True)
 
 
 def draw() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,12 +25,12 @@ PRECISIONS = ("float32", "tf32", "bfloat16")
 
 def measure(
     device: str = "cuda", count: int = TEXTS, batches: Sequence[int] = BATCHES, budgets: Sequence[int] = BUDGETS
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Tokens a second of each method; ratios to sentence-transformers with its defaults (float32, batches of 32). In another
     precision, the least cosine of a text's embedding to that in float32.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        return []
+        return
     from sentence_transformers import SentenceTransformer
 
     from tempscale import Encoder
@@ -88,14 +88,16 @@ def measure(
             for moments in (False, True):
                 encode = lambda encoder=encoder, moments=moments: encoder.encode_tokens(tokens, moments=moments)  # noqa: E731
                 ways.append((f"{what}, tokens ready" + ", token moments" * moments, dtype, encode))
-    seconds = [seconds_of(device, 2, encode) for _, _, encode in ways]
-    return [
-        {"what": what, "rate": sum(lengths) / s, "unit": "tokens/s", "ratio": seconds[0] / s, "dense_rate": rates[dtype]}
-        | {"limit_share": operations(plain.model.config, lengths) / s / rates[dtype], "least_cosine": cosines.get(what)}
-        for (what, dtype, _), s in zip(ways, seconds, strict=True)
-    ]
+    first = 0.0
+    for what, dtype, encode in ways:
+        s = seconds_of(device, 2, encode)
+        first = first or s
+        yield (
+            {"what": what, "rate": sum(lengths) / s, "unit": "tokens/s", "ratio": first / s, "dense_rate": rates[dtype]}
+            | {"limit_share": operations(plain.model.config, lengths) / s / rates[dtype], "least_cosine": cosines.get(what)}
+        )
 
 
 if __name__ == "__main__":
     device, count = (*sys.argv[1:], *("cuda", str(TEXTS))[len(sys.argv) - 1 :])
-    print(json.dumps(measure(device, int(count)), indent=2))
+    print(json.dumps([*measure(device, int(count))], indent=2))

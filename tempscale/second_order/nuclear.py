@@ -234,14 +234,17 @@ def _each_group(
 
         _each(one, groups)
         return
-    for group in groups:
-        first, own = first_row(group), columns[group : group + _LANES]
-        if rows[0].device.type == "cuda" and rows[0].dtype == torch.float32:
-            from tempscale.second_order.polar import polar_norms
+    if rows[0].device.type == "cuda" and rows[0].dtype == torch.float32:
+        from tempscale.second_order.polar import Stacked, polar_norms
 
-            place(group, first, polar_norms(rows[first:], own).cpu().numpy())
-        else:
-            place(group, first, _gram_norms(rows[first:], own).numpy())
+        left, right = Stacked.of(rows), Stacked.of(columns)
+        for group in groups:
+            first, own = first_row(group), right.part(slice(group, group + _LANES))
+            place(group, first, polar_norms(left.part(slice(first, None)), own).cpu().numpy())
+        return
+    for group in groups:
+        first = first_row(group)
+        place(group, first, _gram_norms(rows[first:], columns[group : group + _LANES]).numpy())
 
 
 def _each(one: Callable[[int], None], groups: range) -> None:

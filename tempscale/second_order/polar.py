@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,21 +27,47 @@ _BATCH_ELEMENTS = 1 << 26
 """Elements of the cross blocks computed at once: 512 MB of float64, plus three times as much for temporary results."""
 
 
-def polar_norms(
-    factors1: Sequence[Float[Tensor, "rank1 dim"]], factors2: Sequence[Float[Tensor, "rank2 dim"]]
-) -> Float[Tensor, "text1 text2"]:
+class Stacked(NamedTuple):
+    """Covariance factors one below the other on a device: many are padded by one copy, not by one each."""
+
+    rows: Float[Tensor, "row dim"]
+    """All of them, and a row of zeros."""
+    starts: np.ndarray
+    """The first row of each text,"""
+    ranks: np.ndarray
+    """and how many it has."""
+
+    @classmethod
+    def of(cls, factors: Sequence[Float[Tensor, "rank dim"]]) -> Stacked:
+        """Factors in one piece."""
+        ranks = np.array([factor.shape[0] for factor in factors], np.int64)
+        rows = torch.cat([*factors, factors[0].new_zeros(1, factors[0].shape[1])])
+        return cls(rows, np.cumsum(ranks) - ranks, ranks)
+
+    def part(self, which: slice | np.ndarray) -> Stacked:
+        """Some of the texts."""
+        return Stacked(self.rows, self.starts[which], self.ranks[which])
+
+    def padded(self) -> Float[Tensor, "text rank dim"]:
+        """All texts, filled up with zeros to the largest rank."""
+        starts, ranks = torch.from_numpy(np.stack([self.starts, self.ranks])).to(self.rows.device)[:, :, None]
+        inside = torch.arange(int(self.ranks.max(initial=0)), device=self.rows.device)
+        return self.rows[torch.where(inside < ranks, starts + inside, len(self.rows) - 1)]
+
+
+def polar_norms(factors1: Stacked, factors2: Stacked) -> Float[Tensor, "text1 text2"]:
     """‖F_1F_2ᵀ‖_* (texts1, texts2) in float64 on the factors' device; the products are in float32, and `factors1` must be
     sorted by rank, ascending.
     """
-    padded2 = torch.nn.utils.rnn.pad_sequence(list(factors2), batch_first=True)
-    rank2, dim = padded2.shape[1], padded2.shape[2]
-    norms = torch.zeros(len(factors1), len(factors2), dtype=torch.float64, device=padded2.device)
+    padded2 = factors2.padded()
+    texts, rank2, dim = padded2.shape
+    norms = torch.zeros(len(factors1.ranks), texts, dtype=torch.float64, device=padded2.device)
     if rank2 == 0:
         return norms
     start = 0
-    while start < len(factors1):
-        stop = _chunk(factors1, start, rank2 * len(factors2))
-        padded1 = torch.nn.utils.rnn.pad_sequence(list(factors1[start:stop]), batch_first=True)
+    while start < len(norms):
+        stop = _chunk(factors1.ranks, start, rank2 * texts)
+        padded1 = factors1.part(slice(start, stop)).padded()
         rank1 = padded1.shape[1]
         if rank1:
             product = padded1.reshape(-1, dim) @ padded2.reshape(-1, dim).mT
@@ -55,7 +82,8 @@ def pair_norms(factors: Sequence[Float[Tensor, "rank dim"]], first: np.ndarray, 
 
     Pairs of similar shape are padded to one and iterated together, whether or not they share a text.
     """
-    ranks = np.array([factor.shape[0] for factor in factors])
+    stacked = Stacked.of(factors)
+    ranks = stacked.ranks
     taller = ranks[first] >= ranks[second]
     tall, narrow = np.where(taller, first, second), np.where(taller, second, first)
     order = np.lexsort((ranks[tall], ranks[narrow]))
@@ -67,9 +95,7 @@ def pair_norms(factors: Sequence[Float[Tensor, "rank dim"]], first: np.ndarray, 
         stop = start + max(1, int(np.argmin(fitting)) if not fitting.all() else len(fitting))
         own = order[start:stop]
         if ranks[narrow[own]].max():
-            rows, columns = (
-                torch.nn.utils.rnn.pad_sequence([factors[i] for i in side[own]], batch_first=True) for side in (narrow, tall)
-            )
+            rows, columns = (stacked.part(side[own]).padded() for side in (narrow, tall))
             norms[own] = nuclear_norms((rows @ columns.mT).double()).cpu().numpy()
         start = stop
     return norms
@@ -121,9 +147,9 @@ def _closest_to_one(low: float, high: float) -> tuple[tuple[float, float, float]
     return (float(a), float(b), float(c)), float(abs(error))
 
 
-def _chunk(factors: Sequence[Tensor], start: int, columns: int) -> int:
+def _chunk(ranks: np.ndarray, start: int, columns: int) -> int:
     """The end of the chunk of texts, at least one, whose padded blocks fit in a batch."""
     stop = start + 1
-    while stop < len(factors) and (stop + 1 - start) * factors[stop].shape[0] * columns <= _BATCH_ELEMENTS:
+    while stop < len(ranks) and (stop + 1 - start) * ranks[stop] * columns <= _BATCH_ELEMENTS:
         stop += 1
     return stop

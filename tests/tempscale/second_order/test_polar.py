@@ -5,12 +5,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tempscale.second_order import polar
 from tempscale.second_order.moments import covariance_factor
-from tempscale.second_order.polar import nuclear_norms, polar_norms, quintics
+from tempscale.second_order.polar import Stacked, nuclear_norms, quintics
 
 DOUBLE = torch.float64
+
+
+def polar_norms(one, other):
+    return polar.polar_norms(Stacked.of(one), Stacked.of(other))
+
+
 seeds = st.integers(0, 2**32)
 
 
@@ -62,6 +69,25 @@ def test_all_steps_together_make_every_singular_value_one(smallest, steps):
     # A smaller one counts in part, and never more than in full.
     assert (below > 0).all()
     assert below.max() < 1 + 1e-14
+
+
+def test_many_texts_are_padded_by_as_few_operations_as_few():
+    class Counted(TorchDispatchMode):
+        operations = 0
+
+        def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+            Counted.operations += 1
+            return function(*arguments, **(keywords or {}))
+
+    found = []
+    for texts in (3, 300):
+        factors = [torch.full((1 + k % 5, 4), 1.0 + k) for k in range(texts)]
+        stacked, Counted.operations = Stacked.of(factors), 0
+        with Counted():
+            padded = stacked.part(slice(1, None)).padded()
+        found.append(Counted.operations)
+        assert torch.equal(padded, torch.nn.utils.rnn.pad_sequence(factors[1:], batch_first=True))
+    assert 0 < found[0] == found[1] < 15
 
 
 def test_the_last_steps_are_the_classical_ones():
