@@ -36,6 +36,14 @@ _NEVER = """
     Nothing was ever run on a GPU: neither embedding nor the pairwise engine nor the layers. `make gpu` runs every test of a
     GPU on a machine that has one, and then measures them; it needs no Ray.
 """
+_NOT_YET = """
+    Of a GPU: {parts}. `make gpu` measures it on a machine that has one. It ran every test of a GPU and the pairwise engine,
+    and was stopped before the rest for want of time. Rates of embedding that were taken by hand on the same card, without a
+    peer beside them, are in [benchmarks/NOTES.md](../benchmarks/NOTES.md#on-an-h100). Nor did a run on Ray
+    ever place work on a real GPU.
+"""
+_PARTS = {"tokens/s": "embedding beside sentence-transformers", "texts/s": "the layers"}
+"""What `make gpu` measures after the pairs of texts, by the unit of its rates."""
 _UNSURE = 0.2
 """Standard error of an exponent from which on it says nothing of larger runs."""
 
@@ -71,8 +79,11 @@ def page(machines: dict[str, Results], soak: dict[str, Any] | None) -> str:
     for stem, found in machines.items():
         parts += _machine(stem, found)
     parts += ["## What was tried and lost", _wrapped(_LOST)]
-    if not any(row["benchmark"] == "gpu" for found in machines.values() for row in found["results"]):
-        parts += ["## What was never measured", _wrapped(_NEVER)]
+    units = {row["unit"] for found in machines.values() for row in found["results"] if row["benchmark"] == "gpu"}
+    missing = [part for unit, part in _PARTS.items() if unit not in units]
+    if missing:
+        own = _NOT_YET.format(parts=" and ".join(missing)) if units else _NEVER
+        parts += ["## What was never measured", _wrapped(own)]
     if soak:
         parts += ["## What it survives", _soak(soak["storms"])]
     return "\n\n".join(parts) + "\n"

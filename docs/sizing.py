@@ -76,9 +76,9 @@ class Rate(NamedTuple):
     """Pairs a second of the cosine stage with ten nearest texts."""
 
     machine: str
-    """The processor, or the GPU and its precision;"""
-    gpu: bool
-    """whether it is a GPU,"""
+    """The processor or the GPU;"""
+    precision: str
+    """of a GPU its precision, empty for a processor,"""
     pairs: float
     """pairs a second of one core or one GPU,"""
     dim: int
@@ -94,27 +94,23 @@ def _cosine_rates(results: Path) -> list[Rate]:
             if not row["what"].endswith("10 nearest") or row["unit"] != "pairs/s":
                 continue
             if row["benchmark"] == "stage":
-                rates.append(Rate(found["machine"]["processor"], False, row["rate"] / row["workers"], 384))
+                rates.append(Rate(found["machine"]["processor"], "", row["rate"] / row["workers"], 384))
             elif row["benchmark"] == "gpu":
-                precision = row["what"].split(", ")[-2]
-                rates.append(Rate(f"{found['machine']['gpu']}, {precision}", True, row["rate"], 768))
+                rates.append(Rate(found["machine"]["gpu"], row["what"].split(", ")[-2], row["rate"], 768))
     return rates
 
 
 def _all_pairs(rates: list[Rate]) -> str:
     """What all pairs of very many texts take, by machine, from measured rates; of a GPU that was not timed the two ends."""
-    cores, cards = ([rate for rate in rates if rate.gpu == gpu] for gpu in (False, True))
-    slowest = min(cores, key=lambda rate: rate.pairs)
+    slowest = min((rate for rate in rates if not rate.precision), key=lambda rate: rate.pairs)
+    of_cards = {name: [rate for rate in rates if rate.precision == name] for name in ("float32", "tf32", "bfloat16")}
+    cards = [min(own, key=lambda rate: rate.pairs) for own in of_cards.values() if own]
     heads = ["texts", "pairs", "16 cores", "1,000 cores"]
-    heads += [f"{n} × {rate.machine}" for rate in cards for n in CARDS] or [f"{n} GPUs, not timed" for n in CARDS]
+    heads += [f"{n} GPUs, {rate.precision}" for rate in cards for n in CARDS] or [f"{n} GPUs, not timed" for n in CARDS]
     lines = [
         f"With {slowest.dim} dimensions and the ten nearest texts of each, one core ({slowest.machine}, "
         f"[the stage on Ray](performance.md#the-pairwise-stages-on-ray)) compares {slowest.pairs / 1e6:.0f} million pairs a "
-        "second"
-        + "".join(
-            f", one {c.machine} {c.pairs / 1e9:.1f} thousand million of {c.dim} dimensions, without Ray" for c in cards
-        )
-        + ". At these rates, for each temperature:",
+        f"second{_of_cards(cards)}. At these rates, for each temperature:",
         "",
         f"| {' | '.join([*heads, 'lists of neighbours', 'embeddings in blocks'])} |",
         "| " + "--- | " * (len(heads) + 2),
@@ -135,6 +131,19 @@ def _all_pairs(rates: list[Rate]) -> str:
             "and this table is then written from its rates.",
         ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _of_cards(cards: list[Rate]) -> str:
+    """The rates of one card in words."""
+    if not cards:
+        return ""
+    each = [f"{card.pairs / 1e9:.0f} in {card.precision}" for card in cards]
+    listed = " and ".join(filter(None, [", ".join(each[:-1]), each[-1]]))
+    return (
+        f"; one GPU ({cards[0].machine}, [a single super-tile without Ray](performance.md#on-a-gpu)) in thousand millions "
+        f"{listed}, with {cards[0].dim} dimensions; several GPUs are taken to make their number times that, which was not "
+        "measured"
+    )
 
 
 def _long(seconds: float) -> str:

@@ -76,8 +76,26 @@ def test_what_a_card_gave_is_written_and_on_the_page(fakes, monkeypatch, tmp_pat
     page = (tmp_path / "docs" / "performance.md").read_text("utf-8")
     assert "### On a GPU" in page
     assert "Before, on the same card: 7 passed, 2 skipped in 3.0s." in page
-    assert "never measured" not in page
-    assert "make gpu" in render.page({}, None)
+    assert "Of a GPU: embedding beside sentence-transformers and the layers." in page
+    assert "Nothing was ever run on a GPU" in render.page({}, None)
+    rows = [*found["results"], *({"benchmark": "gpu"} | ROW | {"unit": unit} for unit in ("tokens/s", "texts/s"))]
+    assert "never measured" not in render.page({"x": found | {"results": rows}}, None)
+
+
+def test_what_was_measured_before_it_was_stopped_is_kept(fakes, monkeypatch, tmp_path):
+    fakes()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "NVIDIA X")
+
+    def stopped():
+        yield ROW
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(card, "measures", lambda device, small: {"pairs of texts": stopped})
+    with pytest.raises(KeyboardInterrupt):
+        card.main([])
+    (file,) = (tmp_path / "results").glob("*.json")
+    assert json.loads(file.read_text("utf-8"))["results"] == [{"benchmark": "gpu"} | ROW]
 
 
 def test_failures_of_pytest_are_shown(monkeypatch, capsys):

@@ -124,7 +124,9 @@ def test_growth_and_scaling_say_their_figures_and_leave_with_them(tmp_path):
 
 def test_the_page_says_that_no_gpu_was_measured_until_one_was():
     assert "Nothing was ever run on a GPU" in render.page({"m": {"results": [RATE | {"benchmark": "socm"}]}}, None)
-    assert "ever measured" not in render.page({"m": {"results": [RATE | {"benchmark": "gpu"}]}}, None)
+    rows = [RATE | {"benchmark": "gpu", "unit": unit} for unit in ("pairs/s", "tokens/s", "texts/s")]
+    assert "ever measured" not in render.page({"m": {"results": rows}}, None)
+    assert "Of a GPU: the layers." in render.page({"m": {"results": rows[:2]}}, None)
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,17 @@ def cells(table, texts):
 def test_rates_are_those_of_a_core_and_of_a_card_with_ten_nearest(results):
     folder = results("two", "NVIDIA X", [CARD, CARD | {"what": "cosines of 65,536 × 65,536 texts, tf32", "rate": 9e10}])
     core, card = sizing._cosine_rates(folder)
-    assert core == ("one", False, 5e7, 384)
-    assert card == ("NVIDIA X, tf32", True, 5e10, 768)
+    assert core == ("one", "", 5e7, 384)
+    assert card == ("NVIDIA X", "tf32", 5e10, 768)
 
 
 def test_a_measured_card_has_its_columns_and_nothing_is_computed(results):
-    table = sizing._all_pairs(sizing._cosine_rates(results("two", "NVIDIA X", [CARD])))
-    assert "8 × NVIDIA X, tf32 | 64 × NVIDIA X, tf32" in table
+    results("two", "NVIDIA X", [CARD])
+    faster = CARD | {"rate": 8e10}
+    table = sizing._all_pairs(sizing._cosine_rates(results("three", "NVIDIA Y", [faster])))  # The slowest card counts.
+    assert "8 GPUs, tf32 | 64 GPUs, tf32" in table
+    assert "one GPU (NVIDIA X, " in table
+    assert "in thousand millions 50 in tf32, with 768 dimensions" in table
     assert "not timed" not in table
     # 5·10¹³ pairs: 17.4 h of 16 cores of 5·10⁷ pairs a second; 125 s of 8 cards of 5·10¹⁰.
     assert cells(table, 10_000_000)[1:6] == ["5·10¹³", "17.4 h", "17 min", "2 min", "16 s"]

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tempscale.collapse import grid as tiles
 from tempscale.collapse.aggregates import CosineCells, Precision, merge_tree
-from tempscale.collapse.cosine import rounding_error
+from tempscale.collapse.cosine import rounding_error, truncation_error
 from tempscale.collapse.length import CosineSums, Moments, text_means
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import DocumentSums, between_error, error_of_sums, finite_population, within_error
@@ -63,7 +63,7 @@ def cosine(
         cells = _tiles(cluster, grid, bounds, on_pairs)
         seen = sums if grid.precision == "float32" else _closed_form(cluster, grid, len(bounds), grid.precision)
         _check_closed_form(cells, seen, grid.precision, dim)
-        rounding = _rounding(grid, sums, seen)
+        rounding = _rounding(grid, sums, seen, dim)
     else:
         on_pairs(n * (n - 1) // 2)
     _finish(run, grid, run.key(model, temperature), layout, cells, sums, means, rounding)
@@ -207,17 +207,13 @@ def _pairs(bounds: list[tuple[int, int]], i: int, j: int) -> int:
 
 
 def _check_closed_form(cells: CosineCells, sums: CosineSums, precision: Precision, dim: int) -> None:
-    """Raise unless every pair is counted once, and each cell's sums are those of the closed form up to rounding.
-
-    Tensor cores cut off what does not fit when they accumulate, up to 2⁻²³ of the sum so far after every fourth product at
-    least: a cosine is then too near 0 by at most d/4·2⁻²³ of itself. Products in float32 round to nearest.
-    """
+    """Raise unless every pair is counted once, and each cell's sums are those of the closed form up to rounding."""
     upper = np.triu_indices(len(sums.texts))
     pairs = sums.pairs()[upper]
     if not (cells.pairs[upper] == pairs).all() or not (cells.histogram.sum(-1)[upper] == pairs).all():
         raise IncompleteRun("the tiles do not hold every pair once; start over with --fresh")
     first, second = (closed[upper] for closed in sums.sums())
-    cut = 0.0 if precision == "float32" else dim / 4 * 2.0**-23
+    cut = truncation_error(precision, dim)
     # Σ|cos| ≤ √(n·Σcos²), and a change of c by a share e moves c² by 2e of itself.
     allowed = (cut * np.sqrt(np.maximum(pairs * second, 0)), 2 * cut * np.maximum(second, 0))
     for tiled, closed, more in zip((cells.first, cells.second), (first, second), allowed, strict=True):
@@ -226,7 +222,7 @@ def _check_closed_form(cells: CosineCells, sums: CosineSums, precision: Precisio
             raise IncompleteRun("the tile sums of cosine differ from their closed form; start over with --fresh")
 
 
-def _rounding(grid: Tiling, sums: CosineSums, seen: CosineSums) -> dict[str, Any] | None:
+def _rounding(grid: Tiling, sums: CosineSums, seen: CosineSums, dim: int) -> dict[str, Any] | None:
     """The largest error that rounding can cause in a cosine, and the largest that it caused in a cell's mean."""
     if grid.precision == "float32":
         return None
@@ -234,7 +230,7 @@ def _rounding(grid: Tiling, sums: CosineSums, seen: CosineSums) -> dict[str, Any
     means = np.abs(seen.sums()[0] - sums.sums()[0]) / pairs
     return {
         "precision": grid.precision,
-        "largest_cosine_error": rounding_error(grid.precision),
+        "largest_cosine_error": rounding_error(grid.precision) + truncation_error(grid.precision, dim),
         "largest_mean_error": float(means.max()),
     }
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tempscale.collapse import cosine, gpu
 from tempscale.collapse.aggregates import Block, CosineCells, Duplicates, Tile, merge_tree
-from tempscale.collapse.cosine import cosine_tile, cosine_tiles, nearest_corrected, rounded, rounding_error
+from tempscale.collapse.cosine import cosine_tile, cosine_tiles, nearest_corrected, rounded, rounding_error, truncation_error
 from tempscale.collapse.grid import blocks, upper_triangle
 from tempscale.collapse.length import CosineSums
 from tempscale.collapse.neighbours import NOBODY, Nearest
@@ -272,6 +272,23 @@ def test_no_cosine_moves_further_than_stated_and_the_worst_ones_get_there(precis
     lost = abs(float(rounded(worst, precision)[0, 0]) ** 2 - float(worst[0, 0]) ** 2) / float(worst[0, 0]) ** 2
     assert 0.9 * bound < lost <= bound
     assert rounding_error("float32") == 0.0
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+@pytest.mark.parametrize("depth", [4, 8, 16])
+def test_sums_that_are_cut_off_lose_no_more_than_stated(precision, depth):
+    """Emulated: after every few products the sum is cut to 24 bits, towards 0."""
+    rows = np.abs(np.random.default_rng(4).normal(size=(60, 768))).astype(np.float32)
+    rows = rounded(rows / np.linalg.norm(rows, axis=1, keepdims=True), precision).astype(np.float64)
+    exact, total = rows @ rows.T, np.zeros((60, 60))
+    for start in range(0, 768, depth):
+        total += rows[:, start : start + depth] @ rows[:, start : start + depth].T
+        step = 2.0 ** (np.floor(np.log2(total)) - 23)
+        total = np.floor(total / step) * step
+    bound, lost = truncation_error(precision, 768), (exact - total) / exact
+    assert lost.min() >= 0
+    assert bound / 20 < lost.max() <= bound
+    assert truncation_error("float32", 768) == 0.0
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
