@@ -41,7 +41,7 @@ _NONE = -(1 << 63)
 _LARGEST = 1.0 + 1e-5
 """No cosine of unit vectors is larger, whatever its rounding."""
 _PART = 8
-"""A list that is not full takes its floor from one in so many of a block's pairs; that many times as many are looked at."""
+"""A list that is not full takes its floor from one in so many of a block's pairs, or more of them; see `_Found._floors`."""
 _WAITING = 4
 """Pairs found for some texts wait until there are a quarter of their lists, and are then sorted into them at once."""
 _EXACT = 1 << 24
@@ -188,7 +188,7 @@ class _Found:
         """Look for neighbours and near-duplicates among the cosines of one block, in parts if they are many."""
         reach = self._reach(cosines, floors)
         if int(reach.sum()) > _LOOKED:
-            reach = self._reach(cosines, self._floors(cosines, rows, columns, part=1))
+            reach = self._reach(cosines, self._floors(cosines, rows, columns, sharply=True))
             if int(reach.sum()) > _LOOKED and len(cosines) > 1:
                 half = len(cosines) // 2
                 for part in (slice(half), slice(half, None)):
@@ -213,16 +213,23 @@ class _Found:
             self._duplicates[cell] += number
             self._list(value[twins], rows.labels[row[twins]], columns.labels[column[twins]])
 
-    def _floors(self, cosines: Tensor, rows: _Side, columns: _Side, part: int = _PART) -> tuple[Tensor, Tensor]:
+    def _floors(
+        self, cosines: Tensor, rows: _Side, columns: _Side, *, sharply: bool = False
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """The least cosine that each text's list still takes, of both sides; infinite if nobody looks for neighbours.
 
-        Where a list is not full, the last of as many best in one `part` of the block is a floor too; with `part` 1 of all.
+        Where lists are not full, the last of as many best in a part of the block is a floor too, a part so large that about
+        half of what can be looked at at once reaches it. `sharply`: of the whole block, whatever the lists are.
         """
+        reaching = 2 * self._neighbours * sum(cosines.shape)
+        part = 1 if sharply else max(1, min(_PART, _LOOKED // max(1, reaching)))
+        height, width = (max(self._neighbours, n // part) for n in cosines.shape)
+        # On a diagonal there are pairs in the last columns of a row, and in the first rows of a column.
+        parts = (rows, cosines[:, -width:]), (columns, cosines[:height].mT)
         found = []
-        for side, own in ((rows, cosines), (columns, cosines.mT)):
-            floor, width = side.floor, own.shape[1]
-            if width >= self._neighbours > 0 and (part == 1 or not side.full):
-                some = own[:, : max(self._neighbours, width // part)]
+        for side, some in parts:
+            floor = side.floor
+            if some.shape[1] >= self._neighbours > 0 and (sharply or not side.full):
                 floor = torch.maximum(floor, some.topk(self._neighbours, dim=1).values[:, -1])
             found.append(floor)
         return found[0], found[1]
