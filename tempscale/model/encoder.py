@@ -247,7 +247,7 @@ class Encoder:
             isolate: find the texts that the model fails on instead of raising; `Encoded.failed` lists them with those that
                 the tokenizer failed on.
             batches: which sequences of `tokens` run together, each in one batch; `self.batches(tokens)` by default.
-            before: called with the sequences of each micro-batch before it runs.
+            before: called with the sequences of each micro-batch before it runs, when those before have ended, on a GPU too.
             padded: from this encoder's `padded(tokens)`, where several temperatures run the same texts.
 
         Returns:
@@ -262,6 +262,7 @@ class Encoder:
         wanted: Collection[int] = range(len(tokens) if factors is True else 0) if isinstance(factors, bool) else factors
         chunked: dict[int, Scatter] = {}
         ready = self.padded(tokens) if padded is None else padded
+        waits = before is not None
 
         def run(batch: list[int]) -> Pass:
             hidden, mask = self._hidden(*ready[batch], sum(lengths[i] for i in batch))
@@ -271,7 +272,7 @@ class Encoder:
                 own = [(owner[i], hidden[row, : lengths[i]]) for row, i in enumerate(batch) if owner[i] in wanted]
                 if tokens.text is not None:
                     chunks = [self.head.pool(hidden, mask), *(sums or ()), *(x for _, x in own)]
-                    pooled, *rest = downloaded(chunks, wait=bool(own))
+                    pooled, *rest = downloaded(chunks, wait=waits or bool(own))
                     kept = TokenSums(*rest[:4]) if sums is not None else None
                     for (text, _), x in zip(own, rest[len(sums or ()) :], strict=True):
                         scatter = Scatter.of(x)
@@ -280,7 +281,7 @@ class Encoder:
                 columns = sums.moments() if sums is not None else ()
                 pairs = [covariance_factor(x, check=False) for _, x in own]
                 values = [*self.head(hidden, mask), *columns, *chain.from_iterable(pairs)]
-                unit, norms, *rest = downloaded(values, wait=bool(own))
+                unit, norms, *rest = downloaded(values, wait=waits or bool(own))
                 found = TokenMoments(*rest[:3]) if sums is not None else None
                 means, spreads = rest[len(columns) :: 2], rest[len(columns) + 1 :: 2]
                 for mean in means:

@@ -88,11 +88,12 @@ def embed_shard(
     tokens = _tokens(work)
     marks = Marks(storage, f"{place(MARKS, own.model)}/shard-{number:08d}.json")
     batches = marks.begin(own.encoder.batches(tokens))
+    before = marks.before if marks.fine else None
     encoded, padded = [], own.encoder.padded(tokens)  # Uploaded once, for all temperatures.
     with own.noting(f"shard {number}", marks.halved):
         for temperature in own.temperatures:
             own.encoder.set_temperature(temperature)
-            encoded.append(own.encode(tokens, role=role, batches=batches, before=marks.before, padded=padded))
+            encoded.append(own.encode(tokens, role=role, batches=batches, before=before, padded=padded))
             marks.after()
     if worker.overlaps:
         marks.written()

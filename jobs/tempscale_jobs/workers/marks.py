@@ -28,13 +28,14 @@ class Marks:
     """The marks of one shard: call `begin` before the work, `before` and `after` each micro-batch, `done` at the end."""
 
     def __init__(self, storage: Storage, name: str) -> None:
-        self._storage, self._name, self._fine = storage, name, False
+        self._storage, self._name, self.fine = storage, name, False
         self._known: dict[str, Any] = {}
 
     def begin(self, batches: list[list[int]]) -> list[list[int]]:
         """Mark the shard; return the micro-batches to run, without deadly sequences and with killing batches in halves.
 
-        It sets `deadly`, the sequences to skip, and `halved`, whether a micro-batch was halved.
+        It sets `deadly`, the sequences to skip, `halved`, whether a micro-batch was halved, and `fine`, whether each one is
+        marked. A GPU must then have ended one before the next is marked, which it need not otherwise.
         """
         known = _read(self._storage, self._name)
         found = known is not None
@@ -64,7 +65,7 @@ class Marks:
             else:
                 known["deadly"] += doing
                 known["last"] = None
-        self._fine = found
+        self.fine = found
         self._known = known | {"doing": None if found else "shard"}
         self._write()
         self.deadly: list[int] = known["deadly"]
@@ -74,13 +75,13 @@ class Marks:
 
     def before(self, batch: list[int]) -> None:
         """Mark a micro-batch that is about to run, if a process died in this shard before."""
-        if self._fine:
+        if self.fine:
             self._known["doing"] = batch
             self._write()
 
     def after(self) -> None:
         """Remove the mark of the micro-batch that has run."""
-        if self._fine:
+        if self.fine:
             self._known["doing"] = None
             self._write()
 

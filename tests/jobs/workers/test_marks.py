@@ -56,6 +56,17 @@ def test_exactly_what_kills_is_left_out(tmp_path_factory, sizes, data):
     assert not storage.list("marks")
 
 
+def test_each_micro_batch_is_marked_only_after_a_death(tmp_path):
+    storage = Storage(str(tmp_path))
+    for fine, doing in ((False, "shard"), (True, [3, 4])):
+        marks = Marks(storage, "marks/shard.json")
+        batches = marks.begin([[1, 2], [3, 4]])
+        for batch in batches:
+            marks.before(batch)
+        assert marks.fine is fine
+        assert storage.read_json("marks/shard.json")["doing"] == doing  # The process dies here.
+
+
 def test_deaths_while_a_shard_is_written_are_not_its_own(tmp_path):
     """Beside it, another shard has a text that kills the process: twenty times would be too often for its own work."""
     storage, batches = Storage(str(tmp_path)), [[3, 1], [0, 2]]

@@ -110,6 +110,14 @@ def test_nobody_waits_for_embeddings_and_moments(on_device, family, text):
     assert len(counts.asked) <= batches * ASKED.get(family, 1)
 
 
+def test_who_is_told_before_each_micro_batch_finds_those_before_ended(on_device):
+    tokens, told = Tokens(IDS, [False] * 4), []
+    with faked() as counts:
+        on_device.encode_tokens(tokens, before=lambda batch: told.append(len(counts.downloads)))
+    assert told == [0, 1, 2]
+    assert counts.behind == []
+
+
 def test_chunks_of_texts_are_downloaded_in_one_piece_too(on_device):
     tokens = Tokens(IDS, [False] * 3, [0, 1, 1, 2])
     with faked() as counts:
