@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tempscale.collapse import gpu
 from tempscale.collapse.aggregates import Block
-from tempscale.collapse.cosine import cosine_tile, rounded, rounding_error
+from tempscale.collapse.cosine import cosine_tile, rounded, rounding_error, truncation_error
 from tempscale.second_order import polar
 from tempscale.second_order.moments import covariance_factor
 from tempscale.second_order.nuclear import paired_nuclear_norms
@@ -172,6 +172,17 @@ def test_listed_pairs_equal_float64_on_the_cpu(mixed_texts):
 
 
 # --- cosines ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+@pytest.mark.parametrize("dim", [96, 768, 4096])
+def test_what_tensor_cores_cut_off_is_within_its_bound(dim, precision):
+    rows = 8 + np.random.default_rng(0).normal(size=(200, dim)).astype(np.float32)
+    seen = torch.from_numpy(rounded(rows / np.linalg.norm(rows, axis=1, keepdims=True), precision)).cuda()
+    exact, factors = seen.double() @ seen.double().mT, seen.bfloat16() if precision == "bfloat16" else seen
+    lost = exact - gpu._product(factors, factors.mT, precision).double()
+    assert float(lost.abs().max()) <= truncation_error(precision, dim) + 1e-6
+    assert float(exact.min()) > 0.9
 
 
 @pytest.mark.parametrize("kernel", ["0", ""], ids=["torch's operations", "the fused kernel"])
