@@ -426,4 +426,58 @@ BOMBS = Subject(
     ),
 )
 
-SUBJECTS = (GATE, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, EXCHANGE, ESCAPES, LOADED, ENDS, BOMBS)
+DEVICES = Subject(
+    "what a device computes",
+    (
+        "tests/tempscale/collapse/test_cosine.py",
+        "tests/tempscale/model/test_padded.py",
+        "tests/tempscale/second_order/test_polar.py",
+        "tests/jobs/workers/test_marks.py",
+    ),
+    of(
+        f"{SCIENCE}/collapse/gpu.py",
+        ("    if most >= _EXACT:\n", "    if False:\n"),
+        ("        found[0] += missing - above\n", ""),
+        ("        found[-1] += above\n", ""),
+        ("        for side in self._sides.values():\n            side.merge()\n", ""),
+        ("                    own.merge()\n", ""),
+        ("some.topk(self._neighbours, dim=1).values[:, -1]", "some.topk(self._neighbours, dim=1).values[:, 0]"),
+        ("            reach &= cosines > -torch.inf\n", ""),
+        ("            if some.shape[1] >= self._neighbours > 0 and", "            if self._neighbours > 0 and"),
+        ("cosines.masked_fill(_below(cosines, below), -torch.inf)", "cosines"),
+        ("        twins = value >= self._duplicate\n", "        twins = value > self._duplicate\n"),
+    )
+    + of(
+        f"{SCIENCE}/collapse/cosine.py",
+        ('return 0.0 if precision == "float32" else dim / 4 * 2.0**-23', "return 0.0"),
+        ("else dim / 4 * 2.0**-23", "else dim / 40 * 2.0**-23"),
+    )
+    + of(
+        f"{SCIENCE}/model/padded.py",
+        ("non_blocking=not wait", "non_blocking=True"),
+        ("mask = torch.arange(width, device=device) < together", "mask = torch.arange(width, device=device) <= together"),
+    )
+    + of(
+        f"{SCIENCE}/model/encoder.py",
+        ("        waits = before is not None\n", "        waits = False\n"),
+        ("                finished(device)\n", ""),
+    )
+    + of(
+        f"{SCIENCE}/second_order/polar.py",
+        (
+            "torch.where(inside < ranks, starts + inside, len(self.rows) - 1)",
+            "starts + inside.clamp_max(int(self.ranks.min()))",
+        ),
+        ("np.cumsum(ranks) - ranks", "np.cumsum(ranks)"),
+    )
+    + of(
+        f"{JOBS}/embedding/embed.py",
+        ("    before = marks.before if marks.fine else None\n", "    before = None\n"),
+    )
+    + of(
+        f"{JOBS}/workers/marks.py",
+        ("        self.fine = found\n", "        self.fine = False\n"),
+    ),
+)
+
+SUBJECTS = (GATE, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, EXCHANGE, ESCAPES, LOADED, ENDS, BOMBS, DEVICES)

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -14,8 +15,11 @@ from hypothesis import strategies as st
 from ray import cloudpickle
 from whole_run import audited
 
+from tempscale_jobs.embedding.embed import embed_shard, tokenise
 from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.audit import SHARDS
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.marks import DEADLY, Marks, forget
 
@@ -65,6 +69,42 @@ def test_each_micro_batch_is_marked_only_after_a_death(tmp_path):
             marks.before(batch)
         assert marks.fine is fine
         assert storage.read_json("marks/shard.json")["doing"] == doing  # The process dies here.
+
+
+def test_a_shard_loses_the_text_that_kills_its_process_and_no_other(tmp_path, tiny_folder):
+    folder, storage = str(tiny_folder()), Storage(str(tmp_path))
+    texts = [*(f"a b {letter}" for letter in "cdefghij"), "k z", *(f"m n {letter}" for letter in "opqr")]
+    columns = {"text_id": [f"t{k}" for k in range(len(texts))], "text": texts, "content_sha": ["0" * 64] * len(texts)}
+    nothing = {"document": [None] * len(texts), "cut": [False] * len(texts), "source_row": [None] * len(texts)}
+    storage.write_table("shards/0.parquet", SHARDS.build(columns | nothing))
+    row = {"number": 0, "payload": actor.pack(pa.table({"name": ["shards/0.parquet"]}))}
+    (piece,) = tokenise(pa.Table.from_pylist([row]), storage, folder, 64, "truncate").to_pylist()
+    work, deaths = actor.unpack(piece["payload"]), 0
+    while deaths < 20:
+        worker = actor.ModelActor(
+            storage, Model("tiny", folder, "", 64), [1.0, 0.5], {"max_length": 64, "token_budget": 30}, 0
+        )
+        (deadly,) = worker.encoder.tokenizer(["z"]).ids
+        hidden = worker.encoder._hidden
+
+        def guarded(ids, mask, tokens, deadly=deadly[1], hidden=hidden):
+            if (ids == deadly).any():
+                raise Death
+            return hidden(ids, mask, tokens)
+
+        worker.encoder._hidden = guarded
+        try:
+            assert embed_shard(worker, 0, work, storage)()["texts"] == len(texts)
+            break
+        except Death:
+            deaths += 1
+    assert 0 < deaths < 10
+    (lost,) = storage.read_table("rejected/model=tiny/part-00000000.parquet").to_pylist()
+    assert (lost["text_id"], lost["reason"]) == ("t8", f"tiny: {DEADLY}")
+    assert not storage.list("partials/marks")
+    for tau in ("1.0", "0.5"):
+        (name,) = storage.list(f"texts/model=tiny/temperature={tau}")
+        assert sorted(storage.read_table(name).column("text_id").to_pylist()) == sorted(set(columns["text_id"]) - {"t8"})
 
 
 def test_deaths_while_a_shard_is_written_are_not_its_own(tmp_path):

@@ -382,19 +382,30 @@ def test_on_a_device_few_pairs_are_looked_at_at_once_and_none_is_missed(cosines,
 
 
 @pytest.mark.parametrize("exact", [1, 60, 1 << 24])
+@pytest.mark.parametrize("turned", [0, 15])
 @pytest.mark.parametrize("value", [0.5, 1.0])
-def test_a_bin_with_more_pairs_than_float32_counts_is_counted_in_parts(exact, value, monkeypatch):
-    """All pairs in one bin, or beyond the last by rounding."""
+def test_cosines_beyond_one_by_rounding_are_in_the_outermost_bins(exact, turned, value, monkeypatch):
     monkeypatch.setattr(gpu, "_EXACT", exact)
     rows = np.zeros((40, 3), np.float32)
     rows[:, 0], rows[:, 1] = value, 1e-3
+    rows[:turned] *= -1
     texts = Block(rows, np.zeros(40, int), np.arange(40, dtype=np.int32))
     found, expected = (cosine_tile(texts, texts, 1, diagonal=True, device=device).cells for device in ("cpu:0", "cpu"))
     np.testing.assert_array_equal(found.histogram, expected.histogram)
-    assert found.histogram.max() == found.pairs.sum() == 780
+    assert found.pairs.sum() == 780
+    assert sorted(found.histogram[found.histogram > 0]) == ([780] if not turned else [375, 405])
+    if value == 1.0:
+        assert found.histogram[0, 0, [0, -1]].tolist() == [15 * 25 if turned else 0, 780 - 375 * (turned > 0)]
 
 
-@pytest.mark.parametrize("waiting", [1, 4, 10**9])
+def test_a_bin_with_more_pairs_than_float32_counts_has_them_all():
+    count = 5803  # Of an odd number of pairs above 2²⁴, which float32 cannot hold.
+    texts = Block(np.full((count, 1), 0.5, np.float32), np.zeros(count, int), np.arange(count, dtype=np.int32))
+    found = cosine_tile(texts, texts, 1, diagonal=True, device="cpu:0").cells
+    assert found.histogram.max() == found.pairs.sum() == count * (count - 1) // 2
+
+
+@pytest.mark.parametrize("waiting", [0, 1, 10**9])
 def test_pairs_that_wait_for_their_lists_are_not_lost(waiting, monkeypatch):
     monkeypatch.setattr(gpu, "_WAITING", waiting)
     monkeypatch.setattr(gpu, "_ROWS", 30)

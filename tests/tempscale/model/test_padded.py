@@ -110,6 +110,17 @@ def test_nobody_waits_for_embeddings_and_moments(on_device, family, text):
     assert len(counts.asked) <= batches * ASKED.get(family, 1)
 
 
+def test_results_are_read_when_the_device_has_finished(on_device, monkeypatch):
+    tokens, seen = Tokens(IDS, [False] * 4), []
+    with faked() as counts:
+        monkeypatch.setattr(
+            "tempscale.model.encoder.finished", lambda device: seen.append((device.type, len(counts.behind)))
+        )
+        monkeypatch.setattr("tempscale.model.encoder.gather", lambda *given: seen.append("gathered"))
+        on_device.encode_tokens(tokens)
+    assert seen == [(DEVICE, 3), "gathered"]
+
+
 def test_who_is_told_before_each_micro_batch_finds_those_before_ended(on_device):
     tokens, told = Tokens(IDS, [False] * 4), []
     with faked() as counts:
