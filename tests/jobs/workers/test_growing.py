@@ -80,6 +80,7 @@ def model_actors(nodes):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(2000)  # Thirteen raylets on two cores: each of its two runs may take 900 seconds.
 def test_a_whole_run_uses_nodes_that_come_and_outlives_nodes_that_go(no_ray, tmp_path):
     from ray.cluster_utils import Cluster
 
