@@ -68,18 +68,19 @@ def main(arguments: list[str]) -> int:
     passed, summary = tested(chosen.device, chosen.small)
     print(f"tests: {summary} ({time.monotonic() - begun:.0f} s)", flush=True)
     rows: list[dict[str, Any]] = []
+    kept = chosen.device == "cuda" and not chosen.small
     for name, measure in measures(chosen.device, chosen.small).items():
         started, before = time.monotonic(), len(rows)
         for row in measure():
-            show([row])
+            show(row)
             rows.append(row)
-            if chosen.device == "cuda" and not chosen.small:  # At once, so that little is lost when it is stopped.
+            if kept:  # At once, so that little is lost when it is stopped.
                 write(rows, summary)
         print(f"{name}: {len(rows) - before} rates ({time.monotonic() - started:.0f} s)", flush=True)
     wrong = [row for row in rows if row.get("max_error", 0.0) > SOCM_ERROR]
     for row in wrong:
         print(f"too far from float64 ({row['max_error']:.1e}, allowed are {SOCM_ERROR:.0e}): {row['what']}", file=sys.stderr)
-    if chosen.device == "cuda" and not chosen.small:
+    if kept:
         print(f"written to {record.file_of(HERE / 'results', record.machine())}")
         draw()
     print(f"{time.monotonic() - begun:.0f} s in all")
@@ -128,12 +129,11 @@ def measures(device: str, small: bool) -> dict[str, Callable[[], Iterable[dict[s
     }
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    """Print each rate with its ratio and its share of the limit."""
+def show(row: dict[str, Any]) -> None:
+    """Print a rate with its ratio and its share of the limit."""
     from benchmarks.wording import cells, further
 
-    for row in rows:
-        print(f"  {row['what']}: {', '.join(filter(None, [*cells(row), further(row)]))}", flush=True)
+    print(f"  {row['what']}: {', '.join(filter(None, [*cells(row), further(row)]))}", flush=True)
 
 
 def write(rows: list[dict[str, Any]], summary: str) -> None:

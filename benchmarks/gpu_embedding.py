@@ -17,10 +17,9 @@ from typing import Any
 import torch
 
 from benchmarks.embedding import operations
-from benchmarks.gpu import dense, seconds_of
+from benchmarks.gpu import DTYPES, dense, seconds_of
 
 TEXTS, BATCHES, BUDGETS = 10_000, (32, 128, 512), (65_536, 262_144)
-PRECISIONS = ("float32", "tf32", "bfloat16")
 
 
 def measure(
@@ -58,7 +57,7 @@ def measure(
     plain = Encoder.load(folder, max_length="limit", device="cpu")
     tokens = plain.tokenizer(corpus)
     lengths = tokens.lengths
-    precisions = PRECISIONS if device.startswith("cuda") else ("float32", "bfloat16")
+    precisions = [name for name in DTYPES if name != "tf32" or device.startswith("cuda")]
     rates = {name: dense(device, name) for name in precisions}
     ways: list[tuple[str, str, Any]] = []
     cosines: dict[str, float] = {}

@@ -13,10 +13,11 @@ import re
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from threadpoolctl import threadpool_limits
 
+from tempscale.collapse.aggregates import Precision
 from tempscale_jobs.audit import plan
 from tempscale_jobs.config.audit import resolve, with_quick_start
 from tempscale_jobs.config.sections import QUICK_START_CORPUS
@@ -103,7 +104,7 @@ def _cosine_rates(results: Path) -> list[Rate]:
 def _all_pairs(rates: list[Rate]) -> str:
     """What all pairs of very many texts take, by machine, from measured rates; of a GPU that was not timed the two ends."""
     slowest = min((rate for rate in rates if not rate.precision), key=lambda rate: rate.pairs)
-    of_cards = {name: [rate for rate in rates if rate.precision == name] for name in ("float32", "tf32", "bfloat16")}
+    of_cards = {name: [rate for rate in rates if rate.precision == name] for name in get_args(Precision)}
     cards = [min(own, key=lambda rate: rate.pairs) for own in of_cards.values() if own]
     heads = ["texts", "pairs", "16 cores", "1,000 cores"]
     heads += [f"{n} GPUs, {rate.precision}" for rate in cards for n in CARDS] or [f"{n} GPUs, not timed" for n in CARDS]

@@ -140,7 +140,7 @@ class _Found:
                     cosines = cosines.masked_fill(_below(cosines, below), -torch.inf)
                 counts, pairs = torch.histc(cosines, BINS, -1, 1), _pairs_of(len(cosines), cosines.shape[1], below)
                 sides = self._side(tile.row, rows, top, bottom), self._side(tile.column, columns, begin, end)
-                self._scan(sums[:, a, b], cosines, *sides, (a, b))
+                self._scan(sums[:, a, b], cosines, *sides, (a, b), whole=below is None)
                 self._pairs[a, b] += pairs
                 self._histogram[a, b] += _counted(counts, cosines, pairs)
         return sums
@@ -158,12 +158,17 @@ class _Found:
             self._sides[key] = _Side(self._near[number][start:stop], block.labels[start:stop])
         return self._sides[key]
 
-    def _scan(self, sums: Tensor, cosines: Tensor, rows: _Side, columns: _Side, cell: tuple[int, int]) -> None:
-        """Sum the cosines of one block, all of one cell, and look for neighbours and near-duplicates; −∞ is no pair."""
+    def _scan(
+        self, sums: Tensor, cosines: Tensor, rows: _Side, columns: _Side, cell: tuple[int, int], *, whole: bool
+    ) -> None:  # fmt: skip
+        """Sum the cosines of one block, all of one cell, and look for neighbours and near-duplicates.
+
+        −∞ is no pair; a `whole` block has none.
+        """
         looking = self._neighbours > 0 or self._duplicate <= _LARGEST
         floors = self._floors(cosines, rows, columns)
         if not self._fused:
-            there = cosines.masked_fill(cosines == -torch.inf, 0.0)
+            there = cosines if whole else cosines.masked_fill(cosines == -torch.inf, 0.0)
             sums[0] += there.sum(dtype=torch.float64)
             sums[1] += torch.linalg.vector_norm(there, dtype=torch.float64) ** 2
             if looking:

@@ -270,9 +270,10 @@ class Encoder:
                 hidden = hidden.float()
                 sums = token_sums(hidden, mask) if moments else None
                 own = [(owner[i], hidden[row, : lengths[i]]) for row, i in enumerate(batch) if owner[i] in wanted]
+                wait = waits or bool(own)
                 if tokens.text is not None:
                     chunks = [self.head.pool(hidden, mask), *(sums or ()), *(x for _, x in own)]
-                    pooled, *rest = downloaded(chunks, wait=waits or bool(own))
+                    pooled, *rest = downloaded(chunks, wait)
                     kept = TokenSums(*rest[:4]) if sums is not None else None
                     for (text, _), x in zip(own, rest[len(sums or ()) :], strict=True):
                         scatter = Scatter.of(x)
@@ -281,7 +282,7 @@ class Encoder:
                 columns = sums.moments() if sums is not None else ()
                 pairs = [covariance_factor(x, check=False) for _, x in own]
                 values = [*self.head(hidden, mask), *columns, *chain.from_iterable(pairs)]
-                unit, norms, *rest = downloaded(values, wait=waits or bool(own))
+                unit, norms, *rest = downloaded(values, wait)
                 found = TokenMoments(*rest[:3]) if sums is not None else None
                 means, spreads = rest[len(columns) :: 2], rest[len(columns) + 1 :: 2]
                 for mean in means:

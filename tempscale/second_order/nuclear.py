@@ -237,7 +237,8 @@ def _each_group(
     if rows[0].device.type == "cuda" and rows[0].dtype == torch.float32:
         from tempscale.second_order.polar import Stacked, polar_norms
 
-        left, right = Stacked.of(rows), Stacked.of(columns)
+        left = Stacked.of(rows)
+        right = left if columns is rows else Stacked.of(columns)
         for group in groups:
             first, own = first_row(group), right.part(slice(group, group + _LANES))
             place(group, first, polar_norms(left.part(slice(first, None)), own).cpu().numpy())
