@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import card, render
+from benchmarks import card, gpu_embedding, render
 
 ROOT = Path(__file__).resolve().parents[2]
 ROW = {"what": "SOCM of all pairs", "rate": 1e6, "unit": "pairs/s", "ratio": 1.0, "max_error": 1e-7}
@@ -96,6 +96,14 @@ def test_what_was_measured_before_it_was_stopped_is_kept(fakes, monkeypatch, tmp
         card.main([])
     (file,) = (tmp_path / "results").glob("*.json")
     assert json.loads(file.read_text("utf-8"))["results"] == [{"benchmark": "gpu"} | ROW]
+
+
+def test_a_slower_card_embeds_fewer_texts(monkeypatch):
+    embedded = []
+    for seconds, texts in ((0.1, 10_000), (0.4, 5_000), (100.0, 1_000)):
+        monkeypatch.setattr(gpu_embedding, "seconds_of", lambda device, rounds, work, seconds=seconds: work() or seconds)
+        assert gpu_embedding.affordable("cpu", 10_000, embedded.append) == texts
+    assert embedded == [1_000] * 3
 
 
 def test_failures_of_pytest_are_shown(monkeypatch, capsys):
