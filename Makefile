@@ -11,11 +11,11 @@ audit: $(VENV)/.demo
 	$(BIN)/tempscale audit
 
 # Two at a time, a file's tests together: most of the time goes into whole runs of the job.
-test: $(VENV)/.dev
+test: $(VENV)/.dev $(VENV)/.sbom
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" --ignore tests/test_typing.py
 
 # Every test, those that take minutes too, under coverage.py: the lines and branches that they run, for docs/coverage.md. An hour.
-coverage: $(VENV)/.dev
+coverage: $(VENV)/.dev $(VENV)/.sbom
 	$(BIN)/python tests/covered.py
 
 # What takes minutes a test, and a hundred kills in all stages of all commands on a cluster of four nodes: tests/soak.py.
@@ -57,6 +57,13 @@ $(VENV)/.demo $(VENV)/.dev: $(VENV)/.%: $(BIN)/python pyproject.toml constraints
 	$(INSTALL) --require-hashes --no-deps -r requirements/build.txt
 	$(INSTALL) -c constraints.txt "$$(grep '^torch==' constraints.txt)"
 	$(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+# What writes down the packages of an image, apart, as in the image: with rfc3987-syntax, which it needs, `import ray` takes three
+# times as long, in every process of Ray.
+$(VENV)/.sbom: $(BIN)/python requirements/sbom.txt
+	$(BIN)/python -m venv $(VENV)/sbom
+	$(VENV)/sbom/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/sbom.txt
 	@touch $@
 
 # The lists of requirements/ again, after a change of pyproject.toml or constraints.txt.

@@ -15,6 +15,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from uv import find_uv_bin
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 EXTRAS = {"demo": ["demo"], "dev": ["dev", "bench"], "image": ["s3", "gcs", "lance", "delta"]}
@@ -30,8 +32,8 @@ _HEAD = (
 def packages(source: list[str], given: list[str]) -> dict[str, str]:
     """The lines of each package that a source needs on any platform and Python, with those `given` as «-»; by its name."""
     command = [
-        "uv", "pip", "compile", *source, "--constraint", "constraints.txt", "--universal", "--python-version", "3.11",
-        "--generate-hashes", "--no-annotate", "--no-header", "--quiet",
+        find_uv_bin(), "pip", "compile", *source, "--constraint", "constraints.txt", "--universal",
+        "--python-version", "3.11", "--generate-hashes", "--no-annotate", "--no-header", "--quiet",
     ]  # fmt: skip
     told = subprocess.run(command, cwd=ROOT, input="\n".join(given), text=True, check=True, stdout=subprocess.PIPE).stdout
     found = re.split(r"^(?=\w)", told, flags=re.MULTILINE)

@@ -216,7 +216,10 @@ def test_the_image_lists_the_packages_in_it(tmp_path):
     every = " ".join(rest for name, rest in instructions() if name == "RUN")
     (words,) = re.findall(r"/tmp/sbom/bin/(cyclonedx-py environment .*?--output-file) /opt/tempscale/sbom.cdx.json", every)
     file = tmp_path / "sbom.cdx.json"
-    command = [Path(sys.executable).parent / words.split()[0], *words.split()[1:], file, sys.executable]
+    program = Path(sys.prefix) / "sbom" / "bin" / words.split()[0]
+    if not program.exists():
+        pytest.skip(f"{program} is absent: `make test` installs it, apart, as the image does")
+    command = [program, *words.split()[1:], file, sys.executable]
     subprocess.run(command, check=True, capture_output=True)
     found = {own["name"]: own["version"] for own in json.loads(file.read_text())["components"]}
     assert found["ray"] == metadata.version("ray")

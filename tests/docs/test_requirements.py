@@ -68,6 +68,12 @@ def test_a_list_holds_all_that_its_extras_need(name):
     assert wanted - of_torch - set(listed(name)) == set()
 
 
+def test_nothing_that_slows_every_process_of_ray_is_installed():
+    """Ray imports jsonschema, and this builds a parser of 0.8 s where rfc3987-syntax is installed."""
+    assert not [name for name in ("demo", "dev", "image") if "rfc3987-syntax" in listed(name)]
+    assert "rfc3987-syntax" in listed("sbom")
+
+
 def test_what_builds_the_package_is_what_its_project_names():
     backend = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
     found = listed("build")
