@@ -46,6 +46,8 @@ _ONE_THREAD = {
     "TOKENIZERS_PARALLELISM": "false",
     "POLARS_MAX_THREADS": "1",
 }
+"""The environment of workers. Ray starts as many of them as there are processors, and one thread more would take turns with
+another's."""
 
 BESIDE_ACTORS: dict[str, Any] = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
 """Of tasks that run while model actors live: these may hold every CPU, for ever in a cluster that has become smaller."""
@@ -99,6 +101,7 @@ class _Ahead:
         self._error: BaseException | None = None
         # Set here, in the main thread: progress bars replace sys.stderr too, and put back what they found.
         self._stderr = _beside_two()
+        self._replaced = _inherited() if execution.address is None else {}
         self._done, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="ray", daemon=True)
         self._thread.start()
@@ -114,6 +117,7 @@ class _Ahead:
     def wait(self) -> None:
         """Wait until Ray has started; raise what prevented it."""
         self._done.wait()
+        self._restore()
         if self._error is not None:
             raise self._error
 
@@ -122,6 +126,7 @@ class _Ahead:
         import ray
 
         self._done.wait()
+        self._restore()
         if self._error is None or ray.is_initialized():
             ray.shutdown()
         self._ended.set()
@@ -129,6 +134,27 @@ class _Ahead:
         if self._stderr is not None:
             sys.stderr, mine = self._stderr, sys.stderr
             mine.close()
+
+    def _restore(self) -> None:
+        for name, value in self._replaced.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self._replaced = {}
+
+
+def _inherited() -> dict[str, str | None]:
+    """Set what Ray's processes on this machine inherit; return what this process had.
+
+    A runtime_env would do it too, but not of the workers that Ray starts with itself: those would stay idle, and the first
+    task and the first actor would each wait two seconds for another.
+    """
+    if "polars" in sys.modules:
+        sys.modules["polars"].thread_pool_size()  # The threads of this process are begun before: it has all its processors.
+    own = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(_ONE_THREAD)
+    return own
 
 
 @contextmanager
@@ -213,14 +239,13 @@ def _start(execution: Execution) -> None:
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    environment = {"env_vars": _ONE_THREAD}
     if execution.address is not None:
         if execution.address == "auto" and "://" in os.environ.get("RAY_ADDRESS", ""):  # Ray would be a client there.
             raise UsageError("RAY_ADDRESS names no machine of a cluster but a client's or dashboard's address; unset it")
         check_reachable(execution)
         try:
             with _silenced_stderr(), _sigterm_kept(inherited=False):
-                ray.init(address=execution.address, runtime_env=environment, **quiet)
+                ray.init(address=execution.address, runtime_env={"env_vars": _ONE_THREAD}, **quiet)
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             raise UsageError(f"the Ray cluster at '{execution.address}' cannot be joined: {first_line(error)}") from None
         return
@@ -232,7 +257,7 @@ def _start(execution: Execution) -> None:
         with _silenced_stderr(), _sigterm_kept(inherited=True):
             ray.init(
                 address="local", num_cpus=workers + 1, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
-                runtime_env=environment, **quiet,
+                **quiet,
             )  # fmt: skip
     except Exception as error:
         if "timed out during startup" not in str(error):
