@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.interpolate import CubicSpline
 
 
 @dataclass(frozen=True)
@@ -73,4 +72,6 @@ def _at(places: np.ndarray, values: np.ndarray, logs: np.ndarray) -> np.ndarray:
     if len(places) == 2:  # scipy's natural spline wants three knots.
         share = ((inside - places[0]) / (places[1] - places[0])).reshape(-1, *(1,) * (values.ndim - 1))
         return np.asarray((1 - share) * values[0] + share * values[1])
+    from scipy.interpolate import CubicSpline  # Slow to import, and every audit knows of curves.
+
     return np.asarray(CubicSpline(places, values, bc_type="natural")(inside))

@@ -10,7 +10,7 @@ import numpy as np
 
 from tempscale.stats.errors import equal_documents
 from tempscale_jobs import lifecycle
-from tempscale_jobs.audit import report, summary
+from tempscale_jobs.audit import summary
 from tempscale_jobs.audit.model import Audit, Queries, analyse
 from tempscale_jobs.collapse import cosine, source_order
 from tempscale_jobs.config.audit import AuditConfig
@@ -178,4 +178,6 @@ def _facts(audit: Audit, layouts: dict[str, Layout], rejected: int) -> dict[str,
 
 
 def _write_report(run: Run, record: dict[str, Any]) -> None:
+    from tempscale_jobs.audit import report  # What draws it takes a second to import, and Ray starts before.
+
     report.render(folder.load_tables(run.storage), record).write_to(run.storage)

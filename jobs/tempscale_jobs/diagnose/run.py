@@ -13,7 +13,7 @@ from tempscale_jobs.corpus import shards, sources
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
-from tempscale_jobs.diagnose import looks, repeated, report, summary, two_texts, versions
+from tempscale_jobs.diagnose import looks, repeated, summary, two_texts, versions
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import SHARDED, Model, Run, load_tables
@@ -75,6 +75,8 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
                 if find_spec("sklearn") is None:
                     stage.note += "; the map of texts needs pip install 'tempscale[figures]'"
         with journal.stage("report") as stage:
+            from tempscale_jobs.diagnose import report
+
             record = life.record(command=config.command, seed=config.seed, corpus=index.facts(), looked_into=looked)
             report.render(load_tables(run.storage), record).write_to(run.storage)
             stage.note = "report.html"

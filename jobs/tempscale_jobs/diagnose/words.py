@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import polars as pl
-from scipy import stats
+from scipy.special import stdtrit
 
 from tempscale.stats.enough import VALUES_FOR_A_SENTENCE
 from tempscale_jobs.report.text import count, interval_name, share, with_error
@@ -21,7 +21,7 @@ def direction(row: dict[str, Any]) -> Told:
     change, error, n = row["change"], row["change_se"], row["texts"]
     if change is None or error is None or n < VALUES_FOR_A_SENTENCE:
         return "unknown"
-    if abs(change) <= stats.t.ppf(0.975, max(1, n - (2 if row["finding"] == "length" else 1))) * error:
+    if abs(change) <= stdtrit(max(1, n - (2 if row["finding"] == "length" else 1)), 0.975) * error:
         return "noise"
     return "rises" if change > 0 else "falls"
 

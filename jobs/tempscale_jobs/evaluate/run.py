@@ -8,7 +8,7 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs import lifecycle
 from tempscale_jobs.config.evaluate import EvaluateConfig
 from tempscale_jobs.errors import IncompleteRun, UsageError
-from tempscale_jobs.evaluate import audits, cells, documents, report, tasks
+from tempscale_jobs.evaluate import audits, cells, documents, tasks
 from tempscale_jobs.evaluate.summary import Compared, summarise, write
 from tempscale_jobs.evaluate.tasks import Evaluation
 from tempscale_jobs.report.text import count
@@ -64,6 +64,8 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
             stage.note = f"{len(summarise(evaluation, compared, missing))} tables"
             write(evaluation, missing)
         with journal.stage("report") as stage:
+            from tempscale_jobs.evaluate import report
+
             record = life.record(
                 command=config.command, seed=config.seed, missing=len(missing), beside=references, tasks=states
             )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from tempscale.stats.errors import finite_population
 from tempscale_jobs.config.nights import SHARES, Gate, Threshold
@@ -132,7 +132,7 @@ def _judged(check: _Check, alpha: float) -> Row:
     """The row of a check that fails by noise alone with probability `alpha`."""
     # A threshold has one wrong side, a drift two.
     tail = alpha if check.kind == "threshold" else alpha / 2
-    noise = float(stats.t.isf(tail, max(_LEAST_FREEDOM, check.freedom))) * check.error
+    noise = -float(stdtrit(max(_LEAST_FREEDOM, check.freedom), tail)) * check.error
     row = check.key | {
         "check": check.kind, "figure": check.figure, "value": check.value, "limit": check.limit, "baseline": check.baseline,
         "baseline_value": check.baseline_value, "change": None, "noise": None,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
-from scipy import stats
+from scipy.special import stdtrit
 
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights.gate import Baseline
@@ -220,7 +220,7 @@ def comparable(before: dict[str, Any], after: dict[str, Any]) -> bool:
         return False
     freedom = min(row.get("socm_freedom") or row["socm_texts"] - 1 for row in (before, after))
     (value, error), (other, other_error) = found
-    return bool(abs(value - other) <= stats.t.ppf(0.975, max(1.0, freedom)) * math.hypot(error, other_error))
+    return bool(abs(value - other) <= stdtrit(max(1.0, freedom), 0.975) * math.hypot(error, other_error))
 
 
 def other_way(before: dict[str, Any], after: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from tempscale.stats import paired
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
@@ -57,7 +57,7 @@ class _Noise(NamedTuple):
         each = [table["document"] for _, table in first.texts.group_by("group") if len(table) >= TEXTS_FOR_AN_INTERVAL]
         freedom = min(len(own) if own.null_count() else equal_documents(own.to_numpy()) for own in each) - 1
         levels = (_LEVEL / 2, _LEVEL / 2 / max(1, candidates))
-        return cls(*(float(student.isf(level, max(1.0, freedom))) for level in levels))
+        return cls(*(-float(stdtrit(max(1.0, freedom), level)) for level in levels))
 
 
 def measured(run: Run, model: Model, temperature: Temperature) -> Seen:

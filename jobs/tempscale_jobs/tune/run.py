@@ -21,7 +21,7 @@ from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.tables.tune import COLLAPSE, EXPOSURE, INTERVALS, SCORES
-from tempscale_jobs.tune import collapse, corrections, layers, report, scores, words
+from tempscale_jobs.tune import collapse, corrections, layers, scores, words
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers import engine
 from tempscale_jobs.workers.crew import Crew
@@ -61,6 +61,8 @@ def tune(config: TuneConfig, journal: Journal, *, fresh: bool = False) -> Run:
             else:
                 tables, choice = _choose_by_collapse(config, run, candidates, journal)
         with journal.stage("report on the choice") as stage:
+            from tempscale_jobs.tune import report
+
             for name, table in tables.items():
                 run.storage.write_table(f"tables/{name}.parquet", table)
             chosen = next(t for t in candidates if t.canonical == choice["chosen"])
