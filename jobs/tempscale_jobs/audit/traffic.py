@@ -20,7 +20,7 @@ from tempscale_jobs.collapse import blocks as blocks_of
 from tempscale_jobs.collapse import by_length, exposure, neighbours
 from tempscale_jobs.collapse import cosine as gathering
 from tempscale_jobs.config.audit import AuditConfig
-from tempscale_jobs.corpus import distinct, vectors
+from tempscale_jobs.corpus import distinct, shards, vectors
 from tempscale_jobs.runs import sealed
 from tempscale_jobs.tables import audit, parts
 from tempscale_jobs.tables.columns import Table
@@ -114,7 +114,11 @@ def _parts(config: AuditConfig, texts: int, given: Given) -> int:
     if wanted is not None:
         most = min(most, max(1, -(-wanted // 16)))
     characters = unit * float(np.mean([len(text) for text in given.contents] or [0]))
-    return int(given.units * max(1, -(-unit // most), -(-characters // config.embedding.shard_characters)))
+    largest, first, before = config.embedding.shard_characters, 0, 0
+    while before < characters:
+        first, before = first + 1, before + shards.enough(largest, before)
+    least = max(1, -(-unit // most))
+    return int(max(least, first) + (given.units - 1) * max(least, -(-characters // largest)))
 
 
 def _reading(config: AuditConfig, texts: int, count: int, stored: _Sizes, given: Given) -> Traffic:

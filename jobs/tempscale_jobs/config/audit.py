@@ -45,7 +45,10 @@ class Embedding(Encoding):
         512, ge=1, description="Most texts of one shard, the unit of work and of resuming; where workers hold GPUs 8,192."
     )
     shard_characters: int = Field(
-        131_072, ge=1, description="A shard ends when it holds this many characters; where workers hold GPUs 2,097,152."
+        131_072,
+        ge=1,
+        description="A shard ends when it holds this many characters; where workers hold GPUs 2,097,152. A corpus begins "
+        "with smaller ones.",
     )
 
     def of_gpus(self) -> dict[str, int]:

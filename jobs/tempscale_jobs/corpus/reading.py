@@ -53,8 +53,8 @@ class Contents(Protocol):
     def items(self, unit: Unit, counts: Counts, rejects: Rejects | None, on_rows: Callable[[int], None]) -> Iterator[Any]:
         """The usable rows of a unit, as tuples with the id first and the attributes text_id and place."""
 
-    def grouped(self, items: Iterable[Any]) -> Iterator[list[Any]]:
-        """Consecutive items by part."""
+    def grouped(self, items: Iterable[Any], begins: bool = False) -> Iterator[list[Any]]:
+        """Consecutive items by part; these are smaller where a corpus begins."""
 
     def table(self, items: Sequence[Any]) -> pa.Table:
         """Items as a part keeps them, with the columns text_id and content_sha."""
@@ -258,7 +258,7 @@ def _keep(
 ) -> tuple[list[list[int]], int]:  # fmt: skip
     """Write items as the parts of a unit; return the rows and characters of each part, and the sum of the rows' digests."""
     parts, fingerprint = list[list[int]](), 0
-    for number, group in enumerate(contents.grouped(items), first):
+    for number, group in enumerate(contents.grouped(items, begins=(unit, first) == (0, 0)), first):
         table = contents.table(group)
         storage.write_table(numbered_in(contents.folder, unit, number), table)
         parts.append([len(group), contents.characters(group)])

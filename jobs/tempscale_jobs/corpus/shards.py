@@ -22,6 +22,7 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import SHARDS
 
 _SHORTEST_SHARD_SHARE = 16
+_OF_A_SHARD, _OF_THOSE_BEFORE = 8, 16
 _READ = ["text_id", "text", "cut", "document"]
 
 
@@ -36,6 +37,15 @@ class Text(NamedTuple):
     source_row: int | None = None
     """Its place in the source, where a shard has some of the source's texts."""
     place: str = ""
+
+
+def enough(most: int, before: int) -> int:
+    """The characters that end a shard of the unit that a corpus begins with, after shards of so many characters.
+
+    An eighth of the most, and a sixteenth of what is in the shards before, so that each worker has something of a small
+    corpus. In smaller shards the texts of a micro-batch would differ more in length, and be padded more.
+    """
+    return min(most, max(1, most // _OF_A_SHARD, before // _OF_THOSE_BEFORE))
 
 
 class Texts:
@@ -61,20 +71,22 @@ class Texts:
         for text_id, text, document, place in usable(rows, unit.limit, counts, rejects, on_rows, usable_text):
             yield Text(text_id, text[:longest], len(text) > longest, document, None, place)
 
-    def grouped(self, items: Iterable[Text]) -> Iterator[list[Text]]:
-        """Consecutive texts in shards, limited in texts and characters; shards are smaller if few texts are wanted."""
+    def grouped(self, items: Iterable[Text], begins: bool = False) -> Iterator[list[Text]]:
+        """Consecutive texts in shards, limited in texts and characters; shards are smaller where a corpus begins, and if few
+        texts are wanted.
+        """
         wanted = self.corpus.sample or self.corpus.limit
         most = self._sizes.shard_texts
         if wanted is not None:
             most = min(most, max(1, -(-wanted // _SHORTEST_SHARD_SHARE)))
         current: list[Text] = []
-        characters = 0
+        largest, characters, before = self._sizes.shard_characters, 0, 0
         for text in items:
             current.append(text)
             characters += len(text.text)
-            if len(current) == most or characters >= self._sizes.shard_characters:
+            if len(current) == most or characters >= (enough(largest, before) if begins else largest):
                 yield current
-                current, characters = [], 0
+                current, characters, before = [], 0, before + characters
         if current:
             yield current
 

@@ -61,7 +61,7 @@ class Vectors:
         for text_id, (row, length), document, place in usable(own, unit.limit, counts, rejects, on_rows, self._reader):
             yield Vector(text_id, row, length, document, place)
 
-    def grouped(self, items: Iterable[Vector]) -> Iterator[list[Vector]]:
+    def grouped(self, items: Iterable[Vector], begins: bool = False) -> Iterator[list[Vector]]:
         """Consecutive embeddings, 4,096 a part."""
         taken = iter(items)
         return iter(lambda: list(islice(taken, PART)), [])

@@ -176,11 +176,13 @@ class Crew:
     def work(
         self, process: Process, pieces: dict[int, pa.Table], retries: int = RETRIES, kind: Kind = PIECE
     ) -> Iterator[dict[str, Any]]:
-        """Run `process` on each piece; yield each report as it finishes. -1 `retries` are for pieces with marks."""
+        """Run `process` on each piece, the costliest first, so that none keeps one worker busy after the others are done;
+        yield each report as it finishes. -1 `retries` are for pieces with marks.
+        """
         if not pieces:
             return
         self._hire(min(self._cluster.workers, len(pieces)))
-        numbers = self._cluster.ordered(sorted(pieces))
+        numbers = self._cluster.ordered(sorted(pieces, key=lambda k: (-kind.cost(k) if kind.cost else 0, k)))
         with readable_failures():
             submit = lambda worker, k: _patient(worker.run, retries).remote(process, k, pieces[k])  # noqa: E731
             yield from self._each(submit, numbers, kind)
