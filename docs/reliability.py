@@ -63,6 +63,7 @@ FAULTS = (
             "test_faults::test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes",
             "test_cli::test_a_polite_kill_is_an_interrupt_whatever_ray_does_with_it",
             "test_ends::test_a_kill_before_a_command_begins_is_incomplete",
+            "test_ends::test_an_import_is_finished_before_it_is_interrupted",
             "test_submit::test_a_polite_kill_asks_nobody_and_leaves_the_job_running",
         ),
     ),

@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import threading
-from typing import Annotated, Any, NoReturn
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -72,12 +73,20 @@ def _hear_sigterm() -> None:
         return
     heard = threading.Event()
 
-    def interrupt(*_: Any) -> None:
-        if not heard.is_set():
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        if not heard.is_set() and not _imports(frame):
             heard.set()
             raise KeyboardInterrupt
 
+    def interrupt_by_key(number: int, frame: FrameType | None) -> None:
+        if _imports(frame):
+            os.kill(os.getpid(), signal.SIGTERM)  # Which is passed on until it is heard.
+        else:
+            signal.default_int_handler(number, frame)
+
     signal.signal(signal.SIGUSR2, interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # Else someone has it ignored.
+        signal.signal(signal.SIGINT, interrupt_by_key)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     main_thread = threading.get_ident()
 
@@ -91,6 +100,17 @@ def _hear_sigterm() -> None:
                 signal.pthread_kill(main_thread, signal.SIGUSR2)
 
     threading.Thread(target=wait, name="sigterm", daemon=True).start()
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a module is imported there. What is raised in the midst of that may leave Python's lock of imports locked, and
+    the thread in which Ray starts would wait for it for ever.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _end(code: int) -> NoReturn:

@@ -176,13 +176,11 @@ class Crew:
     def work(
         self, process: Process, pieces: dict[int, pa.Table], retries: int = RETRIES, kind: Kind = PIECE
     ) -> Iterator[dict[str, Any]]:
-        """Run `process` on each piece, the costliest first, so that none keeps one worker busy after the others are done;
-        yield each report as it finishes. -1 `retries` are for pieces with marks.
-        """
+        """Run `process` on each piece; yield each report as it finishes. -1 `retries` are for pieces with marks."""
         if not pieces:
             return
         self._hire(min(self._cluster.workers, len(pieces)))
-        numbers = self._cluster.ordered(sorted(pieces, key=lambda k: (-kind.cost(k) if kind.cost else 0, k)))
+        numbers = self._cluster.ordered(_costliest_first(pieces, kind))
         with readable_failures():
             submit = lambda worker, k: _patient(worker.run, retries).remote(process, k, pieces[k])  # noqa: E731
             yield from self._each(submit, numbers, kind)
@@ -194,16 +192,16 @@ class Crew:
         if not pieces:
             return
         with self._cluster.watch.step(kind) as watched:
-            yield from self._attempt(process, pieces, watched)
+            yield from self._attempt(process, pieces, _costliest_first(pieces, kind), watched)
 
     def _attempt(
-        self, process: Process, pieces: dict[int, pa.Table], watched: Pieces
+        self, process: Process, pieces: dict[int, pa.Table], numbers: list[int], watched: Pieces
     ) -> Iterator[tuple[int, dict[str, Any] | None, str | None]]:
         import ray
         import ray.exceptions
 
         self._hire(min(self._cluster.workers, len(pieces)))
-        idle, waiting = list(self._actors), self._cluster.ordered(sorted(pieces))[::-1]
+        idle, waiting = list(self._actors), self._cluster.ordered(numbers)[::-1]
         flying: dict[Any, tuple[Any, int]] = {}
         unreached: set[int] = set()
         while waiting or flying:
@@ -342,3 +340,9 @@ def _named(what: str, block: Any) -> str:
 def _patient(method: Any, retries: int = RETRIES) -> Any:
     """A method of an actor that Ray calls again so often where its process dies; for ever with -1."""
     return method.options(max_task_retries=retries)
+
+
+def _costliest_first(pieces: dict[int, pa.Table], kind: Kind) -> list[int]:
+    """The numbers of the pieces, so that no costly one keeps one worker busy after the others are done."""
+    cost = kind.cost or (lambda k: 0)
+    return sorted(pieces, key=lambda k: (-cost(k), k))

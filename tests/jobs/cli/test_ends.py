@@ -160,6 +160,28 @@ def test_a_kill_before_a_command_begins_is_incomplete(place, tmp_path):
     assert found.returncode == 3
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_an_import_is_finished_before_it_is_interrupted(tmp_path, name):
+    """Else Python's lock of imports may stay locked, and Ray, which starts in a thread, would never have started."""
+    (tmp_path / "slow.py").write_text(
+        f"import os, signal, time\nos.kill(os.getpid(), signal.{name})\ntime.sleep(0.5)\nprint('imported', flush=True)\n"
+    )
+    program = """
+import time
+from tempscale_jobs.cli import app
+app._hear_sigterm()
+try:
+    import slow
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    command, paths = [sys.executable, "-c", program], os.pathsep.join([str(tmp_path), *sys.path])
+    environment = os.environ | {"PYTHONPATH": paths}
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50, env=environment)
+    assert found.stdout.split() == ["imported", "interrupted"], found.stderr
+
+
 @pytest.mark.parametrize("later", ["0.0", *(pytest.param(k, marks=pytest.mark.soak) for k in ("0.05", "0.3", "1.0"))])
 @pytest.mark.parametrize("joins", [True, False])
 def test_a_kill_while_ray_starts_is_incomplete(audit, tmp_path, later, joins):

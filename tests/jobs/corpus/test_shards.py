@@ -11,7 +11,7 @@ from whole_run import sharded
 
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import rows, shards, sources
+from tempscale_jobs.corpus import reading, rows, shards, sources
 from tempscale_jobs.corpus.preview import preview
 from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.errors import UsageError
@@ -144,6 +144,34 @@ def test_limit_takes_the_first_rows(tmp_path):
     index, texts, _ = read(tmp_path, tmp_path / "a.txt", limit=3)
     assert [row["text"] for row in texts] == ["a", "b"]
     assert (index.read, index.usable) == (3, 2)
+
+
+@pytest.mark.parametrize("unit", [0, 1])
+def test_a_corpus_begins_with_smaller_shards(tmp_path, unit):
+    """Each of 24 workers has something of 3,000 texts; other units than the first are in shards of the usual size."""
+    sizes = resolve({"embedding": {"shard_texts": 1000, "shard_characters": 8000}}).embedding
+    texts = [shards.Text(f"{k:05}", "x" * 99 + str(k % 10), False, None) for k in range(3000)]
+    contents, storage = Texts(Corpus(source="x"), sizes, ""), Storage(str(tmp_path))
+    parts, _ = reading._keep(storage, contents, unit, 0, texts)
+    kept = pa.concat_tables([storage.read_table(name) for name in storage.list("shards")]).column("text_id").to_pylist()
+    assert kept == [text.text_id for text in texts]
+    found = [texts for texts, _ in parts]
+    if unit:
+        assert found == [80] * 37 + [40]
+        return
+    assert found[:16] == [10] * 16  # An eighth of 80, and a sixteenth of 160.
+    assert found[16:18] == [10, 11]
+    assert found[-2] == 80
+    assert all(own <= max(10, sum(found[:k]) / 16 + 1) for k, own in enumerate(found))
+    assert sorted(found[:-1]) == found[:-1]
+    assert [characters for _, characters in parts] == [100 * texts for texts in found]
+
+
+@pytest.mark.parametrize(
+    ("most", "before", "enough"), [(80, 0, 10), (80, 160, 10), (80, 800, 50), (80, 10_000, 80), (3, 0, 1)]
+)
+def test_shards_grow_up_to_the_usual_size(most, before, enough):
+    assert shards.enough(most, before) == enough
 
 
 def test_other_columns_by_name(tmp_path):

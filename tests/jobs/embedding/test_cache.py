@@ -323,7 +323,7 @@ def test_a_corpus_in_many_groups_and_ranges_is_looked_up_the_same(nights, small_
     """Three groups of a shard each and seven ranges of buckets, of which texts of one content are in two groups."""
     monkeypatch.setattr(lookup, "_TEXTS_OF_A_GROUP", 64)
     monkeypatch.setattr(lookup, "_TEXTS_OF_A_RANGE", TEXTS // 7 + 1)
-    run(tmp_path / "run", nights / "tuesday.jsonl", small_model, nights / "cache", shard_texts=64)
+    run(tmp_path / "run", nights / "tuesday.jsonl", small_model, nights / "cache", shard_texts=64, shard_characters=1 << 20)
     assert known(tmp_path / "run") == TEXTS  # All that the first two nights embedded.
     for tau in TAUS:
         one, other = embedded(tmp_path / "run", tau), embedded(nights / "second", tau)

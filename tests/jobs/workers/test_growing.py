@@ -17,6 +17,7 @@ from tempscale_jobs.collapse import blocks
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.workers import engine
 from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.slow import Kind
 
 NODES, FIRST = 12, 2
 
@@ -129,6 +130,14 @@ def test_an_actor_without_work_makes_room_for_one_that_has_lost_its_place(monkey
     assert list(crew._each(lambda worker, item: item, ["the piece"])) == ["the result of the piece"]
     assert ended == ["late", "spare"]
     assert (crew._actors, crew._beginning) == (["busy"], {})
+
+
+@pytest.mark.parametrize(("cost", "order"), [(None, [0, 1, 2, 3]), ([1, 3, 2, 3].__getitem__, [1, 3, 2, 0])])
+def test_the_costliest_piece_is_given_out_first(monkeypatch, cost, order):
+    crew = Crew(None, engine.Cluster(2, 0), None, None)
+    monkeypatch.setattr(crew, "_hire", lambda wanted: None)
+    monkeypatch.setattr(crew, "_each", lambda submit, numbers, kind: numbers)
+    assert list(crew.work(None, dict.fromkeys([2, 0, 1, 3]), kind=Kind("piece", cost))) == order
 
 
 class Named:
