@@ -19,8 +19,9 @@ from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.slow import Kind
 
-CHUNK = 32
-"""Texts in one part. They are of similar length, so that they share micro-batches and have factors of similar rank."""
+CHUNK, _FEWEST, _PARTS = 32, 8, 16
+"""Most texts in one part, which are of similar length, so that they share micro-batches and have factors of similar rank; of
+few texts at least eight, so that all workers have some."""
 
 
 def collect(
@@ -30,7 +31,8 @@ def collect(
     """Write the covariance factors of the wanted texts, under every temperature, to the folder `kind`; count the texts."""
     tokens = {text_id: int(layout.tokens[place]) for text_id, place in layout.where(wanted).items()}
     sample = sorted(tokens, key=lambda text_id: (tokens[text_id], text_id))
-    missing = pieces.missing(run, model, index, sample, CHUNK, [kind], layout)
+    size = max(_FEWEST, min(CHUNK, -(-len(sample) // _PARTS)))
+    missing = pieces.missing(run, model, index, sample, size, [kind], layout)
     on_texts(len(sample) - sum(piece.num_rows for piece in missing.values()))
     work = {number: piece.replace_schema_metadata({"kind": kind}) for number, piece in missing.items()}
     # They are in the order of their lengths.

@@ -26,11 +26,11 @@ from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.slow import Kind
 
 SHORTEST_PREFIX = 32
-CHUNK = 16
+CHUNK = 8
 _FIRST_TEXTS, _MOST_TEXTS, _ROUNDS = 64, 1000, 3
 """Texts that a wanted error begins with, and ends with at most; three rounds, because the first errors are rough."""
 PREFIXES = "partials/prefixes"
-"""The folder of the prefixes' embeddings, 16 texts in a part."""
+"""The folder of the prefixes' embeddings, 8 texts in a part."""
 
 
 def probe(
