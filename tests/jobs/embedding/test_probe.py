@@ -56,7 +56,7 @@ def test_the_last_round_s_texts_are_all_embedded(corpus, small_model, tmp_path, 
     """Errors that fall slower than expected ask for more texts after the last round, too."""
     monkeypatch.setattr(probe, "_gap_error", lambda means: 0.0112)
     _, summary = run(tmp_path / "run", corpus, small_model, probe_se=0.01)
-    assert summary["prefix_texts"].to_list() == [128, 128]  # 64, 96, 128: 1.12² times as many each, in pieces of 16.
+    assert summary["prefix_texts"].to_list() == [112, 112]  # 64, 88, 112: 1.12² times as many each, in pieces of 8.
 
 
 def test_a_number_of_texts_and_a_wanted_error_exclude_each_other():
