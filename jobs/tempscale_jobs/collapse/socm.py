@@ -94,8 +94,7 @@ def all_pairs(
     on_pairs(sum(pairs[t] for t in there), sum(work[t] for t in there) / whole)
     files = [[names[k] for k in group] for group in groups]
     arguments = lambda t: (tiling, t[0], t[1], files[t[0]], files[t[1]], starts[t[0]], starts[t[1]])  # noqa: E731
-    # The longest texts are last and cost most. Started first, they do not keep one worker busy after the others are done.
-    for done in crew.call(_tile, missing[::-1], arguments, Kind("tile", work.__getitem__), socm=not tiling.regularization):
+    for done in crew.call(_tile, missing, arguments, Kind("tile", work.__getitem__), socm=not tiling.regularization):
         on_pairs(pairs[done], work[done] / whole)
     return _assemble(tiling, triangle, ids, tokens, interval_of(tokens, layout.edges), analysis)
 

@@ -75,7 +75,7 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
                 if find_spec("sklearn") is None:
                     stage.note += "; the map of texts needs pip install 'tempscale[figures]'"
         with journal.stage("report") as stage:
-            from tempscale_jobs.diagnose import report
+            from tempscale_jobs.diagnose import report  # What draws it is slow to import, and Ray starts before.
 
             record = life.record(command=config.command, seed=config.seed, corpus=index.facts(), looked_into=looked)
             report.render(load_tables(run.storage), record).write_to(run.storage)

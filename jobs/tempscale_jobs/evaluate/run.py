@@ -64,7 +64,7 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
             stage.note = f"{len(summarise(evaluation, compared, missing))} tables"
             write(evaluation, missing)
         with journal.stage("report") as stage:
-            from tempscale_jobs.evaluate import report
+            from tempscale_jobs.evaluate import report  # What draws it is slow to import, and Ray starts before.
 
             record = life.record(
                 command=config.command, seed=config.seed, missing=len(missing), beside=references, tasks=states

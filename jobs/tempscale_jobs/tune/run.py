@@ -61,7 +61,7 @@ def tune(config: TuneConfig, journal: Journal, *, fresh: bool = False) -> Run:
             else:
                 tables, choice = _choose_by_collapse(config, run, candidates, journal)
         with journal.stage("report on the choice") as stage:
-            from tempscale_jobs.tune import report
+            from tempscale_jobs.tune import report  # What draws it is slow to import, and Ray starts before.
 
             for name, table in tables.items():
                 run.storage.write_table(f"tables/{name}.parquet", table)

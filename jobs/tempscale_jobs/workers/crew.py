@@ -180,7 +180,7 @@ class Crew:
         if not pieces:
             return
         self._hire(min(self._cluster.workers, len(pieces)))
-        numbers = self._cluster.ordered(_costliest_first(pieces, kind))
+        numbers = self._cluster.ordered(_costliest_first(sorted(pieces), kind))
         with readable_failures():
             submit = lambda worker, k: _patient(worker.run, retries).remote(process, k, pieces[k])  # noqa: E731
             yield from self._each(submit, numbers, kind)
@@ -192,7 +192,7 @@ class Crew:
         if not pieces:
             return
         with self._cluster.watch.step(kind) as watched:
-            yield from self._attempt(process, pieces, _costliest_first(pieces, kind), watched)
+            yield from self._attempt(process, pieces, _costliest_first(sorted(pieces), kind), watched)
 
     def _attempt(
         self, process: Process, pieces: dict[int, pa.Table], numbers: list[int], watched: Pieces
@@ -250,6 +250,7 @@ class Crew:
         """
         if not items:
             return
+        items = _costliest_first(items, kind)
         on_gpus = socm and bool(self._cluster.gpus) and self._compute_socm(min(self._cluster.workers, len(items)))
         if self._cluster.gpus and not on_gpus:
             import ray
@@ -342,7 +343,7 @@ def _patient(method: Any, retries: int = RETRIES) -> Any:
     return method.options(max_task_retries=retries)
 
 
-def _costliest_first(pieces: dict[int, pa.Table], kind: Kind) -> list[int]:
-    """The numbers of the pieces, so that no costly one keeps one worker busy after the others are done."""
-    cost = kind.cost or (lambda k: 0)
-    return sorted(pieces, key=lambda k: (-cost(k), k))
+def _costliest_first(items: Iterable[Item], kind: Kind) -> list[Item]:
+    """The items in such an order that no costly one keeps one worker busy after the others are done."""
+    cost = kind.cost
+    return list(items) if cost is None else sorted(items, key=lambda item: -cost(item))
