@@ -93,9 +93,13 @@ def cosine_stage(texts: int, neighbours: int = 0, workers: int = 2) -> tuple[flo
     """Seconds of the cosine stage over random embeddings, its peak memory, and the seconds of Ray's start."""
     from tempscale_jobs.collapse import cosine
     from tempscale_jobs.config.audit import Analysis
+    from tempscale_jobs.config.sections import Encoding
+    from tempscale_jobs.runs.folder import GIVEN
+    from tempscale_jobs.workers.crew import Crew
 
     def work(run: Run, cluster: Cluster, where: Layout, on_pairs: Callable[[int], None]) -> None:
-        cosine.cosine(run, cluster, run.models[0], run.temperatures[0], where, settings, on_pairs)
+        with Crew(run, cluster, GIVEN, Encoding.model_validate({})) as crew:
+            cosine.cosine(run, cluster, crew, run.models[0], run.temperatures[0], where, settings, on_pairs)
 
     settings = Analysis.model_validate({"neighbours": neighbours, "worst_duplicates": 100})
     return _stage(lambda run: _write_texts(run, texts), work, texts, texts * (texts - 1) // 2, workers)

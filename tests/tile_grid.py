@@ -8,8 +8,10 @@ import pyarrow as pa
 from tempscale.collapse import grid as tiles
 from tempscale_jobs.collapse import blocks
 from tempscale_jobs.collapse.blocks import Tiling
+from tempscale_jobs.runs.folder import GIVEN
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import texts
+from tempscale_jobs.workers.crew import Crew
 
 TEXTS, DIM, SIZE, INTERVALS = 2300, 24, 1024, 3
 BOUNDS = tiles.blocks(TEXTS, SIZE)
@@ -49,6 +51,12 @@ def grid(folder):
         assert named.column("text_id").to_pylist() == [str(i) for i in range(start, stop)]
         assert named.column("document").null_count == stop - start
     return tiling
+
+
+def tiled(cluster, work, arguments, tiles):
+    """Yield the super-tiles as they are done, by tasks or by actors without a model."""
+    with Crew(None, cluster, GIVEN, None) as crew:
+        yield from crew.tiles(work, arguments, tiles)
 
 
 def digests(tiling):

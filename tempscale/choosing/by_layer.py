@@ -29,6 +29,8 @@ BOUNDS = (0.5, 1.0)
 """The default lowest and highest τ."""
 KEEP = 10.0
 """The default weight of the third term."""
+_GRAPH_BUDGET = 8192
+"""Most padded tokens whose graph is kept at once: it is 8 GB of a BERT base."""
 
 
 class Cosines(NamedTuple):
@@ -188,7 +190,8 @@ def _gradient(
         return found
 
     total = torch.zeros_like(taus)
-    for found in run_batches(micro_batches([len(row) for row in ids], encoder.token_budget), part, halved=[]):
+    budget = min(encoder.token_budget, _GRAPH_BUDGET)
+    for found in run_batches(micro_batches([len(row) for row in ids], budget), part, halved=[]):
         total += found
     return total, cosines
 

@@ -23,15 +23,18 @@ NO_MEMORY = "it needs more memory than there is"
 """The reason reported for a text that does not fit in memory alone."""
 
 
-def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
-    """Batches of indices, longest sequence first, each of at most `token_budget` padded tokens or of one sequence."""
+def micro_batches(lengths: Sequence[int], token_budget: int, packed: bool = False) -> list[list[int]]:
+    """Batches of indices, longest sequence first, each of at most `token_budget` padded tokens or of one sequence. Where
+    sequences are `packed`, padding costs the model nothing, and no batch ends for it.
+    """
     batches: list[list[int]] = []
     longest = tokens = 0
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         size = len(batches[-1]) if batches else 0
         padded = longest * (size + 1)
         enough = longest * size >= _LEAST_SHARE * token_budget
-        if size and padded <= token_budget and not (enough and padded > (1 + _PADDING) * (tokens + lengths[index])):
+        wasteful = not packed and enough and padded > (1 + _PADDING) * (tokens + lengths[index])
+        if size and padded <= token_budget and not wasteful:
             batches[-1].append(index)
             tokens += lengths[index]
         else:

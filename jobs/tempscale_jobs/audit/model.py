@@ -56,18 +56,20 @@ def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
     """Embed and compare the texts under one model; returns its texts in canonical order and how many it rejected."""
     config, run = audit.config, audit.run
     edges = tuple(config.analysis.intervals)
-    if config.corpus.embedding_column is None:
-        # The workers load the model once; they end before the steps over all pairs, which need their processors.
-        with Crew(run, audit.cluster, model, config.embedding) as crew:
+    with Crew(run, audit.cluster, model, config.embedding) as crew:
+        if config.corpus.embedding_column is None:
+            # The workers load the model once; without GPUs they end before the steps over all pairs, which need processors.
             encoding = _settle(audit, crew, model)
             texts, rejected = _run_model(audit, crew, model, encoding, edges)
-    else:
-        encoding, rejected = config.embedding, 0
-        texts = layout(run, audit.cluster, model, audit.index.usable, edges, config.seed)
-    if model is run.models[0]:
-        audit.journal.count("rejected", audit.index.rejected)
-    for temperature in run.temperatures:
-        _compare_all_pairs(audit, model, temperature, texts)
+        else:
+            encoding, rejected = config.embedding, 0
+            texts = layout(run, audit.cluster, model, audit.index.usable, edges, config.seed)
+        if not audit.cluster.gpus:
+            crew.dismiss()
+        if model is run.models[0]:
+            audit.journal.count("rejected", audit.index.rejected)
+        for temperature in run.temperatures:
+            _compare_all_pairs(audit, crew, model, temperature, texts)
     source_order.look(run, audit.cluster, model, texts, audit.index)
     if config.analysis.socm_top_over == "corpus":
         _search_worst_pairs(audit, model, encoding, texts)
@@ -240,12 +242,12 @@ def _measure_socm(audit: Audit, crew: Crew, model: Model, temperature: Temperatu
             stage.note = f"{done:,} pairs, {_method(analysis)}"
 
 
-def _compare_all_pairs(audit: Audit, model: Model, temperature: Temperature, texts: Layout) -> None:
+def _compare_all_pairs(audit: Audit, crew: Crew, model: Model, temperature: Temperature, texts: Layout) -> None:
     """Compute cosines and neighbours over all pairs of the corpus."""
     run, cluster, journal, analysis = audit.run, audit.cluster, audit.journal, audit.config.analysis
     pairs, under = len(texts) * (len(texts) - 1) // 2, f"{run.named(model)}, τ {temperature.canonical}"
     with journal.stage(f"cosine{under}", pairs, "pairs") as stage:
-        cosine.cosine(run, cluster, model, temperature, texts, analysis, stage.advance)
+        cosine.cosine(run, cluster, crew, model, temperature, texts, analysis, stage.advance)
         stage.note = f"{pairs:,} pairs, equal to their closed form"
         if (moved := cosine.rounding(run, model, temperature)) is not None:
             stage.note = f"{pairs:,} pairs in {moved['precision']}, equal to their closed form; means are exact"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ Item = TypeVar("Item")
 
 _RESULTS = 64
 """Results of tasks that the process that starts a run merges, at most."""
+_computing = threading.Lock()
+"""An actor with a GPU has two panels at once: what was found of one is written while the others are compared."""
 _KEPT_BYTES = 32 << 20
 """Size of the embeddings of the blocks that a process keeps, where they are more than two: tiles share their blocks."""
 
@@ -168,10 +171,11 @@ def read_block(tiling: Tiling, number: int, precision: Precision = "float32") ->
 def work(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:
     """Compute the super-tiles of two panels, write what they found (the aggregates last); return the number of pairs."""
     tiles = _tiles_of(tiling, i, j)
-    found = cosine_tiles(
-        tiles if device == "cpu" else ahead(tiles), tiling.intervals, neighbours=tiling.neighbours,
-        duplicate=tiling.duplicate, listed=tiling.listed, device=device, precision=tiling.precision,
-    )  # fmt: skip
+    with _computing:
+        found = cosine_tiles(
+            tiles if device == "cpu" else ahead(tiles), tiling.intervals, neighbours=tiling.neighbours,
+            duplicate=tiling.duplicate, listed=tiling.listed, device=device, precision=tiling.precision,
+        )  # fmt: skip
     cells, pairs = found.cells, found.duplicates
     if tiling.neighbours:
         for side, panel in {"columns": j, "rows": i}.items() if i != j else [("rows", i)]:

@@ -29,7 +29,8 @@ from tempscale_jobs.runs.folder import Model, Run, dimensions, means_of_block
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import COSINE_HISTOGRAM, LENGTH_COLLAPSE
 from tempscale_jobs.tables.columns import finite
-from tempscale_jobs.workers.engine import Cluster, results, tile_results
+from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.engine import Cluster, results
 from tempscale_jobs.workers.slow import Kind
 
 _CLOSED_FORM_TOLERANCE = 1e-6
@@ -39,7 +40,7 @@ GATHERED_BYTES = 256 << 20
 
 
 def cosine(
-    run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
+    run: Run, cluster: Cluster, crew: Crew, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
     on_pairs: Callable[[int], None],
 ) -> None:  # fmt: skip
     """Write length_collapse, the means by text and closed.json of one model and temperature.
@@ -60,7 +61,7 @@ def cosine(
     means = _text_means(cluster, grid, len(bounds), sums, layout)
     cells, rounding = None, None
     if analysis.cosine == "full":
-        cells = _tiles(cluster, grid, bounds, on_pairs)
+        cells = _tiles(cluster, crew, grid, bounds, on_pairs)
         seen = sums if grid.precision == "float32" else _closed_form(cluster, grid, len(bounds), grid.precision)
         _check_closed_form(cells, seen, grid.precision, dim)
         rounding = _rounding(grid, sums, seen, dim)
@@ -184,14 +185,16 @@ def _block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, 
     return _Means(tuple(Moments.of(means[here]) for here in within), sums_of)
 
 
-def _tiles(cluster: Cluster, grid: Tiling, bounds: list[tuple[int, int]], on_pairs: Callable[[int], None]) -> CosineCells:
+def _tiles(
+    cluster: Cluster, crew: Crew, grid: Tiling, bounds: list[tuple[int, int]], on_pairs: Callable[[int], None]
+) -> CosineCells:  # fmt: skip
     """Compare the panels that have not been compared, and return the merged aggregates of all."""
     triangle = tiles.upper_triangle(grid.panels)
     there = set(grid.storage.list(grid.place))
     missing = [(i, j) for i, j in triangle if grid.cells(i, j) not in there]
     bounds = [(bounds[own[0]][0], bounds[own[-1]][1]) for own in map(grid.panel, range(grid.panels))]
     on_pairs(sum(_pairs(bounds, i, j) for i, j in set(triangle) - set(missing)))
-    for (i, j), _ in tile_results(cluster, blocks.work, (grid,), missing):
+    for i, j in crew.tiles(blocks.work, (grid,), missing):
         on_pairs(_pairs(bounds, i, j))
     return blocks.merged(cluster, _cells, grid, triangle, CosineCells.merged, kind=Kind("cells"))
 

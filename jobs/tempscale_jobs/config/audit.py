@@ -31,8 +31,8 @@ QUICK_START: dict[str, dict[str, int]] = {
     "corpus": {"sample": 300}, "analysis": {"socm_groups": 12, "socm_ranked": 32, "probe_sample": 48}
 }  # fmt: skip
 """What the quick start takes: a minute on two cores, and errors that say yes or no."""
-SHARDS_OF_GPUS = {"shard_texts": 8192, "shard_characters": 1 << 21}
-"""Sizes of shards where workers hold GPUs: half a million tokens, 32 micro-batches of the budget of a GPU."""
+SHARDS_OF_GPUS = {"shard_texts": 16_384, "shard_characters": 1 << 22}
+"""Sizes of shards where workers hold GPUs: a million tokens, 16 micro-batches of the budget of a GPU."""
 SOCM_GROUPS = 32
 PUBLISHED_SAMPLE = 1000
 _HOW_MANY = {"socm_sample", "socm_groups", "socm_se"}
@@ -42,12 +42,12 @@ class Embedding(Encoding):
     """Which models under which temperatures, and how texts are grouped."""
 
     shard_texts: int = Field(
-        512, ge=1, description="Most texts of one shard, the unit of work and of resuming; where workers hold GPUs 8,192."
+        512, ge=1, description="Most texts of one shard, the unit of work and of resuming; where workers hold GPUs 16,384."
     )
     shard_characters: int = Field(
         131_072,
         ge=1,
-        description="A shard ends when it holds this many characters; where workers hold GPUs 2,097,152. A corpus begins "
+        description="A shard ends when it holds this many characters; where workers hold GPUs 4,194,304. A corpus begins "
         "with smaller ones.",
     )
 

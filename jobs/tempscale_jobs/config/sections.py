@@ -205,7 +205,10 @@ class Encoding(Models):
         "without a position bias. Last digits differ.",
     )
     token_budget: int | None = Field(
-        None, ge=1, description="Padded tokens of one micro-batch; 1,024 on a CPU and 16,384 on a GPU unless given."
+        None,
+        ge=1,
+        description="Padded tokens of one micro-batch; unless given 1,024 on a CPU, and on a GPU 65,536, or 2²⁶ divided by "
+        "the width of a model of more than 1,024 dimensions.",
     )
     tune_batches: Annotated[bool, Option("--tune-batches", "Model and temperature")] = Field(
         False, description="Measure once, before the pool starts, which token_budget is fastest on this device and model."

@@ -1,6 +1,7 @@
-"""The token budget of a micro-batch: a constant of the device, the user's value, or the fastest of several that are tried.
+"""The token budget of a micro-batch: the encoder's own, the user's value, or the fastest of several that are tried.
 
-It is chosen once and kept in the run folder, from which workers read it, so that a resumed run uses the same micro-batches.
+It is kept in the run folder, from which workers read it, so that a resumed run uses the same micro-batches. The encoder's
+own depends on its device, so the first actor that embeds keeps it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster
 
-_TRIED = {False: (256, 512, 1024, 2048, 4096), True: (4096, 8192, 16_384, 32_768, 65_536, 131_072)}
+_TRIED = {False: (256, 512, 1024, 2048, 4096), True: (8192, 16_384, 32_768, 65_536, 131_072, 262_144)}
 _ROUNDS = 3
 _CPU_TEXTS = 128
 """Texts of the shard that a CPU is timed with; the whole shard would take minutes."""
@@ -44,8 +45,9 @@ def settle(
             crew.dismiss()
             on_measured(f"not measured: {error}")
     if not run.storage.exists(name):
-        given = encoding.token_budget or actor.TOKEN_BUDGETS[bool(cluster.gpus)]
-        run.storage.write_json(name, {"token_budget": given, "tokens_per_second": {}})
+        if encoding.token_budget is None:
+            return encoding
+        run.storage.write_json(name, actor.kept_budget(encoding.token_budget, {}))
     found = run.storage.read_json(name)
     if found["tokens_per_second"]:
         tried = ", ".join(f"{int(k):,}: {rate:,}" for k, rate in found["tokens_per_second"].items())
@@ -58,7 +60,7 @@ def measure(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, 
     rates = _tokens_per_second(worker, work)
     if rates:
         best = min(k for k, rate in rates.items() if rate >= (1 - _CLOSE) * max(rates.values()))
-        found = {"token_budget": best, "tokens_per_second": {str(k): round(rate) for k, rate in rates.items()}}
+        found = actor.kept_budget(best, {str(k): round(rate) for k, rate in rates.items()})
         worker.storage.write_json(actor.budget_name(worker.model), found)
         worker.encoder.token_budget = best
     return {"number": number}

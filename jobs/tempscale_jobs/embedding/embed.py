@@ -85,6 +85,7 @@ def embed_shard(
     """Embed one shard; return what writes its parts, one a temperature, and its rejected texts into a run's folder."""
     own = worker.below(storage)
     own.note_processor()
+    worker.note_budget()
     tokens = _tokens(work)
     marks = Marks(storage, f"{place(MARKS, own.model)}/shard-{number:08d}.json")
     batches = marks.begin(own.encoder.batches(tokens))

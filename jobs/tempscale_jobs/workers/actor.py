@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
+from typing_extensions import override
 
 from tempscale.model.checkpoint import ModelError
 from tempscale_jobs.errors import Changed, Damaged, IncompleteRun, OtherModel, RunError, UsageError
@@ -36,11 +37,9 @@ if TYPE_CHECKING:
 
 ROLE = "document"
 """The role of a corpus's texts, for temperatures that depend on the role."""
-TOKEN_BUDGETS = {False: 1024, True: 16_384}
-"""Padded tokens of a micro-batch without and with a GPU, unless they are configured or measured."""
-_ACTORS_OF_A_TASK, _TASKS_OF_A_GPU = 16, 8
+_ACTORS_OF_A_TASK, _TASKS_OF_A_GPU = 16, 32
 """Actors without a GPU that one task tokenises for: it is a hundred times as fast as a small model. Tasks that tokenise for
-one GPU, where there are as many CPUs: each makes 0.2 to 0.5 million tokens a second.
+one GPU, where there are as many CPUs: each makes 0.1 to 0.7 million tokens a second, and MiniLM takes 7 on an H100.
 """
 _LOST_DEVICE = 70
 """Exit code of a worker that has lost its GPU."""
@@ -87,22 +86,41 @@ class Encoding(Protocol):
 
     @property
     def token_budget(self) -> int | None:
-        """Padded tokens of one micro-batch; None for the device's default."""
+        """Padded tokens of one micro-batch; None for the encoder's default."""
 
 
-class ModelActor:
-    """An actor with an encoder, which runs the functions of all steps."""
+class PlainActor:
+    """An actor without a model, for steps that need none."""
 
-    def __init__(self, storage: Storage, model: Model, temperatures: list[Any], settings: dict[str, Any], gpus: int) -> None:
+    def __init__(self, gpus: int) -> None:
         import torch
-
-        from tempscale.temperature.schedule import Temperature
 
         if not gpus:
             # The last bits of a product depend on the number of threads; with one thread all workers give equal bytes.
             torch.set_num_threads(1)
         else:
             grow_segments()
+
+    def started(self) -> None:
+        """Tell that it has."""
+
+    def call(self, number: int, function: Callable[..., Any], *arguments: Any, **how: Any) -> int:
+        """Run a function that needs no model; return the number."""
+        function(*arguments, **how)
+        return_freed()
+        return number
+
+    def unload(self) -> None:
+        """Free what a model has of a GPU's memory: only steps follow that need none."""
+
+
+class ModelActor(PlainActor):
+    """An actor with an encoder, which runs the functions of all steps."""
+
+    def __init__(self, storage: Storage, model: Model, temperatures: list[Any], settings: dict[str, Any], gpus: int) -> None:
+        from tempscale.temperature.schedule import Temperature
+
+        super().__init__(gpus)
         self._turn = threading.Lock()
         """Of the piece that runs the model; of an actor without a GPU there is one piece at a time."""
         self.overlaps = bool(gpus)
@@ -110,6 +128,7 @@ class ModelActor:
         self.model = model
         self.failed: RunError | None = None
         """What prevented the model from being loaded."""
+        self._budget_noted = False
         if storage.exists(budget_name(model)):
             settings = settings | {"token_budget": storage.read_json(budget_name(model))["token_budget"]}
         self.temperatures = [Temperature.of(value) for value in temperatures]
@@ -130,6 +149,7 @@ class ModelActor:
         self.encoder = Encoder.load(str(self._loaded.folder), **settings)
         self._loaded.prove()
 
+    @override
     def started(self) -> None:
         """Raise what prevented the model from being loaded."""
         if self.failed is not None:
@@ -165,11 +185,14 @@ class ModelActor:
             found = process(self, number, work)
         return found() if callable(found) else found
 
-    def call(self, number: int, function: Callable[..., Any], *arguments: Any, **how: Any) -> int:
-        """Run a function that needs no model; return the number."""
-        function(*arguments, **how)
-        return_freed()
-        return number
+    @override
+    def unload(self) -> None:
+        """Free the model. An actor that is started again loads it, to no purpose and no harm."""
+        import torch
+
+        if self.failed is None:
+            del self.encoder
+            torch.cuda.empty_cache()
 
     def computes_socm(self) -> bool:
         """Whether SOCM is computed on this actor's GPU; see `tempscale.second_order.routing`."""
@@ -183,6 +206,13 @@ class ModelActor:
 
         device = next(self.encoder.model.parameters()).device
         note_processor(self.storage, processor() if device.type == "cpu" else torch.cuda.get_device_name(device), "embedded")
+
+    def note_budget(self) -> None:
+        """Keep the encoder's token budget in the run, unless the run has one; storage is asked once."""
+        name = budget_name(self.model)
+        if not self._budget_noted and not self.storage.exists(name):
+            self.storage.write_json(name, kept_budget(self.encoder.token_budget, {}))
+        self._budget_noted = True
 
     def encode(self, tokens: Tokens, **how: Any) -> Encoded:
         """Call `Encoder.encode_tokens` so that it isolates texts on which the model fails; a lost GPU ends the process."""
@@ -231,6 +261,11 @@ def end_if_lost(error: BaseException) -> None:
 def budget_name(model: Model) -> str:
     """The name of the file that keeps the token budget that a run has settled."""
     return f"{place('partials/budget', model)}.json"
+
+
+def kept_budget(tokens: int, rates: dict[str, int]) -> dict[str, Any]:
+    """What the file of a token budget holds: the budget, and the tokens a second of those that were tried."""
+    return {"token_budget": tokens, "tokens_per_second": rates}
 
 
 def _ahead(cluster: Cluster) -> int:
@@ -292,7 +327,7 @@ def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> d
         "settings": {
             "max_length": model.max_length, "prompt": model.document_prompt, "long": encoding.long,
             "precision": encoding.precision, "compiled": encoding.compiled, "packed": encoding.packed,
-            "token_budget": encoding.token_budget or TOKEN_BUDGETS[bool(cluster.gpus)],
+            "token_budget": encoding.token_budget,
         },
         "gpus": cluster.gpus,
     }  # fmt: skip

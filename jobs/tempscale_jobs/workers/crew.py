@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tempscale_jobs.errors import IncompleteRun
-from tempscale_jobs.workers.actor import RETRIES, TURNS, Encoding, ModelActor, Process, arguments, ended, prepared
+from tempscale_jobs.runs.folder import GIVEN
+from tempscale_jobs.workers.actor import (
+    RETRIES,
+    TURNS,
+    Encoding,
+    ModelActor,
+    PlainActor,
+    Process,
+    arguments,
+    ended,
+    prepared,
+)
 from tempscale_jobs.workers.engine import (
     NO_PROGRESS,
     NO_PROGRESS_SECONDS,
@@ -24,7 +35,7 @@ from tempscale_jobs.workers.engine import (
     readable_failures,
     results,
 )
-from tempscale_jobs.workers.slow import PIECE, Kind, Pieces
+from tempscale_jobs.workers.slow import PIECE, TILE, Kind, Pieces
 
 _PATIENCE_SECONDS = 60
 """So long work may take before an actor that has none makes room for one that may have lost its place."""
@@ -48,6 +59,7 @@ class Crew:
         self._beginning: dict[Any, Any] = {}
         """Actors that have not started yet, by the reference that tells when they have."""
         self._stream: Generator[Any] | None = None
+        self._unloaded = False
 
     def __enter__(self) -> Crew:
         return self
@@ -260,11 +272,47 @@ class Crew:
             yield from (item for item, _ in results(self._cluster, submit, items, kind=kind))
             return
         self._hire(min(self._cluster.workers, len(items)))
-        numbers = self._cluster.ordered(range(len(items)))
+        yield from self._called(function, items, arguments, kind, {"device": "cuda"} if on_gpus else {})
+
+    def tiles(
+        self, work: Callable[..., Any], arguments: tuple[Any, ...], items: Sequence[tuple[int, int]], kind: Kind = TILE
+    ) -> Iterator[tuple[int, int]]:  # fmt: skip
+        """Run `work(*arguments, i, j)` for each super-tile; yield each as it is done. No step that needs the model follows.
+
+        Where the actors hold GPUs they run it, with device=«cuda»: CUDA has begun there, and their blocks stay there.
+        Elsewhere tasks do, as many at once as there are workers, because each has two blocks of texts in memory; the actors
+        must have been dismissed, which hold the processors.
+        """
+        if not items:
+            return
+        if not self._cluster.gpus:
+            import ray
+
+            task = ray.remote(work)
+            submit = lambda item: task.remote(*arguments, *item)  # noqa: E731
+            yield from (item for item, _ in results(self._cluster, submit, items, ahead=1, kind=kind))
+            return
+        self._unload()
+        self._hire(min(self._cluster.workers, len(items)))
+        yield from self._called(work, items, lambda item: (*arguments, *item), kind, {"device": "cuda"})
+
+    def _unload(self) -> None:
+        """Free the memory of GPUs that the model has, once; actors that start from now on have none."""
+        import ray
+
+        if not self._unloaded:
+            with readable_failures():
+                ray.get([worker.unload.remote() for worker in self._actors])
+        self._unloaded = True
+
+    def _called(
+        self, function: Callable[..., Any], items: Sequence[Item], arguments: Callable[[Item], Sequence[Any]], kind: Kind,
+        how: dict[str, Any],
+    ) -> Iterator[Item]:  # fmt: skip
+        """Give the actors a function of each of these items; yield each item as it is done."""
         with readable_failures():
-            how = {"device": "cuda"} if on_gpus else {}
             give = lambda worker, k: _patient(worker.call).remote(k, function, *arguments(items[k]), **how)  # noqa: E731
-            for number in self._each(give, numbers, kind.of(items)):
+            for number in self._each(give, self._cluster.ordered(range(len(items))), kind.of(items)):
                 yield items[number]
 
     def _compute_socm(self, wanted: int) -> bool:
@@ -285,10 +333,13 @@ class Crew:
 
         turns = TURNS if self._cluster.gpus else 1
         how: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": turns} | self._cluster.claim
-        worker = ray.remote(**how)(ModelActor)
         missing = wanted - len(self._actors) - len(self._beginning)
         if missing > 0:
-            given = arguments(self._run, self._cluster, self._model, self._encoding)
+            kind: type[PlainActor] = PlainActor
+            given: dict[str, Any] = {"gpus": self._cluster.gpus}
+            if self._model != GIVEN and not self._unloaded:
+                kind, given = ModelActor, arguments(self._run, self._cluster, self._model, self._encoding)
+            worker = ray.remote(**how)(kind)
             new = [worker.remote(**given) for _ in range(missing)]
             self._beginning |= {actor.started.remote(): actor for actor in new}
 

@@ -21,7 +21,7 @@ from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.errors import Changed, Damaged, IncompleteRun, RunError, UsageError
 from tempscale_jobs.outlets import Outlet
 from tempscale_jobs.workers import raylet
-from tempscale_jobs.workers.slow import PIECE, TILE, Kind, Watch
+from tempscale_jobs.workers.slow import PIECE, Kind, Watch
 
 _OBJECT_STORE_BYTES = 1 << 30
 _TO_COME = "autoscaled_gpus"
@@ -363,69 +363,6 @@ def done(
     return [found[k] for k in range(len(work))]
 
 
-def tile_results(
-    cluster: Cluster, work: Callable[..., Any], arguments: tuple[Any, ...], items: Sequence[tuple[int, int]],
-    kind: Kind = TILE,
-) -> Iterator[tuple[tuple[int, int], Any]]:  # fmt: skip
-    """Run `work(*arguments, i, j)` for each super-tile, as tasks or on GPU actors that cache their blocks; yield results.
-
-    There are no more tiles in flight than workers, because each has two blocks of texts in memory.
-    """
-    import ray
-
-    if not cluster.gpus:
-        task = ray.remote(work)
-        yield from results(cluster, lambda tile: task.remote(*arguments, *tile), items, ahead=1, kind=kind)
-        return
-    actor = ray.remote(max_restarts=-1, max_task_retries=-1, **cluster.claim)(TileActor)
-    actors = [actor.remote(work, arguments) for _ in range(min(cluster.workers, len(items)))]
-    yield from pooled(cluster, actors, lambda worker, tile: worker.work.remote(*tile), cluster.ordered(items), kind)
-
-
-def pooled(
-    cluster: Cluster, actors: Sequence[Any], submit: Callable[[Any, Item], Any], items: Sequence[Item], kind: Kind = PIECE
-) -> Iterator[Any]:
-    """Give each item to one of the actors, which work as they start; yield results as they come, and end the actors.
-
-    A cluster may have no place for all of them yet, or be smaller than Ray says (a dead node is counted for a while): what
-    is given to an actor without a place would wait for ever. Where nodes go, the actors of these are started again on the
-    places that others leave as soon as there is nothing for them to do.
-
-    Raises:
-        IncompleteRun: none started within an hour, or no item was done within one; or a task failed.
-    """
-    import ray
-
-    beginning = {actor.__ray_ready__.remote(): actor for actor in actors}
-    idle, waiting, flying = list[Any](), list(items)[::-1], dict[Any, Any]()
-    try:
-        with readable_failures(), cluster.watch.step(kind) as pieces:
-            while waiting or flying:
-                while waiting and idle:
-                    worker = idle.pop()
-                    item = waiting.pop()
-                    reference = submit(worker, item)
-                    flying[reference] = worker
-                    pieces.begin(reference, item, worker)
-                if not waiting:
-                    for worker in idle:
-                        ray.kill(worker)
-                    idle = []
-                done, _ = ray.wait([*flying, *beginning], num_returns=1, timeout=NO_PROGRESS_SECONDS)
-                if not done:
-                    raise IncompleteRun(NO_PROGRESS if flying else NO_PLACE)
-                if done[0] in beginning:
-                    ray.get(done[0])
-                    idle.append(beginning.pop(done[0]))
-                else:
-                    idle.append(flying.pop(done[0]))
-                    pieces.end(done[0])
-                    yield ray.get(done[0])
-    finally:
-        for actor in actors:
-            ray.kill(actor)
-
-
 def await_one(beginning: Sequence[Any]) -> None:
     """Wait until one of the actors has started that these references are of.
 
@@ -446,18 +383,6 @@ def grow_segments() -> None:
     """
     if not any(os.environ.get(name) for name in _ALLOCATOR):
         os.environ.update(dict.fromkeys(_ALLOCATOR, "expandable_segments:True"))
-
-
-class TileActor:
-    """An actor that computes tiles on one GPU; its process caches blocks from one tile to the next."""
-
-    def __init__(self, work: Callable[..., Any], arguments: tuple[Any, ...], device: str = "cuda") -> None:
-        grow_segments()
-        self._work, self._arguments, self._device = work, arguments, device
-
-    def work(self, i: int, j: int) -> tuple[tuple[int, int], Any]:
-        """Compute one tile; return it with its result."""
-        return (i, j), self._work(*self._arguments, i, j, device=self._device)
 
 
 @contextmanager

@@ -31,9 +31,9 @@ def sizes(config):
 def test_a_run_keeps_the_shards_that_it_began_with(begin, monkeypatch):
     config, run = begin()
     monkeypatch.setattr(audits, "holds_gpus", lambda execution: True)
-    assert sizes(audits.sized(config, run)) == (8192, 1 << 21) == tuple(SHARDS_OF_GPUS.values())
+    assert sizes(audits.sized(config, run)) == (16_384, 1 << 22) == tuple(SHARDS_OF_GPUS.values())
     monkeypatch.setattr(audits, "holds_gpus", lambda execution: False)  # It goes on where there are none.
-    assert sizes(audits.sized(config, run)) == (8192, 1 << 21)
+    assert sizes(audits.sized(config, run)) == (16_384, 1 << 22)
     assert config.identity() == audits.sized(config, run).identity() | {"embedding": config.identity()["embedding"]}
 
 
@@ -91,4 +91,4 @@ def test_texts_are_in_larger_shards_where_the_run_began_with_gpus(begin, tmp_pat
         found.append([shard.texts for shard in stream.index.shards])
     assert sum(found[0]) == sum(found[1]) == 1500
     assert len(found[0]) > 3
-    assert found[1] == [575, 564, 361]  # It begins with an eighth of two million characters each.
+    assert found[1] == [1141, 359]  # It begins with an eighth of four million characters.

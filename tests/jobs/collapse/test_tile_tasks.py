@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import ray
-from tile_grid import BOUNDS, TEXTS, TRIANGLE, digests, grid
+from tile_grid import BOUNDS, TEXTS, TRIANGLE, digests, grid, tiled
 
 from tempscale.collapse import grid as tiles
 from tempscale.collapse.aggregates import CosineCells, merge_tree
@@ -16,6 +16,7 @@ from tempscale_jobs.collapse.neighbours import Names, merge
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.runs.folder import numbered
 from tempscale_jobs.workers import engine
+from tempscale_jobs.workers.actor import PlainActor
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +28,16 @@ def cluster(ray_session):
 @pytest.fixture(scope="module")
 def undisturbed(cluster, tmp_path_factory):
     tiling = grid(tmp_path_factory.mktemp("grid"))
-    found = dict(engine.tile_results(cluster, blocks.work, (tiling,), TRIANGLE))
-    assert found == {
+    assert sorted(tiled(cluster, blocks.work, (tiling,), TRIANGLE)) == TRIANGLE
+    assert {tile: pairs_of(tiling, *tile) for tile in TRIANGLE} == {
         (i, j): (n := BOUNDS[i][1] - BOUNDS[i][0]) * (n - 1) // 2 if i == j else n * (BOUNDS[j][1] - BOUNDS[j][0])
         for i, j in TRIANGLE
     }
     return tiling
+
+
+def pairs_of(tiling, i, j):
+    return int(blocks.read_cells(tiling, i, j).pairs.sum())
 
 
 def test_a_worker_that_dies_in_the_middle_of_a_tile_changes_no_byte(cluster, undisturbed, tmp_path):
@@ -45,8 +50,8 @@ def test_a_worker_that_dies_in_the_middle_of_a_tile_changes_no_byte(cluster, und
             os._exit(1)
         return blocks.work(tiling, i, j)
 
-    found = dict(engine.tile_results(cluster, deadly, (tiling,), TRIANGLE))
-    assert sum(found.values()) == TEXTS * (TEXTS - 1) // 2
+    assert sorted(tiled(cluster, deadly, (tiling,), TRIANGLE)) == TRIANGLE
+    assert sum(pairs_of(tiling, *tile) for tile in TRIANGLE) == TEXTS * (TEXTS - 1) // 2
     assert len(list(tmp_path.glob("died-*"))) == 3, "every tile beside the diagonal lost its worker once"
     assert len(digests(tiling)) > 3 * len(TRIANGLE)
     assert digests(tiling) == digests(undisturbed)
@@ -56,8 +61,8 @@ def test_panels_of_several_blocks_find_what_single_blocks_do(cluster, undisturbe
     """Neighbours, near-duplicates and counts to the bit; sums, which are added in another order, to rounding."""
     tiling = replace(grid(tmp_path / "run"), together=2)
     assert [list(tiling.panel(k)) for k in range(tiling.panels)] == [[0, 1], [2]]
-    found = dict(engine.tile_results(cluster, blocks.work, (tiling,), tiles.upper_triangle(tiling.panels)))
-    assert sum(found.values()) == TEXTS * (TEXTS - 1) // 2
+    found = list(tiled(cluster, blocks.work, (tiling,), tiles.upper_triangle(tiling.panels)))
+    assert sum(pairs_of(tiling, *tile) for tile in found) == TEXTS * (TEXTS - 1) // 2
     place, names, order = "neighbours", Names(pa.array([str(k) for k in range(TEXTS)]), None), np.arange(TEXTS)[::-1]
     near = {}
     for own in (tiling, undisturbed):
@@ -93,11 +98,9 @@ def duplicates_of(tiling):
 
 def test_a_gpu_worker_keeps_to_the_same_contract(undisturbed, tmp_path):
     tiling = grid(tmp_path / "run")
-    worker = engine.TileActor(
-        lambda tiling, i, j, device: blocks.work(tiling, i, j, device=device), (tiling,), device="cpu:0"
-    )
-    for tile in TRIANGLE:
-        assert worker.work(*tile)[0] == tile
+    worker = PlainActor(0)
+    for number, tile in enumerate(TRIANGLE):
+        assert worker.call(number, blocks.work, tiling, *tile, device="cpu:0") == number
     for i, j in TRIANGLE:
         one, other = blocks.read_cells(tiling, i, j), blocks.read_cells(undisturbed, i, j)
         assert (one.pairs == other.pairs).all()

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from whole_run import as_lines, audited, digests, paired, read_parts, read_record, read_tables, rejected
 
 from tempscale import Encoder
+from tempscale.model.encoder import TOKEN_BUDGET
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.storage import Storage
@@ -182,6 +183,16 @@ def test_a_worker_loads_the_model_once_for_all_steps_before_the_tiles(run, texts
     assert len(loads) == 1
     run("searched", texts, embedding={"tune_batches": True}, analysis=everything | {"socm_top_over": "corpus"})
     assert len(loads) == 3
+
+
+def test_the_encoders_own_budget_is_kept_and_told(run, texts, tmp_path):
+    record, _ = run("usual", texts)
+    ((label, model),) = record["models"].items()
+    assert model["token_budget"] == TOKEN_BUDGET
+    assert model["tokens_per_second"] == {}
+    kept = Storage(str(tmp_path / "usual")).list("partials/budget")
+    assert len(kept) == 1
+    assert label in kept[0]
 
 
 def test_a_worker_that_starts_again_goes_on_with_the_measured_budget(tmp_path, small_model):

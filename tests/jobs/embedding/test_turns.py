@@ -89,9 +89,10 @@ def test_what_a_shard_asks_of_storage_in_its_turn_and_beside_the_next(shards):
         worker.run(process, number, work)
     in_turn = [name for name, turn in Counted.told if turn]
     beside = [name for name, turn in Counted.told if not turn]
-    # Is the processor noted (once more: note it); are there marks, mark it; no note of halves; mark that it is written.
+    # Is the processor noted (once more: note it, and the budget); are there marks, mark it; no note of halves; mark that it
+    # is written.
     each = ["exists", "exists", "write", "remove", "exists", "write"]
-    assert in_turn == [each[0], "write", *each[1:], *each]
+    assert in_turn == [*2 * ["exists", "write"], *each[1:], *each]
     # No rejected texts of an attempt that died; a part for each temperature; the marks go.
     assert beside == 2 * ["remove", "exists", *["write"] * len(TAUS), "remove", "exists"]
 

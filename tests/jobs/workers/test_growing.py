@@ -11,7 +11,7 @@ import ray
 import ray.exceptions
 import whole_run
 from ray import cloudpickle
-from tile_grid import TEXTS, TRIANGLE, digests, grid
+from tile_grid import TEXTS, TRIANGLE, digests, grid, tiled
 
 from tempscale_jobs.collapse import blocks
 from tempscale_jobs.config.sections import Execution
@@ -52,13 +52,14 @@ def test_nodes_that_come_are_used_and_nodes_that_go_lose_nothing(nodes, tmp_path
         import time
 
         time.sleep(0.5)
-        return blocks.work(tiling, i, j), ray.get_runtime_context().get_node_id()
+        blocks.work(tiling, i, j)
+        (tmp_path / ray.get_runtime_context().get_node_id()).touch()
 
     done, used = [], [set(), set()]
     with engine.session(Execution.model_validate({"address": nodes.address})):
-        for tile, (_, node) in engine.tile_results(engine.Cluster(NODES, 1), work, (tiling,), tiles):
+        for tile in tiled(engine.Cluster(NODES, 1), work, (tiling,), tiles):
             done.append(tile)
-            used[len(done) > 60].add(node)
+            used[len(done) > 60] |= {file.name for file in tmp_path.iterdir()} - {"run"} - used[0]
             if len(done) == 6:
                 assert len(used[0]) <= FIRST
                 for _ in range(NODES - FIRST):

@@ -1,6 +1,7 @@
 """Where the work goes on a cluster with GPUs: declared ones, since Ray places by what nodes declare. No kernel runs here."""
 
 import collections
+import json
 import os
 import sys
 import threading
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 import ray
 from ray import cloudpickle
+from tile_grid import tiled
 
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Encoding, Execution
@@ -48,6 +50,9 @@ class PlacedActor(actor.ModelActor):
     def computes_socm(self):
         return self.able
 
+    def unload(self):
+        pass
+
 
 class AblePlacedActor(PlacedActor):
     """On a GPU that is worth its float64."""
@@ -68,9 +73,14 @@ def prepared(batch):
     return batch
 
 
-def placed_tile(i, j, device="cpu"):
+def placed_tile(folder, i, j, device="cpu"):
     time.sleep(0.5)  # So that actors which start later get some too.
-    return {"device": device, **here()}
+    (folder / f"{i}-{j}.json").write_text(json.dumps({"device": device, **here()}))
+
+
+def reports_of(folder):
+    """What the tiles wrote."""
+    return [json.loads(file.read_text()) for file in folder.glob("*.json")]
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +171,7 @@ def test_each_model_actor_has_a_gpu_of_its_own(cluster, run, monkeypatch):
         reports = list(crew.stream(placed, work, prepared, {}))
     assert sorted(report["number"] for report in reports) == list(range(24))
     assert {report["asked"] for report in reports} == {1}
-    assert {report["budget"] for report in reports} == {actor.TOKEN_BUDGETS[True]}
+    assert {report["budget"] for report in reports} == {None}  # The encoder knows its device.
     assert {(report["node"], report["gpus"]) for report in reports} <= {
         (node["NodeID"], str(k)) for node in ray.nodes() if node["Resources"].get("GPU") for k in range(GPUS)
     }
@@ -188,16 +198,27 @@ def test_what_fails_ahead_of_the_actors_or_in_them_is_told_by_its_own_words(clus
         assert len(list(crew.stream(placed, work, prepared, {}))) == 3  # The crew outlives a failure.
 
 
-def test_a_crew_and_the_tiles_have_gpus_too(cluster, run, monkeypatch):
+def test_a_crew_has_all_gpus_and_its_actors_compute_the_tiles_too(cluster, run, monkeypatch, tmp_path):
     monkeypatch.setattr("tempscale_jobs.workers.crew.ModelActor", PlacedActor)
+    tiles = [(i, j) for i in range(6) for j in range(i, 6)]
     with Crew(run, cluster, run.models[0], ENCODING) as crew:
         reports = list(crew.work(placed, {k: pa.table({"k": [k]}) for k in range(16)}))
+        for number in range(2):  # One temperature after another.
+            (tmp_path / str(number)).mkdir()
+            assert sorted(crew.tiles(placed_tile, (tmp_path / str(number),), tiles)) == tiles
     assert len(check(reports, NODES * GPUS)) == NODES
+    for number in range(2):
+        found = reports_of(tmp_path / str(number))
+        assert {report["device"] for report in found} == {"cuda"}
+        assert {report["pid"] for report in found} == {report["pid"] for report in reports}  # No other one was started.
+
+
+def test_tiles_of_given_embeddings_have_all_gpus(cluster, tmp_path):
     tiles = [(i, j) for i in range(9) for j in range(i, 9)]  # So many that an actor which starts late gets some.
-    found = dict(engine.tile_results(cluster, placed_tile, (), tiles))
-    assert set(found) == set(tiles)
-    assert {report["device"] for report in found.values()} == {"cuda"}
-    assert len(check(found.values(), NODES * GPUS)) == NODES
+    assert sorted(tiled(cluster, placed_tile, (tmp_path,), tiles)) == tiles
+    found = reports_of(tmp_path)
+    assert {report["device"] for report in found} == {"cuda"}
+    assert len(check(found, NODES * GPUS)) == NODES
 
 
 @pytest.mark.parametrize("through", ["stream", "work"])
@@ -256,7 +277,7 @@ def test_several_actors_share_a_gpu(cluster, run, monkeypatch):
 def test_the_allocator_grows_its_segments_unless_the_node_says_otherwise(monkeypatch):
     for name in engine._ALLOCATOR:
         monkeypatch.delenv(name, raising=False)
-    engine.TileActor(placed_tile, ())
+    actor.PlainActor(1)
     assert {os.environ[name] for name in engine._ALLOCATOR} == {"expandable_segments:True"}
     monkeypatch.delenv("PYTORCH_ALLOC_CONF")
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
@@ -329,17 +350,24 @@ def test_a_node_that_dies_while_it_is_asked_costs_nothing(tmp_path, monkeypatch)
 
 
 @pytest.mark.soak
-def test_an_actor_that_finds_no_place_gets_no_work(cluster):
+def test_an_actor_that_finds_no_place_gets_no_work(cluster, tmp_path):
     """A cluster that is smaller than it said: what an actor without a place was given would wait for ever."""
     said = engine.Cluster(NODES * GPUS + 2, 1)
-    found = dict(engine.tile_results(said, placed_tile, (), [(i, i) for i in range(12)]))
+    assert len(list(tiled(said, placed_tile, (tmp_path,), [(i, i) for i in range(12)]))) == 12
+    found = reports_of(tmp_path)
     assert len(found) == 12
-    check(found.values(), len({report["pid"] for report in found.values()}))
+    check(found, len({report["pid"] for report in found}))
 
 
-def test_workers_that_never_find_a_place_end_the_run(cluster, monkeypatch):
+class Greedy(engine.Cluster):
+    """Its workers want more GPUs than a node has."""
+
+    @property
+    def claim(self):
+        return {"num_gpus": GPUS + 1}
+
+
+def test_workers_that_never_find_a_place_end_the_run(cluster, monkeypatch, tmp_path):
     monkeypatch.setattr(engine, "NO_PROGRESS_SECONDS", 2)
-    greedy = ray.remote(num_gpus=GPUS + 1)(engine.TileActor)
-    actors, said = [greedy.remote(placed_tile, ())], engine.Cluster(1, 1)
     with pytest.raises(IncompleteRun, match="no worker found a place in the Ray cluster"):
-        list(engine.pooled(said, actors, lambda worker, tile: worker.work.remote(*tile), [(0, 0)]))
+        list(tiled(Greedy(1, 1), placed_tile, (tmp_path,), [(0, 0)]))

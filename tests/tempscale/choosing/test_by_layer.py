@@ -310,6 +310,25 @@ def test_more_texts_need_no_more_memory_than_a_micro_batch(encoder_of, monkeypat
     assert max(seen) <= encoder.token_budget < sum(map(len, long))
 
 
+def test_a_budget_for_a_gpu_is_not_that_of_a_graph(encoder_of, monkeypatch):
+    encoder = encoder_of("bert")
+    short, long = prefixes(encoder, texts=12)
+    seen, hidden = {True: [], False: []}, encoder._hidden
+
+    def noting(ids, mask, tokens):
+        seen[torch.is_grad_enabled()].append(tokens)
+        return hidden(ids, mask, tokens)
+
+    monkeypatch.setattr(encoder, "_hidden", noting)
+    expected = layer_temperatures(encoder, short, long, steps=2)
+    monkeypatch.setattr(encoder, "token_budget", 10**6)
+    monkeypatch.setattr(by_layer, "_GRAPH_BUDGET", 60)
+    seen[True].clear()
+    found = layer_temperatures(encoder, short, long, steps=2)
+    assert found.temperatures == expected.temperatures
+    assert max(seen[True]) <= 60 < max(seen[False])
+
+
 # --- what is refused ----------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from tiny import LETTERS
 
 from tempscale.model.batches import micro_batches
 from tempscale.model.checkpoint import ModelError
-from tempscale.model.encoder import Encoder
+from tempscale.model.encoder import TOKEN_BUDGET, Encoder, usual_budget
 from tempscale.model.loading import check_family, check_temperatures, load_transformer
 from tempscale.model.tokens import Tokenizer, Tokens
 from tempscale.temperature.families import ARCHITECTURES, UnsupportedArchitecture
@@ -134,6 +134,23 @@ def test_micro_batches_by_hand():
     assert micro_batches([5, 2, 9, 2, 3], 1) == [[2], [0], [4], [1], [3]]
     assert micro_batches([4, 4, 4], 8) == [[0, 1], [2]]
     assert micro_batches([], 8) == []
+    # Packed, no batch ends for its padding: 5, 3 and then 2 fit into 15 padded tokens.
+    assert micro_batches([5, 2, 9, 2, 3], 15, packed=True) == [[2], [0, 4, 1], [3]]
+    assert micro_batches([5, 2, 9, 2, 3], 15) == [[2], [0], [4, 1], [3]]
+
+
+@pytest.mark.parametrize(
+    ("device", "width", "budget"),
+    [("cpu", 384, 1024), ("cpu", 8192, 1024), ("cuda", 384, 65_536), ("cuda", 1024, 65_536), ("cuda", 4096, 16_384)],
+)
+def test_the_usual_budget_is_that_of_the_device_and_of_the_width(device, width, budget):
+    assert usual_budget(torch.device(device), width) == budget
+
+
+def test_an_encoder_takes_the_usual_budget_unless_one_is_given(tiny_folder):
+    assert Encoder.load(tiny_folder(), device="cpu").token_budget == TOKEN_BUDGET
+    assert Encoder.load(tiny_folder(), device="cpu", token_budget=7).token_budget == 7
+    assert Encoder.load(tiny_folder(), device="meta").token_budget == 65_536  # Not a CPU's.
 
 
 def test_a_result_does_not_depend_on_what_shares_its_batch(encoder, real_texts):
