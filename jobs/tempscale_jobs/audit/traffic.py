@@ -109,15 +109,12 @@ def _parts(config: AuditConfig, texts: int, given: Given) -> int:
     unit = texts / given.units
     if config.corpus.embedding_column is not None:
         return int(given.units * -(-unit // vectors.PART))
-    most = config.embedding.shard_texts
-    wanted = config.corpus.sample or config.corpus.limit
-    if wanted is not None:
-        most = min(most, max(1, -(-wanted // 16)))
     characters = unit * float(np.mean([len(text) for text in given.contents] or [0]))
-    largest, first, before = config.embedding.shard_characters, 0, 0
-    while before < characters:
-        first, before = first + 1, before + shards.enough(largest, before)
-    least = max(1, -(-unit // most))
+    largest, least = (
+        config.embedding.shard_characters,
+        max(1, -(-unit // shards.most_texts(config.corpus, config.embedding))),
+    )
+    first = shards.shards_of(characters, largest)
     return int(max(least, first) + (given.units - 1) * max(least, -(-characters // largest)))
 
 

@@ -48,6 +48,20 @@ def enough(most: int, before: int) -> int:
     return min(most, max(1, most // _OF_A_SHARD, before // _OF_THOSE_BEFORE))
 
 
+def most_texts(corpus: Corpus, sizes: Embedding) -> int:
+    """The texts that end a shard: fewer than configured where so few are wanted that some workers would have none."""
+    wanted = corpus.sample or corpus.limit
+    return sizes.shard_texts if wanted is None else min(sizes.shard_texts, max(1, -(-wanted // _SHORTEST_SHARD_SHARE)))
+
+
+def shards_of(characters: float, most: int) -> int:
+    """The shards of so many characters that a corpus begins with, were texts short; see `enough`."""
+    shards, before = 0, 0
+    while before < characters:
+        shards, before = shards + 1, before + enough(most, before)
+    return shards
+
+
 class Texts:
     """The texts of a corpus, grouped into shards by `sizes`."""
 
@@ -75,12 +89,9 @@ class Texts:
         """Consecutive texts in shards, limited in texts and characters; shards are smaller where a corpus begins, and if few
         texts are wanted.
         """
-        wanted = self.corpus.sample or self.corpus.limit
-        most = self._sizes.shard_texts
-        if wanted is not None:
-            most = min(most, max(1, -(-wanted // _SHORTEST_SHARD_SHARE)))
+        most, largest = most_texts(self.corpus, self._sizes), self._sizes.shard_characters
         current: list[Text] = []
-        largest, characters, before = self._sizes.shard_characters, 0, 0
+        characters = before = 0
         for text in items:
             current.append(text)
             characters += len(text.text)

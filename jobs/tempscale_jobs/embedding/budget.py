@@ -1,7 +1,7 @@
 """The token budget of a micro-batch: the encoder's own, the user's value, or the fastest of several that are tried.
 
-It is kept in the run folder, from which workers read it, so that a resumed run uses the same micro-batches. The encoder's
-own depends on its device, so the first actor that embeds keeps it.
+It is kept in the run folder, from which workers read it, so that a run that is resumed on the same kind of device uses the
+same micro-batches. The encoder's own depends on the device, so the first actor that embeds keeps it.
 """
 
 from __future__ import annotations
@@ -47,12 +47,15 @@ def settle(
     if not run.storage.exists(name):
         if encoding.token_budget is None:
             return encoding
-        run.storage.write_json(name, actor.kept_budget(encoding.token_budget, {}))
+        run.storage.write_json(name, actor.budget_to_keep(encoding.token_budget, None))
     found = run.storage.read_json(name)
+    kept = actor.budget_kept(found, "cuda" if cluster.gpus else "cpu")
+    if kept is None:  # The run has come to another kind of device.
+        return encoding
     if found["tokens_per_second"]:
         tried = ", ".join(f"{int(k):,}: {rate:,}" for k, rate in found["tokens_per_second"].items())
         on_measured(f"{found['token_budget']:,} padded tokens at once (tokens/s by budget {tried})")
-    return encoding.model_copy(update={"token_budget": found["token_budget"]})
+    return encoding.model_copy(update={"token_budget": kept})
 
 
 def measure(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
@@ -60,7 +63,8 @@ def measure(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, 
     rates = _tokens_per_second(worker, work)
     if rates:
         best = min(k for k, rate in rates.items() if rate >= (1 - _CLOSE) * max(rates.values()))
-        found = actor.kept_budget(best, {str(k): round(rate) for k, rate in rates.items()})
+        device = "cuda" if work.column("gpu")[0].as_py() else "cpu"
+        found = actor.budget_to_keep(best, device, {str(k): round(rate) for k, rate in rates.items()})
         worker.storage.write_json(actor.budget_name(worker.model), found)
         worker.encoder.token_budget = best
     return {"number": number}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import os
 import threading
@@ -129,11 +130,12 @@ class ModelActor(PlainActor):
         self.failed: RunError | None = None
         """What prevented the model from being loaded."""
         self._budget_noted = False
-        if storage.exists(budget_name(model)):
-            settings = settings | {"token_budget": storage.read_json(budget_name(model))["token_budget"]}
+        device = "cuda" if gpus else "cpu"
+        if storage.exists(budget_name(model)) and (kept := budget_kept(storage.read_json(budget_name(model)), device)):
+            settings = settings | {"token_budget": kept}
         self.temperatures = [Temperature.of(value) for value in temperatures]
         try:
-            self._load(storage, settings | {"device": "cuda" if gpus else "cpu"})
+            self._load(storage, settings | {"device": device})
         except ValueError as error:
             # Ray would report an error here as its own, in a hundred lines.
             self.failed = UsageError(str(error))
@@ -192,6 +194,7 @@ class ModelActor(PlainActor):
 
         if self.failed is None:
             del self.encoder
+            gc.collect()
             torch.cuda.empty_cache()
 
     def computes_socm(self) -> bool:
@@ -211,7 +214,8 @@ class ModelActor(PlainActor):
         """Keep the encoder's token budget in the run, unless the run has one; storage is asked once."""
         name = budget_name(self.model)
         if not self._budget_noted and not self.storage.exists(name):
-            self.storage.write_json(name, kept_budget(self.encoder.token_budget, {}))
+            device = next(self.encoder.model.parameters()).device.type
+            self.storage.write_json(name, budget_to_keep(self.encoder.token_budget, device))
         self._budget_noted = True
 
     def encode(self, tokens: Tokens, **how: Any) -> Encoded:
@@ -263,9 +267,16 @@ def budget_name(model: Model) -> str:
     return f"{place('partials/budget', model)}.json"
 
 
-def kept_budget(tokens: int, rates: dict[str, int]) -> dict[str, Any]:
-    """What the file of a token budget holds: the budget, and the tokens a second of those that were tried."""
-    return {"token_budget": tokens, "tokens_per_second": rates}
+def budget_to_keep(tokens: int, device: str | None, rates: dict[str, int] | None = None) -> dict[str, Any]:
+    """What the file of a token budget holds: the budget, the device that it suits, which is None if the user gave it, and the
+    tokens a second of those that were tried.
+    """
+    return {"token_budget": tokens, "tokens_per_second": rates or {}, "token_budget_of": device}
+
+
+def budget_kept(found: dict[str, Any], device: str) -> int | None:
+    """The budget in such a file, for a device; None if it suits another: a GPU's would be a CPU's whole memory."""
+    return int(found["token_budget"]) if found.get("token_budget_of") in (None, device) else None
 
 
 def _ahead(cluster: Cluster) -> int:

@@ -174,6 +174,22 @@ def test_shards_grow_up_to_the_usual_size(most, before, enough):
     assert shards.enough(most, before) == enough
 
 
+@pytest.mark.parametrize("characters", [1, 99, 100, 101, 1600, 1601, 5000, 20_000])
+def test_shards_are_counted_ahead_as_they_are_made(characters):
+    sizes = resolve({"embedding": {"shard_texts": 10**6, "shard_characters": 800}}).embedding
+    texts = [shards.Text(str(k), "x", False, None) for k in range(characters)]
+    made = list(Texts(Corpus(source="x"), sizes, "").grouped(texts, begins=True))
+    assert shards.shards_of(characters, 800) == len(made)
+    assert len(made) >= -(-characters // 800)
+
+
+@pytest.mark.parametrize(("wanted", "most"), [({}, 512), ({"limit": 160}, 10), ({"sample": 161}, 11), ({"limit": 3}, 1)])
+def test_shards_of_few_texts_are_smaller(wanted, most):
+    sizes = resolve({}).embedding
+    assert shards.most_texts(Corpus(source="x", **wanted), sizes) == most
+    assert shards.most_texts(Corpus(source="x", limit=10**6), sizes) == 512
+
+
 def test_other_columns_by_name(tmp_path):
     (tmp_path / "a.csv").write_text("key,body\nk,hello\n", "utf-8")
     _, texts, _ = read(tmp_path, tmp_path / "a.csv", id_column="key", text_column="body")

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from whole_run import as_lines, audited, digests, paired, read_parts, read_record, read_tables, rejected
 
-from tempscale import Encoder
+from tempscale import Encoder, Temperature
 from tempscale.model.encoder import TOKEN_BUDGET
+from tempscale_jobs.config.audit import Embedding
+from tempscale_jobs.embedding.budget import settle
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.runs.folder import Model
+from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.engine import Cluster
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -199,6 +203,28 @@ def test_a_worker_that_starts_again_goes_on_with_the_measured_budget(tmp_path, s
     storage, model = Storage(str(tmp_path)), Model("small", str(small_model), "", 64)
     storage.write_json(actor.budget_name(model), {"token_budget": 90, "tokens_per_second": {}})
     assert actor.ModelActor(storage, model, [1.0], {"token_budget": 1024}, 0).encoder.token_budget == 90
+
+
+@pytest.mark.parametrize(("of", "budget"), [("cpu", 90), (None, 90), ("cuda", TOKEN_BUDGET)])
+def test_a_run_that_comes_to_another_kind_of_device_takes_the_usual_budget_there(tmp_path, small_model, of, budget):
+    """What a user gave is kept."""
+    storage, model = Storage(str(tmp_path)), Model("small", str(small_model), "", 64)
+    storage.write_json(actor.budget_name(model), actor.budget_to_keep(90, of))
+    assert actor.ModelActor(storage, model, [1.0], {"token_budget": None}, 0).encoder.token_budget == budget
+    run = Run(storage, [model], [Temperature(1.0)], "")
+    encoding = Embedding.model_validate({})
+    settled = settle(run, Cluster(1, 0), None, model, encoding, None)
+    assert settled.token_budget == (90 if budget == 90 else None)
+
+
+def test_an_actor_without_its_model_computes_what_needs_none(tmp_path, small_model):
+    worker = actor.ModelActor(Storage(str(tmp_path)), Model("small", str(small_model), "", 64), [1.0], {}, 0)
+    model = weakref.ref(worker.encoder.model)
+    worker.unload()
+    assert model() is None
+    done = []
+    assert worker.call(7, done.append, "tile") == 7
+    assert done == ["tile"]
 
 
 @pytest.mark.soak
