@@ -110,10 +110,8 @@ def _parts(config: AuditConfig, texts: int, given: Given) -> int:
     if config.corpus.embedding_column is not None:
         return int(given.units * -(-unit // vectors.PART))
     characters = unit * float(np.mean([len(text) for text in given.contents] or [0]))
-    largest, least = (
-        config.embedding.shard_characters,
-        max(1, -(-unit // shards.most_texts(config.corpus, config.embedding))),
-    )
+    least = max(1, -(-unit // shards.most_texts(config.corpus, config.embedding)))
+    largest = config.embedding.shard_characters
     first = shards.shards_of(characters, largest)
     return int(max(least, first) + (given.units - 1) * max(least, -(-characters // largest)))
 

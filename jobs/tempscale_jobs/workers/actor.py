@@ -268,8 +268,8 @@ def budget_name(model: Model) -> str:
 
 
 def budget_to_keep(tokens: int, device: str | None, rates: dict[str, int] | None = None) -> dict[str, Any]:
-    """What the file of a token budget holds: the budget, the device that it suits, which is None if the user gave it, and the
-    tokens a second of those that were tried.
+    """What the file of a token budget holds: the budget, the device that it suits (None if the user gave it), and the tokens
+    a second of those that were tried.
     """
     return {"token_budget": tokens, "tokens_per_second": rates or {}, "token_budget_of": device}
 
