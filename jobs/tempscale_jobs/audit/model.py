@@ -58,13 +58,14 @@ def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
     edges = tuple(config.analysis.intervals)
     with Crew(run, audit.cluster, model, config.embedding) as crew:
         if config.corpus.embedding_column is None:
-            # The workers load the model once; without GPUs they end before the steps over all pairs, which need processors.
             encoding = _settle(audit, crew, model)
             texts, rejected = _run_model(audit, crew, model, encoding, edges)
         else:
             encoding, rejected = config.embedding, 0
             texts = layout(run, audit.cluster, model, audit.index.usable, edges, config.seed)
-        if not audit.cluster.gpus:
+        # The workers load the model once. They end before the steps over all pairs, which need their processors, unless their
+        # GPUs compute the tiles.
+        if not audit.cluster.gpus or config.analysis.cosine != "full":
             crew.dismiss()
         if model is run.models[0]:
             audit.journal.count("rejected", audit.index.rejected)
