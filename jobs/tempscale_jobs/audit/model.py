@@ -63,8 +63,8 @@ def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
         else:
             encoding, rejected = config.embedding, 0
             texts = layout(run, audit.cluster, model, audit.index.usable, edges, config.seed)
-        # The workers load the model once. They end before the steps over all pairs, which need their processors, unless their
-        # GPUs compute the tiles.
+        # The workers load the model once. They end before the steps over all pairs, which need their processors, unless
+        # their GPUs compute the tiles.
         if not audit.cluster.gpus or config.analysis.cosine != "full":
             crew.dismiss()
         if model is run.models[0]:
