@@ -1,6 +1,8 @@
 """Super-tiles on Ray: a worker that dies in the middle, another order, a GPU worker: the same bytes or the same figures."""
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -94,6 +96,35 @@ def cosine_cells(tiling):
 def duplicates_of(tiling):
     lists = (blocks.read_duplicates(tiling, i, j) for i, j in tiles.upper_triangle(tiling.panels))
     return merge_tree(lists, lambda one, other: one.merged(other).first(tiling.listed))
+
+
+def test_one_tile_is_computed_at_a_time_and_written_while_the_next_one_is(undisturbed, tmp_path, monkeypatch):
+    """An actor with a GPU has two pieces at once, and memory for the blocks of one."""
+    tiling, computing, most, writing = grid(tmp_path / "run"), [], [], threading.Event()
+    compute, near_table = blocks.cosine_tiles, blocks._near_table
+
+    def computed(*given, **how):
+        computing.append(None)
+        most.append(len(computing))
+        if len(most) == 2:
+            assert writing.wait(60)  # The first one is written meanwhile.
+        found = compute(*given, **how)
+        computing.pop()
+        return found
+
+    def table(near):
+        if len(most) < 3:
+            writing.set()
+        return near_table(near)
+
+    monkeypatch.setattr(blocks, "cosine_tiles", computed)
+    monkeypatch.setattr(blocks, "_near_table", table)
+    worker = PlainActor(0)
+    with ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(worker.call, k, blocks.work, tiling, *tile) for k, tile in enumerate(TRIANGLE)]
+        assert [one.result(60) for one in done] == list(range(len(TRIANGLE)))
+    assert most == [1] * len(TRIANGLE)
+    assert digests(tiling) == digests(undisturbed)
 
 
 def test_a_gpu_worker_keeps_to_the_same_contract(undisturbed, tmp_path):

@@ -213,6 +213,21 @@ def test_a_crew_has_all_gpus_and_its_actors_compute_the_tiles_too(cluster, run, 
         assert {report["pid"] for report in found} == {report["pid"] for report in reports}  # No other one was started.
 
 
+class Loading(PlacedActor):
+    """Would load a model."""
+
+    def __init__(self, **arguments):
+        raise RuntimeError("a model was loaded")
+
+
+def test_an_actor_that_starts_for_tiles_loads_no_model(cluster, run, monkeypatch, tmp_path):
+    """Such as that of a run that is resumed after all texts were embedded."""
+    monkeypatch.setattr("tempscale_jobs.workers.crew.ModelActor", Loading)
+    with Crew(run, cluster, run.models[0], ENCODING) as crew:
+        assert list(crew.tiles(placed_tile, (tmp_path,), [(0, 0)])) == [(0, 0)]
+    assert len(reports_of(tmp_path)) == 1
+
+
 def test_tiles_of_given_embeddings_have_all_gpus(cluster, tmp_path):
     tiles = [(i, j) for i in range(9) for j in range(i, 9)]  # So many that an actor which starts late gets some.
     assert sorted(tiled(cluster, placed_tile, (tmp_path,), tiles)) == tiles

@@ -54,6 +54,13 @@ def test_packed_texts_are_padded_ones(both, temperature):
         torch.testing.assert_close(factor.mT @ factor, exact.mT @ exact, rtol=0, atol=1e-4)
 
 
+def test_packed_micro_batches_are_filled(tiny_model):
+    """Nine texts of 156 tokens: 90 padded tokens each, whatever the padding that packed ones do not have."""
+    padded, packed = (Encoder(tiny_model("bert"), None, Head("mean", []), 90, packed=packed) for packed in (False, True))
+    sizes = [[len(batch) for batch in encoder.batches(tokens())] for encoder in (padded, packed)]
+    assert sizes == [[1, 1, 1, 2, 4], [2, 3, 4]]
+
+
 def test_a_text_does_not_see_its_neighbours(both):
     _, encoder = both
     own = tokens()
