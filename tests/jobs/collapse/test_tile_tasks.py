@@ -124,7 +124,9 @@ def test_one_tile_is_computed_at_a_time_and_written_while_the_next_one_is(undist
         done = [pool.submit(worker.call, k, blocks.work, tiling, *tile) for k, tile in enumerate(TRIANGLE)]
         assert [one.result(60) for one in done] == list(range(len(TRIANGLE)))
     assert most == [1] * len(TRIANGLE)
-    assert digests(tiling) == digests(undisturbed)
+    ours, theirs = digests(tiling), digests(undisturbed)  # Where neighbours may have been merged, too.
+    assert len(ours) > 3 * len(TRIANGLE)
+    assert ours == {name: theirs[name] for name in ours}
 
 
 def test_a_gpu_worker_keeps_to_the_same_contract(undisturbed, tmp_path):
