@@ -480,4 +480,62 @@ DEVICES = Subject(
     ),
 )
 
-SUBJECTS = (GATE, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, EXCHANGE, ESCAPES, LOADED, ENDS, BOMBS, DEVICES)
+TOGETHER = Subject(
+    "what runs at once",
+    (
+        "tests/tempscale/model/test_encoder.py",
+        "tests/tempscale/model/test_packed.py",
+        "tests/tempscale/choosing/test_by_layer.py",
+        "tests/jobs/corpus/test_shards.py",
+        "tests/jobs/collapse/test_tile_tasks.py",
+    ),
+    of(
+        f"{SCIENCE}/model/batches.py",
+        ("wasteful = not packed and enough", "wasteful = enough"),
+        ("if size and padded <= token_budget and", "if size and padded < token_budget and"),
+        ("padded > (1 + _PADDING) *", "padded > (2 + _PADDING) *"),
+    )
+    + of(
+        f"{SCIENCE}/model/encoder.py",
+        ('TOKEN_BUDGET if device.type == "cpu" else', "TOKEN_BUDGET if False else"),
+        ("_GPU_NUMBERS // width", "_GPU_NUMBERS"),
+        ("self.token_budget, self.packed)", "self.token_budget)"),
+    )
+    + of(
+        f"{SCIENCE}/choosing/by_layer.py",
+        ("budget = min(encoder.token_budget, _GRAPH_BUDGET)", "budget = encoder.token_budget"),
+    )
+    + of(
+        f"{JOBS}/corpus/shards.py",
+        ("before // _OF_THOSE_BEFORE))", "0))"),
+        ("(enough(largest, before) if begins else largest)", "largest"),
+        ("max(1, -(-wanted // _SHORTEST_SHARD_SHARE)))", "wanted)"),
+    )
+    + of(
+        f"{JOBS}/collapse/blocks.py",
+        ("    with _computing:\n", "    if True:\n"),
+    ),
+)
+
+ACTORS = Subject(
+    "what an actor is for",
+    (
+        "tests/jobs/embedding/test_embedding_runs.py",
+        "tests/jobs/workers/test_placement.py",
+    ),
+    of(
+        f"{JOBS}/workers/actor.py",
+        ("in (None, device) else None", "in (None, device, 'cuda') else None"),
+        ("            self.storage.write_json(name, budget_to_keep(", "            (lambda *_: None)(name, budget_to_keep("),
+        ("            del self.encoder\n", ""),
+    )
+    + of(
+        f"{JOBS}/workers/crew.py",
+        ("!= GIVEN and not self._unloaded:", "!= GIVEN:"),
+        ('(*arguments, *item), kind, {"device": "cuda"})', "(*arguments, *item), kind, {})"),
+    ),
+)
+
+SUBJECTS = (
+    GATE, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, EXCHANGE, ESCAPES, LOADED, ENDS, BOMBS, DEVICES, TOGETHER, ACTORS,
+)  # fmt: skip
