@@ -114,7 +114,7 @@ def _write_group(worker: actor.ModelActor, number: int, work: pa.Table, encoded:
     from tempscale.second_order.socm import socm_square, traces
 
     epsilon = float(work.schema.metadata[b"regularization"])
-    device = socm_device(next(worker.encoder.model.parameters()).device, epsilon)
+    device = socm_device(worker.device, epsilon)
     row, column = np.triu_indices(work.num_rows, 1)  # Of texts: a long one may be several chunks.
     for temperature, out in zip(worker.temperatures, encoded, strict=True):
         assert out.factors is not None

@@ -138,7 +138,7 @@ def _figures(
         places.append(place)
         means += [mean for mean, _ in out.factors]
         factors += [factor for _, factor in out.factors]
-    device = socm_device(next(worker.encoder.model.parameters()).device, mode.get("regularization", 0.0))
+    device = socm_device(worker.device, mode.get("regularization", 0.0))
     mean, own = moved(torch.stack(means), factors, device)
     values = socm_pairs(mean, own, places[0][first], places[-1][second], **mode)
     return np.stack([value.numpy() for value in values])

@@ -29,6 +29,7 @@ from tempscale_jobs.workers.loaded import Loaded, check_tokens
 
 if TYPE_CHECKING:
     import ray.data
+    import torch
 
     from tempscale.model.gathering import Encoded
     from tempscale.model.tokens import Tokens
@@ -197,25 +198,30 @@ class ModelActor(PlainActor):
             gc.collect()
             torch.cuda.empty_cache()
 
+    @property
+    def device(self) -> torch.device:
+        """The device that the model is on."""
+        found: torch.device = next(self.encoder.model.parameters()).device
+        return found
+
     def computes_socm(self) -> bool:
         """Whether SOCM is computed on this actor's GPU; see `tempscale.second_order.routing`."""
         from tempscale.second_order.routing import socm_device
 
-        return socm_device(next(self.encoder.model.parameters()).device).type != "cpu"
+        return socm_device(self.device).type != "cpu"
 
     def note_processor(self) -> None:
         """Record the processor that embeds here, because the last digits depend on it."""
         import torch
 
-        device = next(self.encoder.model.parameters()).device
-        note_processor(self.storage, processor() if device.type == "cpu" else torch.cuda.get_device_name(device), "embedded")
+        name = processor() if self.device.type == "cpu" else torch.cuda.get_device_name(self.device)
+        note_processor(self.storage, name, "embedded")
 
     def note_budget(self) -> None:
         """Keep the encoder's token budget in the run, unless the run has one; storage is asked once."""
         name = budget_name(self.model)
         if not self._budget_noted and not self.storage.exists(name):
-            device = next(self.encoder.model.parameters()).device.type
-            self.storage.write_json(name, budget_to_keep(self.encoder.token_budget, device))
+            self.storage.write_json(name, budget_to_keep(self.encoder.token_budget, self.device.type))
         self._budget_noted = True
 
     def encode(self, tokens: Tokens, **how: Any) -> Encoded:

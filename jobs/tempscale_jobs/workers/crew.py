@@ -265,11 +265,7 @@ class Crew:
         items = _costliest_first(items, kind)
         on_gpus = socm and bool(self._cluster.gpus) and self._compute_socm(min(self._cluster.workers, len(items)))
         if self._cluster.gpus and not on_gpus:
-            import ray
-
-            task = ray.remote(function)
-            submit = lambda item: task.remote(*arguments(item))  # noqa: E731
-            yield from (item for item, _ in results(self._cluster, submit, items, kind=kind))
+            yield from self._by_tasks(function, items, arguments, kind)
             return
         self._hire(min(self._cluster.workers, len(items)))
         yield from self._called(function, items, arguments, kind, {"device": "cuda"} if on_gpus else {})
@@ -286,24 +282,25 @@ class Crew:
         if not items:
             return
         if not self._cluster.gpus:
-            import ray
-
-            task = ray.remote(work)
-            submit = lambda item: task.remote(*arguments, *item)  # noqa: E731
-            yield from (item for item, _ in results(self._cluster, submit, items, ahead=1, kind=kind))
+            yield from self._by_tasks(work, items, lambda item: (*arguments, *item), kind, ahead=1)
             return
-        self._unload()
+        if not self._unloaded:
+            for worker in self._actors:
+                worker.unload.remote()  # Nobody waits for it: an actor may have lost its node.
+        self._unloaded = True  # Actors that start from now on have no model.
         self._hire(min(self._cluster.workers, len(items)))
         yield from self._called(work, items, lambda item: (*arguments, *item), kind, {"device": "cuda"})
 
-    def _unload(self) -> None:
-        """Free the memory of GPUs that the model has, once; actors that start from now on have none."""
+    def _by_tasks(
+        self, function: Callable[..., Any], items: Sequence[Item], arguments: Callable[[Item], Sequence[Any]], kind: Kind,
+        ahead: int = 2,
+    ) -> Iterator[Item]:  # fmt: skip
+        """Give tasks on CPUs a function of each of these items; yield each item as it is done."""
         import ray
 
-        if not self._unloaded:
-            with readable_failures():
-                ray.get([worker.unload.remote() for worker in self._actors])
-        self._unloaded = True
+        task = ray.remote(function)
+        submit = lambda item: task.remote(*arguments(item))  # noqa: E731
+        yield from (item for item, _ in results(self._cluster, submit, items, ahead, kind))
 
     def _called(
         self, function: Callable[..., Any], items: Sequence[Item], arguments: Callable[[Item], Sequence[Any]], kind: Kind,
@@ -335,11 +332,11 @@ class Crew:
         how: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": turns} | self._cluster.claim
         missing = wanted - len(self._actors) - len(self._beginning)
         if missing > 0:
-            kind: type[PlainActor] = PlainActor
+            kind_of_actor: type[PlainActor] = PlainActor
             given: dict[str, Any] = {"gpus": self._cluster.gpus}
             if self._model != GIVEN and not self._unloaded:
-                kind, given = ModelActor, arguments(self._run, self._cluster, self._model, self._encoding)
-            worker = ray.remote(**how)(kind)
+                kind_of_actor, given = ModelActor, arguments(self._run, self._cluster, self._model, self._encoding)
+            worker = ray.remote(**how)(kind_of_actor)
             new = [worker.remote(**given) for _ in range(missing)]
             self._beginning |= {actor.started.remote(): actor for actor in new}
 
