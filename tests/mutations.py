@@ -338,16 +338,19 @@ ESCAPES = Subject(
         "tests/jobs/corpus/test_sources.py",
         "tests/jobs/report/test_steering.py",
         "tests/jobs/audit/test_report.py",
+        "tests/jobs/test_urls.py",
     ),
     of(
         f"{JOBS}/errors.py",
         (r'"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"', r'"[\x00-\x1f\u2028\u2029\ud800-\udfff]"'),
         (r'"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"', r'"[\x00-\x1f\x7f-\x9f\u2028\u2029]"'),
-        ("super().__init__(visible(message))", "super().__init__(message)"),
+        ("shortened(visible(hidden(message)))", "shortened(hidden(message))"),
+        ("shortened(visible(hidden(message)))", "shortened(visible(message))"),
+        ("shortened(visible(hidden(message)))", "visible(hidden(message))"),
     )
     + of(
         f"{JOBS}/report/screen.py",
-        ('*(visible(one, "\\n\\t") if isinstance(one, str) else one for one in objects)', "*objects"),
+        ('*(visible(hidden(one), "\\n\\t") if isinstance(one, str) else one for one in objects)', "*objects"),
         ("Text(visible(cell)) for cell in line", "Text(cell) for cell in line"),
         ("Text(visible(cell)) for cell in line", "visible(cell) for cell in line"),
     )
@@ -360,20 +363,17 @@ ESCAPES = Subject(
     )
     + of(
         f"{JOBS}/urls.py",
-        ('_QUERY.sub(r"\\1***", _WEB_QUERY.sub(r"\\1***", without_user))', '_WEB_QUERY.sub(r"\\1***", without_user)'),
-        ('_QUERY.sub(r"\\1***", _WEB_QUERY.sub(r"\\1***", without_user))', '_QUERY.sub(r"\\1***", without_user)'),
-        ('without_user = _USER.sub(r"\\1***@", source)', "without_user = source"),
-        ("first_line(error).replace(source, masked(source))", "first_line(error)"),
-        ("lambda url: masked(url[0])", "lambda url: url[0]"),
+        ("pattern = _WEB_QUERY if web else _QUERY", "pattern = _QUERY"),
+        ("            if user_end > start:\n", "            if False:\n"),
+        ("        if region.last_at > start:", "        if False:"),
+        ('        last = self._text.rfind("@", start, len(self._text)', '        last = self._text.rfind("@", start, start'),
+        ("_known_hidden(lines, sources).splitlines()", "lines.splitlines()"),
+        ("return shortened(hidden(line))", "return shortened(line)"),
     )
     + of(
-        f"{JOBS}/runs/provenance.py",
-        ('for name in ("source", "corpus", "queries", "qrels"):', 'for name in ("source", "corpus", "queries"):'),
-        ('        config["audits"] = [masked(folder) for folder in config["audits"]]', "        pass"),
-        (
-            'for section, name in (("gate", "baseline"), ("record", "history")):',
-            'for section, name in (("gate", "baseline"),):',
-        ),
+        f"{JOBS}/runs/folder.py",
+        ('    identity["config"] = without_secrets(identity["config"])', '    identity["config"] = identity["config"]'),
+        ("described: dict[str, Any] = without_secrets(data)", "described: dict[str, Any] = data"),
     )
     + of(f"{JOBS}/runs/sealed.py", ('"[\\x7f-\\x9f\\u2028\\u2029]"', '"[\\x7f-\\x9e\\u2028\\u2029]"')),
 )

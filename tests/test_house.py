@@ -13,7 +13,8 @@ JOBS = ROOT / "jobs" / "tempscale_jobs"
 FOLDERS = (
     {"__main__"}, {"cli"}, {"submit"}, {"tune"}, {"audit", "correct", "pairs", "diagnose", "evaluate"}, {"nights"},
     {"collapse"}, {"embedding"}, {"corpus"}, {"lifecycle"}, {"report"}, {"workers"}, {"runs"}, {"config"}, {"tables"},
-    {"errors", "outlets", "urls"},
+    {"errors", "outlets"},
+    {"urls"},
 )  # fmt: skip
 """The folders of jobs/, from the top: each imports only from those further down, and none of one set another of it."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tempscale_jobs.urls import hidden, shortened
+
 _ENDS_OR_STEERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Characters that end a line, control a terminal or cannot be printed: Unicode's categories Cc, Zl, Zp and Cs."""
 
@@ -18,12 +20,16 @@ def visible(text: str, kept: str = "") -> str:
 
 
 class RunError(Exception):
-    """A run that ends early. Its message stays on one line, because control characters in quoted input are escaped."""
+    """A run that ends early.
+
+    Its message has no secret of an address, stays on one line, since control characters in quoted input are escaped, and is
+    short enough to be read.
+    """
 
     exit_code = 1
 
     def __init__(self, message: str) -> None:
-        super().__init__(visible(message))
+        super().__init__(shortened(visible(hidden(message))))
 
     def alone(self) -> RunError:
         """The same error, without what led to it."""

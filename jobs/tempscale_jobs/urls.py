@@ -1,25 +1,237 @@
-"""Paths and URLs without the secrets in them, so that they can be written down."""
+"""Paths and URLs without the secrets in them, so that they can be written down.
+
+`masked` takes one address, in which any character may belong to the password; `hidden` takes sentences with addresses in
+them. Where it is ambiguous which @ ends a password, more is hidden rather than less. Both take time in proportion to the
+length of the text, whatever is in it.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
-from tempscale.model.checkpoint import first_line
-
-_USER = re.compile(r"\b(?!(?:hf|git|github|abfss?)://)([a-z][a-z0-9+.-]*://)[^/?#]*@", re.IGNORECASE)
-"""A possible user and password. In the excluded schemes, the text before the @ names a repository or container."""
-_WEB_QUERY = re.compile(r"(https?://[^?#]*[?#]).*", re.IGNORECASE | re.DOTALL)
-_QUERY = re.compile(r"(://[^?]*\?)[\w.%~-]+=.*", re.DOTALL)
-"""A query where `?` may also be part of a glob."""
+_SEPARATOR = re.compile(r":(?:\\?/){2}")
+"""The :// of an address, or as some writers of JSON escape it."""
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*\Z", re.IGNORECASE)
+_LONGEST_SCHEME = 32
+_NEXT_LINK = re.compile(r"::(?=[a-z][a-z0-9+.-]{0,31}://)", re.IGNORECASE)
+"""Between the addresses of a chain, such as zip://*.csv::https://host/x.zip."""
+_END_IN_PROSE = re.compile(r"[\s'\"`<>]")
+_AUTHORITY_END = re.compile(r"[/?#]")
+_WEB_QUERY = re.compile(r"[?#]")
+_QUERY = re.compile(r"[?#](?=[^?#=/]+=)")
+"""A query where `?` may also be part of a glob and `#` part of a name."""
+_AFTER_PORT = "\\.,;:!)]}"
+"""What follows a port in a sentence."""
+_INSIDE = frozenset({"zip", "tar", "libarchive", "rar", "file", "local"})
+"""What follows is a path in an archive or on this machine, which has no user."""
+_CONTAINER = frozenset({"abfs", "abfss", "wasb", "wasbs", "az", "adl"})
+"""The text before the @ names a container."""
+_REPOSITORY_KINDS = frozenset({"datasets", "models", "spaces", "buckets"})
+_TOKENS = ("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_")
+"""The beginnings of tokens, which no name has."""
+_MASK = "***"
+_MOST_CHARACTERS = 100_000
+"""Of a text of others; the rest is not looked at."""
+_SHOWN_CHARACTERS = 2_000
+_BETWEEN_PIECES = re.compile(r"[:/?#@&\s'\"]+")
+_SHORTEST_PIECE = 4
+_MOST_PIECES = 256
 
 
 def masked(source: str) -> str:
-    """A URL without its user, password, query and fragment; any other path unchanged."""
-    without_user = _USER.sub(r"\1***@", source)
-    return _QUERY.sub(r"\1***", _WEB_QUERY.sub(r"\1***", without_user))
+    """An address without its user, password, query and fragment; any other path unchanged."""
+    return _Scan(source, whole=True).shown()
 
 
-def reason(error: BaseException, source: str) -> str:
-    """The first line of an error, without the secrets of the URLs in it."""
-    line = first_line(error).replace(source, masked(source))
-    return re.sub(r"[\w.+:-]+://[^\s'\"<>]+", lambda url: masked(url[0]), line)
+def hidden(text: str) -> str:
+    """A text with `masked` addresses in it."""
+    return _Scan(text, whole=False).shown()
+
+
+def without_secrets(value: Any) -> Any:
+    """JSON's values with all addresses in them `masked`."""
+    if isinstance(value, dict):
+        return {masked(key) if isinstance(key, str) else key: without_secrets(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_secrets(inner) for inner in value]
+    return masked(value) if isinstance(value, str) else value
+
+
+def addresses_in(value: Any) -> list[str]:
+    """The strings among JSON's values that have a secret."""
+    if isinstance(value, dict):
+        return [text for inner in value.values() for text in addresses_in(inner)]
+    if isinstance(value, list | tuple):
+        return [text for inner in value for text in addresses_in(inner)]
+    return [value] if isinstance(value, str) and masked(value) != value else []
+
+
+def reason(error: BaseException, *sources: str) -> str:
+    """The first line of an error, without the secrets of the addresses in it; those of `sources` in any form."""
+    lines = str(error)[:_MOST_CHARACTERS].strip()
+    line = next(iter(_known_hidden(lines, sources).splitlines()), "")
+    return shortened(hidden(line)) or type(error).__name__
+
+
+def lines_hidden(text: str, sources: Iterable[str]) -> str:
+    """A text of many lines, such as a traceback, without the secrets of addresses; those of `sources` in any form."""
+    return "\n".join(hidden(line) for line in _known_hidden(text, sources).split("\n"))
+
+
+def shortened(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
+    """A text whose middle is left out if it is longer than `characters`."""
+    if len(text) <= characters:
+        return text
+    tail = characters // 4
+    return f"{text[: characters - tail - 3]} … {text[-tail:]}"
+
+
+def _known_hidden(text: str, sources: Iterable[str]) -> str:
+    """A text without known addresses, whole or in the pieces that libraries cut them into."""
+    for source in sources:
+        scan = _Scan(source, whole=True)
+        shown = scan.shown()
+        if shown == source:
+            continue
+        for form in _forms(source):
+            text = text.replace(form, shown)
+        pieces = {piece for secret in scan.secrets for piece in _pieces(secret)}
+        for piece in sorted(pieces, key=lambda piece: (-len(piece), piece))[:_MOST_PIECES]:
+            text = text.replace(piece, _MASK)
+    return text
+
+
+def _forms(text: str) -> set[str]:
+    """A text as it may be quoted: as it is, without percent-escapes, and in Python's and JSON's quotes."""
+    return {form for one in (text, unquote(text)) for form in (one, repr(one)[1:-1], json.dumps(one)[1:-1])}
+
+
+def _pieces(secret: str) -> Iterable[str]:
+    """A user with a password, or a query, and what libraries may print of it."""
+    for form in _forms(secret):
+        values = [part.partition("=")[2] or part for part in form.split("&")]
+        for whole in (form, *values, *form.split(":", 1)):
+            for piece in (whole, *_BETWEEN_PIECES.split(whole)):
+                if len(piece) >= _SHORTEST_PIECE:
+                    yield piece
+
+
+class _Region(NamedTuple):
+    """The part of a text that one address, with those nested in it, reaches to at most."""
+
+    end: int
+    last_at: int
+    """The last @ in it; -1 if there is none."""
+    last_end_at: int
+    """The last @ that is not the first character of a part of a path, such as in https://host/@name."""
+
+
+class _Scan:
+    """One pass over a text from left to right."""
+
+    def __init__(self, text: str, whole: bool) -> None:
+        self._text, self._whole = text, whole
+        self._last_at = text.rfind("@")
+        self.secrets: list[str] = []
+        """What `shown` left out."""
+
+    def shown(self) -> str:
+        """The text without secrets."""
+        text, parts, at = self._text, list[str](), 0
+        region, web = _Region(-1, -1, -1), False
+        while (found := _SEPARATOR.search(text, at)) is not None:
+            scheme = self._scheme(found.start())
+            if found.end() > region.end:
+                region, web = self._region(found.end()), False
+            web = web or scheme.rpartition("+")[2] in ("http", "https")
+            start = found.end()
+            user_end = self._user_end(scheme, start, region)
+            if user_end > region.end:  # The password has characters that end an address in a sentence.
+                region = self._region(user_end)
+            parts.append(text[at:start])
+            at = start
+            if user_end > start:
+                self._leave_out(start, user_end)
+                parts.append(_MASK)
+                at = user_end
+            query = self._query(web, at, region)
+            if query >= 0:
+                end = len(text) if self._whole else region.end
+                self._leave_out(query + 1, end)
+                parts.append(text[at : query + 1] + (_MASK if end > query + 1 else ""))
+                at = end
+        return "".join([*parts, text[at:]])
+
+    def _leave_out(self, start: int, end: int) -> None:
+        if self._text[start:end] not in ("", _MASK):
+            self.secrets.append(self._text[start:end])
+
+    def _scheme(self, end: int) -> str:
+        found = _SCHEME.search(self._text[max(end - _LONGEST_SCHEME, 0) : end])
+        return "" if found is None else found[0].lower()
+
+    def _region(self, start: int) -> _Region:
+        text = self._text
+        found = (_NEXT_LINK if self._whole else _END_IN_PROSE).search(text, start)
+        end = len(text) if found is None else found.start()
+        last = last_end = text.rfind("@", start, end)
+        while last_end > start and text[last_end - 1] == "/":
+            last_end = text.rfind("@", start, last_end)
+        return _Region(end, last, last_end)
+
+    def _user_end(self, scheme: str, start: int, region: _Region) -> int:
+        """The place of the @ after a possible user and password; `start` if there are none."""
+        text = self._text
+        found = _AUTHORITY_END.search(text, start, region.end)
+        authority = text[start : region.end if found is None else found.start()]
+        user, at, host = authority.rpartition("@")
+        if scheme in _INSIDE or (at and _is_name(scheme, user, host)):
+            return start
+        if at:
+            first = start + len(user)
+            return max(first, region.last_end_at) if ":" in user and scheme != "hf" else first
+        host = authority.rpartition("]")[2] if authority.startswith("[") else authority
+        _, colon, port = host.partition(":")
+        if not colon or authority.startswith("arn:"):
+            return start
+        if region.last_at > start:  # A password with a slash, a question mark or a hash.
+            return region.last_at
+        if not port or port.rstrip(_AFTER_PORT).isdigit():
+            return start
+        return self._password_end(start, len(authority), port)
+
+    def _password_end(self, start: int, length: int, port: str) -> int:
+        """The end of what looks like a password, which has no @ in its region."""
+        if self._whole:
+            last = self._last_at
+        else:
+            found = _SEPARATOR.search(self._text, start)
+            last = self._text.rfind("@", start, len(self._text) if found is None else found.start())
+        if last > start:
+            return last
+        # Names of ports in sentences, such as http://HOST:PORT, are written in capitals or braces.
+        return start if port.isupper() or port.startswith(("{", "<", "*", "$")) else start + length
+
+    def _query(self, web: bool, start: int, region: _Region) -> int:
+        """The place of the ? or # before a query or fragment, up to the next address; -1 if there is none."""
+        found = _SEPARATOR.search(self._text, start)
+        pattern = _WEB_QUERY if web else _QUERY
+        query = pattern.search(self._text, start, region.end if found is None else min(region.end, found.start()))
+        return -1 if query is None else query.start()
+
+
+def _is_name(scheme: str, user: str, host: str) -> bool:
+    """Whether the text before an @ names what is read and not who reads it."""
+    if scheme in _CONTAINER:
+        return ":" not in user
+    if scheme == "hf":
+        return ":" not in user and host not in _REPOSITORY_KINDS and not _is_token(user)
+    return scheme == "github" and "@" not in user and not _is_token(user)
+
+
+def _is_token(user: str) -> bool:
+    return any(part.startswith(_TOKENS) for part in user.lower().split(":"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -25,6 +26,8 @@ NO_GATE = EXIT_CODES.replace(" · 1 done and the gate failed", "")
 
 Parameters = ParamSpec("Parameters")
 
+addresses: list[str] = []
+"""The addresses with secrets in the configuration of this process's run: an unexpected error may quote parts of them."""
 completed = False
 """Whether this process has completed a run: what it prints after that is in the run's folder too."""
 
@@ -45,6 +48,7 @@ def answer(command: Callable[[Console], int | None]) -> None:
 
     from tempscale_jobs.errors import RunError
     from tempscale_jobs.report.screen import Screen
+    from tempscale_jobs.urls import lines_hidden, reason
 
     console = Screen(stderr=True)
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # A thread that outlives Ray must not start another.
@@ -61,9 +65,9 @@ def answer(command: Callable[[Console], int | None]) -> None:
         say("interrupted", "the same command goes on where this one stopped")
         code = 3
     except Exception as error:
-        say("error", f"unexpected {type(error).__name__}: {error}")
+        say("error", f"unexpected {type(error).__name__}: {reason(error, *addresses)}")
         if os.environ.get("TEMPSCALE_DEBUG"):
-            traceback.print_exc()
+            print(lines_hidden(traceback.format_exc(), addresses), end="", file=sys.stderr)
         else:
             console.print("The run is incomplete; set TEMPSCALE_DEBUG=1 to see where it stopped.", soft_wrap=True)
         code = 3
@@ -79,8 +83,9 @@ def begun(config: Command, source: str, console: Console) -> Iterator[Journal]:
     from tempscale_jobs.errors import RunError
     from tempscale_jobs.runs.journal import Journal
     from tempscale_jobs.runs.observing import JsonLines, Observer, RayMetrics, StatusFile
-    from tempscale_jobs.urls import masked, reason
+    from tempscale_jobs.urls import addresses_in, masked, reason
 
+    addresses[:] = addresses_in(config.model_dump(mode="json"))
     title = f"{masked(source)} → {masked(config.out)}"
     observers: list[Observer] = [StatusFile(), RayMetrics()]
     if config.execution.log_format == "json":
@@ -98,7 +103,7 @@ def begun(config: Command, source: str, console: Console) -> Iterator[Journal]:
             journal.end("incomplete", "interrupted: the same command goes on where this one stopped")
             raise
         except Exception as error:
-            journal.end("incomplete", f"unexpected {type(error).__name__}: {reason(error, config.out)}")
+            journal.end("incomplete", f"unexpected {type(error).__name__}: {reason(error, *addresses)}")
             raise
         journal.end("complete", journal.outcome)
         global completed

@@ -12,7 +12,6 @@ from typing import Any
 import fsspec
 import pyarrow as pa
 
-from tempscale.model.checkpoint import first_line
 from tempscale_jobs.corpus.readers import (
     KINDS,
     Columns,
@@ -24,6 +23,7 @@ from tempscale_jobs.corpus.readers import (
     suffix,
 )
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.urls import masked, reason
 
 _PACKAGES = {"lance": "pylance", "delta": "deltalake"}
 
@@ -131,7 +131,7 @@ def path(source: str) -> str:
 
 
 def _name(source: str) -> str:
-    return path(source).rstrip("/").rpartition("/")[2]
+    return masked(path(source)).rstrip("/").rpartition("/")[2]
 
 
 def _open(source: str, version: int | None = None) -> Any:
@@ -154,5 +154,5 @@ def _readable(error: BaseException, what: str, mend: str = "", path: str = "") -
     """Turn a library's error into a UsageError; each library has its own errors, and a Rust panic is not an Exception."""
     if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, UsageError)):
         return error
-    reason = first_line(error).replace(path, os.path.basename(path.rstrip("/"))) if path else first_line(error)
-    return UsageError(f"{what}: {reason}{mend}")
+    why = reason(error, path).replace(masked(path), os.path.basename(masked(path).rstrip("/"))) if path else reason(error)
+    return UsageError(f"{what}: {why}{mend}")

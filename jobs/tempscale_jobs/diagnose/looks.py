@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from tempscale.collapse.length import interval_of
 from tempscale.model import checkpoint
-from tempscale.model.checkpoint import first_line
 from tempscale.model.settings import Settings
 from tempscale.stats.sample import seeded_sample
 from tempscale_jobs.config.diagnose import Diagnosis
@@ -26,6 +25,7 @@ from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import REJECTED
 from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.tables.diagnose import HEAD_PART, KINDS, LAYER_PART, seen
+from tempscale_jobs.urls import reason
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster, results
@@ -165,7 +165,7 @@ def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[
                 looked[k] = fitting(worker.encoder.model, partial(_looked, worker, glance, tokens.ids[k]))
             except (RuntimeError, IndexError, ValueError) as error:
                 actor.end_if_lost(error)
-                problems[k] = NO_MEMORY if out_of_memory(error) else f"the model fails on it: {first_line(error)}"
+                problems[k] = NO_MEMORY if out_of_memory(error) else f"the model fails on it: {reason(error)}"
         found.append((out.embeddings.numpy(), looked))
     good = [k for k in range(len(names)) if k not in problems]
     for temperature, (embeddings, looked) in zip(worker.temperatures, found, strict=True):

@@ -19,12 +19,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from tempscale.model.checkpoint import first_line
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.sections import Encoding
 from tempscale_jobs.errors import Damaged, RunError
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.urls import reason
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.engine import BESIDE_ACTORS, Cluster, results
 from tempscale_jobs.workers.slow import Kind
@@ -126,7 +126,7 @@ def remember(run: Run, cluster: Cluster, model: Model, cache: Cache, parts: int)
         for values in keys:
             store.write_json(f"{folder(values)}/{KEY}", values | used)
     except (RunError, OSError) as error:
-        return f"the cache could not be added to: {first_line(error)}"
+        return f"the cache could not be added to: {reason(error)}"
     run.storage.write_json(done, {"shards": parts})
     return None
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tempscale.model.checkpoint import first_line
 from tempscale_jobs.errors import Changed, UsageError
 from tempscale_jobs.evaluate import tasks
 from tempscale_jobs.evaluate.tasks import Unit
+from tempscale_jobs.urls import reason
 from tempscale_jobs.workers import actor
 
 _OF_TASK = ("unit", "state", "seed", "prompts", "edges", "lengths_by", "max_length", "piece_texts")
@@ -55,4 +55,4 @@ def sentence(name: str, error: Exception) -> str:
     """A sentence on the failure of a task."""
     if isinstance(error, UsageError):
         return str(error)
-    return f"task '{name}' failed with {type(error).__name__}: {first_line(error)}"
+    return f"task '{name}' failed with {type(error).__name__}: {reason(error)}"

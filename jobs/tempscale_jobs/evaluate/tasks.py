@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tempscale.model.checkpoint import first_line
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.evaluate import Corrected, OwnTask, Scoring, TaskFile
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.tables.evaluate import CELLS
+from tempscale_jobs.urls import reason
 
 _ALIKE = 5
 PLAIN = "none"
@@ -148,10 +148,10 @@ def load(unit: Unit, seed: int, tokenizer: Any, edges: Sequence[int]) -> Any:
     except Exception as error:  # The hub's client and each data set's script raise exceptions of many types.
         if isinstance(error, (ConnectionError, TimeoutError)) or "offline" in str(error).lower():
             raise UsageError(
-                f"task '{unit.name}' needs the network, which does not answer ({first_line(error)}); start the same command "
+                f"task '{unit.name}' needs the network, which does not answer ({reason(error)}); start the same command "
                 "again where it does, or give the data as a task of your own"
             ) from None
-        raise UsageError(f"task '{unit.name}': its data cannot be loaded: {first_line(error)}") from None
+        raise UsageError(f"task '{unit.name}': its data cannot be loaded: {reason(error)}") from None
     return task
 
 

@@ -10,16 +10,19 @@ from rich.table import Table
 from rich.text import Text
 
 from tempscale_jobs.errors import visible
+from tempscale_jobs.urls import hidden
 
 _WIDE = 200
 
 
 class Screen(Console):
-    """A console that shows what a corpus or a path says and does not do it: control characters are visible escapes."""
+    """A console that shows what a corpus or a path says and does not do it: control characters are visible escapes, and
+    addresses have no secrets.
+    """
 
     def print(self, *objects: Any, **how: Any) -> None:
         """See `rich.console.Console.print`."""
-        super().print(*(visible(one, "\n\t") if isinstance(one, str) else one for one in objects), **how)
+        super().print(*(visible(hidden(one), "\n\t") if isinstance(one, str) else one for one in objects), **how)
 
 
 def screen() -> Console:

@@ -19,11 +19,11 @@ from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.errors import Damaged, IncompleteRun, UsageError
 from tempscale_jobs.runs import lock
-from tempscale_jobs.runs.provenance import hide_secrets, on_this_machine, processor, processors
+from tempscale_jobs.runs.provenance import on_this_machine, processor, processors
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.columns import SCHEMA_VERSION
 from tempscale_jobs.tables.finished import completed
-from tempscale_jobs.urls import masked
+from tempscale_jobs.urls import masked, without_secrets
 
 if TYPE_CHECKING:
     import polars as pl
@@ -214,7 +214,7 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
     }
     if config.runs_models:
         identity["config"]["embedding"]["models"] = [m.label for m in models]
-    hide_secrets(identity["config"], config.reads)
+    identity["config"] = without_secrets(identity["config"])
     if config.command != "audit":  # An audit's folder does not name its command, because audits came first.
         identity["command"] = config.command
     found = _begun(storage, fresh)
@@ -381,11 +381,8 @@ def facts(run: Run, config: Command) -> dict[str, Any]:
 def described(config: Command) -> dict[str, Any]:
     """The configuration as data, without secrets, so that it can be written down."""
     data = config.model_dump(mode="json", exclude={"execution": {"address"}})  # An address may contain a secret.
-    hide_secrets(data, config.reads)
-    data["out"] = masked(data["out"])
-    if (cache := data["execution"].get("cache")) is not None:
-        data["execution"]["cache"] = masked(cache)
-    return data
+    described: dict[str, Any] = without_secrets(data)
+    return described
 
 
 def complete(run: Run, record: dict[str, Any]) -> None:

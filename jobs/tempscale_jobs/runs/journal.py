@@ -17,6 +17,7 @@ from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.memory import PeakMemory, return_freed
 from tempscale_jobs.runs.observing import Observer, Slow, State, Unit
 from tempscale_jobs.runs.pace import Pace
+from tempscale_jobs.urls import hidden
 
 _LOG_SECONDS = 60.0
 
@@ -147,7 +148,7 @@ class Journal:
     def end(self, state: State, message: str = "") -> None:
         """Report the end of the run."""
         for observer in self._observers:
-            observer.end(state, message)
+            observer.end(state, hidden(message))
 
     @contextmanager
     def stage(

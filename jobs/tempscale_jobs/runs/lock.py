@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 
-from tempscale.model.checkpoint import first_line
 from tempscale_jobs.errors import IncompleteRun, RunError, UsageError
 from tempscale_jobs.runs.provenance import machine
 from tempscale_jobs.runs.storage import Storage
@@ -164,7 +163,7 @@ def _tried(what: Callable[[], Any]) -> Any:
             if wait is None:
                 raise IncompleteRun(
                     f"whether another run uses the folder is not known, because its storage gives no answer "
-                    f"({first_line(error)}); nothing was begun, start the same command again"
+                    f"({reason(error)}); nothing was begun, start the same command again"
                 ) from None
         time.sleep(wait)
     raise AssertionError("the last try returns or raises")

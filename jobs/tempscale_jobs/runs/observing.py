@@ -15,6 +15,7 @@ from typing_extensions import override
 from tempscale_jobs.runs import sealed
 from tempscale_jobs.runs.folder import DONE, now
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.urls import hidden
 
 STATUS = "status.json"
 _STATUS_SECONDS = {True: 5.0, False: 30.0}
@@ -111,7 +112,7 @@ class JsonLines(Observer):
     @override
     def say(self, event: str, message: str, seconds: float | None = None) -> None:
         facts = {} if seconds is None else {"seconds": round(seconds, 2)}
-        self._print(event, facts | ({"message": message} if message else {}))
+        self._print(event, facts | ({"message": hidden(message)} if message else {}))
 
     def _print(self, event: str, facts: dict[str, Any]) -> None:
         line: dict[str, Any] = {"time": now(), "run": self.run, "night": self.night, "stage": self.name, "event": event}

@@ -9,10 +9,8 @@ import socket
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.urls import masked
 
 PROCESSORS = "partials/processors"
 """The kinds of processor that worked on a run, by step; the last digits depend on them."""
@@ -59,21 +57,3 @@ def processors(storage: Storage, of_driver: set[str]) -> list[str]:
         if len(names) > 1:
             found.append(f"{step} on {len(names)} kinds of processor: {'; '.join(sorted(names))}")
     return found
-
-
-def hide_secrets(config: dict[str, Any], reads: str) -> None:
-    """Remove the secrets from all URLs in a configuration."""
-    for section, name in (("gate", "baseline"), ("record", "history")):
-        if isinstance(config.get(section), dict) and config[section][name] is not None:
-            config[section][name] = masked(config[section][name])
-    if isinstance(config.get("correction"), str):
-        config["correction"] = masked(config["correction"])
-    if isinstance(config.get("audits"), list):
-        config["audits"] = [masked(folder) for folder in config["audits"]]
-    sections: list[Any] = []
-    for key in dict.fromkeys((reads, "corpus", "queries")):
-        sections += config[key] if isinstance(config.get(key), list) else [config.get(key)]
-    for section in sections:
-        for name in ("source", "corpus", "queries", "qrels"):
-            if isinstance(section, dict) and isinstance(section.get(name), str):
-                section[name] = masked(section[name])

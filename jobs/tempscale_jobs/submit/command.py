@@ -25,7 +25,7 @@ from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.config.tune import TuneConfig
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.submit.packing import FOLDER, Packed, pack
-from tempscale_jobs.urls import masked
+from tempscale_jobs.urls import masked, without_secrets
 
 COMMANDS: dict[str, type[Command]] = {
     kind.command: kind for kind in (AuditConfig, PairsConfig, DiagnoseConfig, EvaluateConfig, TuneConfig, CorrectConfig)
@@ -231,7 +231,7 @@ def _matches(path: str, folder: Path) -> list[str]:
 def _identifier(config: Command, night: str) -> str:
     """One name for a corpus, what is done with it and a night; no secret goes into it."""
     identity = {"command": config.command, "config": config.identity(), "out": config.out, "night": night}
-    digest = hashlib.sha256(json.dumps(_without_secrets(identity), sort_keys=True).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(json.dumps(without_secrets(identity), sort_keys=True).encode()).hexdigest()[:8]
     slug = re.sub(r"[^a-z0-9]+", "-", _title(config, night).lower()).strip("-")[:24].strip("-")
     return f"tempscale-{slug or config.command}-{night}-{digest}"
 
@@ -248,11 +248,3 @@ def _title(config: Command, night: str) -> str:
         return source.split(":")[1].rpartition("/")[2]
     words = [word for word in re.split(r"[/:]+", source) if word.strip(".") and "*" not in word]
     return words[-1].split(".")[0] if words else ""
-
-
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_secrets(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_secrets(inner) for inner in value]
-    return masked(value) if isinstance(value, str) else value

@@ -5,9 +5,9 @@ from __future__ import annotations
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.errors import EntryNotFoundError
 
-from tempscale.model.checkpoint import first_line
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.tune.model_card import TAG
+from tempscale_jobs.urls import reason
 
 _OF_THE_HUB = ".gitattributes"
 """What the hub itself puts into a new repository."""
@@ -25,9 +25,7 @@ def check(name: str) -> None:
         there = [file for file in api.list_repo_files(name) if file != _OF_THE_HUB] if api.repo_exists(name) else []
         ours = not there or TAG in _tags(name)
     except Exception as error:  # The hub's client has its own exceptions, and what carries it, too.
-        raise UsageError(
-            f"--push '{name}' cannot be written: {first_line(error)}; see `hf auth login`, or HF_TOKEN"
-        ) from None
+        raise UsageError(f"--push '{name}' cannot be written: {reason(error)}; see `hf auth login`, or HF_TOKEN") from None
     if not ours:
         raise UsageError(
             f"--push '{name}' holds files that tempscale export did not write, such as '{there[0]}'; choose another name"
@@ -47,7 +45,7 @@ def push(name: str, folder: str, message: str, public: bool) -> str:
     except Exception as error:  # See `check`.
         sends = f"hf upload {name} '{folder}'"
         raise IncompleteRun(
-            f"'{folder}' is written, but '{name}' did not get it: {first_line(error)}; `{sends}` sends it"
+            f"'{folder}' is written, but '{name}' did not get it: {reason(error)}; `{sends}` sends it"
         ) from None
     return str(done.repo_url)
 

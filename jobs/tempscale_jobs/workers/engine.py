@@ -16,10 +16,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tempscale.model.checkpoint import first_line
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.errors import Changed, Damaged, IncompleteRun, RunError, UsageError
 from tempscale_jobs.outlets import Outlet
+from tempscale_jobs.urls import reason
 from tempscale_jobs.workers import raylet
 from tempscale_jobs.workers.slow import PIECE, Kind, Watch
 
@@ -247,7 +247,7 @@ def _start(execution: Execution) -> None:
             with _silenced_stderr(), _sigterm_kept(inherited=False):
                 ray.init(address=execution.address, runtime_env={"env_vars": _ONE_THREAD}, **quiet)
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-            raise UsageError(f"the Ray cluster at '{execution.address}' cannot be joined: {first_line(error)}") from None
+            raise UsageError(f"the Ray cluster at '{execution.address}' cannot be joined: {reason(error)}") from None
         return
     # No dashboard, which listens on a port and costs 100 MB; no auth token, which Ray writes into the user's home.
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
@@ -412,7 +412,7 @@ def failure(error: BaseException) -> str:
     """A sentence about an error in a worker."""
     if isinstance(error, RunError):
         return str(error)
-    return f"a worker failed with {type(error).__name__}: {first_line(error)}; start the same command again to go on"
+    return f"a worker failed with {type(error).__name__}: {reason(error)}; start the same command again to go on"
 
 
 def _root_cause(error: BaseException) -> BaseException:

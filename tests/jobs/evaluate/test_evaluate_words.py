@@ -19,8 +19,8 @@ from tempscale_jobs.evaluate import analyses
 from tempscale_jobs.evaluate.summary import Part, _mean_error, _of_cell, score_errors
 from tempscale_jobs.evaluate.words import of_model
 from tempscale_jobs.report.text import with_error
-from tempscale_jobs.runs import provenance
 from tempscale_jobs.tables.evaluate import ROLES
+from tempscale_jobs.urls import without_secrets
 
 EDGES = [0, 24, 48]
 
@@ -170,7 +170,7 @@ def test_secrets_of_urls_are_not_written_down():
                   {"name": "b", **{side: f"{url}/{side}.jsonl" for side in ("corpus", "queries", "qrels")}}],
         "audits": [f"{url}/audit", "runs/audit"],
     }  # fmt: skip
-    provenance.hide_secrets(config, "tasks")
+    config = without_secrets(config)
     assert "secret" not in json.dumps(config)
     assert config["tasks"][0] == "SciFact"
     assert config["tasks"][1]["source"] == "s3://***@bucket/a.parquet"
