@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -19,7 +18,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import lakes
+from tempscale_jobs.corpus import hub, lakes
 from tempscale_jobs.corpus.readers import (
     COMPRESSIONS,
     KINDS,
@@ -117,8 +116,8 @@ def records(given: Source, columns: Columns, without: str | None = None) -> Iter
     source = given.source
     if source.startswith("docstrings:"):
         yield from _docstrings(given, columns)
-    elif is_hub_dataset(source):
-        yield from hub_records(given, columns)
+    elif hub.is_dataset(source):
+        yield from hub.records(source, columns)
     elif lakes.kind(source) is not None:
         yield from lakes.records(source, columns)
     else:
@@ -130,12 +129,8 @@ def state(given: Source, without: str | None = None) -> dict[str, Any]:
     source = given.source
     if source.startswith("docstrings:"):
         return {package: _version(package) for package in _packages(source)}
-    if is_hub_dataset(source):
-        name, *_ = _hub_parts(given)
-        if not os.path.isdir(name):
-            return {"revision": _revision(name)}
-        found = sorted(file for file in Path(name).rglob("*") if file.is_file())
-        return {str(file): [file.stat().st_size, str(file.stat().st_mtime)] for file in found}
+    if hub.is_dataset(source):
+        return hub.state(source)
     if lakes.kind(source) is not None:
         return {"version": lakes.version(source)}
     fs, files = expand(given, without)
@@ -150,11 +145,6 @@ def _of_files(fs: Any, files: Iterable[str]) -> dict[str, Any]:
 def _when(found: dict[str, Any]) -> Any:
     """The time of a file's last change, or a tag of its content, under the name that the file system uses."""
     return next((found[name] for name in ("mtime", "LastModified", "ETag", "blob_id") if found.get(name)), None)
-
-
-def is_hub_dataset(source: str) -> bool:
-    """Whether a source is a data set of the hub, read through its library."""
-    return source.startswith("hf:") and not source.startswith("hf://")
 
 
 def check_unchanged(given: Source, out: str, before: dict[str, Any]) -> None:
@@ -314,64 +304,6 @@ def _outside(fs: Any, root: str, files: list[str], without: str | None) -> list[
     if (real(root).rstrip("/") + "/").startswith(inside):
         return files
     return [file for file in files if not real(file).startswith(inside)]
-
-
-def _hub_parts(given: Source) -> tuple[str, str | None, str]:
-    """Name, configuration and split of a hub data set."""
-    parts = given.source.removeprefix("hf:").split(":")
-    if not 1 <= len(parts) <= 3 or not parts[0]:
-        raise UsageError(f"{given.kind} '{given.source}' is not of the form hf:NAME[:CONFIG][:SPLIT]")
-    return parts[0], parts[1] if len(parts) == 3 else None, parts[-1] if len(parts) > 1 else "train"
-
-
-@cache
-def _revision(name: str) -> str:
-    """The commit that `main` of a hub data set is at, asked once, so that a session records the one that it reads."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        return str(HfApi().dataset_info(name).sha)
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        raise UsageError(f"dataset 'hf:{name}' cannot be loaded: {reason(error, name)}") from None
-
-
-def hub_shards(given: Source) -> int:
-    """The number of shards of a hub data set."""
-    with _loadable(given):
-        return int(_hub_stream(given).num_shards)
-
-
-def hub_records(given: Source, columns: Columns, shard: int | None = None) -> Iterator[Record]:
-    """The rows of a hub data set, or of one of its shards, whose rows are numbered anew."""
-    name = given.source.removeprefix("hf:")
-    with _loadable(given):
-        stream, place = _hub_stream(given), name
-        if shard is not None:
-            stream, place = stream.shard(num_shards=stream.num_shards, index=shard), f"{name}:shard {shard}"
-        for number, record in enumerate(stream):
-            if number == 0:
-                check_columns(list(record), f"hf:{name}", columns)
-            yield Record(f"{place}:{number}", record)
-
-
-def _hub_stream(given: Source) -> Any:
-    import datasets
-
-    folder, config, split = _hub_parts(given)
-    revision = None if os.path.isdir(folder) else _revision(folder)
-    return datasets.load_dataset(folder, config, split=split, streaming=True, revision=revision)
-
-
-@contextmanager
-def _loadable(given: Source) -> Iterator[None]:
-    import datasets
-
-    name = given.source.removeprefix("hf:")
-    try:
-        yield
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        raise UsageError(f"dataset 'hf:{name}' cannot be loaded: {reason(error, name)}") from None
 
 
 def _docstrings(given: Source, columns: Columns) -> Iterator[Record]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
-from tempscale_jobs.corpus import lakes, readers, sources
+from tempscale_jobs.corpus import hub, lakes, readers, sources
 from tempscale_jobs.corpus.readers import KINDS, Columns, Record, suffix
 from tempscale_jobs.corpus.sources import Source
 from tempscale_jobs.urls import masked
@@ -169,8 +169,8 @@ def _pieces(given: Source, columns: Columns, sizes: Sizes, without: str | None) 
     source = given.source
     if source.startswith("docstrings:"):  # Of this machine's packages, and distinct among all of them.
         yield Piece("source")
-    elif sources.is_hub_dataset(source):
-        shards = sources.hub_shards(given)
+    elif hub.is_dataset(source):
+        shards = hub.shards(source)
         # A data set's shards are files: each alone, because nothing tells how long it is.
         if shards < 2:
             yield Piece("source")
@@ -230,7 +230,7 @@ def _ranges(first: int, number: int, rows: int, size: int, sizes: Sizes) -> Iter
 
 def _records(given: Source, piece: Piece, columns: Columns) -> Iterator[Record]:
     if piece.kind == "hub":
-        yield from sources.hub_records(given, columns, int(piece.file))
+        yield from hub.records(given.source, columns, int(piece.file))
     elif piece.kind in ("lance", "delta"):
         yield from lakes.rows_of(given.source, piece.file, columns, piece.first, piece.last, piece.row or 0)
     else:

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from tempscale.correction.values import Correction
 from tempscale_jobs.config.correct import Embeddings
-from tempscale_jobs.corpus import readers, sources
+from tempscale_jobs.corpus import hub, readers, sources
 from tempscale_jobs.corpus.readers import KINDS, Columns, suffix
 from tempscale_jobs.corpus.rows import Rejects
 from tempscale_jobs.errors import UsageError
@@ -83,7 +83,7 @@ def plan(given: Embeddings, columns: Columns, out: str) -> tuple[Unit, ...]:
         UsageError: there is no such file, one is no Parquet, cannot be read or lacks a column, or their columns differ.
     """
     source = given.source
-    if source.startswith("docstrings:") or sources.is_hub_dataset(source):
+    if source.startswith("docstrings:") or hub.is_dataset(source):
         raise UsageError(f"embeddings '{masked(source)}': give Parquet files")
     fs, files = sources.expand(given, out)
     places = sources.places(files)

@@ -1,4 +1,4 @@
-"""Files of a Hub dataset, hf://datasets/…, read from a server on this machine that answers as the Hub does."""
+"""Data sets of the Hub, and folders in their format: what is read, at which revision, and what never is."""
 
 import hashlib
 import http.server
@@ -8,10 +8,18 @@ import subprocess
 import sys
 import threading
 import urllib.parse
+import zipfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.corpus import hub as hub_data
+from tempscale_jobs.corpus import sources
+from tempscale_jobs.errors import UsageError
+
+datasets = pytest.importorskip("datasets")
 
 DATASET = "team/letters"
 READ = """
@@ -71,11 +79,12 @@ class Hub(http.server.BaseHTTPRequestHandler):
             if data is None:
                 self.answer(404, b"{}", X_Error_Code="EntryNotFound")
                 return
-            self.server.revisions.add(revision)
+            if not path.endswith(("README.md", ".yaml")):
+                self.server.revisions.add(revision)
             first, last = 0, len(data) - 1
             if wanted := self.headers.get("Range"):
                 first, last = map(int, wanted.removeprefix("bytes=").split("-"))
-            self.answer(206 if wanted else 200, data[first : last + 1], ETag='"0"')
+            self.answer(206 if wanted else 200, data[first : last + 1], ETag='"0"', X_Repo_Commit=revision)
         else:
             self.answer(404, b"{}", X_Error_Code="RepoNotFound")
 
@@ -158,3 +167,171 @@ def test_a_data_set_that_is_not_on_the_hub_is_a_sentence(hub):
     done = read("hf:team/none")
     assert done.returncode != 0
     assert "UsageError: dataset 'hf:team/none' cannot be loaded" in done.stderr.splitlines()[-1]
+
+
+# Only files below the data set.
+
+LEAVES = {
+    "absolute": "data_files: {private}/diary.txt",
+    "above": "data_files: ../private/diary.txt",
+    "above a glob": "data_files: '*/../../private/*.txt'",
+    "file": "data_files: file://{private}/diary.txt",
+    "file without slashes": "data_files: file:{private}/diary.txt",
+    "web": "data_files: {web}/diary.txt",
+    "web in capitals": "data_files: HTTP{web_rest}/diary.txt",
+    "chain": "data_files: 'zip://*.txt::{web}/diary.zip'",
+    "archive elsewhere": "data_files: 'zip://*.txt::{private}/diary.zip'",
+    "another data set": "data_files: hf://datasets/other/set/a.txt",
+    "one of several": "data_files: [a.jsonl, {private}/diary.txt]",
+    "a split": "data_files: [{{split: train, path: [a.jsonl, ../private/diary.txt]}}]",
+    "folder above": "data_dir: ../private",
+    "folder elsewhere": "data_dir: {private}",
+}
+
+
+@pytest.fixture
+def asked():
+    """The address of a server on this machine, and the requests that it got."""
+    requests = []
+
+    class Noted(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            requests.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Noted)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", requests
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def places(tmp_path):
+    """A folder of private files, and one of a data set."""
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "diary.txt").write_text("PRIVATE\n")
+    with zipfile.ZipFile(tmp_path / "private" / "diary.zip", "w") as archive:
+        archive.writestr("diary.txt", "PRIVATE\n")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a.jsonl").write_text('{"text": "a"}\n')
+    return tmp_path / "private", tmp_path / "set"
+
+
+def texts(source):
+    return [row.text for row in sources.rows(Corpus.model_validate({"source": source}))]
+
+
+@pytest.mark.parametrize("card", ["README.md", ".huggingface.yaml"])
+@pytest.mark.parametrize("name", LEAVES)
+def test_a_card_that_names_files_outside_its_folder_is_refused_before_anything_is_read(name, card, places, asked):
+    private, folder = places
+    web, requests = asked
+    line = LEAVES[name].format(private=private, web=web, web_rest=web.removeprefix("http"))
+    text = f"configs:\n- config_name: first\n  data_files: a.jsonl\n- config_name: second\n  {line}\n"
+    (folder / card).write_text(f"---\n{text}---\n" if card == "README.md" else text)
+    for config in ("first", "second"):
+        with pytest.raises(UsageError) as caught:
+            texts(f"hf:{folder}:{config}:train")
+        assert card in str(caught.value)
+        assert "PRIVATE" not in str(caught.value)
+    assert requests == []
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "archive", "card", "second link"])
+def test_a_link_that_leads_out_of_a_folder_is_refused(kind, places):
+    private, folder = places
+    target, name = {
+        "file": (private / "diary.txt", "b.txt"), "folder": (private, "more"), "archive": (private / "diary.zip", "b.zip"),
+        "card": (private / "diary.txt", "README.md"), "second link": (folder.parent / "further", "b.txt"),
+    }[kind]  # fmt: skip
+    (folder.parent / "further").symlink_to(private / "diary.txt")
+    (folder / name).symlink_to(target)
+    with pytest.raises(UsageError) as caught:
+        texts(f"hf:{folder}")
+    assert name in str(caught.value)
+
+
+def test_files_below_a_folder_are_read_also_through_links_and_the_cache_of_the_hub(places):
+    _, folder = places
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: one\n  data_files: '*.jsonl'\n- config_name: two\n  data_dir: deep\n---\n"
+    )
+    (folder / "deep").mkdir()
+    (folder / "deep" / "b.jsonl").write_text('{"text": "b"}\n')
+    (folder / "c.jsonl").symlink_to("deep/b.jsonl")
+    assert texts(f"hf:{folder}:one:train") == ["a", "b"]
+    assert texts(f"hf:{folder}:two:train") == ["b"]
+    cached = folder.parent / "datasets--a--b"
+    (cached / "blobs").mkdir(parents=True)
+    (cached / "snapshots" / "abc").mkdir(parents=True)
+    (cached / "blobs" / "0").write_text('{"text": "of the cache"}\n')
+    (cached / "snapshots" / "abc" / "a.jsonl").symlink_to("../../blobs/0")
+    assert texts(f"hf:{cached}/snapshots/abc") == ["of the cache"]
+
+
+@pytest.mark.parametrize("text", ["---\nconfigs: [1]\n---\n", "---\nconfigs: {a: b}\n---\n", "---\na: b: c\n---\n",
+                                  "---\nconfigs:\n- config_name: a\n  data_files: 3\n---\n"])  # fmt: skip
+def test_a_card_that_makes_no_sense_is_a_sentence(text, places):
+    _, folder = places
+    (folder / "README.md").write_text(text)
+    with pytest.raises(UsageError):
+        texts(f"hf:{folder}")
+
+
+def test_the_cell_of_an_image_opens_no_file_and_no_address(places, asked):
+    private, folder = places
+    web, requests = asked
+    features = datasets.Features({"text": datasets.Value("string"), "image": datasets.Image()})
+    cells = [{"path": f"{web}/a.png", "bytes": None}, {"path": str(private / "diary.txt"), "bytes": None}]
+    table = pa.table(
+        {"text": ["x", "y"], "image": pa.array(cells, features.arrow_schema.field("image").type)}, features.arrow_schema
+    )
+    (folder / "a.jsonl").unlink()
+    pq.write_table(table, folder / "a.parquet")
+    assert texts(f"hf:{folder}") == ["x", "y"]
+    assert requests == []
+
+
+def test_formats_whose_files_lead_to_others_are_refused(places):
+    _, folder = places
+    (folder / "a.jsonl").unlink()
+    (folder / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    with pytest.raises(UsageError, match="hdf5"):
+        texts(f"hf:{folder}")
+
+
+@pytest.mark.parametrize("name", ["absolute", "above", "web", "chain", "another data set", "folder above"])
+def test_a_card_on_the_hub_that_names_other_files_is_refused_before_they_are_asked_for(name, hub, asked, tmp_path):
+    server, read = hub
+    web, requests = asked
+    line = LEAVES[name].format(private=tmp_path, web=web, web_rest="")
+    server.files["README.md"] = f"---\nconfigs:\n- config_name: one\n  {line}\n---\n".encode()
+    ended = read(f"hf:{DATASET}")
+    assert "UsageError" in ended.stderr.splitlines()[-1]
+    assert "README.md" in ended.stderr.splitlines()[-1]
+    assert (requests, server.revisions) == ([], set())
+
+
+def test_a_card_on_the_hub_that_names_its_own_files_is_obeyed(hub):
+    server, read = hub
+    server.files["README.md"] = b"---\nconfigs:\n- config_name: one\n  data_files: data/part-1.parquet\n---\n"
+    ended = read(f"hf:{DATASET}")
+    assert ended.returncode == 0, ended.stderr
+    assert [row[1] for row in json.loads(ended.stdout)["rows"]] == ["d", "e"]
+
+
+def test_a_folder_whose_file_was_exchanged_is_in_another_state(places):
+    _, folder = places
+    before, facts = hub_data.state(f"hf:{folder}"), (folder / "a.jsonl").stat()
+    assert hub_data.state(f"hf:{folder}") == before
+    (folder / "new").write_text('{"text": "b"}\n')
+    os.utime(folder / "new", ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    (folder / "new").rename(folder / "a.jsonl")
+    assert hub_data.state(f"hf:{folder}") != before

@@ -1,0 +1,197 @@
+"""Data sets of the hub, and folders in their format, read through the library `datasets`: only files below the data set.
+
+A data set's README may name data files anywhere: absolute paths, addresses, other data sets. Whoever writes it must not
+decide which files of this machine are read, or which addresses are asked, so such a data set is refused before that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from tempscale_jobs.corpus.readers import Columns, Record, check_columns
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.urls import reason
+
+_CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
+"""The files that describe a data set; the first two may name its data files."""
+_FORMATS = frozenset({
+    "arrow", "audiofolder", "conll", "csv", "imagefolder", "json", "parquet", "pdffolder", "text", "videofolder",
+    "webdataset", "xml",
+})  # fmt: skip
+"""The formats whose files do not lead to further files: those of HDF5 and Lance may, wherever these are."""
+
+
+def is_dataset(source: str) -> bool:
+    """Whether a source is a data set of the hub, or a folder in its format."""
+    return source.startswith("hf:") and not source.startswith("hf://")
+
+
+def state(source: str) -> dict[str, Any]:
+    """The revision of a data set, or the state of a folder's files."""
+    name, *_ = _parts(source)
+    if not os.path.isdir(name):
+        return {"revision": _revision(name)}
+    files = sorted(file for file in Path(name).rglob("*") if file.is_file())
+    return {str(file): file_state(file.stat()) for file in files}
+
+
+def file_state(facts: os.stat_result) -> list[Any]:
+    """What shows that a file was changed or exchanged."""
+    return [facts.st_size, str(facts.st_mtime), facts.st_ino, str(facts.st_ctime)]
+
+
+def shards(source: str) -> int:
+    """The number of shards of a data set."""
+    with _loadable(source):
+        return int(_stream(source).num_shards)
+
+
+def records(source: str, columns: Columns, shard: int | None = None) -> Iterator[Record]:
+    """The rows of a data set, or of one of its shards, whose rows are numbered anew."""
+    name = source.removeprefix("hf:")
+    with _loadable(source):
+        stream, place = _stream(source), name
+        if shard is not None:
+            stream, place = stream.shard(num_shards=stream.num_shards, index=shard), f"{name}:shard {shard}"
+        for number, record in enumerate(stream):
+            if number == 0:
+                check_columns(list(record), f"hf:{name}", columns)
+            yield Record(f"{place}:{number}", record)
+
+
+def _parts(source: str) -> tuple[str, str | None, str]:
+    """Name, configuration and split of a data set."""
+    parts = source.removeprefix("hf:").split(":")
+    if not 1 <= len(parts) <= 3 or not parts[0]:
+        raise UsageError(f"'{source}' is not of the form hf:NAME[:CONFIG][:SPLIT]")
+    return parts[0], parts[1] if len(parts) == 3 else None, parts[-1] if len(parts) > 1 else "train"
+
+
+@cache
+def _revision(name: str) -> str:
+    """The commit that `main` of a data set is at, asked once, so that a session records the one that it reads."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return str(HfApi().dataset_info(name).sha)
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        raise UsageError(f"dataset 'hf:{name}' cannot be loaded: {reason(error, name)}") from None
+
+
+def _stream(source: str) -> Any:
+    """The rows of a data set, once all its files are known to be below it."""
+    import datasets
+    from datasets.features.features import require_decoding
+
+    name, config, split = _parts(source)
+    folder = Path(name) if os.path.isdir(name) else None
+    revision = None if folder is not None else _revision(name)
+    cards = _cards_of_folder(name, folder) if folder is not None else _cards_of_hub(name, str(revision))
+    for card in cards:
+        _check_card(name, card)
+    builder = datasets.load_dataset_builder(name, config, revision=revision)
+    _check_files(name, builder, None if folder is None else _roots(folder), f"hf://datasets/{name}@{revision}/")
+    stream: Any = builder.as_streaming_dataset(split=split)
+    # The path in a cell of an image or a sound may be any file or address, which decoding would open.
+    return stream.decode(False) if stream.features and require_decoding(stream.features) else stream
+
+
+def _cards_of_folder(name: str, folder: Path) -> list[Path]:
+    """The files that describe a folder of data, none of whose entries leads out of it."""
+    roots = _roots(folder)
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [one for one in folders if not one.startswith(".")]
+        for one in (*folders, *files):
+            if not one.startswith(".") or one in _CARDS:
+                _check_below(name, os.path.join(parent, one), roots)
+    return [folder / card for card in _CARDS[:2] if (folder / card).is_file()]
+
+
+def _cards_of_hub(name: str, revision: str) -> list[Path]:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    found = []
+    for card in _CARDS[:2]:
+        try:
+            found.append(Path(hf_hub_download(name, card, repo_type="dataset", revision=revision)))
+        except EntryNotFoundError:
+            continue
+    return found
+
+
+def _check_card(name: str, card: Path) -> None:
+    """Raise a UsageError if a file that describes a data set names data files that are not below it."""
+    import yaml
+    from huggingface_hub import DatasetCard
+
+    data = DatasetCard.load(card).data.to_dict() if card.suffix == ".md" else yaml.safe_load(card.read_text("utf-8"))
+    configs = data.get("configs") if isinstance(data, dict) else None
+    for config in configs if isinstance(configs, list) else []:
+        for pattern in _strings([config.get("data_files"), config.get("data_dir")] if isinstance(config, dict) else []):
+            # Exactly what `datasets` takes for an address has a scheme.
+            if urlparse(pattern).scheme or "::" in pattern or os.path.isabs(pattern) or ".." in pattern.split("/"):
+                raise UsageError(
+                    f"dataset 'hf:{name}': its {card.name} names the data files '{pattern}', which are not below the data "
+                    "set; only files below it are read"
+                )
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _strings(inner)
+
+
+def _check_files(name: str, builder: Any, roots: list[Path] | None, address: str) -> None:
+    """Raise a UsageError unless all data files that `datasets` found are below the data set, and of a known format."""
+    files = [file for each in (builder.config.data_files or {}).values() for file in each]
+    if not files:
+        raise UsageError(f"dataset 'hf:{name}' has no data file of its own; give a data set with files")
+    for file in files:
+        if roots is not None:
+            _check_below(name, file, roots)
+        elif not file.startswith(address) or ".." in file.split("/"):
+            raise UsageError(f"dataset 'hf:{name}': the file '{file}' is not of the data set; only its own files are read")
+    form = type(builder).__module__.rpartition(".")[2]
+    if form not in _FORMATS:
+        raise UsageError(
+            f"dataset 'hf:{name}' has files of the format {form}, which may lead to other files; give its files as Parquet, "
+            "JSON, CSV or text"
+        )
+
+
+def _roots(folder: Path) -> list[Path]:
+    """The folders in which a folder's files may be: also the hub's cache, whose snapshots are links to its blobs."""
+    real = folder.resolve()
+    return [real, real.parent.parent / "blobs"] if real.parent.name == "snapshots" else [real]
+
+
+def _check_below(name: str, file: str, roots: list[Path]) -> None:
+    real = Path(os.path.realpath(file))
+    if "://" in file or not any(real.is_relative_to(root) for root in roots):
+        raise UsageError(
+            f"dataset 'hf:{name}': '{file}' leads out of the data set, to '{real}'; only files below it are read, so put "
+            "the file itself there or leave it out"
+        )
+
+
+@contextmanager
+def _loadable(source: str) -> Iterator[None]:
+    import datasets
+    import yaml
+
+    name = source.removeprefix("hf:")
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, TypeError, yaml.YAMLError, datasets.exceptions.DatasetsError) as error:
+        raise UsageError(f"dataset 'hf:{name}' cannot be loaded: {reason(error, name)}") from None
