@@ -236,7 +236,8 @@ def report(
     from tempscale_jobs.diagnose import report as diagnose_report
     from tempscale_jobs.errors import UsageError
     from tempscale_jobs.evaluate import report as evaluate_report
-    from tempscale_jobs.runs.folder import DONE, finished, load_tables
+    from tempscale_jobs.runs import inventory
+    from tempscale_jobs.runs.folder import DONE, REPORT, finished, load_tables
     from tempscale_jobs.tune import report as tune_report
     from tempscale_jobs.urls import masked
 
@@ -252,6 +253,7 @@ def report(
         raise UsageError(f"--with adds other runs to an audit, and '{masked(run)}' holds a run of tempscale {command}")
     parts = [part for number, other in enumerate(others or []) for part in _findings(other, record, number)]
     pages[command](load_tables(storage), record, **({"sections": parts} if others else {})).write_to(storage)
+    inventory.note(storage, [REPORT, *storage.list("figures")])
     _say(f"report: {masked(storage.root)}/report.html")
 
 

@@ -58,8 +58,10 @@ def look_up(
         return Plan(
             index.shards if data["shards"] is None else tuple(Shard(**shard) for shard in data["shards"]), data["found"]
         )
-    for temperature in run.temperatures:  # Parts of an unfinished look-up.
-        run.storage.remove(run.place("texts", model, temperature))
+    for temperature in run.temperatures:  # Parts of an unfinished look-up, and of texts that it left to embed.
+        place = run.place("texts", model, temperature)
+        if any("/part-cached-" in part for part in run.storage.list(place)):
+            run.storage.remove(place)
     plan = Plan(index.shards)
     if cache is not None:
         plan = _exchanged(run, cluster, model, cache, index, Texts(corpus, sizes, ""))

@@ -18,12 +18,12 @@ from tempscale_jobs.nights import record as history
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs import folder as runs
 from tempscale_jobs.runs.folder import Run
+from tempscale_jobs.runs.inventory import PRUNED
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.nights import GATE
 from tempscale_jobs.urls import masked, reason
 
-PRUNED = "pruned.json"
 TABLE = "tables/gate.parquet"
 _EMBEDDINGS = ("texts", "factors", "neighbours", "queries")
 _DRAWN = 30
@@ -85,18 +85,20 @@ def close(
         record["gate"] = judge(night, record, summary)
         enter(night, record, summary)
         stage.note = verdict_in_words(record["gate"]) + changes_in_words(record["changed_texts"])
-    if record["gate"] != before:
+    is_new = bool(record["gate"] != before)
+    if is_new or not night.run.storage.exists(runs.REPORT):
         with journal.stage("report") as stage:
-            record["trend"] = trend(night, record)
+            if is_new:
+                record["trend"] = trend(night, record)
             write_report(record)
-            stage.note = "report.html"
-        if record["gate"]["verdict"] != "none":
-            with journal.stage("tell") as stage:  # Before run.json is written: a run that dies here posts it again.
-                stage.note = notify.post_verdict(night.gate, record, night.run.storage.root)
+            stage.note = runs.REPORT
+    if is_new and record["gate"]["verdict"] != "none":
+        with journal.stage("tell") as stage:  # Before run.json is written: a run that dies here posts it again.
+            stage.note = notify.post_verdict(night.gate, record, night.run.storage.root)
     if night.record.keep_embeddings is not None:
         with journal.stage("prune") as stage:
             stage.note = pruned(night, night.record.keep_embeddings)
-    return bool(record["gate"] != before)
+    return is_new
 
 
 def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> dict[str, Any]:
