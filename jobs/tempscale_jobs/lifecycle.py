@@ -71,8 +71,8 @@ class Lifecycle:
     ) -> dict[str, Any] | None:  # fmt: skip
         """The content of run.json if the run is complete, after `check_unchanged` has compared its sources with it.
 
-        None also where a file of the complete run is damaged or missing: what the run then does makes it again. A report alone
-        is written from the tables by `write_report`.
+        None also where a file of the complete run is damaged or missing: what the run then does makes it again. A report
+        alone is written from the tables by `write_report`.
         """
         if self._earlier is None:
             return None

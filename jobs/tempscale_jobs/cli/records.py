@@ -162,9 +162,11 @@ def history(
         gone = night.prune_record(storage, None, keep)
         _say(f"the embeddings of {len(gone)} nights removed: {', '.join(gone)}" if gone else "nothing to remove")
         return
-    found = record.load(storage)
+    found, damaged = record.read(storage)
+    for sentence in record.damage_in_words(damaged, storage):
+        _say(sentence)
     if found.is_empty():
-        raise UsageError(f"the record in '{masked(storage.root)}' is empty: no audit has ended there")
+        raise UsageError(f"the record in '{masked(storage.root)}' holds no run that can be read")
     print_table(screen(), page.heads(), page.table(found, last))
     storage.write("history.html", page.render(found).html.encode())
     place = Storage(storage.root).path("history.html") if storage.is_local else f"{masked(storage.root)}/history.html"

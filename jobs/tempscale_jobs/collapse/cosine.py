@@ -47,9 +47,12 @@ class Needed(NamedTuple):
     """The neighbours and near-duplicates of each two panels."""
 
 
+NOTHING = Needed()
+
+
 def cosine(
     run: Run, cluster: Cluster, crew: Crew, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
-    on_pairs: Callable[[int], None], needed: Needed = Needed(),
+    on_pairs: Callable[[int], None], needed: Needed = NOTHING,
 ) -> None:  # fmt: skip
     """Write length_collapse, the means by text and closed.json of one model and temperature.
 
