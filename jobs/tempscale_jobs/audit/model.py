@@ -163,7 +163,7 @@ def _embed(
     else:
         with journal.stage(f"cache{run.named(model)}") as stage:
             plan = lookup.look_up(run, cluster, model, store, index, corpus, encoding)
-            stage.note = f"{plan.found:,} of {count(index.analysed, 'text')} known"
+            stage.note = plan.in_words(index.analysed)
     journal.count("cache_hits", plan.found)
     workers = cluster.workers if audit.config.execution.address else min(cluster.workers, os.cpu_count() or 1)
     soon = None if cluster.gpus else expected.seconds(model, plan.shards, len(run.temperatures), workers)

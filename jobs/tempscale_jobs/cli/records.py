@@ -332,7 +332,7 @@ def cache(
         if unused_for is not None or keep:
             raise UsageError("--unused-for and --keep belong to prune: tempscale cache DIR prune …")
         rows = [
-            [h.values["name"], h.values["temperature"], f"{h.values['max_length']}", h.values["precision"],
+            [h.values["name"], h.values["temperature"], f"{h.values.get('max_length')}", f"{h.values.get('precision')}",
              f"{h.texts:,}", f"{h.files:,}", decimal(h.bytes), h.values["last_used"]]
             for h in cache_upkeep.listed(folder)
         ]  # fmt: skip

@@ -64,7 +64,7 @@ def settings_of(out, folder, model, **more):
 
 @pytest.fixture(scope="module")
 def audits(tmp_path_factory, ray_session, corpus, small_model):
-    """Finished audits that differ in their ways: groups in units, and all pairs of a sample with the corpus's worst pairs."""
+    """Finished audits by their ways: groups of texts read in units, and all pairs of a sample with the corpus's worst."""
     folder = tmp_path_factory.mktemp("audits")
     ways = {
         "groups": {"corpus": {"unit_rows": 40, "unit_bytes": 20_000}},
