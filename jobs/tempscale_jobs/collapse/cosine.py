@@ -75,7 +75,6 @@ def cosine(
             _compare(crew, grid, bounds, on_pairs, needed.near)
         return
     sums = _closed_form(cluster, grid, len(bounds), "float32")
-    means = _text_means(cluster, grid, len(bounds), sums, layout)
     cells, rounding = None, None
     if analysis.cosine == "full":
         triangle = _compare(crew, grid, bounds, on_pairs, needed.near)
@@ -85,6 +84,8 @@ def cosine(
         rounding = _rounding(grid, sums, seen, dim)
     else:
         on_pairs(n * (n - 1) // 2)
+    # After the tiles, which take longest: a run that is stopped among them has not written the means in vain.
+    means = _text_means(cluster, grid, len(bounds), sums, layout)
     _finish(run, grid, run.key(model, temperature), layout, cells, sums, means, rounding)
 
 
