@@ -168,6 +168,30 @@ FAULTS = (
         ),
     ),
     (
+        "A file of a finished run is missing, empty, cut, changed, or another run's",
+        "the same command makes exactly that file again; all others stay as they are",
+        (
+            "test_finished_runs::test_each_damage_of_each_file_is_noticed",
+            "test_finished_runs::test_what_is_damaged_is_made_again_and_nothing_else",
+        ),
+    ),
+    (
+        "A part of the record of nights is damaged, or no part at all",
+        "that night is named and not compared with; every other night ends as without it",
+        (
+            "test_record::test_a_damaged_part_takes_only_its_own_night_with_it",
+            "test_finished_runs::test_damage_beside_a_run_never_touches_it",
+        ),
+    ),
+    (
+        "A run is stopped in any step, with half of the pieces of every step done",
+        "no piece is done twice, and the bytes are the same",
+        (
+            "test_resuming::test_an_audit_goes_on_without_doing_a_piece_twice",
+            "test_resuming::test_a_command_goes_on_without_doing_a_piece_twice",
+        ),
+    ),
+    (
         "Standard output is closed, full or read no further; SIGTERM comes while Ray starts",
         "the exit code is that of the run; 3, a sentence and a folder that can be resumed",
         (
@@ -235,6 +259,8 @@ FAULTS = (
         "the run loses only time",
         (
             "test_cache::test_damaged_files_of_a_cache_are_as_if_they_were_not_there",
+            "test_cache::test_entries_that_can_be_no_embeddings_are_counted_and_not_used",
+            "test_cache::test_files_of_others_in_a_cache_are_neither_used_nor_removed",
             "test_cache::test_pruning_beside_a_run_costs_neither_anything",
             "test_cache::test_two_runs_at_once_leave_what_one_leaves",
             "test_cache::test_a_cache_that_cannot_be_added_to_costs_the_run_nothing",

@@ -21,8 +21,8 @@ from tempscale_jobs.runs.journal import Journal
 # --- the five commands, each with a configuration given as plain data ---------------------------------------------------
 
 
-def _run(command, config, console=None, **how):
-    with closing(Journal(console or Console(stderr=True))) as journal:
+def _run(command, config, console=None, observers=(), **how):
+    with closing(Journal(console or Console(stderr=True), observers)) as journal:
         return command(config, journal, **how)
 
 
@@ -51,6 +51,13 @@ def evaluated(data, **how):
     from tempscale_jobs.evaluate.run import evaluate
 
     return _run(evaluate, checked(EvaluateConfig, data), **how)
+
+
+def corrected(data, **how):
+    from tempscale_jobs.config.correct import CorrectConfig
+    from tempscale_jobs.correct.run import correct
+
+    return _run(correct, checked(CorrectConfig, data), **how)
 
 
 def tuned(data, **how):

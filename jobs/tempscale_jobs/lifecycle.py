@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from threadpoolctl import threadpool_limits
 
 from tempscale_jobs.config.command import Command
-from tempscale_jobs.errors import Damaged, OtherModel
-from tempscale_jobs.runs import folder, lock, mending
+from tempscale_jobs.errors import Damaged, OtherModel, UsageError
+from tempscale_jobs.runs import folder, inventory, lock, mending
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
@@ -20,9 +20,6 @@ from tempscale_jobs.workers.engine import Cluster
 
 Config = TypeVar("Config", bound=Command)
 
-_TIMES_MENDED = 5
-"""So often one call of a command makes damaged files again: more damage is not chance."""
-
 
 class Lifecycle:
     """A run in progress. The record that it keeps becomes run.json when the run ends without an error."""
@@ -30,6 +27,7 @@ class Lifecycle:
     def __init__(self, config: Command, run: Run, journal: Journal, held: lock.Lock) -> None:
         self.run, self.lock = run, held
         self._config, self._journal = config, journal
+        self._earlier, self._is_mended = _earlier(run, config), False
         self._record: dict[str, Any] | None = None
 
     @contextmanager
@@ -62,22 +60,51 @@ class Lifecycle:
         embedding = config.embedding.model_copy(update={"precision": found.precision})
         return config.model_copy(update={"embedding": embedding})
 
-    def done(self, stage: str, check_unchanged: Callable[[dict[str, Any]], None]) -> dict[str, Any] | None:
-        """The content of run.json if the run is complete, after `check_unchanged` has compared its sources with it."""
-        if not self.run.complete:
+    @property
+    def earlier(self) -> dict[str, Any] | None:
+        """The content of run.json if the run ended before this call; the file itself may be damaged."""
+        return self._earlier
+
+    def done(
+        self, stage: str, check_unchanged: Callable[[dict[str, Any]], None],
+        write_report: Callable[[dict[str, Any]], None] | None = None,
+    ) -> dict[str, Any] | None:  # fmt: skip
+        """The content of run.json if the run is complete, after `check_unchanged` has compared its sources with it.
+
+        None also where a file of the complete run is damaged or missing: what the run then does makes it again. A report
+        alone is written from the tables by `write_report`.
+        """
+        if self._earlier is None:
             return None
+        storage = self.run.storage
         with self._journal.stage(stage) as running:
-            done: dict[str, Any] = self.run.storage.read_json(folder.DONE)
-            check_unchanged(done)
-            running.note = "the run is complete: nothing to do"
-        return done
+            check_unchanged(self._earlier)
+            damaged = set(inventory.damaged(storage, self._earlier))
+            if not damaged:
+                running.note = "the run is complete: nothing to do"
+                return self._earlier
+            drawn = {name for name in damaged if name == folder.REPORT or name.startswith("figures/")}
+            if damaged - drawn - {folder.DONE} or (drawn and write_report is None):
+                running.note = mending.reopen(storage, self._earlier, sorted(damaged))
+                self._is_mended = True
+                return None
+            if drawn and write_report is not None:
+                write_report(self._earlier)
+                inventory.note(storage, drawn)
+            if folder.DONE in damaged:
+                storage.write_json(folder.DONE, self._earlier)
+            running.note = f"damaged or missing, and made again: {', '.join(sorted(damaged))}"
+        return self._earlier
 
     def record(self, **facts: Any) -> dict[str, Any]:
         """Keep and return the content of run.json: the common facts of a run, `facts`, and each stage's seconds and memory.
 
-        `models` and `versions` in `facts` are merged into the common ones.
+        `models` and `versions` in `facts` are merged into the common ones. A complete run of which something was made again
+        keeps its record.
         """
         self.lock.check()
+        if self._is_mended and self._earlier is not None:
+            return self.keep(self._earlier | {"config": folder.described(self._config)})
         known = folder.facts(self.run, self._config)
         for label, more in facts.pop("models", {}).items():
             known["models"][label] |= more
@@ -94,28 +121,53 @@ class Lifecycle:
         """Write run.json, if a record was kept."""
         if self._record is not None:
             self.lock.check()
+            inventory.write(self.run.storage, self._record)
             folder.complete(self.run, self._record)
+
+
+def _earlier(run: Run, config: Command) -> dict[str, Any] | None:
+    """The content of run.json of a complete run.
+
+    Raises:
+        UsageError: it is damaged, and so is its copy.
+    """
+    if not run.complete:
+        return None
+    try:
+        found = inventory.record(run.storage)
+    except Damaged as error:
+        raise UsageError(f"{error}; start over with --fresh, or choose another --out") from None
+    if found is None:  # What the inventory of a run without run.json says cannot be read.
+        folder.remove_results(run.storage, config.command)
+    return found
 
 
 def mended(command: Callable[..., Run]) -> Callable[..., Run]:
     """The same command, which makes again what it finds damaged in its own folder and then goes on.
 
     Raises:
-        Damaged: a file is damaged that the run did not make, or one is damaged again and again.
+        Damaged: a file is damaged that the run did not make, or one is damaged again after it was made again.
     """
 
     @functools.wraps(command)
     def run(config: Config, journal: Journal, *, fresh: bool = False) -> Run:
-        for _ in range(_TIMES_MENDED):
+        mended = set[str]()
+        while True:
             try:
                 return command(config, journal, fresh=fresh)
             except Damaged as error:
                 if not error.mended:
                     raise
+                if error.path in mended:
+                    raise Damaged(
+                        f"{error}, right after it was made again; check the disk or memory of the machines before you start "
+                        "the same command again",
+                        error.path,
+                    ) from None
+                mended.add(error.path)
                 with journal.stage("make again what is damaged") as stage:
                     stage.note = f"{error}; {error.mended}"
                 fresh = False
-        return command(config, journal, fresh=fresh)
 
     return run
 

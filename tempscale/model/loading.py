@@ -36,6 +36,16 @@ def check_temperatures(folder: Path, temperatures: Iterable[Temperature]) -> Non
         temperature.check(layers, heads)
 
 
+def dimensions(folder: Path) -> int:
+    """The dimensions of the embeddings of a checkpoint, from its configurations alone."""
+    from transformers import AutoConfig
+
+    from tempscale.model.pooling import load_head
+
+    config = AutoConfig.from_pretrained(Settings.of(folder).transformer, trust_remote_code=False)
+    return load_head(folder).width(int(config.hidden_size))
+
+
 def load_transformer(folder: Path, dtype: torch.dtype | str = torch.float32) -> tuple[Any, list[str]]:
     """The transformer of a model folder on the CPU, and the names of the weights missing in the folder: at most a pooler's,
     which is not used. The dtype "auto" is the checkpoint's own.

@@ -163,7 +163,7 @@ def _embed(
     else:
         with journal.stage(f"cache{run.named(model)}") as stage:
             plan = lookup.look_up(run, cluster, model, store, index, corpus, encoding)
-            stage.note = f"{plan.found:,} of {count(index.analysed, 'text')} known"
+            stage.note = plan.in_words(index.analysed)
     journal.count("cache_hits", plan.found)
     workers = cluster.workers if audit.config.execution.address else min(cluster.workers, os.cpu_count() or 1)
     soon = None if cluster.gpus else expected.seconds(model, plan.shards, len(run.temperatures), workers)
@@ -247,8 +247,11 @@ def _compare_all_pairs(audit: Audit, crew: Crew, model: Model, temperature: Temp
     """Compute cosines and neighbours over all pairs of the corpus."""
     run, cluster, journal, analysis = audit.run, audit.cluster, audit.journal, audit.config.analysis
     pairs, under = len(texts) * (len(texts) - 1) // 2, f"{run.named(model)}, τ {temperature.canonical}"
+    near = analysis.compares and not exposure.is_done(run, model, temperature)
+    search = analysis.socm_top_over == "corpus" and not worst.is_done(run, model, temperature)
+    needed = cosine.Needed(near or search, near)
     with journal.stage(f"cosine{under}", pairs, "pairs") as stage:
-        cosine.cosine(run, cluster, crew, model, temperature, texts, analysis, stage.advance)
+        cosine.cosine(run, cluster, crew, model, temperature, texts, analysis, stage.advance, needed)
         stage.note = f"{pairs:,} pairs, equal to their closed form"
         if (moved := cosine.rounding(run, model, temperature)) is not None:
             stage.note = f"{pairs:,} pairs in {moved['precision']}, equal to their closed form; means are exact"

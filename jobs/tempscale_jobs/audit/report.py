@@ -220,5 +220,7 @@ def close(run: Run) -> None:
         console.print(f"\ngate    {verdict_in_words(judged)}{reasons}", highlight=False, soft_wrap=True, markup=False)
         if os.environ.get("GITHUB_ACTIONS") == "true":
             console.print("\n".join(github_lines(record)), highlight=False, soft_wrap=True, markup=False)
+    for sentence in judged.get("unreadable_nights", ()):
+        console.print(f"\nnights  {sentence}", highlight=False, soft_wrap=True, markup=False)
     places = f"\nreport  {root}/report.html\ntables  {root}/tables/"
     console.print(places, highlight=False, soft_wrap=True, markup=False)

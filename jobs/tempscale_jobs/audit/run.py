@@ -45,7 +45,8 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
     checks: dict[str, Any] = {"check": lambda: _check(config, cache), "check_inputs": lambda: _check_inputs(config)}
     with lifecycle.running(config, journal, fresh=fresh, **checks) as life:
         run = life.run
-        if (done := life.done("read the corpus", lambda done: _check_unchanged(config, done))) is not None:
+        unchanged, report = lambda done: _check_unchanged(config, done), lambda done: _write_report(run, done)
+        if (done := life.done("read the corpus", unchanged, report)) is not None:
             record = done | {"config": folder.described(config)}
         else:
             night.check_windows(Night.of(run, config), config.embedding.max_length)
@@ -69,7 +70,7 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
                         )
                         stage.note = f"{len(tables)} tables"
             record = life.record(**_facts(audit, layouts, rejected))
-        figures = folder.load_tables(run.storage)["collapse_summary"].to_dicts()
+        figures = folder.load_table(run.storage, "collapse_summary").to_dicts()
         if night.close(Night.of(run, config), record, figures, journal, lambda record: _write_report(run, record)):
             life.keep(record)
     return run
@@ -151,6 +152,8 @@ def _facts(audit: Audit, layouts: dict[str, Layout], rejected: int) -> dict[str,
     """The entries of run.json that only an audit has."""
     run, config = audit.run, audit.config
     facts: dict[str, Any] = {"seed": config.seed, "corpus": audit.index.facts() | {"rejected_by_models": rejected}}
+    if run.storage.exists(folder.SIZES):
+        facts["sizes"] = run.storage.read_json(folder.SIZES)
     if audit.queries is not None:
         facts["queries"] = audit.queries.index.facts()
     facts["models"] = {}

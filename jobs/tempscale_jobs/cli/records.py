@@ -162,9 +162,11 @@ def history(
         gone = night.prune_record(storage, None, keep)
         _say(f"the embeddings of {len(gone)} nights removed: {', '.join(gone)}" if gone else "nothing to remove")
         return
-    found = record.load(storage)
+    found, damaged = record.read(storage)
+    for sentence in record.damage_in_words(damaged, storage):
+        _say(sentence)
     if found.is_empty():
-        raise UsageError(f"the record in '{masked(storage.root)}' is empty: no audit has ended there")
+        raise UsageError(f"the record in '{masked(storage.root)}' holds no run that can be read")
     print_table(screen(), page.heads(), page.table(found, last))
     storage.write("history.html", page.render(found).html.encode())
     place = Storage(storage.root).path("history.html") if storage.is_local else f"{masked(storage.root)}/history.html"
@@ -236,7 +238,8 @@ def report(
     from tempscale_jobs.diagnose import report as diagnose_report
     from tempscale_jobs.errors import UsageError
     from tempscale_jobs.evaluate import report as evaluate_report
-    from tempscale_jobs.runs.folder import DONE, finished, load_tables
+    from tempscale_jobs.runs import inventory
+    from tempscale_jobs.runs.folder import DONE, REPORT, finished, load_tables
     from tempscale_jobs.tune import report as tune_report
     from tempscale_jobs.urls import masked
 
@@ -252,6 +255,7 @@ def report(
         raise UsageError(f"--with adds other runs to an audit, and '{masked(run)}' holds a run of tempscale {command}")
     parts = [part for number, other in enumerate(others or []) for part in _findings(other, record, number)]
     pages[command](load_tables(storage), record, **({"sections": parts} if others else {})).write_to(storage)
+    inventory.note(storage, [REPORT, *storage.list("figures")])
     _say(f"report: {masked(storage.root)}/report.html")
 
 
@@ -328,7 +332,7 @@ def cache(
         if unused_for is not None or keep:
             raise UsageError("--unused-for and --keep belong to prune: tempscale cache DIR prune …")
         rows = [
-            [h.values["name"], h.values["temperature"], f"{h.values['max_length']}", h.values["precision"],
+            [h.values["name"], h.values["temperature"], f"{h.values.get('max_length')}", f"{h.values.get('precision')}",
              f"{h.texts:,}", f"{h.files:,}", decimal(h.bytes), h.values["last_used"]]
             for h in cache_upkeep.listed(folder)
         ]  # fmt: skip

@@ -71,6 +71,13 @@ class Tiling:
         """The name of the aggregates of two finished panels, which are written last."""
         return tile(self.place, i, j)
 
+    def written(self, i: int, j: int, near: bool) -> list[str]:
+        """The names of all files of two compared panels; without `near`, which are removed once they are merged."""
+        if not near:
+            return [self.cells(i, j)]
+        sides = (["rows", "columns"] if i != j else ["rows"]) if self.neighbours else []
+        return [self.cells(i, j), self.duplicates(i, j), *(self.near(i, j, side) for side in sides)]
+
     def near(self, i: int, j: int, side: str) -> str:
         """The name of the neighbours that two panels found for the texts of its `rows` or `columns`."""
         return tile(f"{self.place}/near", i, j, side)

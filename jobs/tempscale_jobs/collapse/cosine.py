@@ -25,7 +25,7 @@ from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout, filled_documents
 from tempscale_jobs.errors import IncompleteRun
-from tempscale_jobs.runs.folder import Model, Run, dimensions, means_of_block
+from tempscale_jobs.runs.folder import Model, Run, dimensions, is_whole, means_of_block
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import COSINE_HISTOGRAM, LENGTH_COLLAPSE
 from tempscale_jobs.tables.columns import finite
@@ -39,34 +39,53 @@ GATHERED_BYTES = 256 << 20
 """Size of the embeddings that one task sorts into canonical order."""
 
 
+class Needed(NamedTuple):
+    """What later steps still need of the work on a grid, also where its results are there."""
+
+    blocks: bool = False
+    near: bool = False
+    """The neighbours and near-duplicates of each two panels."""
+
+
+NOTHING = Needed()
+
+
 def cosine(
     run: Run, cluster: Cluster, crew: Crew, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
-    on_pairs: Callable[[int], None],
+    on_pairs: Callable[[int], None], needed: Needed = NOTHING,
 ) -> None:  # fmt: skip
     """Write length_collapse, the means by text and closed.json of one model and temperature.
 
-    `on_pairs` is called with the pairs of all panels that were compared already, then with those of each two.
+    `on_pairs` is called with the pairs of all panels that were compared already, then with those of each two. Where these
+    results are there, missing blocks and neighbours are still written if a later step needs them.
 
     Raises:
         IncompleteRun: a task failed for good, or the tiles do not add up to their closed form.
     """
     (grid, bounds), n = blocks.tiling(run, model, temperature, layout, analysis), len(layout)
-    if run.storage.exists(f"{grid.place}/closed.json"):
+    is_closed = is_whole(run.storage, f"{grid.place}/closed.json")
+    if is_closed and not any(needed):
         on_pairs(n * (n - 1) // 2)
         return
     dim = dimensions(run, model, temperature)
     names = run.storage.list(run.place("texts", model, temperature))
     _gather(cluster, grid, names, bounds, layout, GATHERED_BYTES // (4 * dim), analysis.compares)
+    if is_closed:
+        if needed.near and analysis.cosine == "full":
+            _compare(crew, grid, bounds, on_pairs, needed.near)
+        return
     sums = _closed_form(cluster, grid, len(bounds), "float32")
-    means = _text_means(cluster, grid, len(bounds), sums, layout)
     cells, rounding = None, None
     if analysis.cosine == "full":
-        cells = _tiles(cluster, crew, grid, bounds, on_pairs)
+        triangle = _compare(crew, grid, bounds, on_pairs, needed.near)
+        cells = blocks.merged(cluster, _cells, grid, triangle, CosineCells.merged, kind=Kind("cells"))
         seen = sums if grid.precision == "float32" else _closed_form(cluster, grid, len(bounds), grid.precision)
         _check_closed_form(cells, seen, grid.precision, dim)
         rounding = _rounding(grid, sums, seen, dim)
     else:
         on_pairs(n * (n - 1) // 2)
+    # After the tiles, which take longest: a run that is stopped among them has not written the means in vain.
+    means = _text_means(cluster, grid, len(bounds), sums, layout)
     _finish(run, grid, run.key(model, temperature), layout, cells, sums, means, rounding)
 
 
@@ -185,18 +204,18 @@ def _block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, 
     return _Means(tuple(Moments.of(means[here]) for here in within), sums_of)
 
 
-def _tiles(
-    cluster: Cluster, crew: Crew, grid: Tiling, bounds: list[tuple[int, int]], on_pairs: Callable[[int], None]
-) -> CosineCells:  # fmt: skip
-    """Compare the panels that have not been compared, and return the merged aggregates of all."""
+def _compare(
+    crew: Crew, grid: Tiling, bounds: list[tuple[int, int]], on_pairs: Callable[[int], None], near: bool
+) -> list[tuple[int, int]]:  # fmt: skip
+    """Compare the panels that have not been compared, and return all pairs of panels."""
     triangle = tiles.upper_triangle(grid.panels)
     there = set(grid.storage.list(grid.place))
-    missing = [(i, j) for i, j in triangle if grid.cells(i, j) not in there]
+    missing = [(i, j) for i, j in triangle if not there.issuperset(grid.written(i, j, near))]
     bounds = [(bounds[own[0]][0], bounds[own[-1]][1]) for own in map(grid.panel, range(grid.panels))]
     on_pairs(sum(_pairs(bounds, i, j) for i, j in set(triangle) - set(missing)))
     for i, j in crew.tiles(blocks.work, (grid,), missing):
         on_pairs(_pairs(bounds, i, j))
-    return blocks.merged(cluster, _cells, grid, triangle, CosineCells.merged, kind=Kind("cells"))
+    return triangle
 
 
 def _cells(grid: Tiling, panels: list[tuple[int, int]]) -> CosineCells:
@@ -267,16 +286,16 @@ def _finish(
                 | {"near_duplicates": cells and int(cells.duplicates[a, b])}
                 | percentiles
             )
-    run.storage.write_table(f"{place}/length_collapse.parquet", LENGTH_COLLAPSE.build_rows(rows))
+    written = [f"{place}/{table.name}.parquet" for table in (LENGTH_COLLAPSE, COSINE_HISTOGRAM)]
+    run.storage.write_table(written[0], LENGTH_COLLAPSE.build_rows(rows))
     histogram = [] if cells is None else calibration.rows(cells, layout.edges)
-    run.storage.write_table(
-        f"{place}/cosine_histogram.parquet", COSINE_HISTOGRAM.build_rows([key | row for row in histogram])
-    )
+    run.storage.write_table(written[1], COSINE_HISTOGRAM.build_rows([key | row for row in histogram]))
     upper = np.triu_indices(intervals)
     total = int(pairs[upper].sum())
     closed: dict[str, Any] = {"pairs": total, "cosine_mean": float(first[upper].sum() / total) if total else None}
     closed["cosine_p99"] = cells.overall_percentile(0.99) if cells is not None and total else None
     closed |= {"effective_rank": sums.effective_rank(), "rounding": rounding}
+    closed["files"] = [*(means_of_block(place, k) for k in range(grid.count)), *written]
     run.storage.write_json(f"{place}/closed.json", closed)
 
 

@@ -24,7 +24,7 @@ from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.collapse.neighbours import Asking, Found, Names
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout, layout
-from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.folder import Model, Run, is_whole
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import COLLAPSED_TEXTS, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES
 from tempscale_jobs.tables.columns import finite
@@ -33,6 +33,13 @@ from tempscale_jobs.workers.slow import Kind
 
 UNITS_OF_A_TASK = 1 << 20
 """Texts or documents whose slots one task counts: it reads the neighbours of all, and keeps what is about these."""
+_WRITTEN = ("neighbours", "corrections", neighbours.CORRECTED, "partials/exposure")
+"""The folders of the files of this step."""
+
+
+def is_done(run: Run, model: Model, temperature: Temperature) -> bool:
+    """Whether all files of this step are there."""
+    return is_whole(run.storage, f"{run.place('partials/exposure', model, temperature)}/done.json")
 
 
 def expose(
@@ -45,7 +52,8 @@ def expose(
     what a correction by length would do.
     """
     place = run.place("partials/exposure", model, temperature)
-    if run.storage.exists(f"{place}/done.json"):
+    if is_done(run, model, temperature):
+        run.storage.remove(f"{run.place('partials/cosine', model, temperature)}/near")
         return
     import ray
 
@@ -98,7 +106,10 @@ def expose(
     run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows))
     run.storage.write_table(f"{place}/exposure_corrected.parquet", EXPOSURE_CORRECTED.build_rows(moved))
     run.storage.write_table(f"{place}/collapsed_texts.parquet", COLLAPSED_TEXTS.build_rows(hubs))
-    run.storage.write_json(f"{place}/done.json", {"texts": len(texts), "k": grid.neighbours})
+    files = [name for kind in _WRITTEN for name in run.storage.list(run.place(kind, model, temperature))]
+    if queries is not None:
+        files += [f"queries/{name}" for name in queries.storage.list(run.place("neighbours", model, temperature))]
+    run.storage.write_json(f"{place}/done.json", {"texts": len(texts), "k": grid.neighbours, "files": files})
     run.storage.remove(f"{grid.place}/near")
 
 

@@ -24,7 +24,7 @@ from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.errors import IncompleteRun
-from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.folder import Model, Run, is_whole
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM, SOCM_SCATTER
 from tempscale_jobs.workers import actor
@@ -162,7 +162,7 @@ def tabulate(
     """Write the cells, the scatter, the estimates without each group and done.json; return the number of pairs."""
     storage, place, key = run.storage, run.place("partials/socm", model, temperature), run.key(model, temperature)
     found = read(run, model, temperature, analysis, len(dealt))
-    if storage.exists(f"{place}/done.json"):
+    if is_whole(storage, f"{place}/done.json"):
         return len(found.value)
     cells = _cells(found, layout, analysis, dealt)
     sums, over = cells.sums(found.value), cells.sums((found.value > 1).astype(np.float64))
@@ -187,5 +187,6 @@ def tabulate(
     means = {name: group_tables.with_all(cells, own, layout.texts()) for name, own in figures.items()}
     shares = covariance_of_shares(layout.interval, len(layout.edges), layout.documents)
     summary |= {"interval_means": means, "interval_covariance": shares.tolist()}
+    summary["files"] = [f"{place}/{name}" for name in ("socm.parquet", "socm_scatter.parquet", REPLICATES)]
     storage.write_json(f"{place}/done.json", summary)
     return len(found.value)

@@ -20,7 +20,7 @@ from tempscale_jobs.embedding import factors as factor_parts
 from tempscale_jobs.embedding.layout import Layout, embeddings
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import Model, Run, means_by_text, tile
+from tempscale_jobs.runs.folder import Model, Run, is_whole, means_by_text, tile
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM, SOCM_PAIRS, SOCM_SCATTER
@@ -50,7 +50,7 @@ def socm(
 ) -> int:  # fmt: skip
     """Write the socm tables, the means by text and done.json of one model and temperature; return the number of pairs."""
     place = run.place("partials/socm", model, temperature)
-    if run.storage.exists(f"{place}/done.json"):
+    if is_whole(run.storage, f"{place}/done.json"):
         pairs = int(run.storage.read_json(f"{place}/done.json")["pairs"])
         on_pairs(pairs, 1.0)
         return pairs
@@ -176,4 +176,5 @@ def _finish(
     columns = {"text_id": sample.ids, "group": groups, "inside": sample.inside(), "overall": sample.overall()}
     columns["document"] = layout.documents_of(places)
     run.storage.write_table(means_by_text(place), parts.TEXT_MEANS.build(columns))
-    run.storage.write_json(f"{place}/done.json", summary | {"correction": overall_correction})
+    files = [*(f"{place}/{table.name}.parquet" for table, _ in tables), means_by_text(place)]
+    run.storage.write_json(f"{place}/done.json", summary | {"correction": overall_correction, "files": files})

@@ -27,7 +27,7 @@ from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding import factors
 from tempscale_jobs.embedding.layout import Layout, column, embeddings
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.runs.folder import Model, Run, place, tile
+from tempscale_jobs.runs.folder import Model, Run, is_whole, place, tile
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM_PAIRS, SOCM_SEARCH
 from tempscale_jobs.workers import actor
@@ -77,9 +77,14 @@ def begin(corpus: Searched, crew: Crew) -> int:
 def _seeds(corpus: Searched) -> dict[str, np.ndarray]:
     """The places of the texts of largest tr Σ under every temperature whose search is not done."""
     run, model, layout = corpus.run, corpus.model, corpus.layout
-    todo = [t for t in run.temperatures if not run.storage.exists(_done(run, model, t))]
+    todo = [t for t in run.temperatures if not is_done(run, model, t)]
     traces = {t.slug: column(run, model, t, layout, "spread") for t in todo}
     return {slug: np.sort(np.argsort(-trace, kind="stable")[:_SEEDS]) for slug, trace in traces.items()}
+
+
+def is_done(run: Run, model: Model, temperature: Temperature) -> bool:
+    """Whether all files of the search under a temperature are there."""
+    return is_whole(run.storage, _done(run, model, temperature))
 
 
 def _done(run: Run, model: Model, temperature: Temperature) -> str:
@@ -291,4 +296,5 @@ def _finish(corpus: Searched, temperature: Temperature, search: _Search, left: _
         )
     storage.write_table(f"{search.place}/socm_pairs.parquet", SOCM_PAIRS.build_rows(ranked))
     storage.write_table(f"{search.place}/socm_search.parquet", SOCM_SEARCH.build_rows(searched))
-    storage.write_json(f"{search.place}/done.json", {"pairs": pairs, "exact": int(every.sum())})
+    written = [f"{search.place}/{table.name}.parquet" for table in (SOCM_PAIRS, SOCM_SEARCH)]
+    storage.write_json(f"{search.place}/done.json", {"pairs": pairs, "exact": int(every.sum()), "files": written})

@@ -56,6 +56,8 @@ class SourceIndex:
     def kept(self, storage: Storage) -> Self:
         """This index, written: a resumed run does not read the source again."""
         storage.write_json(SHARDED, asdict(self))
+        if not storage.exists(PLANNED):  # If the index is damaged, the source can be read again: its state is known.
+            storage.write_json(PLANNED, {"source_state": self.source_state, "units": 1})
         return self
 
     def facts(self) -> dict[str, Any]:

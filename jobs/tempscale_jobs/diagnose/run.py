@@ -16,7 +16,7 @@ from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.diagnose import looks, repeated, summary, two_texts, versions
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import SHARDED, Model, Run, load_tables
+from tempscale_jobs.runs.folder import PLANNED, SHARDED, Model, Run, load_tables
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster
@@ -60,7 +60,8 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
                 document_of = versions.documents(run, corpus, settings.versions_of, config.out, index)
                 chosen, longest = _choose(config, run, cluster, index, document_of, journal)
             except UsageError:
-                run.storage.remove(SHARDED)  # A run that ends in a mistake here leaves nothing to resume.
+                for name in (SHARDED, PLANNED):  # A run that ends in a mistake here leaves nothing to resume.
+                    run.storage.remove(name)
                 raise
             # Outside of the try: on a smaller machine the work of a larger one is kept.
             for model, tokens in zip(run.models, longest, strict=True):

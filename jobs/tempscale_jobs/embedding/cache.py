@@ -12,18 +12,23 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.sections import Encoding
-from tempscale_jobs.errors import Damaged, RunError
+from tempscale_jobs.errors import RunError
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.audit import texts
+from tempscale_jobs.tables.parts import matrix
 from tempscale_jobs.urls import reason
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.engine import BESIDE_ACTORS, Cluster, results
@@ -32,6 +37,10 @@ from tempscale_jobs.workers.slow import Kind
 BUCKETS = 256
 KEY = "key.json"
 _FORMAT = 1
+_OF_THE_RUN = ("text_id", "document", "source_row")
+"""Columns of texts/ that a cache does not hold: they are of the text's place in a corpus."""
+_TOLERANCE = 1e-3
+"""How far an embedding's norm may be from 1, and entries of one text from one another: bfloat16 moves them by less."""
 _PARTS_OF_A_TASK = 64
 """Parts that one task adds."""
 
@@ -76,21 +85,80 @@ def bucket(content_sha: str) -> int:
     return int(content_sha[:2], 16)
 
 
-def known(store: Storage, place: str, buckets: Sequence[int], wanted: set[str]) -> pa.Table:
-    """The wanted texts in some buckets of a key, each once."""
-    tables, seen = [], set[str]()
+class Held(NamedTuple):
+    """What some buckets of a cache hold of the wanted texts."""
+
+    texts: pa.Table
+    """Each once."""
+    ignored: Counter[str]
+    """How many files, and entries of wanted texts, are not used, by reason."""
+
+
+def known(store: Storage, place: str, buckets: Sequence[int], wanted: set[str], dim: int) -> Held:
+    """The wanted texts in some buckets of a key, each once; what cannot be an embedding of this key is not used."""
+    schema, ignored, every = columns(dim), Counter[str](), pa.array(sorted(wanted), pa.string())
+    tables = [schema.empty_table()]
     for number in buckets:
         for name in _listed(store, f"{place}/bucket-{number:03d}"):
             try:
                 table = store.read_table(name)
-            except (OSError, Damaged):
-                continue  # Merged by another process, or damaged: its texts are embedded again.
-            shas = table.column("content_sha").to_pylist()
-            keep = [row for row, sha in enumerate(shas) if sha in wanted and sha not in seen]
-            seen.update(shas[row] for row in keep)
-            if keep:
-                tables.append(table.take(keep))
-    return pa.concat_tables(tables) if tables else pa.table({"content_sha": pa.array([], pa.string())})
+            except (OSError, RunError):
+                ignored["files cannot be read"] += 1  # Merged by another process, damaged, or no part of a cache.
+                continue
+            if not table.schema.equals(schema):
+                ignored["files have other columns or dimensions"] += 1
+                continue
+            table = table.filter(pc.is_in(table.column("content_sha"), every))
+            good = _usable(table)
+            if not good.all():
+                ignored["entries are no unit vectors with their figures"] += int((~good).sum())
+            tables.append(table.filter(pa.array(good)))
+    found, conflicts = _each_once(pa.concat_tables(tables).combine_chunks())
+    if conflicts:
+        ignored["texts have entries that differ"] += conflicts
+    return Held(found, ignored)
+
+
+def columns(dim: int) -> pa.Schema:
+    """The columns of an entry: what texts/ has of a text but for its id, document and place."""
+    whole = texts(dim).schema()
+    return pa.schema([field for field in whole if field.name not in _OF_THE_RUN])
+
+
+def _usable(table: pa.Table) -> np.ndarray:
+    """Which entries are finite unit vectors whose figures are finite."""
+    good = np.ones(table.num_rows, bool)
+    if not table.num_rows:
+        return good
+    for name in table.column_names:
+        good &= ~table.column(name).is_null().to_numpy()
+    for name in ("mean_norm", "spread", "within_cosine"):
+        good &= np.isfinite(table.column(name).fill_null(float("nan")).to_numpy())
+    norms = np.full(table.num_rows, np.nan)
+    norms[good] = np.linalg.norm(matrix(table.filter(pa.array(good)), "embedding").astype(np.float64), axis=1)
+    return np.asarray(good & (np.abs(norms - 1) <= _TOLERANCE))
+
+
+def _each_once(table: pa.Table) -> tuple[pa.Table, int]:
+    """The first entry of each text, without texts whose entries differ; and how many these are."""
+    first, conflicts = dict[str, int](), set[str]()
+    vectors = matrix(table, "embedding") if table.num_rows else None
+    for row, sha in enumerate(table.column("content_sha").to_pylist()):
+        at = first.setdefault(sha, row)
+        # The same text in another micro-batch has other last digits.
+        if at != row and vectors is not None and np.abs(vectors[at] - vectors[row]).max() > _TOLERANCE:
+            conflicts.add(sha)
+    return table.take(pa.array([row for sha, row in first.items() if sha not in conflicts], pa.int64())), len(conflicts)
+
+
+def is_foreign(store: Storage, values: dict[str, Any]) -> bool:
+    """Whether the folder of a key says that it is that of other settings; one that says nothing readable is not."""
+    name = f"{folder(values)}/{KEY}"
+    try:
+        written = store.read_json(name)
+    except (OSError, RunError):
+        return False
+    return not isinstance(written, dict) or {key: written.get(key) for key in values} != values
 
 
 def _listed(store: Storage, place: str) -> list[str]:
@@ -114,6 +182,9 @@ def remember(run: Run, cluster: Cluster, model: Model, cache: Cache, parts: int)
             ray.remote(**BESIDE_ACTORS)(_remember),
         )  # The model's actors hold the CPUs.
         keys = [key(cache, cluster, model, t) for t in run.temperatures]
+        for values in keys:
+            if is_foreign(store, values):
+                return f"the cache was not added to: '{folder(values)}/{KEY}' is of other settings; remove it if it is yours"
         work: list[tuple[list[str], str]] = []
         for temperature, values in zip(run.temperatures, keys, strict=True):
             names = [run.part("texts", model, temperature, number) for number in range(parts)]
@@ -140,7 +211,7 @@ def _remember(storage: Storage, parts: list[str], root: str, place: str) -> None
     for sha in sorted(first):
         rows.setdefault(bucket(sha), []).append(first[sha])
     for number, chosen in rows.items():
-        write_bucket(Storage(root), place, number, table.drop_columns(["text_id", "document", "source_row"]).take(chosen))
+        write_bucket(Storage(root), place, number, table.drop_columns([*_OF_THE_RUN]).take(chosen))
 
 
 def write_bucket(store: Storage, place: str, number: int, table: pa.Table) -> str:

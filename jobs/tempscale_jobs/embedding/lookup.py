@@ -7,8 +7,9 @@ looks it up, and one for each group writes what was found of it and what is abse
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,11 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tempscale.model import checkpoint
+from tempscale.model.loading import dimensions
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus.index import Index, Shard
 from tempscale_jobs.corpus.shards import Texts, rewritten, source_row
-from tempscale_jobs.embedding.cache import BUCKETS, Cache, folder, key, known
+from tempscale_jobs.embedding.cache import BUCKETS, Cache, folder, is_foreign, key, known
+from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import EXCEPTIONS, Model, Run, cached, of_unit
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import texts
@@ -46,6 +50,13 @@ class Plan:
     """The texts to embed."""
     found: int = 0
     """Texts copied from the cache."""
+    ignored: dict[str, int] = field(default_factory=dict)
+    """How many files, keys and entries of the cache were not used, by reason."""
+
+    def in_words(self, texts: int) -> str:
+        """What came of the look-up of so many texts."""
+        unused = "".join(f"; not used: {number:,} {why}" for why, number in sorted(self.ignored.items()))
+        return f"{self.found:,} of {count(texts, 'text')} known{unused}"
 
 
 def look_up(
@@ -56,10 +67,14 @@ def look_up(
     if run.storage.exists(name):
         data = run.storage.read_json(name)
         return Plan(
-            index.shards if data["shards"] is None else tuple(Shard(**shard) for shard in data["shards"]), data["found"]
+            index.shards if data["shards"] is None else tuple(Shard(**shard) for shard in data["shards"]),
+            data["found"],
+            data.get("ignored", {}),
         )
-    for temperature in run.temperatures:  # Parts of an unfinished look-up.
-        run.storage.remove(run.place("texts", model, temperature))
+    for temperature in run.temperatures:  # Parts of an unfinished look-up, and of texts that it left to embed.
+        place = run.place("texts", model, temperature)
+        if any("/part-cached-" in part for part in run.storage.list(place)):
+            run.storage.remove(place)
     plan = Plan(index.shards)
     if cache is not None:
         plan = _exchanged(run, cluster, model, cache, index, Texts(corpus, sizes, ""))
@@ -91,6 +106,8 @@ class _Exchange(NamedTuple):
     texts: list[str]
     """and in texts/."""
     scratch: str
+    dim: int
+    """Dimensions of the model's embeddings."""
 
     def found(self, temperature: int, part: int) -> str:
         """What one range of buckets has under one temperature, in the source's order."""
@@ -103,21 +120,26 @@ class _Exchange(NamedTuple):
 
 def _exchanged(run: Run, cluster: Cluster, model: Model, cache: Cache, index: Index, contents: Texts) -> Plan:
     """Look all texts of a corpus up."""
+    store, keys = Storage(cache.root), [key(cache, cluster, model, t) for t in run.temperatures]
+    if foreign := sum(is_foreign(store, values) for values in keys):
+        return Plan(index.shards, 0, {"folders are of other settings": foreign})
     how = _Exchange(
         run.storage,
-        Storage(cache.root).root,
-        [folder(key(cache, cluster, model, t)) for t in run.temperatures],
+        store.root,
+        [folder(values) for values in keys],
         [run.place("texts", model, t) for t in run.temperatures],
         f"{run.place('partials/cache', model)}/exchanged",
+        dimensions(checkpoint.resolve(model.name)),
     )
     groups = [(first, [shard.name for shard in own]) for first, own in _groups(index.shards)]
     done(cluster, _sort, [(how, *group) for group in groups], kind=Kind("shards for the cache"))
     parts = min(BUCKETS, -(-index.analysed // _TEXTS_OF_A_RANGE))
     cuts = pairwise(BUCKETS * k // parts for k in range(parts + 1))
     firsts = [first for first, _ in groups]
-    counts = done(
+    looked_up = done(
         cluster, _look_up, [(how, firsts, range(*between), k) for k, between in enumerate(cuts)], kind=Kind("look-up")
     )
+    counts, ignored = [number for number, _ in looked_up], sum((own for _, own in looked_up), Counter[str]())
     shards = index.shards
     if any(counts):
         target = run.place("shards", model)
@@ -126,7 +148,7 @@ def _exchanged(run: Run, cluster: Cluster, model: Model, cache: Cache, index: In
         )
         shards = tuple(Shard(*shard) for own in written for shard in own)
     run.storage.remove(how.scratch)
-    return Plan(shards, sum(counts))
+    return Plan(shards, sum(counts), dict(ignored))
 
 
 def _groups(shards: Sequence[Shard]) -> list[tuple[int, list[Shard]]]:
@@ -160,15 +182,20 @@ def _sort(how: _Exchange, first: int, names: list[str]) -> None:
     how.storage.write_table(_sorted(first), whole, rows_of_group=_SORTED_ROWS)
 
 
-def _look_up(how: _Exchange, groups: list[int], buckets: range, number: int) -> int:
-    """Write the texts of a range of buckets that every key has, and the places of the others; return how many it has."""
+def _look_up(how: _Exchange, groups: list[int], buckets: range, number: int) -> tuple[int, Counter[str]]:
+    """Write the texts of a range of buckets that every key has, and the places of the others.
+
+    Return how many it has, and what of the cache was not used.
+    """
     ends = f"{buckets[0]:02x}", f"{buckets[-1] + 1:02x}" if buckets[-1] + 1 < BUCKETS else None
     wanted = pa.concat_tables([how.storage.read_range(_sorted(group), "content_sha", *ends) for group in groups])
     wanted = wanted.sort_by("source_row")
-    store, tables = Storage(how.cache), list[pa.Table]()
+    store, tables, ignored = Storage(how.cache), list[pa.Table](), Counter[str]()
     everywhere = set(wanted.column("content_sha").to_pylist())
     for place in how.keys:
-        tables.append(known(store, place, buckets, everywhere))
+        held = known(store, place, buckets, everywhere, how.dim)
+        ignored += held.ignored
+        tables.append(held.texts)
         everywhere &= set(tables[-1].column("content_sha").to_pylist())
     hit = pc.is_in(wanted.column("content_sha"), pa.array(sorted(everywhere), pa.string()))
     hits = wanted.filter(hit)
@@ -177,11 +204,10 @@ def _look_up(how: _Exchange, groups: list[int], buckets: range, number: int) -> 
         columns = {column: rows.column(column) for column in rows.column_names}
         columns |= {"truncated": pc.or_(rows.column("truncated"), hits.column("cut"))}
         columns |= {column: hits.column(column) for column in ("text_id", "document", "source_row")}
-        width = rows.schema.field("embedding").type.list_size
-        how.storage.write_table(how.found(k, number), texts(width).build(columns), rows_of_group=_FOUND_ROWS)
+        how.storage.write_table(how.found(k, number), texts(how.dim).build(columns), rows_of_group=_FOUND_ROWS)
     absent = wanted.filter(pc.invert(hit)).select(["source_row"])
     how.storage.write_table(how.absent(number), absent, rows_of_group=_SORTED_ROWS)
-    return int(hits.num_rows)
+    return int(hits.num_rows), ignored
 
 
 def _write(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -10,11 +11,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tempscale_jobs.embedding.cache import BUCKETS, KEY, write_bucket
-from tempscale_jobs.errors import Damaged, UsageError
+from tempscale_jobs.errors import Damaged, RunError, UsageError
 from tempscale_jobs.runs.folder import DONE
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked
 
+_OURS = re.compile(r"(?:bucket-[0-9]{3}/)?[0-9a-f]{24}\.parquet")
+"""Names of files that a cache writes below a key, or below a bucket."""
 _ABANDONED_SECONDS = 86_400
 """An unfinished file that has not changed for so long belongs to no live run."""
 
@@ -59,7 +62,8 @@ def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[
         on_key(f"{one.values['name']}, τ {one.values['temperature']}")
         age = (today - datetime.date.fromisoformat(one.values["last_used"])).days
         if unused_days is not None and age >= unused_days:
-            store.remove(one.place)
+            for name in [f"{one.place}/{KEY}", *_files(store, one.place)]:
+                store.remove(name)
             continue
         for number in range(BUCKETS):
             _merge(store, one.place, number, wanted)
@@ -68,21 +72,29 @@ def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[
 
 
 def _contents_of(store: Storage, place: str) -> Held | None:
-    """What a key holds; None where the file that says what it is for is damaged: the next run writes it again."""
+    """What a key holds; None where what its file says is damaged, which the next run writes again, or is no key's."""
     try:
         values = store.read_json(f"{place}/{KEY}")
-    except Damaged:
+        datetime.date.fromisoformat(values["last_used"])
+    except (RunError, TypeError, KeyError, ValueError):
         return None
-    files = [name for name in store.list(place) if name.endswith(".parquet")]
+    if not all(isinstance(values.get(name), str) for name in ("name", "temperature")):
+        return None
+    files = _files(store, place)
     rows = sum(_rows(store, name) for name in files)
     return Held(place, values, rows, len(files), sum(store.size(name) for name in files))
+
+
+def _files(store: Storage, place: str) -> list[str]:
+    """The files that a cache itself wrote below a folder, by their names."""
+    return [name for name in store.list(place) if _OURS.fullmatch(name.removeprefix(f"{place}/"))]
 
 
 def _rows(store: Storage, name: str) -> int:
     """The number of texts in a file; 0 where it is damaged."""
     try:
         return store.rows(name)
-    except (OSError, Damaged):
+    except (OSError, RunError):
         return 0
 
 
@@ -102,31 +114,29 @@ def _contents(runs: list[str]) -> set[str]:
 
 def _merge(store: Storage, place: str, number: int, wanted: set[str] | None) -> None:
     """Replace a bucket's files by one that has each wanted text once."""
-    files = store.list(f"{place}/bucket-{number:03d}")
-    if not files or (len(files) == 1 and wanted is None):
+    tables = _readable(store, f"{place}/bucket-{number:03d}")
+    # Files of other columns or dimensions than the first stay as they are: no run uses them.
+    tables = {name: table for name, table in tables.items() if table.schema.equals(next(iter(tables.values())).schema)}
+    if not tables or (len(tables) == 1 and wanted is None):
         return
-    try:
-        table = pa.concat_tables([store.read_table(name) for name in files]).combine_chunks()
-    except FileNotFoundError:
-        return  # Another process prunes too.
-    except (OSError, Damaged):
-        for name in files:
-            _drop_damaged(store, name)
-        return
+    table = pa.concat_tables(tables.values()).combine_chunks()
     shas = table.column("content_sha").to_pylist()
     first = {sha: row for row, sha in reversed(list(enumerate(shas))) if wanted is None or sha in wanted}
     kept = write_bucket(store, place, number, table.take([first[sha] for sha in sorted(first)])) if first else None
-    for name in files:
+    for name in tables:
         if name != kept:
             with suppress(FileNotFoundError):
                 store.remove(name)
 
 
-def _drop_damaged(store: Storage, name: str) -> None:
-    """Remove a file if it cannot be read; its texts are embedded again."""
-    try:
-        store.read_table(name)
-    except FileNotFoundError:
-        pass
-    except (OSError, Damaged):
-        store.remove(name)
+def _readable(store: Storage, bucket: str) -> dict[str, pa.Table]:
+    """The files of a bucket by name; those that are damaged are removed, and their texts embedded again."""
+    found = dict[str, pa.Table]()
+    for name in _files(store, bucket):
+        try:
+            found[name] = store.read_table(name)
+        except Damaged:
+            store.remove(name)
+        except (OSError, RunError):
+            continue
+    return found

@@ -12,7 +12,7 @@ from tempscale_jobs.evaluate import audits, cells, documents, tasks
 from tempscale_jobs.evaluate.summary import Compared, summarise, write
 from tempscale_jobs.evaluate.tasks import Evaluation
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import DONE, Model, Run, load_tables
+from tempscale_jobs.runs.folder import Model, Run, load_tables
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers import engine
@@ -45,12 +45,11 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
             run, units, config.embedding, tuple(config.analysis.intervals), config.seed, config.corrected
         )
         states = {unit.name: tasks.state(unit) for unit in units}
-        if run.complete:
-            done = run.storage.read_json(DONE)
-            if done["beside"] == references:
-                life.done("score", lambda done: _check_unchanged(config, done["tasks"], states))
+        if (earlier := life.earlier) is not None:
+            if earlier["beside"] != references:
+                _check_unchanged(config, earlier["tasks"], states)  # Only tables and report are written again.
+            elif life.done("score", lambda done: _check_unchanged(config, done["tasks"], states)) is not None:
                 return run
-            _check_unchanged(config, done["tasks"], states)  # Only tables and report are written again.
         missing: dict[tuple[str, str, str], str] = {}
         with life.cluster() as cluster:
             encoding = life.settled(config, cluster).embedding

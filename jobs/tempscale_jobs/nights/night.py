@@ -12,18 +12,18 @@ import polars as pl
 
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.nights import Gate, RecordOfNights, history_folder
-from tempscale_jobs.errors import UsageError
+from tempscale_jobs.errors import RunError, UsageError
 from tempscale_jobs.nights import gate, notify
 from tempscale_jobs.nights import record as history
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs import folder as runs
 from tempscale_jobs.runs.folder import Run
+from tempscale_jobs.runs.inventory import PRUNED
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.nights import GATE
 from tempscale_jobs.urls import masked, reason
 
-PRUNED = "pruned.json"
 TABLE = "tables/gate.parquet"
 _EMBEDDINGS = ("texts", "factors", "neighbours", "queries")
 _DRAWN = 30
@@ -85,26 +85,29 @@ def close(
         record["gate"] = judge(night, record, summary)
         enter(night, record, summary)
         stage.note = verdict_in_words(record["gate"]) + changes_in_words(record["changed_texts"])
-    if record["gate"] != before:
+    is_new = bool(record["gate"] != before)
+    if is_new or not night.run.storage.exists(runs.REPORT):
         with journal.stage("report") as stage:
-            record["trend"] = trend(night, record)
+            if is_new:
+                record["trend"] = trend(night, record)
             write_report(record)
-            stage.note = "report.html"
-        if record["gate"]["verdict"] != "none":
-            with journal.stage("tell") as stage:  # Before run.json is written: a run that dies here posts it again.
-                stage.note = notify.post_verdict(night.gate, record, night.run.storage.root)
+            stage.note = runs.REPORT
+    if is_new and record["gate"]["verdict"] != "none":
+        with journal.stage("tell") as stage:  # Before run.json is written: a run that dies here posts it again.
+            stage.note = notify.post_verdict(night.gate, record, night.run.storage.root)
     if night.record.keep_embeddings is not None:
         with journal.stage("prune") as stage:
             stage.note = pruned(night, night.record.keep_embeddings)
-    return bool(record["gate"] != before)
+    return is_new
 
 
 def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Judge the run and write the table `gate`; returns the verdict as an entry of run.json."""
     run, config = night.run, night.gate
     rows_of_night, baselines = _rows(night, record, summary), [gate.Baseline(None, "")] * len(summary)
+    earlier = history.read(night.history)
     if config.baseline == history.LATEST:
-        baselines = history.latest(history.load(night.history), rows_of_night)
+        baselines = history.latest(earlier.rows, rows_of_night)
     elif config.baseline is not None:
         baselines = history.of_run(config.baseline, rows_of_night)
     rows = gate.judge(config, summary, baselines)
@@ -124,6 +127,7 @@ def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]
         "failed": failed,
         "checks": sum(row["verdict"] != "not comparable" for row in rows),
         "not_compared": [*(f"{what} is not compared: {why}" for what, why in without), *single],
+        "unreadable_nights": history.damage_in_words(_others(night, earlier.damaged, rows_of_night), night.history),
         "without_baseline": [
             f"{row['model']} at {row['temperature']}"
             for row, baseline in zip(summary, baselines, strict=True)
@@ -132,13 +136,18 @@ def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]
     }
 
 
+def _others(night: Night, damaged: Sequence[str], rows_of_night: Sequence[dict[str, Any]]) -> list[str]:
+    """The damaged parts of a record but this night's own, which is written again."""
+    return [name for name in damaged if name != history.part(rows_of_night)]
+
+
 def verdict_in_words(judged: dict[str, Any]) -> str:
     """The verdict in a few words."""
     if judged["verdict"] == "none":
         return "not checked"
     failed, checks = len(judged["failed"]), count(judged["checks"], "check")
     found = f"failed: {failed} of {checks}" if failed else f"passed: {checks}"
-    return f"{found}; not all is comparable" if judged["not_compared"] else found
+    return f"{found}; not all is comparable" if judged["not_compared"] or judged.get("unreadable_nights") else found
 
 
 def changes_in_words(changed: dict[str, int | None]) -> str:
@@ -197,7 +206,8 @@ def changed_texts(night: Night, record: dict[str, Any]) -> dict[str, int | None]
 
 
 def _changed_texts(night: Night, record: dict[str, Any]) -> dict[str, int | None]:
-    nights = history.load(night.history).filter(
+    known = history.read(night.history)
+    nights = known.rows.filter(
         pl.col("name") == night.record.name,
         pl.col("run") != record["run"],
         pl.col("folder") != night.folder,  # This run replaced the nights in its own folder.
@@ -206,6 +216,8 @@ def _changed_texts(night: Night, record: dict[str, Any]) -> dict[str, int | None
     if nights.is_empty():
         return dict(_UNKNOWN)
     last = nights.row(-1, named=True)
+    if any(name > str(history.part([last])) for name in known.damaged):
+        return dict(_UNKNOWN)  # The night before is one of those that cannot be read. Names of parts sort by time.
     folder = Storage(_full(night, last["folder"]))
     if not folder.exists(runs.DONE) or folder.read_json(runs.DONE).get("run") != last["run"]:
         return dict(_UNKNOWN)
@@ -243,7 +255,10 @@ def prune_record(record: Storage, name: str | None, keep: int, spared: str | Non
             if row["night"] in kept or row["folder"] == spared or not _is_next_to(row["folder"]):
                 continue
             folder = Storage(_next_to(record, row["folder"]))
-            held = folder.read_json(runs.DONE).get("run") if folder.exists(runs.DONE) else None
+            try:
+                held = folder.read_json(runs.DONE).get("run") if folder.exists(runs.DONE) else None
+            except RunError:
+                continue  # Which run a damaged run.json is of is not known.
             if held == row["run"] and not folder.exists(PRUNED):
                 for part in _EMBEDDINGS:
                     folder.remove(part)

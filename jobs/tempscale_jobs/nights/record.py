@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import polars as pl
 from scipy.special import stdtrit
 
-from tempscale_jobs.errors import UsageError
+from tempscale_jobs.errors import Damaged, RunError, UsageError
 from tempscale_jobs.nights.gate import Baseline
+from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import DONE, finished, load_tables, now
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
@@ -24,6 +26,22 @@ LATEST = "latest"
 _UNWRITTEN: dict[str, Any] = {"prompts": {}, "socm": "sample"}
 """The values of settings that decided a night before they were written down."""
 _SAME_SERIES = ("name", "temperature")
+_ALWAYS_THERE = {
+    "run",
+    "night",
+    "name",
+    "started",
+    "folder",
+    "model",
+    "temperature",
+    "model_fingerprint",
+    "measured",
+    "gate",
+}
+"""Columns that the parts of every version have."""
+_READERS = 16
+"""Parts that are read at the same time."""
+_NAMED = 3
 _FIGURES = tuple(c.name for c in COLLAPSE_SUMMARY.columns if c not in KEY)
 
 
@@ -96,17 +114,59 @@ def part(found: Sequence[dict[str, Any]]) -> str | None:
     return f"part-{started}-{found[0]['run']}.parquet"
 
 
+class Nights(NamedTuple):
+    """What a record holds."""
+
+    rows: pl.DataFrame
+    """By night, the last run of each night and folder, with a column `accepted`."""
+    damaged: list[str]
+    """The parts that cannot be read; each is one run."""
+
+
 def load(storage: Storage) -> pl.DataFrame:
-    """The rows of the record by night, the last run of each night and folder, with a column `accepted`."""
+    """The rows of the record; see `read`."""
+    return read(storage).rows
+
+
+def read(storage: Storage) -> Nights:
+    """All of the record that can be read: a damaged part takes only its own run with it."""
+    frames, damaged = list[pl.DataFrame](), list[str]()
     names = [name for name in storage.list("", ".parquet") if name.startswith("part-")]
+    with ThreadPoolExecutor(_READERS) as pool:
+        for name, frame in zip(names, pool.map(lambda name: _part(storage, name), names), strict=True):
+            if frame is None:
+                damaged.append(name)
+            else:
+                frames.append(frame)
     empty = pl.DataFrame(pl.from_arrow(HISTORY.schema().empty_table()))
     accepted = {name.rsplit("/", 1)[-1].removesuffix(".json") for name in storage.list(ACCEPTED, ".json")}
-    return (
-        pl.concat([empty, *storage.read_frames(names)], how="diagonal_relaxed")
+    rows = (
+        pl.concat([empty, *frames], how="diagonal_relaxed")
         .sort("night", "started", "run", maintain_order=True)
         .unique(["name", "folder", "night", "model", "temperature"], keep="last", maintain_order=True)
         .with_columns(pl.col("run").is_in(list(accepted)).alias("accepted"))
     )
+    return Nights(rows, damaged)
+
+
+def _part(storage: Storage, name: str) -> pl.DataFrame | None:
+    """The rows of one run; None where its part cannot be read, or is no part of a record."""
+    try:
+        found = pl.DataFrame(pl.from_arrow(storage.read_table(name)))
+    except (RunError, OSError):
+        return None
+    return found if _ALWAYS_THERE.issubset(found.columns) else None
+
+
+def damage_in_words(damaged: Sequence[str], record: Storage) -> list[str]:
+    """Sentences on the parts of a record that cannot be read; none where all can."""
+    if not damaged:
+        return []
+    named = ", ".join(damaged[:_NAMED]) + (f" and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else "")
+    return [
+        f"{count(len(damaged), 'run')} of the record of nights in '{masked(record.root)}' cannot be read and nothing is "
+        f"compared with it: {named}; start the command of that night again to write it anew, or remove the file"
+    ]
 
 
 def accept(storage: Storage, which: str) -> dict[str, Any]:
@@ -173,7 +233,10 @@ def baseline_run(folder: str) -> Storage:
 def of_run(folder: str, tonight: Sequence[dict[str, Any]]) -> list[Baseline]:
     """For each row of a night, the row of the same model and temperature in a finished audit."""
     storage = baseline_run(folder)
-    record, tables = storage.read_json(DONE), load_tables(storage)
+    try:
+        record, tables = storage.read_json(DONE), load_tables(storage)
+    except Damaged as error:
+        return [Baseline(None, f"the baseline run cannot be read: {error}")] * len(tonight)
     if "collapse_summary" not in tables:
         command = record.get("command", "another command")
         raise UsageError(f"--baseline '{masked(folder)}' is a run of tempscale {command}; give an audit's")

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 BEGUN, SHARDED, PLANNED, DONE = "begun.json", "shards/index.json", "shards/plan.json", "run.json"
 CALIBRATION = "calibration.json"
 """How near random pairs of texts are, by length."""
+REPORT = "report.html"
+INVENTORY = "partials/inventory.json"
+"""A copy of run.json, and each file of a finished run with its size and digest; see `runs.inventory`."""
 SIZES = "shards/sizes.json"
 """The sizes of shards of a run that began where workers hold GPUs."""
 EXCEPTIONS = "partials/exceptions"
@@ -40,7 +43,7 @@ COMPUTED_IN = "partials/computed_in.json"
 TAKEOVERS = "partials/takeovers"
 """A record of each dead run whose lock was taken over."""
 _OURS = (
-    DONE, "report.html", "figures", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards",
+    DONE, REPORT, "figures", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards",
     "status.json", "pruned.json", CALIBRATION,
 )  # fmt: skip
 _OURS_OF = {
@@ -222,7 +225,7 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
         own = _OURS_OF.get(found["identity"].get("command", "audit"), ())
         # Until the corpus is read there is nothing worth keeping, so a mistyped --corpus does not block the folder.
         worth = [name for name in _WORTH if name.split("/")[0] in own]
-        if fresh or not any(map(storage.exists, (SHARDED, PLANNED, DONE, *worth))):
+        if fresh or not any(map(storage.exists, (SHARDED, PLANNED, DONE, INVENTORY, *worth))):
             for name in (*_OURS, *own, BEGUN):
                 storage.remove(name)
             found = None
@@ -254,7 +257,7 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
         seen = datetime.datetime.fromtimestamp(dead["renewed"], datetime.UTC).isoformat(timespec="seconds")
         record = {"host": dead["host"], "process": dead["pid"], "last_seen": seen, "taken_over": now()}
         storage.write_json(f"{TAKEOVERS}/{uuid.uuid4().hex[:12]}.json", record)
-    done = storage.exists(DONE)
+    done = storage.exists(DONE) or storage.exists(INVENTORY)
     if done:
         storage.remove("shards")  # The process may have been killed between the two steps of `complete`.
     begun = str(storage.read_json(BEGUN)["started"])
@@ -405,11 +408,21 @@ def finished(folder: str, called: str = "", mend: str = "") -> Storage:
     return storage
 
 
+def names_of(command: str) -> tuple[str, ...]:
+    """The names of the files and folders that a run of a command makes in its folder, without what says which run it is."""
+    return (*_OURS, *_OURS_OF.get(command, ()))
+
+
 def remove_results(storage: Storage, command: str) -> None:
     """Remove all that a run has made, but not what says which run it is."""
-    for name in (*_OURS, *_OURS_OF.get(command, ())):
+    for name in names_of(command):
         if name != "status.json":
             storage.remove(name)
+
+
+def is_whole(storage: Storage, ended: str) -> bool:
+    """Whether a step has written the file with which it ends, and all files that it names are still there."""
+    return storage.exists(ended) and all(map(storage.exists, storage.read_json(ended).get("files", ())))
 
 
 def started(run: Run) -> dict[str, Any]:
@@ -451,13 +464,19 @@ def _differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 def load_tables(storage: Storage) -> dict[str, pl.DataFrame]:
     """The tables of a finished run, by name; columns that an earlier version did not write are null."""
+    names = [path.removeprefix("tables/").removesuffix(".parquet") for path in storage.list("tables", ".parquet")]
+    return {name: load_table(storage, name) for name in names}
+
+
+def load_table(storage: Storage, name: str) -> pl.DataFrame:
+    """One of these tables.
+
+    Raises:
+        Damaged: it is not what was written, or missing.
+    """
     import polars as pl  # Workers never need it.
 
-    found = {}
-    for path in storage.list("tables", ".parquet"):
-        name = path.removeprefix("tables/").removesuffix(".parquet")
-        found[name] = pl.DataFrame(pl.from_arrow(completed(name, storage.read_table(path))))
-    return found
+    return pl.DataFrame(pl.from_arrow(completed(name, storage.read_table(f"tables/{name}.parquet"))))
 
 
 def dimensions(run: Run, model: Model, temperature: Temperature) -> int:

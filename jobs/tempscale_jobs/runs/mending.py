@@ -1,91 +1,128 @@
-"""What a run removes where one of its files is damaged, so that it is made again, with the same bytes."""
+"""What is removed of a run where one of its files is damaged, so that exactly that is made again, with the same bytes."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
-from tempscale_jobs.errors import Damaged
+from tempscale_jobs.errors import Damaged, UsageError
 from tempscale_jobs.runs import folder
-from tempscale_jobs.runs.folder import DONE, PLANNED, SHARDED, number_of, numbered, place
+from tempscale_jobs.runs.folder import DONE, EXCEPTIONS, GIVEN, PLANNED, SHARDED, SIZES, number_of, place
+from tempscale_jobs.runs.inventory import PRUNED
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.urls import masked
 
 _ALL = "all of the run is made again"
-_OF_MODEL = re.compile(r"(?P<kind>[^/]+)/model=(?P<model>[^/]+)/")
-_KEPT = {"cache", "budget", "precision", "exceptions", "processors", "takeovers", "marks"}
-"""What below partials/ no step of pairs, tables or reports makes: how texts were embedded, and by whom."""
-_MADE_OF_TEXTS = ("factors", "neighbours", "tables", "figures", "corrections", "report.html", folder.CALIBRATION)
+_OF_MODEL = re.compile(r"(?P<kind>[^=]+)/model=(?P<model>[^/]+)/")
+_BELOW = ("queries", "measured")
+"""Folders that hold a run of their own."""
+_REWRITTEN = ("tables/", "figures/", "mteb/", folder.CALIBRATION, "temperature.json")
+"""Files that the last steps of every run write, whether or not they are there."""
+_ANSWERS = ("corpus", "pairs", "embeddings")
+"""The entries of run.json that know the state of a source."""
+_NAMED = 3
 
 
 def mend(storage: Storage, command: str, error: Damaged) -> str:
-    """Remove a damaged file of a run, with what must be made with it; return a sentence on what is made again.
+    """Remove a damaged file of a run, so that it is made again; return a sentence on what is made again.
 
     Raises:
-        Damaged: the file is none of the run's own.
+        Damaged: the file is none of the run's own, such as a part of the record of nights.
     """
-    if not error.path.startswith(f"{storage.root}/"):
-        raise error
     name = error.path.removeprefix(f"{storage.root}/")
-    own = storage
-    if storage.exists(DONE):  # What the last steps were made of is gone.
-        folder.remove_results(storage, command)
+    if name == error.path or name.split("/")[0] not in folder.names_of(command):
+        raise error
+    if name.startswith((SIZES, "partials/budget/")) and not storage.exists(DONE):
+        folder.remove_results(storage, command)  # What was embedded so far cannot go on in the same micro-batches.
         return _ALL
-    if name.startswith("queries/"):
-        own, name = Storage(f"{storage.root}/queries"), name.removeprefix("queries/")
-    if command == "audit" and (what := _of_audit(storage, own, name)) is not None:
-        return what
-    if command == "evaluate" and name.startswith("cells/") and name.endswith(("items.parquet", "result.json")):
-        storage.remove(name.rpartition("/")[0])
+    return _remove(storage, name)
+
+
+def reopen(storage: Storage, record: dict[str, Any], damaged: Sequence[str]) -> str:
+    """Prepare a finished run to make some damaged or missing files again; return a sentence on them.
+
+    All other files stay as they are. What the files are made of may have to be read from the sources once more, which are
+    those of the run's `record`.
+
+    Raises:
+        UsageError: the embeddings that they are made of were removed on purpose.
+    """
+    named = ", ".join(sorted(damaged)[:_NAMED]) + (f" and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else "")
+    what = f"{named} of '{masked(storage.root)}' {'is' if len(damaged) == 1 else 'are'} damaged or missing"
+    if storage.exists(PRUNED):
+        raise UsageError(
+            f"{what}, and the embeddings that the run is made of were pruned; nothing was changed. Start over with "
+            "--fresh, or choose another --out"
+        )
+    for below, section in [("", next((own for own in _ANSWERS if own in record), "")), ("queries/", "queries")]:
+        if section in record:
+            storage.write_json(f"{below}{PLANNED}", {"source_state": record[section]["source_state"], "units": 1})
+    if record.get("sizes"):
+        storage.write_json(SIZES, record["sizes"])
+    for name in damaged:
+        if not name.startswith(_REWRITTEN) and name != DONE:
+            _remove(storage, name)
+    return f"{what}: made again"
+
+
+def _remove(storage: Storage, name: str) -> str:
+    """Remove a damaged file, and what else must be missing so that the run makes it again."""
+    top, _, rest = name.partition("/")
+    if name == folder.BEGUN:
+        return "it cannot be made again"
+    if top in _BELOW:
+        return _remove(Storage(f"{storage.root}/{top}"), rest)
+    of_model = _OF_MODEL.match(name)
+    model = None if of_model is None else of_model["model"]
+    if top in ("shards", "rejected", "texts") and model in (None, GIVEN.label):
+        return _read_again(storage, name)
+    if name.startswith("partials/cache/") or (model is not None and (top == "shards" or "/part-cached-" in name)):
+        return _look_up_again(storage, name)
+    storage.remove(name)
+    if top == "rejected" and model is not None:
+        _remove_one_with(storage, name, model)
+        return "the texts of its piece are embedded again"
+    if name.startswith(f"{EXCEPTIONS}/"):
+        storage.write_json(name, f"a sentence about what may differ was in {name}, which was damaged")
+        return "what it said is lost"
+    if top == "cells":
+        storage.remove("/".join([*name.split("/")[:4], "result.json"]))
         return "its cell is scored again"
-    folder.remove_results(storage, command)
-    return _ALL
+    return "it is made again"
 
 
-def _of_audit(run: Storage, own: Storage, name: str) -> str | None:
-    """The same of an audit, where less than all is made again; `own` is the run's folder or that of its queries."""
-    kind, _, rest = name.partition("/")
-    of_model, part = _OF_MODEL.match(name), number_of(name)
-    if kind in ("texts", "rejected") and of_model is not None and part is not None and of_model["model"] != "given":
-        for parts in {file.rpartition("/")[0] for file in own.list(place("texts", of_model["model"]))}:
-            own.remove(numbered(parts, part))
-        own.remove(name)
-        return "the texts of its shard are embedded again"
-    if (kind in ("texts", "shards") and of_model is not None and of_model["model"] != "given") or (
-        kind == "partials" and rest.startswith("cache/") and of_model is None
-    ):
-        model = re.search(r"model=([^/]+)", name)
-        for made in ("texts", "shards", "rejected", "partials/cache"):
-            own.remove(made if model is None else place(made, model[1]))
-        return "the texts of its model are looked up in the cache and embedded again"
-    if kind in ("shards", "rejected", "texts"):
-        return _read_again(own, name)
-    is_made = kind in _MADE_OF_TEXTS or (kind == "partials" and rest.partition("/")[0] not in _KEPT and "/" in rest)
-    if not is_made:
-        return None
-    for other in {file.split("/")[1] for file in run.list("partials") if file.count("/") > 1} - _KEPT:
-        run.remove(f"partials/{other}")
-    for other in _MADE_OF_TEXTS:
-        run.remove(other)
-    return "all that is made of the embeddings is made again"
+def _remove_one_with(storage: Storage, name: str, model: str) -> None:
+    """Remove a part of the piece of work that wrote a file of rejected texts: pieces are done with all their parts."""
+    number = number_of(name.replace("/lengths-", "/part-"))
+    for kind in ("texts", "partials/pairs", "partials/lengths", "partials/layers"):
+        for part in storage.list(place(kind, model)):
+            if number_of(part) == number:
+                storage.remove(part)
+                return
 
 
-def _read_again(own: Storage, name: str) -> str | None:
-    """Remove what was read of a source, but not that it was planned; None where that is not known."""
-    if not own.exists(PLANNED):
-        if name == SHARDED or not own.exists(SHARDED):
-            return None
-        try:
-            state = own.read_json(SHARDED)["source_state"]
-        except Damaged:
-            return None
-        own.write_json(PLANNED, {"source_state": state, "units": 1})
-    elif name == PLANNED:
-        return None
-    for file in own.list("shards"):
-        if file != PLANNED and "/model=" not in file:
-            own.remove(file)
-    for file in own.list("rejected"):
-        if "/model=" not in file:
-            own.remove(file)
-    own.remove(place("texts", folder.GIVEN))
-    own.remove(DONE)
-    return "the source is read again"
+def _look_up_again(storage: Storage, name: str) -> str:
+    """Remove what was looked up in a cache, and what was embedded besides: which texts these are is no longer known."""
+    of_model = re.search(r"model=([^/]+)", name)
+    for made in ("texts", "shards", "rejected", "partials/cache"):
+        storage.remove(made if of_model is None else place(made, of_model[1]))
+    return "the texts of its model are looked up in the cache and embedded again"
+
+
+def _read_again(storage: Storage, name: str) -> str:
+    """Remove what says that a source has been read, but not that it was planned; its parts stay until they are replaced."""
+    if name == PLANNED or not storage.exists(PLANNED):
+        state = None if name == SHARDED or not storage.exists(SHARDED) else storage.read_json(SHARDED)["source_state"]
+        if state is None:
+            folder.remove_results(storage, "")
+            return _ALL
+        storage.write_json(PLANNED, {"source_state": state, "units": 1})
+        if name == PLANNED:
+            return "it is made again"
+    storage.remove(name)
+    # A unit is read again without its file; which unit a part is of, only the files of all units say.
+    for file in [SHARDED] if name.endswith(".json") else storage.list("shards", ".json"):
+        if file not in (PLANNED, SIZES):
+            storage.remove(file)
+    return "what is missing is read again"

@@ -6,6 +6,7 @@ A file appears whole or not at all: locally a temporary file is renamed; remotel
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import time
 import uuid
@@ -183,6 +184,32 @@ class Storage:
                         if time.time() - os.path.getmtime(file) >= seconds:
                             os.unlink(file)
 
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The size in bytes of each finished file below a folder, by name."""
+        fs, root = self._fs
+        if not fs.exists(self.path(folder)):
+            return {}
+        found = dict[str, int]()
+        for file, of in fs.find(self.path(folder), detail=True).items():
+            name = os.path.relpath(file, root) if self.is_local else file[len(root) + 1 :]
+            if not name.rsplit("/", 1)[-1].startswith(_TEMPORARY):
+                found[name] = int(of["size"] if "size" in of else fs.size(file))
+        return found
+
+    def digests(self, names: Sequence[str]) -> Sequence[str]:
+        """The digest of the content of each file, several of which are read at the same time.
+
+        Raises:
+            Damaged: one is missing.
+            IncompleteRun: one cannot be read.
+        """
+        with ThreadPoolExecutor(_READERS) as pool:
+            return [*pool.map(self._digest, names)]
+
+    def _digest(self, name: str) -> str:
+        with self._readable(name):
+            return hashlib.blake2b(self.read(name), digest_size=16).hexdigest()
+
     def read_table(
         self, name: str, columns: Sequence[str] | None = None, later: Mapping[str, pa.DataType] | None = None
     ) -> pa.Table:
@@ -311,7 +338,8 @@ class Storage:
         Raises:
             Damaged: it is not what was written.
         """
-        data = self.read(name)
+        with self._readable(name):
+            data = self.read(name)
         try:
             return sealed.loads(data)
         except sealed.Broken as error:
@@ -327,7 +355,9 @@ class Storage:
     @contextmanager
     def _parquet(self, name: str, pre_buffer: bool = False) -> Iterator[pq.ParquetFile]:
         """A Parquet file; what is found to be damaged in the block is a Damaged."""
-        with self.opened(name) as stream:
+        with self._readable(name):
+            opened = self.opened(name)
+        with opened as stream:
             try:
                 yield sealed.opened(stream, pre_buffer)
             except (sealed.Broken, pa.ArrowException) as error:
@@ -337,6 +367,19 @@ class Storage:
                 if type(error) is not OSError or error.errno is not None:
                     raise
                 raise self._damaged(name, error) from None
+
+    @contextmanager
+    def _readable(self, name: str) -> Iterator[None]:
+        """Turn the error of a file that is missing, or that this process may not read, into a sentence."""
+        path = f"{self.root}/{name}"
+        try:
+            yield
+        except FileNotFoundError:
+            raise Damaged(f"'{masked(path)}' is missing", path) from None
+        except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
+            raise IncompleteRun(
+                f"cannot read '{masked(path)}': {error.strerror}; mend that and start the same command again"
+            ) from None
 
     def _damaged(self, name: str, error: Exception) -> Damaged:
         path = f"{self.root}/{name}"

@@ -195,8 +195,22 @@ def stored(folder, *files):
     """A cache of one key whose bucket 17 has files of these texts."""
     store = Storage(str(folder))
     store.write_json(f"key/{cache.KEY}", {"name": "m", "temperature": "1.0", "last_used": "2026-11-01"})
-    names = [cache.write_bucket(store, "key", 17, pa.table({"content_sha": list(shas)})) for shas in files]
+    names = [cache.write_bucket(store, "key", 17, entries(shas)) for shas in files]
     return store, names
+
+
+def entries(shas, dim=2, **changed):
+    """Entries of a cache, all of them the same unit vector."""
+    columns = {"tokens": 5, "truncated": False, "embedding": [1.0] + [0.0] * (dim - 1)}
+    columns |= {"mean_norm": 1.0, "spread": 1.0, "within_cosine": 0.5}
+    columns = {"content_sha": list(shas)} | {name: [value] * len(shas) for name, value in columns.items()} | changed
+    return pa.table(columns, schema=cache.columns(dim))
+
+
+def found(store, buckets, wanted, dim=2):
+    """The texts that a cache has, and how much of it is not used."""
+    held = cache.known(store, "key", buckets, wanted, dim)
+    return sorted(held.texts["content_sha"].to_pylist()), sum(held.ignored.values())
 
 
 def held_texts(store):
@@ -218,7 +232,7 @@ def test_of_two_that_prune_one_merges(tmp_path, monkeypatch):
     read = Storage.read_table
 
     def merged_meanwhile(self, name, columns=None):
-        cache.write_bucket(store, "key", 17, pa.table({"content_sha": ["11a", "11b", "11c"]}))
+        cache.write_bucket(store, "key", 17, entries(["11a", "11b", "11c"]))
         for each in names:
             store.remove(each)
         return read(self, name, columns)
@@ -255,13 +269,13 @@ def test_of_two_that_find_a_damaged_file_one_removes_it(tmp_path, monkeypatch):
 def test_a_bucket_that_cannot_be_looked_into_has_nothing(tmp_path, monkeypatch):
     store, _ = stored(tmp_path / "cache", ["11a"], ["11a", "11b"])
     wanted = {"11a", "11b", "11c"}
-    assert sorted(cache.known(store, "key", [16, 17], wanted)["content_sha"].to_pylist()) == ["11a", "11b"]
+    assert found(store, [16, 17], wanted) == (["11a", "11b"], 0)
 
     def refused(self, folder, suffix=""):
         raise PermissionError(13, "Permission denied", folder)
 
     monkeypatch.setattr(Storage, "list", refused)
-    assert cache.known(store, "key", [16, 17], wanted).to_pydict() == {"content_sha": []}
+    assert found(store, [16, 17], wanted) == ([], 0)
 
 
 def test_a_damaged_file_of_a_bucket_has_nothing_and_the_others_what_they_have(tmp_path):
@@ -269,7 +283,72 @@ def test_a_damaged_file_of_a_bucket_has_nothing_and_the_others_what_they_have(tm
     data = bytearray(store.read(damaged))
     data[len(data) // 3] ^= 1
     store.write(damaged, bytes(data))
-    assert cache.known(store, "key", [17], {"11a", "11b"})["content_sha"].to_pylist() == ["11b"]
+    assert found(store, [17], {"11a", "11b"}) == (["11b"], 1)
+
+
+def other_entries():
+    """What may lie in the bucket of a key beside an entry of the text 11b, and is no embedding of the text 11a."""
+    nan, inf = float("nan"), float("inf")
+    good = entries(["11a"])
+    return {
+        "a column less": good.drop_columns(["spread"]),
+        "a column more": good.append_column("more", pa.array([1])),
+        "a column of another type": good.set_column(1, "tokens", pa.array([5.0])),
+        "another width": entries(["11a"], dim=3),
+        "nan": entries(["11a"], embedding=[[nan, 0.0]]),
+        "inf": entries(["11a"], embedding=[[inf, 0.0]]),
+        "not of unit norm": entries(["11a"], embedding=[[0.5, 0.5]]),
+        "zero": entries(["11a"], embedding=[[0.0, 0.0]]),
+        "no embedding": entries(["11a"], embedding=[None]),
+        "no tokens": entries(["11a"], tokens=[None]),
+        "a figure that is none": entries(["11a"], within_cosine=[nan]),
+    }
+
+
+@pytest.mark.parametrize("what", other_entries())
+def test_entries_that_can_be_no_embeddings_are_counted_and_not_used(tmp_path, what):
+    store, (kept,) = stored(tmp_path / "cache", ["11b"])
+    other = cache.write_bucket(store, "key", 17, other_entries()[what])
+    assert found(store, [17], {"11a", "11b"}) == (["11b"], 1)
+    before = store.read(other)
+    prune.prune(store.root, None, [])
+    assert found(store, [17], {"11a", "11b"})[0] == ["11b"]
+    assert store.exists(kept) or before  # Merged, or as it was.
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"a note of mine", b"PAR1" + bytes(200) + b"PAR1"])
+@pytest.mark.parametrize("name", ["notes.txt", "another.parquet"])
+def test_files_of_others_in_a_cache_are_neither_used_nor_removed(tmp_path, name, data):
+    store, _ = stored(tmp_path / "cache", ["11b"])
+    for place in (f"key/bucket-017/{name}", f"key/{name}", name):
+        store.write(place, data)
+    assert found(store, [17], {"11b"}) == (["11b"], 1)
+    store.write_json("theirs/key.json", {"theme": "dark"})
+    assert [held.place for held in prune.listed(store.root)] == ["key"]
+    prune.prune(store.root, 0, [])  # All that is the cache's own is removed.
+    assert store.list("") == sorted([f"key/bucket-017/{name}", f"key/{name}", name, "theirs/key.json"])
+
+
+def test_entries_of_one_text_that_agree_are_one_and_others_none(tmp_path):
+    store, _ = stored(tmp_path / "cache", ["11a", "11b"])
+    cache.write_bucket(store, "key", 17, entries(["11a"], embedding=[[1.0, 1e-6]]))
+    assert found(store, [17], {"11a", "11b"}) == (["11a", "11b"], 0)
+    cache.write_bucket(store, "key", 17, entries(["11b", "11b"], embedding=[[1.0, 0.0], [0.0, 1.0]]))
+    assert found(store, [17], {"11a", "11b"}) == (["11a"], 1)
+
+
+def test_a_key_of_other_settings_is_foreign_and_one_that_says_nothing_is_not(tmp_path):
+    store, values = Storage(str(tmp_path)), {"model": "m", "temperature": "1.0"}
+    name = f"{cache.folder(values)}/{cache.KEY}"
+    assert not cache.is_foreign(store, values)
+    for written, foreign in (
+        (values | {"name": "m", "last_used": "2026-11-01"}, False), (values | {"temperature": "0.8"}, True),
+        ({}, True), ([], True), ({"theme": "dark"}, True),
+    ):  # fmt: skip
+        store.write_json(name, written)
+        assert cache.is_foreign(store, values) == foreign, written
+    store.write(name, b"no JSON")
+    assert not cache.is_foreign(store, values)
 
 
 def test_a_text_that_was_cut_here_is_truncated_though_it_is_whole_where_it_was_embedded(tmp_path):
@@ -279,12 +358,13 @@ def test_a_text_that_was_cut_here_is_truncated_though_it_is_whole_where_it_was_e
     storage.write_table("shards/part-00000000.parquet", pa.table(row))
     given = {column.name: [None, None] for column in texts(2).columns}
     given |= {"text_id": ["x", "y"], "content_sha": shas, "tokens": [5, 6], "truncated": [False, False]}
-    given |= {"embedding": [[1.0, 0.0], [0.0, 1.0]], "mean_norm": [1.0, 1.0]}
+    given |= {"embedding": [[1.0, 0.0], [0.0, 1.0]]}
+    given |= {name: [1.0, 1.0] for name in ("mean_norm", "spread", "within_cosine")}
     held = texts(2).build(given).drop_columns(["text_id", "document", "source_row"])
     cache.write_bucket(Storage(str(tmp_path / "cache")), "key", 17, held)
-    how = lookup._Exchange(storage, str(tmp_path / "cache"), ["key"], ["texts/x"], "scratch")
+    how = lookup._Exchange(storage, str(tmp_path / "cache"), ["key"], ["texts/x"], "scratch", 2)
     lookup._sort(how, 0, ["shards/part-00000000.parquet"])
-    assert lookup._look_up(how, [0], range(256), 0) == 2
+    assert lookup._look_up(how, [0], range(256), 0) == (2, {})
     found = storage.read_table(how.found(0, 0))
     assert found.select(["text_id", "truncated"]).to_pydict() == {"text_id": ["x", "y"], "truncated": [True, False]}
 
@@ -354,10 +434,33 @@ def test_pruning_drops_damaged_files(nights, tmp_path):
     shutil.copytree(nights / "cache", store)
     files = sorted(store.rglob("bucket-*/*.parquet"))
     files[0].write_bytes(files[0].read_bytes()[:-9])
-    (files[0].parent / "another.parquet").write_bytes(b"nothing")
+    (files[0].parent / f"{'0' * 24}.parquet").write_bytes(b"nothing")
     prune.prune(str(store), None, [])
     assert not files[0].exists()
     assert len(list(store.rglob("bucket-*/*.parquet"))) == len(files) - 1
+
+
+def test_a_run_embeds_again_what_its_cache_cannot_give_and_says_so(nights, small_model, tmp_path):
+    """Every third file has vectors of another width, every third such that are none, and the others are as they were."""
+    store = Storage(str(shutil.copytree(nights / "cache", tmp_path / "cache")))
+    files = [name for name in store.list("") if name.endswith(".parquet")]
+    for number, name in enumerate(files):
+        table = store.read_table(name)
+        vectors = np.stack(table["embedding"].to_numpy())
+        vectors = (vectors[:, :8], vectors * np.nan, vectors)[number % 3]
+        place = table.column_names.index("embedding")
+        kind = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel(), pa.float32()), vectors.shape[1])
+        store.write_table(name, table.set_column(place, "embedding", kind))
+    out = tmp_path / "run"
+    run(out, nights / "tuesday.jsonl", small_model, store.root)
+    assert 0 < known(out) < TEXTS
+    (plan,) = (out / "partials" / "cache").glob("*/plan.json")
+    ignored = json.loads(plan.read_text())["ignored"]
+    assert len(ignored) == 2
+    assert min(ignored.values()) > 10
+    one, plain = embedded(out), embedded(nights / "plain")
+    assert one["text_id"].to_list() == plain["text_id"].to_list()
+    assert np.abs(np.stack(one["embedding"]) - np.stack(plain["embedding"])).max() < 1e-5
 
 
 @pytest.mark.soak

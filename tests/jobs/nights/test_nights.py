@@ -240,7 +240,14 @@ def test_a_run_held_to_nothing_ends_with_0_and_has_a_record_of_its_own(small):
     folder, data = small
     assert ended(data()) == 0
     done = json.loads((folder / "run" / "run.json").read_text())
-    assert done["gate"] == {"verdict": "none", "failed": [], "checks": 0, "not_compared": [], "without_baseline": []}
+    assert done["gate"] == {
+        "verdict": "none",
+        "failed": [],
+        "checks": 0,
+        "not_compared": [],
+        "unreadable_nights": [],
+        "without_baseline": [],
+    }
     assert history.load(Storage(str(folder / "run" / "history")))["run"].to_list() == [done["run"]]
     assert pl.read_parquet(folder / "run" / "tables" / "gate.parquet").is_empty()
 

@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from nights_by_hand import summary
+from whole_run import flipped
 
 from tempscale import Temperature
 from tempscale_jobs.cli import records
@@ -23,9 +24,11 @@ from tempscale_jobs.nights.night import (
     _changed_texts,
     changed_texts,
     check_windows,
+    judge,
     prune_record,
     pruned,
 )
+from tempscale_jobs.runs import sealed
 from tempscale_jobs.runs.folder import GIVEN, Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
@@ -448,3 +451,91 @@ def test_two_models_a_night_are_no_switch(tmp_path):
 def test_a_folder_without_a_record_is_told(tmp_path):
     with pytest.raises(UsageError, match="holds no record of nights"):
         history.open_record(str(tmp_path))
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def damages(data):
+    """What disks and people leave in place of a part."""
+    return {
+        "flipped": flipped(data, 8 * (len(data) // 3)), "footer": flipped(data, 8 * (len(data) - 60)),
+        "cut": data[: len(data) // 2], "empty": b"", "a note": b"do not remove",
+        "another table": sealed.parquet(pa.table({"night": ["2026-11-02"]})),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("how", damages(bytes(100)))
+@pytest.mark.parametrize("day", [1, 2, 3])
+def test_a_damaged_part_takes_only_its_own_night_with_it(tmp_path, day, how):
+    nights = [f"2026-11-{k:02d}" for k in range(1, 4)]
+    storage = recorded(tmp_path, *map(row, nights))
+    name = history.part([row(nights[day - 1])])
+    whole = storage.read(name)
+    storage.write(name, damages(whole)[how])
+    found = history.read(storage)
+    assert found.damaged == [name]
+    assert found.rows["night"].to_list() == [night for night in nights if night != nights[day - 1]]
+    assert name in history.damage_in_words(found.damaged, storage)[0]
+    assert baseline(storage, row("2026-11-04")).row["night"] == ("2026-11-02" if day == 3 else "2026-11-03")
+    assert history.accept(storage, nights[day % 3])["night"] == nights[day % 3]
+    assert storage.read(name) == damages(whole)[how]  # It may be all that is left of that night.
+    history.add(storage, [row(nights[day - 1])])
+    assert history.read(storage).damaged == []
+    assert storage.read(name) == whole
+    assert history.damage_in_words([], storage) == []
+
+
+def test_a_night_names_damaged_nights_and_is_judged_as_without_them(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02"))
+    this = row("2026-11-03")
+    record = {
+        "run": "run03", "night": "2026-11-03", "started": this["started"], "finished": this["finished"], "tempscale": "0",
+        "corpus": {"source": "x", "fingerprint": "c"}, "models": {this["model"]: {"fingerprint": "aaaa", "max_length": 9}},
+        "config": {"corpus": {}, "embedding": {}, "analysis": {}},
+    }  # fmt: skip
+    night = replace(tonight(tmp_path), gate=Gate.model_validate({"thresholds": ["cosine_mean <= 1"], "baseline": "latest"}))
+    whole = judge(night, record, [this])
+    storage.write(history.part([row("2026-11-02")]), b"")
+    storage.write(f"part-20261103T021500-{record['run']}.parquet", b"")  # Its own, which it writes again.
+    found = judge(night, record, [this])
+    assert len(found["unreadable_nights"]) == 1
+    assert "part-20261102T021500" in found["unreadable_nights"][0]
+    assert "run03" not in found["unreadable_nights"][0]
+    assert whole["unreadable_nights"] == []
+    assert found["verdict"] == whole["verdict"] == "passed"
+
+
+def test_texts_are_not_compared_with_the_night_before_the_damaged_one(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02"))
+    now, this = tonight(tmp_path), {"run": "run03", "night": "2026-11-03"}
+    for night, run in (("2026-11-01", "run01"), ("2026-11-02", "run02")):
+        before = Storage(str(tmp_path / night))
+        before.write_json("run.json", {"run": run})
+        texts_of(before, {"a": "1"})
+    texts_of(now.run.storage, {"a": "1", "b": "2"})
+    assert changed_texts(now, this)["texts_added"] == 1
+    storage.write(history.part([row("2026-11-02")]), b"")
+    assert set(changed_texts(now, this).values()) == {None}
+    storage.write(history.part([row("2026-11-02")]), storage.read(history.part([row("2026-11-01")])))
+    storage.write(history.part([row("2026-11-01")]), b"")
+    assert changed_texts(now, this)["texts_added"] == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"run": "run01", "checksum": "00000000"}'])
+def test_a_night_whose_record_of_itself_is_damaged_keeps_its_embeddings_and_stops_no_other(tmp_path, data):
+    nights = [f"2026-11-{day:02d}" for day in range(1, 5)]
+    folders = [night_folder(tmp_path, night, f"run{night[-2:]}") for night in nights]
+    record = recorded(tmp_path, *map(row, nights))
+    folders[0].write("run.json", data)
+    assert prune_record(record, None, 1) == nights[1:3]
+    assert [folder.exists("texts") for folder in folders] == [True, False, False, True]
+
+
+def test_a_damaged_baseline_is_not_compared_with_and_ends_no_night(tmp_path):
+    audit = Storage(str(tmp_path / "audit"))
+    audit.write_json("run.json", {"models": {}})
+    audit.write("tables/collapse_summary.parquet", b"PAR1")
+    (found,) = history.of_run(audit.root, [row("2026-11-03")])
+    assert found.row is None
+    assert "collapse_summary" in found.label

@@ -21,28 +21,106 @@ from tempscale_jobs.runs import mending
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
 
+CELL = "cells/model=m/temperature=1.0/task=t"
+TEXT = "texts/model=m/temperature={}/part-00000001.parquet"
+KEPT = [
+    "begun.json", "shards/index.json", "shards/plan.json", "shards/unit-00000000.json", "shards/part-00000000.parquet",
+    "texts/model=m/temperature=1.0/part-00000000.parquet", TEXT.format("1.0"), TEXT.format("0.8"),
+    "texts/model=other/temperature=1.0/part-00000001.parquet", "rejected/model=m/part-00000001.parquet",
+    "rejected/part-00000000.parquet", "partials/groups/model=m/temperature=1.0/part-00000001.parquet",
+    "partials/cosine/model=m/temperature=1.0/closed.json", "tables/socm.parquet", "history/part-x.parquet",
+    "cache/x.parquet", "queries/shards/index.json", "queries/shards/plan.json", f"queries/{TEXT.format('1.0')}",
+    "partials/pairs/model=m/temperature=1.0/part-00000001.parquet", f"{CELL}/items.parquet", f"{CELL}/result.json",
+    "cells/model=m/temperature=1.0/task=other/result.json",
+    "measured/neighbours/model=m/temperature=1.0/part-00000000.parquet", "measured/run.json",
+]  # fmt: skip
 
-def test_a_damaged_part_of_texts_goes_with_those_of_its_shard_and_no_other_file(tmp_path):
-    storage = Storage(str(tmp_path))
-    kept = [f"texts/model=m/temperature={tau}/part-0000000{k}.parquet" for tau in ("1.0", "0.8") for k in (0, 2)]
-    kept += ["texts/model=other/temperature=1.0/part-00000001.parquet", "shards/index.json", "partials/groups/x.parquet"]
-    gone = [f"texts/model=m/temperature={tau}/part-00000001.parquet" for tau in ("1.0", "0.8")]
-    for name in kept + gone:
+
+@pytest.fixture
+def full(tmp_path):
+    """A folder with files of all kinds."""
+    storage = Storage(str(tmp_path / "run"))
+    for name in KEPT:
         storage.write(name, b"1")
-    said = mending.mend(storage, "audit", Damaged("bits", f"{storage.root}/{gone[0]}"))
-    assert said == "the texts of its shard are embedded again"
-    assert storage.list("") == sorted(kept)
+    return storage
+
+
+def mended(storage, command, name):
+    """What is missing after a file was damaged."""
+    assert mending.mend(storage, command, Damaged("bits", f"{storage.root}/{name}"))
+    return sorted(set(KEPT) - set(storage.list("")))
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "others"),
+    [
+        ("audit", TEXT.format("0.8"), []),
+        ("audit", "queries/texts/model=m/temperature=1.0/part-00000001.parquet", []),
+        ("audit", "tables/socm.parquet", []),
+        ("audit", "partials/groups/model=m/temperature=1.0/part-00000001.parquet", []),
+        ("audit", "partials/cosine/model=m/temperature=1.0/closed.json", []),
+        ("audit", "shards/unit-00000000.json", ["shards/index.json"]),
+        ("audit", "shards/index.json", []),
+        ("audit", "queries/shards/index.json", []),
+        # What is left of the source is read again, and written over what is there.
+        ("audit", "shards/part-00000000.parquet", ["shards/index.json", "shards/unit-00000000.json"]),
+        ("audit", "rejected/part-00000000.parquet", ["shards/index.json", "shards/unit-00000000.json"]),
+        # A piece is done with all its parts, so one of them goes with what it rejected.
+        ("audit", "rejected/model=m/part-00000001.parquet", [TEXT.format("0.8")]),
+        ("evaluate", f"{CELL}/items.parquet", [f"{CELL}/result.json"]),
+        ("tune", "measured/neighbours/model=m/temperature=1.0/part-00000000.parquet", []),
+        ("tune", "measured/run.json", []),
+    ],
+)  # fmt: skip
+def test_only_what_is_damaged_goes_and_what_keeps_it_from_being_made_again(full, command, name, others):
+    assert mended(full, command, name) == sorted([name, *others])
 
 
 @pytest.mark.parametrize("command", ["audit", "pairs"])
-def test_what_another_folder_holds_is_not_mended(tmp_path, command):
-    storage = Storage(str(tmp_path / "run"))
-    storage.write("tables/x.parquet", b"1")
-    error = Damaged("bits", f"{tmp_path}/another/tables/x.parquet")
+@pytest.mark.parametrize(
+    "name", ["../another/tables/x.parquet", "history/part-x.parquet", "cache/x.parquet", "begun.json", "2026-11-01/run.json"]
+)
+def test_what_is_not_the_runs_own_is_not_mended(full, command, name):
+    error = Damaged("bits", f"{full.root}/{name}")
     with pytest.raises(Damaged) as raised:
-        mending.mend(storage, command, error)
+        mending.mend(full, command, error)
     assert raised.value is error
-    assert storage.list("") == ["tables/x.parquet"]
+    assert full.list("") == sorted(KEPT)
+
+
+def test_without_a_plan_the_state_of_the_source_is_that_of_its_index_and_without_both_all_is_made_again(full):
+    full.remove("shards/plan.json")
+    full.write_json("shards/index.json", {"source_state": {"size": 3}})
+    mending.mend(full, "audit", Damaged("bits", f"{full.root}/shards/part-00000000.parquet"))
+    assert full.read_json("shards/plan.json")["source_state"] == {"size": 3}
+    assert full.exists(TEXT.format("1.0"))
+    full.remove("shards/plan.json")
+    mending.mend(full, "audit", Damaged("bits", f"{full.root}/shards/index.json"))
+    assert not full.exists("texts")
+    assert full.exists("begun.json")
+    assert full.exists("history/part-x.parquet")
+
+
+@pytest.mark.parametrize("wanted", [2, 7])
+def test_many_files_are_mended_and_one_that_is_damaged_again_is_not(wanted):
+    """Each call finds another damaged file, until the last one is damaged once more."""
+    calls = []
+
+    @lifecycle.mended
+    def command(config, journal, *, fresh=False):
+        calls.append(None)
+        if len(calls) > wanted + 3:
+            raise AssertionError("it goes on for ever")
+        error = Damaged("bits", f"/run/{min(len(calls), wanted)}")
+        error.mended = "made again"
+        raise error
+
+    with closing(Journal(Console(file=io.StringIO()))) as journal, pytest.raises(Damaged) as raised:
+        command(None, journal)
+    assert len(calls) == wanted + 1
+    assert raised.value.path == f"/run/{wanted}"
+    assert str(raised.value) != "bits"
+    assert raised.value.mended == ""
 
 
 def test_a_command_is_run_again_where_something_was_mended_and_not_otherwise(tmp_path):
@@ -168,15 +246,6 @@ def test_what_says_which_run_it_is_is_not_guessed(halfway, corpus, small_model, 
         audited(data)
     assert (tmp_path / "run" / "report.html").exists()
     audited(data, fresh=True)
-    assert digests(tmp_path / "run") == digests(halfway / "whole")
-
-
-@pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("name", ["run.json", "tables/length_collapse.parquet"])
-def test_a_finished_run_that_is_damaged_is_made_again(halfway, corpus, small_model, tmp_path, name):
-    shutil.copytree(halfway / "whole", tmp_path / "run")
-    damage(tmp_path / "run" / name, "flip")
-    audited(settings_of(tmp_path / "run", corpus, small_model))
     assert digests(tmp_path / "run") == digests(halfway / "whole")
 
 

@@ -1,0 +1,121 @@
+"""The inventory of a finished run: its run.json once more, and size and digest of each file, so that damage is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tempscale_jobs.errors import Damaged
+from tempscale_jobs.runs.folder import BEGUN, DONE, INVENTORY, names_of
+from tempscale_jobs.runs.storage import Storage
+
+PRUNED = "pruned.json"
+"""The file that names what was removed on purpose."""
+_COMPARED_BYTES = 256 << 20
+"""Bytes of files whose content is compared, the smallest files first; of the others only the size is."""
+_WORK = ("shards/", "queries/shards/", "cell_documents/")
+"""Folders that a run removes at its end."""
+_LEFT_OUT = ("status.json", PRUNED, DONE, ".lock", "inventory.json", "gate.parquet")
+"""Files that every call of a command writes again, and those that this one depends on."""
+
+
+def write(storage: Storage, record: dict[str, Any]) -> None:
+    """Write the inventory of a run whose run.json has this content."""
+    sizes = _sizes(storage, record)
+    compared = _smallest(sizes)
+    known = dict(zip(compared, storage.digests(compared), strict=True))
+    files = {name: [size, known.get(name)] for name, size in sorted(sizes.items())}
+    storage.write_json(INVENTORY, {"record": record, "files": files})
+
+
+def note(storage: Storage, names: Iterable[str]) -> None:
+    """Note that files of a finished run were written again."""
+    known = _read(storage)
+    if known is not None:
+        for name in names:
+            if storage.exists(name):
+                known["files"][name] = [storage.size(name), *storage.digests([name])]
+        storage.write_json(INVENTORY, known)
+
+
+def record(storage: Storage) -> dict[str, Any] | None:
+    """The content of run.json of a finished run, also where that file is damaged or missing; None where none is known.
+
+    Raises:
+        Damaged: the run is finished, and neither the file nor its copy can be read.
+    """
+    run = storage.read_json(BEGUN)["run"]
+    damage = None
+    if storage.exists(DONE):
+        try:
+            found: dict[str, Any] = storage.read_json(DONE)
+            if found.get("run") == run:
+                return found
+            damage = Damaged(f"'{DONE}' is of another run", f"{storage.root}/{DONE}")
+        except Damaged as error:
+            damage = error
+    known = _read(storage)
+    if known is not None and known["record"].get("run") == run:
+        copied: dict[str, Any] = known["record"]
+        return copied
+    if damage is not None:
+        raise damage
+    return None
+
+
+def damaged(storage: Storage, record: dict[str, Any]) -> list[str]:
+    """The files of a finished run that are missing or not what was written; a run without inventory gets one.
+
+    Raises:
+        IncompleteRun: a file cannot be read.
+    """
+    known = _read(storage)
+    if known is None:
+        write(storage, record)
+        return []
+    sizes, files = _sizes(storage, record), known["files"]
+    pruned = tuple(f"{name}/" for name in storage.read_json(PRUNED)["removed"]) if storage.exists(PRUNED) else ()
+    kept = {name: own for name, own in files.items() if not (pruned and name.startswith(pruned))}
+    alike = [name for name, (size, digest) in kept.items() if sizes.get(name) == size and digest is not None]
+    good = {name for name, now in zip(alike, storage.digests(alike), strict=True) if now == files[name][1]}
+    good |= {name for name, (size, digest) in kept.items() if sizes.get(name) == size and digest is None}
+    found = [name for name in kept if name not in good]
+    return found if _is_whole(storage, record) else [*found, DONE]
+
+
+def _is_whole(storage: Storage, record: dict[str, Any]) -> bool:
+    """Whether run.json itself can be read."""
+    try:
+        return storage.exists(DONE) and storage.read_json(DONE).get("run") == record.get("run")
+    except Damaged:
+        return False
+
+
+def _read(storage: Storage) -> dict[str, Any] | None:
+    """The inventory; None where there is none that can be read."""
+    try:
+        known = storage.read_json(INVENTORY)
+    except Damaged:
+        return None
+    return dict(known) if isinstance(known, dict) and known.keys() == {"record", "files"} else None
+
+
+def _sizes(storage: Storage, record: dict[str, Any]) -> dict[str, int]:
+    """The sizes of the files of a run that are to stay as they are."""
+    sizes = dict[str, int]()
+    for top in names_of(record.get("command", "audit")):
+        sizes |= storage.sizes(top)
+    return {
+        name: size for name, size in sizes.items() if name.rsplit("/", 1)[-1] not in _LEFT_OUT and not name.startswith(_WORK)
+    }
+
+
+def _smallest(sizes: dict[str, int]) -> list[str]:
+    """The smallest files, as many as are compared by content."""
+    found, left = list[str](), _COMPARED_BYTES
+    for name in sorted(sizes, key=lambda name: (sizes[name], name)):
+        left -= sizes[name]
+        if left < 0:
+            break
+        found.append(name)
+    return found

@@ -1,0 +1,64 @@
+"""Audits that the tests of run folders share: finished ones, and such that were stopped before their last step."""
+
+import json
+
+import pytest
+from left_behind import Interrupt
+from whole_run import as_lines, audited, documented
+
+WAYS = {
+    "groups": {
+        "corpus": {"unit_rows": 40, "unit_bytes": 20_000}, "analysis": {"socm_groups": 12}, "embedding": {"shard_texts": 30}
+    },
+    "sample": {
+        "analysis": {"socm_sample": 24, "socm_top_over": "corpus", "worst_pairs": 5}, "embedding": {"shard_texts": 20}
+    },
+}  # fmt: skip
+"""Groups of texts, read in units; and all pairs of a sample, with the worst pairs of the corpus, read at once."""
+STOPS = {"groups": Interrupt("exposure, τ 0.8"), "sample": Interrupt("most collapsed pairs", after=4)}
+
+
+@pytest.fixture(scope="session")
+def settings_of(once, small_model):
+    """A function of a folder and of one of these ways."""
+
+    def write(folder):
+        texts = documented("pyarrow")
+        (folder / "texts.jsonl").write_text(as_lines(texts[:90]))
+        (folder / "asked.jsonl").write_text(as_lines(texts[90:120]))
+
+    sources = once("audited-corpus", write)
+
+    def settings_of(out, way, **execution):
+        data = {
+            "out": str(out), "corpus": {"source": str(sources / "texts.jsonl")}, "execution": {"workers": 1} | execution,
+            "queries": {"source": str(sources / "asked.jsonl")}, "embedding": {"models": [small_model]},
+            "analysis": {"probe_sample": 20, "intervals": [0, 32, 64]}, "gate": {"thresholds": ["cosine_mean <= 1"]},
+        }  # fmt: skip
+        return data | {name: data[name] | more for name, more in WAYS[way].items()}
+
+    return settings_of
+
+
+@pytest.fixture(scope="session")
+def audits(once, settings_of):
+    """A folder with a finished audit of each way."""
+
+    def make(folder):
+        for way in WAYS:
+            audited(settings_of(folder / way, way))
+
+    return once("audits", make, ray=True)
+
+
+@pytest.fixture(scope="session")
+def stopped_audits(once, settings_of):
+    """A folder with the same audits, which Ctrl-C stopped in one of their last steps."""
+
+    def make(folder):
+        for way, stop in STOPS.items():
+            with pytest.raises(KeyboardInterrupt):
+                audited(settings_of(folder / way, way), observers=[stop])
+            assert json.loads((folder / way / "begun.json").read_text())
+
+    return once("stopped-audits", make, ray=True)

@@ -1,0 +1,138 @@
+"""A finished run is never destroyed: exactly what is damaged or missing is made again, and good files stay as they are."""
+
+import json
+import random
+import shutil
+
+import pytest
+from left_behind import WAYS, damage, files_of, is_end, writes
+from whole_run import audited
+
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs import inventory
+from tempscale_jobs.runs.storage import Storage
+
+
+@pytest.mark.parametrize("name", ["groups", "sample"])
+def test_each_damage_of_each_file_is_noticed(audits, tmp_path, name):
+    other = (audits / "groups" / "tables" / "socm.parquet").read_bytes()
+    shutil.copytree(audits / name, tmp_path / "run")
+    storage = Storage(str(tmp_path / "run"))
+    record = inventory.record(storage)
+    assert inventory.damaged(storage, record) == []
+    known = json.loads((tmp_path / "run" / "partials" / "inventory.json").read_text())["files"]
+    assert set(files_of(tmp_path / "run")) == {
+        *known, "run.json", "begun.json", "partials/inventory.json", "tables/gate.parquet",
+        *(name for name in files_of(tmp_path / "run") if name.startswith("history/")),
+    }  # fmt: skip
+    for file in ["run.json", *known]:
+        for how in WAYS:
+            kept = (tmp_path / "run" / file).read_bytes()
+            damage(tmp_path / "run" / file, how, other)
+            if (tmp_path / "run" / file).exists() and (tmp_path / "run" / file).read_bytes() == kept:
+                continue
+            assert inventory.record(storage) == record
+            assert inventory.damaged(storage, record) == [file], how
+            (tmp_path / "run" / file).write_bytes(kept)
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["groups", "sample"])
+def test_what_is_damaged_is_made_again_and_nothing_else(audits, settings_of, tmp_path, name, seed):
+    """Every third file of a finished run at once, each in a way drawn from all."""
+    run, generator = tmp_path / "run", random.Random(f"{name} {seed}")
+    shutil.copytree(audits / name, run)
+    before = files_of(run)
+    hit = sorted(file for file in before if not file.startswith(("history/", "begun.json", "partials/inventory")))[seed::3]
+    for file in hit:
+        damage(run / file, generator.choice(WAYS), generator.choice([*before.values()]))
+    kept = writes(run)
+    audited(settings_of(run, name))
+    after = files_of(run)
+    assert set(after) == set(before)
+    assert [file for file in before if after[file] != before[file]] == []
+    now = writes(run)
+    again = [file for file in before if file not in hit and now[file] != kept[file] and not is_end(file)]
+    print(again)
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("fresh", [False, True])
+def test_damage_beside_a_run_never_touches_it(audits, settings_of, tmp_path, fresh):
+    """A bit of an older part of the record in the run's own folder, and what lies in the folder besides."""
+    run = tmp_path / "run"
+    shutil.copytree(audits / "groups", run)
+    (own,) = (run / "history").iterdir()
+    older = run / "history" / "part-20200101T000000-older.parquet"
+    older.write_bytes(own.read_bytes())
+    damage(older, "flipped")
+    before, kept = files_of(run), writes(run)
+    audited(settings_of(run, "groups"), fresh=fresh)
+    judged = json.loads((run / "run.json").read_text())["gate"]
+    assert judged["verdict"] == "passed"
+    assert len(judged["unreadable_nights"]) == 1
+    assert older.name in judged["unreadable_nights"][0]
+    assert older.read_bytes() == before[str(older.relative_to(run))]
+    if not fresh:
+        now = writes(run)
+        written = {name for name in before if now[name] != kept[name]}
+        assert written <= {
+            "run.json",
+            "report.html",
+            "tables/gate.parquet",
+            "partials/inventory.json",
+            f"history/{own.name}",
+        }
+
+
+@pytest.mark.parametrize("gone", ["source", "embeddings"])
+@pytest.mark.parametrize("name", ["tables/socm.parquet", "texts", "partials/cosine"])
+def test_what_cannot_be_made_again_is_said_and_nothing_is_changed(audits, settings_of, tmp_path, name, gone):
+    """The source is another than the run read, or the embeddings were pruned."""
+    run, storage = tmp_path / "run", Storage(str(tmp_path / "run"))
+    shutil.copytree(audits / "groups", run)
+    if gone == "source":
+        record = storage.read_json("run.json")
+        record["corpus"]["source_state"] = {"another": "state"}
+        storage.write_json("run.json", record)
+    else:
+        storage.remove("texts")
+        storage.write_json("pruned.json", {"removed": ["texts"], "at": "2026-11-26"})
+        assert inventory.damaged(storage, storage.read_json("run.json")) == []
+        if name == "texts":
+            return
+    for file in storage.list(name)[:1]:
+        storage.remove(file)
+    kept = writes(run)
+    with pytest.raises(UsageError):
+        audited(settings_of(run, "groups"))
+    assert writes(run) == kept
+
+
+@pytest.mark.parametrize("name", ["partials/inventory.json", "run.json", "report.html"])
+def test_what_needs_no_step_is_made_again_without_one(audits, settings_of, tmp_path, name):
+    for how in WAYS:
+        run = tmp_path / how
+        shutil.copytree(audits / "groups", run)
+        before = files_of(run)
+        damage(run / name, how, before["begun.json"])
+        kept = writes(run)
+        # No Ray is reached: there is nothing for it to do.
+        audited(settings_of(run, "groups", address="127.0.0.1:1"))
+        assert files_of(run) == before, how
+        now = writes(run)
+        assert {file for file in before if now[file] != kept[file]} - {name} <= {
+            "tables/gate.parquet", "partials/inventory.json", *(file for file in before if file.startswith("history/")),
+        }  # fmt: skip
+
+
+def test_a_run_without_its_record_and_its_copy_is_named(audits, settings_of, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(audits / "groups", run)
+    for name in ("run.json", "partials/inventory.json"):
+        damage(run / name, "cut")
+    kept = writes(run)
+    with pytest.raises(UsageError):
+        audited(settings_of(run, "groups"))
+    assert writes(run) == kept
