@@ -117,7 +117,7 @@ def _merged(
     moments = None
     if parts:
         sums = TokenSums(*(torch.cat(column) for column in zip(*parts, strict=True))).merged(owner, texts)
-        moments = TokenMoments(*(column.float() for column in sums.moments()))
+        moments = TokenMoments(*(column.float() for column in sums.moments(torch.finfo(torch.float32).eps)))
     return *finish((total / weight).float()), moments
 
 

@@ -7,11 +7,16 @@ X = [x_1..x_n] are the last layer's token embeddings, special tokens included, p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+_ROUNDING = 4.0
+"""A mean ‖μ‖ of n tokens counts as zero if it is at most this many times √n·ε·√tr Σ: see `covariance_factor`."""
+_MARGIN = 2.0
+"""Moments are refused at so many times that bound, because the mean of a factor is summed in another order."""
 
 
 class TokenMoments(NamedTuple):
@@ -20,7 +25,7 @@ class TokenMoments(NamedTuple):
     mean_norm: Float[Tensor, " text"]
     """‖μ‖ before scaling (S2 eq. 2), ≥ 0."""
     spread: Float[Tensor, " text"]
-    """S/‖μ‖² = tr Σ after scaling to ‖μ‖ = 1 (S2 eqs. 8, 12), ≥ 0."""
+    """S/‖μ‖² = tr Σ after scaling to ‖μ‖ = 1 (S2 eqs. 8, 12), ≥ 0; NaN where μ is zero up to rounding."""
     within_cosine: Float[Tensor, " text"]
     """Mean cosine over all pairs of tokens, (1/n²)Σ_jk cos(x_j, x_k) (S2 H.2), in [0, 1]."""
 
@@ -37,19 +42,25 @@ class TokenSums(NamedTuple):
     units: Float[Tensor, "text dim"]
     """Σ_j x_j/‖x_j‖"""
 
-    def moments(self) -> TokenMoments:
+    def moments(self, epsilon: float | None = None) -> TokenMoments:
         """‖μ‖, spread and within-text cosine of each text.
 
             μ = (1/n)Σ_j x_j                                                     S2 eq. 2
             spread = S(X)/‖μ‖² = tr Σ/‖μ‖²,   S(X) = (1/n)Σ_j ‖x_j − μ‖²          S2 eqs. 8, 12
             within = (1/n²)Σ_jk cos(x_j, x_k) = ‖(1/n)Σ_j x_j/‖x_j‖‖²             S2 H.2
 
+        Args:
+            epsilon: relative precision of the tokens, where it is not that of the sums.
+
         Returns:
-            Each (texts,) in the precision of the sums; not finite if ‖μ‖ = 0.
+            Each (texts,) in the precision of the sums. The spread is NaN if ‖μ‖ is zero up to rounding, at twice the bound
+            of `covariance_factor`.
         """
         norm = torch.linalg.vector_norm(self.mean, dim=-1)
         within = (self.units / self.tokens.unsqueeze(-1)).square().sum(-1)
-        return TokenMoments(norm, self.scatter / self.tokens / norm.square(), within)
+        spread = self.scatter / self.tokens / norm.square()
+        most = _most_spread(self.tokens, _epsilon(self.mean.dtype) if epsilon is None else epsilon) / _MARGIN**2
+        return TokenMoments(norm, torch.where(spread < most, spread, torch.nan), within)
 
     def merged(self, text: Int[Tensor, " chunk"], texts: int) -> TokenSums:
         """The sums of whole texts from the sums of their chunks, in float64 (Chan et al. 1979).
@@ -83,7 +94,7 @@ def token_sums(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text
 
     Returns:
         TokenSums in the precision of `hidden`. The scatter is taken around the mean in a second pass, so that it keeps its
-        digits if ‖μ‖² is much larger. Moments are not finite if ‖μ‖ = 0.
+        digits if ‖μ‖² is much larger.
     """
     kept = mask.unsqueeze(-1)
     count = mask.sum(1, dtype=hidden.dtype)
@@ -134,9 +145,12 @@ class Scatter:
         return Scatter(tokens, self.mean + step * (other.tokens / tokens), rows)
 
     def factor(self) -> tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]:
-        """The unit mean and the covariance factor in float32, the same as from `covariance_factor`."""
+        """The unit mean and the covariance factor in float32, the same as from `covariance_factor` of float32 tokens; a mean
+        without a direction is NaN.
+        """
         norm = torch.linalg.vector_norm(self.mean)
-        return (self.mean / norm).float(), (self.rows / (norm * self.tokens**0.5)).float()
+        rows = self.rows / (norm * self.tokens**0.5)
+        return _with_direction(self.mean / norm, rows, self.tokens, _epsilon(torch.float32)).float(), rows.float()
 
 
 def _compressed(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "rank dim"]:
@@ -153,6 +167,10 @@ def covariance_factor(
 
     F = (X − μ1ᵀ)ᵀ/√n. If n > d, F is the triangular factor of its QR decomposition, which has the same FᵀF with d rows.
 
+    Tokens that cancel leave a mean of rounding errors, and divided by its norm they would give a covariance of any size. So
+    a mean counts as zero if ‖μ‖ ≤ 4·√n·ε·√tr Σ before scaling, with the precision ε of the tokens, 2⁻²³ for float32 and
+    2⁻⁵² for float64: more than a sum of n numbers loses, and far less than the √(tr Σ/n) of tokens with nothing in common.
+
     Args:
         tokens: (n, d), n ≥ 1, padding excluded.
         check: whether the mean is looked at, for which the processor waits for a GPU; else `check_direction` does it later.
@@ -161,26 +179,47 @@ def covariance_factor(
         The unit mean (d,) and F (min(n, d), d), in the precision of `tokens`. Differentiable.
 
     Raises:
-        ValueError: there is no token, or the mean is zero or not finite and so has no direction.
+        ValueError: there is no token, or the mean is zero up to rounding or not finite and so has no direction.
     """
     if tokens.ndim != 2 or tokens.shape[0] == 0:
         raise ValueError(f"token embeddings have shape {tuple(tokens.shape)}; expected (tokens, d) with at least one token")
     mean = tokens.mean(0)
     norm = torch.linalg.vector_norm(mean)
-    unit = mean / norm
+    centred = (tokens - mean) / (norm * tokens.shape[0] ** 0.5)
+    unit = _with_direction(mean / norm, centred.detach(), tokens.shape[0], _epsilon(tokens.dtype))
     if check:
         check_direction(unit)
-    return unit, _compressed((tokens - mean) / (norm * tokens.shape[0] ** 0.5))
+    return unit, _compressed(centred)
 
 
 def check_direction(mean: Float[Tensor, " dim"]) -> None:
     """Raise unless a mean that was divided by its norm has a direction.
 
     Args:
-        mean: μ/‖μ‖, whose norm is 1 but for rounding; 0 or NaN where ‖μ‖ is 0 or not finite.
+        mean: μ/‖μ‖, whose norm is 1 but for rounding; 0 or NaN where ‖μ‖ is zero up to rounding or not finite.
 
     Raises:
-        ValueError: the mean is zero or not finite.
+        ValueError: the mean is zero up to rounding or not finite.
     """
     if not torch.linalg.vector_norm(mean) > 0.5:
-        raise ValueError("the mean of the token embeddings is zero or not finite, so it has no direction to compare")
+        raise ValueError(
+            "the mean of the token embeddings is zero or not finite, so it has no direction to compare (a mean that is no "
+            "larger than rounding errors counts as zero)"
+        )
+
+
+def _with_direction(
+    unit: Float[Tensor, " dim"], rows: Float[Tensor, "row dim"], tokens: int, epsilon: float
+) -> Float[Tensor, " dim"]:
+    """A unit mean; NaN where the rows of the covariance factor show that the mean is zero up to rounding."""
+    return torch.where(rows.square().sum() < _most_spread(tokens, epsilon), unit, torch.nan)  # No wait for a GPU.
+
+
+def _most_spread(tokens: Any, epsilon: float) -> Any:
+    """The tr Σ after scaling to ‖μ‖ = 1 from which on the mean of so many tokens is zero up to rounding."""
+    return 1 / (_ROUNDING**2 * tokens * epsilon**2)
+
+
+def _epsilon(kind: torch.dtype) -> float:
+    """The relative precision of a mean of such tokens; those of less than 32 bits are summed in float32."""
+    return min(torch.finfo(kind).eps, torch.finfo(torch.float32).eps)

@@ -56,7 +56,8 @@ def socm(x1: Float[Tensor, "token1 dim"], x2: Float[Tensor, "token2 dim"], *, al
         by any rotation of both texts and any positive scaling of either one.
 
     Raises:
-        ValueError: the dimensions differ, a text has no tokens, or a mean is zero or not finite.
+        ValueError: the dimensions differ, a text has no tokens, or a mean is zero up to rounding or not finite (see
+            `covariance_factor`).
     """
     if x1.shape[-1] != x2.shape[-1]:
         raise ValueError(f"token embeddings have {x1.shape[-1]} and {x2.shape[-1]} dimensions; both texts need the same")

@@ -19,7 +19,8 @@ from tempscale_jobs.config.audit import QUICK_START, Analysis
 from tempscale_jobs.config.sections import QUICK_START_CORPUS
 from tempscale_jobs.embedding.expected import START_SECONDS
 from tempscale_jobs.nights import charts as night_figures
-from tempscale_jobs.nights.night import verdict_in_words
+from tempscale_jobs.nights.gate import notes
+from tempscale_jobs.nights.night import notes_in_brief, verdict_in_words
 from tempscale_jobs.nights.notify import github_lines
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.screen import Screen, print_table
@@ -65,6 +66,8 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Seque
         sentences={m: [sentence.replace(" ± ", "\u00a0±\u00a0") for sentence in each] for m, each in sentences_of.items()},
         note=NOTE,
         gate=tables["gate"].to_dicts() if "gate" in tables else [],
+        gate_notes=notes(run["gate"]) if "gate" in run else [],
+        gate_notes_in_brief=notes_in_brief(run["gate"]) if "gate" in run else [],
         analysed=_analysed(run, models),
         temperatures=names,
         layers=[part for part in sections if part["kind"] == "layers"],
@@ -216,11 +219,11 @@ def close(run: Run) -> None:
         console.print(f"\n{whole}", highlight=False, soft_wrap=True, markup=False)
     root, judged = masked(run.storage.root), record["gate"]
     if judged["verdict"] != "none":
-        reasons = "".join(f"\n        {reason}" for reason in [*judged["failed"], *judged["not_compared"]])
+        reasons = "".join(f"\n        {reason}" for reason in [*judged["failed"], *notes(judged)])
         console.print(f"\ngate    {verdict_in_words(judged)}{reasons}", highlight=False, soft_wrap=True, markup=False)
         if os.environ.get("GITHUB_ACTIONS") == "true":
             console.print("\n".join(github_lines(record)), highlight=False, soft_wrap=True, markup=False)
-    for sentence in judged.get("unreadable_nights", ()):
+    for sentence in judged.get("unreadable_nights", ()) if judged["verdict"] == "none" else ():
         console.print(f"\nnights  {sentence}", highlight=False, soft_wrap=True, markup=False)
     places = f"\nreport  {root}/report.html\ntables  {root}/tables/"
     console.print(places, highlight=False, soft_wrap=True, markup=False)

@@ -168,6 +168,8 @@ def _facts(audit: Audit, layouts: dict[str, Layout], rejected: int) -> dict[str,
         moved = {t.canonical: cosine.rounding(run, model, t) for t in run.temperatures}
         if any(moved.values()):
             own["cosine_rounding"] = moved
+        if model == GIVEN:
+            own["dimensions"] = folder.dimensions(run, model, run.temperatures[0])
         if run.storage.exists(actor.budget_name(model)):
             own |= run.storage.read_json(actor.budget_name(model))
         if run.storage.exists(precision.result_name(model)):

@@ -168,6 +168,8 @@ def history(
     if found.is_empty():
         raise UsageError(f"the record in '{masked(storage.root)}' holds no run that can be read")
     print_table(screen(), page.heads(), page.table(found, last))
+    for line in page.reasons(found, last):
+        screen().print(line, highlight=False, soft_wrap=True, markup=False)
     storage.write("history.html", page.render(found).html.encode())
     place = Storage(storage.root).path("history.html") if storage.is_local else f"{masked(storage.root)}/history.html"
     screen().print(f"\ndrawn   {place}", highlight=False, soft_wrap=True, markup=False)

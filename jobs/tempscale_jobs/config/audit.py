@@ -56,7 +56,7 @@ class Embedding(Encoding):
         return {} if self.model_fields_set & set(SHARDS_OF_GPUS) else SHARDS_OF_GPUS
 
 
-class Analysis(Intervals, allow_inf_nan=False):
+class Analysis(Intervals):
     """What is measured on the embeddings."""
 
     socm_groups: Annotated[int, Option("--socm-groups", "What is measured", "N")] = Field(

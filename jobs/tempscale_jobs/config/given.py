@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ def read_toml(path: str, kind: str = "config") -> dict[str, Any]:
         raise UsageError(f"{kind} file '{path}' is a folder; give the path of a TOML file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{kind} file '{path}' cannot be read as TOML: {error}") from None
+    except ValueError:  # Python reads no whole number of more digits.
+        raise UsageError(f"{kind} file '{path}' has a number of more than {sys.get_int_max_str_digits():,} digits") from None
 
 
 def read_temperature(path: str) -> dict[str, Any]:

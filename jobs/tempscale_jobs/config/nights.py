@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -29,6 +30,7 @@ FIGURES = (
 """What a threshold may name: the figures of collapse_summary."""
 _THRESHOLD = re.compile(r"\s*([a-z_0-9]+)\s*(<=|>=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*", re.IGNORECASE)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_LONGEST_QUOTE = 80
 DRIFT = {"cosine_mean": 0.02, "collapse_gap": 0.02, "prefix_gap": 0.02, "socm_mean": 0.02}
 
 
@@ -45,14 +47,18 @@ class Threshold:
         """A threshold from its text, such as `collapse_gap <= 0.15`.
 
         Raises:
-            ValueError: it is of another form, or names no figure.
+            ValueError: it is of another form, names no figure, or its limit is no finite number.
         """
         found = _THRESHOLD.fullmatch(text)
         if found is None:
-            raise ValueError(f"'{text}' is not of the form FIGURE <= NUMBER (or <, >=, >), such as collapse_gap <= 0.15")
+            raise ValueError(
+                f"'{_shortened(text)}' is not of the form FIGURE <= NUMBER (or <, >=, >), such as collapse_gap <= 0.15"
+            )
         figure, relation, limit = found.groups()
         if figure not in FIGURES:
-            raise ValueError(f"'{text}' names no figure of collapse_summary; there are {', '.join(FIGURES)}")
+            raise ValueError(f"'{_shortened(text)}' names no figure of collapse_summary; there are {', '.join(FIGURES)}")
+        if math.isinf(float(limit)):
+            raise ValueError(f"'{_shortened(text)}' has a limit too large for a number, which nothing exceeds")
         return cls(figure, relation, float(limit))  # type: ignore[arg-type]
 
     def excess(self, value: float) -> float:
@@ -90,6 +96,17 @@ class Gate(Strict):
         description="What the night is compared with: `latest`, the last passing or accepted night of the same model and "
         "temperature, or a run folder. Nothing unless given.",
     )  # fmt: skip
+    on_other_model: Literal["fail", "new-series"] = Field(
+        "fail",
+        description="What happens on a night of another model than the baseline's, or measured in another way (window, "
+        "prompts, precision, intervals, …). fail: the gate fails until a night is accepted; new-series: the night is the "
+        "first of a new series, and only the thresholds are checked.",
+    )
+    unknown: Literal["pass", "fail"] = Field(
+        "pass",
+        description="What a change larger than its size in drift does if its noise is not known, for example of too few "
+        "texts: pass, and terminal and report say so; or fail.",
+    )
     drift: dict[str, float] = Field(
         DRIFT, description="Figure by figure the size that a change from the baseline must exceed, besides its noise."
     )
@@ -157,6 +174,11 @@ class Gate(Strict):
     def asks(self) -> bool:
         """Whether there is anything to hold a night to."""
         return bool(self.thresholds) or self.baseline is not None
+
+
+def _shortened(text: str) -> str:
+    """A text as an error quotes it."""
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
 
 
 class RecordOfNights(Strict):

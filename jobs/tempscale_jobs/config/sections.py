@@ -24,12 +24,12 @@ Seed = Annotated[int, Option("--seed", "What is measured"), Field(ge=0, lt=2**63
 Alpha = Annotated[
     float,
     Option("--alpha", "What is measured", "α"),
-    Field(ge=0, allow_inf_nan=False, description="α of SOCM = (1−d_μ)^α·d_Σ^β (S2 eq. 30)."),
+    Field(ge=0, description="α of SOCM = (1−d_μ)^α·d_Σ^β (S2 eq. 30)."),
 ]
 Beta = Annotated[
     float,
     Option("--beta", "What is measured", "β"),
-    Field(ge=0, allow_inf_nan=False, description="β of SOCM = (1−d_μ)^α·d_Σ^β (S2 eq. 30)."),
+    Field(ge=0, description="β of SOCM = (1−d_μ)^α·d_Σ^β (S2 eq. 30)."),
 ]
 Regularization = Annotated[
     float,
@@ -38,7 +38,7 @@ Regularization = Annotated[
         help="d_Σ as S2's published code has it, with its ε = 1e-9; a little lower.",
     ),
     Field(
-        ge=0, allow_inf_nan=False,
+        ge=0,
         description="ε of S2's published code, which used 1e-9 and lowers d_Σ by 0.005 to 0.012; 0 is exact.",
     ),
 ]  # fmt: skip
@@ -47,7 +47,7 @@ Regularization = Annotated[
 MaxCharacters = Annotated[int, Field(ge=1, description="Longer texts are cut here before they are tokenised.")]
 
 
-class Corpus(Strict, allow_inf_nan=False):
+class Corpus(Strict):
     """Which texts."""
 
     kind: ClassVar[str] = "corpus"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -10,6 +12,7 @@ from tempscale_jobs.config.option import setting_at
 from tempscale_jobs.errors import UsageError
 
 _LONGEST_ECHO = 80
+_BITS = 63
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -17,13 +20,16 @@ Model = TypeVar("Model", bound=BaseModel)
 class Strict(BaseModel):
     """Unknown keys and wrong types are errors; nothing the user wrote is changed."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
     without_option: ClassVar[frozenset[str]] = frozenset()
     """Settings, by their path from here, whose option belongs to other commands only."""
 
 
 def checked(kind: type[Model], data: dict[str, Any]) -> Model:
     """A configuration of this kind from plain data; a UsageError has a sentence for each mistake, with field and value."""
+    if large := [*_large_numbers(data)]:
+        numbers = "; ".join(f"{_named(kind, path)} is a number of {_digits(value):,} digits" for path, value in large)
+        raise UsageError(f"{numbers}; give a whole number of at most 2^{_BITS} − 1")
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -32,12 +38,35 @@ def checked(kind: type[Model], data: dict[str, Any]) -> Model:
         raise UsageError(f"the configuration holds a text that is not valid UTF-8: {error.object!r}") from None
 
 
+def _large_numbers(data: Any) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The whole numbers in plain data that no 64 bits hold, with their paths."""
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), data)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [((*path, str(name)), inner) for name, inner in value.items()]
+        elif isinstance(value, list):
+            waiting += [((*path, str(place)), inner) for place, inner in enumerate(value)]
+        elif isinstance(value, int) and value.bit_length() > _BITS:
+            yield path, value
+
+
+def _digits(value: int) -> int:
+    """About how many decimal digits a whole number has, which Python does not print where they are very many."""
+    return math.ceil(value.bit_length() * math.log10(2))
+
+
+def _named(kind: type[BaseModel], path: tuple[str, ...]) -> str:
+    """A field as a sentence names it, with its options."""
+    field = ".".join(path) or "the configuration"
+    setting = setting_at(kind, path)
+    options = "" if setting is None else setting.named()
+    return f"{field} ({options})" if options else field
+
+
 def _sentence(kind: type[BaseModel], problem: Any) -> str:
     # A value that may have several types is named with each type that it is not.
-    parts = [str(part) for part in problem["loc"] if part not in ("float", "dict[str,any]")]
-    field = ".".join(parts) or "the configuration"
-    if (setting := setting_at(kind, tuple(parts))) is not None and (options := setting.named()):
-        field += f" ({options})"
+    field = _named(kind, tuple(str(part) for part in problem["loc"] if part not in ("float", "dict[str,any]")))
     message = str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         return f"'{field}' is not an option of the configuration; see docs/configuration.md"

@@ -24,6 +24,7 @@ from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import texts
 
 PART = 4096
+NOT_FINITE = "the embedding is not finite"
 
 
 class Vector(NamedTuple):
@@ -100,7 +101,7 @@ class Reader:
 
     def __init__(self, settings: Corpus) -> None:
         self._settings, self._dims = settings, settings.dims
-        self._scale = np.asarray(settings.scale, dtype=np.float32)
+        self._scale = np.asarray(settings.scale, dtype=np.float64)
         self._width: int | None = None
 
     def __call__(self, given: tuple[Any, Any, Any]) -> tuple[tuple[np.ndarray, int] | None, str | None]:
@@ -117,15 +118,13 @@ class Reader:
             return None, f"the embedding has {len(row)} dimensions where the first has {self._width}"
         if self._width is None:
             self._check(len(row))
-        row = (row * self._scale)[: self._dims]
         with np.errstate(over="ignore", invalid="ignore"):
-            norm = np.linalg.norm(row.astype(np.float64))
-        if not np.isfinite(norm):
-            return None, "the embedding is not finite"
-        if norm == 0:
-            return None, "the embedding is zero and has no direction"
+            row = (row * self._scale)[: self._dims]
+        units, wrong = unit_rows(row[None])
+        if wrong:
+            return None, wrong[0]
         self._width = width
-        return ((row / norm).astype(np.float32), size), None
+        return (units[0].astype(np.float32), size), None
 
     def _check(self, width: int) -> None:
         """Raise a UsageError if the options do not fit the first embedding."""
@@ -146,11 +145,12 @@ class Reader:
                 return None, "the embedding is no list of bytes"
             if packed.ndim != 1 or len(packed) == 0 or packed.min() < -128 or packed.max() > 255:
                 return None, "the embedding is no list of bytes"
-            return np.unpackbits(packed.astype(np.uint8)).astype(np.float32) * 2 - 1, None
+            return np.unpackbits(packed.astype(np.uint8)).astype(np.float64) * 2 - 1, None
         try:
-            with np.errstate(over="ignore"):
-                row = np.asarray(value, dtype=np.float32)
-        except (TypeError, ValueError, OverflowError):
+            row = np.asarray(value, dtype=np.float64)
+        except OverflowError:  # A whole number of more than 308 digits.
+            return None, NOT_FINITE
+        except (TypeError, ValueError):
             return None, "the embedding is no list of numbers"
         if row.ndim != 1 or len(row) < 2:
             return None, "the embedding is no list of two numbers or more"
@@ -164,6 +164,19 @@ class Reader:
         if not number or not 1 <= length < 2**31 or not float(length).is_integer():
             return 0, "the length is no whole number from 1 on"
         return int(length), None
+
+
+def unit_rows(rows: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
+    """The rows of a float64 matrix scaled to unit length, and why some, by their number, have no direction."""
+    largest = np.abs(rows).max(axis=1)
+    finite = np.isfinite(largest)
+    wrong = dict.fromkeys(np.flatnonzero(~finite).tolist(), NOT_FINITE)
+    wrong |= dict.fromkeys(np.flatnonzero(largest == 0).tolist(), "the embedding is zero and has no direction")
+    # A power of two is exact, and squares of what is left neither overflow nor vanish.
+    _, exponent = np.frexp(np.where(finite, largest, 1.0))
+    scaled = np.ldexp(rows, -exponent[:, None])
+    with np.errstate(invalid="ignore"):
+        return scaled / np.linalg.norm(scaled, axis=1)[:, None], wrong
 
 
 def rows(settings: Corpus, without: str | None = None) -> Iterator[Row]:

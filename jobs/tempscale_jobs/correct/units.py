@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from tempscale.correction.values import Correction
 from tempscale_jobs.config.correct import Embeddings
-from tempscale_jobs.corpus import hub, readers, sources
+from tempscale_jobs.corpus import hub, readers, sources, vectors
 from tempscale_jobs.corpus.readers import KINDS, Columns, suffix
 from tempscale_jobs.corpus.rows import Rejects
 from tempscale_jobs.errors import UsageError
@@ -119,7 +119,8 @@ def _check_schema(given: Embeddings, file: str, schema: pa.Schema, first: pa.Sch
     """Raise if a file's embeddings are no lists of numbers, or if its columns are not those of the first file."""
     kind = schema.field(given.column).type
     listed = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    if not listed or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+    numbers = (pa.types.is_floating, pa.types.is_integer, pa.types.is_decimal)
+    if not listed or not any(holds(kind.value_type) for holds in numbers):
         raise UsageError(f"column '{given.column}' of '{masked(file)}' holds {kind}; embeddings are lists of numbers")
     if given.length_column is not None and given.length_column in schema.names:
         kind = schema.field(given.length_column).type
@@ -207,16 +208,11 @@ def _moved(task: Task, batch: pa.Table) -> tuple[pa.Table, dict[int, str]]:
             wrong.setdefault(k, f"the length is {told}; it must be at least 1 token")
     usable = np.setdiff1d(np.arange(batch.num_rows), list(wrong))
     flat = column.take(pa.array(usable)).flatten()
-    rows = pc.fill_null(pc.cast(flat, pa.float64()), float("nan")).to_numpy(zero_copy_only=False)
-    rows = rows.reshape(len(usable), correction.dim)
-    with np.errstate(over="ignore", invalid="ignore"):
-        norms = np.linalg.norm(rows, axis=1)
-    for k in np.flatnonzero(~np.isfinite(norms)).tolist():
-        wrong[int(usable[k])] = "the embedding is not finite"
-    for k in np.flatnonzero(norms == 0).tolist():
-        wrong[int(usable[k])] = "the embedding is zero and has no direction"
-    good = np.isfinite(norms) & (norms > 0)
-    rows, usable = rows[good] / norms[good, None], usable[good]
+    rows = pc.fill_null(pc.cast(flat, pa.float64(), safe=False), float("nan")).to_numpy(zero_copy_only=False)
+    rows, refused = vectors.unit_rows(rows.reshape(len(usable), correction.dim))
+    wrong |= {int(usable[k]): reason for k, reason in refused.items()}
+    good = np.setdiff1d(np.arange(len(usable)), list(refused))
+    rows, usable = rows[good], usable[good]
     move = correction.documents if task.side == "documents" else correction.queries
     tokens = torch.from_numpy(lengths[usable].astype(np.int64)) if needed else None
     moved = move(torch.from_numpy(rows), tokens, equal_norms=task.equal_norms).numpy()

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tempscale.model.gathering import Encoded
     from tempscale.model.tokens import Tokens
 
+NO_MEAN = "its token embeddings cancel: their mean is no larger than rounding errors and has no direction"
+
 
 def embed(
     run: Run, crew: Crew, model: Model, encoding: Encoding, shards: Sequence[Shard], role: str,
@@ -109,6 +111,7 @@ def _write(
     reasons = {owner[i]: DEADLY for i in marks.deadly}
     for out in encoded:
         reasons = out.failed | reasons
+    reasons = without_direction(encoded) | reasons
     finite = np.array([k not in reasons for k in range(work.num_rows)], dtype=bool)
     for out in encoded:
         for column in (out.embeddings, *(out.moments or ())):
@@ -118,6 +121,16 @@ def _write(
         own.storage.write_table(own.part("texts", temperature, number), _table(work, out, finite))
     marks.done()
     return {"number": number, "texts": work.num_rows}
+
+
+def without_direction(encoded: list[Encoded]) -> dict[int, str]:
+    """The texts of a shard whose tokens cancel under one of the temperatures, with the reason why they are rejected."""
+    found = dict[int, str]()
+    for out in encoded:
+        if out.moments is not None:
+            lost = np.isnan(out.moments.spread.numpy()) & np.isfinite(out.moments.mean_norm.numpy())
+            found |= dict.fromkeys(np.flatnonzero(lost).tolist(), NO_MEAN)
+    return found
 
 
 def _lists(tokens: Tokens) -> pa.Array:

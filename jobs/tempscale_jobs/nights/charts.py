@@ -21,6 +21,11 @@ def state(row: dict[str, Any]) -> str:
     return "not checked" if row["gate"] == "none" else str(row["gate"])
 
 
+def reason(row: dict[str, Any]) -> str:
+    """What failed on a night, and what else is to be known of it; empty where there is nothing."""
+    return "; ".join(filter(None, (row["gate_reason"], row.get("gate_note"))))
+
+
 def switches(own: pl.DataFrame) -> list[dict[str, Any]]:
     """The nights on which the model changed."""
     nights = [
@@ -33,7 +38,7 @@ def switches(own: pl.DataFrame) -> list[dict[str, Any]]:
 def chart(own: pl.DataFrame, name: str, title: str) -> alt.Chart | None:
     """A figure over the nights: one line per model with its 95 % band, one point per night, coloured by its state."""
     rows = [
-        drawn | {"model": row["model"], "state": state(row), "figure": _figure_text(row, name), "why": row["gate_reason"]}
+        drawn | {"model": row["model"], "state": state(row), "figure": _figure_text(row, name), "why": reason(row)}
         for row, drawn in _nights(own, name)
     ]
     if not rows:

@@ -1,4 +1,4 @@
-"""The checks of a night: thresholds on its figures, and drift from a baseline beyond a size and the noise."""
+"""The checks of a night: thresholds on its figures, whether it continues a series, and drift beyond a size and the noise."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ ENDS = {
     "prefix_gap": ("prefix_shortest", "prefix_longest"),
 }  # fmt: skip
 """The columns with the lengths between which a figure is taken: figures with other ends are not compared."""
+FIRST_NIGHT = "first night of this series: nothing to compare with yet"
+_FAILED = ("failed", "not measured")
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,13 @@ class Baseline:
     label: str
     """The earlier run in words, or the reason why there is none."""
     first: bool = False
-    """Whether there is none because nothing was measured before at this temperature."""
+    """Whether there is none because this is the first night of its series."""
+    other: bool = False
+    """Whether there is none because the earlier runs are of another model, or were measured in another way."""
+
+    def begins(self, gate: Gate) -> bool:
+        """Whether the night is the first of a series."""
+        return self.first or (self.other and gate.on_other_model == "new-series")
 
 
 @dataclass(frozen=True)
@@ -48,16 +56,16 @@ class _Check:
     limit: str
     excess: float | None
     """How far the value is on the wrong side, or how far it moved; None where that is not known."""
-    error: float
-    """Standard error of the excess."""
+    error: float | None
+    """Standard error of the excess; None where it is not known."""
     freedom: int
     """Degrees of freedom of the error."""
     size: float = 0.0
     """The excess fails only above this size and above its noise."""
     baseline: str | None = None
     baseline_value: float | None = None
-    refused: str | None = None
-    """The reason why it cannot be judged."""
+    decided: tuple[str, str] | None = None
+    """The verdict and its reason, where no number decides."""
 
 
 def judge(gate: Gate, rows: Sequence[Row], baselines: Sequence[Baseline]) -> list[Row]:
@@ -73,16 +81,24 @@ def judge(gate: Gate, rows: Sequence[Row], baselines: Sequence[Baseline]) -> lis
         if gate.holds_for(row["temperature"]):
             checks += [_threshold(row, threshold) for threshold in gate.read_thresholds()]
             if gate.baseline is not None:
+                checks += _series(gate, row, baseline)
                 checks += [_drift(row, baseline, figure, size) for figure, size in gate.drift.items()]
-    noisy = sum(check.refused is None and check.excess is not None and check.error > 0 for check in checks)
-    return [_judged(check, gate.false_alarms / max(1, noisy)) for check in checks]
+    noisy = sum(check.decided is None and check.excess is not None and bool(check.error) for check in checks)
+    return [_judged(check, gate.false_alarms / max(1, noisy), gate.unknown) for check in checks]
 
 
 def verdict(rows: Iterable[Row]) -> tuple[str, list[str]]:
     """`passed`, `failed` or `none`, and the reasons of the failed checks."""
     rows = list(rows)
-    failed = [row["reason"] for row in rows if row["verdict"] in ("failed", "not measured")]
+    failed = [row["reason"] for row in rows if row["verdict"] in _FAILED]
     return ("failed" if failed else "passed") if rows else "none", failed
+
+
+def notes(judged: dict[str, Any]) -> list[str]:
+    """What a reader must know of a night besides its failed checks, from its entry in run.json."""
+    # Older versions did not write all of these.
+    names = ("unknown_noise", "first_nights", "not_compared", "unreadable_nights")
+    return [note for name in names for note in judged.get(name, ())]
 
 
 def _threshold(row: Row, threshold: Threshold) -> _Check:
@@ -90,17 +106,31 @@ def _threshold(row: Row, threshold: Threshold) -> _Check:
     limit = str(threshold).removeprefix(f"{threshold.figure} ")
     key = _key(row)
     if value is None:
-        return _Check("threshold", threshold.figure, key, None, limit, None, 0.0, 1)
+        return _Check("threshold", threshold.figure, key, None, limit, None, None, 0)
     error = standard_error(row, threshold.figure, of_this_corpus=True)
     excess = 0.0 if threshold.holds(value) else max(threshold.excess(value), math.ulp(0.0))
     return _Check("threshold", threshold.figure, key, value, limit, excess, error or 0.0, _freedom(row, threshold.figure))
+
+
+def _series(gate: Gate, row: Row, baseline: Baseline) -> list[_Check]:
+    """One check where a night begins a series or is of another model than the earlier ones, none where it continues one."""
+    named, why = f"{row['model']} at {row['temperature']}", "" if baseline.first else f" ({baseline.label})"
+    if baseline.begins(gate):
+        decided = ("first night", f"{named}: {FIRST_NIGHT}{why}")
+    elif baseline.other:
+        mend = 'if that is intended, accept this night (history --accept) or set on_other_model = "new-series" in [gate]'
+        decided = ("failed", f"{named} cannot be compared: {baseline.label}; {mend}")
+    else:
+        return []
+    return [_Check("series", "model", _key(row), None, "", None, None, 0, decided=decided)]
 
 
 def _drift(row: Row, baseline: Baseline, figure: str, size: float) -> _Check:
     value, other, key = _known(row[figure]), baseline.row, _key(row)
 
     def refused(why: str) -> _Check:
-        return _Check("drift", figure, key, value, f"{size:g}", None, 0.0, 1, size, refused=why)
+        reason = f"{_of(figure, key)} is not compared: {why}"
+        return _Check("drift", figure, key, value, f"{size:g}", None, None, 0, size, decided=("not comparable", reason))
 
     if other is None:
         return refused(baseline.label)
@@ -108,7 +138,7 @@ def _drift(row: Row, baseline: Baseline, figure: str, size: float) -> _Check:
     if before is None:
         return refused(f"{baseline.label} did not measure it")
     if value is None:
-        return _Check("drift", figure, key, None, f"{size:g}", None, 0.0, 1, size, baseline.label, before)
+        return _Check("drift", figure, key, None, f"{size:g}", None, None, 0, size, baseline.label, before)
     ends = [(name, other[name], row[name]) for name in ENDS.get(figure, ()) if other[name] != row[name]]
     if ends:
         sentence = ", ".join(f"{name.replace('_', ' ')} was {then} tokens and is {now}" for name, then, now in ends)
@@ -119,41 +149,48 @@ def _drift(row: Row, baseline: Baseline, figure: str, size: float) -> _Check:
     if (other.get("documents") is None) != (row.get("documents") is None) and not figure.startswith("socm_"):
         # Only one of the nights knows of documents: the other's error would be that of independent texts.
         errors = (errors[1], errors[1]) if other.get("documents") is None else (errors[0], errors[0])
-    if None in errors:
-        return refused(f"too few texts to tell the noise of it, here or of {baseline.label}")
-    error = math.hypot(*(e for e in errors if e is not None))
     freedom = min(_freedom(other, figure), _freedom(row, figure))
+    error = None if None in errors else math.hypot(*(e for e in errors if e is not None))
+    if error and freedom < _LEAST_FREEDOM:
+        error = None
     return _Check(
         "drift", figure, key, value, f"{size:g}", abs(value - before), error, freedom, size, baseline.label, before
     )
 
 
-def _judged(check: _Check, alpha: float) -> Row:
-    """The row of a check that fails by noise alone with probability `alpha`."""
-    # A threshold has one wrong side, a drift two.
-    tail = alpha if check.kind == "threshold" else alpha / 2
-    noise = -float(stdtrit(max(_LEAST_FREEDOM, check.freedom), tail)) * check.error
+def _judged(check: _Check, alpha: float, unknown: str) -> Row:
+    """The row of a check that fails by noise alone with probability `alpha`; `unknown` says what unknown noise does."""
     row = check.key | {
         "check": check.kind, "figure": check.figure, "value": check.value, "limit": check.limit, "baseline": check.baseline,
         "baseline_value": check.baseline_value, "change": None, "noise": None,
     }  # fmt: skip
-    if check.refused is not None:
-        return row | {"verdict": "not comparable", "reason": f"{_of(check)} is not compared: {check.refused}"}
+    if check.decided is not None:
+        return row | dict(zip(("verdict", "reason"), check.decided, strict=True))
+    of = _of(check.figure, check.key)
     if check.excess is None:
         before = "" if check.baseline_value is None else f"; it was {number(check.baseline_value)} in {check.baseline}"
-        return row | {"verdict": "not measured", "reason": f"{_of(check)} was not measured, so that it cannot hold{before}"}
+        return row | {"verdict": "not measured", "reason": f"{of} was not measured, so that it cannot hold{before}"}
     assert check.value is not None
-    failed = check.excess > max(check.size, noise)
-    row |= {"noise": noise, "verdict": "failed" if failed else "held"}
     if check.baseline_value is not None:
         row["change"] = check.value - check.baseline_value
-    return row | {
-        "reason": _drift_reason(check, noise, failed) if check.kind == "drift" else _threshold_reason(check, noise, failed)
-    }
+    if check.error is None and check.excess > check.size:
+        verdict = "failed" if unknown == "fail" else "unknown noise"
+        return row | {"verdict": verdict, "reason": f"{_moved(check)}: more than {check.limit}, and its noise is not known"}
+    noise = None if check.error is None else _noise(check, alpha)
+    failed = check.excess > max(check.size, noise or 0.0)
+    row |= {"noise": noise, "verdict": "failed" if failed else "held"}
+    return row | {"reason": (_drift_reason if check.kind == "drift" else _threshold_reason)(check, noise or 0.0, failed)}
+
+
+def _noise(check: _Check, alpha: float) -> float:
+    """What noise alone exceeds with probability `alpha`."""
+    # A threshold has one wrong side, a drift two.
+    tail = alpha if check.kind == "threshold" else alpha / 2
+    return -float(stdtrit(max(_LEAST_FREEDOM, check.freedom), tail)) * (check.error or 0.0)
 
 
 def _threshold_reason(check: _Check, noise: float, failed: bool) -> str:
-    value = f"{_of(check)} is {number(check.value)}"
+    value = f"{_of(check.figure, check.key)} is {number(check.value)}"
     if not check.excess:
         return f"{value}, held to {check.limit}"
     missed = f"{value} and should be {check.limit}"
@@ -163,23 +200,27 @@ def _threshold_reason(check: _Check, noise: float, failed: bool) -> str:
 
 
 def _drift_reason(check: _Check, noise: float, failed: bool) -> str:
-    assert check.value is not None
-    assert check.baseline_value is not None
-    moved = check.value - check.baseline_value
-    way = "rose" if moved > 0 else "fell"
-    sentence = (
-        f"{_of(check)} {way} by {number(abs(moved))}, from {number(check.baseline_value)} in {check.baseline} "
-        f"to {number(check.value)}"
-    )
+    sentence = _moved(check)
     if failed:
         return f"{sentence}: more than {check.limit} and more than its noise of {number(noise)}"
-    if abs(moved) <= check.size:
+    if (check.excess or 0.0) <= check.size:
         return f"{sentence}: no more than {check.limit}"
     return f"{sentence}: no more than its noise of {number(noise)}"
 
 
-def _of(check: _Check) -> str:
-    return f"{check.figure} of {check.key['model']} at {check.key['temperature']}"
+def _moved(check: _Check) -> str:
+    """The change from the baseline as a sentence."""
+    assert check.value is not None
+    assert check.baseline_value is not None
+    moved = check.value - check.baseline_value
+    return (
+        f"{_of(check.figure, check.key)} {'rose' if moved > 0 else 'fell'} by {number(abs(moved))}, "
+        f"from {number(check.baseline_value)} in {check.baseline} to {number(check.value)}"
+    )
+
+
+def _of(figure: str, key: Row) -> str:
+    return f"{figure} of {key['model']} at {key['temperature']}"
 
 
 def _key(row: Row) -> Row:
@@ -211,12 +252,13 @@ def _pooled(before: Row, after: Row, figure: str) -> tuple[float, float]:
 
 
 def _freedom(row: Row, figure: str) -> int:
+    """Degrees of freedom of a figure's error; below `_LEAST_FREEDOM` there are too few texts for an error."""
     if figure.startswith("socm_"):
         known = row.get("socm_freedom")  # Groups are fewer than their texts.
-        return max(1, int(known) if known is not None else int(row.get("socm_texts") or 0) - 1)
+        return int(known) if known is not None else int(row.get("socm_texts") or 0) - 1
     begins = _OF.get(figure, "")
     drawn = row.get(f"{begins}documents")
-    return max(1, int((row.get(f"{begins}texts") if drawn is None else drawn) or 0) - 1)
+    return int((row.get(f"{begins}texts") if drawn is None else drawn) or 0) - 1
 
 
 def _known(value: float | None) -> float | None:

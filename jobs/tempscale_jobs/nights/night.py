@@ -29,7 +29,7 @@ _EMBEDDINGS = ("texts", "factors", "neighbours", "queries")
 _DRAWN = 30
 """Number of nights in the charts of a report."""
 _TREND = (
-    "night", "model", "model_fingerprint", "temperature", "texts", "gate", "gate_reason", "accepted",
+    "night", "model", "model_fingerprint", "temperature", "texts", "gate", "gate_reason", "gate_note", "accepted",
     *(f"{name}_se_superpopulation" for name in ("cosine", "collapse_gap", "prefix_gap", "socm")),
     "cosine_mean", "collapse_gap", "prefix_gap", "socm_mean",
 )  # fmt: skip
@@ -106,33 +106,37 @@ def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]
     run, config = night.run, night.gate
     rows_of_night, baselines = _rows(night, record, summary), [gate.Baseline(None, "")] * len(summary)
     earlier = history.read(night.history)
+    damaged = _others(night, earlier.damaged, rows_of_night)
     if config.baseline == history.LATEST:
         baselines = history.latest(earlier.rows, rows_of_night)
+        if damaged:  # One of the unreadable nights may be the earlier one.
+            unread = gate.Baseline(None, "earlier nights of the record cannot be read")
+            baselines = [unread if one.first else one for one in baselines]
     elif config.baseline is not None:
         baselines = history.of_run(config.baseline, rows_of_night)
     rows = gate.judge(config, summary, baselines)
     run.storage.write_table(TABLE, GATE.build_rows(rows))
     verdict, failed = gate.verdict(rows)
-    without = [
-        (f"{row['model']} at {row['temperature']}", baseline.label)
+    compared = [
+        (f"{row['model']} at {row['temperature']}", baseline, config.holds_for(row["temperature"]))
         for row, baseline in zip(summary, baselines, strict=True)
-        if config.baseline is not None and baseline.row is None and config.holds_for(row["temperature"])
+        if config.baseline is not None
     ]
+    without = {at: baseline for at, baseline, _ in compared if baseline.row is None}
+    refused = {at: one.label for at, one, held in compared if at in without and held and not (one.first or one.other)}
     single = [
         row["reason"] for row in rows
-        if row["verdict"] == "not comparable" and (f"{row['model']} at {row['temperature']}") not in dict(without)
+        if row["verdict"] == "not comparable" and f"{row['model']} at {row['temperature']}" not in without
     ]  # fmt: skip
     return {
         "verdict": verdict,
         "failed": failed,
-        "checks": sum(row["verdict"] != "not comparable" for row in rows),
-        "not_compared": [*(f"{what} is not compared: {why}" for what, why in without), *single],
-        "unreadable_nights": history.damage_in_words(_others(night, earlier.damaged, rows_of_night), night.history),
-        "without_baseline": [
-            f"{row['model']} at {row['temperature']}"
-            for row, baseline in zip(summary, baselines, strict=True)
-            if config.baseline is not None and baseline.row is None and not baseline.first
-        ],
+        "checks": sum(row["verdict"] in ("held", "failed", "not measured") for row in rows),
+        "unknown_noise": [row["reason"] for row in rows if row["verdict"] == "unknown noise"],
+        "first_nights": [row["reason"] for row in rows if row["verdict"] == "first night"],
+        "not_compared": [*(f"{at} is not compared: {why}" for at, why in refused.items()), *single],
+        "unreadable_nights": history.damage_in_words(damaged, night.history),
+        "without_baseline": [at for at, baseline in without.items() if not baseline.begins(config)],
     }
 
 
@@ -145,9 +149,21 @@ def verdict_in_words(judged: dict[str, Any]) -> str:
     """The verdict in a few words."""
     if judged["verdict"] == "none":
         return "not checked"
-    failed, checks = len(judged["failed"]), count(judged["checks"], "check")
-    found = f"failed: {failed} of {checks}" if failed else f"passed: {checks}"
-    return f"{found}; not all is comparable" if judged["not_compared"] or judged.get("unreadable_nights") else found
+    failed, checks = len(judged["failed"]), judged["checks"]
+    passed = f"passed: {count(checks, 'check')}" if checks else "passed"
+    return "; ".join([f"failed: {failed} of {checks}" if failed else passed, *notes_in_brief(judged)])
+
+
+def notes_in_brief(judged: dict[str, Any]) -> list[str]:
+    """The notes of a night, each kind in a few words."""
+    found, unknown = list[str](), len(judged.get("unknown_noise", ()))
+    if judged.get("first_nights"):
+        found.append(gate.FIRST_NIGHT)
+    if unknown:
+        found.append(f"{count(unknown, 'change')} of unknown noise")
+    if judged["not_compared"] or judged.get("unreadable_nights"):
+        found.append("not all is comparable")
+    return found
 
 
 def changes_in_words(changed: dict[str, int | None]) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tempscale_jobs.config.nights import Gate
+from tempscale_jobs.nights.gate import notes
+from tempscale_jobs.report.text import count
 from tempscale_jobs.urls import masked
 
 _SECONDS, _PAUSES = 10.0, (1.0, 5.0)
@@ -24,7 +26,7 @@ def post_verdict(gate: Gate, record: dict[str, Any], folder: str) -> str:
         return "nobody: not asked for"
     mark = ":white_check_mark:" if verdict == "passed" else ":x:"
     lines = [f"{mark} tempscale, night of {record['night']}: the gate {'held' if verdict == 'passed' else 'failed'}"]
-    return _post(gate, lines, record["gate"]["failed"], f"report: {masked(folder)}/report.html")
+    return _post(gate, lines, [*record["gate"]["failed"], *notes(record["gate"])], f"report: {masked(folder)}/report.html")
 
 
 def post_unfinished(gate: Gate, night: str | None, folder: str, why: str, code: int) -> str:
@@ -41,11 +43,12 @@ def post_unfinished(gate: Gate, night: str | None, folder: str, why: str, code: 
 
 
 def github_lines(record: dict[str, Any]) -> list[str]:
-    """The verdict as annotations of GitHub Actions: one error for each failed check, or one notice."""
-    failed = record["gate"]["failed"]
+    """The verdict as annotations of GitHub Actions: one error for each failed check, or one notice; notes are warnings."""
+    warnings = [f"::warning title=tempscale gate::{_escaped(note)}" for note in notes(record["gate"])]
     if record["gate"]["verdict"] == "passed":
-        return [f"::notice title=tempscale::{_escaped('the gate held: ' + str(record['gate']['checks']) + ' checks')}"]
-    return [f"::error title=tempscale gate::{_escaped(reason)}" for reason in failed]
+        held = f"the gate held: {count(record['gate']['checks'], 'check')}"
+        return [f"::notice title=tempscale::{_escaped(held)}", *warnings]
+    return [*(f"::error title=tempscale gate::{_escaped(reason)}" for reason in record["gate"]["failed"]), *warnings]
 
 
 def _post(gate: Gate, lines: list[str], reasons: Sequence[str], end: str) -> str:

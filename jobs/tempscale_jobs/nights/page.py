@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from tempscale_jobs.nights.charts import chart, state, switches
+from tempscale_jobs.nights.charts import chart, reason, state, switches
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.text import estimate, labels
 
@@ -43,6 +43,13 @@ def table(record: pl.DataFrame, last: int) -> list[list[str]]:
     ]  # fmt: skip
 
 
+def reasons(record: pl.DataFrame, last: int) -> list[str]:
+    """A line for each of the last nights of which there is something to say."""
+    nights = record["night"].unique().sort().tail(last)
+    runs = record.filter(pl.col("night").is_in(nights.to_list())).unique("run", keep="first", maintain_order=True)
+    return [f"{state(row)} on {row['night']}: {reason(row)}" for row in runs.to_dicts() if reason(row)]
+
+
 def render(record: pl.DataFrame) -> Page:
     """The page of a record with at least one night: figures with errors, failed checks, changes of model and corpus."""
     series: list[dict[str, Any]] = [
@@ -51,7 +58,7 @@ def render(record: pl.DataFrame) -> Page:
             "name": _title(own, record),
             "charts": {name: chart(own, name, title) for name, title, _ in _FIGURES},
             "rows": [
-                {"folder": row["folder"], "state": state(row), "reason": row["gate_reason"], "changes": _changes(row)}
+                {"folder": row["folder"], "state": state(row), "reason": reason(row), "changes": _changes(row)}
                 | dict(zip(heads(), cells, strict=True))
                 for row, cells in zip(own.reverse().to_dicts(), table(own, len(own))[::-1], strict=True)
             ],

@@ -12,7 +12,8 @@ import polars as pl
 from scipy.special import stdtrit
 
 from tempscale_jobs.errors import Damaged, RunError, UsageError
-from tempscale_jobs.nights.gate import Baseline
+from tempscale_jobs.nights import gate
+from tempscale_jobs.nights.gate import FIRST_NIGHT, Baseline
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import DONE, finished, load_tables, now
 from tempscale_jobs.runs.storage import Storage
@@ -25,6 +26,8 @@ ACCEPTED = "accepted"
 LATEST = "latest"
 _UNWRITTEN: dict[str, Any] = {"prompts": {}, "socm": "sample"}
 """The values of settings that decided a night before they were written down."""
+_UNKNOWN_BEFORE = ("dimensions",)
+"""Settings whose value is not known where an older version did not write them."""
 _SAME_SERIES = ("name", "temperature")
 _ALWAYS_THERE = {
     "run",
@@ -63,10 +66,12 @@ def measured(config: dict[str, Any], model: dict[str, Any]) -> str:
     """
     corpus, embedding, analysis = config["corpus"], config["embedding"], config["analysis"]
     own = ("embedding_column", "length_column", "dims", "bits", "scale") if corpus.get("embedding_column") else ()
+    width = {"dimensions": model["dimensions"]} if "dimensions" in model else {}
     analysed = ("intervals", "neighbours", "socm_alpha", "socm_beta", "socm_regularization")
     return json.dumps(
         {"max_length": model["max_length"], "prompts": model.get("prompts", {})}
         | {name: corpus.get(name) for name in ("max_characters", *own)}
+        | width
         | {"long": embedding.get("long"), "precision": _computed_in(embedding, model)}
         | {name: analysis.get(name) for name in analysed}
         | {"socm": model.get("socm", _UNWRITTEN["socm"])},
@@ -92,6 +97,7 @@ def rows(record: dict[str, Any], summary: Sequence[dict[str, Any]], folder: str,
                 "corpus": record["corpus"]["source"], "corpus_fingerprint": record["corpus"]["fingerprint"],
                 "model_fingerprint": model["fingerprint"], "measured": measured(record["config"], model),
                 "gate": record["gate"]["verdict"], "gate_reason": "; ".join(record["gate"]["failed"]),
+                "gate_note": "; ".join(gate.notes(record["gate"])),
                 "compared": f"{row['model']} at {row['temperature']}" not in record["gate"].get("without_baseline", ()),
             }
             | {key: record["changed_texts"][key] for key in ("texts_added", "texts_removed", "texts_edited")}
@@ -196,33 +202,55 @@ def accept(storage: Storage, which: str) -> dict[str, Any]:
 
 def latest(record: pl.DataFrame, tonight: Sequence[dict[str, Any]]) -> list[Baseline]:
     """For each row of a night, the last earlier night of the same model and temperature that passed or was accepted."""
-    return [_latest(record, row) for row in tonight]
+    return [_latest(record, row, tonight) for row in tonight]
 
 
-def _latest(record: pl.DataFrame, row: dict[str, Any]) -> Baseline:
+def _latest(record: pl.DataFrame, row: dict[str, Any], tonight: Sequence[dict[str, Any]]) -> Baseline:
     earlier = record.filter(
         *(pl.col(key) == row[key] for key in _SAME_SERIES),
         # Leave out the run itself and the run that it replaced.
         (pl.col("run") != row["run"]) & ((pl.col("folder") != row["folder"]) | (pl.col("night") != row["night"])),
         (pl.col("night") < row["night"]) | ((pl.col("night") == row["night"]) & (pl.col("started") < row["started"])),
-    )
-    if earlier.is_empty():
-        return Baseline(None, "it is the first night at this temperature, there is nothing to compare it with", first=True)
-    same = earlier.filter(pl.col("model_fingerprint") == row["model_fingerprint"])
-    if same.is_empty():
-        last = earlier.row(-1, named=True)
-        return Baseline(None, f"the model is another than on {last['night']} ({last['model']}), which is no drift")
-    alike = same.filter([comparable(then, row) for then in same.to_dicts()])
-    if alike.is_empty():
-        last = same.row(-1, named=True)
-        return Baseline(None, f"it is measured otherwise than on {last['night']}: {_differences(last, row)}")
-    # A night without checks has not passed, and one that was compared with none would become the measure of the next.
-    fit = alike.filter(((pl.col("gate") == "passed") & pl.col("compared").fill_null(True)) | pl.col("accepted"))
-    if fit.is_empty():
-        last = alike.row(-1, named=True)
-        return Baseline(None, f"no earlier night passed or was accepted; the last one, {last['night']}, was {_state(last)}")
-    found = fit.row(-1, named=True)
-    return Baseline(found, f"the night of {found['night']} (run {found['run']}){other_way(found, row)}")
+    ).to_dicts()
+    if any(map(_has_width, earlier)):  # Nights of an older version must not stand for any width.
+        earlier = [then for then in earlier if _has_width(then) or then["model_fingerprint"]]
+    alike = [then for then in earlier if _continued(then, [row])]
+    if fit := [then for then in alike if _fit(then)]:
+        return Baseline(fit[-1], f"the night of {fit[-1]['night']} (run {fit[-1]['run']}){other_way(fit[-1], row)}")
+    # A model added to those of the night before replaces none of them.
+    if replaced := [then for then in earlier if not _continued(then, tonight)]:
+        return Baseline(None, _another([then for then in replaced if _fit(then)] or replaced, row), other=True)
+    if not alike:
+        return Baseline(None, FIRST_NIGHT, first=True)
+    last = alike[-1]
+    return Baseline(None, f"no earlier night passed or was accepted; the last one, {last['night']}, was {_state(last)}")
+
+
+def _has_width(night: dict[str, Any]) -> bool:
+    return "dimensions" in json.loads(night["measured"])
+
+
+def _fit(night: dict[str, Any]) -> bool:
+    """Whether a night may be a baseline.
+
+    A night without checks has not passed, and one that was compared with none would become the measure of the next.
+    """
+    return bool(night["accepted"] or (night["gate"] == "passed" and night["compared"] is not False))
+
+
+def _continued(before: dict[str, Any], tonight: Sequence[dict[str, Any]]) -> bool:
+    """Whether one of the rows of a night is of the same model and temperature as an earlier one, and measured alike."""
+    same = ("temperature", "model_fingerprint")
+    return any(all(before[key] == row[key] for key in same) and comparable(before, row) for row in tonight)
+
+
+def _another(replaced: Sequence[dict[str, Any]], row: dict[str, Any]) -> str:
+    """The difference from the nights that a night does not continue: in what it measures otherwise, or its model."""
+    same = [then for then in replaced if then["model_fingerprint"] == row["model_fingerprint"]]
+    last = (same or replaced)[-1]
+    if same:
+        return f"it is measured otherwise than on {last['night']}: {_differences(last, row)}"
+    return f"the model is another than on {last['night']} ({last['model']})"
 
 
 def baseline_run(folder: str) -> Storage:
@@ -246,24 +274,29 @@ def of_run(folder: str, tonight: Sequence[dict[str, Any]]) -> list[Baseline]:
         for row in tables["collapse_summary"].to_dicts()
         for model in [record["models"][row["model"]]]
     ]
-    found = []
-    for row in tonight:
-        same = [other for other in there if other["temperature"] == row["temperature"]]
-        alike = [other for other in same if other["model_fingerprint"] == row["model_fingerprint"]]
-        if not alike:
-            why = "the model is another than" if same else "this temperature was not measured in"
-            found.append(Baseline(None, f"{why} {'in ' if same else ''}the baseline run {masked(folder)}"))
-        elif not comparable(alike[0], row):
-            found.append(Baseline(None, f"it is measured otherwise than the baseline: {_differences(alike[0], row)}"))
-        else:
-            found.append(Baseline(alike[0], f"the run {masked(folder)}{other_way(alike[0], row)}"))
-    return found
+    return [_in_run(there, masked(folder), row, tonight) for row in tonight]
+
+
+def _in_run(
+    there: Sequence[dict[str, Any]], folder: str, row: dict[str, Any], tonight: Sequence[dict[str, Any]]
+) -> Baseline:
+    same = [other for other in there if other["temperature"] == row["temperature"]]
+    alike = [other for other in same if other["model_fingerprint"] == row["model_fingerprint"]]
+    if alike and comparable(alike[0], row):
+        return Baseline(alike[0], f"the run {folder}{other_way(alike[0], row)}")
+    if alike:
+        return Baseline(None, f"it is measured otherwise than the baseline: {_differences(alike[0], row)}", other=True)
+    if not same:
+        return Baseline(None, f"this temperature was not measured in the baseline run {folder}")
+    replaced = any(not _continued(other, tonight) for other in same)  # Otherwise the model is added to those of the run.
+    return Baseline(None, f"the model is another than in the baseline run {folder}", other=replaced)
 
 
 def changed_settings(before: str, after: str) -> list[tuple[str, Any, Any]]:
     """The settings that differ, with both values; one that an older version did not write has the value it had then."""
     old, new = (_UNWRITTEN | json.loads(text) for text in (before, after))
-    return [(key, old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    known = {*old, *new} - {key for key in _UNKNOWN_BEFORE if key not in old or key not in new}
+    return [(key, old.get(key), new.get(key)) for key in sorted(known) if old.get(key) != new.get(key)]
 
 
 def comparable(before: dict[str, Any], after: dict[str, Any]) -> bool:

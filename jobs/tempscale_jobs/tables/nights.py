@@ -14,15 +14,32 @@ GATE = Table(
     "the checks of the night: one row a check",
     (
         *KEY,
-        Column("check", _TEXT, "", "`threshold` on the figure itself, or `drift` from the baseline"),
-        Column("figure", _TEXT, "", "column of collapse_summary"),
+        Column(
+            "check",
+            _TEXT,
+            "",
+            "`threshold` on the figure itself, `drift` from the baseline, or `series` where the night does not continue the "
+            "nights before",
+        ),
+        Column("figure", _TEXT, "", "column of collapse_summary; `model` of a series"),
         Column("value", _FLOAT, "", "the figure of this night"),
         Column("limit", _TEXT, "", "what it is held to, such as `<= 0.15`; for a drift the size that a change must exceed"),
         Column("baseline", _TEXT, "", "the run it is compared with: its night and id; null for a threshold"),
         Column("baseline_value", _FLOAT, "", "the figure of that run"),
         Column("change", _FLOAT, "", "value − baseline_value"),
-        Column("noise", _FLOAT, "", "what noise alone exceeds in fewer nights than false_alarms, over all checks together"),
-        Column("verdict", _TEXT, "", "`held`, `failed`, `not measured` (which fails too) or `not comparable`"),
+        Column(
+            "noise",
+            _FLOAT,
+            "",
+            "what noise alone exceeds in fewer nights than false_alarms, over all checks together; null where not known",
+        ),
+        Column(
+            "verdict",
+            _TEXT,
+            "",
+            "`held`, `failed`, `not measured` (which fails too), `unknown noise` (a change larger than its limit), `first "
+            "night` of a series, or `not comparable`",
+        ),
         Column("reason", _TEXT, "", "the verdict in words"),
     ),
 )
@@ -44,6 +61,7 @@ NIGHT_COLUMNS = (
     Column("texts_edited", _BIG, "texts", "texts of both nights, by id, that are no longer the same"),
     Column("gate", _TEXT, "", "`passed`, `failed`, or `none` where the night was held to nothing"),
     Column("gate_reason", _TEXT, "", "what failed, in words; empty where nothing did"),
+    Column("gate_note", _TEXT, "", "what else is to be known: a series that begins, unknown noise, what is not compared"),
     Column(
         "compared",
         pa.bool_(),

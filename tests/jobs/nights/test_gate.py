@@ -75,6 +75,16 @@ def test_a_threshold_is_read_and_held_to(text, value, holds):
         ({"thresholds": ["colapse_gap <= 0.1"]}, "'colapse_gap <= 0.1' names no figure of collapse_summary"),
         ({"thresholds": ["collapse_gap == 0.1"]}, "is not of the form"),
         ({"thresholds": ["collapse_gap <= 0.1", "collapse_gap<=.1"]}, "is given twice"),
+        ({"thresholds": ["collapse_gap <= 1e999"]}, "collapse_gap <= 1e999"),
+        ({"thresholds": ["texts >= -1e400"]}, "texts >= -1e400"),
+        ({"thresholds": ["texts >= " + "9" * 5000]}, "texts >= 999"),
+        ({"thresholds": ["collapse_gap <= inf"]}, "collapse_gap <= inf"),
+        ({"thresholds": ["collapse_gap <= nan"]}, "collapse_gap <= nan"),
+        ({"drift": {"cosine_mean": math.inf}}, "cosine_mean"),
+        ({"drift": {"cosine_mean": math.nan}}, "cosine_mean"),
+        ({"false_alarms": math.nan}, "false_alarms"),
+        ({"on_other_model": "pass"}, "on_other_model"),
+        ({"unknown": "new-series"}, "unknown"),
         ({"drift": {"effective_rank": 1.0}}, "hold it to a threshold instead"),
         ({"drift": {"nonsense": 1.0}}, "'nonsense' is no figure whose noise is known"),
         ({"drift": {"cosine_mean": -0.1}}, "the size of a change is 0 or more"),
@@ -231,8 +241,7 @@ def test_what_cannot_be_compared_is_no_drift_and_says_why():
     assert gap["verdict"] == "not comparable"
     assert "gap longest was 400 tokens and is 500" in gap["reason"]
     assert prefix["verdict"] == "held"
-    assert socm["verdict"] == "not comparable"
-    assert "too few texts" in socm["reason"]
+    assert socm["verdict"] == "unknown noise"
     assert gate.verdict([gap, prefix, socm]) == ("passed", [])
 
 
@@ -243,6 +252,57 @@ def test_a_figure_that_was_there_and_is_no_longer_fails():
     assert "it was 0.1 in the night of 2026-11-01" in gone["reason"]
     new = only(judged(ask, night(prefix_gap=0.1, prefix_gap_se_superpopulation=0.01), night()))
     assert new["verdict"] == "not comparable"
+
+
+NAN = float("nan")
+KNOWN = {"cosine_mean": 0.3, "cosine_se_superpopulation": 0.001}
+UNKNOWN = {
+    "no error tonight": (KNOWN, {"cosine_se_superpopulation": None}),
+    "no error in the baseline": (KNOWN | {"cosine_se_superpopulation": None}, {}),
+    "an error that is no number": (KNOWN, {"cosine_se_superpopulation": NAN}),
+    "an infinite error": (KNOWN | {"cosine_se_superpopulation": math.inf}, {}),
+    "two texts": (KNOWN, {"texts": 2}),
+    "nobody knows how many texts": (KNOWN | {"texts": None}, {}),
+    "one document": (KNOWN | {"documents": 1}, {}),
+}
+
+
+@pytest.mark.parametrize("why", UNKNOWN)
+def test_a_change_of_unknown_noise_is_a_finding_and_fails_where_that_is_asked_for(why):
+    before, more = UNKNOWN[why]
+    tonight = night(**KNOWN | {"cosine_mean": 0.9} | more)
+    for unknown, expected in (("pass", "unknown noise"), ("fail", "failed")):
+        ask = held_to(baseline="latest", drift={"cosine_mean": 0.02}, unknown=unknown)
+        rows = judged(ask, tonight, night(**before))
+        assert only(rows)["verdict"] == expected
+        assert (only(rows)["noise"], only(rows)["change"]) == (None, pytest.approx(0.6))
+        assert gate.verdict(rows)[0] == ("passed" if unknown == "pass" else "failed")
+        # Whatever its noise is, a change within its size is none.
+        assert only(judged(ask, tonight | {"cosine_mean": 0.31}, night(**before)))["verdict"] == "held"
+
+
+def test_an_error_of_zero_is_known_whatever_is_known_of_the_texts():
+    ask = held_to(baseline="latest", drift={"exposure_long": 0.1})
+    before, after = (night(exposure_long=value, exposure_long_se_superpopulation=0.0) for value in (1.0, 1.2))
+    assert only(judged(ask, after, before))["verdict"] == "failed"
+
+
+def test_a_check_of_unknown_noise_takes_no_share_of_the_false_alarms():
+    ask = held_to(baseline="latest", drift={"cosine_mean": 0.0, "spread_mean": 0.0})
+    row = night(**KNOWN, spread_mean=1.0, spread_se_superpopulation=None)
+    cosine, spread = judged(ask, row | {"cosine_mean": 0.31, "spread_mean": 1.5}, row)
+    assert cosine["noise"] == pytest.approx(stats.t.ppf(0.995, 999) * 0.001 * math.sqrt(2), rel=1e-12)
+    assert spread["verdict"] == "unknown noise"
+
+
+@pytest.mark.parametrize("value", [NAN, math.inf, -math.inf, None])
+def test_a_figure_that_is_no_number_holds_no_threshold_and_no_drift(value):
+    for text in ("cosine_mean <= 0.5", "cosine_mean >= 0.1", "cosine_mean < 0.5", "cosine_mean > 0.1"):
+        row = night(**KNOWN | {"cosine_mean": value})
+        assert only(judged(held_to(thresholds=[text]), row))["verdict"] == "not measured"
+    assert only(judged(held_to(baseline="latest", drift={"cosine_mean": 9.0}), row, night(**KNOWN)))["verdict"] == (
+        "not measured"
+    )
 
 
 def test_what_is_no_number_was_not_measured():

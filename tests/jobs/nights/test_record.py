@@ -48,7 +48,8 @@ def row(night, gate="passed", model="aaaa", run=None, name="", **more):
         | {"run": run, "night": night, "name": name, "folder": night, "tempscale": "0", "corpus": "corpus.parquet"}
         | {"started": f"{night}T02:15:00+00:00", "finished": f"{night}T02:20:00+00:00"}
         | {"corpus_fingerprint": "c", "model_fingerprint": model}
-        | {"measured": MEASURED, "texts_added": 3, "texts_removed": 2, "texts_edited": 1, "gate": gate, "gate_reason": ""}
+        | {"measured": MEASURED, "texts_added": 3, "texts_removed": 2, "texts_edited": 1}
+        | {"gate": gate, "gate_reason": "", "gate_note": ""}
         | {"compared": True}
         | more
     )
@@ -97,8 +98,7 @@ def test_of_runs_that_replaced_one_another_the_last_counts(tmp_path):
 
 def test_the_first_night_has_no_baseline_and_says_so(tmp_path):
     found = baseline(recorded(tmp_path), row("2026-11-01"))
-    assert found.row is None
-    assert "it is the first night" in found.label
+    assert (found.row, found.first, found.other) == (None, True, False)
 
 
 def test_latest_is_the_last_night_that_passed(tmp_path):
@@ -151,8 +151,8 @@ def test_accepting_what_is_not_there_or_is_several_is_an_error(tmp_path):
 
 def test_a_model_switch_is_not_comparable_and_never_drift(tmp_path):
     found = baseline(recorded(tmp_path, row("2026-11-01")), row("2026-11-02", model="bbbb"))
-    assert found.row is None
-    assert found.label == "the model is another than on 2026-11-01 (model-aaaa), which is no drift"
+    assert (found.row, found.first, found.other) == (None, False, True)
+    assert found.label == "the model is another than on 2026-11-01 (model-aaaa)"
 
 
 def test_back_at_an_old_model_its_own_last_night_is_the_baseline(tmp_path):
@@ -172,10 +172,8 @@ def test_a_night_that_was_compared_with_none_is_no_baseline_unless_accepted_and_
     assert first.first
     storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02", measured=switched, compared=False))
     found = baseline(storage, row("2026-11-03", measured=switched))
-    assert (found.row, found.first) == (None, False)
-    assert found.label == (
-        "no earlier night passed or was accepted; the last one, 2026-11-02, was itself compared with none"
-    )
+    assert (found.row, found.first, found.other) == (None, False, True)
+    assert found.label == "it is measured otherwise than on 2026-11-01: max_length was 512 and is 256"
     history.accept(storage, "2026-11-02")
     assert baseline(storage, row("2026-11-03", measured=switched)).row["night"] == "2026-11-02"
 

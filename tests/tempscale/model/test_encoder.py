@@ -476,3 +476,25 @@ def test_a_configuration_that_cannot_be_read_is_named(tiny_folder, tmp_path):
     folder = edited(tiny_folder("bert"), tmp_path, "config.json", num_hidden_layers="several")
     with pytest.raises(ModelError, match=re.escape(f"the configuration in {folder} cannot be read: ") + "."):
         check_temperatures(folder, [Temperature(0.8)])
+
+
+def test_a_text_whose_tokens_cancel_has_no_spread_and_no_factor(encoder):
+    """The mean of the last layer's tokens is taken off each of them, which leaves a mean of rounding errors."""
+
+    def centred(module, inputs, output):
+        hidden = output.last_hidden_state
+        output["last_hidden_state"] = hidden - hidden.mean(1, keepdim=True)
+
+    text = "attention is a low-pass filter that gets stronger with length"
+    handle = encoder._run.register_forward_hook(centred)
+    try:
+        out = encoder.encode([text])
+        with pytest.raises(ValueError, match="zero"):
+            encoder.encode([text], factors=True)
+        failed = encoder.encode_tokens(encoder.tokenizer([text]), factors=True, isolate=True).failed
+    finally:
+        handle.remove()
+    assert 0 < float(out.moments.mean_norm[0]) < 1e-5
+    assert torch.isnan(out.moments.spread[0])
+    assert list(failed) == [0]
+    assert 0 < float(encoder.encode([text]).moments.spread[0]) < 100

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tempscale.second_order.moments import covariance_factor, token_sums
+from tempscale.second_order.moments import Scatter, covariance_factor, token_sums
 
 DOUBLE = torch.float64
 
@@ -191,6 +191,77 @@ def test_the_covariance_is_differentiable(n):
 def test_a_mean_of_zero_is_refused(tokens):
     with pytest.raises(ValueError, match="the mean of the token embeddings is zero or not finite"):
         covariance_factor(tokens)
+
+
+EPSILON = {torch.float32: 2.0**-23, DOUBLE: 2.0**-52}
+SIZES = [(2, 1), (2, 64), (3, 5), (17, 384), (128, 768), (513, 32), (4096, 8)]
+
+
+def cancelling(n, dim, share, dtype, seed=0):
+    """2n tokens ±x_j, to each of which the same vector is added: ‖μ‖ = share·√n·ε·√tr Σ."""
+    tokens = text(n, dim, seed, offset=0.0)
+    tokens = torch.cat([tokens, -tokens])
+    spread = tokens.square().sum() / len(tokens)
+    shift = text(1, dim, seed + 1)[0]
+    return (tokens + share * (len(tokens) * spread) ** 0.5 * EPSILON[dtype] * shift / shift.norm()).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", EPSILON)
+@pytest.mark.parametrize(("n", "dim"), [(2, 8), (30, 384), (500, 16)])
+def test_a_mean_counts_as_zero_below_four_roots_of_n_of_the_precision(n, dim, dtype):
+    with pytest.raises(ValueError, match="zero"):
+        covariance_factor(cancelling(n, dim, 3.6, dtype))
+    mean, factor = covariance_factor(cancelling(n, dim, 4.4, dtype))
+    assert float(mean.norm()) == pytest.approx(1, rel=1e-5)
+    assert float(factor.double().square().sum()) == pytest.approx(1 / (4.4**2 * 2 * n * EPSILON[dtype] ** 2), rel=0.1)
+
+
+@pytest.mark.parametrize("dtype", EPSILON)
+def test_moments_are_refused_at_twice_that_so_that_a_text_that_has_them_has_a_factor(dtype):
+    below, above = (alone(cancelling(30, 64, share, dtype)) for share in (7.2, 8.8))
+    assert torch.isnan(below.spread).all()
+    assert torch.isfinite(below.mean_norm).all()
+    assert torch.isfinite(below.within_cosine).all()
+    assert torch.isfinite(above.spread).all()
+
+
+@pytest.mark.parametrize("dtype", EPSILON)
+@pytest.mark.parametrize(("n", "dim"), SIZES)
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+def test_tokens_less_their_mean_are_refused_whatever_their_scale(n, dim, dtype, scale):
+    tokens = text(n, dim, n, dtype=dtype) * scale
+    centred = tokens - tokens.mean(0)
+    assert not bool((centred.abs().sum(0) == 0).all())
+    with pytest.raises(ValueError, match="zero"):
+        covariance_factor(centred)
+    assert torch.isnan(alone(centred).spread).all()
+    for chunk in (Scatter.of(centred), Scatter.of(centred[: n // 2]).merged(Scatter.of(centred[n // 2 :]))):
+        assert torch.isnan(chunk.factor()[0]).all()
+
+
+@pytest.mark.parametrize("dtype", EPSILON)
+@pytest.mark.parametrize(("n", "dim"), SIZES)
+def test_tokens_with_nothing_in_common_and_one_large_dimension_are_kept(n, dim, dtype):
+    tokens = text(n, dim, n, offset=0.0, dtype=dtype)
+    for own in (tokens, 1e8 * tokens, torch.cat([tokens, 30 + tokens[:, :1]], dim=1), tokens[:1].expand(n, dim)):
+        assert torch.isfinite(covariance_factor(own)[0]).all()
+        assert torch.isfinite(alone(own).spread).all()
+
+
+def test_texts_of_a_real_model_are_far_from_the_bound(token_embeddings):
+    assert len(token_embeddings) > 5
+    for tokens in token_embeddings:
+        assert float(alone(tokens).spread) < 1e-6 * 2.0**40 / len(tokens)
+
+
+def test_the_bound_leaves_the_gradient():
+    tokens = text(6, 4).requires_grad_()
+    mean, factor = covariance_factor(tokens)
+    (mean.sum() + factor.square().sum()).backward()
+    by_hand = text(6, 4).requires_grad_()
+    mu = by_hand.mean(0)
+    (mu.sum() / mu.norm() + ((by_hand - mu) / mu.norm()).square().sum() / 6).backward()
+    torch.testing.assert_close(tokens.grad, by_hand.grad)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

@@ -459,6 +459,18 @@ def test_a_mean_of_zero_and_an_empty_text_are_refused():
             function(torch.ones(0, 2))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+@pytest.mark.parametrize("n", [5, 40, 300])
+def test_a_mean_of_rounding_errors_is_refused_and_one_that_is_larger_is_not(n, dtype):
+    tokens, fine = text(n, 16, dtype=dtype), text(7, 16, 1, dtype=dtype)
+    centred = tokens - tokens.mean(0)
+    assert 0 < float(centred.mean(0).norm()) < 1e-5
+    for function in (lambda x: socm(x, fine), lambda x: socm(fine, x), lambda x: pairwise_socm([fine, x])):
+        with pytest.raises(ValueError, match="the mean of the token embeddings is zero"):
+            function(centred)
+        assert all(torch.isfinite(value).all() for value in function(centred + 1e-3))
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_not_finite_is_refused_in_a_sentence(value):
     broken = text(3, 4)
