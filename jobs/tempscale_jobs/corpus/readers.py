@@ -53,8 +53,8 @@ _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32LE", codecs.BOM_UTF32_BE: "UTF-32BE", codecs.BOM_UTF16_LE: "UTF-16LE",
     codecs.BOM_UTF16_BE: "UTF-16BE",
 }  # fmt: skip
-_SAMPLE_BYTES, _ZERO_SHARE = 4096, 0.05
-"""A text of UTF-16 has a zero byte in each space and each end of a line, at least."""
+_SAMPLE_BYTES, _ZERO_SHARE, _SCRIPT_SHARE = 4096, 0.05, 0.9
+"""Every second byte of UTF-16 is zero in spaces and ends of lines, at least, and one other number in most letters."""
 _UUID_BYTES = 16
 
 
@@ -244,8 +244,11 @@ def _other_encoding(block: bytes) -> str | None:
     for name, least, next_least in (("UTF-32LE", 3, 2), ("UTF-32BE", 0, 1)):
         if zero[:, least].all() and (sample[:, next_least] <= 0x10).all():
             return name
-    even, odd = zero[:, ::2].any(), zero[:, 1::2].any()
-    return None if even and odd else "UTF-16LE" if odd else "UTF-16BE"
+    for name, high in (("UTF-16LE", 1), ("UTF-16BE", 0)):
+        counts = np.bincount(sample[:, high::2].ravel(), minlength=256)
+        if counts[0] and not zero[:, 1 - high :: 2].any() and counts[0] + counts[1:].max() >= _SCRIPT_SHARE * counts.sum():
+            return name
+    return None
 
 
 def bounded(stream: Any, head: bytes = b"") -> Iterator[tuple[bytes | None, int]]:
