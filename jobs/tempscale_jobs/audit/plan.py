@@ -83,6 +83,8 @@ class Plan:
     """Memory of this process."""
     steps: tuple[Traffic, ...] = ()
     """What steps read and write, of all models."""
+    left_out: str = ""
+    """What else the corpus's folder has, as the end of a sentence."""
 
 
 def plan(config: AuditConfig) -> Plan:
@@ -109,7 +111,7 @@ def plan(config: AuditConfig) -> Plan:
             texts = [item.text for item in looked.items]
             rates = [measured(config, model, texts) for model in models]
         given = Given(tuple(item.text_id for item in looked.items), tuple(texts), (), looked.units, looked.bytes)
-        return estimated(config, looked.usable, rates, cores, given)
+        return replace(estimated(config, looked.usable, rates, cores, given), left_out=looked.left_out)
 
 
 PROBED = 100
@@ -253,7 +255,7 @@ def print_plan(config: AuditConfig, console: Console, screen: Console | None = N
     found = plan(config)
     table = Table(box=None, show_header=False, padding=(0, 2))
     temperatures = ", ".join(t.canonical for t in config.temperatures())
-    table.add_row("texts", f"{found.texts:,} of {found.corpus_texts:,} usable")
+    table.add_row("texts", escape(f"{found.texts:,} of {found.corpus_texts:,} usable{found.left_out}"))
     table.add_row("tokens", f"about {found.tokens:,} over all temperatures ({temperatures}), samples included")
     table.add_row("pairs", f"{found.pairs:,} cosines and {found.socm_pairs:,} SOCM for each temperature")
     table.add_row("time", f"about {duration(found.seconds)} with {found.workers} workers on processors like this one's")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from dataclasses import dataclass
@@ -38,8 +39,10 @@ class OwnTask(Strict):
         description="What is asked of the embeddings."
     )
     source: str | None = Field(None, min_length=1, description="Its rows, for every type but retrieval; as corpus.source.")
-    corpus: str | None = Field(None, min_length=1, description="Documents (id, text, title if there is one), for retrieval.")
-    queries: str | None = Field(None, min_length=1, description="Queries (id, text), for retrieval.")
+    corpus: str | None = Field(
+        None, min_length=1, description="Documents (id or _id, text, title if there is one), for retrieval."
+    )
+    queries: str | None = Field(None, min_length=1, description="Queries (id or _id, text), for retrieval.")
     qrels: str | None = Field(
         None, min_length=1, description="Which documents answer which queries (query_id, doc_id, score), for retrieval."
     )
@@ -104,13 +107,16 @@ def read_tasks(texts: list[str] | None, texts_per_interval: int | None, windows:
 
 
 def _only(folder: str, name: str) -> str:
-    """The one file of a folder that has this name, whatever its ending."""
+    """The one file of a folder that has this name, whatever its ending; of BEIR's folder of qrels that of `test`."""
     import fsspec
 
-    pattern = f"{folder.rstrip('/')}/{name}.*"
+    names = [f"{name}.*"] + ["qrels/test.*"] * (name == "qrels")
     try:
-        fs, path = fsspec.core.url_to_fs(os.path.expanduser(pattern))
-        found = [str(fs.unstrip_protocol(file)) if "://" in folder else str(file) for file in fs.glob(path)]
+        fs, path = fsspec.core.url_to_fs(os.path.expanduser(folder.rstrip("/")))
+        matches: list[str] = []
+        for pattern in names:
+            matches = matches or fs.glob(f"{glob.escape(path)}/{pattern}")
+        found = [str(fs.unstrip_protocol(file)) if "://" in folder else str(file) for file in matches]
     except (ImportError, ValueError, OSError) as error:
         raise UsageError(f"--task retrieval:{masked(folder)} cannot be opened: {reason(error, folder)}") from None
     if len(found) != 1:
@@ -143,7 +149,7 @@ Tasks = Annotated[
     Option(
         "--task", "Tasks", "TASK", kind=list[str], alias="--tasks",
         more="Your own are [NAME=]TYPE:PATH, of type retrieval, reranking, classification, clustering or sts; PATH is a "
-        "file, for retrieval a folder with corpus, queries and qrels.",
+        "file, for retrieval a folder with corpus, queries and qrels, as BEIR's are.",
     ),
     ReadBy(read_tasks),
 ]  # fmt: skip

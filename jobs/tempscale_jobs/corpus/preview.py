@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tempscale.stats.sample import seeded_sample
-from tempscale_jobs.corpus import units
+from tempscale_jobs.corpus import sources, units
 from tempscale_jobs.corpus.reading import Contents
 from tempscale_jobs.corpus.rows import Counts, sampled
 from tempscale_jobs.corpus.units import Unit
@@ -28,6 +28,8 @@ class Preview(NamedTuple):
     units: int
     bytes: int
     """About how many bytes of files a run reads."""
+    left_out: str = ""
+    """What else its folder has, as the end of a sentence."""
 
 
 def preview(contents: Contents, size: int, seed: int, without: str) -> Preview:
@@ -48,7 +50,8 @@ def preview(contents: Contents, size: int, seed: int, without: str) -> Preview:
     usable = counts.usable if len(looked) == len(planned) else round(counts.usable * whole / max(1.0, read))
     if given.limit is not None and counts.read:
         usable = min(usable, round(given.limit * counts.usable / counts.read))
-    return Preview(found, usable, len(planned), sum(unit.stored for unit in planned))
+    stored, left_out = sum(unit.stored for unit in planned), sources.left_out(given, without)
+    return Preview(found, usable, len(planned), stored, left_out)
 
 
 def _without_numbers(unit: Unit) -> Unit:

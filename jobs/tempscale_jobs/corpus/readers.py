@@ -1,4 +1,4 @@
-"""Read the rows of files: Parquet, JSON lines, CSV and plain text, compressed or not.
+"""Read the rows of files: Parquet, Arrow, JSON lines, CSV and plain text, compressed or not.
 
 Rows are returned unchanged; `shards` decides which are usable. A file that cannot be read to its end is an error.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import bz2
+import codecs
 import csv
 import gzip
 import io
@@ -18,6 +19,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +28,7 @@ import pyarrow.parquet as pq
 
 from tempscale_jobs.errors import UsageError
 
-KINDS = {".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+KINDS = {".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
          ".csv": "csv", ".tsv": "csv", ".txt": "text"}  # fmt: skip
 UNREADABLE = (pa.ArrowException, EOFError, OSError, zlib.error, lzma.LZMAError, UnicodeDecodeError)
 """The errors that a damaged file raises; they depend on its format and compression."""
@@ -45,6 +47,15 @@ _BLOCK_BYTES, _BATCH_BYTES = 2**20, 128 * 2**20
 _LARGE_DICTIONARY, _SMALL_COLUMN = 4 * 2**20, 2**16
 """A column whose values lie in a larger dictionary is read as numbers in it: as a value for each row it may fit nowhere."""
 _HEADER_BYTES, _NUMBER_FOLLOWS = 32, 0x15
+_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
+"""The last bytes of an Arrow stream: Arrow itself takes the end of the file for them."""
+_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32LE", codecs.BOM_UTF32_BE: "UTF-32BE", codecs.BOM_UTF16_LE: "UTF-16LE",
+    codecs.BOM_UTF16_BE: "UTF-16BE",
+}  # fmt: skip
+_SAMPLE_BYTES, _ZERO_SHARE, _SCRIPT_SHARE = 4096, 0.05, 0.9
+"""Every second byte of UTF-16 is zero in spaces and ends of lines, at least, and one other number in most letters."""
+_UUID_BYTES = 16
 
 
 class Columns(NamedTuple):
@@ -59,7 +70,7 @@ class Columns(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One row of a source by column. A value is str, bytes (perhaps not UTF-8), None, or an object that is not a text."""
+    """One row of a source by column. A value is str, bytes (not UTF-8, or of a binary column), None, or another object."""
 
     place: str
     values: Mapping[str, Any]
@@ -83,14 +94,15 @@ def suffix(file: str) -> str:
 
 def read(stream: Any, file: str, place: str, columns: Columns) -> Iterator[Record]:
     """The rows of one open file, whose format and compression follow from its ending; rows and errors call it `place`."""
-    readers = {"parquet": _parquet, "jsonl": _jsonl, "csv": _csv, "text": _lines}
-    reader = readers[KINDS[suffix(file)]]
-    if reader is _parquet:
-        yield from _parquet(stream, place, columns)
+    kind = KINDS[suffix(file)]
+    if kind in ("parquet", "arrow"):
+        yield from (_parquet if kind == "parquet" else _arrow)(stream, place, columns)
         return
     ending = os.path.splitext(_name(file))[1]
     with _DECOMPRESSED.get(ending, _plain)(stream) as decompressed:
-        yield from reader((line for line, _ in bounded(decompressed)), place, columns)
+        head, _ = beginning(decompressed, place)
+        reader = {"jsonl": _jsonl, "csv": _csv, "text": _lines}[kind]
+        yield from reader((line for line, _ in bounded(decompressed, head)), place, columns)
 
 
 def is_plain(file: str) -> bool:
@@ -186,12 +198,15 @@ def between(batches: Iterable[pa.RecordBatch], first: int, last: int) -> Iterato
 
 def lines(stream: Any, file: str, place: str, columns: Columns, first: int, last: int, number: int) -> Iterator[Record]:
     """The records of a plain file's lines that begin from byte `first` to before `last`; `number` is the first one's."""
+    head, at_first = b"", first - 1
     if first:
-        stream.seek(first - 1)
+        stream.seek(at_first)
+    else:
+        head, at_first = beginning(stream, place)
 
     def own() -> Iterator[bytes | None]:
-        at = max(0, first - 1)
-        for line, size in bounded(stream):
+        at = at_first
+        for line, size in bounded(stream, head):
             if at >= first and at < last:
                 yield line
             at += size  # The line that the byte before belongs to began before.
@@ -204,10 +219,45 @@ def lines(stream: Any, file: str, place: str, columns: Columns, first: int, last
         yield from _lines(own(), place, columns, number)
 
 
-def bounded(stream: Any) -> Iterator[tuple[bytes | None, int]]:
-    """Each line of a stream with its line feed, and its bytes; None for one of more than 64 MiB, which is not held whole."""
+def beginning(stream: Any, place: str) -> tuple[bytes, int]:
+    """The first block of a file of UTF-8 without its byte order mark, and the bytes of the mark.
+
+    Raises:
+        UsageError: the file is UTF-16 or UTF-32, whose bytes can be read as letters between zeros.
+    """
+    block = stream.read(_BLOCK_BYTES)
+    if encoding := _other_encoding(block):
+        raise UsageError(f"'{place}' is {encoding}, not UTF-8; convert it with: iconv -f {encoding} -t UTF-8 < in > out")
+    text = block.removeprefix(codecs.BOM_UTF8)
+    return text, len(block) - len(text)
+
+
+def _other_encoding(block: bytes) -> str | None:
+    """UTF-16 or UTF-32 with its byte order, by the mark at the beginning of a file or by where its zeros are."""
+    for mark, name in _MARKS.items():
+        if block.startswith(mark):
+            return name
+    sample = np.frombuffer(block[: min(len(block), _SAMPLE_BYTES) // 4 * 4], np.uint8).reshape(-1, 4)
+    zero = sample == 0
+    if zero.sum() < max(1, _ZERO_SHARE * zero.size):
+        return None
+    for name, least, next_least in (("UTF-32LE", 3, 2), ("UTF-32BE", 0, 1)):
+        if zero[:, least].all() and (sample[:, next_least] <= 0x10).all():
+            return name
+    for name, high in (("UTF-16LE", 1), ("UTF-16BE", 0)):
+        counts = np.bincount(sample[:, high::2].ravel(), minlength=256)
+        if counts[0] and not zero[:, 1 - high :: 2].any() and counts[0] + counts[1:].max() >= _SCRIPT_SHARE * counts.sum():
+            return name
+    return None
+
+
+def bounded(stream: Any, head: bytes = b"") -> Iterator[tuple[bytes | None, int]]:
+    """Each line of a stream with its line feed, and its bytes; None for one of more than 64 MiB, which is not held whole.
+
+    `head` was read from the stream before.
+    """
     rest, passed = b"", 0
-    while block := stream.read(_BLOCK_BYTES):
+    for block in itertools.chain([head] if head else [], iter(lambda: stream.read(_BLOCK_BYTES), b"")):
         *ended, last = block.split(b"\n")
         for part in ended:
             size = passed + len(rest) + len(part) + 1
@@ -227,7 +277,8 @@ def check_columns(present: list[str], where: str, columns: Columns) -> list[str]
         if column not in present:
             if column in columns.texts or column in columns.ids:
                 names = ", ".join(map(repr, present[:_COLUMNS_NAMED])) + (", …" if len(present) > _COLUMNS_NAMED else "")
-                raise UsageError(f"'{where}' has no column '{column}'; it has {names or 'none'}: name one with {option}")
+                mend = f"name one with {option}" if option else f"rename one to '{column}'"
+                raise UsageError(f"'{where}' has no column '{column}'; it has {names or 'none'}: {mend}")
         elif present.count(column) > 1:
             raise UsageError(
                 f"'{where}' has the column '{column}' {present.count(column)} times; rename all but one"
@@ -273,6 +324,20 @@ def _parquet(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
     yield from batches_as_records(_batches(stream, file, range(file.metadata.num_row_groups), wanted), place)
 
 
+def _arrow(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
+    is_file = stream.read(6) == b"ARROW1"
+    if not is_file:
+        stream.seek(-len(_STREAM_END), os.SEEK_END)
+        if stream.read() != _STREAM_END:
+            raise EOFError("the end of its stream is missing")
+    stream.seek(0)
+    open_it = pa.ipc.open_file if is_file else pa.ipc.open_stream
+    opened = open_it(stream, options=pa.ipc.IpcReadOptions(use_threads=False))
+    wanted = check_columns(opened.schema.names, place, columns)
+    batches = map(opened.get_batch, range(opened.num_record_batches)) if is_file else opened
+    yield from batches_as_records((batch.select(wanted) for batch in batches), place)
+
+
 def batches_as_records(batches: Iterable[pa.RecordBatch], place: str, number: int = 0) -> Iterator[Record]:
     """The rows of Arrow batches; `number` is the first one's."""
     for batch in batches:
@@ -283,8 +348,8 @@ def batches_as_records(batches: Iterable[pa.RecordBatch], place: str, number: in
                 number += 1
             continue
         long = [name for name in names if _has_long(batch.column(name))]
-        for values in zip(*(_values(batch.column(name)) for name in names), strict=True):
-            row = dict(zip(names, values, strict=True))
+        for cells in zip(*(values(batch.column(name)) for name in names), strict=True):
+            row = dict(zip(names, cells, strict=True))
             wrong = next((name for name in long if row[name] is not None and len(row[name]) > LONGEST_VALUE), None)
             if wrong is not None:
                 yield Record(f"{place}:{number}", {}, f"the cell of column '{wrong}' is {_TOO_LONG}")
@@ -306,24 +371,32 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _values(column: pa.Array) -> list[Any]:
-    """The values of a column as Python objects: strings as bytes, because Arrow does not check that they are UTF-8.
+def values(column: pa.Array) -> list[Any]:
+    """The values of a column as Python objects; a string that is not UTF-8, which Arrow does not check, stays bytes.
 
     Lists of numbers become arrays, because a million embeddings would be a billion Python numbers.
     """
     if pa.types.is_dictionary(column.type):
-        own = _values(column.dictionary)  # Once, however many rows have it.
+        own = values(column.dictionary)  # Once, however many rows have it.
         return [None if place is None else own[place] for place in column.indices.to_pylist()]
     kind = column.type
     if (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) and (
         pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
     ):
         return [None if not cell.is_valid else cell.values.to_numpy(zero_copy_only=False) for cell in column]
-    column = column.cast(_unchecked(column.type))
+    if pa.types.is_fixed_size_binary(kind) and kind.byte_width == _UUID_BYTES:
+        return [None if value is None else UUID(bytes=value) for value in column.to_pylist()]
     try:
         return list(column.to_pylist())
+    except UnicodeDecodeError:
+        return [_text(_value(cell)) for cell in column.cast(_unchecked(kind))]
     except _NO_OBJECT:
         return [_value(cell) for cell in column]
+
+
+def _text(value: Any) -> Any:
+    """Bytes as text if they are UTF-8, also inside a list."""
+    return [_text(element) for element in value] if isinstance(value, list) else utf8_or_bytes(value)
 
 
 def _value(cell: pa.Scalar) -> Any:
@@ -381,7 +454,7 @@ def _json_records(stream: Iterable[bytes | None], place: str, number: int = 0) -
             continue
         if not line.strip():
             continue
-        if first and line.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        if first and line.lstrip().startswith(b"["):
             raise UsageError(
                 f"'{place}' is a JSON array, and one JSON object a line is needed; "
                 "convert it with: jq -c '.[]' in.json > out.jsonl"
@@ -401,12 +474,16 @@ def _json_records(stream: Iterable[bytes | None], place: str, number: int = 0) -
 
 def _csv(stream: Iterable[bytes | None], place: str, columns: Columns) -> Iterator[Record]:
     records = filter(None, _csv_records(stream, place))  # Skip blank lines.
-    names = [name.removeprefix("\ufeff") for name in next(records, [])]
+    names = next(records, [])
     if not names:
         raise UsageError(f"'{place}' is empty; its first line must name the columns, such as id,text")
-    check_columns(names, place, columns)
+    wanted = check_columns(names, place, columns)
     for number, fields in enumerate(records):
-        yield Record(f"{place}:{number}", dict(zip(names, fields, strict=False)))
+        row, problem = dict(zip(names, fields, strict=False)), None
+        # With more fields, a text was cut at its comma; a row may end early, but not before a column that is read.
+        if len(fields) > len(names) or not row.keys() >= set(wanted):
+            problem = f"the row has {len(fields)} field{'s' * (len(fields) != 1)}, the header {len(names)}"
+        yield Record(f"{place}:{number}", row, problem)
 
 
 def _csv_records(stream: Iterable[bytes | None], place: str) -> Iterator[list[str]]:

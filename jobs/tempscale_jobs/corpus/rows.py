@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from numbers import Integral, Real
 from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
 from tempscale.stats.sample import keyed_hash
+from tempscale_jobs.corpus.readers import utf8_or_bytes
 from tempscale_jobs.corpus.sources import Row, Source
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import numbered_in
@@ -27,6 +30,9 @@ ID_BYTES = 12
 _NO_DIGEST = bytes(ID_BYTES)
 """No id has this digest, as far as 2⁻⁹⁶ goes."""
 _REJECTED_ROWS = 10_000
+_EXACT_FLOATS = 2**53
+_DIGITS = 80
+"""More than a number of 256 bits has."""
 Identified = TypeVar("Identified", bound=tuple[Any, ...])
 
 
@@ -181,34 +187,66 @@ def usable_text(text: Any) -> tuple[str | None, str | None]:
 
 def identifier(row: Row) -> tuple[str | None, str | None]:
     """(id as a string, None), or (None, the reason); a row without an id gets a digest of its text and place."""
-    if row.id is None:
-        if isinstance(row.text, (str, bytes)):
-            content = row.text if isinstance(row.text, bytes) else row.text.encode("utf-8", "surrogatepass")
-            return hashlib.blake2b(content + b"\0" + row.place.encode(), digest_size=12).hexdigest(), None
+    text_id, reason = usable_id(row.id)
+    if text_id is None and reason is None and isinstance(row.text, (str, bytes)):
+        content = row.text if isinstance(row.text, bytes) else row.text.encode("utf-8", "surrogatepass")
+        text_id = hashlib.blake2b(content + b"\0" + row.place.encode(), digest_size=12).hexdigest()
+    return text_id, reason
+
+
+def usable_id(value: Any, what: str = "the id") -> tuple[str | None, str | None]:
+    """(id as a string, None), (None, None) where there is no id, or (None, the reason why it is not usable).
+
+    The one rule for all ids, whatever their format: of texts, queries, documents and pairs, in tables and in qrels.
+    """
+    if isinstance(value, dict) and list(value) == ["$oid"]:  # As mongoexport writes the ids of MongoDB.
+        value = value["$oid"]
+    value = utf8_or_bytes(value)
+    number = whole_number(value)
+    if number is not None and not isinstance(value, (Integral, Decimal)) and abs(number) > _EXACT_FLOATS:
+        return None, f"{what} is a float beyond 2^53, whose last digits are lost"
+    if number is not None:  # pandas writes whole numbers as floats in a column with gaps.
+        return str(number), None
+    if value is None or (isinstance(value, str) and not value) or (isinstance(value, (Real, Decimal)) and value != value):
         return None, None
-    return usable_id(row.id)
-
-
-def usable_id(value: Any) -> tuple[str | None, str | None]:
-    """(id as a string, None), or (None, the reason why it is not usable)."""
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        return None, f"the id is neither a string nor a whole number but {type(value).__name__}"
+    if isinstance(value, UUID):
+        return str(value), None
+    if isinstance(value, bytes):
+        return None, f"{what} is not valid UTF-8"
+    if not isinstance(value, str):
+        return None, f"{what} is neither a string nor a whole number but {type(value).__name__}"
     try:
-        return str(value).encode().decode(), None
+        return value.encode().decode(), None
     except UnicodeError:
-        return None, "the id is not valid UTF-8"
+        return None, f"{what} is not valid UTF-8"
+
+
+def whole_number(value: Any) -> int | None:
+    """The whole number that a number is, such as a float that pandas wrote; None if it is not whole."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, Decimal):  # One of a few characters may have a billion digits.
+        is_whole = value.is_finite() and value.adjusted() < _DIGITS and value == value.to_integral_value()
+    else:
+        is_whole = isinstance(value, Integral) or (isinstance(value, Real) and float(value).is_integer())
+    return int(value) if is_whole else None
+
+
+def whole_length(value: Any) -> int | None:
+    """The whole number from 1 on that a cell of lengths has, as a number or in digits; None if it has none."""
+    value = utf8_or_bytes(value)
+    if isinstance(value, str):
+        try:
+            value = Decimal(value.strip())
+        except InvalidOperation:
+            return None
+    number = whole_number(value)
+    return number if number is not None and 1 <= number < 2**31 else None
 
 
 def named_document(value: Any) -> tuple[str | None, str | None]:
     """(the document's name, or None without one; None), or (None, the reason why the value names no document)."""
-    if value is None or (isinstance(value, str) and not value):
-        return None, None
-    if isinstance(value, float):  # pandas writes whole numbers as floats in a column with gaps.
-        if math.isnan(value):
-            return None, None
-        value = int(value) if value.is_integer() else value
-    document, problem = usable_id(value)
-    return document, None if problem is None else problem.replace("the id", "the document", 1)
+    return usable_id(value, "the document")
 
 
 def digest_of(document: str) -> int:

@@ -7,7 +7,6 @@ import importlib.metadata
 import importlib.util
 import inspect
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,8 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import hub, lakes
+from tempscale_jobs.corpus import folders, hub, lakes
+from tempscale_jobs.corpus.folders import Listing
 from tempscale_jobs.corpus.readers import (
     COMPRESSIONS,
     KINDS,
@@ -37,6 +37,8 @@ _NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _DOCUMENTED = (ast.Module, *_NAMED)
 _MODULE = "module"
 """The column of docstrings that names their module, which is their document."""
+IDS = ("id", "_id")
+"""The columns of ids where none is named: the first that a row has. BEIR, MongoDB and Elasticsearch write `_id`."""
 
 
 class Source(Protocol):
@@ -76,11 +78,19 @@ def rows_with(
 
 def columns_of(corpus: Corpus, further: Mapping[str, str | None] = MappingProxyType({})) -> Columns:
     """The columns of a corpus of texts, and the `further` ones."""
-    id_column = "id" if corpus.id_column is None else corpus.id_column
-    ids: dict[str, str | None] = {id_column: "--id-column"}
-    named, optional = ({}, ids) if corpus.id_column is None else (ids, {})
-    named |= document_columns(corpus)
-    return Columns({corpus.text_column: "--text-column", **further}, named, optional)
+    named, optional = id_columns(corpus)
+    return Columns({corpus.text_column: "--text-column", **further}, named | document_columns(corpus), optional)
+
+
+def id_columns(corpus: Corpus) -> tuple[dict[str, str | None], dict[str, str | None]]:
+    """The columns of ids with their option: those that a source must have, and those that it may have."""
+    option = "--id-column"
+    return ({}, dict.fromkeys(IDS, option)) if corpus.id_column is None else ({corpus.id_column: option}, {})
+
+
+def id_in(values: Mapping[str, Any], column: str | None = None) -> Any:
+    """The value of a row's id, from `column` or else the first of `IDS` that it has."""
+    return next((values[name] for name in ((column,) if column else IDS) if name in values), None)
 
 
 def rows_of(corpus: Corpus, records: Iterable[Record]) -> Iterator[Row]:
@@ -90,7 +100,7 @@ def rows_of(corpus: Corpus, records: Iterable[Record]) -> Iterator[Row]:
 
 def _row(corpus: Corpus, record: Record) -> Row:
     values = record.values
-    text_id = utf8_or_bytes(values.get("id" if corpus.id_column is None else corpus.id_column))
+    text_id = utf8_or_bytes(id_in(values, corpus.id_column))
     return Row(record.place, text_id, values.get(corpus.text_column), record.problem, document_in(corpus, values))
 
 
@@ -104,7 +114,7 @@ def document_in(corpus: Corpus, values: Mapping[str, Any]) -> Any:
     column = corpus.document_column
     if column is None:
         return values.get(_MODULE) if corpus.source.startswith("docstrings:") else None
-    return utf8_or_bytes(values.get(column))
+    return values.get(column)
 
 
 def records(given: Source, columns: Columns, without: str | None = None) -> Iterator[Record]:
@@ -254,33 +264,55 @@ def is_local(given: Source) -> bool:
 
 
 def expand(given: Source, without: str | None) -> tuple[Any, list[str]]:
-    """The file system and the sorted files of a path, folder or glob."""
+    """The file system and the files of a path, folder or glob, in order."""
+    fs, listing = _listed(given, without)
+    return fs, listing.files
+
+
+def left_out(given: Source, without: str | None) -> str:
+    """What a folder or glob has besides its data, as the end of a sentence; empty if there is nothing."""
+    source = given.source
+    if source.startswith("docstrings:") or is_hub_dataset(source) or lakes.kind(source) is not None:
+        return ""
+    _, listing = _listed(given, without)
+    begin, sentence = len(listing.root.rstrip("/")) + 1, ""
+    for paths, what in ((listing.hidden, "hidden"), (listing.again, "linked twice")):
+        if paths:
+            sentence += f", {len(paths):,} {what} left out ({masked(paths[0])[begin:]}{', …' * (len(paths) > 1)})"
+    return sentence
+
+
+def _listed(given: Source, without: str | None) -> tuple[Any, Listing]:
+    """The file system, and what a path, folder or glob has, of which at least one file is data."""
     source, kind = given.source, given.kind
     try:
         fs, path = _opened(source)
-        if _is_web_file(fs, path):
-            found, files = "file", [path] if fs.exists(path) else []
-        elif fs.isdir(path):
-            found, files = "folder", _outside(fs, path, [file for file in fs.find(path) if suffix(file) in KINDS], without)
+        web = _is_web_file(fs, path)
+        is_folder = not web and fs.isdir(path)
+        found = Listing([], [], [], False, os.path.dirname(path))
+        if is_folder:
+            found = folders.of_folder(fs, path)
         elif fs.exists(path):
-            found, files = "file", [path]
-        elif any(magic in path for magic in "*?["):
-            matches = fs.glob(path, detail=True)
-            found = "glob of folders" if matches else "nothing"
-            matching = [file for file, facts in matches.items() if facts["type"] != "directory"]
-            files = _outside(fs, re.split(r"[*?\[]", path)[0].rpartition("/")[0] or "/", matching, without)
-        else:
-            found, files = "nothing", []
+            found = found._replace(files=[path])
+        elif not web and any(magic in path for magic in "*?["):
+            found = folders.of_glob(fs, path)
+        files = _outside(fs, found.root, found.files, without)
+    except UsageError:
+        raise
     except Exception as error:  # Every file system has its own exceptions.
         raise UsageError(f"{kind} '{masked(source)}' cannot be opened: {reason(error, source)}") from None
     if files:
-        return fs, sorted(files)
-    if found == "folder":
+        return fs, found._replace(files=files)
+    hidden = f" besides hidden ones ({len(found.hidden):,})" if found.hidden else ""
+    if is_folder:
         raise UsageError(
-            f"{kind} folder '{masked(source)}' holds no Parquet, JSONL, CSV or text file; known endings: {', '.join(KINDS)}"
+            f"{kind} folder '{masked(source)}' holds no Parquet, JSONL, CSV or text file{hidden}; known endings: "
+            f"{', '.join(KINDS)}"
         )
-    if found == "glob of folders":
-        raise UsageError(f"{kind} '{masked(source)}' matches folders or the run's own files only; match the {kind}'s files")
+    if found.files or found.folders or found.hidden:
+        raise UsageError(
+            f"{kind} '{masked(source)}' matches folders or the run's own files only{hidden}; match the {kind}'s files"
+        )
     raise UsageError(f"{kind} '{masked(source)}' is not there; give a file, a folder, a glob, hf:NAME or docstrings:PACKAGE")
 
 

@@ -66,12 +66,14 @@ class Stream:
         self._read: dict[int, UnitRead] = {}
         self._merged: set[str] | None = None
         self.units: tuple[Unit, ...] = ()
+        self._left_out = ""
         if self._found is not None:
             return
         self._state = sources.state(self._given, without)
         if storage.exists(PLANNED):
             sources.check_unchanged(self._given, without, storage.read_json(PLANNED)["source_state"])
         self.units = units.plan(self._given, contents.columns, self._given, without)
+        self._left_out = sources.left_out(self._given, without)
         if len(self.units) == 1:
             whole = replace(self.units[0], limit=self._given.limit)
             with sources.unchanged(self._given, self._state, without):
@@ -92,8 +94,9 @@ class Stream:
     def described(self) -> str:
         """What is known of it, as the note of a stage."""
         if not self.complete:
-            return f"{len(self.units):,} units, which Ray reads"
-        return f"{self.index.analysed:,} of {self.index.usable:,} texts, {self.index.rejected:,} rows rejected"
+            return f"{len(self.units):,} units, which Ray reads{self._left_out}"
+        texts = f"{self.index.analysed:,} of {self.index.usable:,} texts"
+        return f"{texts}, {self.index.rejected:,} rows rejected{self._left_out}"
 
     def expected(self) -> Expected:
         """About how many texts and characters the source holds."""

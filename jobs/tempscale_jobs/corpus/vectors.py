@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow as pa
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.readers import Columns, Record
-from tempscale_jobs.corpus.rows import Counts, Rejects, usable, usable_text
+from tempscale_jobs.corpus.rows import Counts, Rejects, usable, usable_id, usable_text, whole_length
 from tempscale_jobs.corpus.sources import Row
 from tempscale_jobs.corpus.units import Unit, records
 from tempscale_jobs.errors import UsageError
@@ -139,7 +140,8 @@ class Reader:
         if self._settings.bits:
             try:
                 with np.errstate(invalid="ignore"):
-                    whole = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else np.asarray(value)
+                    stored = value.bytes if isinstance(value, UUID) else value  # 16 bytes of a fixed width are read as one.
+                    whole = np.frombuffer(stored, np.uint8) if isinstance(stored, bytes) else np.asarray(stored)
                     packed = whole.astype(np.int64)
             except (TypeError, ValueError, OverflowError):
                 return None, "the embedding is no list of bytes"
@@ -160,10 +162,8 @@ class Reader:
         if self._settings.length_column is None:
             words, problem = usable_text(text)
             return len((words or "").split()), problem
-        number = isinstance(length, (int, float)) and not isinstance(length, bool)
-        if not number or not 1 <= length < 2**31 or not float(length).is_integer():
-            return 0, "the length is no whole number from 1 on"
-        return int(length), None
+        tokens = whole_length(length)
+        return (0, "the length is no whole number from 1 on") if tokens is None else (tokens, None)
 
 
 def unit_rows(rows: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
@@ -187,9 +187,7 @@ def rows(settings: Corpus, without: str | None = None) -> Iterator[Row]:
 def columns_of(settings: Corpus) -> Columns:
     """The columns of a source of embeddings."""
     assert settings.embedding_column is not None
-    id_column = "id" if settings.id_column is None else settings.id_column
-    ids: dict[str, str | None] = {id_column: "--id-column"}
-    named, optional = ({}, ids) if settings.id_column is None else (ids, {})
+    named, optional = sources.id_columns(settings)
     wanted: dict[str, str | None] = {settings.embedding_column: "--embedding-column"}
     if settings.length_column is not None:
         wanted[settings.length_column] = "--length-column"
@@ -200,12 +198,7 @@ def columns_of(settings: Corpus) -> Columns:
 
 def _row(settings: Corpus, record: Record) -> Row:
     values, names = record.values, (settings.embedding_column or "", settings.length_column or "", settings.text_column)
-    text_id = _id(values.get("id" if settings.id_column is None else settings.id_column), record.place)
+    text_id = sources.id_in(values, settings.id_column)
+    if usable_id(text_id) == (None, None):
+        text_id = record.place
     return Row(record.place, text_id, tuple(map(values.get, names)), record.problem, sources.document_in(settings, values))
-
-
-def _id(value: Any, place: str) -> Any:
-    """The id, or the row's place if it has none."""
-    if value is None:
-        return place
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value

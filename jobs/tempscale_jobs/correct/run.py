@@ -44,7 +44,7 @@ def correct(config: CorrectConfig, journal: Journal, *, fresh: bool = False) -> 
         with journal.stage("read the embeddings") as stage:
             planned, state = _plan(config, run.storage, found)
             rows = sum(unit.rows for unit in planned)
-            stage.note = f"{rows:,} rows in {len(planned):,} units"
+            stage.note = f"{rows:,} rows in {len(planned):,} units{sources.left_out(config.embeddings, config.out)}"
         with life.cluster() as cluster, journal.stage(found.correction.canonical, rows) as stage:
             task = units.Task(run.storage, config.embeddings, found.correction, config.side, config.equal_norms)
             _correct(config, cluster, task, planned, stage.advance)

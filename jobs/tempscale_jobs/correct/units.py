@@ -23,7 +23,7 @@ from tempscale.correction.values import Correction
 from tempscale_jobs.config.correct import Embeddings
 from tempscale_jobs.corpus import hub, readers, sources, vectors
 from tempscale_jobs.corpus.readers import KINDS, Columns, suffix
-from tempscale_jobs.corpus.rows import Rejects
+from tempscale_jobs.corpus.rows import Rejects, whole_length
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import numbered_in, of_unit
 from tempscale_jobs.runs.memory import return_freed
@@ -38,6 +38,8 @@ _AT_ONCE = 8192
 """Rows that are corrected at a time."""
 _ROWS_OF_A_PART = 65_536
 _READERS = 16
+_SHOWN = 24
+"""Characters of a wrong length in its reason."""
 
 
 class Unit(NamedTuple):
@@ -124,7 +126,7 @@ def _check_schema(given: Embeddings, file: str, schema: pa.Schema, first: pa.Sch
         raise UsageError(f"column '{given.column}' of '{masked(file)}' holds {kind}; embeddings are lists of numbers")
     if given.length_column is not None and given.length_column in schema.names:
         kind = schema.field(given.length_column).type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+        if pa.types.is_nested(kind) or pa.types.is_boolean(kind) or pa.types.is_temporal(kind):
             raise UsageError(f"column '{given.length_column}' of '{masked(file)}' holds {kind}; lengths are numbers")
     if schema.names != first.names:
         raise UsageError(f"'{masked(file)}' has other columns than the first file: {', '.join(schema.names)}")
@@ -201,11 +203,12 @@ def _moved(task: Task, batch: pa.Table) -> tuple[pa.Table, dict[int, str]]:
     lengths = np.ones(batch.num_rows)
     if needed:
         assert given.length_column is not None, "it has been asked for"
-        named = pc.fill_null(pc.cast(batch.column(given.length_column), pa.float64()), float("nan"))
-        lengths = named.to_numpy()
-        for k in np.flatnonzero(~(np.isfinite(lengths) & (lengths >= 1))).tolist():
-            told = "null" if np.isnan(lengths[k]) else f"{lengths[k]:g}"
-            wrong.setdefault(k, f"the length is {told}; it must be at least 1 token")
+        tokens_of = readers.values(batch.column(given.length_column).combine_chunks())
+        whole = list(map(whole_length, tokens_of))
+        lengths = np.array([length or 1 for length in whole])
+        for k in (k for k, length in enumerate(whole) if length is None):
+            stored = "null" if tokens_of[k] is None else str(tokens_of[k])[:_SHOWN]
+            wrong.setdefault(k, f"the length is {stored}; it must be a whole number of tokens from 1 on")
     usable = np.setdiff1d(np.arange(batch.num_rows), list(wrong))
     flat = column.take(pa.array(usable)).flatten()
     rows = pc.fill_null(pc.cast(flat, pa.float64(), safe=False), float("nan")).to_numpy(zero_copy_only=False)

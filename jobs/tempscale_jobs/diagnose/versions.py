@@ -11,7 +11,6 @@ from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import rows, sources
 from tempscale_jobs.corpus.index import Index
-from tempscale_jobs.corpus.readers import utf8_or_bytes
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Run
 
@@ -65,7 +64,7 @@ def _versions(document_of: Mapping[str, str], lengths: Mapping[str, int]) -> dic
 
 def _document(value: Any, column: str) -> str:
     """The document that a value names, or an empty string; raises unless the value is a string or a whole number."""
-    document, problem = rows.named_document(utf8_or_bytes(value))
+    document, problem = rows.named_document(value)
     if problem is not None:
         raise UsageError(f"column '{column}' ({_OPTION}): {problem.replace('the document', 'a value')}")
     return document or ""

@@ -19,6 +19,7 @@ from tempscale_jobs.config.evaluate import OwnTask, TaskFile
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.readers import Columns, utf8_or_bytes
 from tempscale_jobs.corpus.rows import usable_id, usable_text
+from tempscale_jobs.corpus.sources import IDS, id_in
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.evaluate.windows import Chosen, Labelled, by_interval
 from tempscale_jobs.urls import masked
@@ -28,6 +29,7 @@ _SCORES = {
     "sts": "cosine_spearman",
 }  # fmt: skip
 _TYPES = {"sts": "STS"}
+_SENTENCES = dict.fromkeys(("sentence1", "sentence2", "score"))
 _QUERY, _DOCUMENT, _RELEVANCE = ("query_id", "query-id", "qid"), ("doc_id", "corpus-id", "corpus_id", "docid"), (
     "score", "rel", "relevance",
 )  # fmt: skip
@@ -61,15 +63,14 @@ def _retrieval(own: OwnTask) -> Any:
     assert own.queries is not None
     assert own.qrels is not None
     documents: dict[str, dict[str, str]] = {}
-    for place, values in _rows(own, own.corpus, {"id": None, "text": None}, {"title": None}):
-        key, text = _id(own, place, values["id"]), values["text"]
-        title = values.get("title") or ""
+    for place, values in _rows(own, own.corpus, {"text": None}, dict.fromkeys((*IDS, "title"))):
+        key, text, title = _id(own, place, id_in(values)), values["text"], _name(own, place, values.get("title"), "title")
         _new(own, place, key, documents)
-        documents[key] = {"id": key, "title": str(title), "text": _text(own, place, text if not title or text else title)}
+        documents[key] = {"id": key, "title": title or "", "text": _text(own, place, text if text or not title else title)}
     queries: dict[str, dict[str, str]] = {}
-    for place, values in _rows(own, own.queries, {"id": None, "text": None} | dict.fromkeys(own.where)):
+    for place, values in _rows(own, own.queries, {"text": None} | dict.fromkeys(own.where, "where"), dict.fromkeys(IDS)):
         if _wanted(own, values):
-            key = _id(own, place, values["id"])
+            key = _id(own, place, id_in(values))
             _new(own, place, key, queries)
             queries[key] = {"id": key, "text": _text(own, place, values["text"], "query")}
     relevant = _relevant(own, documents, queries)
@@ -91,10 +92,15 @@ def _relevant(own: OwnTask, documents: Mapping[str, Any], queries: Mapping[str, 
     optional = dict.fromkeys((*_QUERY, *_DOCUMENT, *_RELEVANCE))
     for place, values in _rows(own, own.qrels, {}, optional):
         query, document, score = (
-            next((values[name] for name in names if values.get(name) is not None), None)
+            next((values[name] for name in names if values.get(name) is not None and str(values[name])), None)
             for names in (_QUERY, _DOCUMENT, _RELEVANCE)
         )
         if query is None or document is None:
+            if _is_trec(values):
+                raise UsageError(
+                    f"task '{own.name}': the qrels '{masked(own.qrels)}' are TREC's four columns without names; write them "
+                    "as .tsv with a first line of names: query_id, iteration, doc_id, score"
+                )
             raise _wrong(own, place, f"no query and document; name the columns {_QUERY[0]}, {_DOCUMENT[0]} and score")
         query, document = _id(own, place, query), _id(own, place, document)
         if own.where and query not in queries:
@@ -120,6 +126,13 @@ def _relevant(own: OwnTask, documents: Mapping[str, Any], queries: Mapping[str, 
     return relevant
 
 
+def _is_trec(values: Mapping[str, Any]) -> bool:
+    """Whether a row of qrels without names is of TREC's form: query, iteration, document, relevance."""
+    # The first line is read as the names of columns, or is a text.
+    lines = (" ".join(values), str(utf8_or_bytes(values.get("text", ""))))
+    return any(len(fields) == 4 and fields[3].lstrip("-").isdigit() for fields in map(str.split, lines))
+
+
 def _score(own: OwnTask, place: str, value: Any) -> int:
     try:
         whole = int(float(value))
@@ -136,7 +149,7 @@ def _reranking(own: OwnTask) -> Any:
     queries: list[dict[str, str]] = []
     relevant: dict[str, dict[str, int]] = {}
     ranked: dict[str, list[str]] = {}
-    columns = dict.fromkeys(("query", "positives", "negatives", *own.where))
+    columns = dict.fromkeys(("query", "positives", "negatives")) | dict.fromkeys(own.where, "where")
     for number, (place, values) in enumerate(_rows(own, own.source, columns)):
         if not _wanted(own, values):
             continue
@@ -202,18 +215,19 @@ def _labelled(own: OwnTask) -> list[Labelled]:
     assert own.source is not None
     found: list[tuple[str, str, str]] = []
     seen: set[str] = set()
-    required = {own.text_column: "text_column", own.label_column: "label_column"} | dict.fromkeys(own.where)
-    for number, (place, values) in enumerate(_rows(own, own.source, required, {"id": None})):
+    required = {own.text_column: "text_column", own.label_column: "label_column"} | dict.fromkeys(own.where, "where")
+    for number, (place, values) in enumerate(_rows(own, own.source, required, dict.fromkeys(IDS))):
         if not _wanted(own, values):
             continue
-        label = utf8_or_bytes(values[own.label_column])
-        if not isinstance(label, (str, int)):
-            raise _wrong(own, place, f"the label {label!r} is neither a string nor a whole number")
-        text_id = str(number) if values.get("id") is None else _id(own, place, values["id"])
+        value = values[own.label_column]
+        label = str(value) if isinstance(value, bool) else usable_id(value)[0]
+        if label is None:
+            raise _wrong(own, place, f"the label {value!r} is neither a string nor a whole number")
+        text_id = _name(own, place, id_in(values), "id") or str(number)
         if text_id in seen:
             raise _wrong(own, place, f"the id '{text_id}' was there before")
         seen.add(text_id)
-        found.append((text_id, _text(own, place, values[own.text_column]), str(label)))
+        found.append((text_id, _text(own, place, values[own.text_column]), label))
     labels = {label: number for number, label in enumerate(sorted({label for _, _, label in found}))}
     if len(labels) < 2:
         there = f"the one label {next(iter(labels))!r}" if labels else "no row"
@@ -224,7 +238,7 @@ def _labelled(own: OwnTask) -> list[Labelled]:
 def _sts(own: OwnTask) -> Any:
     assert own.source is not None
     pairs: list[dict[str, Any]] = []
-    for place, values in _rows(own, own.source, dict.fromkeys(("sentence1", "sentence2", "score", *own.where))):
+    for place, values in _rows(own, own.source, _SENTENCES | dict.fromkeys(own.where, "where")):
         if _wanted(own, values):
             score = values["score"]
             try:
@@ -264,7 +278,15 @@ def _new(own: OwnTask, place: str, key: str, there: Mapping[str, Any]) -> None:
 
 
 def _wanted(own: OwnTask, values: Mapping[str, Any]) -> bool:
-    return all(str(utf8_or_bytes(values.get(name))) == value for name, value in own.where.items())
+    return all(_is_value(values.get(name), wanted) for name, wanted in own.where.items())
+
+
+def _is_value(value: Any, wanted: str) -> bool:
+    """Whether a value is what `where` asks for, in every format: CSV has 1 and true as texts."""
+    if isinstance(value, bool):
+        return str(value).lower() == wanted.lower()
+    name, _ = usable_id(value)
+    return (str(value) if name is None else name) == wanted
 
 
 def _text(own: OwnTask, place: str, value: Any, what: str = "text") -> str:
@@ -275,9 +297,17 @@ def _text(own: OwnTask, place: str, value: Any, what: str = "text") -> str:
 
 
 def _id(own: OwnTask, place: str, value: Any) -> str:
-    found, problem = usable_id(utf8_or_bytes(value))
+    found = _name(own, place, value, "id")
     if found is None:
-        raise _wrong(own, place, str(problem))
+        raise _wrong(own, place, "there is no id; its column is id, or _id as in BEIR")
+    return found
+
+
+def _name(own: OwnTask, place: str, value: Any, what: str) -> str | None:
+    """An id or a title as text; None where there is none."""
+    found, problem = usable_id(value, f"the {what}")
+    if problem is not None:
+        raise _wrong(own, place, problem)
     return found
 
 

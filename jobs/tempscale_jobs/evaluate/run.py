@@ -39,7 +39,11 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
         stage.note = f"{count(len(units), 'task')}: {', '.join(names)}"
     compared = Compared(config.audits, config.backbones)
     references = {"audits": [masked(folder) for folder in config.audits], "backbones": config.backbones}
-    with lifecycle.running(config, journal, fresh=fresh) as life:
+
+    def check() -> None:
+        tasks.check(units, config.seed, config.out, fresh)
+
+    with lifecycle.running(config, journal, fresh=fresh, check=check) as life:
         run = life.run
         evaluation = Evaluation(
             run, units, config.embedding, tuple(config.analysis.intervals), config.seed, config.corrected

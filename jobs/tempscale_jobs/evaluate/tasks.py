@@ -11,7 +11,8 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.evaluate import Corrected, OwnTask, Scoring, TaskFile
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.runs.folder import Model, Run, place
+from tempscale_jobs.runs.folder import DONE, Model, Run, place
+from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.evaluate import CELLS
 from tempscale_jobs.urls import reason
 
@@ -153,6 +154,18 @@ def load(unit: Unit, seed: int, tokenizer: Any, edges: Sequence[int]) -> Any:
             ) from None
         raise UsageError(f"task '{unit.name}': its data cannot be loaded: {reason(error)}") from None
     return task
+
+
+def check(units: Sequence[Unit], seed: int, out: str, fresh: bool) -> None:
+    """Read the user-supplied data unless the run in `out` is complete, so that a mistake in it ends the run at once.
+
+    Raises:
+        UsageError: a file, a column or a row of a task cannot be used.
+    """
+    if fresh or not Storage(out).exists(DONE):
+        for unit in units:
+            if unit.own is not None:
+                load(unit, seed, None, ())
 
 
 def state(unit: Unit) -> dict[str, Any] | None:

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from tempscale_jobs.config.pairs import Pairs
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.index import SourceIndex
-from tempscale_jobs.corpus.readers import Columns, Record, utf8_or_bytes
+from tempscale_jobs.corpus.readers import Columns, Record
 from tempscale_jobs.corpus.rows import Rejects, nothing_usable, usable_id, usable_text
 from tempscale_jobs.runs.folder import numbered
 from tempscale_jobs.runs.storage import Storage
@@ -114,7 +116,7 @@ def _pairs(settings: Pairs, out: str, counts: Counts, rejects: Rejects, on_rows:
             return
         counts.rows += 1
         on_rows(1)
-        own, problem = _own_id(record)
+        own, problem = usable_id(record.values.get("id"))
 
         def reject(element: str, reason: str, own: str | None = own, place: str = record.place) -> None:
             counts.reasons[reason] += 1
@@ -133,17 +135,14 @@ def _pairs(settings: Pairs, out: str, counts: Counts, rejects: Rejects, on_rows:
                 yield Pair(f"{own or record.place}{element}", f"{record.place}{element}", a, b)
 
 
-def _own_id(record: Record) -> tuple[str | None, str | None]:
-    """(the row's id or None, None), or (None, the reason why the id is not usable)."""
-    value = utf8_or_bytes(record.values.get("id"))
-    return (None, None) if value is None else usable_id(value)
-
-
 def _sides(
     record: Record, column: str, id_column: str, max_characters: int, reject: Callable[[str, str], None]
 ) -> list[Side]:
     """The usable texts of one column of a row; the others go to `reject`."""
-    content, ids = record.values.get(column), utf8_or_bytes(record.values.get(id_column))
+    content, ids = (
+        value.tolist() if isinstance(value, np.ndarray) else value  # Parquet's lists of numbers are read as arrays.
+        for value in map(record.values.get, (column, id_column))
+    )
     listed = isinstance(content, list)
     texts: list[Any] = content if isinstance(content, list) else [content]
     if listed and not texts:
@@ -155,10 +154,7 @@ def _sides(
     for k, value in enumerate(texts):
         element = f"[{k}]" if listed else ""
         text, reason = usable_text(value)
-        own, bad_id = None, None
-        given = utf8_or_bytes(ids[k]) if isinstance(ids, list) else ids
-        if given is not None:
-            own, bad_id = usable_id(given)
+        own, bad_id = usable_id(ids[k] if isinstance(ids, list) else ids)
         if text is None or bad_id is not None:
             reject(element, f"{column}: {reason}" if text is None else f"{id_column}: {bad_id}")
             continue

@@ -37,7 +37,7 @@ def pairs(config: PairsConfig, journal: Journal, *, fresh: bool = False) -> Run:
         with journal.stage("read the pairs") as stage:
             index = chunks.chunk(run.storage, config.pairs, config.out, stage.advance)
             lost = f", {index.rejected:,} rejected" if index.rejected else ""
-            stage.note = f"{index.pairs:,} pairs of {index.read:,} rows{lost}"
+            stage.note = f"{index.pairs:,} pairs of {index.read:,} rows{lost}{sources.left_out(config.pairs, config.out)}"
         with life.cluster() as cluster:
             settled = life.settled(config, cluster)
             rejected = sum(_measure(settled, run, cluster, model, index, journal) for model in run.models)

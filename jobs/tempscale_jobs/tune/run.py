@@ -40,7 +40,7 @@ def tune(config: TuneConfig, journal: Journal, *, fresh: bool = False) -> Run:
     """
     states: dict[str, Any] = {}
     config = config.fitting(folder.window(config))
-    with lifecycle.running(config, journal, fresh=fresh, check=lambda: states.update(_states(config))) as life:
+    with lifecycle.running(config, journal, fresh=fresh, check=lambda: states.update(_states(config, fresh))) as life:
         run = life.run
         (model,) = run.models
         if life.done("choose", lambda done: _check_unchanged(config, done["states"], states)) is not None:
@@ -82,12 +82,14 @@ def _check_unchanged(config: TuneConfig, before: dict[str, Any], states: dict[st
         )
 
 
-def _states(config: TuneConfig) -> dict[str, Any]:
-    """The states of the sources, which change when their texts do; raises if a task or the corpus cannot be found."""
+def _states(config: TuneConfig, fresh: bool) -> dict[str, Any]:
+    """The states of the sources, which change when their texts do; raises if a task or the corpus cannot be read."""
     engine.check_reachable(config.execution)
     if not config.tasks:
         return {"corpus": sources.state(config.texts(), config.out)}
-    return {unit.name: tasks.state(unit) for unit in tasks.expand(config.tasks)}
+    units = tasks.expand(config.tasks)
+    tasks.check(units, config.seed, config.out, fresh)
+    return {unit.name: tasks.state(unit) for unit in units}
 
 
 def _choose_by_scores(

@@ -181,8 +181,8 @@ def test_rows_without_a_usable_embedding_or_length_are_recorded_and_counted(fold
         ("all.parquet:5", "the embedding has 11 dimensions, and the correction 12"),
         ("all.parquet:8", "the embedding is not finite"),
         ("all.parquet:9", "the embedding is zero and has no direction"),
-        ("all.parquet:11", "the length is null; it must be at least 1 token"),
-        ("all.parquet:12", "the length is 0; it must be at least 1 token"),
+        ("all.parquet:11", "the length is null; it must be a whole number of tokens from 1 on"),
+        ("all.parquet:12", "the length is 0; it must be a whole number of tokens from 1 on"),
     ]
     counts = read_record(out)["embeddings"]
     assert (counts["rows"], counts["corrected"], counts["rejected"]) == (ROWS, ROWS - 6, 6)
