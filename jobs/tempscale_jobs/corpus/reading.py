@@ -42,13 +42,18 @@ class Contents(Protocol):
     what: str
     """How errors call one."""
     corpus: Corpus
+    width: int | None
+    """The dimensions by which embeddings are read, as far as they are known."""
 
     @property
     def columns(self) -> Columns:
         """The columns that are read."""
 
-    def settle(self) -> None:
-        """Find out what all units must know, before they are read."""
+    def begin(self, width: int | None) -> int | None:
+        """Read all units by these dimensions, or by those of the first embedding; returns them, None for texts."""
+
+    def agrees(self, widths: Iterable[tuple[int, int]]) -> bool:
+        """Whether the units were read by the dimensions that most rows have; otherwise they must be read again."""
 
     def items(self, unit: Unit, counts: Counts, rejects: Rejects | None, on_rows: Callable[[int], None]) -> Iterator[Any]:
         """The usable rows of a unit, as tuples with the id first and the attributes text_id and place."""
@@ -85,6 +90,8 @@ class UnitRead:
     """Parts of its rejected rows."""
     repeated: bool = False
     """Whether rows whose ids other units have too were removed."""
+    widths: tuple[tuple[int, int], ...] = ()
+    """How many embeddings have how many dimensions, in the order in which these were first seen."""
 
     def part(self, contents: Contents, number: int) -> str:
         """The name of one of its parts."""
@@ -115,8 +122,7 @@ def _read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int) -> U
     storage.write(ids_of(unit.number), ids.file())
     if sample is not None:
         storage.write_table(candidates_of(unit.number), ids.candidates)
-    reasons = dict(counts.reasons)
-    return UnitRead(unit.number, counts.read, counts.usable, reasons, _hex(fingerprint), 0, parts, rejects.parts)
+    return _unit_read(unit.number, counts, (parts, fingerprint), rejects)
 
 
 def read_whole(
@@ -126,8 +132,15 @@ def read_whole(
     counts, rejects, sample = Counts(), Rejects(storage), contents.corpus.sample
     items = contents.items(unit, counts, rejects, on_rows)
     parts, fingerprint = _keep(storage, contents, 0, 0, items if sample is None else sampled(items, sample, seed))
-    found = UnitRead(0, counts.read, counts.usable, dict(counts.reasons), _hex(fingerprint), 0, parts, rejects.parts)
-    return found, sum(rows for rows, _ in parts)
+    return _unit_read(0, counts, (parts, fingerprint), rejects), sum(rows for rows, _ in parts)
+
+
+def _unit_read(number: int, counts: Counts, kept: tuple[list[list[int]], int], rejects: Rejects) -> UnitRead:
+    parts, fingerprint = kept
+    reasons, widths = dict(counts.reasons), tuple(counts.widths.items())
+    return UnitRead(
+        number, counts.read, counts.usable, reasons, _hex(fingerprint), 0, parts, rejects.parts, widths=widths
+    )  # fmt: skip
 
 
 def without_repeated(storage: Storage, contents: Contents, unit: UnitRead, rows: np.ndarray) -> UnitRead:

@@ -9,9 +9,9 @@ import hashlib
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.corpus.sources import Row, Source
@@ -27,7 +27,16 @@ ID_BYTES = 12
 _NO_DIGEST = bytes(ID_BYTES)
 """No id has this digest, as far as 2⁻⁹⁶ goes."""
 _REJECTED_ROWS = 10_000
+_REASONS_SHOWN = 3
 Identified = TypeVar("Identified", bound=tuple[Any, ...])
+
+
+class Limited(Source, Protocol):
+    """A source that says how many of its rows may be rejected."""
+
+    @property
+    def max_rejected(self) -> float:
+        """The largest share of its rows."""
 
 
 class Usable(NamedTuple):
@@ -48,6 +57,8 @@ class Counts:
     usable: int = 0
     analysed: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
+    widths: Counter[int] = field(default_factory=Counter)
+    """How many embeddings have how many dimensions, in the order in which these were first seen."""
 
     @property
     def rejected(self) -> int:
@@ -231,8 +242,30 @@ def sampled(texts: Iterable[Identified], size: int, seed: int) -> Iterator[Ident
         yield text
 
 
-def nothing_usable(given: Source, what: str, read: int, reasons: dict[str, int]) -> UsageError:
+def nothing_usable(given: Source, what: str, read: int, reasons: Mapping[str, int]) -> UsageError:
     """The error of a source whose rows were all rejected, or that has none."""
-    rejected = ", ".join(f"{count} × {reason}" for reason, count in reasons.items())
-    reasons_text = f", all rejected ({rejected})" if rejected else ""
+    reasons_text = f", all rejected ({most_frequent(reasons)})" if reasons else ""
     return UsageError(f"{given.kind} '{masked(given.source)}' has no usable {what}: {read} rows read{reasons_text}")
+
+
+def check_rejected(
+    given: Limited, rejected: tuple[int, int], reasons: Mapping[str, int], root: str, what: str = "row"
+) -> None:
+    """Raise a UsageError if more of a source was rejected than its setting allows.
+
+    `rejected` is (k, n): k of n rows. `root` is the folder of the run, which lists them.
+    """
+    count, every = rejected
+    if count > given.max_rejected * every:
+        option = "--max-rejected" if given.kind != "queries" else "max_rejected of [queries]"
+        raise UsageError(
+            f"{given.kind} '{masked(given.source)}': {count:,} of {every:,} {what}s are rejected "
+            f"({most_frequent(reasons)}), more than the share of {given.max_rejected:g} that {option} allows; "
+            f"'{masked(root)}/rejected' lists them: mend them, or raise {option}"
+        )
+
+
+def most_frequent(reasons: Mapping[str, int]) -> str:
+    """The most frequent reasons with their counts; equally frequent ones by name."""
+    often = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:_REASONS_SHOWN]
+    return ", ".join(f"{count:,} × {reason}" for reason, count in often)

@@ -75,8 +75,16 @@ class Texts:
         """The columns that are read."""
         return sources.columns_of(self.corpus)
 
-    def settle(self) -> None:
+    width: int | None = None
+    """Texts have no dimensions."""
+
+    def begin(self, width: int | None) -> int | None:
         """Units of texts need to know nothing of one another."""
+        return None
+
+    def agrees(self, widths: Iterable[tuple[int, int]]) -> bool:
+        """Whatever their lengths, texts are read once."""
+        return True
 
     def items(self, unit: Unit, counts: Counts, rejects: Rejects | None, on_rows: Callable[[int], None]) -> Iterator[Text]:
         """The usable texts of a unit, cut to the configured length."""

@@ -258,6 +258,17 @@ def is_read_twice(file: str) -> bool:
     return os.path.isfile(file) or not os.path.exists(file)
 
 
+def check_not_a_pipe(given: Source, without: str | None) -> None:
+    """Raise a UsageError if a source that must be read again can be read only once."""
+    source = given.source
+    of_files = not source.startswith("docstrings:") and not is_hub_dataset(source) and lakes.kind(source) is None
+    if of_files and not all(map(is_read_twice, expand(given, without)[1])):
+        raise UsageError(
+            f"{given.kind} '{masked(source)}': most embeddings have other dimensions than the first, and a pipe cannot be "
+            "read again; write the rows to a file first"
+        )
+
+
 def is_local(given: Source) -> bool:
     """Whether a source's files are on a file system of this machine."""
     return isinstance(file_system(given), LocalFileSystem)
