@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.corpus.sources import Row, Source
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.report.text import share as percent
 from tempscale_jobs.runs.folder import numbered_in
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import REJECTED
@@ -28,6 +29,7 @@ _NO_DIGEST = bytes(ID_BYTES)
 """No id has this digest, as far as 2⁻⁹⁶ goes."""
 _REJECTED_ROWS = 10_000
 _REASONS_SHOWN = 3
+_UNMENTIONED_SHARE = 0.05
 Identified = TypeVar("Identified", bound=tuple[Any, ...])
 
 
@@ -263,6 +265,14 @@ def check_rejected(
             f"({most_frequent(reasons)}), more than the share of {given.max_rejected:g} that {option} allows; "
             f"'{masked(root)}/rejected' lists them: mend them, or raise {option}"
         )
+
+
+def mention_rejected(what: str, share: float, reasons: Mapping[str, int]) -> str:
+    """A sentence on the rejected rows of a source, for a first screen; empty where they are one in twenty or fewer."""
+    if share <= _UNMENTIONED_SHARE:
+        return ""
+    often = f" ({most_frequent(reasons)})" if reasons else ""
+    return f"Rejected: {percent(share)} of the {what}{often}. No figure includes them; rejected/ lists them."
 
 
 def most_frequent(reasons: Mapping[str, int]) -> str:

@@ -71,7 +71,7 @@ class Stream:
             rejected = self._found.rejected, self._found.read
             check_rejected(self._given, rejected, self._found.rejected_reasons, storage.root)
             return
-        self._state = sources.state(self._given, without)
+        self._state = sources.identity(self._given, without)
         self._width: int | None = None
         if storage.exists(PLANNED):
             planned = storage.read_json(PLANNED)

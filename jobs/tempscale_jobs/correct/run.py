@@ -50,7 +50,7 @@ def correct(config: CorrectConfig, journal: Journal, *, fresh: bool = False) -> 
             task = units.Task(run.storage, config.embeddings, found.correction, config.side, config.equal_norms)
             _correct(config, cluster, task, planned, stage.advance)
             facts = _counted(task, planned)
-            if state != sources.state(config.embeddings, config.out):
+            if sources.changes(config.embeddings, state, config.out):
                 run.storage.remove("shards")  # What was read is a mixture: nothing of it is to be resumed.
                 raise Changed(
                     f"embeddings '{masked(config.embeddings.source)}' changed while they were read; start the same command "
@@ -96,7 +96,7 @@ def _check(config: CorrectConfig, found: Saved) -> None:
 def _plan(config: CorrectConfig, storage: Storage, found: Saved) -> tuple[tuple[units.Unit, ...], dict[str, Any]]:
     """The units of the source, and its state; raises if the source changed since the run began."""
     correction, given = found.correction, config.embeddings
-    state = sources.state(given, config.out)
+    state = sources.identity(given, config.out)
     if storage.exists(PLANNED):
         sources.check_unchanged(given, config.out, storage.read_json(PLANNED)["source_state"])
     planned = units.plan(given, units.columns_of(given), config.out)

@@ -71,6 +71,7 @@ class Index(SourceIndex):
     unit: ClassVar[type] = Chunk
     rejected_reasons: dict[str, int]
     pairs: int
+    pairs_rejected: int
     shards: tuple[Chunk, ...]
 
 
@@ -82,7 +83,7 @@ def chunk(storage: Storage, settings: Pairs, out: str, on_rows: Callable[[int], 
     """
     if index := Index.earlier(storage, settings, out):
         return index
-    state, counts, rejects = sources.state(settings, out), Counts(), Rejects(storage)
+    state, counts, rejects = sources.identity(settings, out), Counts(), Rejects(storage)
     digest, chunks = hashlib.sha256(), list[Chunk]()
     with sources.unchanged(settings, state, out):
         for number, pairs in enumerate(_chunks(_pairs(settings, out, counts, rejects, on_rows), settings)):
@@ -100,7 +101,7 @@ def chunk(storage: Storage, settings: Pairs, out: str, on_rows: Callable[[int], 
     check_rejected(settings, (counts.lost, counts.pairs + counts.lost), reasons, storage.root, "pair")
     return Index(
         masked(settings.source), state, digest.hexdigest(), counts.rows, sum(reasons.values()), reasons, counts.pairs,
-        tuple(chunks),
+        counts.lost, tuple(chunks),
     ).kept(storage)  # fmt: skip
 
 

@@ -86,7 +86,7 @@ def _states(config: TuneConfig) -> dict[str, Any]:
     """The states of the sources, which change when their texts do; raises if a task or the corpus cannot be found."""
     engine.check_reachable(config.execution)
     if not config.tasks:
-        return {"corpus": sources.state(config.texts(), config.out)}
+        return {"corpus": sources.content(config.texts(), config.out)}
     return {unit.name: tasks.state(unit) for unit in tasks.expand(config.tasks)}
 
 
