@@ -230,10 +230,10 @@ def _figures(
         name = figure.removesuffix("_mean")
         known = row[figure] is not None and figure in samples
         row[f"{name}_se_superpopulation"], row[f"{name}_se"] = samples[figure].errors() if known else (None, None)
-    return row | _rejected(index, n), samples
+    return row | rejected_share(index, n), samples
 
 
-def _rejected(index: Index, texts: int) -> dict[str, float]:
+def rejected_share(index: Index, texts: int) -> dict[str, float]:
     """The share of the corpus's rows that cannot be analysed, with its errors.
 
     Every row has been read, so only what the model rejects of a sample has an error for this corpus.

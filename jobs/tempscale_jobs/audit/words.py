@@ -53,7 +53,8 @@ def left_out(tables: Tables, run: Mapping[str, Any]) -> list[str]:
         if read := facts.get("read"):
             shares = [facts["rejected"] / read]
             if kind == "corpus":  # With what the models rejected, which an older version did not count.
-                shares += tables["collapse_summary"].get_column("rejected_share", default=pl.Series([])).drop_nulls()
+                known = tables["collapse_summary"].get_column("rejected_share", default=pl.Series([]))
+                shares += known.drop_nulls().to_list()
             found.append(mention_rejected(f"rows of the {kind}", max(shares), facts.get("rejected_reasons", {})))
     return [sentence for sentence in found if sentence]
 

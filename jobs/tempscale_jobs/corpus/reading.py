@@ -18,7 +18,7 @@ from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import units
 from tempscale_jobs.corpus.readers import Columns
-from tempscale_jobs.corpus.rows import ID_BYTES, REPEATED, Counts, Rejects, digest_of_id, sampled
+from tempscale_jobs.corpus.rows import ID_BYTES, REPEATED, Counts, Rejects, sample_key, sampled
 from tempscale_jobs.corpus.units import Unit
 from tempscale_jobs.runs import sealed
 from tempscale_jobs.runs.folder import numbered_in, of_unit
@@ -90,6 +90,8 @@ class UnitRead:
     """Parts of its rejected rows."""
     repeated: bool = False
     """Whether rows whose ids other units have too were removed."""
+    unnamed: int = 0
+    """Usable rows without an id."""
     widths: tuple[tuple[int, int], ...] = ()
     """How many embeddings have how many dimensions, in the order in which these were first seen."""
 
@@ -139,7 +141,8 @@ def _unit_read(number: int, counts: Counts, kept: tuple[list[list[int]], int], r
     parts, fingerprint = kept
     reasons, widths = dict(counts.reasons), tuple(counts.widths.items())
     return UnitRead(
-        number, counts.read, counts.usable, reasons, _hex(fingerprint), 0, parts, rejects.parts, widths=widths
+        number, counts.read, counts.usable, reasons, _hex(fingerprint), 0, parts, rejects.parts,
+        unnamed=counts.unnamed, widths=widths,
     )  # fmt: skip
 
 
@@ -228,14 +231,14 @@ class _UnitIds:
         self._sample, self._seed = sample, seed
         self._sink = pa.BufferOutputStream()
         self._writer = pq.ParquetWriter(self._sink, _IDS, compression="zstd", write_page_checksum=True)
-        self._run, self._rows = list[tuple[bytes, str, str]](), 0
+        self._run, self._rows = list[tuple[bytes, str, str, bool]](), 0
         self.candidates = _CANDIDATES.empty_table()
         """As many rows as the sample has, those of smallest keyed hash."""
 
     def noted(self, items: Iterable[Any]) -> Iterator[Any]:
         """The items, each noted."""
         for item in items:
-            self._run.append((digest_of_id(item.text_id), item.text_id, item.place))
+            self._run.append((item.digest, item.text_id, item.place, item.copy))
             if len(self._run) == _IDS_OF_A_RUN:
                 self._flush()
             yield item
@@ -247,12 +250,17 @@ class _UnitIds:
         return sealed.sealed(self._sink.getvalue().to_pybytes())
 
     def _flush(self) -> None:
-        digest, text_id, place = zip(*self._run, strict=True) if self._run else ((), (), ())
+        digest, text_id, place, copy = zip(*self._run, strict=True) if self._run else ((), (), (), ())
         run = pa.table([digest, range(self._rows, self._rows + len(digest)), text_id, place], schema=_IDS)
         self._writer.write_table(run.sort_by("digest"), row_group_size=IDS_OF_A_GROUP)
         if self._sample is not None:
-            keys = pa.array([keyed_hash(one, self._seed) for one in text_id], pa.uint64())
-            both = pa.concat_tables([self.candidates, run.select(["digest", "row"]).add_column(0, "key", keys)])
+            # Copies are told apart once those in all units are counted: see `distinct.copies`.
+            first = np.flatnonzero(~np.array(copy, dtype=bool))
+            names = [sample_key(digest[k], text_id[k], 0) for k in first.tolist()]
+            keys = pa.array([keyed_hash(name, self._seed) for name in names], pa.uint64())
+            both = pa.concat_tables(
+                [self.candidates, run.select(["digest", "row"]).take(pa.array(first)).add_column(0, "key", keys)]
+            )
             self.candidates = both.sort_by([("key", "ascending"), ("digest", "ascending")]).slice(0, self._sample)
         self._run, self._rows = [], self._rows + len(digest)
 

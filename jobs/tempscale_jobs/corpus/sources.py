@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.metadata
 import importlib.util
 import inspect
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -22,7 +19,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import lakes
+from tempscale_jobs.corpus import lakes, states
 from tempscale_jobs.corpus.readers import (
     COMPRESSIONS,
     KINDS,
@@ -39,9 +36,6 @@ from tempscale_jobs.urls import masked, reason
 
 _NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _DOCUMENTED = (ast.Module, *_NAMED)
-_STATED = 3
-"""What is known of a file without reading it: its size, its time, and its place or tags."""
-_DIGESTED_BYTES, _WINDOW_BYTES, _END_BYTES, _DIGESTED_AT_ONCE = 1 << 30, 8 << 20, 1 << 16, 8
 _MODULE = "module"
 """The column of docstrings that names their module, which is their document."""
 
@@ -140,7 +134,7 @@ def state(given: Source, without: str | None = None) -> dict[str, Any]:
         name, *_ = _hub_parts(given)
         if not os.path.isdir(name):
             return {"revision": _revision(name)}
-        return {str(file): _of_local(str(file)) for file in sorted(Path(name).rglob("*")) if file.is_file()}
+        return {str(file): states.of_local(str(file)) for file in sorted(Path(name).rglob("*")) if file.is_file()}
     if lakes.kind(source) is not None:
         return {"version": lakes.version(source)}
     fs, files = expand(given, without)
@@ -148,69 +142,22 @@ def state(given: Source, without: str | None = None) -> dict[str, Any]:
 
 
 def identity(given: Source, without: str | None = None) -> dict[str, Any]:
-    """The state of a source with a digest of each local file, by which a copy of it is recognised as the same.
-
-    What is digested of more than a gibibyte is a gibibyte: the beginning of each 8 MiB, and the end of each file.
-    """
+    """The state of a source with a digest of each local file, by which a copy is recognised as the same."""
     found = state(given, without)
     if not is_hub_dataset(given.source) and not is_local(given):
         return found
     local = {name: facts for name, facts in found.items() if isinstance(facts, list) and os.path.isfile(name)}
-    part = min(1.0, _DIGESTED_BYTES / max(1, sum(facts[0] for facts in local.values())))
-    with ThreadPoolExecutor(_DIGESTED_AT_ONCE) as pool:
-        digests = pool.map(lambda name: _digest(name, part, *local[name]), local)
-        return found | {name: [*local[name], part, own] for name, own in zip(local, digests, strict=True)}
+    return found | states.digested(local)
 
 
 def content(given: Source, without: str | None = None) -> dict[str, Any]:
     """The same of a source that is compared as it is: of local files sizes and digests, wherever and whenever written."""
-    found = identity(given, without)
-    return {
-        name: [facts[0], *facts[3:]] if isinstance(facts, list) and len(facts) > _STATED else facts
-        for name, facts in found.items()
-    }
+    return {name: states.content(facts) for name, facts in identity(given, without).items()}
 
 
 def _of_files(fs: Any, files: Iterable[str]) -> dict[str, Any]:
-    stated = _of_local if isinstance(fs, LocalFileSystem) else lambda file: _of_remote(fs.info(file))
-    return {masked(file): stated(file) for file in files}
-
-
-def _of_local(file: str) -> list[Any]:
-    """Size, time, and what changes if a file is exchanged for one of the same size and time."""
-    facts = os.stat(file)
-    return [facts.st_size, str(facts.st_mtime), f"{facts.st_ino}:{facts.st_ctime_ns}"]
-
-
-def _of_remote(found: dict[str, Any]) -> list[Any]:
-    """The same of a remote file, whose time and tags have other names on each file system."""
-    when = next((found[name] for name in ("mtime", "LastModified", "ETag", "blob_id") if found.get(name)), None)
-    tags = [str(found[name]) for name in ("ETag", "VersionId", "generation", "blob_id") if found.get(name)]
-    return [found.get("size"), str(when), " ".join(tags)]
-
-
-@lru_cache(maxsize=65_536)
-def _digest(file: str, part: float, *facts: Any) -> str:
-    """A digest of a file in the state `facts`: of `part` of each window of it, and of its end."""
-    digest, size = hashlib.blake2b(digest_size=16), facts[0]
-    with open(file, "rb") as stream:
-        for start in range(0, size, _WINDOW_BYTES):
-            stream.seek(start)
-            digest.update(stream.read(math.ceil(part * min(_WINDOW_BYTES, size - start))))
-        stream.seek(max(0, size - _END_BYTES))
-        digest.update(stream.read(_END_BYTES))
-    return digest.hexdigest()
-
-
-def _is_same(file: str, before: Any, now: Any) -> bool:
-    """Whether a file, or version, is as it was; a copy of a local file with its size and time is, if its digest is."""
-    if not isinstance(before, list) or not isinstance(now, list):
-        return bool(before == now)
-    if before[:2] != now[:2]:
-        return False
-    if len(before) < _STATED or before[2] == now[2]:  # An older version did not write more than two.
-        return True
-    return len(before) > _STATED and before[-1] == _digest(file, before[-2], *now)
+    local = isinstance(fs, LocalFileSystem)
+    return {masked(file): states.of_local(file) if local else states.of_remote(fs.info(file)) for file in files}
 
 
 def is_hub_dataset(source: str) -> bool:
@@ -250,7 +197,7 @@ def changes(
     else:
         own = {masked(file): before.get(masked(file)) for file in files}
         now = _of_files(file_system(given), files)
-    return sorted(name for name in {*own, *now} if not _is_same(name, own.get(name), now.get(name)))
+    return sorted(name for name in {*own, *now} if not states.is_same(name, own.get(name), now.get(name)))
 
 
 def _check_state(given: Source, before: dict[str, Any], without: str | None, files: Sequence[str] | None) -> None:

@@ -277,8 +277,7 @@ class Stream:
             return []
         rows = [self._read[number].read for number in numbers]
         self._merge_ids(cluster, rows)
-        ids = sum(self._read[number].usable for number in numbers)
-        parts = max(1, -(-ids // distinct.PARTITION_IDS))
+        parts = self._partitions([self._read[number] for number in numbers])
         names = [f"{of_unit('repeated', released)}-{k:08d}.parquet" for k in range(parts)]
         every = distinct.lists(rows)
         work: list[tuple[Any, ...]] = [(every, released, (k, parts), names[k]) for k in range(parts)]
@@ -303,7 +302,8 @@ class Stream:
     def _sampled(self, cluster: Cluster, size: int, gone: list[str], where: dict[str, Any]) -> list[UnitRead]:
         """Draw the sample, read the units that hold rows of it once more, and group these rows; return the groups."""
         name, numbers = f"{of_unit('drawn', 0)}.parquet", [unit.number for unit in self.units]
-        (counts,) = self._done(cluster, distinct.sampled, [(numbers, size, gone, name)])
+        copied = self._copies(cluster, size)
+        (counts,) = self._done(cluster, distinct.sampled, [(numbers, size, (gone, copied), name)])
         groups, own, rows = list[list[int]](), list[int](), 0
         for number in sorted(counts):
             own.append(number)
@@ -321,6 +321,21 @@ class Stream:
         )
         work = [(self._contents, k, own) for k, own in enumerate(groups)]
         return self._done(cluster, reading.regroup, work, kind=Kind("group of the sample"))
+
+    def _copies(self, cluster: Cluster, size: int) -> list[str]:
+        """Find the rows without ids that a sample may take though an earlier row has their content; return their tables."""
+        read = [self._read[unit.number] for unit in self.units]
+        if len(read) < 2 or not any(unit.unnamed for unit in read):
+            return []
+        parts, every = self._partitions(read), distinct.lists([unit.read for unit in read])
+        names = [f"{of_unit('copies', 0)}-{k:08d}.parquet" for k in range(parts)]
+        draw = distinct.Draw(size, self._seed)
+        self._done(cluster, distinct.copies, [(every, draw, (k, parts), names[k]) for k in range(parts)])
+        return names
+
+    def _partitions(self, read: Sequence[UnitRead]) -> int:
+        """In how many parts the ids of units are compared."""
+        return max(1, -(-sum(unit.usable for unit in read) // distinct.PARTITION_IDS))
 
     def _done(
         self,
@@ -342,7 +357,7 @@ class Stream:
         """The counts of all rows that have been read."""
         read = self._read.values()
         reasons = sum((Counter(unit.reasons) for unit in read), Counter[str]())
-        return Counts(sum(unit.read for unit in read), sum(unit.usable for unit in read), 0, reasons)
+        return Counts(sum(unit.read for unit in read), sum(unit.usable for unit in read), reasons=reasons)
 
     def _check_rejected(self) -> None:
         """Raise a UsageError if no row of the source is usable, or too many are rejected."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import sources
-from tempscale_jobs.corpus.readers import Columns, Record
+from tempscale_jobs.corpus.readers import Columns, Record, utf8_or_bytes
 from tempscale_jobs.corpus.rows import Counts, Rejects, usable, usable_text
 from tempscale_jobs.corpus.sources import Row
 from tempscale_jobs.corpus.units import Unit, records
@@ -35,6 +35,9 @@ class Vector(NamedTuple):
     length: int
     document: int | None
     place: str = ""
+    digest: bytes = b""
+    copy: bool = False
+    """See `rows.Usable`."""
 
 
 class Vectors:
@@ -85,8 +88,9 @@ class Vectors:
         """The usable embeddings of a unit."""
         own = (_row(self.corpus, one) for one in records(self.corpus, unit, self.columns, self._without))
         reader = Reader(self.corpus, self.width)
-        for text_id, (row, length), document, place in usable(own, unit.limit, counts, rejects, on_rows, reader):
-            yield Vector(text_id, row, length, document, place)
+        for one in usable(own, unit.limit, counts, rejects, on_rows, reader):
+            row, length = one.content
+            yield Vector(one.text_id, row, length, one.document, one.place, one.digest, one.copy)
         counts.widths.update(reader.widths)
 
     def grouped(self, items: Iterable[Vector], begins: bool = False) -> Iterator[list[Vector]]:
@@ -219,12 +223,5 @@ def columns_of(settings: Corpus) -> Columns:
 
 def _row(settings: Corpus, record: Record) -> Row:
     values, names = record.values, (settings.embedding_column or "", settings.length_column or "", settings.text_column)
-    text_id = _id(values.get("id" if settings.id_column is None else settings.id_column), record.place)
+    text_id = utf8_or_bytes(values.get("id" if settings.id_column is None else settings.id_column))
     return Row(record.place, text_id, tuple(map(values.get, names)), record.problem, sources.document_in(settings, values))
-
-
-def _id(value: Any, place: str) -> Any:
-    """The id, or the row's place if it has none."""
-    if value is None:
-        return place
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
