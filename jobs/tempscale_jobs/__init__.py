@@ -14,9 +14,9 @@
                   socm, worst (pairs of the corpus)
     embedding/    the O(n) steps: embed, lookup (in the cache), cache, budget, precision, factors (covariance), probe
                   (prefixes), layout (texts in canonical order)
-    corpus/       sources (kinds), folders (which files), readers (file formats), lakes (tables), hub (its data sets), units
-                  (of a source), rows (usable ones), reading (of one unit), distinct (repeated ids, samples), stream,
-                  shards (texts), vectors (embeddings), preview
+    corpus/       sources (kinds), folders (which files), states (of files), readers (file formats), lakes (tables), hub (its
+                  data sets), units (of a source), rows (usable ones), reading (of one unit), distinct (repeated ids,
+                  samples), stream, shards (texts), vectors (embeddings), preview
     lifecycle.py  a run from its lock to run.json, for all six commands
     report/       what all reports share: text (figures in words), charts (colours, lines), page and its templates, screen
     workers/      Ray: engine (the session), actor, crew, marks (deadly texts), nodes, raylet, slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,13 +13,14 @@ from tempscale_jobs.collapse import cosine, dealing, exposure, groups, largest, 
 from tempscale_jobs.config import sections
 from tempscale_jobs.config.audit import Analysis, AuditConfig, Embedding
 from tempscale_jobs.corpus.index import Index, Shard
+from tempscale_jobs.corpus.rows import check_rejected
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.embedding import budget, cache, embed, expected, factors, lookup, precision, probe
 from tempscale_jobs.embedding.cache import Cache
 from tempscale_jobs.embedding.layout import Layout, layout
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import Model, Run, gives_nothing
+from tempscale_jobs.runs.folder import Model, Run, gives_nothing, rejected_reasons
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.workers import actor
@@ -132,8 +134,7 @@ def _embed_while_read(audit: Audit, crew: Crew, model: Model, encoding: Embeddin
         journal.count("rejected", rejected)
         lost = f", {rejected:,} rejected" if rejected else ""
         stage.note = f"{count(index.analysed - rejected, 'text')} under τ {run.taus}{lost}; {index.rejected:,} rows rejected"
-        if rejected == index.analysed:
-            raise gives_nothing(run, model, "embedding for any text")
+        _check_rejected(run, model, audit.config.corpus, index, rejected)
     return rejected
 
 
@@ -173,11 +174,20 @@ def _embed(
         journal.count("rejected", rejected)
         lost = f", {rejected:,} rejected" if rejected else ""
         stage.note = f"{count(index.analysed - rejected, 'text')} under τ {run.taus}{lost}"
-        if rejected == index.analysed:
-            raise gives_nothing(run, model, "embedding for any text")
+        _check_rejected(run, model, corpus, index, rejected)
         if store is not None and (problem := cache.remember(run, cluster, model, store, len(plan.shards))) is not None:
             stage.note = f"{stage.note}; {problem}"
     return rejected
+
+
+def _check_rejected(run: Run, model: Model, corpus: sections.Corpus, index: Index, rejected: int) -> None:
+    """Raise a UsageError if the model rejected every text, or with the unusable rows more than the setting allows."""
+    if rejected == index.analysed:
+        raise gives_nothing(run, model, "embedding for any text")
+    if rejected:
+        reasons = Counter(index.rejected_reasons) + rejected_reasons(run, model)
+        lost = index.rejected + round(rejected * index.usable / index.analysed)  # In proportion, where it is a sample.
+        check_rejected(corpus, (lost, index.read), reasons, run.storage.root)
 
 
 def _embed_samples(audit: Audit, crew: Crew, model: Model, encoding: Embedding, texts: Layout) -> None:

@@ -13,7 +13,7 @@ from tempscale_jobs.audit import charts as figures
 from tempscale_jobs.audit import verdict
 from tempscale_jobs.audit.advice import Advice, advice
 from tempscale_jobs.audit.again import again
-from tempscale_jobs.audit.words import NOTE, closing_figures, corrected, headline, labelled, protocol, thresholds
+from tempscale_jobs.audit.words import NOTE, closing_figures, corrected, headline, labelled, left_out, protocol, thresholds
 from tempscale_jobs.collapse import calibration
 from tempscale_jobs.config.audit import QUICK_START, Analysis
 from tempscale_jobs.config.sections import QUICK_START_CORPUS
@@ -65,6 +65,7 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Seque
         small=list(small),
         sentences={m: [sentence.replace(" ± ", "\u00a0±\u00a0") for sentence in each] for m, each in sentences_of.items()},
         note=NOTE,
+        left_out=left_out(tables, run),
         gate=tables["gate"].to_dicts() if "gate" in tables else [],
         gate_notes=notes(run["gate"]) if "gate" in run else [],
         gate_notes_in_brief=notes_in_brief(run["gate"]) if "gate" in run else [],
@@ -209,6 +210,8 @@ def close(run: Run) -> None:
     console, record, tables = Screen(), run.storage.read_json(DONE), load_tables(run.storage)
     named = labelled(tables)
     first = named["collapse_summary"].unique("model", keep="first", maintain_order=True)
+    for sentence in left_out(tables, record):
+        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
     for row, (model, (temperatures, lines)) in zip(first.to_dicts(), closing_figures(tables).items(), strict=True):
         print_table(console, (model, *temperatures), lines)
         console.print()

@@ -17,6 +17,7 @@ from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import sources, vectors
 from tempscale_jobs.corpus.reading import Contents
+from tempscale_jobs.corpus.rows import check_rejected
 from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.corpus.vectors import Vectors
@@ -103,10 +104,12 @@ def _check_inputs(config: AuditConfig) -> None:
 
 
 def _check_unchanged(config: AuditConfig, done: dict[str, Any]) -> None:
-    """Raise if the corpus or the queries changed since a finished run read them."""
-    sources.check_unchanged(config.corpus, config.out, done["corpus"]["source_state"])
-    if config.queries is not None:
-        sources.check_unchanged(config.queries, config.out, done["queries"]["source_state"])
+    """Raise if the corpus or the queries changed since a finished run read them, or too many of their rows are rejected."""
+    for section, name in ((config.corpus, "corpus"), (config.queries, "queries")):
+        if section is not None:
+            sources.check_unchanged(section, config.out, done[name]["source_state"])
+            rejected = done[name]["rejected"], done[name]["read"]
+            check_rejected(section, rejected, done[name]["rejected_reasons"], config.out)
 
 
 def _open(config: AuditConfig, run: Run, source: Corpus, stage: Stage | None = None) -> Stream:

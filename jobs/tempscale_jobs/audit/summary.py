@@ -189,6 +189,7 @@ def _figures(
         "documents": None if documents is None else _count(documents),
         "corpus_texts": max(n, layout.corpus_texts),
         "rejected": index.rejected + index.analysed - n,
+        "rows": index.read,
         "tokens": int(texts["tokens"].sum()),
         "truncated_share": float(texts["truncated"].mean()),
         "cosine_mean": closed["cosine_mean"],
@@ -224,11 +225,26 @@ def _figures(
     row |= _exposure(found["exposure"], found["length_collapse"], row)
     row |= _probe_gap(run, model, temperature, samples)
     row |= _socm(run, model, temperature, layout, samples)
-    for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "spread_mean", "socm_mean", "socm_over_1_share", *SHARES):
+    shares = [figure for figure, column in SHARES.items() if column == "texts"]
+    for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "spread_mean", "socm_mean", "socm_over_1_share", *shares):
         name = figure.removesuffix("_mean")
         known = row[figure] is not None and figure in samples
         row[f"{name}_se_superpopulation"], row[f"{name}_se"] = samples[figure].errors() if known else (None, None)
-    return row, samples
+    return row | rejected_share(index, n), samples
+
+
+def rejected_share(index: Index, texts: int) -> dict[str, float]:
+    """The share of the corpus's rows that cannot be analysed, with its errors.
+
+    Every row has been read, so only what the model rejects of a sample has an error for this corpus.
+    """
+    usable, lost = index.usable / index.read, 1 - texts / index.analysed
+    share = 1 - usable * (1 - lost)
+    here = usable * np.sqrt(lost * (1 - lost) / index.analysed) * finite_population(index.analysed, index.usable)
+    elsewhere = np.sqrt(share * (1 - share) / index.read)
+    return {
+        "rejected_share": share, "rejected_share_se": float(here), "rejected_share_se_superpopulation": float(elsewhere),
+    }  # fmt: skip
 
 
 def _exposure(exposures: pa.Table, cells: pa.Table, row: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from tempscale.stats.enough import EQUAL_DOCUMENTS_FOR_AN_ERROR, GROUPS_FOR_AN_ERROR, TEXTS_FOR_AN_INTERVAL
+from tempscale_jobs.corpus.rows import mention_rejected
 from tempscale_jobs.report.text import (
     beyond_noise,
     count,
@@ -42,6 +43,20 @@ def labelled(tables: Tables) -> Tables:
 
 
 # ---------------------------------------------------------------------------------------------- sentences
+
+
+def left_out(tables: Tables, run: Mapping[str, Any]) -> list[str]:
+    """Sentences on the rejected rows of the corpus and of the queries, where these are many."""
+    found = []
+    for kind in ("corpus", "queries"):
+        facts = run.get(kind, {})
+        if read := facts.get("read"):
+            shares = [facts["rejected"] / read]
+            if kind == "corpus":  # With what the models rejected, which an older version did not count.
+                known = tables["collapse_summary"].get_column("rejected_share", default=pl.Series([]))
+                shares += known.drop_nulls().to_list()
+            found.append(mention_rejected(f"rows of the {kind}", max(shares), facts.get("rejected_reasons", {})))
+    return [sentence for sentence in found if sentence]
 
 
 def protocol(known: Mapping[str, Any], edges: Sequence[int], chunked: bool) -> list[str]:

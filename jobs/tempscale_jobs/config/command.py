@@ -54,7 +54,11 @@ class Command(Strict):
 
     def identity(self) -> dict[str, Any]:
         """All that decides the tables, as plain data."""
-        return self.model_dump(mode="json", exclude=set(self.outside_identity))
+        found = self.model_dump(mode="json", exclude=set(self.outside_identity))
+        for section in found.values():
+            if isinstance(section, dict):  # It decides whether there are tables, not what is in them.
+                section.pop("max_rejected", None)
+        return found
 
     def temperatures(self) -> list[Temperature]:
         """The temperatures in the order given; the first is the reference."""

@@ -10,7 +10,7 @@ from pydantic import Field
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.option import Option
-from tempscale_jobs.config.sections import Execution, RunFolder
+from tempscale_jobs.config.sections import Execution, MaxRejected, RunFolder
 from tempscale_jobs.config.strict import Strict
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Embeddings(Strict):
         min_length=1,
         description="Column of the texts' lengths in tokens before they were cut, for corrections that depend on them.",
     )
+    max_rejected: Annotated[MaxRejected, Option("--max-rejected", "Texts", "S")] = 0.5
     unit_rows: int = Field(
         131_072, ge=1, description="Most rows of one unit of work, unless a row group of the file has more."
     )

@@ -16,15 +16,18 @@ from tempscale_jobs.config.strict import Strict
 
 NIGHT = "{night}"
 """Stands for the night's date in `out` and in `corpus.source`."""
-SHARES = {"truncated_share": "texts", "spread_over_2_share": "texts", "within_cosine_over_third_share": "texts"}
-"""Figures that are shares of texts, and the column that says of how many: their error is a binomial's."""
+SHARES = {
+    "truncated_share": "texts", "spread_over_2_share": "texts", "within_cosine_over_third_share": "texts",
+    "rejected_share": "rows",
+}  # fmt: skip
+"""Figures that are shares of texts or rows, and the column that says of how many: their error is a binomial's."""
 WITH_ERRORS = (
     "cosine_mean", "collapse_gap", "prefix_gap", "exposure_short", "exposure_long", "spread_mean", "socm_mean",
     "socm_over_1_share", *SHARES,
 )  # fmt: skip
 """Figures of collapse_summary whose noise is known, so that their drift can be checked."""
 FIGURES = (
-    "texts", "corpus_texts", "tokens", "rejected", *WITH_ERRORS, "k_occurrence_skewness", "near_duplicate_pairs",
+    "texts", "corpus_texts", "tokens", "rows", "rejected", *WITH_ERRORS, "k_occurrence_skewness", "near_duplicate_pairs",
     "effective_rank", "socm_texts", "socm_pairs", "socm_groups",
 )  # fmt: skip
 """What a threshold may name: the figures of collapse_summary."""

@@ -8,7 +8,16 @@ from pydantic import Field, model_validator
 
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.option import Option
-from tempscale_jobs.config.sections import Alpha, Beta, Encoding, Execution, MaxCharacters, Regularization, RunFolder
+from tempscale_jobs.config.sections import (
+    Alpha,
+    Beta,
+    Encoding,
+    Execution,
+    MaxCharacters,
+    MaxRejected,
+    Regularization,
+    RunFolder,
+)
 from tempscale_jobs.config.strict import Strict
 
 
@@ -29,6 +38,11 @@ class Pairs(Strict):
     )
     limit: Annotated[int | None, Option("--limit", "Pairs", "N")] = Field(None, ge=1, description="The first N rows only.")
     max_characters: MaxCharacters = 50_000
+    max_rejected: Annotated[
+        MaxRejected,
+        Option("--max-rejected", "Pairs", "S"),
+        Field(description="Largest share of the pairs that may be rejected; if more are, the run ends with exit code 2."),
+    ] = 0.5
     chunk_pairs: int = Field(256, ge=1, description="Most pairs of one chunk, the unit of work and of resuming.")
     chunk_characters: int = Field(
         131_072, ge=1, description="A chunk ends when its distinct texts hold this many characters."

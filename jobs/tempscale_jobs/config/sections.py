@@ -45,6 +45,13 @@ Regularization = Annotated[
 
 
 MaxCharacters = Annotated[int, Field(ge=1, description="Longer texts are cut here before they are tokenised.")]
+MaxRejected = Annotated[
+    float,
+    Field(
+        ge=0, le=1, allow_inf_nan=False,
+        description="Largest share of the rows that may be rejected; if more are, the run ends with exit code 2.",
+    ),
+]  # fmt: skip
 
 
 class Corpus(Strict):
@@ -70,7 +77,10 @@ class Corpus(Strict):
         "errors are those of other documents; without it, those of independent texts (docstrings: of their modules).",
     )
     sample: Annotated[int | None, Option("--sample", "Texts", "N", excludes="limit")] = Field(
-        None, ge=1, description="A seeded random sample of N texts, stable from night to night."
+        None,
+        ge=1,
+        description="A seeded random sample of N texts, stable from night to night: a text is drawn by its id, or without "
+        "ids by its content, so it stays in the sample wherever its row moves.",
     )
     limit: Annotated[int | None, Option("--limit", "Texts", "N", excludes="sample")] = Field(
         None, ge=1, description="The first N rows only: these rows then are the corpus."
@@ -89,6 +99,7 @@ class Corpus(Strict):
         1.0, description="What the integers of embedding_column are multiplied by, one number or one a dimension."
     )
     max_characters: MaxCharacters = 50_000
+    max_rejected: Annotated[MaxRejected, Option("--max-rejected", "Texts", "S")] = 0.5
     unit_rows: int = Field(131_072, ge=1, description="Most rows of a unit of the source, which one task reads.")
     unit_bytes: int = Field(
         32 << 20, ge=1, description="Most bytes of a unit; but a CSV file or a compressed file is never divided."

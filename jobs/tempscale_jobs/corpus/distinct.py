@@ -13,11 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.corpus.reading import IDS_OF_A_GROUP, candidates_of, ids_of
-from tempscale_jobs.corpus.rows import ID_BYTES
+from tempscale_jobs.corpus.rows import ID_BYTES, sample_key
 from tempscale_jobs.runs.folder import of_unit
 from tempscale_jobs.runs.storage import Storage
 
+_DRAWN = pa.schema([("key", pa.uint64()), ("digest", pa.binary(ID_BYTES)), ("row", pa.int32()), ("unit", pa.int32())])
+_BY_PLACE = [("digest", "ascending"), ("unit", "ascending"), ("row", "ascending")]
 PARTITION_IDS = 2_000_000
 """Ids of a partition, about: 50 MB while they are compared."""
 
@@ -92,18 +95,67 @@ def repeated(
     `ids` are those of all units up to the last, and inside a unit they are distinct. `share` is (k, n): partition k of n.
     Returns the number of such rows by unit.
     """
-    found = [own.read(storage, *_range(*share)) for own in ids]
-    head, tail = (np.concatenate(column) for column in zip(*map(_halves, found), strict=True))
-    place, row = (np.concatenate([own.column(column).to_numpy() for own in found]) for column in ("unit", "row"))
-    order = np.lexsort((place, tail, head))
+    every = _equal(storage, ids, share)
+    gone = every.table.filter(pa.array((every.before > 0) & ~every.of_content))
+    gone = gone.filter(pa.array(gone.column("unit").to_numpy() >= first))
+    if gone.num_rows:
+        storage.write_table(name, gone.select(["unit", "row"]))
+    units = np.unique(gone.column("unit").to_numpy(), return_counts=True)
+    return {int(own): int(count) for own, count in zip(*units, strict=True)}
+
+
+class Draw(NamedTuple):
+    """How a sample is drawn."""
+
+    size: int
+    seed: int
+
+
+def copies(storage: Storage, ids: Sequence[SortedIds], draw: Draw, share: tuple[int, int], name: str) -> None:
+    """Write which rows without ids a sample may take though an earlier row has their content, in one partition of all.
+
+    They are at most as many as the sample has, those of smallest keyed hash.
+    """
+    every = _equal(storage, ids, share)
+    again = np.flatnonzero((every.before > 0) & every.of_content)
+    table = every.table.take(pa.array(again))
+    digests, before = table.column("digest").to_pylist(), every.before[again].tolist()
+    names = (sample_key(digest, "", number) for digest, number in zip(digests, before, strict=True))
+    keys = pa.array([keyed_hash(one, draw.seed) for one in names], pa.uint64())
+    table = table.add_column(0, "key", keys).sort_by([("key", "ascending"), *_BY_PLACE])
+    storage.write_table(name, table.slice(0, draw.size).combine_chunks())
+
+
+class _Equal(NamedTuple):
+    """Rows of all units in one partition of their digests."""
+
+    table: pa.Table
+    """Digest, unit and row, sorted by all three."""
+    before: np.ndarray
+    """How many rows before have the same digest."""
+    of_content: np.ndarray
+    """Whether the digest is of a content, for want of an id."""
+
+
+def _equal(storage: Storage, ids: Sequence[SortedIds], share: tuple[int, int]) -> _Equal:
+    found = pa.concat_tables([own.read(storage, *_range(*share)).select(["digest", "unit", "row"]) for own in ids])
+    head, tail = _halves(found)
+    unit, row = (found.column(column).to_numpy() for column in ("unit", "row"))
+    order = np.lexsort((row, unit, tail, head))
+    head, tail = head[order], tail[order]
     same = np.zeros(len(order), dtype=bool)
-    same[1:] = (head[order][1:] == head[order][:-1]) & (tail[order][1:] == tail[order][:-1])
-    gone = order[same]
-    gone = gone[place[gone] >= first]
-    unit = place[gone]
-    if len(gone):
-        storage.write_table(name, pa.table({"unit": unit, "row": row[gone]}))
-    return {int(own): int(count) for own, count in zip(*np.unique(unit, return_counts=True), strict=True)}
+    same[1:] = (head[1:] == head[:-1]) & (tail[1:] == tail[:-1])
+    place = np.arange(len(order))
+    before = place - np.maximum.accumulate(np.where(same, 0, place))
+    return _Equal(found.take(pa.array(order)), before, (tail & 1).astype(bool))
+
+
+def _first_of_equal(table: pa.Table) -> np.ndarray:
+    """Whether each row is the first of those with its key and digest, which are neighbours."""
+    keys, digests = table.column("key").to_numpy(), digests_of(table)
+    found = np.ones(len(keys), dtype=bool)
+    found[1:] = (keys[1:] != keys[:-1]) | (digests[1:] != digests[:-1]).any(1)
+    return found
 
 
 def _range(number: int, count: int) -> tuple[int, int]:
@@ -143,19 +195,24 @@ def rows_by_unit(storage: Storage, names: Sequence[str]) -> dict[int, np.ndarray
     return {int(own): np.sort(row[unit == own]) for own in np.unique(unit)}
 
 
-def sampled(storage: Storage, units: Sequence[int], size: int, gone: Sequence[str], name: str) -> dict[int, int]:
-    """Write the rows of smallest keyed hash of all units, `size` of them, without the repeated rows in `gone`.
+def sampled(
+    storage: Storage, units: Sequence[int], size: int, other: tuple[Sequence[str], Sequence[str]], name: str
+) -> dict[int, int]:  # fmt: skip
+    """Write the rows of smallest keyed hash of all units, `size` of them.
 
-    Returns the number of such rows by unit. Rows of equal hash are taken by the digest of their id.
+    `other` are the tables of the repeated rows, which are left out, and those of `copies`. Returns the number of drawn rows
+    by unit. Rows of equal hash are taken by their digest.
     """
-    least = pa.table({"key": pa.array([], pa.uint64()), "digest": pa.array([], pa.binary(ID_BYTES)),
-                      "row": pa.array([], pa.int32()), "unit": pa.array([], pa.int32())})  # fmt: skip
+    gone, copied = other
+    least = pa.concat_tables([_DRAWN.empty_table(), *(storage.read_table(one).select(_DRAWN.names) for one in copied)])
     repeated_rows, nothing = rows_by_unit(storage, gone), np.zeros(0, np.int32)
     for unit in units:
         own = storage.read_table(candidates_of(unit))
         own = own.filter(pa.array(~np.isin(own.column("row").to_numpy(), repeated_rows.get(unit, nothing))))
         both = pa.concat_tables([least, own.append_column("unit", pa.array(np.full(own.num_rows, unit), pa.int32()))])
-        least = both.sort_by([("key", "ascending"), ("digest", "ascending")]).slice(0, size).combine_chunks()
+        both = both.sort_by([("key", "ascending"), *_BY_PLACE])
+        # Of equal contents in several units the first is meant; the others are among the copies, under other keys.
+        least = both.filter(pa.array(_first_of_equal(both))).slice(0, size).combine_chunks()
     found = least.select(["unit", "row"]).sort_by([("unit", "ascending"), ("row", "ascending")])
     storage.write_table(name, found)
     counts = np.unique(found.column("unit").to_numpy(), return_counts=True)

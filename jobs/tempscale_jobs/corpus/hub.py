@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+from tempscale_jobs.corpus import states
 from tempscale_jobs.corpus.readers import Columns, Record, check_columns
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.urls import reason
@@ -38,12 +39,7 @@ def state(source: str) -> dict[str, Any]:
     if not os.path.isdir(name):
         return {"revision": _revision(name)}
     files = sorted(file for file in Path(name).rglob("*") if file.is_file())
-    return {str(file): file_state(file.stat()) for file in files}
-
-
-def file_state(facts: os.stat_result) -> list[Any]:
-    """What shows that a file was changed or exchanged."""
-    return [facts.st_size, str(facts.st_mtime), facts.st_ino, str(facts.st_ctime)]
+    return {str(file): states.of_local(str(file)) for file in files}
 
 
 def shards(source: str) -> int:

@@ -38,6 +38,8 @@ def preview(contents: Contents, size: int, seed: int, without: str) -> Preview:
     planned = units.plan(given, contents.columns, given, without)
     if len(planned) == 1:
         planned = (replace(planned[0], limit=given.limit),)
+    else:
+        contents.begin(None)
     chosen = {planned[int(k)].number for k in seeded_sample(map(str, range(len(planned))), _UNITS, seed)}
     looked, counts = [_without_numbers(unit) for unit in planned if unit.number in chosen], Counts()
 
@@ -46,6 +48,9 @@ def preview(contents: Contents, size: int, seed: int, without: str) -> Preview:
             yield from contents.items(unit, counts, None, lambda rows: None)
 
     found = list(sampled(items(), size, seed))
+    if not contents.agrees(counts.widths.items()):
+        counts = Counts()
+        found = list(sampled(items(), size, seed))
     read, whole = (float(np.sum([unit.bytes for unit in some])) for some in (looked, planned))
     usable = counts.usable if len(looked) == len(planned) else round(counts.usable * whole / max(1.0, read))
     if given.limit is not None and counts.read:

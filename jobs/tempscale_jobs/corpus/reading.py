@@ -18,7 +18,7 @@ from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import units
 from tempscale_jobs.corpus.readers import Columns
-from tempscale_jobs.corpus.rows import ID_BYTES, REPEATED, Counts, Rejects, digest_of_id, sampled
+from tempscale_jobs.corpus.rows import ID_BYTES, REPEATED, Counts, Rejects, sample_key, sampled
 from tempscale_jobs.corpus.units import Unit
 from tempscale_jobs.runs import sealed
 from tempscale_jobs.runs.folder import numbered_in, of_unit
@@ -42,13 +42,18 @@ class Contents(Protocol):
     what: str
     """How errors call one."""
     corpus: Corpus
+    width: int | None
+    """The dimensions by which embeddings are read, as far as they are known."""
 
     @property
     def columns(self) -> Columns:
         """The columns that are read."""
 
-    def settle(self) -> None:
-        """Find out what all units must know, before they are read."""
+    def begin(self, width: int | None) -> int | None:
+        """Read all units by these dimensions, or by those of the first embedding; returns them, None for texts."""
+
+    def agrees(self, widths: Iterable[tuple[int, int]]) -> bool:
+        """Whether the units were read by the dimensions that most rows have; otherwise they must be read again."""
 
     def items(self, unit: Unit, counts: Counts, rejects: Rejects | None, on_rows: Callable[[int], None]) -> Iterator[Any]:
         """The usable rows of a unit, as tuples with the id first and the attributes text_id and place."""
@@ -85,6 +90,10 @@ class UnitRead:
     """Parts of its rejected rows."""
     repeated: bool = False
     """Whether rows whose ids other units have too were removed."""
+    unnamed: int = 0
+    """Usable rows without an id."""
+    widths: tuple[tuple[int, int], ...] = ()
+    """How many embeddings have how many dimensions, in the order in which these were first seen."""
 
     def part(self, contents: Contents, number: int) -> str:
         """The name of one of its parts."""
@@ -115,8 +124,7 @@ def _read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int) -> U
     storage.write(ids_of(unit.number), ids.file())
     if sample is not None:
         storage.write_table(candidates_of(unit.number), ids.candidates)
-    reasons = dict(counts.reasons)
-    return UnitRead(unit.number, counts.read, counts.usable, reasons, _hex(fingerprint), 0, parts, rejects.parts)
+    return _unit_read(unit.number, counts, (parts, fingerprint), rejects)
 
 
 def read_whole(
@@ -126,8 +134,16 @@ def read_whole(
     counts, rejects, sample = Counts(), Rejects(storage), contents.corpus.sample
     items = contents.items(unit, counts, rejects, on_rows)
     parts, fingerprint = _keep(storage, contents, 0, 0, items if sample is None else sampled(items, sample, seed))
-    found = UnitRead(0, counts.read, counts.usable, dict(counts.reasons), _hex(fingerprint), 0, parts, rejects.parts)
-    return found, sum(rows for rows, _ in parts)
+    return _unit_read(0, counts, (parts, fingerprint), rejects), sum(rows for rows, _ in parts)
+
+
+def _unit_read(number: int, counts: Counts, kept: tuple[list[list[int]], int], rejects: Rejects) -> UnitRead:
+    parts, fingerprint = kept
+    reasons, widths = dict(counts.reasons), tuple(counts.widths.items())
+    return UnitRead(
+        number, counts.read, counts.usable, reasons, _hex(fingerprint), 0, parts, rejects.parts,
+        unnamed=counts.unnamed, widths=widths,
+    )  # fmt: skip
 
 
 def without_repeated(storage: Storage, contents: Contents, unit: UnitRead, rows: np.ndarray) -> UnitRead:
@@ -215,14 +231,14 @@ class _UnitIds:
         self._sample, self._seed = sample, seed
         self._sink = pa.BufferOutputStream()
         self._writer = pq.ParquetWriter(self._sink, _IDS, compression="zstd", write_page_checksum=True)
-        self._run, self._rows = list[tuple[bytes, str, str]](), 0
+        self._run, self._rows = list[tuple[bytes, str, str, bool]](), 0
         self.candidates = _CANDIDATES.empty_table()
         """As many rows as the sample has, those of smallest keyed hash."""
 
     def noted(self, items: Iterable[Any]) -> Iterator[Any]:
         """The items, each noted."""
         for item in items:
-            self._run.append((digest_of_id(item.text_id), item.text_id, item.place))
+            self._run.append((item.digest, item.text_id, item.place, item.copy))
             if len(self._run) == _IDS_OF_A_RUN:
                 self._flush()
             yield item
@@ -234,12 +250,17 @@ class _UnitIds:
         return sealed.sealed(self._sink.getvalue().to_pybytes())
 
     def _flush(self) -> None:
-        digest, text_id, place = zip(*self._run, strict=True) if self._run else ((), (), ())
+        digest, text_id, place, copy = zip(*self._run, strict=True) if self._run else ((), (), (), ())
         run = pa.table([digest, range(self._rows, self._rows + len(digest)), text_id, place], schema=_IDS)
         self._writer.write_table(run.sort_by("digest"), row_group_size=IDS_OF_A_GROUP)
         if self._sample is not None:
-            keys = pa.array([keyed_hash(one, self._seed) for one in text_id], pa.uint64())
-            both = pa.concat_tables([self.candidates, run.select(["digest", "row"]).add_column(0, "key", keys)])
+            # Copies are told apart once those in all units are counted: see `distinct.copies`.
+            first = np.flatnonzero(~np.array(copy, dtype=bool))
+            names = [sample_key(digest[k], text_id[k], 0) for k in first.tolist()]
+            keys = pa.array([keyed_hash(name, self._seed) for name in names], pa.uint64())
+            both = pa.concat_tables(
+                [self.candidates, run.select(["digest", "row"]).take(pa.array(first)).add_column(0, "key", keys)]
+            )
             self.candidates = both.sort_by([("key", "ascending"), ("digest", "ascending")]).slice(0, self._sample)
         self._run, self._rows = [], self._rows + len(digest)
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from numbers import Integral, Real
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.corpus.readers import utf8_or_bytes
 from tempscale_jobs.corpus.sources import Row, Source
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.report.text import share as percent
 from tempscale_jobs.runs.folder import numbered_in
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import REJECTED
@@ -33,7 +34,16 @@ _REJECTED_ROWS = 10_000
 _EXACT_FLOATS = 2**53
 _DIGITS = 80
 """More than a number of 256 bits has."""
-Identified = TypeVar("Identified", bound=tuple[Any, ...])
+_REASONS_SHOWN = 3
+_UNMENTIONED_SHARE = 0.05
+
+
+class Limited(Source, Protocol):
+    """A source that says how many of its rows may be rejected."""
+
+    @property
+    def max_rejected(self) -> float:
+        """The largest share of its rows."""
 
 
 class Usable(NamedTuple):
@@ -44,6 +54,21 @@ class Usable(NamedTuple):
     document: int | None
     """A digest of the name of its document, if it has one."""
     place: str
+    digest: bytes
+    """Of its id, or where the source gives it none, of its content: see `is_of_content`."""
+    copy: bool
+    """Whether it has no id, and an earlier row without one has its content."""
+
+
+class Drawn(Protocol):
+    """A row that a sample may take."""
+
+    text_id: str
+    digest: bytes
+    copy: bool
+
+
+Identified = TypeVar("Identified", bound=Drawn)
 
 
 @dataclass
@@ -52,8 +77,12 @@ class Counts:
 
     read: int = 0
     usable: int = 0
+    unnamed: int = 0
+    """Usable rows without an id."""
     analysed: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
+    widths: Counter[int] = field(default_factory=Counter)
+    """How many embeddings have how many dimensions, in the order in which these were first seen."""
 
     @property
     def rejected(self) -> int:
@@ -150,7 +179,11 @@ def usable(
         value, problem = content(row.text)
         document, unnamed = named_document(row.document)
         reason = row.problem or reason or problem or unnamed
-        if reason is None and not seen.add(digest_of_id(text_id or "")):
+        digest, new = b"", True
+        if reason is None:
+            digest = digest_of_content(value) if row.id is None else digest_of_id(text_id or "")
+            new = seen.add(digest)
+        if not new and row.id is not None:
             reason = REPEATED
         if reason is not None:
             counts.reasons[reason] += 1
@@ -159,14 +192,43 @@ def usable(
             continue
         assert text_id is not None
         counts.usable += 1
-        yield Usable(text_id, value, None if document is None else digest_of(document), row.place)
+        counts.unnamed += row.id is None
+        yield Usable(text_id, value, None if document is None else digest_of(document), row.place, digest, not new)
     if rejects is not None:
         rejects.flush()
 
 
 def digest_of_id(text_id: str) -> bytes:
     """Twelve bytes that stand for an id where ids are compared."""
-    return hashlib.blake2b(text_id.encode("utf-8", "surrogatepass"), digest_size=ID_BYTES).digest()
+    return _digest(text_id.encode("utf-8", "surrogatepass"), 0)
+
+
+def digest_of_content(content: Any) -> bytes:
+    """Twelve bytes that stand for a row without an id: for its text, or for its embedding and length."""
+    if isinstance(content, str):
+        return _digest(content.encode(), 1)
+    embedding, length = content
+    return _digest(embedding.tobytes() + length.to_bytes(8, "big"), 1)
+
+
+def _digest(content: bytes, last_bit: int) -> bytes:
+    found = hashlib.blake2b(content, digest_size=ID_BYTES).digest()
+    return found[:-1] + bytes([found[-1] & ~1 | last_bit])
+
+
+def is_of_content(digest: bytes) -> bool:
+    """Whether a digest is of a content; the last bit tells it from one of an id."""
+    return bool(digest[-1] & 1)
+
+
+def sample_key(digest: bytes, text_id: str, copies: int) -> str:
+    """What decides whether a sample takes a row: its id, or where the source gives it none, its content.
+
+    Of `copies` rows before it that have the same content and no id either only the number counts. Its place does not.
+    """
+    if not is_of_content(digest):
+        return text_id
+    return f"{digest.hex()} {copies}"
 
 
 def usable_text(text: Any) -> tuple[str | None, str | None]:
@@ -186,9 +248,16 @@ def usable_text(text: Any) -> tuple[str | None, str | None]:
 
 
 def identifier(row: Row) -> tuple[str | None, str | None]:
-    """(id as a string, None), or (None, the reason); a row without an id gets a digest of its text and place."""
+    """(id as a string, None), or (None, the reason).
+
+    A row without an id gets a digest of its text and place; an embedding gets its place.
+    """
     text_id, reason = usable_id(row.id)
-    if text_id is None and reason is None and isinstance(row.text, (str, bytes)):
+    if text_id is not None or reason is not None:
+        return text_id, reason
+    if isinstance(row.text, tuple):  # An embedding.
+        return usable_id(row.place)
+    if isinstance(row.text, (str, bytes)):
         content = row.text if isinstance(row.text, bytes) else row.text.encode("utf-8", "surrogatepass")
         text_id = hashlib.blake2b(content + b"\0" + row.place.encode(), digest_size=12).hexdigest()
     return text_id, reason
@@ -260,17 +329,55 @@ def own_document(text_id: str) -> int:
 
 
 def sampled(texts: Iterable[Identified], size: int, seed: int) -> Iterator[Identified]:
-    """The tuples whose ids (their first entries) have the smallest keyed hashes, in the corpus's order.
+    """The rows whose keys have the smallest keyed hashes, in the corpus's order; see `sample_key`.
 
     This is a simple random sample, and the same every night.
     """
-    keyed = ((keyed_hash(text[0], seed), text[0], order, text) for order, text in enumerate(texts))
-    for _, _, _, text in sorted(heapq.nsmallest(size, keyed), key=lambda item: item[2]):
+    least = heapq.nsmallest(size, _keyed(texts, seed), key=lambda item: item[:3])
+    for _, _, _, text in sorted(least, key=lambda item: item[2]):
         yield text
 
 
-def nothing_usable(given: Source, what: str, read: int, reasons: dict[str, int]) -> UsageError:
+def _keyed(texts: Iterable[Identified], seed: int) -> Iterator[tuple[int, bytes, int, Identified]]:
+    """Each row with its keyed hash, its digest and its place."""
+    copies = Counter[bytes]()
+    for order, text in enumerate(texts):
+        copies.update([text.digest] if text.copy else [])
+        yield keyed_hash(sample_key(text.digest, text.text_id, copies[text.digest]), seed), text.digest, order, text
+
+
+def nothing_usable(given: Source, what: str, read: int, reasons: Mapping[str, int]) -> UsageError:
     """The error of a source whose rows were all rejected, or that has none."""
-    rejected = ", ".join(f"{count} × {reason}" for reason, count in reasons.items())
-    reasons_text = f", all rejected ({rejected})" if rejected else ""
+    reasons_text = f", all rejected ({most_frequent(reasons)})" if reasons else ""
     return UsageError(f"{given.kind} '{masked(given.source)}' has no usable {what}: {read} rows read{reasons_text}")
+
+
+def check_rejected(
+    given: Limited, rejected: tuple[int, int], reasons: Mapping[str, int], root: str, what: str = "row"
+) -> None:
+    """Raise a UsageError if more of a source was rejected than its setting allows.
+
+    `rejected` is (k, n): k of n rows. `root` is the folder of the run, which lists them.
+    """
+    count, every = rejected
+    if count > given.max_rejected * every:
+        option = "--max-rejected" if given.kind != "queries" else "max_rejected of [queries]"
+        raise UsageError(
+            f"{given.kind} '{masked(given.source)}': {count:,} of {every:,} {what}s are rejected "
+            f"({most_frequent(reasons)}), more than the share of {given.max_rejected:g} that {option} allows; "
+            f"'{masked(root)}/rejected' lists them: mend them, or raise {option}"
+        )
+
+
+def mention_rejected(what: str, share: float, reasons: Mapping[str, int]) -> str:
+    """A sentence on the rejected rows of a source, for a first screen; empty where they are one in twenty or fewer."""
+    if share <= _UNMENTIONED_SHARE:
+        return ""
+    often = f" ({most_frequent(reasons)})" if reasons else ""
+    return f"Rejected: {percent(share)} of the {what}{often}. No figure includes them; rejected/ lists them."
+
+
+def most_frequent(reasons: Mapping[str, int]) -> str:
+    """The most frequent reasons with their counts; equally frequent ones by name."""
+    often = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:_REASONS_SHOWN]
+    return ", ".join(f"{count:,} × {reason}" for reason, count in often)

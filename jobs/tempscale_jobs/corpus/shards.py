@@ -37,6 +37,9 @@ class Text(NamedTuple):
     source_row: int | None = None
     """Its place in the source, where a shard has some of the source's texts."""
     place: str = ""
+    digest: bytes = b""
+    copy: bool = False
+    """See `rows.Usable`."""
 
 
 def enough(most: int, before: int) -> int:
@@ -75,15 +78,24 @@ class Texts:
         """The columns that are read."""
         return sources.columns_of(self.corpus)
 
-    def settle(self) -> None:
+    width: int | None = None
+    """Texts have no dimensions."""
+
+    def begin(self, width: int | None) -> int | None:
         """Units of texts need to know nothing of one another."""
+        return None
+
+    def agrees(self, widths: Iterable[tuple[int, int]]) -> bool:
+        """Whatever their lengths, texts are read once."""
+        return True
 
     def items(self, unit: Unit, counts: Counts, rejects: Rejects | None, on_rows: Callable[[int], None]) -> Iterator[Text]:
         """The usable texts of a unit, cut to the configured length."""
         longest = self.corpus.max_characters
         rows = sources.rows_of(self.corpus, records(self.corpus, unit, self.columns, self._without))
-        for text_id, text, document, place in usable(rows, unit.limit, counts, rejects, on_rows, usable_text):
-            yield Text(text_id, text[:longest], len(text) > longest, document, None, place)
+        for one in usable(rows, unit.limit, counts, rejects, on_rows, usable_text):
+            text, cut = one.content[:longest], len(one.content) > longest
+            yield Text(one.text_id, text, cut, one.document, None, one.place, one.digest, one.copy)
 
     def grouped(self, items: Iterable[Text], begins: bool = False) -> Iterator[list[Text]]:
         """Consecutive texts in shards, limited in texts and characters; shards are smaller where a corpus begins, and if few

@@ -17,7 +17,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import folders, hub, lakes
+from tempscale_jobs.corpus import folders, hub, lakes, states
 from tempscale_jobs.corpus.folders import Listing
 from tempscale_jobs.corpus.readers import (
     COMPRESSIONS,
@@ -135,7 +135,7 @@ def records(given: Source, columns: Columns, without: str | None = None) -> Iter
 
 
 def state(given: Source, without: str | None = None) -> dict[str, Any]:
-    """Sizes and times, or versions, which show that a source has changed without reading it."""
+    """Sizes, times and places, or versions, which show that a source has changed without reading it."""
     source = given.source
     if source.startswith("docstrings:"):
         return {package: _version(package) for package in _packages(source)}
@@ -147,19 +147,28 @@ def state(given: Source, without: str | None = None) -> dict[str, Any]:
     return _of_files(fs, files)
 
 
+def identity(given: Source, without: str | None = None) -> dict[str, Any]:
+    """The state of a source with a digest of each local file, by which a copy is recognised as the same."""
+    found = state(given, without)
+    if not hub.is_dataset(given.source) and not is_local(given):
+        return found
+    local = {name: facts for name, facts in found.items() if isinstance(facts, list) and os.path.isfile(name)}
+    return found | states.digested(local)
+
+
+def content(given: Source, without: str | None = None) -> dict[str, Any]:
+    """The same of a source that is compared as it is: of local files sizes and digests, wherever and whenever written."""
+    return {name: states.content(facts) for name, facts in identity(given, without).items()}
+
+
 def _of_files(fs: Any, files: Iterable[str]) -> dict[str, Any]:
-    facts = {masked(file): fs.info(file) for file in files}
-    return {file: [found.get("size"), str(_when(found))] for file, found in facts.items()}
-
-
-def _when(found: dict[str, Any]) -> Any:
-    """The time of a file's last change, or a tag of its content, under the name that the file system uses."""
-    return next((found[name] for name in ("mtime", "LastModified", "ETag", "blob_id") if found.get(name)), None)
+    local = isinstance(fs, LocalFileSystem)
+    return {masked(file): states.of_local(file) if local else states.of_remote(fs.info(file)) for file in files}
 
 
 def check_unchanged(given: Source, out: str, before: dict[str, Any]) -> None:
     """Raise a UsageError if a source has changed since the run in `out` read it."""
-    if before != state(given, out):
+    if changes(given, before, out):
         raise UsageError(
             f"{given.kind} '{masked(given.source)}' changed since the run in '{masked(out)}' read it; "
             "start over with --fresh or choose another --out"
@@ -180,17 +189,24 @@ def unchanged(
     _check_state(given, before, without, files)
 
 
+def changes(
+    given: Source, before: dict[str, Any], without: str | None = None, files: Sequence[str] | None = None
+) -> list[str]:  # fmt: skip
+    """The names of the files of a source, or of these `files`, that are not in the state `before`."""
+    if files is None:
+        own, now = before, state(given, without)
+    else:
+        own = {masked(file): before.get(masked(file)) for file in files}
+        now = _of_files(file_system(given), files)
+    return sorted(name for name in {*own, *now} if not states.is_same(name, own.get(name), now.get(name)))
+
+
 def _check_state(given: Source, before: dict[str, Any], without: str | None, files: Sequence[str] | None) -> None:
     try:
-        if files is None:
-            own, now = before, state(given, without)
-        else:
-            own = {masked(file): before.get(masked(file)) for file in files}
-            now = _of_files(file_system(given), files)
+        changed = changes(given, before, without, files)
     except (OSError, UsageError):  # It is not there any more.
-        now = {}
-    if now != own:
-        changed = sorted(name for name in {*own, *now} if own.get(name) != now.get(name))
+        changed = sorted(before if files is None else map(masked, files))
+    if changed:
         more = f" and {len(changed) - 1:,} more" if len(changed) > 1 else ""
         raise Changed(
             f"{given.kind} '{masked(given.source)}' changed while it was read ({changed[0]}{more}), so what was read is a "
@@ -258,6 +274,17 @@ def is_read_twice(file: str) -> bool:
     return os.path.isfile(file) or not os.path.exists(file)
 
 
+def check_not_a_pipe(given: Source, without: str | None) -> None:
+    """Raise a UsageError if a source that must be read again can be read only once."""
+    source = given.source
+    of_files = not source.startswith("docstrings:") and not hub.is_dataset(source) and lakes.kind(source) is None
+    if of_files and not all(map(is_read_twice, expand(given, without)[1])):
+        raise UsageError(
+            f"{given.kind} '{masked(source)}': most embeddings have other dimensions than the first, and a pipe cannot be "
+            "read again; write the rows to a file first"
+        )
+
+
 def is_local(given: Source) -> bool:
     """Whether a source's files are on a file system of this machine."""
     return isinstance(file_system(given), LocalFileSystem)
@@ -272,7 +299,7 @@ def expand(given: Source, without: str | None) -> tuple[Any, list[str]]:
 def left_out(given: Source, without: str | None) -> str:
     """What a folder or glob has besides its data, as the end of a sentence; empty if there is nothing."""
     source = given.source
-    if source.startswith("docstrings:") or is_hub_dataset(source) or lakes.kind(source) is not None:
+    if source.startswith("docstrings:") or hub.is_dataset(source) or lakes.kind(source) is not None:
         return ""
     _, listing = _listed(given, without)
     begin, sentence = len(listing.root.rstrip("/")) + 1, ""

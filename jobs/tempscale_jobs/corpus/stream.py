@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ import pyarrow as pa
 from tempscale_jobs.corpus import distinct, reading, sources, units
 from tempscale_jobs.corpus.index import Index, Shard
 from tempscale_jobs.corpus.reading import Contents, UnitRead
-from tempscale_jobs.corpus.rows import nothing_usable
+from tempscale_jobs.corpus.rows import Counts, check_rejected, nothing_usable
 from tempscale_jobs.corpus.units import Unit
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import PLANNED, of_unit
@@ -68,17 +69,27 @@ class Stream:
         self.units: tuple[Unit, ...] = ()
         self._left_out = ""
         if self._found is not None:
+            rejected = self._found.rejected, self._found.read
+            check_rejected(self._given, rejected, self._found.rejected_reasons, storage.root)
             return
-        self._state = sources.state(self._given, without)
+        self._state = sources.identity(self._given, without)
+        self._width: int | None = None
         if storage.exists(PLANNED):
-            sources.check_unchanged(self._given, without, storage.read_json(PLANNED)["source_state"])
+            planned = storage.read_json(PLANNED)
+            sources.check_unchanged(self._given, without, planned["source_state"])
+            self._width = planned.get("width")
         self.units = units.plan(self._given, contents.columns, self._given, without)
         self._left_out = sources.left_out(self._given, without)
         if len(self.units) == 1:
             whole = replace(self.units[0], limit=self._given.limit)
-            with sources.unchanged(self._given, self._state, without):
-                found, kept = reading.read_whole(storage, contents, whole, seed, on_rows)
-            self._found = self._index([found], [found], kept)
+            found, kept = self._read_whole(whole, on_rows)
+            if not contents.agrees(found.widths):
+                sources.check_not_a_pipe(self._given, without)
+                self._forget()
+                found, kept = self._read_whole(whole, on_rows)
+            self._read[found.number] = found
+            self._check_rejected()
+            self._found = self._index([found], kept)
 
     @property
     def index(self) -> Index:
@@ -150,11 +161,18 @@ class Stream:
         if self._reports is not None:
             self._reports.stop()
 
+    def _read_whole(self, whole: Unit, on_rows: Callable[[int], None]) -> tuple[UnitRead, int]:
+        """Read a source of one unit; returns also how many rows are kept."""
+        with sources.unchanged(self._given, self._state, self._without):
+            return reading.read_whole(self._storage, self._contents, whole, self._seed, on_rows)
+
     def _rounds(self, cluster: Cluster, on_unit: Callable[[UnitRead], None]) -> Iterator[tuple[Shard, ...]]:
-        self._contents.settle()
+        self._width = self._contents.begin(self._width)
         where = that_sees(units.local_files(self._given, self.units))
         self.units = self._limited(cluster, self._numbered(cluster, where), where)
-        self._storage.write_json(PLANNED, {"source_state": self._state, "units": len(self.units)})
+        # A session that goes on reads by the same dimensions.
+        plan = {"source_state": self._state, "units": len(self.units)}
+        self._storage.write_json(PLANNED, plan if self._width is None else plan | {"width": self._width})
         missing = self._begin(cluster, where, on_unit)
         sample, released, shards, kept = self._given.sample, 0, list[Shard](), list[UnitRead]()
         while released < len(self.units):
@@ -165,7 +183,13 @@ class Stream:
             if not whole and (sample is not None or ahead < max(1, released)):
                 missing = self._next(missing, on_unit)
                 continue
+            if whole and not self._contents.agrees(width for unit in self.units for width in self._read[unit.number].widths):
+                self._forget()
+                yield from self._rounds(cluster, on_unit)
+                return
             names = self._distinct(cluster, released, ahead)
+            if whole:
+                self._check_rejected()
             own = [self._read[unit.number] for unit in self.units[released : released + ahead]]
             released, kept = released + ahead, kept + own
             if sample is not None:
@@ -173,10 +197,15 @@ class Stream:
             new = self._shards(own)
             shards += new
             if released == len(self.units):
-                self._found = self._index(
-                    [*self._read.values()], kept, sum(n for unit in kept for n, _ in unit.parts), shards
-                )
+                self._found = self._index(kept, sum(n for unit in kept for n, _ in unit.parts), shards)
             yield tuple(new)
+
+    def _forget(self) -> None:
+        """Remove what was read by the dimensions of the first embedding, where most have others."""
+        self.close()
+        for folder in ("shards", self._contents.folder, "rejected"):
+            self._storage.remove(folder)
+        self._read, self._merged, self._reports, self._width = {}, None, None, self._contents.width
 
     def _begin(self, cluster: Cluster, where: dict[str, Any], on_unit: Callable[[UnitRead], None]) -> int:
         """Take what an earlier session read, and start reading the other units; return how many there are."""
@@ -251,8 +280,7 @@ class Stream:
             return []
         rows = [self._read[number].read for number in numbers]
         self._merge_ids(cluster, rows)
-        ids = sum(self._read[number].usable for number in numbers)
-        parts = max(1, -(-ids // distinct.PARTITION_IDS))
+        parts = self._partitions([self._read[number] for number in numbers])
         names = [f"{of_unit('repeated', released)}-{k:08d}.parquet" for k in range(parts)]
         every = distinct.lists(rows)
         work: list[tuple[Any, ...]] = [(every, released, (k, parts), names[k]) for k in range(parts)]
@@ -277,7 +305,8 @@ class Stream:
     def _sampled(self, cluster: Cluster, size: int, gone: list[str], where: dict[str, Any]) -> list[UnitRead]:
         """Draw the sample, read the units that hold rows of it once more, and group these rows; return the groups."""
         name, numbers = f"{of_unit('drawn', 0)}.parquet", [unit.number for unit in self.units]
-        (counts,) = self._done(cluster, distinct.sampled, [(numbers, size, gone, name)])
+        copied = self._copies(cluster, size)
+        (counts,) = self._done(cluster, distinct.sampled, [(numbers, size, (gone, copied), name)])
         groups, own, rows = list[list[int]](), list[int](), 0
         for number in sorted(counts):
             own.append(number)
@@ -296,6 +325,21 @@ class Stream:
         work = [(self._contents, k, own) for k, own in enumerate(groups)]
         return self._done(cluster, reading.regroup, work, kind=Kind("group of the sample"))
 
+    def _copies(self, cluster: Cluster, size: int) -> list[str]:
+        """Find the rows without ids that a sample may take though an earlier row has their content; return their tables."""
+        read = [self._read[unit.number] for unit in self.units]
+        if len(read) < 2 or not any(unit.unnamed for unit in read):
+            return []
+        parts, every = self._partitions(read), distinct.lists([unit.read for unit in read])
+        names = [f"{of_unit('copies', 0)}-{k:08d}.parquet" for k in range(parts)]
+        draw = distinct.Draw(size, self._seed)
+        self._done(cluster, distinct.copies, [(every, draw, (k, parts), names[k]) for k in range(parts)])
+        return names
+
+    def _partitions(self, read: Sequence[UnitRead]) -> int:
+        """In how many parts the ids of units are compared."""
+        return max(1, -(-sum(unit.usable for unit in read) // distinct.PARTITION_IDS))
+
     def _done(
         self,
         cluster: Cluster,
@@ -312,20 +356,26 @@ class Stream:
             return []
         return [Shard(unit.part(self._contents, k), *part) for unit in own for k, part in enumerate(unit.parts)]
 
-    def _index(
-        self, read: Sequence[UnitRead], kept: Sequence[UnitRead], analysed: int, shards: Sequence[Shard] | None = None
-    ) -> Index:
-        """Write the index; a source without a usable row is a UsageError."""
-        reasons: dict[str, int] = {}
-        for unit in read:
-            for reason, count in unit.reasons.items():
-                reasons[reason] = reasons.get(reason, 0) + count
-        reasons, rows = dict(sorted(reasons.items())), sum(unit.read for unit in read)
-        if not analysed:
-            raise nothing_usable(self._given, self._contents.what, rows, reasons)
+    def _counts(self) -> Counts:
+        """The counts of all rows that have been read."""
+        read = self._read.values()
+        reasons = sum((Counter(unit.reasons) for unit in read), Counter[str]())
+        return Counts(sum(unit.read for unit in read), sum(unit.usable for unit in read), reasons=reasons)
+
+    def _check_rejected(self) -> None:
+        """Raise a UsageError if no row of the source is usable, or too many are rejected."""
+        counts = self._counts()
+        if not counts.usable:
+            raise nothing_usable(self._given, self._contents.what, counts.read, counts.reasons)
+        check_rejected(self._given, (counts.rejected, counts.read), counts.reasons, self._storage.root)
+
+    def _index(self, kept: Sequence[UnitRead], analysed: int, shards: Sequence[Shard] | None = None) -> Index:
+        """Write the index."""
+        counts = self._counts()
         return Index(
-            masked(self._given.source), self._state, reading.fingerprint_of(kept), rows, sum(reasons.values()),
-            sum(unit.usable for unit in read), analysed, reasons, tuple(self._shards(kept) if shards is None else shards),
+            masked(self._given.source), self._state, reading.fingerprint_of(kept), counts.read, counts.rejected,
+            counts.usable, analysed, dict(sorted(counts.reasons.items())),
+            tuple(self._shards(kept) if shards is None else shards),
         ).kept(self._storage)  # fmt: skip
 
 

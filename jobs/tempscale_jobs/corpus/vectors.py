@@ -6,6 +6,7 @@ Length collapse and exposure need only embeddings and lengths. SOCM and the pref
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import pyarrow as pa
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.readers import Columns, Record
-from tempscale_jobs.corpus.rows import Counts, Rejects, usable, usable_id, usable_text, whole_length
+from tempscale_jobs.corpus.rows import Counts, Rejects, usable, usable_text, whole_length
 from tempscale_jobs.corpus.sources import Row
 from tempscale_jobs.corpus.units import Unit, records
 from tempscale_jobs.errors import UsageError
@@ -36,6 +37,9 @@ class Vector(NamedTuple):
     length: int
     document: int | None
     place: str = ""
+    digest: bytes = b""
+    copy: bool = False
+    """See `rows.Usable`."""
 
 
 class Vectors:
@@ -45,23 +49,51 @@ class Vectors:
 
     def __init__(self, folder: str, corpus: Corpus, without: str) -> None:
         self.corpus, self.folder, self._without = corpus, folder, without
-        self._reader = Reader(corpus)
+        self.width: int | None = None
+        """The dimensions by which rows are read; those of the first row where nothing is known yet."""
 
     @property
     def columns(self) -> Columns:
         """The columns that are read."""
         return columns_of(self.corpus)
 
-    def settle(self) -> None:
-        """Take the dimensions of the first usable embedding of the source as those of all."""
-        found = usable(rows(self.corpus, self._without), self.corpus.limit, Counts(), None, lambda rows: None, self._reader)
-        next(found, None)
+    def begin(self, width: int | None) -> int | None:
+        """Read by these dimensions, or by those of the source's first usable embedding; returns them."""
+        if width is None:
+            counts, reader = Counts(), Reader(self.corpus)
+            found = usable(rows(self.corpus, self._without), self.corpus.limit, counts, None, lambda rows: None, reader)
+            if next(found, None) is None:
+                self.agrees(reader.widths.items())  # A mistake in the options is the reason, if there is one.
+            width = reader.width
+        self.width = width
+        return width
+
+    def agrees(self, widths: Iterable[tuple[int, int]]) -> bool:
+        """Whether rows were read by the dimensions that most have; otherwise they must be read again, by these.
+
+        Raises:
+            UsageError: the options do not fit these dimensions.
+        """
+        reader, counts = Reader(self.corpus), Counter[int]()
+        for width, count in widths:  # In the source's order, which decides between equally frequent ones.
+            counts[width] += count
+        if not counts:
+            return True
+        most = max(counts, key=counts.__getitem__)
+        if (problem := reader.misfit(most)) is not None:
+            raise UsageError(problem)
+        before = self.width or next(width for width in counts if reader.misfit(width) is None)
+        self.width = most
+        return before == most
 
     def items(self, unit: Unit, counts: Counts, rejects: Rejects | None, on_rows: Callable[[int], None]) -> Iterator[Vector]:
         """The usable embeddings of a unit."""
         own = (_row(self.corpus, one) for one in records(self.corpus, unit, self.columns, self._without))
-        for text_id, (row, length), document, place in usable(own, unit.limit, counts, rejects, on_rows, self._reader):
-            yield Vector(text_id, row, length, document, place)
+        reader = Reader(self.corpus, self.width)
+        for one in usable(own, unit.limit, counts, rejects, on_rows, reader):
+            row, length = one.content
+            yield Vector(one.text_id, row, length, one.document, one.place, one.digest, one.copy)
+        counts.widths.update(reader.widths)
 
     def grouped(self, items: Iterable[Vector], begins: bool = False) -> Iterator[list[Vector]]:
         """Consecutive embeddings, 4,096 a part."""
@@ -98,12 +130,14 @@ class Vectors:
 
 
 class Reader:
-    """Returns (embedding, length) of a row, or why it is not usable; the first usable row sets the dimensions."""
+    """Returns (embedding, length) of a row, or why it is not usable; unless `width` is given, the first row decides it."""
 
-    def __init__(self, settings: Corpus) -> None:
+    def __init__(self, settings: Corpus, width: int | None = None) -> None:
         self._settings, self._dims = settings, settings.dims
         self._scale = np.asarray(settings.scale, dtype=np.float64)
-        self._width: int | None = None
+        self.width = width
+        self.widths = Counter[int]()
+        """How many rows have how many dimensions, in the order in which these were first seen."""
 
     def __call__(self, given: tuple[Any, Any, Any]) -> tuple[tuple[np.ndarray, int] | None, str | None]:
         """Read a row's values of the embedding's, the length's and the text's column."""
@@ -115,24 +149,26 @@ class Reader:
         if row is None:
             return None, problem
         width = len(row)
-        if self._width is not None and len(row) != self._width:
-            return None, f"the embedding has {len(row)} dimensions where the first has {self._width}"
-        if self._width is None:
-            self._check(len(row))
+        self.widths[width] += 1
+        if (problem := self.misfit(width)) is not None:
+            return None, problem
+        self.width = self.width or width
+        if width != self.width:
+            return None, f"the embedding has {width} dimensions where most have {self.width}"
         with np.errstate(over="ignore", invalid="ignore"):
             row = (row * self._scale)[: self._dims]
         units, wrong = unit_rows(row[None])
         if wrong:
             return None, wrong[0]
-        self._width = width
         return (units[0].astype(np.float32), size), None
 
-    def _check(self, width: int) -> None:
-        """Raise a UsageError if the options do not fit the first embedding."""
+    def misfit(self, width: int) -> str | None:
+        """Why the options do not fit embeddings of so many dimensions; None where they do."""
         if self._scale.ndim and len(self._scale) != width:
-            raise UsageError(f"corpus.scale has {len(self._scale)} numbers, and the embeddings {width} dimensions")
+            return f"corpus.scale has {len(self._scale)} numbers, and the embeddings {width} dimensions"
         if self._dims is not None and self._dims > width:
-            raise UsageError(f"--dims {self._dims} is more than the {width} dimensions of the embeddings")
+            return f"--dims {self._dims} is more than the {width} dimensions of the embeddings"
+        return None
 
     def _numbers(self, value: Any) -> tuple[np.ndarray | None, str | None]:
         if value is None:
@@ -199,6 +235,4 @@ def columns_of(settings: Corpus) -> Columns:
 def _row(settings: Corpus, record: Record) -> Row:
     values, names = record.values, (settings.embedding_column or "", settings.length_column or "", settings.text_column)
     text_id = sources.id_in(values, settings.id_column)
-    if usable_id(text_id) == (None, None):
-        text_id = record.place
     return Row(record.place, text_id, tuple(map(values.get, names)), record.problem, sources.document_in(settings, values))

@@ -12,6 +12,7 @@ from tempscale_jobs import lifecycle
 from tempscale_jobs.config.correct import CorrectConfig
 from tempscale_jobs.config.fitted import Saved
 from tempscale_jobs.corpus import sources
+from tempscale_jobs.corpus.rows import check_rejected, most_frequent
 from tempscale_jobs.correct import units
 from tempscale_jobs.errors import Changed, IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import PLANNED, Run
@@ -49,7 +50,7 @@ def correct(config: CorrectConfig, journal: Journal, *, fresh: bool = False) -> 
             task = units.Task(run.storage, config.embeddings, found.correction, config.side, config.equal_norms)
             _correct(config, cluster, task, planned, stage.advance)
             facts = _counted(task, planned)
-            if state != sources.state(config.embeddings, config.out):
+            if sources.changes(config.embeddings, state, config.out):
                 run.storage.remove("shards")  # What was read is a mixture: nothing of it is to be resumed.
                 raise Changed(
                     f"embeddings '{masked(config.embeddings.source)}' changed while they were read; start the same command "
@@ -95,15 +96,15 @@ def _check(config: CorrectConfig, found: Saved) -> None:
 def _plan(config: CorrectConfig, storage: Storage, found: Saved) -> tuple[tuple[units.Unit, ...], dict[str, Any]]:
     """The units of the source, and its state; raises if the source changed since the run began."""
     correction, given = found.correction, config.embeddings
-    state = sources.state(given, config.out)
+    state = sources.identity(given, config.out)
     if storage.exists(PLANNED):
         sources.check_unchanged(given, config.out, storage.read_json(PLANNED)["source_state"])
     planned = units.plan(given, units.columns_of(given), config.out)
-    width = units.dimension(given, planned)
-    if width is not None and width != correction.dim:
+    width = units.other_dimensions(given, planned, correction.dim)
+    if width is not None:
         raise UsageError(
-            f"{correction.canonical} is for embeddings of {correction.dim} dimensions, and the first of "
-            f"'{masked(given.source)}' has {width}"
+            f"{correction.canonical} is for embeddings of {correction.dim} dimensions, and those of "
+            f"'{masked(given.source)}' have {width}"
         )
     storage.write_json(PLANNED, {"source_state": state, "units": len(planned)})
     return planned, state
@@ -141,7 +142,7 @@ def _counted(task: units.Task, planned: tuple[units.Unit, ...]) -> dict[str, Any
     """The counts of all units.
 
     Raises:
-        UsageError: no row has an embedding that can be corrected.
+        UsageError: no row has an embedding that can be corrected, or too many have none.
     """
     reasons, corrected = Counter[str](), 0
     for unit in planned:
@@ -150,8 +151,8 @@ def _counted(task: units.Task, planned: tuple[units.Unit, ...]) -> dict[str, Any
         reasons.update(own["reasons"])
     rows = sum(unit.rows for unit in planned)
     if not corrected:
-        often, count = reasons.most_common(1)[0]
-        raise UsageError(f"none of {rows:,} rows can be corrected; most often, {count:,} times: {often}")
+        raise UsageError(f"none of {rows:,} rows can be corrected: {most_frequent(reasons)}")
+    check_rejected(task.given, (rows - corrected, rows), reasons, task.storage.root)
     return {
         "rows": rows,
         "corrected": corrected,

@@ -132,13 +132,20 @@ def _check_schema(given: Embeddings, file: str, schema: pa.Schema, first: pa.Sch
         raise UsageError(f"'{masked(file)}' has other columns than the first file: {', '.join(schema.names)}")
 
 
-def dimension(given: Embeddings, units: tuple[Unit, ...]) -> int | None:
-    """The dimensions of the first embedding that is not null; None where the first unit has none."""
-    for batch in _batches(given, units[0]):
-        lengths = pc.list_value_length(batch.column(given.column)).drop_null()
-        if len(lengths):
-            return int(lengths[0].as_py())
-    return None
+def other_dimensions(given: Embeddings, units: tuple[Unit, ...], wanted: int) -> int | None:
+    """The most frequent dimensions if no embedding that is looked at has the wanted ones; None if one has, or all are null.
+
+    All of the first unit is looked at, and the first rows of the others: how many rows fit is known when all are read.
+    """
+    sizes = Counter[int]()
+    for unit in units:
+        for batch in _batches(given, unit):
+            sizes.update(pc.list_value_length(batch.column(given.column)).drop_null().to_pylist())
+            if wanted in sizes:
+                return None
+            if unit is not units[0]:
+                break
+    return sizes.most_common(1)[0][0] if sizes else None
 
 
 def correct(batch: pa.Table, task: Task, units: dict[int, Unit]) -> pa.Table:

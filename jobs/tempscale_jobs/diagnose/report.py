@@ -6,13 +6,14 @@ from typing import Any
 
 import polars as pl
 
+from tempscale_jobs.corpus.rows import mention_rejected
 from tempscale_jobs.diagnose import charts as figures
 from tempscale_jobs.diagnose import versions
 from tempscale_jobs.diagnose import words as sentences
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.text import interval_name, labels, with_error
-from tempscale_jobs.runs.folder import Run, load_tables
+from tempscale_jobs.runs.folder import DONE, Run, load_tables
 from tempscale_jobs.urls import masked
 
 _FINDINGS = {
@@ -50,6 +51,8 @@ def close_diagnose(run: Run) -> None:
             if own:
                 lines.append([what, *(with_error(own[t]["change"], own[t]["change_se"]) if t in own else "–" for t in taus)])
         print_table(console, (str(model), *(names[tau] for tau in taus)), lines)
+    if sentence := _left_out(run.storage.read_json(DONE)):
+        console.print(f"\n{sentence}", highlight=False, soft_wrap=True, markup=False)
     root = masked(run.storage.root)
     console.print(f"\nreport  {root}/report.html\ntables  {root}/tables/", highlight=False, soft_wrap=True, markup=False)
 
@@ -71,7 +74,17 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
     side_by_side = _side_by_side(_labelled(tables)) if len(models) > 1 else None
     if side_by_side is not None:
         charts["all-together"] = side_by_side["charts"]["together"]
-    return page("diagnose.html.j2", run, charts, steps, models=models, temperatures=names, together=side_by_side)
+    return page(
+        "diagnose.html.j2", run, charts, steps, models=models, temperatures=names, together=side_by_side,
+        left_out=_left_out(run),
+    )  # fmt: skip
+
+
+def _left_out(run: dict[str, Any]) -> str:
+    facts = run.get("corpus", {})
+    if not facts.get("read"):
+        return ""
+    return mention_rejected("rows of the corpus", facts["rejected"] / facts["read"], facts.get("rejected_reasons", {}))
 
 
 def of_models(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,12 +11,13 @@ from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.diagnose import DiagnoseConfig
 from tempscale_jobs.corpus import shards, sources
 from tempscale_jobs.corpus.index import Index
+from tempscale_jobs.corpus.rows import check_rejected
 from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.diagnose import looks, repeated, summary, two_texts, versions
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import PLANNED, SHARDED, Model, Run, load_tables
+from tempscale_jobs.runs.folder import PLANNED, SHARDED, Model, Run, load_tables, rejected_reasons
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster
@@ -95,6 +96,8 @@ def _choose(
             stage.note = count(len(found[-1]), "text")
             if not found[-1]:
                 raise UsageError(f"model {model.label}: its tokenizer fails on every text")
+            lost = index.analysed - len(found[-1])
+            check_rejected(config.corpus, (lost, index.analysed), rejected_reasons(run, model), run.storage.root, "text")
     with journal.stage("choose texts") as stage:
         chosen = looks.sample(config.diagnosis, config.seed, found, document_of)
         by = "document" if config.diagnosis.versions_of else "length interval"

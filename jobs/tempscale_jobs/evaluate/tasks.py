@@ -174,7 +174,7 @@ def state(unit: Unit) -> dict[str, Any] | None:
         return None
     names = ("source", "corpus", "queries", "qrels")
     try:
-        return {name: sources.state(TaskFile(unit.own[name])) for name in names if unit.own[name] is not None}
+        return {name: sources.content(TaskFile(unit.own[name])) for name in names if unit.own[name] is not None}
     except UsageError as error:  # The scoring of the cell reports it.
         return {"problem": str(error)}
 

@@ -8,6 +8,7 @@ last, and a resumed run does not read the source again.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from tempscale_jobs.config.pairs import Pairs
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.index import SourceIndex
 from tempscale_jobs.corpus.readers import Columns, Record
-from tempscale_jobs.corpus.rows import Rejects, nothing_usable, usable_id, usable_text
+from tempscale_jobs.corpus.rows import Rejects, check_rejected, nothing_usable, usable_id, usable_text
 from tempscale_jobs.runs.folder import numbered
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.pairs import CHUNK
@@ -49,10 +50,11 @@ class Pair(NamedTuple):
 
 @dataclass
 class Counts:
-    """Rows read, pairs found, and rejections by reason, counted while the source is read."""
+    """Rows read, pairs found and rejected, and rejections by reason, counted while the source is read."""
 
     rows: int = 0
     pairs: int = 0
+    lost: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
 
@@ -71,6 +73,7 @@ class Index(SourceIndex):
     unit: ClassVar[type] = Chunk
     rejected_reasons: dict[str, int]
     pairs: int
+    pairs_rejected: int
     shards: tuple[Chunk, ...]
 
 
@@ -82,7 +85,7 @@ def chunk(storage: Storage, settings: Pairs, out: str, on_rows: Callable[[int], 
     """
     if index := Index.earlier(storage, settings, out):
         return index
-    state, counts, rejects = sources.state(settings, out), Counts(), Rejects(storage)
+    state, counts, rejects = sources.identity(settings, out), Counts(), Rejects(storage)
     digest, chunks = hashlib.sha256(), list[Chunk]()
     with sources.unchanged(settings, state, out):
         for number, pairs in enumerate(_chunks(_pairs(settings, out, counts, rejects, on_rows), settings)):
@@ -97,9 +100,10 @@ def chunk(storage: Storage, settings: Pairs, out: str, on_rows: Callable[[int], 
     reasons = dict(sorted(counts.reasons.items()))
     if counts.pairs == 0:
         raise nothing_usable(settings, "pair", counts.rows, reasons)
+    check_rejected(settings, (counts.lost, counts.pairs + counts.lost), reasons, storage.root, "pair")
     return Index(
         masked(settings.source), state, digest.hexdigest(), counts.rows, sum(reasons.values()), reasons, counts.pairs,
-        tuple(chunks),
+        counts.lost, tuple(chunks),
     ).kept(storage)  # fmt: skip
 
 
@@ -115,6 +119,7 @@ def _pairs(settings: Pairs, out: str, counts: Counts, rejects: Rejects, on_rows:
         if settings.limit is not None and counts.rows >= settings.limit:
             return
         counts.rows += 1
+        counts.lost += _pairs_named(record, settings)
         on_rows(1)
         own, problem = usable_id(record.values.get("id"))
 
@@ -129,10 +134,17 @@ def _pairs(settings: Pairs, out: str, counts: Counts, rejects: Rejects, on_rows:
         if not first:
             continue  # The row has a reason; column b is not checked too.
         second = _sides(record, settings.column_b, "id_b", settings.max_characters, reject)
+        counts.lost -= len(first) * len(second)
         for a in first:
             for b in second:
                 element = a.element + b.element
                 yield Pair(f"{own or record.place}{element}", f"{record.place}{element}", a, b)
+
+
+def _pairs_named(record: Record, settings: Pairs) -> int:
+    """How many pairs a row names; one that is rejected as a whole counts as at least one."""
+    cells = (record.values.get(name) for name in (settings.column_a, settings.column_b))
+    return max(1, math.prod(len(cell) if isinstance(cell, list) else 1 for cell in cells))
 
 
 def _sides(

@@ -7,9 +7,10 @@ from typing import Any
 from tempscale_jobs import lifecycle
 from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.corpus import sources
+from tempscale_jobs.corpus.rows import check_rejected
 from tempscale_jobs.pairs import chunks, socm, summary
 from tempscale_jobs.pairs.chunks import Index
-from tempscale_jobs.runs.folder import Model, Run, gives_nothing
+from tempscale_jobs.runs.folder import Model, Run, gives_nothing, rejected_reasons
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster
@@ -58,4 +59,5 @@ def _measure(config: PairsConfig, run: Run, cluster: Cluster, model: Model, inde
         stage.note = f"{index.pairs - rejected:,} pairs under τ {run.taus}{lost}"
         if rejected == index.pairs:
             raise gives_nothing(run, model, "figures for any pair")
+        check_rejected(config.pairs, (rejected, index.pairs), rejected_reasons(run, model), run.storage.root, "pair")
     return rejected

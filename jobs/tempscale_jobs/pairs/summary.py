@@ -11,10 +11,11 @@ import pyarrow as pa
 from tempscale.stats.dyads import dyadic_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.pairs import Value
+from tempscale_jobs.corpus.rows import mention_rejected
 from tempscale_jobs.pairs.chunks import Index
 from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.text import labels, share, with_error
-from tempscale_jobs.runs.folder import Model, Run, load_tables
+from tempscale_jobs.runs.folder import DONE, Model, Run, load_tables
 from tempscale_jobs.tables.pairs import PAIRS, PAIRS_SUMMARY, PARTIALS
 from tempscale_jobs.urls import masked
 
@@ -103,7 +104,11 @@ def close_pairs(run: Run) -> None:
             lines.append([label, *(f"{row[name]:.4f}" for row in each)])
         lines.append(["SOCM > 1", *(share(row["socm_over_1_share"]) for row in each)])
         print_table(console, (str(model[0]), *(names[row["temperature"]] for row in each)), lines)
-    first = summary.row(0, named=True)
+    first, facts = summary.row(0, named=True), run.storage.read_json(DONE)["pairs"]
+    every = facts["pairs"] + facts["pairs_rejected"]
+    lost = 1 - summary["pairs"].min() / every  # With what a model rejected.
+    if sentence := mention_rejected("pairs", lost, facts["rejected_reasons"]):
+        console.print(f"\n{sentence}", highlight=False, soft_wrap=True, markup=False)
     console.print(
         f"\n{first['pairs']:,} pairs of {first['texts']:,} texts; ± is a 95 % interval that allows for pairs sharing texts"
         f"\ntables  {masked(run.storage.root)}/tables/",

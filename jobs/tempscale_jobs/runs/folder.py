@@ -343,13 +343,19 @@ def window(config: Command) -> int:
 
 def gives_nothing(run: Run, model: Model, what: str) -> UsageError:
     """The error of a model that rejects every text or pair of a run, with its most frequent reason."""
-    reasons: Counter[str] = Counter()
-    for name in run.storage.list(run.place("rejected", model)):
-        reasons.update(run.storage.read_table(name, ["reason"]).column("reason").to_pylist())
+    reasons = rejected_reasons(run, model)
     often = f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
     return UsageError(
         f"model {model.label} gives no finite {what} under all of τ {run.taus}; leave out what breaks it{often}"
     )
+
+
+def rejected_reasons(run: Run, model: Model) -> Counter[str]:
+    """How often a model rejected a text or pair for each reason."""
+    reasons: Counter[str] = Counter()
+    for name in run.storage.list(run.place("rejected", model)):
+        reasons.update(run.storage.read_table(name, ["reason"]).column("reason").to_pylist())
+    return reasons
 
 
 def facts(run: Run, config: Command) -> dict[str, Any]:

@@ -173,6 +173,8 @@ COLLAPSE_SUMMARY = Table(
         Column("documents", BIG, "documents", "their documents, as if of equal size: (Σn)²/Σn²; null without documents"),
         Column("corpus_texts", BIG, "texts", "usable texts of the corpus that they were drawn from"),
         Column("rejected", BIG, "texts", "rows of the corpus and texts that were not analysed: see rejected/"),
+        Column("rows", BIG, "rows", "rows of the corpus that were read"),
+        *with_error("rejected_share", "rows that were rejected when they were read, or would be by the model", "share"),
         Column("tokens", BIG, "tokens", "tokens the model saw"),
         *with_error("truncated_share", "texts of which the model saw only a part", "share"),
         *with_error("cosine_mean", "mean cosine over all pairs"),

@@ -86,7 +86,7 @@ def _states(config: TuneConfig, fresh: bool) -> dict[str, Any]:
     """The states of the sources, which change when their texts do; raises if a task or the corpus cannot be read."""
     engine.check_reachable(config.execution)
     if not config.tasks:
-        return {"corpus": sources.state(config.texts(), config.out)}
+        return {"corpus": sources.content(config.texts(), config.out)}
     units = tasks.expand(config.tasks)
     tasks.check(units, config.seed, config.out, fresh)
     return {unit.name: tasks.state(unit) for unit in units}

@@ -187,7 +187,7 @@ def test_an_audit_of_a_changing_corpus_is_exit_2_and_leaves_nothing(data, small_
     audited(settings, fresh=True)
     found = json.loads((tmp_path / "run" / "run.json").read_text())["corpus"]
     assert found["analysed"] == FILES * ROWS
-    assert found["source_state"] == json.loads(json.dumps(sources.state(config(folder, tmp_path / "run").corpus)))
+    assert found["source_state"] == json.loads(json.dumps(sources.identity(config(folder, tmp_path / "run").corpus)))
 
 
 def test_pairs_that_change_are_refused(small_model, tmp_path, monkeypatch):

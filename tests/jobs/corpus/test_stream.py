@@ -189,7 +189,7 @@ def test_an_id_that_appears_in_every_row_is_kept_once(cluster, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     pq.write_table(pa.table({"id": ["x"] * 10_000, "text": [f"t{k}" for k in range(10_000)]}), data / "a.parquet")
-    index, texts, rejected = read(cluster, tmp_path, str(data), {"unit_rows": 1500})
+    index, texts, rejected = read(cluster, tmp_path, str(data), {"unit_rows": 1500}, max_rejected=1)
     assert [row["text"] for row in texts] == ["t0"]
     assert (index.usable, index.rejected, len(rejected)) == (1, 9999, 9999)
     assert {row["place"] for row in rejected} == {f"a.parquet:{k}" for k in range(1, 10_000)}
@@ -213,7 +213,7 @@ def test_the_ids_of_a_unit_are_exact_however_full_their_table_is():
 
 @pytest.mark.parametrize("sample", [None, 20, 10_000])
 def test_a_long_unit_s_ids_are_sorted_in_runs(tmp_path, monkeypatch, sample):
-    items = [Text(f"id {k}", "", False, None, place=f"file:{k}") for k in range(100)]
+    items = [Text(f"id {k}", "", False, None, place=f"file:{k}", digest=digest_of_id(f"id {k}")) for k in range(100)]
     found = {}
     for run in (7, 50, 1000):
         monkeypatch.setattr(reading, "_IDS_OF_A_RUN", run)
@@ -317,7 +317,7 @@ def test_empty_units_and_rounds_change_nothing(cluster, tmp_path):
         rows = {"id": [f"{k}-{i}" for i in range(30)], "text": ["fine" if k == 3 else " "] * 30}
         pq.write_table(pa.table(rows), data / f"{k}.parquet")
     pq.write_table(pa.table({"id": pa.array([], pa.string()), "text": pa.array([], pa.string())}), data / "9.parquet")
-    index, texts, rejected = read(cluster, tmp_path, str(data), {"unit_rows": 30})
+    index, texts, rejected = read(cluster, tmp_path, str(data), {"unit_rows": 30}, max_rejected=1)
     assert [row["text_id"] for row in texts] == [f"3-{i}" for i in range(30)]
     assert (index.read, len(rejected)) == (150, 120)
     (data / "3.parquet").unlink()
@@ -383,3 +383,50 @@ def test_embeddings_of_many_units_are_those_of_one(cluster, tmp_path):
     assert (found[0][2], found[1][2]) == (1, 9)
     norms = np.linalg.norm(np.array([row["embedding"] for row in found[0][1]]), axis=1)
     np.testing.assert_allclose(norms, 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("sample", [1, 30, 250, 5000])
+def test_a_sample_without_ids_is_the_same_in_many_units(cluster, tmp_path, sample):
+    """Texts that are there once, twice in a unit, and in all units; some rows have ids."""
+    data = tmp_path / "data"
+    data.mkdir()
+    names = ["everywhere", *(f"text {k}" for k in range(80)), *(f"twice {k // 2}" for k in range(20))]
+    for k in range(6):
+        own = [*names, *(f"{k} alone {n}" for n in range(30))]
+        ids = [f"{k}-{n}" if n % 11 == 0 else None for n in range(len(own))]
+        pq.write_table(pa.table({"id": pa.array(ids, pa.string()), "text": own}), data / f"{k}.parquet")
+    one = read(cluster, tmp_path, str(data), sample=sample)
+    many = read(cluster, tmp_path, str(data), {"unit_rows": 50}, "many", sample=sample)
+    assert one[0].analysed == many[0].analysed == min(sample, 6 * 131)
+    assert one[0].fingerprint == many[0].fingerprint
+    assert one[1] == many[1]
+
+
+@pytest.mark.parametrize("sample", [None, 20])
+@pytest.mark.parametrize("first", [2, 4])
+def test_most_rows_of_many_units_decide_the_width_of_vectors(cluster, tmp_path, first, sample):
+    data = tmp_path / "data"
+    data.mkdir()
+    widths = [first, *[4] * 40, 3, *[4] * 20, *[2] * 30, *[4] * 9]
+    for k in range(5):
+        own = [[1.0 + n, *[1.0] * (width - 1)] for n, width in enumerate(widths) if n % 5 == k]
+        table = {
+            "id": [f"{k}-{n}" for n in range(len(own))],
+            "v": pa.array(own, pa.list_(pa.float64())),
+            "n": [5] * len(own),
+        }
+        pq.write_table(pa.table(table), data / f"{k}.parquet")
+    found = []
+    for name, rows in (("one", 10**9), ("many", 10)):
+        given = {"source": str(data), "embedding_column": "v", "length_column": "n", "unit_rows": rows, "sample": sample}
+        config = resolve({"corpus": {key: value for key, value in given.items() if value}, "out": str(tmp_path / name)})
+        storage = Storage(config.out)
+        stream = Stream(storage, Vectors("texts/given", config.corpus, config.out), 0, config.out)
+        index = stream.finish(cluster)
+        kept = [row for part in storage.list("texts/given") for row in storage.read_table(part).to_pylist()]
+        rejected = [row["place"] for part in storage.list("rejected") for row in storage.read_table(part).to_pylist()]
+        found.append((index.fingerprint, index.analysed, index.rejected_reasons, kept, sorted(rejected)))
+        assert len(stream.units) == (1 if name == "one" else 15)
+    assert found[0] == found[1]
+    assert len(found[0][4]) == sum(width != 4 for width in widths)
+    assert {len(row["embedding"]) for row in found[0][3]} == {4}

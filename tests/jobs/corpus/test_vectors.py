@@ -155,7 +155,7 @@ def test_a_value_becomes_a_unit_vector(settings, value, expected):
         ([[1.0, 2.0]], 3, "two numbers"), ([1.0, float("nan")], 3, "not finite"), ([1.0, float("inf")], 3, "not finite"),
         ([0.0, 0.0], 3, "no direction"), ([10**400, 1], 3, "not finite"), ([Decimal("1e400"), 1], 3, "not finite"),
         ([1.0, None], 3, "not finite"), ([1.0, "x"], 3, "no list of numbers"),
-        ([1.0, 2.0, 3.0], 3, "3 dimensions where the first has 2"),
+        ([1.0, 2.0, 3.0], 3, "3 dimensions where most have 2"),
         ([1.0, 2.0], None, "length"), ([1.0, 2.0], 0, "length"), ([1.0, 2.0], 2.5, "length"), ([1.0, 2.0], "9", "length"),
     ],
 )  # fmt: skip

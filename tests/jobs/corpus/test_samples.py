@@ -1,0 +1,129 @@
+"""A text without an id keeps its place in the sample wherever its row moves, and the sample is simple and random."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from whole_run import as_lines
+
+from tempscale.stats.sample import keyed_hash
+from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.corpus import sources
+from tempscale_jobs.corpus.rows import Counts, sampled, usable, usable_text
+from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.vectors import Vectors
+from tempscale_jobs.runs.storage import Storage
+
+TEXTS, SAMPLE = 1000, 100
+
+
+def drawn(folder, rows, sample=SAMPLE, files=1, seed=0, **columns):
+    """The texts and ids of a sample of rows in some files."""
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.jsonl"):
+        old.unlink()
+    for k, cut in enumerate(np.array_split(np.arange(len(rows)), files)):
+        (folder / f"{k}.jsonl").write_text(as_lines(rows[n] for n in cut))
+    corpus = Corpus.model_validate({"source": str(folder)} | columns)
+    found = list(sampled(usable(sources.rows(corpus), None, Counts(), None, lambda rows: None, usable_text), sample, seed))
+    return [row.content for row in found], [row.text_id for row in found]
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return [{"text": f"the text of number {k}"} for k in range(TEXTS)]
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory, texts):
+    return set(drawn(tmp_path_factory.mktemp("before"), texts)[0])
+
+
+def shuffled(rows):
+    return random.Random(3).sample(rows, len(rows))
+
+
+MOVED = {
+    "one in front": lambda rows: [{"text": "new"}, *rows],
+    "thirty in the middle": lambda rows: [*rows[:400], *({"text": f"new {k}"} for k in range(30)), *rows[400:]],
+    "the first is gone": lambda rows: rows[1:],
+    "every tenth is gone": lambda rows: [row for k, row in enumerate(rows) if k % 10],
+    "another order": shuffled,
+    "another order, and fewer": lambda rows: shuffled(rows)[: TEXTS - 50],
+}
+
+
+@pytest.mark.parametrize("files", [1, 7])
+@pytest.mark.parametrize("moved", MOVED)
+def test_a_sample_changes_by_what_the_change_explains(tmp_path, texts, before, moved, files):
+    rows = MOVED[moved](texts)
+    after, here = set(drawn(tmp_path / "after", rows, files=files)[0]), {row["text"] for row in rows}
+    added = here - {row["text"] for row in texts}
+    assert len(after) == SAMPLE
+    # A text leaves the sample if it is gone, or if a new one takes its place.
+    assert len(before & here - after) <= len(after & added)
+    # And one comes in if it is new, or if another is gone.
+    assert len(after - before - added) <= len(before - here)
+    assert len(before & after) >= SAMPLE - len(before - here) - len(after & added)
+
+
+def test_of_texts_with_ids_the_ids_alone_decide(tmp_path, texts):
+    rows = [row | {"id": f"t{k}"} for k, row in enumerate(texts)]
+    wanted = sorted((row["id"] for row in rows), key=lambda text_id: keyed_hash(text_id, 5))[:SAMPLE]
+    for order in (rows, shuffled(rows), [row | {"text": "edited"} for row in rows]):
+        assert set(drawn(tmp_path / "d", order, seed=5)[1]) == set(wanted)
+
+
+def test_an_id_is_still_the_digest_of_a_text_and_its_place(tmp_path, texts):
+    first = dict(zip(*drawn(tmp_path / "d", texts, TEXTS), strict=True))
+    later = dict(zip(*drawn(tmp_path / "d", [{"text": "new"}, *texts], TEXTS + 1), strict=True))
+    assert all(first[text] != later[text] for text in first)
+
+
+def test_copies_of_a_text_are_drawn_as_other_rows_are(tmp_path):
+    """How many of 40 copies are among 30 of 100 rows is hypergeometric: neither all of them nor one."""
+    rows = shuffled([{"text": "the same"}] * 40 + [{"text": f"other {k}"} for k in range(60)])
+    counts = []
+    for seed in range(400):
+        found, ids = drawn(tmp_path / "d", rows, 30, seed=seed) if seed == 0 else again(tmp_path / "d", 30, seed)
+        assert len(set(ids)) == 30
+        counts.append(Counter(found)["the same"])
+    variance = 30 * 0.4 * 0.6 * 70 / 99
+    assert np.mean(counts) == pytest.approx(12, abs=4 * np.sqrt(variance / 400))
+    assert np.var(counts) == pytest.approx(variance, rel=0.3)
+
+
+def again(folder, sample, seed):
+    corpus = Corpus.model_validate({"source": str(folder)})
+    found = list(sampled(usable(sources.rows(corpus), None, Counts(), None, lambda rows: None, usable_text), sample, seed))
+    return [row.content for row in found], [row.text_id for row in found]
+
+
+def test_as_many_copies_stay_in_the_sample_in_any_order(tmp_path):
+    rows = [{"text": f"text {k % 150}"} for k in range(600)]
+    first = Counter(drawn(tmp_path / "d", rows)[0])
+    assert max(first.values()) > 1
+    assert Counter(drawn(tmp_path / "d", shuffled(rows), files=4)[0]) == first
+    fewer = Counter(drawn(tmp_path / "d", [{"text": "new"}, *rows])[0])
+    assert sum((first - fewer).values()) <= 1
+
+
+def test_embeddings_without_ids_are_drawn_by_what_they_are(tmp_path):
+    rows = [{"v": [float(k), 1.0, -1.0], "n": 1 + k % 9} for k in range(200)]
+
+    def kept(name, rows):
+        (tmp_path / f"{name}.jsonl").write_text(as_lines(rows))
+        given = {"source": str(tmp_path / f"{name}.jsonl"), "embedding_column": "v", "length_column": "n", "sample": 40}
+        config = resolve({"corpus": given, "out": str(tmp_path / name)})
+        storage = Storage(config.out)
+        Stream(storage, Vectors("texts", config.corpus, config.out), 0, config.out)
+        found = [storage.read_table(name) for name in storage.list("texts")]
+        return {row["content_sha"]: row["text_id"] for table in found for row in table.to_pylist()}
+
+    first, later = kept("first", rows), kept("later", [{"v": [7.0, 7.0, 1.0], "n": 3}, *rows])
+    assert len(first) == 40
+    assert len(first.keys() - later.keys()) <= 1
+    both = first.keys() & later.keys()
+    assert all(later[sha] == f"later.jsonl:{int(first[sha].rpartition(':')[2]) + 1}" for sha in both)
