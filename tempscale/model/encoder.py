@@ -18,7 +18,7 @@ from torch import Tensor
 from tempscale.model.batches import micro_batches, run_batches
 from tempscale.model.checkpoint import default_model, resolve
 from tempscale.model.gathering import Encoded, Factor, Pass, gather
-from tempscale.model.loading import check_family, load_transformer, round_weights
+from tempscale.model.loading import check_config, load_transformer, round_weights
 from tempscale.model.packed import Packed
 from tempscale.model.padded import Padded, downloaded, finished
 from tempscale.model.pooling import Head, load_head
@@ -159,7 +159,7 @@ class Encoder:
             ValueError: the token budget is below 1, or the precision is unknown.
         """
         folder = resolve(str(name) if name is not None else default_model())
-        check_family(folder)
+        check_config(folder)
         prompt = Settings.of(folder).default_prompt if prompt is None else prompt
         head, tokenizer = load_head(folder), Tokenizer(folder, max_length, long, prompt)
         head.check_prompt(prompt)

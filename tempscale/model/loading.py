@@ -2,38 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from tempscale.model.checkpoint import ModelError, first_line, read_json
+from tempscale.model.known_settings import CONFIG, READ_ALL_THE_SAME, SETTINGS, UNDECLARED, refuse, unknown
 from tempscale.model.settings import Settings
-from tempscale.temperature.families import Architecture, places, supported
+from tempscale.temperature.families import Architecture, UnsupportedArchitecture, places, supported
 from tempscale.temperature.schedule import Temperature
+
+_MOST_LAYERS = 1000
+"""The most layers of a model that is loaded; those of the largest language models are 130."""
 
 
 def check_family(folder: Path) -> Architecture:
     """The table row of the family that a folder's config.json names; the model is not loaded."""
-    config = read_json(Settings.of(folder).transformer / "config.json")
+    config = read_json(Settings.of(folder).transformer / CONFIG)
     return supported(str(config.get("model_type") if isinstance(config, dict) else None))
 
 
-def check_temperatures(folder: Path, temperatures: Iterable[Temperature]) -> None:
-    """Raise unless the model of a folder can have each of these temperatures; the model is not loaded."""
-    from transformers import AutoConfig
+def check_config(folder: Path) -> Any:
+    """The configuration in a folder's config.json, if a model can be made of it; its weights are not read.
 
-    check_family(folder)
+    Raises:
+        ModelError: a setting is unknown or refused, has a value that no model can have, or asks for too many layers.
+        UnsupportedArchitecture: the model's family is not supported.
+    """
+    from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
+
+    architecture, file = check_family(folder), Settings.of(folder).transformer / CONFIG
+    raw = read_json(file)
+    _check_size(raw, file)
     try:
-        config = AutoConfig.from_pretrained(Settings.of(folder).transformer, trust_remote_code=False)
-        layers = int(config.num_hidden_layers) * int(getattr(config, "inner_group_num", 1))  # ALBERT's groups
-        heads = int(config.num_attention_heads)
+        config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
+        _check_keys(raw, type(config), file)
+        loader = AutoModelForTextEncoding if architecture.encoder_decoder else AutoModel
+        with torch.device("meta"):
+            places(loader.from_config(config))
+    except (ModelError, UnsupportedArchitecture):
+        raise
     except Exception as error:  # Each family checks its fields and raises its own errors.
-        raise ModelError(f"the configuration in {folder} cannot be read: {first_line(error)}") from None
+        raise ModelError(f"no model can be made of {file}: {type(error).__name__} {first_line(error)}") from None
+    return config
+
+
+def check_temperatures(folder: Path, temperatures: Iterable[Temperature]) -> None:
+    """Raise unless the model of a folder can have each of these temperatures; its weights are not read."""
+    config = check_config(folder)
+    layers = int(config.num_hidden_layers) * int(getattr(config, "inner_group_num", 1))  # ALBERT's groups
     for temperature in temperatures:
-        temperature.check(layers, heads)
+        temperature.check(layers, int(config.num_attention_heads))
+
+
+def _check_size(raw: Mapping[str, Any], file: Path) -> None:
+    """Raise for more layers than a model has: each is made before the first weight is read."""
+    layers = 1
+    for key in ("num_hidden_layers", "num_layers", "n_layers", "num_hidden_groups", "inner_group_num"):
+        value = raw.get(key, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ModelError(f"{file} has {key} = {value!r}; expected a whole number from 1")
+        layers = max(layers, value) if key != "inner_group_num" else layers * value
+    if layers > _MOST_LAYERS:
+        raise ModelError(f"{file} asks for {layers} layers, more than the {_MOST_LAYERS} that are supported")
+
+
+def _check_keys(raw: Mapping[str, Any], declaring: type, file: Path) -> None:
+    """Raise for a key that transformers does not read, unless it changes no vector."""
+    own: Any = declaring()
+    declared = own.to_dict().keys() | own.attribute_map.keys() | SETTINGS[CONFIG].keys() | UNDECLARED | READ_ALL_THE_SAME
+    for key, value in raw.items():
+        if key in SETTINGS[CONFIG]:
+            refuse(SETTINGS[CONFIG][key], key, value, file)
+        # With auto_map, other keys are those of the author's code, which sentence-transformers does not run either.
+        elif key not in declared and value and "auto_map" not in raw:
+            raise unknown(key, value, file)
 
 
 def dimensions(folder: Path) -> int:
@@ -62,7 +107,7 @@ def load_transformer(folder: Path, dtype: torch.dtype | str = torch.float32) -> 
             dtype=dtype,
             output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # Each family and each kind of weights has its own errors.
         raise ModelError(f"the model in {folder} cannot be loaded: {first_line(error)}") from None
     missing = sorted(found["missing_keys"])
     # transformers fills missing weights with random numbers.
@@ -70,6 +115,7 @@ def load_transformer(folder: Path, dtype: torch.dtype | str = torch.float32) -> 
     if needed:
         raise ModelError(f"the weights in {folder} are not this model's: {len(needed)} are missing, e.g. {needed[0]}")
     places(model)
+    model.config.return_dict = True  # As sentence-transformers asks for, whatever the file says.
     return model.eval(), missing
 
 

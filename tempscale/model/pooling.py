@@ -1,7 +1,7 @@
 """From token embeddings to a text embedding: the stages in a sentence-transformers `modules.json`.
 
 Every stage is applied or refused by name; none is skipped. A folder without `modules.json` gets mean pooling, as in
-sentence-transformers.
+sentence-transformers; one of a model that writes texts, its last token.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from tempscale.model.checkpoint import ModelError, read_json
+from tempscale.model.known_settings import STAGES, check
 from tempscale.model.settings import Settings
 
 POOLINGS = ("cls", "mean", "weightedmean", "lasttoken")
 """What represents all tokens of a text: the first, the mean, the mean weighted by place (1, 2, …), or the last."""
+_LIBRARY = "sentence_transformers."
+"""What the full name of a known stage begins with: another library's class of the same name may do anything."""
 _LEGACY_POOLING = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -35,9 +38,13 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 class Head(nn.Module):
     """Pooling and the stages after it; the output is a direction of unit length and the length that the stages gave it."""
 
-    def __init__(self, pooling: str, stages: list[nn.Module], include_prompt: bool = True) -> None:
+    def __init__(
+        self, pooling: str, stages: list[nn.Module], include_prompt: bool = True, truncate_dim: int | None = None
+    ) -> None:
         super().__init__()
         self.pooling = pooling
+        self.truncate_dim = truncate_dim
+        """The first dimensions of the result that are kept; None for all."""
         self.include_prompt = include_prompt
         """Whether the tokens of a prompt are pooled too; a head without them takes no prompt."""
         self.stages = nn.Sequential(*stages)
@@ -61,7 +68,7 @@ class Head(nn.Module):
 
     def finish(self, pooled: Float[Tensor, "text dim"]) -> tuple[Float[Tensor, "text out"], Float[Tensor, " text"]]:
         """Apply the further stages to the output of `pool`: u/‖u‖ and ‖u‖ of each result u; 0 stays 0."""
-        found = self.stages(pooled)
+        found = self.stages(pooled)[:, : self.truncate_dim]
         return nn.functional.normalize(found, dim=-1), torch.linalg.vector_norm(found, dim=-1)
 
     def check_prompt(self, prompt: str) -> None:
@@ -75,13 +82,14 @@ class Head(nn.Module):
     @property
     def keeps_means(self) -> bool:
         """Whether embeddings are the token means scaled to unit length, so that their cosine gives d_μ."""
-        return self.pooling == "mean" and all(isinstance(stage, Normalize) for stage in self.stages)
+        whole = self.truncate_dim is None and all(isinstance(stage, (Normalize, nn.Identity)) for stage in self.stages)
+        return whole and self.pooling == "mean"
 
     def width(self, hidden: int) -> int:
         """Dimensions of a text embedding, given those of a token embedding."""
         for stage in self.stages:
             hidden = stage.linear.out_features if isinstance(stage, Dense) else hidden
-        return hidden
+        return hidden if self.truncate_dim is None else min(hidden, self.truncate_dim)
 
 
 class Normalize(nn.Module):
@@ -106,25 +114,53 @@ class Dense(nn.Module):
 
 
 def load_head(folder: Path) -> Head:
-    """The pooling and further stages of a model folder; mean pooling if the folder names none."""
-    modules = Settings.of(folder).stages
+    """The pooling and further stages of a model folder; those of `SentenceTransformer(folder)` if it names none."""
+    settings = Settings.of(folder)
+    modules = settings.stages
     if not (folder / "modules.json").is_file():
-        return Head("mean", [])
-    kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in modules]
+        return Head(_of_plain(folder), [])
+    kinds = [_kind(str(module.get("type", "")), folder) for module in modules]
     if len(kinds) < 2 or kinds[0] != "Transformer" or kinds[1] != "Pooling":
         raise ModelError(f"{folder}/modules.json has stages {kinds}; expected Transformer, Pooling and then others")
-    config = read_json(folder / modules[1]["path"] / "config.json")
-    stages = [_fitting(kind, folder / module.get("path", "")) for kind, module in zip(kinds[2:], modules[2:], strict=True)]
-    return Head(_pooling(config, folder), stages, bool(config.get("include_prompt", True)))
+    file = folder / modules[1]["path"] / "config.json"
+    config = read_json(file)
+    check("Pooling", config, file)
+    stages = [_fitting(kind, folder / module["path"]) for kind, module in zip(kinds[2:], modules[2:], strict=True)]
+    return Head(_pooling(config, folder), stages, bool(config.get("include_prompt", True)), settings.truncate_dim)
+
+
+def _kind(name: str, folder: Path) -> str:
+    """The class of a stage, if its full name is one of sentence-transformers."""
+    kind = name.rsplit(".", 1)[-1]
+    if not name.startswith(_LIBRARY) or kind not in STAGES:
+        raise ModelError(f"{folder}/modules.json has a stage of the unknown type '{name}'; supported: {_supported()}")
+    if STAGES[kind].treatment == "refused":
+        raise ModelError(
+            f"{folder}/modules.json has a stage '{name}', which {STAGES[kind].reason}; supported: {_supported()}"
+        )
+    return kind
+
+
+def _supported() -> str:
+    return ", ".join(kind for kind, setting in STAGES.items() if setting.treatment == "obeyed")
+
+
+def _of_plain(folder: Path) -> str:
+    """The pooling of a folder without stages: the last token, if the model is one that writes texts."""
+    config = read_json(folder / "config.json")
+    classes = config.get("architectures") if isinstance(config, dict) else None
+    writes = isinstance(classes, list) and bool(classes) and str(classes[0]).endswith("ForCausalLM")
+    return "lasttoken" if writes and config.get("is_causal", True) else "mean"
 
 
 def _pooling(config: dict[str, Any], folder: Path) -> str:
     mode = config.get("pooling_mode")
     modes = [mode] if isinstance(mode, str) else list(mode or [])
-    if not modes:
-        modes = [name for key, name in _LEGACY_POOLING.items() if config.get(key)]
+    if "pooling_mode" not in config:
+        modes = [name for key, name in _LEGACY_POOLING.items() if config.get(key)] or ["mean"]
     if len(modes) != 1 or modes[0] not in POOLINGS:
-        raise ModelError(f"{folder} pools by {' + '.join(modes) or 'nothing'}; supported poolings: {', '.join(POOLINGS)}")
+        named = " + ".join(map(str, modes)) or "nothing"
+        raise ModelError(f"{folder} pools by {named}; supported poolings: {', '.join(POOLINGS)}")
     return str(modes[0])
 
 
@@ -142,25 +178,29 @@ def _fitting(kind: str, folder: Path) -> nn.Module:
 
 
 def _stage(kind: str, folder: Path) -> nn.Module:
+    file = folder / "config.json"
+    config = {} if kind in ("Normalize", "Dropout") and not file.is_file() else read_json(file)
+    if kind in ("Transformer", "Pooling"):
+        raise ModelError(f"{folder}: a second stage '{kind}' is not supported")
+    check(kind, config, file)
     if kind == "Normalize":
         return Normalize()
+    if kind == "Dropout":
+        return nn.Identity()
     if kind == "Dense":
-        return _dense(read_json(folder / "config.json"), folder)
-    if kind == "LayerNorm":
-        norm = nn.LayerNorm(int(read_json(folder / "config.json")["dimension"]))
-        state = _weights(folder)
-        norm.load_state_dict({key.removeprefix("norm."): value for key, value in state.items()})
-        return norm
-    raise ModelError(f"{folder}: stage '{kind}' is not supported; supported stages: Dense, LayerNorm, Normalize")
+        return _dense(config, folder)
+    norm = nn.LayerNorm(int(config["dimension"]))
+    norm.load_state_dict({key.removeprefix("norm."): value for key, value in _weights(folder).items()})
+    return norm
 
 
 def _dense(config: dict[str, Any], folder: Path) -> Dense:
-    activation = str(config.get("activation_function", "Tanh")).rsplit(".", 1)[-1]
-    if activation not in _ACTIVATIONS:
-        raise ModelError(f"{folder}: activation '{activation}' is not supported; supported: {', '.join(_ACTIVATIONS)}")
-    for key in ("module_input_name", "module_output_name"):
-        if config.get(key, "sentence_embedding") != "sentence_embedding":
-            raise ModelError(f"{folder}: a Dense stage on '{config[key]}' is not supported; only on the sentence embedding")
+    name = str(config.get("activation_function", "torch.nn.Tanh"))
+    activation = name.rsplit(".", 1)[-1]
+    if not name.startswith("torch.nn.") or activation not in _ACTIVATIONS:
+        raise ModelError(
+            f"{folder}/config.json has activation_function '{name}'; supported, all of torch.nn: {', '.join(_ACTIVATIONS)}"
+        )
     size_in, size_out = int(config["in_features"]), int(config["out_features"])
     residual: nn.Module | None = None
     if config.get("use_residual"):

@@ -1,17 +1,33 @@
-"""What a sentence-transformers folder says about its use: stages, window, lower-casing, prompts and similarity.
+"""What a sentence-transformers folder says about its use: stages, window, tokenizer, prompts, width and similarity.
 
-Imports neither torch nor transformers.
+Every setting is obeyed or refused by `known_settings`. Imports neither torch nor transformers.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tempscale.model.checkpoint import ModelError, read_json
+from tempscale.model import known_settings
+from tempscale.model.checkpoint import ModelError, read_json, stages
+from tempscale.model.known_settings import (
+    CONFIG_NAMES,
+    FILES,
+    MODALITIES,
+    MODEL,
+    MODULES,
+    PROCESSING,
+    PROCESSOR,
+    STAGE,
+    TEXT,
+    WHOLE,
+)
+
+_SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+_UNBOUNDED = 10**20
+"""From here on a window means none, as transformers writes 10³⁰ where it knows none."""
 
 Prompts = Literal["default", "model", "none"]
 """Which of a model's prompts are put before texts: `default`, the one that `SentenceTransformer.encode` adds by itself;
@@ -28,9 +44,15 @@ class Settings:
     stages: tuple[Mapping[str, Any], ...] = ()
     """The entries of modules.json, the transformer first; none in a plain transformers folder."""
     window: int | None = None
-    """Tokens that a text is cut to, `max_seq_length`; None where the folder names none."""
+    """Tokens that a text is cut to; None where only the tokenizer or the transformer names a window."""
+    truncates: bool = True
+    """Whether texts longer than the window are cut."""
     lower_case: bool = False
-    """Whether texts are lower-cased before they are tokenised."""
+    """Whether a lower-casing normaliser comes before the tokenizer's own."""
+    tokenizer: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments for loading the tokenizer."""
+    truncate_dim: int | None = None
+    """The first dimensions of an embedding that are kept; None for all."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """Prompts by name."""
     default_prompt: str = ""
@@ -40,26 +62,28 @@ class Settings:
 
     @classmethod
     def of(cls, folder: Path) -> Settings:
-        """The settings in the files of a model folder.
+        """The settings in the files of a model folder. A folder without modules.json has the defaults, whatever other files
+        are in it, as in sentence-transformers.
 
         Raises:
-            ModelError: a file is no JSON, or has another shape.
+            ModelError: a file is no JSON or has another shape, or a setting is unknown or refused.
         """
-        stages = _stages(folder)
-        transformer = folder / stages[0]["path"] if stages else folder
-        own = _table(transformer / "sentence_bert_config.json")
-        whole = _table(folder / "config_sentence_transformers.json")
-        window = own.get("max_seq_length")
-        if window is not None and (not isinstance(window, int) or window < 1):
-            raise ModelError(f"{transformer}/sentence_bert_config.json has max_seq_length {window!r}; expected a number")
-        prompts = {str(name): text for name, text in (whole.get("prompts") or {}).items() if isinstance(text, str)}
-        default = whole.get("default_prompt_name")
-        if default is not None and default not in prompts:
-            named = ", ".join(prompts) or "none"
-            raise ModelError(f"{folder}: its default prompt '{default}' is not among its prompts ({named})")
+        modules = stages(folder)
+        transformer = folder / modules[0]["path"] if modules else folder
+        for name, setting in FILES.items():
+            if (transformer / name).is_file():
+                raise ModelError(f"{transformer} has {name}, which {setting.reason}")
+        if not (folder / MODULES).is_file():
+            return cls(transformer)
+        _check_stages(folder, modules)
+        whole = _table(folder / WHOLE)
+        known_settings.check(WHOLE, whole, folder / WHOLE)
+        prompts, default = _prompts(whole, folder)
+        similarity = whole.get("similarity_fn_name")
         return cls(
-            transformer, stages, window, bool(own.get("do_lower_case")), prompts, prompts.get(default or "", ""),
-            str(whole.get("similarity_fn_name") or "cosine"),
+            transformer, modules, **_of_stage(transformer), prompts=prompts, default_prompt=default,
+            truncate_dim=_number(whole, "truncate_dim", folder / WHOLE),
+            similarity=similarity if similarity in _SIMILARITIES else "cosine",
         )  # fmt: skip
 
     @property
@@ -76,18 +100,98 @@ class Settings:
         return self.default_prompt if which == "default" else ""
 
 
-def _stages(folder: Path) -> tuple[dict[str, Any], ...]:
-    if not (folder / "modules.json").is_file():
-        return ()
-    modules = read_json(folder / "modules.json")
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise ModelError(f"{folder}/modules.json is not a list of stages; save the model again with sentence-transformers")
+def _check_stages(folder: Path, modules: tuple[Mapping[str, Any], ...]) -> None:
+    """Raise for an entry of modules.json with unknown keys, and for two of one name."""
+    names: set[str] = set()
     for module in modules:
-        module["path"] = str(module.get("path", ""))
-        inside = os.path.normpath(module["path"] or ".")
-        if os.path.isabs(inside) or inside.split(os.sep)[0] == "..":
-            raise ModelError(f"{folder}/modules.json leads to '{module['path']}', which is outside of the model's folder")
-    return tuple(modules)
+        known_settings.check(MODULES, module, folder / MODULES)
+        name = str(module.get("name", len(names)))
+        if name in names:
+            raise ModelError(f"{folder / MODULES} has two stages of the name '{name}', of which only one would run")
+        names.add(name)
+
+
+def _of_stage(transformer: Path) -> dict[str, Any]:
+    """The settings in the transformer's own file: window, lower-casing and the tokenizer's arguments."""
+    file, table = transformer / STAGE, dict[str, Any]()
+    for name in CONFIG_NAMES:
+        if table := _table(transformer / name):
+            file = transformer / name
+            break
+    known_settings.check(STAGE, table, file)
+    modalities = table.get("modality_config")
+    if modalities is not None:
+        if not isinstance(modalities, Mapping) or "text" not in modalities or table.get("module_output_name") is None:
+            raise ModelError(
+                f"{file} has a modality_config without texts or without module_output_name; save the model again"
+            )
+        alone = {key: value for key, value in modalities.items() if "+" not in str(key)}  # Others are of several inputs.
+        known_settings.check(MODALITIES, alone, f"{file}: modality_config")
+    known_settings.check(MODEL, _either(table, "model_kwargs", "model_args"), f"{file}: model_kwargs")
+    tokenizer = _either(table, "processor_kwargs", "tokenizer_args")
+    known_settings.check(PROCESSOR, tokenizer, f"{file}: processor_kwargs")
+    processing = table.get("processing_kwargs") or {}
+    known_settings.check(PROCESSING, processing, f"{file}: processing_kwargs")
+    call: dict[str, Any] = {}
+    for part in ("text", "common"):
+        known_settings.check(TEXT, processing.get(part) or {}, f"{file}: processing_kwargs.{part}")
+        call |= processing.get(part) or {}
+    windows = (
+        _number(call, "max_length", f"{file}: processing_kwargs"),
+        _number(tokenizer, "model_max_length", f"{file}: processor_kwargs"),
+        _number(table, "max_seq_length", file),
+    )
+    kept = {
+        key: value for key, value in tokenizer.items() if key not in ("model_max_length", "trust_remote_code", "use_fast")
+    }
+    return {
+        "window": next((window for window in windows if window is not None), None),
+        "truncates": call.get("truncation", True) not in (False, "do_not_truncate"),
+        "lower_case": bool(table.get("do_lower_case")),
+        "tokenizer": kept,
+    }
+
+
+def _either(table: Mapping[str, Any], name: str, older: str) -> Mapping[str, Any]:
+    """The arguments under a name or its older one, which comes first in sentence-transformers too."""
+    found = table.get(older, table.get(name)) or {}
+    return found if isinstance(found, Mapping) else {name: found}
+
+
+def _prompts(whole: Mapping[str, Any], folder: Path) -> tuple[dict[str, str], str]:
+    """Prompts by name, and the text of the default one."""
+    found = whole.get("prompts") or {}
+    if not isinstance(found, Mapping) or not all(text is None or isinstance(text, str) for text in found.values()):
+        raise ModelError(f"{folder / WHOLE} has prompts that are no texts by name; save the model again")
+    prompts = {str(name): text or "" for name, text in found.items()}
+    default = whole.get("default_prompt_name")
+    if default is not None and default not in {"query", "document"} | prompts.keys():
+        named = ", ".join(prompts) or "none"
+        raise ModelError(f"{folder}: its default prompt '{default}' is not among its prompts ({named})")
+    return prompts, prompts.get(default or "", "")
+
+
+def _number(table: Mapping[str, Any], key: str, place: Path | str) -> int | None:
+    """A whole number of at least 1, or None."""
+    value = table.get(key)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ModelError(f"{place} has {key} {value!r}; expected a whole number from 1")
+    return None if value is None else int(value)
+
+
+def window_of_tokenizer(value: object, folder: Path) -> int | None:
+    """The window that a tokenizer names; None where it names none.
+
+    Raises:
+        ModelError: it is no whole number of at least 3.
+    """
+    if isinstance(value, (int, float)) and value >= _UNBOUNDED:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 3 or value != int(value):
+        raise ModelError(
+            f"{folder / 'tokenizer_config.json'} has model_max_length {value!r}; expected a whole number of tokens from 3"
+        )
+    return int(value)
 
 
 def _table(file: Path) -> dict[str, Any]:

@@ -13,12 +13,18 @@ from jaxtyping import Int
 from typing_extensions import override
 
 from tempscale.model.checkpoint import ModelError, first_line
-from tempscale.model.settings import Settings
+from tempscale.model.settings import Settings, window_of_tokenizer
 
 Long = Literal["truncate", "chunk"]
 """What happens to a text longer than the window."""
 LIMIT = "limit"
 """In place of a window: the most tokens that the model has positions for."""
+_LEARNED_POSITIONS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "distilbert", "mpnet")
+"""Families with a table of positions, which fail beyond it; others compute a position, however far."""
+_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
+"""Families whose positions start after that of the padding."""
+_LONGEST = 1 << 20
+"""The largest window of a model that names none."""
 
 
 class Sequences(Sequence[list[int]]):
@@ -206,18 +212,60 @@ class Tokenizer:
         settings = Settings.of(folder)
         inner = settings.transformer
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(inner, trust_remote_code=False)
+            self._tokenizer = AutoTokenizer.from_pretrained(inner, trust_remote_code=False, **settings.tokenizer)
             config = AutoConfig.from_pretrained(inner, trust_remote_code=False)
-            own = int(self._tokenizer.model_max_length)
-            limit = _position_limit(config, own)
         except Exception as error:  # For a damaged tokenizer.json the library raises Exception itself.
             raise ModelError(f"the tokenizer or configuration in {inner} cannot be loaded: {first_line(error)}") from None
+        self.long, self.prompt = long, prompt
+        self._check(folder, config)
+        if settings.lower_case:
+            _lower_case(self._tokenizer)
+        window, self._limit = self._windows(settings, config)
+        if window is None and not isinstance(max_length, int):
+            raise ModelError(f"the tokenizer in {inner} names no window; give a max_length in tokens (--max-length 512)")
+        self.max_length = min(window or self._limit, self._limit)
+        self.max_length = self._limit if max_length == LIMIT else self._checked(max_length)
+
+    def _check(self, folder: Path, config: Any) -> None:
+        """Raise unless the tokenizer has files, makes the tokens of the model, and texts go through no chat template."""
+        inner = Settings.of(folder).transformer
         if not self._tokenizer.is_fast:
             raise ModelError(f"the tokenizer in {inner} has no tokenizer.json; save it again with a fast tokenizer")
-        self.long, self.prompt, self._lower = long, prompt, settings.lower_case
-        self._limit = limit
-        self.max_length = min(own if settings.window is None else settings.window, limit)
-        self.max_length = limit if max_length == LIMIT else self._checked(max_length)
+        names = {"tokenizer.json", str(self._tokenizer.vocab_files_names.get("vocab_file", "tokenizer.json"))}
+        if not any((inner / name).is_file() for name in names) and not any(inner.glob("*.model")):
+            # The library would make a tokenizer of the special tokens alone, for which every word is unknown.
+            raise ModelError(f"{inner} has no {' and no '.join(sorted(names))}; copy or download the model again")
+        if not (folder / "modules.json").is_file() and self._tokenizer.chat_template is not None:
+            raise ModelError(
+                f"the texts of the model in {folder} go through the chat template of its tokenizer, which is not supported; "
+                "save it with sentence-transformers, with texts alone in its modality_config"
+            )
+        vocabulary = self._tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
+        probe = self._tokenizer("a", verbose=False)
+        largest = max([*vocabulary.values(), *probe["input_ids"]], default=0)
+        if largest >= config.vocab_size:
+            raise ModelError(
+                f"the tokenizer in {inner} makes ids up to {largest}, and config.json has vocab_size {config.vocab_size}; "
+                "give the tokenizer that belongs to the model"
+            )
+        if any(probe.get("token_type_ids", ())):
+            raise ModelError(f"the tokenizer in {inner} gives texts another token_type_ids than 0, which is not supported")
+
+    def _windows(self, settings: Settings, config: Any) -> tuple[int | None, int]:
+        """The window of `SentenceTransformer.encode`, None where texts are not cut, and the most tokens of a text."""
+        own = window_of_tokenizer(self._tokenizer.model_max_length, settings.transformer)
+        positions = max(0, int(getattr(config, "max_position_embeddings", None) or 0))
+        ends = (own, positions) if settings.window is None else (settings.window,)
+        window = min((end for end in ends if end), default=None) if settings.truncates else None
+        if config.model_type not in _LEARNED_POSITIONS or not positions:
+            return window, max(own or 0, positions, window or 0) or _LONGEST
+        if config.model_type in _AFTER_PADDING:
+            if config.pad_token_id is None:
+                raise ModelError(
+                    f"{settings.transformer / 'config.json'} names no pad_token_id, after which positions start"
+                )
+            positions -= int(config.pad_token_id) + 1
+        return positions if window is None else window, positions
 
     def __call__(
         self, texts: Sequence[str], max_length: int | None = None, *, isolate: bool = False, prompt: str | None = None
@@ -277,8 +325,7 @@ class Tokenizer:
     def _tokens(self, texts: Sequence[str], limit: int, cut: bool) -> Tokens:
         if not texts:
             return Tokens([], [])
-        texts = [text.lower() for text in texts] if self._lower else list(texts)
-        encoded = self._tokenizer(texts, truncation=True, max_length=limit, verbose=False)
+        encoded = self._tokenizer(list(texts), truncation=True, max_length=limit, verbose=False)
         if cut:
             special = self._tokenizer.num_special_tokens_to_add()
             ids, rest = encoded["input_ids"], [encoding.overflowing for encoding in encoded.encodings]
@@ -295,13 +342,12 @@ class Tokenizer:
         return max_length
 
 
-def _position_limit(config: Any, tokenizer_limit: int) -> int:
-    """The most tokens that the model has positions for. Those of RoBERTa and MPNet start after the padding index; a model of
-    relative positions has as many as its tokenizer says.
-    """
-    positions = int(getattr(config, "max_position_embeddings", 0) or 0)
-    if positions <= 0:
-        return tokenizer_limit
-    if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
-        positions -= int(config.pad_token_id) + 1
-    return positions
+def _lower_case(tokenizer: Any) -> None:
+    """Put a lower-casing normaliser before the tokenizer's own, where sentence-transformers does."""
+    from tokenizers import normalizers
+
+    backend: Any = tokenizer.backend_tokenizer
+    own = backend.normalizer
+    before = list(own) if isinstance(own, normalizers.Sequence) else [own]  # type: ignore[call-overload]
+    if not any(isinstance(each, normalizers.Lowercase) for each in before):
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *(each for each in before if each is not None)])

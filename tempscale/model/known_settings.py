@@ -1,0 +1,316 @@
+"""Every setting of a model's files that can change a vector: obeyed, refused by name, or harmless.
+
+The keys are those that sentence-transformers 5 and 6 read, and those of transformers that the two libraries treat in
+different ways. A key that is not here is refused: what it changes is unknown. `docs/vectors.md` shows the list, and a test
+compares it with the installed sentence-transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tempscale.model.checkpoint import ModelError
+
+Treatment = Literal["obeyed", "refused", "harmless"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one key is treated."""
+
+    treatment: Treatment
+    """Obeyed as sentence-transformers does; refused where it is set; or harmless, because it changes no vector."""
+    reason: str = ""
+    """What it does, after «which»; for a refusal also what to do."""
+    only: tuple[Any, ...] = ()
+    """The values that are obeyed, where others are refused."""
+
+
+def _obeyed(reason: str = "", *only: Any) -> Setting:
+    return Setting("obeyed", reason, only)
+
+
+def _refused(reason: str) -> Setting:
+    return Setting("refused", reason)
+
+
+def _harmless(reason: str) -> Setting:
+    return Setting("harmless", reason)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_OTHER_FEATURE = "makes or reads another feature than the embedding of a text; only sentence_embedding is supported"
+_INTO_CONFIG = "changes the model's configuration while it is loaded; write it into config.json instead"
+_MULTI_VECTOR = "is for queries or documents alone; remove it, or use the model where it is read"
+_OF_TRAINING = "is of training"
+
+CONFIG_NAMES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""The file of the transformer's stage: the first of these that is there and not empty."""
+
+MODULES = "modules.json"
+WHOLE = "config_sentence_transformers.json"
+STAGE = CONFIG_NAMES[0]
+PROCESSOR, PROCESSING, TEXT = f"{STAGE}: processor_kwargs", f"{STAGE}: processing_kwargs", f"{STAGE}: processing_kwargs.text"
+MODEL, MODALITIES = f"{STAGE}: model_kwargs", f"{STAGE}: modality_config"
+CONFIG = "config.json"
+
+SETTINGS: dict[str, dict[str, Setting]] = {
+    MODULES: {
+        "type": _obeyed("is the class of a stage, by its full name"),
+        "path": _obeyed("is the folder of a stage"),
+        "name": _obeyed("names a stage; a name that comes twice is refused"),
+        "idx": _harmless("is not read: stages run in the order of the list"),
+        "kwargs": _harmless("names arguments of encode, which has none here"),
+    },
+    WHOLE: {
+        "prompts": _obeyed("are texts that are put before others"),
+        "default_prompt_name": _obeyed("is the prompt of encode"),
+        "similarity_fn_name": _obeyed("is how embeddings are compared"),
+        "truncate_dim": _obeyed("keeps the first dimensions of an embedding, after all stages and without scaling"),
+        "model_type": _obeyed("is the class that loads the model", "SentenceTransformer", None),
+        "__version__": _harmless("is what the model was saved with"),
+        "requirements": _harmless("may forbid loading, and changes no vector"),
+    },
+    STAGE: {
+        "max_seq_length": _obeyed("is the window, unless processor_kwargs has one"),
+        "do_lower_case": _obeyed("puts a lower-casing normaliser before the tokenizer's own"),
+        "transformer_task": _obeyed("is the class that loads the weights", "feature-extraction", None),
+        "module_output_name": _obeyed("is the feature that the transformer makes", "token_embeddings", None),
+        "modality_config": _obeyed("is how each kind of input runs; see below"),
+        "processing_kwargs": _obeyed("are arguments of the tokenizer's call; see below"),
+        "processor_kwargs": _obeyed("are arguments for loading the tokenizer; see below"),
+        "tokenizer_args": _obeyed("is the older name of processor_kwargs"),
+        "model_kwargs": _obeyed("are arguments for loading the weights; see below"),
+        "model_args": _obeyed("is the older name of model_kwargs"),
+        "config_kwargs": _refused(_INTO_CONFIG),
+        "config_args": _refused(_INTO_CONFIG),
+        "unpad_inputs": _harmless("runs the same texts without padding"),
+        "query_length": _refused(_MULTI_VECTOR),
+        "document_length": _refused(_MULTI_VECTOR),
+        "query_expansion": _refused(_MULTI_VECTOR),
+        "tokenizer_name_or_path": _refused("names another tokenizer; put its files next to config.json and remove the key"),
+    },
+    PROCESSOR: {
+        "model_max_length": _obeyed("is the window"),
+        "truncation_side": _obeyed("is the end at which texts are cut", "right", "left"),
+        "do_lower_case": _obeyed("lower-cases texts"),
+        "strip_accents": _obeyed("removes accents"),
+        "tokenize_chinese_chars": _obeyed("splits between Chinese characters"),
+        "add_prefix_space": _obeyed("puts a space before a text"),
+        "add_bos_token": _obeyed("puts a token before each text"),
+        "add_eos_token": _obeyed("puts a token after each text"),
+        "padding_side": _harmless("changes nothing where padding is masked", ),
+        "use_fast": _harmless("has no effect: tokenizers are fast"),
+        "clean_up_tokenization_spaces": _harmless("is of decoding"),
+        "trust_remote_code": _harmless("is ignored in files: no code of a model runs"),
+    },
+    MODEL: {
+        "dtype": _harmless("is the precision of storage; the --precision of the run decides how the model computes"),
+        "torch_dtype": _harmless("is the older name of dtype"),
+        "attn_implementation": _harmless("is another kernel of the same attention"),
+        "add_pooling_layer": _harmless("is a layer whose output is not used"),
+        "device_map": _harmless("is where the weights are"),
+        "low_cpu_mem_usage": _harmless("is about memory"),
+        "use_safetensors": _harmless("is always so"),
+        "trust_remote_code": _harmless("is ignored in files: no code of a model runs"),
+    },
+    PROCESSING: {
+        "text": _obeyed("are arguments of the tokenizer's call; see below"),
+        "common": _obeyed("are the same, and come before those of text"),
+        "audio": _harmless("is of other inputs"),
+        "image": _harmless("is of other inputs"),
+        "video": _harmless("is of other inputs"),
+        "chat_template": _harmless("is of chat templates, which are refused"),
+    },
+    TEXT: {
+        "max_length": _obeyed("is the window, before every other"),
+        "truncation": _obeyed("is whether texts are cut", True, "longest_first", "only_first", False, "do_not_truncate"),
+        "padding": _harmless("changes nothing where padding is masked"),
+        "pad_to_multiple_of": _harmless("changes nothing where padding is masked"),
+        "return_tensors": _harmless("is the kind of the result"),
+        "logits_to_keep": _harmless("is of models that write"),
+    },
+    MODALITIES: {
+        "text": _obeyed("is how texts run", {"method": "forward", "method_output_name": "last_hidden_state"}),
+        "message": _refused(
+            "lets texts go through the model's chat template, which is not supported; remove it from modality_config if the "
+            "model was trained on plain texts"
+        ),
+        "image": _harmless("is of other inputs"),
+        "audio": _harmless("is of other inputs"),
+        "video": _harmless("is of other inputs"),
+    },
+    "Pooling": {
+        "pooling_mode": _obeyed("is how tokens become one vector; the mean where it is not set"),
+        "pooling_mode_cls_token": _obeyed("is the older form of pooling_mode"),
+        "pooling_mode_max_tokens": _obeyed("is the older form of pooling_mode"),
+        "pooling_mode_mean_tokens": _obeyed("is the older form of pooling_mode"),
+        "pooling_mode_mean_sqrt_len_tokens": _obeyed("is the older form of pooling_mode"),
+        "pooling_mode_weightedmean_tokens": _obeyed("is the older form of pooling_mode"),
+        "pooling_mode_lasttoken": _obeyed("is the older form of pooling_mode"),
+        "include_prompt": _obeyed("is whether a prompt is pooled; where it is not, prompts are refused", True, False),
+        "embedding_dimension": _harmless("is the width of a token, which the weights tell"),
+        "word_embedding_dimension": _harmless("is the older name of embedding_dimension"),
+    },
+    "Dense": {
+        "in_features": _obeyed("is the width before"),
+        "out_features": _obeyed("is the width after"),
+        "bias": _obeyed("is whether a constant is added", True, False),
+        "activation_function": _obeyed("is the function after the product, of torch"),
+        "use_residual": _obeyed("is whether the input is added", True, False),
+        "module_input_name": _obeyed(_OTHER_FEATURE, "sentence_embedding"),
+        "module_output_name": _obeyed(_OTHER_FEATURE, "sentence_embedding", None),
+    },
+    "LayerNorm": {"dimension": _obeyed("is the width")},
+    "Normalize": {
+        "module_input_name": _obeyed(_OTHER_FEATURE, "sentence_embedding"),
+        "module_output_name": _obeyed(_OTHER_FEATURE, "sentence_embedding", None),
+    },
+    "Dropout": {"dropout": _harmless(_OF_TRAINING)},
+    CONFIG: {
+        "quantization_config": _refused(
+            "says that the weights are quantised, which is not supported; give the model as it was before, in float32 or "
+            "bfloat16"
+        ),
+        "compression_config": _refused("says that the weights are compressed, which is not supported; give the whole model"),
+        "position_embedding_type": _obeyed(
+            "is a kind of positions that transformers no longer computes", "absolute", None
+        ),
+        "pruned_heads": _refused(
+            "removes heads, which transformers no longer does; save the model again after model.prune_heads(…)"
+        ),
+    },
+}  # fmt: skip
+"""Keys by the file, or the part of a file, that they are in; those of a stage's config.json by the class of the stage."""
+
+STAGES: dict[str, Setting] = {
+    "Transformer": _obeyed("is the transformer; the first stage"),
+    "Pooling": _obeyed("makes one vector of a text's tokens; the second stage"),
+    "Dense": _obeyed("is a linear layer"),
+    "LayerNorm": _obeyed("is a norm"),
+    "Normalize": _obeyed("scales to unit length"),
+    "Dropout": _obeyed("does nothing after training"),
+    **{
+        name: _refused(reason)
+        for name, reason in {
+            "WeightedLayerPooling": "takes the mean of several layers",
+            "LSTM": "runs a recurrent network over the tokens",
+            "CNN": "runs a convolution over the tokens",
+            "BoW": "counts words; there is no attention in it",
+            "WordEmbeddings": "looks words up; there is no attention in it",
+            "WordWeights": "weights the tokens",
+            "StaticEmbedding": "looks tokens up; there is no attention in it",
+            "Router": "has several models, for queries and documents",
+            "Asym": "has several models, for queries and documents",
+            "CLIPModel": "embeds images",
+            "MLMTransformer": "makes sparse vectors",
+            "SpladePooling": "makes sparse vectors",
+            "SparseAutoEncoder": "makes sparse vectors",
+            "SparseStaticEmbedding": "makes sparse vectors",
+            "LogitScore": "scores pairs of texts",
+            "MultiVectorMask": "makes several vectors of a text",
+            "TokenPooling": "makes several vectors of a text",
+            "BaseTokenPooling": "makes several vectors of a text",
+            "HierarchicalTokenPooling": "makes several vectors of a text",
+        }.items()
+    },
+}
+"""Classes of stages in modules.json."""
+
+FILES: dict[str, Setting] = {
+    "adapter_config.json": _refused(
+        "says that an adapter changes the weights; merge it into them first, with model.merge_and_unload()"
+    ),
+    "processor_config.json": _refused("names a processor of several kinds of input; only tokenizers are supported"),
+}
+"""Further files in the transformer's folder."""
+
+UNDECLARED = _words(
+    """
+    _attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path _num_labels
+    _sliding_window_pattern activation_dropout adapters architectures attn_implementation auto_map base_model
+    base_model_prefix bad_words_ids begin_suppress_tokens bos_token_id classifier_dropout classifier_dropout_prob
+    classifier_activation classifier_bias classifier_pooling cls_token_id cross_attention_hidden_size
+    custom_pipelines decoder_start_token_id directionality diversity_penalty do_sample early_stopping
+    emb_pooler encoder_no_repeat_ngram_size eos_token_id eos_token_ids exponential_decay_length_penalty
+    finetuning_task forced_bos_token_id forced_eos_token_id generator_hidden_size
+    gradient_checkpointing id2label is_composition
+    is_matryoshka keys_to_ignore_at_inference label2id language
+    length_penalty license loss_type mask_token_id matryoshka_dimensions matryoshka_dims max_length
+    max_window_layers min_length model_max_length model_name
+    n_positions name no_repeat_ngram_size notes num_beam_groups num_beams num_labels
+    num_return_sequences output_attentions output_hidden_states output_past output_scores pad_token_id parent_model
+    pooler_dropout pooler_fc_size pooler_hidden_act pooler_hidden_size pooler_num_attention_heads
+    pooler_num_fc_layers pooler_size_per_head pooler_type prefix problem_type remove_invalid_values
+    reference_compile repad_logits_with_grad repetition_penalty return_dict return_dict_in_generate
+    sbert_ce_default_activation_function sentence_transformers sep_token_id seq_classif_dropout sinusoidal_pos_embds
+    sparse_pred_ignore_index sparse_prediction summary_activation summary_first_dropout summary_last_dropout
+    summary_type summary_use_proj suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder
+    tie_weights_ tie_word_embeddings tokenizer_class top_k top_p torch_dtype torchscript transformers_version
+    transformers.js_config typical_p unpad_inputs use_bfloat16 use_cache use_flash_attn
+    use_memory_efficient_attention use_return_dict vocab_list xla_device
+    """
+)
+"""Keys of config.json that no class declares, and that change no vector: of training, of writing texts, of pipelines."""
+
+READ_ALL_THE_SAME = _words(
+    """
+    rope_theta rope_scaling partial_rotary_factor global_rope_theta local_rope_theta rope_local_base_freq
+    global_attn_every_n_layers sliding_window_pattern is_causal use_bidirectional_attention head_dim is_decoder
+    add_cross_attention feed_forward_proj use_sliding_window
+    """
+)
+"""Keys of config.json that transformers obeys although no class declares them."""
+
+
+def check(group: str, table: object, place: Path | str) -> None:
+    """Raise for the first key of a table that is unknown, refused, or has a value that is refused.
+
+    Args:
+        group: the key of `SETTINGS`.
+        table: what the file has.
+        place: the file, for the message.
+    """
+    if not isinstance(table, Mapping):
+        raise ModelError(f"{place} is not a table of settings but {_short(table)}; save the model again")
+    for key, value in table.items():
+        setting = SETTINGS[group].get(str(key))
+        if setting is None:
+            raise unknown(str(key), value, place)
+        refuse(setting, key, value, place)
+
+
+def unknown(key: str, value: object, place: Path | str) -> ModelError:
+    """The error of a key that is in no list."""
+    return ModelError(
+        f"{place} has the unknown setting {key} = {_short(value)}, which may change vectors; remove it if it changes "
+        "none, else the model is not supported"
+    )
+
+
+def refuse(setting: Setting, key: str, value: object, place: Path | str) -> None:
+    """Raise if a setting has a value that is refused; what is empty is not set."""
+    empty = value is None or value is False or (isinstance(value, (str, list, dict)) and not value)
+    if setting.treatment == "refused" and not empty:
+        raise ModelError(f"{place} has {key} = {_short(value)}, which {setting.reason}")
+    if setting.treatment == "obeyed" and setting.only and not any(_same(value, allowed) for allowed in setting.only):
+        allowed = " or ".join(_short(each) for each in setting.only if each is not None)
+        raise ModelError(f"{place} has {key} = {_short(value)}, which {setting.reason}; supported: {allowed}")
+
+
+def _same(value: object, allowed: object) -> bool:
+    return type(value) is type(allowed) and value == allowed
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
