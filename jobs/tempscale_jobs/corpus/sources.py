@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from tempscale.optional import missing, needs
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import lakes
 from tempscale_jobs.corpus.readers import (
@@ -199,9 +200,8 @@ def _check_state(given: Source, before: dict[str, Any], without: str | None, fil
 
 
 def check_rows(given: Source, out: str, rows: Iterable[Any]) -> None:
-    """Raise a UsageError unless a source has a first row, so that a mistake does not delete the run to be replaced."""
-    state(given, out)
-    if next(iter(rows), None) is None:
+    """Raise a UsageError unless a source has a first row; one that can be read only once is left alone."""
+    if is_read_again(given, out) and next(iter(rows), None) is None:
         raise UsageError(f"{given.kind} '{masked(given.source)}' has no row")
 
 
@@ -258,6 +258,18 @@ def is_read_twice(file: str) -> bool:
     return os.path.isfile(file) or not os.path.exists(file)
 
 
+def is_read_again(given: Source, without: str | None) -> bool:
+    """Whether a source can be read again after some of its rows were read.
+
+    Raises:
+        UsageError: there is no such source.
+    """
+    source = given.source
+    if source.startswith("docstrings:") or is_hub_dataset(source) or lakes.kind(source) is not None:
+        return True
+    return all(map(is_read_twice, expand(given, without)[1]))
+
+
 def is_local(given: Source) -> bool:
     """Whether a source's files are on a file system of this machine."""
     return isinstance(file_system(given), LocalFileSystem)
@@ -282,6 +294,8 @@ def expand(given: Source, without: str | None) -> tuple[Any, list[str]]:
         else:
             found, files = "nothing", []
     except Exception as error:  # Every file system has its own exceptions.
+        if (module := missing(error)) is not None:
+            raise UsageError(needs(f"{kind} '{masked(source)}'", module)) from None
         raise UsageError(f"{kind} '{masked(source)}' cannot be opened: {reason(error, source)}") from None
     if files:
         return fs, sorted(files)
