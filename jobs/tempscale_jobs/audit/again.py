@@ -44,7 +44,11 @@ def again(run: dict[str, Any], model: str | None, command: str, *changed: str, b
     source = corpus.get("source") if own == "tune" else run["corpus"]["source"]
     if source is None:
         return ""
-    if file is None and any(corpus.get(n, fields[n].default) != fields[n].default for n in _WITHOUT_OPTION):
+    if (
+        file is None
+        and command == own
+        and any(corpus.get(n, fields[n].default) != fields[n].default for n in _WITHOUT_OPTION)
+    ):
         return ""
     if whole and file is not None:
         changed = (*changed, "--sample", str(run["corpus"]["usable"]))
@@ -59,7 +63,7 @@ def again(run: dict[str, Any], model: str | None, command: str, *changed: str, b
         typed = [word for option in options for word in started["options"].get(option.typed, [])]
         if measured.path == ("corpus", "source") and (file is None or typed):
             words += [options[0].typed, source]  # With the night's date where {night} was in it.
-        elif measured.path[-1] == "models" and model is not None:
+        elif measured.path[-1] == "models" and model is not None and (file is None or typed or len(run["models"]) > 1):
             words += _of_model(config, run, model, options[0])
         elif typed or file is not None:
             words += typed
