@@ -184,8 +184,8 @@ def running(
     """Lock the folder, open the run in it, and complete the run when the block ends without an error.
 
     `check` raises if something else that the run needs cannot be used; it is called before anything in the folder changes.
-    `check_inputs` raises if the inputs cannot be used, so that a mistake in them does not delete the run that a fresh one
-    replaces; it is called only if `fresh`, because otherwise the run itself reads them first.
+    `check_inputs` raises if the first rows of the inputs cannot be used, so that a mistake in them is answered before Ray
+    starts, and does not delete the run that a fresh one replaces; it is not called once the run has read them.
 
     Raises:
         UsageError: another run has the lock; the folder, the models or the inputs cannot be used.
@@ -198,8 +198,9 @@ def running(
 
     with lock.locked(Storage(config.out), lambda: journal.stage("look whether another run lives"), unlocked) as held:
         check()
-        if fresh:
+        if fresh or not folder.has_read(Storage(config.out)):
             check_inputs()
+        if fresh:
             engine.check_reachable(config.execution)
         run = folder.begin(config, fresh=fresh)
         journal.follow(run)

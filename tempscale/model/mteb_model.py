@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from tempscale.optional import needs
+
 try:
     from mteb.models.abs_encoder import AbsEncoder
     from mteb.models.model_meta import ModelMeta, ScoringFunction
     from mteb.types import PromptType
 except ImportError as error:
-    raise ImportError("ts.MtebModel needs mteb: pip install 'tempscale[evaluate]'") from error
+    raise ImportError(needs("ts.MtebModel", "mteb")) from error
 
 from tempscale.model.checkpoint import default_model, fingerprint, label, resolve
 from tempscale.model.encoder import Encoder

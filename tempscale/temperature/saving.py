@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tempscale.model.checkpoint import ModelError, check_weights, read_json, resolve
+from tempscale.optional import needs
 from tempscale.temperature.schedule import Temperature
 
 if TYPE_CHECKING:
@@ -54,8 +55,12 @@ def load(name: str | Path, **options: Any) -> SentenceTransformer:
         ModelError: there is no safetensors model, or its temperature cannot be read.
         TemperatureError: the temperature is of another number of layers or heads than the model's.
         UnsupportedArchitecture: the model's family is not supported.
+        ImportError: sentence-transformers is not installed.
     """
-    from sentence_transformers import SentenceTransformer
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise ImportError(needs("ts.load", "sentence_transformers")) from error
 
     from tempscale.temperature.attach import attach
 

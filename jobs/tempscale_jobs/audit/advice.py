@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
-from tempscale_jobs.audit.again import again
+from tempscale_jobs.audit.again import again, repeated
 from tempscale_jobs.audit.words import finding, tested, unfair
+from tempscale_jobs.config.nights import NIGHT
 from tempscale_jobs.report.text import count, estimate, interval_name, share, share_of, with_error
 
 Row = dict[str, Any]
@@ -22,8 +23,13 @@ class Advice(NamedTuple):
 
     text: str
     """A sentence with its figure."""
-    command: str
+    command: str = ""
     """What to run for it; empty where there is nothing to run."""
+
+    @classmethod
+    def to_run(cls, text: str, lead: str, command: str) -> Advice:
+        """A sentence and a command that `lead` introduces; the sentence alone where there is no command."""
+        return cls(f"{text} {lead}", command) if command else cls(text)
 
 
 def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> list[Advice]:
@@ -76,7 +82,7 @@ def _more_texts(row: Row, run: dict[str, Any]) -> Advice | None:
             f"{what}: finer length intervals would tell, or a larger corpus.",
             again(run, row["model"], "audit", "--intervals", finer, beside="finer"),
         )
-    return Advice(f"{what}: a larger corpus would tell.", "")
+    return Advice(f"{what}: a larger corpus would tell.")
 
 
 def _documents(row: Row, run: dict[str, Any]) -> Advice | None:
@@ -84,10 +90,9 @@ def _documents(row: Row, run: dict[str, Any]) -> Advice | None:
     if row["documents"] is not None or order is None or not order["alike"]:
         return None
     return Advice(
-        f"Name the documents that these texts are parts of: neighbours in the source are alike (a cosine of "
-        f"{order['cosine_beside']:.2f}, {order['cosine_mean']:.2f} in the mean), so the errors here may be too small by a "
-        f"factor of {order['factor']:.1f}.",
-        again(run, row["model"], "audit", "--document-column", "COLUMN", beside="documents"),
+        "Name the documents that these texts are parts of by --document-column: neighbours in the source are alike (a "
+        f"cosine of {order['cosine_beside']:.2f}, {order['cosine_mean']:.2f} in the mean), so the errors here may be too "
+        f"small by a factor of {order['factor']:.1f}."
     )
 
 
@@ -98,9 +103,10 @@ def _truncated(row: Row, run: dict[str, Any]) -> Advice | None:
     if run["config"].get("embedding", {}).get("long") == "chunk":
         return None
     window = model.get("max_length", "the window")
-    return Advice(
+    return Advice.to_run(
         f"Split long texts at {window} tokens before they are embedded: {share_of(row, 'truncated_share')} of all texts are "
-        "cut there, and no search sees the rest. What whole texts would give:",
+        "cut there, and no search sees the rest.",
+        "What whole texts would give:",
         again(run, row["model"], "audit", "--long", "chunk", beside="chunks"),
     )
 
@@ -114,13 +120,14 @@ def _some_win(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) ->
     if most["exposure"] <= 1:
         return None
     name, own = _lengths(most["interval"], row, run), _own(run)
-    ask = again(run, row["model"], "audit", "--queries", "QUERIES", beside="queries") if own and asked_by == "corpus" else ""
-    return Advice(
+    ask = " Whether your users' queries find it so too: --queries with --queries-embedding-column." if own else ""
+    return Advice.to_run(
         f"Texts of {name} win searches: they are {share(most['texts_share'])} of the corpus and take "
         f"{share(most['slots_share'])} of all results (exposure "
         f"{with_error(most['exposure'], most['exposure_se_superpopulation'])}). Chunks of one length compete fairly."
-        + (" Do the queries of your users find it so too?" if ask else "" if own else " Does a temperature make it fairer?"),
-        ask or ("" if own else again(run, row["model"], "tune")),
+        + (ask if asked_by == "corpus" else ""),
+        "Does a temperature make it fairer?",
+        "" if own else again(run, row["model"], "tune", beside="tune"),
     )
 
 
@@ -138,9 +145,10 @@ def _collapse(row: Row, run: dict[str, Any]) -> Advice | None:
     said = {"prefix_gap": "Length itself draws texts together", "collapse_gap": "Long texts lie closer together"}
     for name, what in said.items():
         if finding(row, name) == "up":
-            return Advice(
-                f"{what}, by {estimate(row, name)} in mean cosine. Whether a temperature lessens it and harms nothing:",
-                again(run, row["model"], "tune"),
+            return Advice.to_run(
+                f"{what}, by {estimate(row, name)} in mean cosine.",
+                "Whether a temperature lessens it and harms nothing:",
+                again(run, row["model"], "tune", beside="tune"),
             )
     return None
 
@@ -148,8 +156,9 @@ def _collapse(row: Row, run: dict[str, Any]) -> Advice | None:
 def _nothing(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Advice:
     searched = tested(tables, row, "queries" if "queries" in run else "corpus")
     exposed = "no length takes more search results than its share" if searched else "search results were not measured"
-    return Advice(
-        f"Nothing needs to be done about length: the collapse gap is {estimate(row, 'collapse_gap')}, and {exposed}. "
+    nightly = run["config"].get("night") is not None and (line := repeated(run))
+    return Advice.to_run(
+        f"Nothing needs to be done about length: the collapse gap is {estimate(row, 'collapse_gap')}, and {exposed}.",
         "To hear when that changes, every night:",
-        again(run, row["model"], "audit", "--out", "nights/{night}", "--baseline", "latest"),
+        line if nightly else again(run, row["model"], "audit", "--baseline", "latest", beside=f"nights/{NIGHT}"),
     )

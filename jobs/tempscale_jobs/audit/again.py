@@ -1,50 +1,114 @@
-"""The command that measures the same corpus and model again, with something changed."""
+"""The command that goes on from a finished audit or tune, on its corpus and model; it runs as it is printed."""
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from pydantic import BaseModel
 
 from tempscale_jobs.config.audit import AuditConfig
-from tempscale_jobs.config.option import Setting, settings
+from tempscale_jobs.config.nights import NIGHT
+from tempscale_jobs.config.option import Option, Setting, settings
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.config.tune import TuneConfig
+from tempscale_jobs.report.shell import folder_for, shell_line
 
 _COMMANDS: dict[str, type[BaseModel]] = {"audit": AuditConfig, "tune": TuneConfig}
-_REPEATED = {"corpus", "queries", "embedding", "analysis"}
-_SIZES = {"socm_groups", "socm_se", "socm_sample"}
+_SIZES = {"--socm-groups", "--socm-se", "--socm-sample"}
 """How much is measured, which another run need not repeat."""
+_OF_A_NIGHT = {"--out", "--night", "--baseline", "--history"}
+"""What another run beside a night must not share with it."""
+_REPEATED = {"corpus", "queries", "embedding", "analysis", "choosing", "seed", "keep_text"}
+"""The sections that decide what is measured."""
+_HIDDEN = "***"
+"""What stands for a secret: no line with it would run."""
 _WITHOUT_OPTION = ("bits", "scale", "max_characters")
 """Settings of a corpus that only a configuration file gives."""
 
 
-def again(run: dict[str, Any], model: str | None, command: str, *options: str, beside: str = "", whole: bool = False) -> str:
-    """A command on the corpus and model of a finished run, under its settings.
+def again(run: dict[str, Any], model: str | None, command: str, *changed: str, beside: str, whole: bool = False) -> str:
+    """A command on the corpus and model of a finished run, under its settings; empty where no line can say it.
 
     Args:
-        run: the content of run.json.
+        run: the content of run.json of an audit or a tune.
         model: the label of the model; None for all of the run.
         command: audit or tune.
-        options: what is changed; options among them are not repeated.
-        beside: what the run's folder is called besides, because a folder holds one run; the empty text for the default.
+        changed: the options that are changed, with their values.
+        beside: what the new folder's name says, with /{night} behind it for nights.
         whole: whether all of the corpus is measured, where the run took a sample.
     """
-    config = run["config"]
-    words = ["tempscale", command]
-    corpus = config.get("corpus", {})
-    fields = Corpus.model_fields
-    if any(corpus.get(name, fields[name].default) != fields[name].default for name in _WITHOUT_OPTION):
-        words.append("CONFIG.toml")
+    config, started = run["config"], run.get("command_line") or {"file": None, "options": {}}
+    own = run.get("command", "audit")
+    file = started["file"] if command == own else None
+    corpus, fields = config.get("corpus") or {}, Corpus.model_fields
+    source = corpus.get("source") if own == "tune" else run["corpus"]["source"]
+    if source is None:
+        return ""
+    if (
+        file is None
+        and command == own
+        and any(corpus.get(n, fields[n].default) != fields[n].default for n in _WITHOUT_OPTION)
+    ):
+        return ""
+    if whole and file is not None:
+        changed = (*changed, "--sample", str(run["corpus"]["usable"]))
+    left_out = _left_out(command, changed, whole)
+    words = ["tempscale", command, *([] if file is None else [_path(file)])]
+    by_option = {option.typed: setting for setting in settings(_COMMANDS[own]) for option, _ in setting.options}
     for setting in settings(_COMMANDS[command]):
-        names = {option.typed for option, _ in setting.options}
-        sized = setting.path == ("corpus", "sample") and (whole or command == "tune")
-        if setting.path[0] in _REPEATED and setting.path[-1] not in _SIZES and not sized and not names & set(options):
-            words += _repeated(setting, _at(config, setting.path), command, run, model)
-    if beside:
-        words += ["--out", f"{config['out']}-{beside}"]
-    return shlex.join([*words, *options])
+        options = [option for option, _ in setting.options if option.typed not in left_out]
+        measured = by_option.get(options[0].typed) if options else None
+        if measured is None:
+            continue
+        typed = [word for option in options for word in started["options"].get(option.typed, [])]
+        if measured.path == ("corpus", "source") and (file is None or typed):
+            words += [options[0].typed, source]  # With the night's date where {night} was in it.
+        elif measured.path[-1] == "models" and model is not None and (file is None or typed or len(run["models"]) > 1):
+            words += _of_model(config, run, model, options[0])
+        elif typed or file is not None:
+            words += typed
+        elif measured.path[0] in _REPEATED:
+            words += _repeated(measured, _at(config, measured.path))
+    words += changed
+    if file is not None and config.get("night") is not None:
+        words += ["--night", config["night"]]
+    name, slash, night = beside.partition("/")
+    out = folder_for(words, config["out"], name) + slash + night
+    words += ["--out", out]
+    if file is not None and NIGHT not in beside:  # Its [record] may name that of the nights.
+        words += ["--history", f"{out}/history"]
+    return "" if any(_HIDDEN in word for word in words) else shell_line(words)
+
+
+def repeated(run: dict[str, Any]) -> str:
+    """The command line of a finished audit as it was typed, but for the date; empty where it is not known."""
+    started = run.get("command_line")
+    if started is None:
+        return ""
+    words = ["tempscale", "audit", *([] if started["file"] is None else [_path(started["file"])])]
+    words += [word for option, typed in started["options"].items() if option != "--night" for word in typed]
+    return "" if any(_HIDDEN in word for word in words) else shell_line(words)
+
+
+def _left_out(command: str, changed: tuple[str, ...], whole: bool) -> set[str]:
+    """The options that are not repeated."""
+    left_out = _OF_A_NIGHT | set(changed)
+    if whole or "--sample" in changed:
+        left_out |= {"--sample", "--limit"} if "--sample" in changed else {"--sample", *_SIZES}
+    if command == "tune":  # It tries candidates of its own, on as many texts as it needs.
+        left_out |= {"--sample", "--tau", "--temperature"}
+    return left_out
+
+
+def _path(file: str) -> str:
+    """A file as an argument, which must not look like an option."""
+    return f"./{file}" if file.startswith("-") else file
+
+
+def _of_model(config: dict[str, Any], run: dict[str, Any], model: str, option: Option) -> list[str]:
+    """The option that names one model of the run; none for the default one."""
+    named = config.get("embedding", {}).get("models") or []
+    return [option.typed, named[list(run["models"]).index(model)]] if named else []
 
 
 def _at(config: dict[str, Any], path: tuple[str, ...]) -> Any:
@@ -53,23 +117,15 @@ def _at(config: dict[str, Any], path: tuple[str, ...]) -> Any:
     return config
 
 
-def _repeated(setting: Setting, value: Any, command: str, run: dict[str, Any], model: str | None) -> list[str]:
-    """The options that give a setting the value that it had; none where that is its default."""
-    name, option = setting.path[-1], setting.options[0][0]
-    if setting.path == ("corpus", "source"):
-        return [option.typed, run["corpus"]["source"]]
-    if name == "models":
-        named = value if model is None else value and [value[list(run["models"]).index(model)]]
-        return [word for one in named or [] for word in (option.typed, one)]
-    if value is None or value == setting.field.get_default(call_default_factory=True):
+def _repeated(setting: Setting, value: Any) -> list[str]:
+    """The options that give a setting the value that it had; none where that is its default, or no option can give it."""
+    option = setting.options[0][0]
+    if option.typed in _SIZES or value is None or value == setting.field.get_default(call_default_factory=True):
         return []
-    if name == "temperatures":  # What tune tries is its own; a schedule is a file of the user's.
-        taus = [] if command == "tune" else value
-        return [
-            word for tau in taus for word in (("--temperature", "FILE") if isinstance(tau, dict) else ("--tau", str(tau)))
-        ]
     if option.sets is not None:
         return [option.typed]
     if isinstance(value, bool):
         return [option.flag.split("/")[0 if value else -1]]
+    if isinstance(value, list) and option.kind is not str:
+        return [word for one in value if not isinstance(one, dict) for word in (option.typed, str(one))]
     return [option.typed, ",".join(map(str, value)) if isinstance(value, list) else str(value)]

@@ -202,7 +202,11 @@ def _whole(record: dict[str, Any]) -> str | None:
     alone = (ended - begun).total_seconds() < 1.5 * whole + 30 and record["config"]["execution"].get("cache") is None
     lasts = f", about {duration(every)}" if alone else ""
     command = again(record, None, "audit", beside="whole", whole=True)
-    return f"These were {count(counts['analysed'], 'text')}. All {counts['usable']:,}{lasts}:\n      {command}"
+    return (
+        f"These were {count(counts['analysed'], 'text')}. All {counts['usable']:,}{lasts}:\n      {command}"
+        if command
+        else None
+    )
 
 
 def close(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing
 from importlib import metadata
 from typing import Any
@@ -15,7 +16,7 @@ from tempscale_jobs.audit.model import Audit, Queries, analyse
 from tempscale_jobs.collapse import cosine, source_order
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import sources, vectors
+from tempscale_jobs.corpus import peek, sources
 from tempscale_jobs.corpus.reading import Contents
 from tempscale_jobs.corpus.rows import check_rejected
 from tempscale_jobs.corpus.shards import Texts
@@ -48,7 +49,7 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
         run = life.run
         unchanged, report = lambda done: _check_unchanged(config, done), lambda done: _write_report(run, done)
         if (done := life.done("read the corpus", unchanged, report)) is not None:
-            record = done | {"config": folder.described(config)}
+            record = done | {"config": folder.described(config), "command_line": folder.typed(config)}
         else:
             night.check_windows(Night.of(run, config), config.embedding.max_length)
             config = sized(config, run)
@@ -98,9 +99,13 @@ def _check(config: AuditConfig, cache: dict[str, Storage]) -> None:
 
 
 def _check_inputs(config: AuditConfig) -> None:
-    """Raise if the corpus has no row."""
-    rows = sources.rows if config.corpus.embedding_column is None else vectors.rows
-    sources.check_rows(config.corpus, config.out, rows(config.corpus, config.out))
+    """Raise if the first rows of the corpus or of the queries cannot be used, or their embeddings do not fit together."""
+    given = [source for source in (config.queries, config.corpus) if source is not None]
+    found = [peek.first_items(_contents(config, source, "texts"), config.out) for source in given]
+    if config.corpus.embedding_column is not None and len(found) == 2:
+        widths = [Counter(len(item.embedding) for item in items).most_common(1) for items in found]
+        if all(widths):
+            _check_same_width(*(width for ((width, _),) in widths))
 
 
 def _check_unchanged(config: AuditConfig, done: dict[str, Any]) -> None:
@@ -112,12 +117,17 @@ def _check_unchanged(config: AuditConfig, done: dict[str, Any]) -> None:
             check_rejected(section, rejected, done[name]["rejected_reasons"], config.out)
 
 
+def _contents(config: AuditConfig, source: Corpus, folder_of_vectors: str) -> Contents:
+    """What a source holds: texts to embed, or embeddings that are taken as they are."""
+    if source.embedding_column is not None:
+        return Vectors(folder_of_vectors, source, config.out)
+    return Texts(source, config.embedding, config.out)
+
+
 def _open(config: AuditConfig, run: Run, source: Corpus, stage: Stage | None = None) -> Stream:
     """Plan a source of texts to embed, or of embeddings that are taken as they are; one of one unit is read at once."""
     how: dict[str, Any] = {} if stage is None else {"on_rows": stage.advance}
-    contents: Contents = Texts(source, config.embedding, config.out)
-    if source.embedding_column is not None:
-        contents = Vectors(run.place("texts", GIVEN, run.temperatures[0]), source, config.out)
+    contents = _contents(config, source, run.place("texts", GIVEN, run.temperatures[0]))
     return Stream(run.storage, contents, config.seed, config.out, **how)
 
 
@@ -146,9 +156,13 @@ def _check_dimensions(
         return
     corpus.read_all(cluster, journal, "all of the corpus")
     if queries is not None:
-        searching, searched = (folder.dimensions(one, GIVEN, one.temperatures[0]) for one in (queries.run, run))
-        if searching != searched:
-            raise UsageError(f"the queries have {searching} dimensions, and the corpus {searched}")
+        _check_same_width(*(folder.dimensions(one, GIVEN, one.temperatures[0]) for one in (queries.run, run)))
+
+
+def _check_same_width(queries: int, corpus: int) -> None:
+    """Raise unless the embeddings of the queries and of the corpus have as many dimensions."""
+    if queries != corpus:
+        raise UsageError(f"the queries have {queries} dimensions, and the corpus {corpus}; give vectors of one model")
 
 
 def _facts(audit: Audit, layouts: dict[str, Layout], rejected: int) -> dict[str, Any]:

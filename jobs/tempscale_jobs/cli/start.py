@@ -46,6 +46,7 @@ def answer(command: Callable[[Console], int | None]) -> None:
     """Run a command; what ends it early becomes one sentence and its exit code."""
     from rich.markup import escape
 
+    from tempscale.optional import missing, needs
     from tempscale_jobs.errors import RunError
     from tempscale_jobs.report.screen import Screen
     from tempscale_jobs.urls import lines_hidden, reason
@@ -65,6 +66,9 @@ def answer(command: Callable[[Console], int | None]) -> None:
         say("interrupted", "the same command goes on where this one stopped")
         code = 3
     except Exception as error:
+        if (module := missing(error)) is not None:
+            say("error", needs("this command", module))
+            raise typer.Exit(2) from None
         say("error", f"unexpected {type(error).__name__}: {reason(error, *addresses)}")
         if os.environ.get("TEMPSCALE_DEBUG"):
             print(lines_hidden(traceback.format_exc(), addresses), end="", file=sys.stderr)

@@ -198,7 +198,13 @@ class AuditConfig(Command):
     def _own_embeddings_have_no_model(self) -> AuditConfig:
         own = self.corpus.embedding_column is not None
         if self.queries is not None and (self.queries.embedding_column is not None) != own:
-            raise ValueError("corpus and queries need embeddings of one kind: give embedding_column for both or neither")
+            raise ValueError(
+                "the corpus comes as embeddings and the queries as texts: name the column of the queries' embeddings by "
+                "--queries-embedding-column (queries.embedding_column)"
+                if own
+                else "the queries come as embeddings and the corpus as texts: name the column of the corpus's embeddings by "
+                "--embedding-column (corpus.embedding_column), or give the queries' texts alone"
+            )
         if not own:
             return self
         if self.embedding.models or "temperatures" in self.embedding.model_fields_set:

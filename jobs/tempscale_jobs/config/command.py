@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from pydantic import PrivateAttr
+
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.given import lay_over, read_toml
 from tempscale_jobs.config.option import settings
@@ -23,6 +25,7 @@ class Command(Strict):
     """Whether it loads models; without, there is no section [embedding]."""
     outside_identity: ClassVar[frozenset[str]] = frozenset({"out", "execution"})
     """Fields that decide no table."""
+    _command_line: dict[str, Any] | None = PrivateAttr(None)
     if TYPE_CHECKING:
         out: str
         embedding: Models
@@ -31,7 +34,10 @@ class Command(Strict):
     @classmethod
     def read(cls, parameters: dict[str, Any]) -> Self:
         """The configuration that a command's parameters give: CONFIG.toml, if it is given, with the options laid over it."""
-        return cls.from_data(cls._file_and_options(parameters))
+        config, file = cls.from_data(cls._file_and_options(parameters)), parameters.get("config")
+        options = {name: words for setting in settings(cls) for name, words in setting.typed(parameters).items()}
+        config._command_line = {"file": None if file is None else str(file), "options": options}
+        return config
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
@@ -51,6 +57,11 @@ class Command(Strict):
         for setting, value in given:
             lay_over(data, setting.path, value)
         return data
+
+    @property
+    def command_line(self) -> dict[str, Any] | None:
+        """The file that the command was given and its options as they were typed, by option; None if it was not typed."""
+        return self._command_line
 
     def identity(self) -> dict[str, Any]:
         """All that decides the tables, as plain data."""

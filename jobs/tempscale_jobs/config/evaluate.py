@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tempscale.correction.recipes import Recipe
+from tempscale.optional import missing, needs
 from tempscale.temperature.schedule import ROLES, Temperature
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.option import Option, ReadBy
@@ -118,6 +119,8 @@ def _only(folder: str, name: str) -> str:
             matches = matches or fs.glob(f"{glob.escape(path)}/{pattern}")
         found = [str(fs.unstrip_protocol(file)) if "://" in folder else str(file) for file in matches]
     except (ImportError, ValueError, OSError) as error:
+        if (module := missing(error)) is not None:
+            raise UsageError(needs(f"--task retrieval:{masked(folder)}", module)) from None
         raise UsageError(f"--task retrieval:{masked(folder)} cannot be opened: {reason(error, folder)}") from None
     if len(found) != 1:
         number = "no such file" if not found else f"{len(found)} of them"

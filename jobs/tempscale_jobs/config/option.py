@@ -64,6 +64,18 @@ class Setting(NamedTuple):
         """Its options as a sentence names them: "--tau or --temperature"; nothing where none can be wrong."""
         return " or ".join(option.typed for option, field in self.options if field is self.field and option.sets is None)
 
+    def typed(self, parameters: dict[str, Any]) -> dict[str, list[str]]:
+        """Its options as words of a command line, by option, from the parameters of a command; without those not given."""
+        found: dict[str, list[str]] = {}
+        for option, _ in self.options:
+            value = parameters.get(option.name)
+            if isinstance(value, bool):
+                if value or "/" in option.flag:
+                    found[option.typed] = [option.flag.split("/")[0 if value else -1]]
+            elif value is not None and (values := list(value) if isinstance(value, (list, tuple)) else [value]):
+                found[option.typed] = [word for one in values for word in (option.typed, str(one))]
+        return found
+
     def value(self, parameters: dict[str, Any]) -> Any:
         """Its value from the parameters of a command; None where none of its options is given."""
         values = [parameters.get(option.name) for option, _ in self.options]

@@ -124,10 +124,13 @@ class Queries(Corpus):
     """Texts that search the corpus."""
 
     kind: ClassVar[str] = "queries"
-    without_option: ClassVar[frozenset[str]] = frozenset(Corpus.model_fields) - {"source"}
+    without_option: ClassVar[frozenset[str]] = frozenset(Corpus.model_fields) - {"source", "embedding_column"}
     source: Annotated[str, Option("--queries", "Texts", "SRC")] = Field(
         min_length=1,
         description="Texts that search the corpus, from a source like corpus.source: whose texts fill their results?",
+    )
+    embedding_column: Annotated[str | None, Option("--queries-embedding-column", "Texts")] = Field(
+        None, min_length=1, description="Column of your own embeddings of the queries, where the corpus comes as embeddings."
     )
 
 

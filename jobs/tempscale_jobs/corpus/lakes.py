@@ -12,6 +12,7 @@ from typing import Any
 import fsspec
 import pyarrow as pa
 
+from tempscale.optional import missing, needs
 from tempscale_jobs.corpus.readers import (
     KINDS,
     Columns,
@@ -25,12 +26,12 @@ from tempscale_jobs.corpus.readers import (
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.urls import masked, reason
 
-_PACKAGES = {"lance": "pylance", "delta": "deltalake"}
+_MODULES = {"lance": "lance", "delta": "deltalake"}
 
 
 def kind(source: str) -> str | None:
     """`lance` or `delta` if a source is such a table, by its prefix (lance:, delta:), its ending or its content."""
-    for name in _PACKAGES:
+    for name in _MODULES:
         if source.startswith(f"{name}:"):
             return name
     if source.rstrip("/").endswith(".lance"):
@@ -138,12 +139,10 @@ def _open(source: str, version: int | None = None) -> Any:
     found, at, name = kind(source), path(source), _name(source)
     assert found is not None
     try:
-        module = importlib.import_module("lance" if found == "lance" else "deltalake")
-    except ImportError:
-        raise UsageError(
-            f"'{name}' is a {found.capitalize()} table; install its reader: pip install 'tempscale[{found}]' "
-            f"(the package {_PACKAGES[found]})"
-        ) from None
+        module = importlib.import_module(_MODULES[found])
+    except ImportError as error:
+        wanted = missing(error) or _MODULES[found]
+        raise UsageError(needs(f"'{name}', a {found.capitalize()} table,", wanted)) from None
     try:
         return module.dataset(at, version=version) if found == "lance" else module.DeltaTable(at, version=version)
     except BaseException as error:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from tempscale.optional import missing, needs
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import folders, hub, lakes, states
 from tempscale_jobs.corpus.folders import Listing
@@ -215,9 +216,8 @@ def _check_state(given: Source, before: dict[str, Any], without: str | None, fil
 
 
 def check_rows(given: Source, out: str, rows: Iterable[Any]) -> None:
-    """Raise a UsageError unless a source has a first row, so that a mistake does not delete the run to be replaced."""
-    state(given, out)
-    if next(iter(rows), None) is None:
+    """Raise a UsageError unless a source has a first row; one that can be read only once is left alone."""
+    if is_read_again(given, out) and next(iter(rows), None) is None:
         raise UsageError(f"{given.kind} '{masked(given.source)}' has no row")
 
 
@@ -276,13 +276,23 @@ def is_read_twice(file: str) -> bool:
 
 def check_not_a_pipe(given: Source, without: str | None) -> None:
     """Raise a UsageError if a source that must be read again can be read only once."""
-    source = given.source
-    of_files = not source.startswith("docstrings:") and not hub.is_dataset(source) and lakes.kind(source) is None
-    if of_files and not all(map(is_read_twice, expand(given, without)[1])):
+    if not is_read_again(given, without):
         raise UsageError(
-            f"{given.kind} '{masked(source)}': most embeddings have other dimensions than the first, and a pipe cannot be "
-            "read again; write the rows to a file first"
+            f"{given.kind} '{masked(given.source)}': most embeddings have other dimensions than the first, and a pipe cannot "
+            "be read again; write the rows to a file first"
         )
+
+
+def is_read_again(given: Source, without: str | None) -> bool:
+    """Whether a source can be read again after some of its rows were read.
+
+    Raises:
+        UsageError: there is no such source.
+    """
+    source = given.source
+    if source.startswith("docstrings:") or hub.is_dataset(source) or lakes.kind(source) is not None:
+        return True
+    return all(map(is_read_twice, expand(given, without)[1]))
 
 
 def is_local(given: Source) -> bool:
@@ -327,6 +337,8 @@ def _listed(given: Source, without: str | None) -> tuple[Any, Listing]:
     except UsageError:
         raise
     except Exception as error:  # Every file system has its own exceptions.
+        if (module := missing(error)) is not None:
+            raise UsageError(needs(f"{kind} '{masked(source)}'", module)) from None
         raise UsageError(f"{kind} '{masked(source)}' cannot be opened: {reason(error, source)}") from None
     if files:
         return fs, found._replace(files=files)

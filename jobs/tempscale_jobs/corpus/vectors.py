@@ -15,7 +15,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.config.sections import Corpus, Queries
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.readers import Columns, Record
 from tempscale_jobs.corpus.rows import Counts, Rejects, usable, usable_text, whole_length
@@ -196,6 +196,8 @@ class Reader:
 
     def _length(self, length: Any, text: Any) -> tuple[int, str | None]:
         if self._settings.length_column is None:
+            if text is None and isinstance(self._settings, Queries):
+                return 1, None
             words, problem = usable_text(text)
             return len((words or "").split()), problem
         tokens = whole_length(length)
@@ -224,9 +226,13 @@ def columns_of(settings: Corpus) -> Columns:
     """The columns of a source of embeddings."""
     assert settings.embedding_column is not None
     named, optional = sources.id_columns(settings)
-    wanted: dict[str, str | None] = {settings.embedding_column: "--embedding-column"}
+    of_queries = isinstance(settings, Queries)
+    option = "--queries-embedding-column" if of_queries else "--embedding-column"
+    wanted: dict[str, str | None] = {settings.embedding_column: option}
     if settings.length_column is not None:
-        wanted[settings.length_column] = "--length-column"
+        wanted[settings.length_column] = "queries.length_column" if of_queries else "--length-column"
+    elif of_queries:  # No figure is by the length of what asks.
+        optional = optional | {settings.text_column: None}
     else:
         wanted[settings.text_column] = "--text-column, or the lengths with --length-column"
     return Columns(wanted, named | sources.document_columns(settings), optional)

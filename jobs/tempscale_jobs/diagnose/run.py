@@ -6,10 +6,11 @@ from contextlib import closing, suppress
 from importlib.util import find_spec
 from typing import Any
 
+from tempscale.optional import needs
 from tempscale_jobs import lifecycle
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.diagnose import DiagnoseConfig
-from tempscale_jobs.corpus import shards, sources
+from tempscale_jobs.corpus import peek, shards, sources
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.corpus.rows import check_rejected
 from tempscale_jobs.corpus.shards import Texts
@@ -32,10 +33,11 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
     corpus, settings = config.candidates(), config.diagnosis
+    texts = Texts(corpus, Embedding.model_validate({}), config.out)
 
     def check_inputs() -> None:
         versions.check_column(config.corpus, settings.versions_of, config.out)
-        sources.check_rows(config.corpus, config.out, sources.rows(config.corpus, config.out))
+        peek.first_items(texts, config.out)
 
     def check_unchanged(done: dict[str, Any]) -> None:
         sources.check_unchanged(corpus, config.out, done["corpus"]["source_state"])
@@ -45,10 +47,7 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
         if life.done("read the corpus", check_unchanged) is not None:
             return run
         with journal.stage("read the corpus") as stage:
-            # Before the long reading of the corpus.
-            versions.check_column(config.corpus, settings.versions_of, config.out)
-            sizes = Embedding.model_validate({})
-            stream = Stream(run.storage, Texts(corpus, sizes, config.out), config.seed, config.out, stage.advance)
+            stream = Stream(run.storage, texts, config.seed, config.out, stage.advance)
             stage.note = stream.described()
         with suppress(ImportError):  # The limit of threads applies only to libraries that are already loaded.
             import sklearn.manifold  # noqa: F401
@@ -75,7 +74,7 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
                 tables = summary.summarise(run, settings.intervals, config.seed, document_of, parts_of)
                 stage.note = f"{len(tables)} tables"
                 if find_spec("sklearn") is None:
-                    stage.note += "; the map of texts needs pip install 'tempscale[figures]'"
+                    stage.note += f"; {needs('the map of texts', 'sklearn')}"
         with journal.stage("report") as stage:
             from tempscale_jobs.diagnose import report  # What draws it is slow to import, and Ray starts before.
 

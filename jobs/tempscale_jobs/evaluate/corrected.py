@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,9 @@ from tempscale.correction.fit import fit
 from tempscale.correction.values import Correction, normalised
 from tempscale.stats.sample import seeded_sample
 from tempscale_jobs.evaluate.analyses import held_out
-from tempscale_jobs.evaluate.mteb_model import Texts
+
+if TYPE_CHECKING:  # It imports mteb, which may not be installed.
+    from tempscale_jobs.evaluate.mteb_model import Texts
 
 FITTED = 100_000
 """Documents that a correction is fitted on, at most: a random sample of more."""

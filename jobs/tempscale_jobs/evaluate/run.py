@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tempscale.temperature.schedule import Temperature
@@ -39,11 +40,8 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
         stage.note = f"{count(len(units), 'task')}: {', '.join(names)}"
     compared = Compared(config.audits, config.backbones)
     references = {"audits": [masked(folder) for folder in config.audits], "backbones": config.backbones}
-
-    def check() -> None:
-        tasks.check(units, config.seed, config.out, fresh)
-
-    with lifecycle.running(config, journal, fresh=fresh, check=check) as life:
+    check_inputs = functools.partial(tasks.check, units, config.seed)
+    with lifecycle.running(config, journal, fresh=fresh, check_inputs=check_inputs) as life:
         run = life.run
         evaluation = Evaluation(
             run, units, config.embedding, tuple(config.analysis.intervals), config.seed, config.corrected

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tempscale.optional import missing, needs
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.evaluate import Corrected, OwnTask, Scoring, TaskFile
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.runs.folder import DONE, Model, Run, place
-from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.tables.evaluate import CELLS
 from tempscale_jobs.urls import reason
 
@@ -21,6 +21,7 @@ PLAIN = "none"
 """What stands for embeddings that no correction changes."""
 PIECE_TEXTS = 16_384
 """The most texts whose micro-batches are made together: what a call of mteb has more is further pieces."""
+_READ_BYTES = 64_000_000
 
 
 class Unit(NamedTuple):
@@ -126,8 +127,8 @@ def library() -> Any:
     """The module mteb; raises UsageError if it is not installed."""
     try:
         import mteb
-    except ImportError:
-        raise UsageError("tempscale evaluate needs mteb; install it: pip install 'tempscale[evaluate]'") from None
+    except ImportError as error:
+        raise UsageError(needs("scoring tasks", missing(error) or "mteb")) from None
     return mteb
 
 
@@ -156,16 +157,19 @@ def load(unit: Unit, seed: int, tokenizer: Any, edges: Sequence[int]) -> Any:
     return task
 
 
-def check(units: Sequence[Unit], seed: int, out: str, fresh: bool) -> None:
-    """Read the user-supplied data unless the run in `out` is complete, so that a mistake in it ends the run at once.
+def check(units: Sequence[Unit], seed: int) -> None:
+    """Raise if the files of a user-supplied task cannot be used; those of 64 MB together, or less, are read for it."""
+    from tempscale_jobs.evaluate.own_tasks import build  # It imports mteb, which may not be installed.
 
-    Raises:
-        UsageError: a file, a column or a row of a task cannot be used.
-    """
-    if fresh or not Storage(out).exists(DONE):
-        for unit in units:
-            if unit.own is not None:
-                load(unit, seed, None, ())
+    for unit in units:
+        if unit.own is None:
+            continue
+        found = state(unit) or {}
+        if "problem" in found:
+            raise UsageError(found["problem"])
+        sizes = [facts[0] for files in found.values() for facts in files.values() if isinstance(facts, list)]
+        if all(sizes) and 0 < sum(sizes) <= _READ_BYTES:
+            build(OwnTask.model_validate(unit.own), seed)
 
 
 def state(unit: Unit) -> dict[str, Any] | None:

@@ -264,6 +264,11 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
     return Run(storage, models, config.temperatures(), getattr(config, "night", None) or begun[:10], done)
 
 
+def has_read(storage: Storage) -> bool:
+    """Whether the run in a folder has read its inputs, or begun to."""
+    return any(map(storage.exists, (SHARDED, PLANNED, DONE)))
+
+
 def _own_embeddings(config: Command) -> bool:
     return isinstance(config, AuditConfig) and config.corpus.embedding_column is not None
 
@@ -379,6 +384,7 @@ def facts(run: Run, config: Command) -> dict[str, Any]:
         "started": begun["started"],
         "finished": now(),
         "config": described(config),
+        "command_line": typed(config),
         "models": models,
         "versions": begun["identity"]["versions"] | {"python": platform.python_version()},
         "processor": processor(),
@@ -392,6 +398,14 @@ def described(config: Command) -> dict[str, Any]:
     data = config.model_dump(mode="json", exclude={"execution": {"address"}})  # An address may contain a secret.
     described: dict[str, Any] = without_secrets(data)
     return described
+
+
+def typed(config: Command) -> dict[str, Any] | None:
+    """The command line of a run, without secrets; None where the run was not started by one."""
+    if (line := config.command_line) is None:
+        return None
+    options = {name: [masked(word) for word in words] for name, words in line["options"].items()}
+    return line | {"options": options}
 
 
 def complete(run: Run, record: dict[str, Any]) -> None:

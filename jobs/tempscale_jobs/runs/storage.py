@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tempscale.optional import missing, needs
 from tempscale_jobs.errors import Damaged, IncompleteRun, UsageError
 from tempscale_jobs.runs import sealed
 from tempscale_jobs.urls import masked, reason
@@ -62,6 +63,8 @@ class Storage:
             # Never cache listings, because other processes write too.
             fs, path = fsspec.core.url_to_fs(self.root, **({} if self.is_local else {"use_listings_cache": False}))
         except (ImportError, ValueError) as error:
+            if (module := missing(error)) is not None:
+                raise UsageError(needs(f"'{masked(self.root)}'", module)) from None
             raise UsageError(f"'{masked(self.root)}' cannot be opened: {reason(error, self.root)}") from None
         return fs, path.rstrip("/")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.report.shell import shell_line
 from tempscale_jobs.runs.journal import duration
 from tempscale_jobs.submit.command import Submission
 from tempscale_jobs.submit.head import (
@@ -70,7 +71,7 @@ def submit(sent: Submission, address: str | None, console: Console, *, detach: b
     packed += [] if sent.packed is None else [sent.packed.summary()]
     console.print(
         f"submitted {identifier}{before}\n"
-        f"  runs       tempscale {sent.command} {' '.join(sent.arguments)}\n"
+        f"  runs       {shell_line(['tempscale', sent.command, *sent.arguments])}\n"
         f"  packed     {'; '.join(packed)}\n"
         f"  dashboard  {masked(url)}/#/jobs/{identifier}\n"
         f"  night      {sent.night}: after midnight UTC, --night {sent.night} goes on with it\n"

@@ -11,8 +11,10 @@ from tempscale_jobs import lifecycle
 from tempscale_jobs.audit.run import audit
 from tempscale_jobs.collapse import by_length
 from tempscale_jobs.collapse.by_length import RECIPE
+from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.tune import TuneConfig
-from tempscale_jobs.corpus import sources
+from tempscale_jobs.corpus import peek, sources
+from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.evaluate import tasks
 from tempscale_jobs.evaluate.run import evaluate
@@ -40,7 +42,10 @@ def tune(config: TuneConfig, journal: Journal, *, fresh: bool = False) -> Run:
     """
     states: dict[str, Any] = {}
     config = config.fitting(folder.window(config))
-    with lifecycle.running(config, journal, fresh=fresh, check=lambda: states.update(_states(config, fresh))) as life:
+    checks: dict[str, Any] = {
+        "check": lambda: states.update(_states(config)), "check_inputs": lambda: _check_inputs(config)
+    }  # fmt: skip
+    with lifecycle.running(config, journal, fresh=fresh, **checks) as life:
         run = life.run
         (model,) = run.models
         if life.done("choose", lambda done: _check_unchanged(config, done["states"], states)) is not None:
@@ -82,14 +87,20 @@ def _check_unchanged(config: TuneConfig, before: dict[str, Any], states: dict[st
         )
 
 
-def _states(config: TuneConfig, fresh: bool) -> dict[str, Any]:
-    """The states of the sources, which change when their texts do; raises if a task or the corpus cannot be read."""
+def _check_inputs(config: TuneConfig) -> None:
+    """Raise if the first rows of the corpus, or the files of your own tasks, cannot be used."""
+    if config.tasks:
+        tasks.check(tasks.expand(config.tasks), config.seed)
+    else:
+        peek.first_items(Texts(config.texts(), Embedding.model_validate({}), config.out), config.out)
+
+
+def _states(config: TuneConfig) -> dict[str, Any]:
+    """The states of the sources, which change when their texts do; raises if a task or the corpus cannot be found."""
     engine.check_reachable(config.execution)
     if not config.tasks:
         return {"corpus": sources.content(config.texts(), config.out)}
-    units = tasks.expand(config.tasks)
-    tasks.check(units, config.seed, config.out, fresh)
-    return {unit.name: tasks.state(unit) for unit in units}
+    return {unit.name: tasks.state(unit) for unit in tasks.expand(config.tasks)}
 
 
 def _choose_by_scores(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,9 @@ import polars as pl
 from tempscale.correction.recipes import Recipe
 from tempscale.correction.values import KINDS
 from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.audit.again import again
 from tempscale_jobs.evaluate.tasks import slug_of
+from tempscale_jobs.report.shell import folder_for, shell_line
 from tempscale_jobs.report.text import count, interval_name, labels, number, share, with_error
 
 
@@ -146,23 +147,25 @@ def _names(edges: list[int]) -> str:
 def then(run: dict[str, Any], root: str) -> list[str]:
     """The next steps: shell commands, with a line of Python where a schedule cannot be folded; none without a change."""
     choice = run["choice"]
-    if not choice["changed"]:
+    if not choice["changed"] or "***" in root:  # A part of its name is a secret.
         return []
     if recipe := choice.get("correction"):
-        fitted = f"tempscale correct --correction {shlex.quote(f'{root}/{file_of(recipe)}')}"
+        fitted = shell_line(["tempscale", "correct", "--correction", f"{root}/{file_of(recipe)}"])
+        into, asked = (shell_line([folder_for([fitted, side], root, side)]) for side in ("corrected", "corrected-queries"))
         kind = KINDS[Recipe.of(recipe).kind]
         documents, queries = (" --length-column TOKENS" * needed for needed in (kind.needs_tokens, kind.needs_query_tokens))
         return [
-            f"{fitted} --embeddings DOCUMENTS.parquet{documents} --out corrected/",
-            f"{fitted} --embeddings QUERIES.parquet{queries} --side queries --out corrected-queries/",
+            f"{fitted} --embeddings DOCUMENTS.parquet{documents} --out {into}",
+            f"{fitted} --embeddings QUERIES.parquet{queries} --side queries --out {asked}",
         ]
-    (model,) = run["config"]["embedding"]["models"] or [None]
-    named = f" --model {shlex.quote(model)}" if model else ""
-    file = shlex.quote(f"{root}/temperature.json")
+    (label,), (model,) = run["models"], run["config"]["embedding"]["models"] or [None]
+    temperature = Temperature.of(choice["chosen"])
     if choice["foldable"]:
-        return [f"tempscale export{named} --temperature {file} --out {shlex.quote(f'{root}-checkpoint')}"]
-    data = json.dumps(Temperature.of(choice["chosen"]).as_data())
-    return [
-        f"import tempscale as ts; ts.attach(model, {data})  # a schedule by length cannot be folded into weights",
-        f"tempscale audit{named} --tau 1.0 --temperature {file} --corpus …",
-    ]
+        words = ["tempscale", "export", *([] if model is None else ["--model", model])]
+        constant = temperature.tau is not None  # Which needs no file: that of a remote folder would have to be copied.
+        words += ["--tau", str(temperature.tau)] if constant else ["--temperature", f"{root}/temperature.json"]
+        return [shell_line([*words, "--out", folder_for(words, root, "checkpoint")])]
+    line = f"import tempscale as ts; ts.attach(model, {json.dumps(temperature.as_data())})"
+    files = ("--tau", "1.0", "--temperature", f"{root}/temperature.json")
+    command = again(run, label, "audit", *files, beside="audit") if "://" not in root else ""
+    return [f"{line}  # a schedule by length cannot be folded into weights", *([command] if command else [])]

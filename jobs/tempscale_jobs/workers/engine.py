@@ -16,6 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from tempscale.optional import missing, needs
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.errors import Changed, Damaged, IncompleteRun, RunError, UsageError
 from tempscale_jobs.outlets import Outlet
@@ -398,6 +399,8 @@ def readable_failures() -> Iterator[None]:
         cause = _root_cause(error)
         if isinstance(cause, RunError):
             raise cause.alone() from None
+        if (module := missing(cause)) is not None:
+            raise UsageError(needs("a worker", module)) from error
         raise IncompleteRun(failure(cause)) from error
 
 

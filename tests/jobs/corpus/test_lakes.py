@@ -1,12 +1,15 @@
 """Lance and Delta tables: every row once, in order, at one version; a sentence where the package or table is missing."""
 
 import json
+import re
+import sys
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from whole_run import sharded
 
+from tempscale.optional import install
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import lakes, sources
@@ -63,15 +66,9 @@ def test_a_missing_column_table_or_package_is_named(tmp_path, kind, monkeypatch)
         list(sources.rows(Corpus.model_validate({"source": source, "text_column": "body"})))
     with pytest.raises(UsageError, match=f"cannot be opened as a {kind.capitalize()} table"):
         list(sources.rows(Corpus.model_validate({"source": f"{kind}:{tmp_path}/nothing"})))
-    load = lakes.importlib.import_module
-
-    def absent(name):
-        if name in ("lance", "deltalake"):
-            raise ImportError(name)
-        return load(name)
-
-    monkeypatch.setattr(lakes.importlib, "import_module", absent)
-    with pytest.raises(UsageError, match=rf"pip install 'tempscale\[{kind}\]'"):
+    module = {"lance": "lance", "delta": "deltalake"}[kind]
+    monkeypatch.setitem(sys.modules, module, None)  # As where it is not installed.
+    with pytest.raises(UsageError, match=re.escape(install(module))):
         list(sources.rows(Corpus.model_validate({"source": source})))
 
 

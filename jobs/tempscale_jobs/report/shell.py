@@ -1,0 +1,33 @@
+"""Commands as a shell reads them, so that a printed line can be copied and run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+
+from tempscale_jobs.errors import visible
+
+
+def shell_line(words: Iterable[str]) -> str:
+    """The words as one line of a shell."""
+    return " ".join(map(_quoted, words))
+
+
+def folder_for(words: Sequence[str], root: str, what: str) -> str:
+    """A new folder next to `root` for what a command writes; no other command gets its name."""
+    return f"{root.rstrip('/')}-{what}-{hashlib.sha256(json.dumps(words).encode()).hexdigest()[:4]}"
+
+
+def _quoted(word: str) -> str:
+    r"""A word in quotes where it needs them; one with control characters as bash, ksh and zsh write it: $'a\nb'."""
+    if visible(word) == word:
+        return shlex.quote(word)
+    return f"$'{''.join(map(_escaped, word))}'"
+
+
+def _escaped(character: str) -> str:
+    if 0xDC80 <= ord(character) <= 0xDCFF:  # A byte of a file's name that is no UTF-8, as Python keeps it.
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return f"\\{character}" if character in "\\'" else visible(character)

