@@ -27,7 +27,7 @@ def main() -> None:
     if sys.flags.optimize > 1:
         # Ray Data and altair cannot be imported without their docstrings, and --help would be empty.
         os.environ.pop("PYTHONOPTIMIZE", None)
-        os.execv(sys.executable, [sys.executable, "-m", "tempscale_jobs", *sys.argv[1:]])
+        os.execv(sys.executable, [sys.executable, "-m", "tempscale_jobs", *sys.argv[1:]])  # noqa: S606 - itself
     from tempscale_jobs.cli import app
 
     app.main()

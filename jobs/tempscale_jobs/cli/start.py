@@ -57,7 +57,10 @@ def answer(command: Callable[[Console], int | None]) -> None:
     try:
         code = command(console) or 0
     except RunError as error:
-        say("error", str(error).replace(AGAIN, "; it came before, and repeating will not help") if _repeats(error) else str(error))
+        say(
+            "error",
+            str(error).replace(AGAIN, "; it came before, and repeating will not help") if _repeats(error) else str(error),
+        )
         code = error.exit_code
     except KeyboardInterrupt:
         say("interrupted", "the same command goes on where this one stopped")

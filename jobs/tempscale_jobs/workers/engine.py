@@ -257,8 +257,8 @@ def _start(execution: Execution, folder: str) -> None:
                 ray.init(address=execution.address, runtime_env={"env_vars": _ONE_THREAD}, **quiet)
         except AuthenticationError:
             raise UsageError(
-                f"the Ray cluster at '{execution.address}' asks for its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or "
-                "RAY_AUTH_TOKEN_PATH where it is not in ~/.ray/auth_token"
+                f"the Ray cluster at '{execution.address}' asks for its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
+                "or RAY_AUTH_TOKEN_PATH where it is not in ~/.ray/auth_token"
             ) from None
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             raise UsageError(f"the Ray cluster at '{execution.address}' cannot be joined: {first_line(error)}") from None

@@ -13,7 +13,9 @@ from contextlib import contextmanager, suppress
 from tempscale_jobs.errors import IncompleteRun
 
 _LOOK_SECONDS = 1.0
-_DEFAULT_THRESHOLD = 0.95
+_THRESHOLD, _DEFAULT_THRESHOLD = "RAY_memory_usage_threshold", 0.95
+_REFRESH = "RAY_memory_monitor_refresh_ms"
+"""Ray's own variables of its memory monitor; it looks at nothing where the second is 0."""
 
 
 @contextmanager
@@ -47,8 +49,8 @@ def kept(patience: float = 60.0) -> Iterator[None]:
         if not full.is_set():
             raise
         raise IncompleteRun(
-            f"no memory is left: more than {threshold:.0%} of this machine's is in use, where Ray ends every worker; end other "
-            "processes, or use fewer --workers, and start the same command again to go on"
+            f"no memory is left: more than {threshold:.0%} of this machine's is in use, where Ray ends every worker; end "
+            "other processes, or use fewer --workers, and start the same command again to go on"
         ) from None
     finally:
         over.set()
@@ -64,10 +66,10 @@ def used_share() -> float:
 
 def _threshold() -> float:
     """Ray's threshold; 1 where it does not look."""
-    if os.environ.get("RAY_memory_monitor_refresh_ms") == "0":
+    if os.environ.get(_REFRESH) == "0":
         return 1.0
     with suppress(ValueError):
-        return float(os.environ.get("RAY_memory_usage_threshold", _DEFAULT_THRESHOLD))
+        return float(os.environ.get(_THRESHOLD, _DEFAULT_THRESHOLD))
     return _DEFAULT_THRESHOLD
 
 

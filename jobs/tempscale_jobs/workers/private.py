@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import secrets
 import shutil
@@ -18,7 +19,7 @@ _MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_
 _NO_HOOK = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 """Below `uv run` Ray would send the current folder to its workers, and they would import from it."""
 _THIS_MACHINE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Ray's way to listen on 127.0.0.1 alone, its default on Windows and macOS. It ignores that address where it is given one."""
+"""Ray's way to listen on 127.0.0.1 alone, its default on Windows and macOS; on Linux it replaces that address by another."""
 _TEMPORARY = ("RAY_TMPDIR", "TMPDIR")
 """The variables that name the folder of temporary files, the first before the second."""
 _SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - of a link alone, in a folder with a random name and mode 0700
@@ -49,7 +50,9 @@ def variables(joined: bool) -> dict[str, str]:
         try:
             open(path, "rb").close()
         except OSError as error:
-            raise UsageError(f"{_TOKEN_PATH} '{path}' cannot be read: {error.strerror}; name the file of Ray's token") from None
+            raise UsageError(
+                f"{_TOKEN_PATH} '{path}' cannot be read: {error.strerror}; name the file of Ray's token"
+            ) from None
     has_token = bool(path or os.environ.get(_TOKEN))
     mode = {_MODE: "token"} if not os.environ.get(_MODE) and (has_token or not joined) else {}
     if joined:
@@ -78,10 +81,9 @@ def environment(changes: dict[str, str]) -> Iterator[None]:
 def _read_anew() -> None:
     """Let Ray, which keeps the mode and the token that it has read, read them again."""
     if "ray" in sys.modules:
-        from ray._raylet import AuthenticationTokenLoader, Config
-
-        Config.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
+        core: Any = importlib.import_module("ray._raylet")
+        core.Config.initialize("")
+        core.AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager
@@ -121,8 +123,8 @@ def _short_folder(place: str) -> str:
         except OSError:
             continue
     raise UsageError(
-        f"the folder for temporary files '{place}' has a name too long for Ray's sockets, and there is no {' or '.join(_SHORT)} "
-        f"for a link to it; set TMPDIR to a folder whose name has at most {_LONGEST_BYTES - len('/tempscale-12345678')} bytes"
+        f"the name of the folder for temporary files '{place}' is too long for Ray's sockets, and {', '.join(_SHORT)} take "
+        f"no link to it; set TMPDIR to a folder whose name has at most {_LONGEST_BYTES - len('/tempscale-12345678')} bytes"
     )
 
 
