@@ -1,11 +1,12 @@
 """`python -m tempscale` is the `tempscale` command, which the package of jobs holds."""
 
-from __future__ import annotations
-
 import importlib.util
+import os
 import runpy
 import sys
 
+if not sys.flags.safe_path and os.path.abspath(sys.path[0]) == os.path.abspath(os.curdir):
+    del sys.path[0]  # The current folder, whose files are the user's data: a package there is not the one that is meant.
 if importlib.util.find_spec("tempscale_jobs") is None:
     print("error: the tempscale command is in the package tempscale_jobs, which is not installed here", file=sys.stderr)
     sys.exit(2)  # 1 is a failed gate's.

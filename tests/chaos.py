@@ -7,7 +7,6 @@ command, see storms.py.
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import shared_ray
 
 KINDS = ("actor", "worker", "raylet", "driver")
 NODES, CPUS, PATIENCE = 3, 1, 900
@@ -77,7 +77,8 @@ class Storm:
         from ray.cluster_utils import Cluster
 
         self.arguments, self.out, self.random = arguments, out, random.Random(seed)
-        os.environ["RAY_AUTH_MODE"] = "disabled"
+        self._guarded = shared_ray.guarded()
+        self._guarded.__enter__()
         self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 200 << 20})
         for _ in range(NODES):
             self._add_node()
@@ -215,6 +216,7 @@ class Storm:
     def close(self) -> None:
         """Stop the cluster."""
         self.cluster.shutdown()
+        self._guarded.__exit__(None, None, None)
 
 
 def workers_of(node: Any, name: str) -> list[psutil.Process]:

@@ -5,8 +5,11 @@ finished run leaves its actor to the next, which makes it anew for its own model
 tested in files that have a Ray of their own, `no_ray`.
 """
 
+import secrets
 from contextlib import ExitStack, contextmanager
 from unittest import mock
+
+from tempscale_jobs.workers import private
 
 _HELD = ExitStack()
 _IDLE = []
@@ -29,6 +32,11 @@ def end():
     """End that Ray; what comes next starts its own, with actors of its own."""
     _IDLE.clear()
     _HELD.close()
+
+
+def guarded():
+    """What a cluster needs that a test starts itself: only processes with its token, this one and its children, enter it."""
+    return private.environment({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
 
 
 @contextmanager

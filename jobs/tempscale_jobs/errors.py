@@ -10,6 +10,9 @@ _ENDS_OR_STEERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Characters that end a line, control a terminal or cannot be printed: Unicode's categories Cc, Zl, Zp and Cs."""
 
 
+AGAIN = "; start the same command again to go on"
+
+
 def visible(text: str, kept: str = "") -> str:
     r"""A text with visible escapes, such as \x1b, in place of the characters that end a line or steer a terminal."""
 
@@ -46,6 +49,10 @@ class IncompleteRun(RunError):
     """The run stopped before its end; the same command resumes it."""
 
     exit_code = 3
+
+
+class Unexpected(IncompleteRun):
+    """An error in a worker that neither the inputs nor the machine explain."""
 
 
 class Damaged(IncompleteRun):

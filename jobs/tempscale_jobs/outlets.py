@@ -60,4 +60,6 @@ def install() -> None:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
             stream = os.fdopen(number, "w", closefd=False)
+        if getattr(stream, "errors", None) in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="replace")  # A Greek letter that a terminal cannot show is no reason to stop.
         setattr(sys, name, Outlet(stream))

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, ParamSpec
 
 import typer
@@ -23,6 +23,8 @@ EXIT_CODES = (
     "3 incomplete: the same command goes on where it stopped."
 )
 NO_GATE = EXIT_CODES.replace(" · 1 done and the gate failed", "")
+
+_REPEATED = "the last error came from the same place"
 
 Parameters = ParamSpec("Parameters")
 
@@ -47,7 +49,7 @@ def answer(command: Callable[[Console], int | None]) -> None:
     from rich.markup import escape
 
     from tempscale.optional import missing, needs
-    from tempscale_jobs.errors import RunError
+    from tempscale_jobs.errors import AGAIN, RunError
     from tempscale_jobs.report.screen import Screen
     from tempscale_jobs.urls import lines_hidden, reason
 
@@ -60,7 +62,10 @@ def answer(command: Callable[[Console], int | None]) -> None:
     try:
         code = command(console) or 0
     except RunError as error:
-        say("error", str(error))
+        say(
+            "error",
+            str(error).replace(AGAIN, "; it came before, and repeating will not help") if _repeats(error) else str(error),
+        )
         code = error.exit_code
     except KeyboardInterrupt:
         say("interrupted", "the same command goes on where this one stopped")
@@ -73,10 +78,47 @@ def answer(command: Callable[[Console], int | None]) -> None:
         if os.environ.get("TEMPSCALE_DEBUG"):
             print(lines_hidden(traceback.format_exc(), addresses), end="", file=sys.stderr)
         else:
-            console.print("The run is incomplete; set TEMPSCALE_DEBUG=1 to see where it stopped.", soft_wrap=True)
+            state = "This error came before, and repeating will not help" if _repeats(error) else "The run is incomplete"
+            console.print(f"{state}; set TEMPSCALE_DEBUG=1 to see where it stopped.", soft_wrap=True)
         code = 3
     if code:
         raise typer.Exit(code)
+
+
+def _note(error: Exception, out: str) -> None:
+    """Write into the run's folder where an unexpected error came from; mark one that came from there the last time too."""
+    from tempscale_jobs.runs.folder import UNEXPECTED
+    from tempscale_jobs.runs.storage import Storage
+
+    if isinstance(error, OSError | MemoryError):  # What a disk, a network or a machine lacks, it may have the next time.
+        return
+    place = _place(error)
+    with suppress(Exception):  # The folder may be what fails.
+        storage = Storage(out)
+        if storage.exists(UNEXPECTED) and storage.read_json(UNEXPECTED) == place:
+            error.add_note(_REPEATED)
+        storage.write_json(UNEXPECTED, place, durable=False)
+
+
+def _forget(out: str) -> None:
+    from tempscale_jobs.runs.folder import UNEXPECTED
+    from tempscale_jobs.runs.storage import Storage
+
+    with suppress(Exception):
+        Storage(out).remove(UNEXPECTED)
+
+
+def _place(error: BaseException) -> dict[str, str]:
+    """The type of an error, and the innermost line of ours that it passed, in a worker too."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frames = "".join(traceback.format_exception(error, chain=False)).splitlines()
+    ours = [line.strip() for line in frames if line.lstrip().startswith('File "') and f"{os.sep}tempscale" in line]
+    return {"error": type(error).__name__, "place": ours[-1] if ours else ""}
+
+
+def _repeats(error: Exception) -> bool:
+    return _REPEATED in getattr(error, "__notes__", ())
 
 
 @contextmanager
@@ -84,7 +126,7 @@ def begun(config: Command, source: str, console: Console) -> Iterator[Journal]:
     """Say at once what begins; the journal of its progress, closed at its end."""
     from rich.markup import escape
 
-    from tempscale_jobs.errors import RunError
+    from tempscale_jobs.errors import RunError, Unexpected
     from tempscale_jobs.runs.journal import Journal
     from tempscale_jobs.runs.observing import JsonLines, Observer, RayMetrics, StatusFile
     from tempscale_jobs.urls import addresses_in, masked, reason
@@ -102,13 +144,17 @@ def begun(config: Command, source: str, console: Console) -> Iterator[Journal]:
             yield journal
         except RunError as error:
             journal.end("incomplete" if error.exit_code == 3 else "failed", str(error))
+            if isinstance(error, Unexpected):
+                _note(error, config.out)
             raise
         except KeyboardInterrupt:
             journal.end("incomplete", "interrupted: the same command goes on where this one stopped")
             raise
         except Exception as error:
             journal.end("incomplete", f"unexpected {type(error).__name__}: {reason(error, *addresses)}")
+            _note(error, config.out)
             raise
         journal.end("complete", journal.outcome)
+        _forget(config.out)
         global completed
         completed = True

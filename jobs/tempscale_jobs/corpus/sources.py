@@ -278,8 +278,8 @@ def check_not_a_pipe(given: Source, without: str | None) -> None:
     """Raise a UsageError if a source that must be read again can be read only once."""
     if not is_read_again(given, without):
         raise UsageError(
-            f"{given.kind} '{masked(given.source)}': most embeddings have other dimensions than the first, and a pipe cannot "
-            "be read again; write the rows to a file first"
+            f"{given.kind} '{masked(given.source)}': most embeddings have other dimensions than the first, and a pipe "
+            "cannot be read again; write the rows to a file first"
         )
 
 

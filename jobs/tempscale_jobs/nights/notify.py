@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import queue
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +18,8 @@ from tempscale_jobs.report.text import count
 from tempscale_jobs.urls import masked
 
 _SECONDS, _PAUSES = 10.0, (1.0, 5.0)
+_ALL_SECONDS = 40.0
+"""The whole exchange with its pauses: a server that sends a byte now and then never exceeds the seconds of one read."""
 _SHOWN_REASONS = 10
 
 
@@ -60,22 +64,59 @@ def _post(gate: Gate, lines: list[str], reasons: Sequence[str], end: str) -> str
     if not url.startswith(("https://", "http://")):
         return f"nobody: {gate.webhook_env} holds no http address"
     try:
-        request = urllib.request.Request(  # noqa: S310 - the scheme was checked
-            url, json.dumps({"text": text}).encode(), {"Content-Type": "application/json"}, method="POST"
-        )
-        for pause in (*_PAUSES, None):
-            try:
-                with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
-                    return f"the webhook: {answer.status}"
-            except (urllib.error.URLError, TimeoutError) as error:
-                refused = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429
-                if refused or pause is None:
-                    raise
-                time.sleep(pause)
+        return f"the webhook: {_exchanged(url, json.dumps({'text': text}).encode())}"
     except urllib.error.HTTPError as error:
         return f"nobody: the webhook of {gate.webhook_env} answered {error.code}"
     except Exception as error:  # Its message may contain the address, which is a secret.
         return f"nobody: the webhook of {gate.webhook_env} cannot be reached ({type(error).__name__})"
+
+
+class _NotRedirected(urllib.request.HTTPRedirectHandler):
+    """A redirected POST becomes a GET without its message, after the whole answer was read, however long."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Redirect nowhere: the redirection is the answer."""
+
+
+def _exchanged(url: str, message: bytes) -> int:
+    """Post a message; return the status of the answer, whose content is not read.
+
+    Raises:
+        OSError: there was no good answer, or none in time.
+    """
+    ends: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
+
+    def exchange() -> None:
+        try:
+            ends.put(_posted(url, message))
+        except Exception as error:
+            ends.put(error)
+
+    threading.Thread(target=exchange, name="webhook", daemon=True).start()
+    try:
+        end = ends.get(timeout=_ALL_SECONDS)
+    except queue.Empty:
+        raise TimeoutError from None
+    if isinstance(end, Exception):
+        raise end
+    return end
+
+
+def _posted(url: str, message: bytes) -> int:
+    """Post a message, again where the server may answer later; return the status of the answer."""
+    request = urllib.request.Request(  # noqa: S310 - the scheme was checked
+        url, message, {"Content-Type": "application/json"}, method="POST"
+    )
+    opener = urllib.request.build_opener(_NotRedirected)
+    for pause in (*_PAUSES, None):
+        try:
+            with opener.open(request, timeout=_SECONDS) as answer:
+                return int(answer.status)
+        except (urllib.error.URLError, TimeoutError) as error:
+            refused = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429
+            if refused or pause is None:
+                raise
+            time.sleep(pause)
     raise AssertionError("every way out is above")
 
 

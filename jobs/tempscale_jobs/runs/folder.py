@@ -42,6 +42,8 @@ COMPUTED_IN = "partials/computed_in.json"
 """The precision that the models of the run compute in, where anything but float32 was asked for."""
 TAKEOVERS = "partials/takeovers"
 """A record of each dead run whose lock was taken over."""
+UNEXPECTED = "unexpected.json"
+"""Where the last unexpected error came from, which also those leave that come before a run begins; see `cli.start`."""
 _OURS = (
     DONE, REPORT, "figures", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards",
     "status.json", "pruned.json", CALIBRATION,
@@ -469,7 +471,7 @@ def _begun(storage: Storage, fresh: bool) -> dict[str, Any] | None:
         return begun
     if storage.is_local and os.path.isfile(storage.path("")):
         raise UsageError(f"'{storage.root}' is a file; --out must be a folder")
-    if set(storage.names()) - {lock.NAME, "history"}:  # The record of other runs stays with --fresh too.
+    if set(storage.names()) - {lock.NAME, UNEXPECTED, "history"}:  # The record of other runs stays with --fresh too.
         raise UsageError(f"'{masked(storage.root)}' is not empty and is no tempscale run; choose another --out")
     return None
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import COMPUTED_IN, Run
 from tempscale_jobs.runs.provenance import processor
-from tempscale_jobs.workers.engine import Cluster, readable_failures
+from tempscale_jobs.workers.engine import NO_PROGRESS_SECONDS, Cluster, readable_failures
 
 _INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
 """The flags of a CPU on which oneDNN multiplies in bfloat16; on any other it converts, and is several times slower."""
@@ -102,7 +102,7 @@ def workers(cluster: Cluster) -> list[Processor]:
     with readable_failures():
         for answer in answers:
             try:
-                found.append(ray.get(answer))
+                found.append(ray.get(answer, timeout=NO_PROGRESS_SECONDS))
             except died:
                 continue  # The node died meanwhile, so this run will not use it.
     return found

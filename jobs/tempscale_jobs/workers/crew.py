@@ -318,7 +318,8 @@ class Crew:
 
         self._hire(wanted)
         with readable_failures():
-            return all(ray.get([worker.computes_socm.remote() for worker in self._actors]))
+            asked = [worker.computes_socm.remote() for worker in self._actors]
+            return all(ray.get(asked, timeout=NO_PROGRESS_SECONDS))
 
     def begin(self, wanted: int) -> None:
         """Start so many actors ahead of their work, which they then join as they are ready."""

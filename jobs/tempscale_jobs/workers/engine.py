@@ -12,16 +12,16 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tempscale.optional import missing, needs
 from tempscale_jobs.config.sections import Execution
-from tempscale_jobs.errors import Changed, Damaged, IncompleteRun, RunError, UsageError
+from tempscale_jobs.errors import AGAIN, Changed, Damaged, IncompleteRun, RunError, Unexpected, UsageError
 from tempscale_jobs.outlets import Outlet
 from tempscale_jobs.urls import reason
-from tempscale_jobs.workers import raylet
+from tempscale_jobs.workers import headroom, private, raylet
 from tempscale_jobs.workers.slow import PIECE, Kind, Watch
 
 _OBJECT_STORE_BYTES = 1 << 30
@@ -100,6 +100,9 @@ class _Ahead:
     def __init__(self, execution: Execution) -> None:
         self._execution = execution
         self._error: BaseException | None = None
+        self._kept = ExitStack()
+        """What lasts as long as Ray does."""
+        self._folder = self._kept.enter_context(private.surroundings(joined=execution.address is not None))
         # Set here, in the main thread: progress bars replace sys.stderr too, and put back what they found.
         self._stderr = _beside_two()
         self._replaced = _inherited() if execution.address is None else {}
@@ -109,7 +112,7 @@ class _Ahead:
 
     def _run(self) -> None:
         try:
-            _start(self._execution)
+            _start(self._execution, self._folder)
         except BaseException as error:
             self._error = error
         self._done.set()
@@ -128,10 +131,11 @@ class _Ahead:
 
         self._done.wait()
         self._restore()
-        if self._error is None or ray.is_initialized():
-            ray.shutdown()
-        self._ended.set()
-        self._thread.join()
+        with self._kept:
+            if self._error is None or ray.is_initialized():
+                ray.shutdown()
+            self._ended.set()
+            self._thread.join()
         if self._stderr is not None:
             sys.stderr, mine = self._stderr, sys.stderr
             mine.close()
@@ -202,23 +206,27 @@ def _initialized() -> bool:
 @contextmanager
 def session(execution: Execution) -> Iterator[Cluster]:
     """Join the configured or already joined Ray cluster, or start one in this process and stop it at the end."""
-    import ray
-
     warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
     if _ahead:
         _ahead[-1].wait()
-    begun_ahead, started = bool(_ahead), not ray.is_initialized()
-    own = _Ahead(execution) if started else None
+    begun_ahead, started = bool(_ahead), not _initialized()
+    own = _Ahead(execution) if started else None  # Before Ray is imported, which reads its environment then.
     try:
         if own is not None:
             own.wait()
+        import ray
+
         _configure_data()
         resources = ray.cluster_resources()
         # A cluster that starts without GPU workers declares the number that its autoscaler can start.
         gpus = int(max(resources.get("GPU", 0), resources.get(_TO_COME, 0)))
         # Keep one logical CPU for tokenising.
         workers = execution.workers or gpus * execution.actors_per_gpu or max(1, int(resources.get("CPU", 1)) - 1)
-        with raylet.watched() if started or begun_ahead else nullcontext():
+        with ExitStack() as watches:
+            if started or begun_ahead:
+                watches.enter_context(raylet.watched())
+            if begun_ahead or (started and execution.address is None):
+                watches.enter_context(headroom.kept())
             yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed, execution.actors_per_gpu)
     finally:
         if own is not None:
@@ -235,10 +243,11 @@ def holds_gpus(execution: Execution) -> bool:
         return bool(cluster.gpus)
 
 
-def _start(execution: Execution) -> None:
+def _start(execution: Execution, folder: str) -> None:
     import ray
+    from ray.exceptions import AuthenticationError
 
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "job_config": private.job()}
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     if execution.address is not None:
         if execution.address == "auto" and "://" in os.environ.get("RAY_ADDRESS", ""):  # Ray would be a client there.
@@ -247,19 +256,23 @@ def _start(execution: Execution) -> None:
         try:
             with _silenced_stderr(), _sigterm_kept(inherited=False):
                 ray.init(address=execution.address, runtime_env={"env_vars": _ONE_THREAD}, **quiet)
+        except AuthenticationError:
+            raise UsageError(
+                f"the Ray cluster at '{execution.address}' asks for its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
+                "or RAY_AUTH_TOKEN_PATH where it is not in ~/.ray/auth_token"
+            ) from None
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             raise UsageError(f"the Ray cluster at '{execution.address}' cannot be joined: {reason(error)}") from None
         return
-    # No dashboard, which listens on a port and costs 100 MB; no auth token, which Ray writes into the user's home.
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     workers = execution.workers or os.cpu_count() or 1
     try:
         with _silenced_stderr(), _sigterm_kept(inherited=True):
             ray.init(
                 address="local", num_cpus=workers + 1, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
-                **quiet,
+                _temp_dir=folder, **quiet,
             )  # fmt: skip
+        private.close_folders(folder)
     except Exception as error:
         if "timed out during startup" not in str(error):
             raise
@@ -346,7 +359,9 @@ def results(
                 reference = submit(item)
                 flying[reference] = item
                 pieces.begin(reference, item)
-            done, _ = ray.wait(list(flying), num_returns=1)
+            done, _ = ray.wait(list(flying), num_returns=1, timeout=NO_PROGRESS_SECONDS)
+            if not done:
+                raise IncompleteRun(NO_PROGRESS)
             for reference in done:
                 pieces.end(reference)
                 yield flying.pop(reference), ray.get(reference)
@@ -401,7 +416,9 @@ def readable_failures() -> Iterator[None]:
             raise cause.alone() from None
         if (module := missing(cause)) is not None:
             raise UsageError(needs("a worker", module)) from error
-        raise IncompleteRun(failure(cause)) from error
+        # What ends a process, its machine, its storage or its memory may be gone the next time.
+        passing = isinstance(cause, ray.exceptions.RayError | OSError | MemoryError)
+        raise (IncompleteRun if passing else Unexpected)(failure(cause)) from error
 
 
 def raise_changed(error: BaseException) -> None:
@@ -415,7 +432,7 @@ def failure(error: BaseException) -> str:
     """A sentence about an error in a worker."""
     if isinstance(error, RunError):
         return str(error)
-    return f"a worker failed with {type(error).__name__}: {reason(error)}; start the same command again to go on"
+    return f"a worker failed with {type(error).__name__}: {reason(error)}{AGAIN}"
 
 
 def _root_cause(error: BaseException) -> BaseException:

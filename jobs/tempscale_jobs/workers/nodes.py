@@ -11,7 +11,7 @@ from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.provenance import note_processor, processor
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.workers.engine import readable_failures
+from tempscale_jobs.workers.engine import NO_PROGRESS_SECONDS, readable_failures
 
 _ANSWER_SECONDS = 60
 
@@ -57,7 +57,7 @@ def check_shared(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) 
         for node, reference in answers.items():
             with readable_failures():
                 try:
-                    read, present, kind = ray.get(reference)
+                    read, present, kind = ray.get(reference, timeout=NO_PROGRESS_SECONDS)
                 except died:
                     continue  # The node died during the check, so this run will not use it.
             processors.add(kind)

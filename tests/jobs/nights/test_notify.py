@@ -1,8 +1,11 @@
 """Telling of a verdict: a webhook that gets what it should, that may fail, and whose address is told nowhere."""
 
+import contextlib
 import http.server
 import json
+import socket
 import threading
+import time
 
 import pytest
 
@@ -23,12 +26,14 @@ def webhook(monkeypatch):
     """A server that keeps what is posted to it; its answer may be set."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        answer, got = 200, []
+        answer, got, body = 200, [], b""
 
         def do_POST(self):
             self.got.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
             self.send_response(self.answer)
             self.end_headers()
+            with contextlib.suppress(OSError):  # Nobody reads it to its end.
+                self.wfile.write(self.body)
 
         def log_message(self, *_):
             pass
@@ -92,6 +97,46 @@ def test_a_webhook_that_fails_costs_nothing_and_its_address_is_not_told(webhook,
     assert told[-1] == "nobody: TEMPSCALE_WEBHOOK is not set"
     assert all(line.startswith("nobody: ") for line in told)
     assert SECRET not in " ".join(told)
+
+
+@pytest.mark.parametrize(
+    "drip",
+    [
+        b"HTTP/1.1 2" + b"0" * 1000,  # A status line, headers, and a message that never end.
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 1000,
+        b"HTTP/1.1 302 Found\r\nLocation: /other\r\nContent-Length: 100000\r\n\r\n" + b"z" * 1000,
+    ],
+    ids=["status", "header", "redirection"],
+)
+def test_a_webhook_that_drips_ends_in_time(monkeypatch, drip):
+    server, posts = socket.create_server(("127.0.0.1", 0)), []
+    monkeypatch.setenv("TEMPSCALE_WEBHOOK", f"http://127.0.0.1:{server.getsockname()[1]}/{SECRET}")
+    monkeypatch.setattr(notify, "_ALL_SECONDS", 1.0)
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = server.accept()
+                posts.append(client.recv(1 << 16))
+                for k in range(len(drip)):
+                    client.sendall(drip[k : k + 1])
+                    time.sleep(0.02)
+
+    threading.Thread(target=serve, daemon=True).start()
+    begun = time.monotonic()
+    told = notify.post_verdict(Gate(), record("x"), "out")
+    assert time.monotonic() - begun < 5
+    assert told.startswith("nobody: ")
+    assert SECRET not in told
+    assert len(posts) == 1  # A redirection is not followed.
+    server.close()
+
+
+def test_an_answer_of_any_size_is_not_read(webhook):
+    webhook.body = b"x" * (64 << 20)
+    begun = time.monotonic()
+    assert notify.post_verdict(Gate(), record("x"), "out") == "the webhook: 200"
+    assert time.monotonic() - begun < 5
 
 
 def test_github_shows_an_error_a_failed_check():

@@ -140,7 +140,7 @@ def test_prometheus_reads_them_from_ray():
     code = f"""
 import os, sys, time, urllib.request
 sys.path[:0] = {sys.path!r}
-os.environ["RAY_AUTH_MODE"] = "disabled"
+os.environ |= {{"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}}
 import ray
 ray.init(address="local", num_cpus=1, include_dashboard=True, dashboard_port=0, log_to_driver=False)
 from tempscale_jobs.runs.observing import RayMetrics, Slow

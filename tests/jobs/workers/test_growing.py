@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import ray
 import ray.exceptions
+import shared_ray
 import whole_run
 from ray import cloudpickle
 from tile_grid import TEXTS, TRIANGLE, digests, grid, tiled
@@ -27,8 +28,7 @@ def nodes(no_ray):
     """A head without a GPU and two nodes of one, which is declared; twelve are said to come."""
     from ray.cluster_utils import Cluster
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
+    with shared_ray.guarded():
         found = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0, "object_store_memory": 90 << 20})
         try:
             found.own = [found.add_node(**NODE) for _ in range(FIRST)]

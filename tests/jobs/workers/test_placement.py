@@ -11,6 +11,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 import ray
+import shared_ray
 from ray import cloudpickle
 from tile_grid import tiled
 
@@ -88,8 +89,7 @@ def cluster(no_ray):
     """Two nodes of two GPUs beside one without."""
     from ray.cluster_utils import Cluster
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
+    with shared_ray.guarded():
         nodes = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0, "object_store_memory": 100 << 20}
         )

@@ -1,0 +1,157 @@
+"""What keeps a Ray to its run: a token, addresses of this machine alone, a folder of its own, nothing imported from here."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tempscale_jobs.errors import UsageError
+
+_MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+_NO_HOOK = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+"""Below `uv run` Ray would send the current folder to its workers, and they would import from it."""
+_THIS_MACHINE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Ray's way to listen on 127.0.0.1 alone, its default on Windows and macOS; on Linux it replaces that address by another."""
+_TEMPORARY = ("RAY_TMPDIR", "TMPDIR")
+"""The variables that name the folder of temporary files, the first before the second."""
+_SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - of a link alone, in a folder with a random name and mode 0700
+_LONGEST_BYTES = 36
+"""A longer folder leaves less than the 67 bytes that `/r/session_…/sockets/plasma_store` takes of a socket's 103."""
+_REMOVAL_SECONDS = 5.0
+
+
+@contextmanager
+def surroundings(joined: bool) -> Iterator[str]:
+    """Set up what a Ray needs that is started here, or joined: yield the folder of its session, empty where it is joined."""
+    with environment(variables(joined)):
+        if joined:
+            yield ""
+            return
+        with folder() as path:
+            yield path
+
+
+def variables(joined: bool) -> dict[str, str]:
+    """The environment variables of a Ray that is started here, or joined, besides those that the user has set.
+
+    Raises:
+        UsageError: RAY_AUTH_TOKEN_PATH names no file that can be read.
+    """
+    path = os.environ.get(_TOKEN_PATH)
+    if path and os.environ.get(_MODE) != "disabled" and not os.environ.get(_TOKEN):
+        try:
+            open(path, "rb").close()
+        except OSError as error:
+            raise UsageError(
+                f"{_TOKEN_PATH} '{path}' cannot be read: {error.strerror}; name the file of Ray's token"
+            ) from None
+    has_token = bool(path or os.environ.get(_TOKEN))
+    mode = {_MODE: "token"} if not os.environ.get(_MODE) and (has_token or not joined) else {}
+    if joined:
+        return mode | _NO_HOOK
+    token = {} if has_token or os.environ.get(_MODE) == "disabled" else {_TOKEN: secrets.token_hex(32)}
+    return mode | token | _THIS_MACHINE | _NO_HOOK
+
+
+@contextmanager
+def environment(changes: dict[str, str]) -> Iterator[None]:
+    """Set environment variables, which Ray reads anew, and put them back."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    _read_anew()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        _read_anew()
+
+
+def _read_anew() -> None:
+    """Let Ray, which keeps the mode and the token that it has read, read them again."""
+    if "ray" in sys.modules:
+        core: Any = importlib.import_module("ray._raylet")
+        core.Config.initialize("")
+        core.AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextmanager
+def folder() -> Iterator[str]:
+    """A folder for Ray's sockets, logs and spilled objects that only this user can open; removed at the end.
+
+    Where its name would be too long for a socket, Ray gets a short link to it.
+
+    Raises:
+        UsageError: the folder for temporary files cannot be used.
+    """
+    name = next((name for name in _TEMPORARY if os.environ.get(name)), None)
+    place = os.path.abspath(os.environ[name]) if name else "/tmp"  # noqa: S108 - what is made there has mode 0700
+    try:
+        made = [tempfile.mkdtemp(prefix="tempscale-", dir=place)]
+    except OSError as error:
+        raise UsageError(
+            f"{name or 'the folder for temporary files'} '{place}' cannot be used: {error.strerror}; "
+            "set TMPDIR to a folder that exists and that you may write"
+        ) from None
+    try:
+        session = os.path.join(made[0], "r")
+        os.mkdir(session)
+        if len(os.fsencode(made[0])) > _LONGEST_BYTES:
+            made.append(_short_folder(place))
+            os.symlink(session, os.path.join(made[1], "r"))
+        yield os.path.join(made[-1], "r")
+    finally:
+        for path in reversed(made):
+            _remove(path)
+
+
+def _short_folder(place: str) -> str:
+    for short in _SHORT:
+        try:
+            return tempfile.mkdtemp(prefix="tempscale-", dir=short)
+        except OSError:
+            continue
+    raise UsageError(
+        f"the name of the folder for temporary files '{place}' is too long for Ray's sockets, and {', '.join(_SHORT)} take "
+        f"no link to it; set TMPDIR to a folder whose name has at most {_LONGEST_BYTES - len('/tempscale-12345678')} bytes"
+    )
+
+
+def _remove(path: str) -> None:
+    """Remove a folder in which processes that are about to end may still write."""
+    end = time.monotonic() + _REMOVAL_SECONDS
+    while os.path.lexists(path):
+        shutil.rmtree(path, ignore_errors=True)
+        if time.monotonic() > end:
+            return
+        time.sleep(0.02)
+
+
+def close_folders(path: str) -> None:
+    """Take the mode 0777, which Ray gives them, from the folders of a session."""
+    for inside, _, _ in os.walk(path):
+        with suppress(FileNotFoundError):
+            os.chmod(inside, 0o700)
+
+
+def job() -> Any:
+    """Ray's configuration of this job: its workers import from where packages are installed, and from nowhere else."""
+    from ray.job_config import JobConfig
+
+    class Installed(JobConfig):  # type: ignore[misc, unused-ignore]
+        def _runtime_env_has_working_dir(self) -> bool:
+            """Otherwise Ray adds the current folder, and that of the script, to what workers import from."""
+            return True
+
+    return Installed()
