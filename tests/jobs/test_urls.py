@@ -54,6 +54,7 @@ SECRETS = st.text(st.sampled_from("abXY019/?#@:&=+%.~ -_'\"<>(){}[]\\|;,!$"), mi
             "/data/a@b/x?y=1", "./a:b@c", "s3://bucket/part-?/year=2024/x", "s3://bucket/file#1.parquet",
             "s3://arn:aws:s3:us-east-1:123:accesspoint/x", "http://[::1]:8265/x", "http://head:8265", "zip://a@b.csv::/x.zip",
             "file:///home/me@work/x", "https://example.org/@name/x",
+            "http://head:8265/#/jobs/name",
         )),
     ],
 )  # fmt: skip
