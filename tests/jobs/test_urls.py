@@ -170,7 +170,8 @@ from tempscale_jobs.config.nights import Gate
 from tempscale_jobs.corpus import readers
 from tempscale_jobs.errors import UsageError, visible
 size = 10**5
-for text in ("a<" + "1" * size + "x", " " * size, "a" * size + "<", "a<1" + " " * size + "x", "a" + " " * size + "x", "(" * size):
+for text in ("a<" + "1" * size + "x", " " * size, "a" * size + "<", "a<1" + " " * size + "x", "a" + " " * size + "x",
+             "(" * size):
     for refused in (lambda: Gate(thresholds=[text]), lambda: Recipe.of(text)):
         try:
             refused()
