@@ -107,11 +107,10 @@ def _only(folder: str, name: str) -> str:
     """The one file of a folder that has this name, whatever its ending."""
     import fsspec
 
+    pattern = f"{folder.rstrip('/')}/{name}.*"
     try:
-        fs, path = fsspec.core.url_to_fs(os.path.expanduser(folder))
-        files = fs.ls(path, detail=False) if fs.exists(path) else []
-        named = sorted(file for file in files if file.rpartition("/")[2].startswith(f"{name}."))
-        found = [str(fs.unstrip_protocol(file)) if "://" in folder else str(file) for file in named]
+        fs, path = fsspec.core.url_to_fs(os.path.expanduser(pattern))
+        found = [str(fs.unstrip_protocol(file)) if "://" in folder else str(file) for file in fs.glob(path)]
     except (ImportError, ValueError, OSError) as error:
         raise UsageError(f"--task retrieval:{masked(folder)} cannot be opened: {reason(error, folder)}") from None
     if len(found) != 1:

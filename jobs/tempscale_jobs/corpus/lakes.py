@@ -36,7 +36,7 @@ def kind(source: str) -> str | None:
             return name
     if source.rstrip("/").endswith(".lance"):
         return "lance"
-    if suffix(source) in KINDS or source.startswith("docstrings:"):
+    if suffix(source) in KINDS or any(magic in source for magic in "*?") or source.startswith("docstrings:"):
         return None
     try:
         fs, path = fsspec.core.url_to_fs(os.path.expanduser(source))

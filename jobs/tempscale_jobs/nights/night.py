@@ -241,11 +241,9 @@ def prune_record(record: Storage, name: str | None, keep: int, spared: str | Non
             continue
         kept = own["night"].unique().sort().tail(keep).to_list()
         for row in own.unique(["folder"], keep="last", maintain_order=True).to_dicts():
-            if row["night"] in kept or row["folder"] == spared or not _is_next_to(row["folder"]):
+            if row["night"] in kept or row["folder"] == spared or not _is_below(record, row["folder"]):
                 continue
             folder = Storage(_next_to(record, row["folder"]))
-            if not _is_below(folder, record):
-                continue
             held = folder.read_json(runs.DONE).get("run") if folder.exists(runs.DONE) else None
             if held == row["run"] and not folder.exists(PRUNED):
                 for part in _EMBEDDINGS:
@@ -265,12 +263,12 @@ def _is_next_to(folder: str) -> bool:
     return folder == "." or (not {"", ".", ".."} & {*folder.split("/")} and "://" not in folder)
 
 
-def _is_below(folder: Storage, record: Storage) -> bool:
-    """Whether no link leads from a run's folder out of the folder that holds the record."""
-    if not record.is_local:
-        return True
+def _is_below(record: Storage, folder: str) -> bool:
+    """Whether a folder that the record names is below the one that holds the record, and no link leads out of it."""
+    if not _is_next_to(folder) or not record.is_local:
+        return _is_next_to(folder)
     parent = os.path.realpath(os.path.dirname(record.path("")))
-    return os.path.commonpath([parent, os.path.realpath(folder.path(""))]) == parent
+    return os.path.commonpath([parent, os.path.realpath(Storage(_next_to(record, folder)).path(""))]) == parent
 
 
 def _next_to(record: Storage, folder: str) -> str:
