@@ -35,7 +35,9 @@ def test_written_files_are_listed_read_and_removed(storage):
     storage.remove("a")
 
 
-@pytest.mark.parametrize("name", ["a::b", "simplecache::a", "run[1]", "r*n", "file:x", "100%", "a#b?c=d", "~nobody", "-x"])
+@pytest.mark.parametrize(
+    "name", ["a::b", "simplecache::a", "run[1]", "r*n", "file:x", "100%", "a#b?c=d", "~nosuchuser", "-x"]
+)
 def test_any_name_of_a_local_folder_is_that_folder(tmp_path, name, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in (name, "run1"):
