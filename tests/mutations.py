@@ -319,6 +319,8 @@ STORAGE = Subject(
     of(
         f"{JOBS}/runs/storage.py",
         ('                if fs.info(target)["size"] != len(data):', "                if False:"),
+        ("        if self.is_local or not has_magic(path):", "        if True:"),
+        ("f\"{scheme}://{rest.rstrip('/')}\" if remote", "root if remote"),
         ("                os.replace(temporary, target)", "                open(target, 'wb').write(data)"),
         (
             '        return sorted(n for n in names if n.endswith(suffix) and not n.rsplit("/", 1)[-1].startswith(_TEMPORARY))',
@@ -326,14 +328,14 @@ STORAGE = Subject(
         ),
         ("        if os.path.exists(temporary):\n            os.unlink(temporary)", "        pass"),
         (
-            '            reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)',
+            '            why = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or reason(error, self.root)',
             "            raise",
         ),
         (
             "                except FileExistsError:\n                    return False\n                except OSError",
             "                except FileExistsError:\n                    return True\n                except OSError",
         ),
-        ('{"use_listings_cache": False}', "{}"),
+        ("url_to_fs(self.root, use_listings_cache=False)", "url_to_fs(self.root)"),
         ("        self._check()\n        fs, _ = self._fs", "        fs, _ = self._fs"),
         ("found.max >= low and", "found.max > low and"),
         ("kept = pc.and_(kept, pc.less(values,", "kept = pc.and_(kept, pc.less_equal(values,"),
@@ -605,6 +607,39 @@ ESCAPES = Subject(
     + of(f"{JOBS}/runs/sealed.py", ('"[\\x7f-\\x9f\\u2028\\u2029]"', '"[\\x7f-\\x9e\\u2028\\u2029]"')),
 )
 
+BELOW = Subject(
+    "what is read and removed is below its folder",
+    (
+        "tests/jobs/runs/test_places.py", "tests/jobs/nights/test_record.py", "tests/jobs/corpus/test_lakes.py",
+        "tests/jobs/corpus/test_hub.py",
+    ),
+    of(
+        f"{JOBS}/corpus/hub.py",
+        ("        _check_card(name, card)", "        pass"),
+        ("            if not one.startswith(\".\") or one in _CARDS:", "            if False:"),
+        ("    if form not in _FORMATS:", "    if False:"),
+        ("stream.decode(False) if stream.features", "stream if stream.features"),
+        ("[real, real.parent.parent / \"blobs\"]", "[real]"),
+    )
+    + of(
+        f"{JOBS}/corpus/lakes.py",
+        ("        if below and local:", "        if False:"),
+        ('os.path.isabs(file) or "://" in file or ".." in file.split("/")', "False"),
+    )
+    + of(
+        f"{JOBS}/runs/places.py",
+        ('    elif "::" in name:', "    elif False:"),
+        ("    elif remote and scheme.lower() in _UNWRITABLE:", "    elif False:"),
+        ('    if f"{read}/".startswith(f"{written}/"):', "    if False:"),
+        ('    if is_dataset and f"{written}/".startswith(f"{read}/"):', "    if False:"),
+    )
+    + of(
+        f"{JOBS}/nights/night.py",
+        ('row["folder"] == spared or not _is_below(record, row["folder"])', 'row["folder"] == spared'),
+        ('not _is_below(record, row["folder"])', 'not _is_next_to(row["folder"])'),
+    ),
+)  # fmt: skip
+
 LOADED = Subject(
     "the model that was loaded",
     ("tests/jobs/workers/test_loaded.py", "tests/tempscale/model/test_checkpoint.py"),
@@ -764,6 +799,6 @@ ACTORS = Subject(
 )
 
 SUBJECTS = (
-    GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, RESUMED, EXCHANGE, ESCAPES, LOADED, ENDS, BOMBS, DEVICES,
-    TOGETHER, ACTORS,
+    GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, RESUMED, EXCHANGE, ESCAPES, BELOW, LOADED, ENDS, BOMBS,
+    DEVICES, TOGETHER, ACTORS,
 )  # fmt: skip

@@ -20,7 +20,8 @@
     lifecycle.py  a run from its lock to run.json, for all six commands
     report/       what all reports share: text (figures in words), charts (colours, lines), page and its templates, screen
     workers/      Ray: engine (the session), actor, crew, marks (deadly texts), nodes, raylet, slow
-    runs/         the run folder: folder, storage, lock, journal (progress), observing (status), memory, provenance
+    runs/         the run folder: folder, places (where it may be), storage, lock, journal (progress), observing (status),
+                  memory, provenance
     config/       each setting with its option and help: sections (shared by commands), and a file a command
     tables/       the Arrow schema of every table, a file a command
     errors, outlets, urls  errors that a user reads; standard output and error; addresses without their secrets

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.errors import Damaged, OtherModel, UsageError
-from tempscale_jobs.runs import folder, inventory, lock, mending
+from tempscale_jobs.runs import folder, inventory, lock, mending, places
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
@@ -188,7 +188,7 @@ def running(
     starts, and does not delete the run that a fresh one replaces; it is not called once the run has read them.
 
     Raises:
-        UsageError: another run has the lock; the folder, the models or the inputs cannot be used.
+        UsageError: another run has the lock; the folder, its place, the models or the inputs cannot be used.
         IncompleteRun: the run stopped before its end; the same call resumes it.
     """
 
@@ -196,6 +196,7 @@ def running(
         with journal.stage("lock the folder") as stage:
             stage.note = "its storage has no locks: see that no other run writes there"
 
+    places.check(config)
     with lock.locked(Storage(config.out), lambda: journal.stage("look whether another run lives"), unlocked) as held:
         check()
         if fresh or not folder.has_read(Storage(config.out)):

@@ -21,7 +21,8 @@ _NEXT_LINK = re.compile(r"::(?=[a-z][a-z0-9+.-]{0,31}://)", re.IGNORECASE)
 """Between the addresses of a chain, such as zip://*.csv::https://host/x.zip."""
 _END_IN_PROSE = re.compile(r"[\s'\"`<>]")
 _AUTHORITY_END = re.compile(r"[/?#]")
-_WEB_QUERY = re.compile(r"[?#]")
+_WEB_QUERY = re.compile(r"\?|#(?!/)")
+"""After #/ there is a page's own path, such as that of a dashboard."""
 _QUERY = re.compile(r"[?#](?=[^?#=/]+=)")
 """A query where `?` may also be part of a glob and `#` part of a name."""
 _AFTER_PORT = "\\.,;:!)]}"

@@ -35,7 +35,7 @@ class Recipe:
         Raises:
             CorrectionError: there is no such kind, or a parameter is out of range.
         """
-        found = re.fullmatch(r"\s*([a-z_]+)\s*(?:\(([^()]*)\))?\s*", str(text))
+        found = re.fullmatch(r"([a-z_]+)\s*(?:\(([^()]*)\))?", str(text).strip())
         if not found or found[1] not in PARAMETERS:
             raise CorrectionError(f"there is no correction {str(text)!r}; there are {_EXAMPLES}")
         given = [part.strip() for part in (found[2] or "").split(",") if part.strip()]

@@ -54,6 +54,7 @@ SECRETS = st.text(st.sampled_from("abXY019/?#@:&=+%.~ -_'\"<>(){}[]\\|;,!$"), mi
             "/data/a@b/x?y=1", "./a:b@c", "s3://bucket/part-?/year=2024/x", "s3://bucket/file#1.parquet",
             "s3://arn:aws:s3:us-east-1:123:accesspoint/x", "http://[::1]:8265/x", "http://head:8265", "zip://a@b.csv::/x.zip",
             "file:///home/me@work/x", "https://example.org/@name/x",
+            "http://head:8265/#/jobs/name",
         )),
     ],
 )  # fmt: skip
@@ -159,3 +160,32 @@ def test_texts_without_an_end_take_time_in_proportion_to_their_length():
     """Ten times as long a text: where the time is quadratic, one of them alone takes hours."""
     ended = subprocess.run([sys.executable, "-c", _ENDLESS], capture_output=True, text=True, timeout=540, check=True)
     assert ended.stdout == "ended\n"
+
+
+_LONG = """
+import sys
+from pathlib import Path
+from tempscale.correction.recipes import CorrectionError, Recipe
+from tempscale_jobs.config.nights import Gate
+from tempscale_jobs.corpus import readers
+from tempscale_jobs.errors import UsageError, visible
+size = 10**5
+for text in ("a<" + "1" * size + "x", " " * size, "a" * size + "<", "a<1" + " " * size + "x", "a" + " " * size + "x",
+             "(" * size):
+    for refused in (lambda: Gate(thresholds=[text]), lambda: Recipe.of(text)):
+        try:
+            refused()
+        except (ValueError, CorrectionError):
+            pass
+    visible(text)
+try:
+    readers.check_columns([text * 3, "https://u:p@h/" * size], "a", readers.Columns({"text": "--text-column"}, {}, {}))
+except UsageError as error:
+    assert len(str(error)) <= 2_000
+print("ended")
+"""
+
+
+def test_long_names_thresholds_and_recipes_are_refused_in_time():
+    ended = subprocess.run([sys.executable, "-c", _LONG], capture_output=True, text=True, timeout=240, check=False)
+    assert (ended.stdout, ended.stderr) == ("ended\n", "")

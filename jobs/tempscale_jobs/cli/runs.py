@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tempscale_jobs.cli.options import CONFIG, PLAN, RESUME, configured
-from tempscale_jobs.cli.start import EXIT_CODES, NO_GATE, begun
+from tempscale_jobs.cli.start import EXIT_CODES, NO_GATE, addresses, begun
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.correct import CorrectConfig
 from tempscale_jobs.config.diagnose import DiagnoseConfig
@@ -53,7 +53,7 @@ def audit(config: AuditConfig, console: Console, resume: bool, plan: bool) -> in
             run = run_audit(config, journal, fresh=not resume)
         except Exception as error:  # What is no usage error is incomplete, whatever it is.
             code = 2 if isinstance(error, UsageError) else 3
-            notify.post_unfinished(config.gate, config.night, config.out, reason(error, config.out), code)
+            notify.post_unfinished(config.gate, config.night, config.out, reason(error, *addresses), code)
             raise
         judged = run.storage.read_json(DONE)["gate"]
         journal.outcome = "; ".join([f"gate {judged['verdict']}", *judged["failed"]])

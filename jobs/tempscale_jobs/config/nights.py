@@ -31,7 +31,7 @@ FIGURES = (
     "effective_rank", "socm_texts", "socm_pairs", "socm_groups",
 )  # fmt: skip
 """What a threshold may name: the figures of collapse_summary."""
-_THRESHOLD = re.compile(r"\s*([a-z_0-9]+)\s*(<=|>=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*", re.IGNORECASE)
+_THRESHOLD = re.compile(r"\s*([a-z_0-9]+)\s*(<=|>=|<|>)\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)\s*", re.IGNORECASE)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _LONGEST_QUOTE = 80
 DRIFT = {"cosine_mean": 0.02, "collapse_gap": 0.02, "prefix_gap": 0.02, "socm_mean": 0.02}

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 import fsspec
 import pyarrow as pa
@@ -54,7 +55,7 @@ def version(source: str) -> int:
 def records(source: str, columns: Columns) -> Iterator[Record]:
     """All rows in the table's order; the table's name and a number name each row."""
     found, name = kind(source), _name(source)
-    data, wanted = _columns_of(_open(source), source, columns)
+    data, wanted = _columns_of(_checked(source), source, columns)
     with _read_to_its_end(name):
         batches = data.to_batches(columns=wanted)
         if found == "delta":
@@ -68,7 +69,7 @@ def fragments(source: str, columns: Columns) -> list[tuple[str, int, int, int, i
     Each is (version, and the file of a Delta table; first row in the Lance table or in the file; that row's number in the
     table; rows; bytes).
     """
-    table, name = _open(source), _name(source)
+    table, name = _checked(source), _name(source)
     version = int(table.version if kind(source) == "lance" else table.version())
     data, wanted = _columns_of(table, source, columns)
     found, first = [], 0
@@ -147,6 +148,44 @@ def _open(source: str, version: int | None = None) -> Any:
         return module.dataset(at, version=version) if found == "lance" else module.DeltaTable(at, version=version)
     except BaseException as error:
         raise _readable(error, f"'{name}' cannot be opened as a {found.capitalize()} table", "", at) from None
+
+
+def _checked(source: str) -> Any:
+    """A table, opened, of which all files are below its folder."""
+    table = _open(source)
+    with _read_to_its_end(_name(source)):
+        _check_below(path(source), _files_of_lance(table) if kind(source) == "lance" else _files_of_delta(table))
+    return table
+
+
+def _files_of_lance(table: Any) -> list[str]:
+    """The files of a Lance table, by their paths from it; those of another folder by its name."""
+    bases = {number: str(base.path) for number, base in table.base_paths().items()}
+    return [
+        f"data/{file.path}" if file.base_id is None else f"{bases.get(file.base_id, '..')}/{file.path}"
+        for fragment in table.get_fragments()
+        for file in fragment.data_files()
+    ]
+
+
+def _files_of_delta(table: Any) -> list[str]:
+    """The files of a Delta table, as its log names them."""
+    return [unquote(path) for path in pa.table(table.get_add_actions()).column("path").to_pylist()]
+
+
+def _check_below(table: str, files: list[str]) -> None:
+    """Raise a UsageError if a table names a file that is not below its folder, which its writer must not have read."""
+    local = "://" not in table
+    folder = os.path.realpath(table)
+    for file in files:
+        below = not (os.path.isabs(file) or "://" in file or ".." in file.split("/"))
+        if below and local:
+            below = os.path.realpath(os.path.join(folder, file)).startswith(f"{folder}/")
+        if not below:
+            raise UsageError(
+                f"table '{masked(table)}' names the file '{masked(file)}', which is not in the table's folder; only files "
+                "there are read, so copy the table with its files"
+            )
 
 
 def _readable(error: BaseException, what: str, mend: str = "", path: str = "") -> BaseException:

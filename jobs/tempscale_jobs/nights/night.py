@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,13 +54,13 @@ class Night:
     @property
     def history(self) -> Storage:
         """The folder of the record of nights."""
-        return Storage(history_folder(self.record, self.out).rstrip("/"))
+        return Storage(history_folder(self.record, self.out))
 
     @property
     def folder(self) -> str:
         """The run's folder as the record names it: relative if it is next to the record, so that both can be moved."""
         parent = self.history.root.rpartition("/")[0]
-        own = self.run.storage.root.rstrip("/")
+        own = self.run.storage.root
         if own == parent:
             return "."
         return own.removeprefix(f"{parent}/") if own.startswith(f"{parent}/") else masked(own)
@@ -268,7 +269,7 @@ def prune_record(record: Storage, name: str | None, keep: int, spared: str | Non
             continue
         kept = own["night"].unique().sort().tail(keep).to_list()
         for row in own.unique(["folder"], keep="last", maintain_order=True).to_dicts():
-            if row["night"] in kept or row["folder"] == spared or not _is_next_to(row["folder"]):
+            if row["night"] in kept or row["folder"] == spared or not _is_below(record, row["folder"]):
                 continue
             folder = Storage(_next_to(record, row["folder"]))
             try:
@@ -289,7 +290,16 @@ def _rows(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]
 
 
 def _is_next_to(folder: str) -> bool:
-    return "://" not in folder and not folder.startswith("/")
+    """Whether the record names a folder by its path from the folder that both are in, which does not leave that."""
+    return folder == "." or (not {"", ".", ".."} & {*folder.split("/")} and "://" not in folder)
+
+
+def _is_below(record: Storage, folder: str) -> bool:
+    """Whether a folder that the record names is below the one that holds the record, and no link leads out of it."""
+    if not _is_next_to(folder) or not record.is_local:
+        return _is_next_to(folder)
+    parent = os.path.realpath(os.path.dirname(record.path("")))
+    return os.path.commonpath([parent, os.path.realpath(Storage(_next_to(record, folder)).path(""))]) == parent
 
 
 def _next_to(record: Storage, folder: str) -> str:

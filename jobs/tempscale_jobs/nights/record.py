@@ -50,7 +50,7 @@ _FIGURES = tuple(c.name for c in COLLAPSE_SUMMARY.columns if c not in KEY)
 
 def open_record(folder: str) -> Storage:
     """Open the record in a folder of nights, in a run folder, or in its own folder; raises UsageError if there is none."""
-    storage = Storage(folder.rstrip("/") or folder)
+    storage = Storage(folder)
     storage.check_reachable()
     for found in (Storage(f"{storage.root}/history"), storage):
         if any(name.startswith("part-") and name.endswith(".parquet") for name in found.names()):

@@ -22,6 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from fsspec.core import has_magic
+from fsspec.implementations.local import LocalFileSystem
 
 from tempscale.optional import missing, needs
 from tempscale_jobs.errors import Damaged, IncompleteRun, UsageError
@@ -45,7 +47,8 @@ class Storage:
     """The files in one folder, named by paths relative to it; small, because it is sent to workers."""
 
     def __init__(self, root: str) -> None:
-        self.root = root if "://" in root else os.path.abspath(os.path.expanduser(root))
+        scheme, remote, rest = root.partition("://")
+        self.root = f"{scheme}://{rest.rstrip('/')}" if remote else os.path.abspath(os.path.expanduser(root))
         self._check: Callable[[], None] = _nothing
 
     def __reduce__(self) -> tuple[type[Storage], tuple[str]]:
@@ -59,9 +62,11 @@ class Storage:
 
     @cached_property
     def _fs(self) -> tuple[Any, str]:
+        if self.is_local:  # Without fsspec's reading of names, which takes :: for a chain.
+            return LocalFileSystem(), self.root.removeprefix("file://")
         try:
             # Never cache listings, because other processes write too.
-            fs, path = fsspec.core.url_to_fs(self.root, **({} if self.is_local else {"use_listings_cache": False}))
+            fs, path = fsspec.core.url_to_fs(self.root, use_listings_cache=False)
         except (ImportError, ValueError) as error:
             if (module := missing(error)) is not None:
                 raise UsageError(needs(f"'{masked(self.root)}'", module)) from None
@@ -130,13 +135,14 @@ class Storage:
             if not self.is_local:
                 fs.pipe_file(target, data)
                 if fs.info(target)["size"] != len(data):
-                    raise IncompleteRun(f"'{target}' was not written whole; start the same command again")
+                    raise IncompleteRun(f"'{masked(self.root)}/{name}' was not written whole; start the same command again")
                 return
             with _temporary(target, data, durable) as temporary:
                 os.replace(temporary, target)
         except OSError as error:
-            reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
-            raise IncompleteRun(f"cannot write '{target}': {reason}; mend that and start the same command again") from None
+            why = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or reason(error, self.root)
+            path = masked(f"{self.root}/{name}")
+            raise IncompleteRun(f"cannot write '{path}': {why}; mend that and start the same command again") from None
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a file unless it exists, as one atomic step; return whether this process created it.
@@ -174,8 +180,19 @@ class Storage:
 
     def remove(self, name: str) -> None:
         """Remove a file or folder, if it exists."""
-        if self.exists(name):
-            self._fs[0].rm(self.path(name), recursive=True)
+        if not self.exists(name):
+            return
+        (fs, _), path = self._fs, self.path(name)
+        if self.is_local or not has_magic(path):
+            fs.rm(path, recursive=True)
+            return
+        # fsspec's `rm` takes a name with brackets, ? or * for a pattern, and removes what it matches.
+        files, folders = fs.find(path), fs.find(path, withdirs=True)
+        for file in files:
+            fs.rm_file(file)
+        for folder in sorted({*folders, path} - {*files}, reverse=True):
+            with suppress(Exception):  # Object storages have no folders, and every storage has its own exceptions.
+                fs.rmdir(folder)
 
     def sweep(self, seconds: float = 0.0) -> None:
         """Remove the unfinished files of killed writers that have not changed for `seconds`."""
@@ -412,7 +429,7 @@ def _temporary(target: str, data: bytes, durable: bool) -> Iterator[str]:
     os.makedirs(folder, exist_ok=True)
     temporary = os.path.join(folder, f"{_TEMPORARY}{uuid.uuid4().hex}")
     try:
-        with open(temporary, "wb") as stream:
+        with open(temporary, "xb") as stream:  # x: no link that somebody made there is followed.
             stream.write(data)
             if durable:
                 stream.flush()

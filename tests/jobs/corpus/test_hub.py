@@ -299,6 +299,14 @@ def test_the_cell_of_an_image_opens_no_file_and_no_address(places, asked):
     assert requests == []
 
 
+def test_a_script_that_comes_with_a_data_set_is_not_run(places):
+    private, folder = places
+    (folder / f"{folder.name}.py").write_text(f"open('{private}/ran', 'w')")
+    with pytest.raises(UsageError, match="script"):
+        texts(f"hf:{folder}")
+    assert not (private / "ran").exists()
+
+
 def test_formats_whose_files_lead_to_others_are_refused(places):
     _, folder = places
     (folder / "a.jsonl").unlink()

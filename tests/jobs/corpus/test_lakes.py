@@ -6,6 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from whole_run import sharded
 
@@ -106,7 +107,73 @@ def test_a_user_who_stops_the_reading_is_heard_and_a_damaged_table_told(monkeypa
         assert columns == ["text"]
         raise error
 
-    table = SimpleNamespace(schema=pa.schema([("text", pa.string())]), to_batches=stopped)
+    table = SimpleNamespace(
+        schema=pa.schema([("text", pa.string())]), to_batches=stopped, base_paths=dict, get_fragments=list
+    )
     monkeypatch.setattr(lakes, "_open", lambda source: table)
     with pytest.raises(told, match=words):
         list(lakes.records("/data/texts.lance", Columns({"text": None}, {}, {})))
+
+
+@pytest.fixture
+def private(tmp_path):
+    """A Parquet file that belongs to no table."""
+    file = tmp_path / "private" / "diary.parquet"
+    file.parent.mkdir()
+    pq.write_table(pa.table({"id": ["x"], "text": ["PRIVATE"], "other": [1]}), file)
+    return file
+
+
+def refused(source):
+    """The sentence with which a table is refused, whichever way it is read."""
+    for read in (lambda given: list(sources.rows(given)), lambda given: lakes.fragments(source, Columns({}, {}, {}))):
+        with pytest.raises(UsageError) as caught:
+            read(Corpus.model_validate({"source": source}))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "form", ["{}", "file://{}", "../private/diary.parquet", "%2e%2e/private/diary.parquet", "s3://other/x"]
+)
+def test_a_delta_log_that_names_a_file_elsewhere_is_refused(tmp_path, private, form):
+    source = written("delta", tmp_path)
+    (log,) = tmp_path.glob("texts/_delta_log/*.json")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines:
+        if "add" in line:
+            line["add"] |= {"path": form.format(private), "size": private.stat().st_size}
+    log.write_text("\n".join(map(json.dumps, lines)))
+    sentence = refused(source)
+    assert f"'{form.format(private).replace('%2e', '.')}'" in sentence
+    assert "PRIVATE" not in sentence
+
+
+@pytest.mark.parametrize("kind", ["lance", "delta"])
+def test_a_file_of_a_table_that_is_a_link_out_of_it_is_refused(tmp_path, kind):
+    source = written(kind, tmp_path)
+    file = next(tmp_path.glob("texts.lance/data/*.lance" if kind == "lance" else "texts/*.parquet"))
+    file.rename(tmp_path / "moved")
+    file.symlink_to(tmp_path / "moved")
+    assert file.name in refused(source)
+
+
+def test_a_lance_table_with_files_in_another_folder_is_refused(tmp_path):
+    lance = pytest.importorskip("lance")
+    (tmp_path / "elsewhere").mkdir()
+    source = str(tmp_path / "texts.lance")
+    base = lance.DatasetBasePath(str(tmp_path / "elsewhere"), name="other", is_dataset_root=False)
+    lance.write_dataset(pa.Table.from_pylist(ROWS), source, mode="create", initial_bases=[base], target_bases=["other"])
+    assert "elsewhere" in refused(source)
+
+
+def test_a_table_in_a_folder_with_brackets_is_found(tmp_path):
+    (tmp_path / "run[1]" / "_delta_log").mkdir(parents=True)
+    assert lakes.kind(str(tmp_path / "run[1]")) == "delta"
+    assert lakes.kind(str(tmp_path / "run*")) is None
+
+
+@pytest.mark.parametrize("kind", ["lance", "delta"])
+def test_errors_about_a_table_show_no_secret(kind, monkeypatch):
+    pytest.importorskip("lance" if kind == "lance" else "deltalake")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    assert "zzz" not in refused(f"{kind}:nosuchscheme://KEY:pa/zzz@bucket/table?sig=zzz")

@@ -299,6 +299,33 @@ def test_pruning_touches_no_other_run_and_nothing_outside_the_nights(tmp_path):
     assert outside.exists("texts")
 
 
+@pytest.mark.parametrize(
+    "named",
+    ["../victim", "./../victim", "2026-11-02/../../victim", "link", "link/deeper", "", "..", "a//b", "{root}/victim",
+     "file://{root}/victim", "~/victim"],
+)  # fmt: skip
+def test_pruning_follows_no_row_and_no_link_out_of_the_nights(tmp_path, named):
+    inside = tmp_path / "nights"
+    victims = [night_folder(tmp_path, name, "run01") for name in ("victim", "victim/deeper", ".")]
+    record = recorded(
+        inside, row("2026-11-01", folder=named.format(root=tmp_path), run="run01"), row("2026-11-02"), row("2026-11-03")
+    )
+    (inside / "link").symlink_to(tmp_path / "victim")
+    night_folder(inside, "2026-11-02", "run02")
+    assert prune_record(record, None, 1) == ["2026-11-02"]
+    assert all(victim.exists("texts") and not victim.exists(PRUNED) for victim in victims)
+
+
+def test_a_night_in_a_deeper_folder_and_behind_a_link_among_the_nights_is_pruned(tmp_path):
+    deep = night_folder(tmp_path, "2026/11-01", "run01")
+    record = recorded(tmp_path, row("2026-11-01", folder="2026/11-01"), row("2026-11-02", folder="link"), row("2026-11-03"))
+    other = night_folder(tmp_path, "2026/11-02", "run02")
+    (tmp_path / "link").symlink_to("2026/11-02")
+    assert sorted(prune_record(record, None, 1)) == ["2026/11-01", "link"]
+    assert not deep.exists("texts")
+    assert not other.exists("texts")
+
+
 def test_nights_of_one_name_are_pruned_without_those_of_another(tmp_path):
     every = [(f"2026-11-0{day}", name) for day in (1, 2) for name in ("law", "news")]
     folders = {f"{name}-{night}": night_folder(tmp_path, f"{name}-{night}", f"{name}{night}") for night, name in every}

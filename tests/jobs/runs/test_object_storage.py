@@ -97,6 +97,34 @@ def test_of_many_that_create_a_file_one_does(storage):
     assert storage.create("lock", b"next")
 
 
+NAMES = ("run[1]", "run*", "run?", "[a-z]un1", "run{1,2}", "r%20n", "r#n", "run 1", "-run", "~run", "run@1", "rün")
+"""Names that are patterns, or parts of addresses, to somebody."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_no_pattern(storage, name):
+    other, mine = Storage(f"{storage.root}/run1"), Storage(f"{storage.root}/{name}")
+    for one in (other, mine):
+        one.write("tables/a.parquet", one.root.encode())
+        assert one.create(".lock", b"")
+    assert not mine.create(".lock", b"")
+    assert mine.read("tables/a.parquet") == mine.root.encode()
+    assert (mine.size("tables/a.parquet"), mine.names()) == (len(mine.root.encode()), [".lock", "tables"])
+    assert mine.list("") == [".lock", "tables/a.parquet"]
+    mine.remove("tables")
+    mine.remove(".lock")
+    assert (mine.exists("tables"), mine.exists(".lock"), mine.list("")) == (False, False, [])
+    assert other.list("") == [".lock", "tables/a.parquet"]
+
+
+def test_a_slash_at_the_end_names_the_same_folder(storage):
+    slash = Storage(f"{storage.root}//")
+    assert slash.root == storage.root
+    slash.write("queries/a", b"1")
+    Storage(f"{slash.root}/queries").write("b", b"2")
+    assert storage.list("queries") == ["queries/a", "queries/b"]
+
+
 def test_a_file_that_arrives_short_is_an_incomplete_run(bucket, monkeypatch):
     storage = Storage(f"{bucket}/short")
     monkeypatch.setattr(storage._fs[0], "info", lambda path: {"size": 3})

@@ -35,6 +35,36 @@ def test_written_files_are_listed_read_and_removed(storage):
     storage.remove("a")
 
 
+@pytest.mark.parametrize(
+    "name", ["a::b", "simplecache::a", "run[1]", "r*n", "file:x", "100%", "a#b?c=d", "~nosuchuser", "-x"]
+)
+def test_any_name_of_a_local_folder_is_that_folder(tmp_path, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in (name, "run1"):
+        Storage(folder).write("tables/a", b"1")
+    assert (tmp_path / name / "tables" / "a").read_bytes() == b"1"
+    Storage(name).remove("tables")
+    assert Storage(name).list("") == []
+    assert Storage("run1").list("") == ["tables/a"]
+
+
+def test_a_folder_in_memory_is_removed_by_its_name(tmp_path):
+    mine, other = (Storage(f"memory://{tmp_path.name}/{name}") for name in ("run[1]", "run1"))
+    for one in (mine, other):
+        one.write("a/b/c", b"1")
+    mine.remove("a")
+    assert (mine.exists("a"), other.list("")) == (False, ["a/b/c"])
+
+
+def test_a_link_in_place_of_a_folder_is_removed_and_not_what_it_leads_to(tmp_path):
+    Storage(str(tmp_path / "precious")).write("a", b"1")
+    storage = Storage(str(tmp_path / "run"))
+    storage.write("x", b"1")
+    (tmp_path / "run" / "texts").symlink_to(tmp_path / "precious")
+    storage.remove("texts")
+    assert (storage.exists("texts"), (tmp_path / "precious" / "a").exists()) == (False, True)
+
+
 def test_equal_tables_give_equal_bytes_and_come_back_with_their_meaning(storage):
     rows = [{"text_id": "é", "characters": 3, "excerpt": "🙂"}]
     for name in ("x.parquet", "y.parquet"):
