@@ -104,7 +104,7 @@ class Lifecycle:
         """
         self.lock.check()
         if self._is_mended and self._earlier is not None:
-            return self.keep(self._earlier | {"config": folder.described(self._config)})
+            return self.keep(self._earlier)
         known = folder.facts(self.run, self._config)
         for label, more in facts.pop("models", {}).items():
             known["models"][label] |= more

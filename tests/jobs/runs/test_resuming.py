@@ -1,6 +1,7 @@
 """A resumed run does nothing twice: what each step left stays as it is, whatever is missing, and the bytes are the same."""
 
 import json
+import random
 import shutil
 
 import numpy as np
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from left_behind import Interrupt, files_of, halve, is_end, writes
+from left_behind import Interrupt, damage, files_of, halve, is_end, writes
 from score_tasks import settings as scored
 from whole_run import as_lines, audited, corrected, diagnosed, documented, evaluated, paired, tuned
 
@@ -99,3 +100,23 @@ def test_a_command_goes_on_without_doing_a_piece_twice(inputs, tmp_path, name):
     halve(tmp_path / "halves", 0)
     assert resumed(command, data | {"out": str(tmp_path / "halves")}, tmp_path / "halves", is_end) == []
     assert same(tmp_path / "halves", tmp_path / "whole") == []
+
+
+@pytest.mark.parametrize(
+    ("way", "seed"),
+    [("groups", 0), ("sample", 1), *(pytest.param("groups", k, marks=pytest.mark.soak) for k in range(1, 6))],
+)
+def test_an_unfinished_run_makes_again_what_it_misses_and_what_is_damaged(
+    audits, stopped_audits, settings_of, tmp_path, way, seed
+):
+    """Every fifth file is missing, and three others are damaged, each in a way drawn from all."""
+    out, generator = tmp_path / "run", random.Random(seed)
+    shutil.copytree(stopped_audits / way, out)
+    names = sorted(name for name in files_of(out) if name != "begun.json" and "inventory" not in name)
+    generator.shuffle(names)
+    for name in names[::5]:
+        (out / name).unlink()
+    for name in [name for name in names if (out / name).exists()][:3]:
+        damage(out / name, generator.choice(("empty", "cut", "flipped")))
+    audited(settings_of(out, way))
+    assert [name for name in same(out, audits / way) if not name.startswith("history/")] == []
