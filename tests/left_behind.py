@@ -56,7 +56,7 @@ def is_end(name):
 
 def piece_of(name):
     """The piece of work that wrote a file: one is done under all temperatures, and a tile has several files."""
-    if (unit := re.search(r"shards/(?:unit|part)-(\d{8})(?:\.json|-\d{8}\.parquet)", name)) is not None:
+    if (unit := re.search(r"(?:shards/(?:unit|part|corrected)|vectors/part)-(\d{8})[-.]", name)) is not None:
         return f"unit {unit[1]}"
     tile = re.sub(r"/near/(tile-\d{8}-\d{8})-\w+", r"/\1", name)
     return re.sub(r"/(temperature=[^/]+|layers|heads|seen)/", "/", re.sub(r"partials/(layers|heads|seen)/", "seen/", tile))
@@ -70,10 +70,19 @@ def halve(out, seed):
     names = sorted(files_of(out))
     pieces = sorted({piece_of(name) for name in names if not is_end(name) and not _STAYS.fullmatch(name)})
     gone = set(random.Random(seed).sample(pieces, len(pieces) // 2))
+    near = {_under(name) for name in names if "/near/" in name}
     for name in names:
+        # Once neighbours are merged, and only then, those of the tiles are removed.
+        if re.match(r"neighbours|corrections|partials/(exposure|neighbours_corrected)/", name) and _under(name) not in near:
+            continue
         if is_end(name) or (piece_of(name) in gone and not _STAYS.fullmatch(name)):
             (out / name).unlink()
     return sorted(files_of(out))
+
+
+def _under(name):
+    """The model and temperature of a file."""
+    return re.search(r"/(model=[^/]+/temperature=[^/]+)/", f"/{name}")[1]
 
 
 class Interrupt(Observer):

@@ -28,18 +28,18 @@ def resumed(command, data, out, unfinished):
 
 def at_the_end(name):
     """Whether the last step of every call writes a file."""
-    return name.startswith(("tables/", "partials/probe/", "mteb/"))
+    return name.startswith(("tables/", "partials/probe/", "mteb/", "measured/history/", "measured/tables/gate"))
 
 
-_OF_THE_CALL = ("begun.json", "run.json", "report.html", "inventory.json")
-"""Files that tell the run and its time."""
+_OF_THE_CALL = ("begun.json", "run.json", "report.html", "inventory.json", "result.json", "gate.parquet")
+"""Files that tell the run and its time, or how long a task was scored."""
 
 
 def same(out, expected):
     """The names of the files that differ from those of a run that nobody stopped."""
     found, wanted = files_of(out), files_of(expected)
     names = {name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name)}
-    return sorted(name for name in names if not name.endswith(_OF_THE_CALL))
+    return sorted(name for name in names if not name.startswith("mteb/") and not name.endswith(_OF_THE_CALL))
 
 
 @pytest.mark.parametrize("way", ["groups", "sample"])
@@ -105,16 +105,14 @@ def test_a_command_goes_on_without_doing_a_piece_twice(inputs, tmp_path, name):
     assert resumed(command, data | {"out": str(tmp_path / "halves")}, tmp_path / "halves", is_end) == []
     assert same(tmp_path / "halves", tmp_path / "whole") == []
     # And the finished one, of which every fourth file is damaged.
-    before, generator = files_of(tmp_path / "whole"), random.Random(name)
-    hit = sorted(file for file in before if file not in ("begun.json", "partials/inventory.json", "measured/begun.json"))[
-        ::4
-    ]
-    for file in hit:
-        damage(tmp_path / "whole" / file, generator.choice(WAYS), b"another")
-    command(data | {"out": str(tmp_path / "whole")})
-    after = files_of(tmp_path / "whole")
-    different = {file for file in before.keys() | after.keys() if after.get(file) != before.get(file)}
-    assert different == set()
+    shutil.copytree(tmp_path / "whole", tmp_path / "damaged")
+    names = sorted(file for file in files_of(tmp_path / "damaged") if not file.endswith(("begun.json", "inventory.json")))
+    generator = random.Random(name)
+    for file in names[::4]:
+        damage(tmp_path / "damaged" / file, generator.choice(WAYS), b"another")
+    command(data | {"out": str(tmp_path / "damaged")})
+    assert same(tmp_path / "damaged", tmp_path / "whole") == []
+    assert (tmp_path / "damaged" / "run.json").read_bytes() == (tmp_path / "whole" / "run.json").read_bytes()
 
 
 @pytest.mark.parametrize(
