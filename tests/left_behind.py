@@ -73,7 +73,7 @@ def halve(out, seed):
     near = {_under(name) for name in names if "/near/" in name}
     for name in names:
         # Once neighbours are merged, and only then, those of the tiles are removed.
-        if re.match(r"neighbours|corrections|partials/(exposure|neighbours_corrected)/", name) and _under(name) not in near:
+        if re.match(r"(?:queries/)?(?:neighbours|corrections|partials/(exposure|neighbours_corrected))/", name) and _under(name) not in near:
             continue
         if is_end(name) or (piece_of(name) in gone and not _STAYS.fullmatch(name)):
             (out / name).unlink()
