@@ -23,6 +23,9 @@ _STAYS = re.compile(
 )
 
 
+_OF_NEAR = re.compile(r"(?:queries/)?(?:neighbours|corrections|partials/(?:exposure|neighbours_corrected))/")
+
+
 def files_of(out):
     """The content of each file of a run, by its name."""
     found = {str(file.relative_to(out)): file.read_bytes() for file in Path(out).rglob("*") if file.is_file()}
@@ -73,7 +76,7 @@ def halve(out, seed):
     near = {_under(name) for name in names if "/near/" in name}
     for name in names:
         # Once neighbours are merged, and only then, those of the tiles are removed.
-        if re.match(r"(?:queries/)?(?:neighbours|corrections|partials/(exposure|neighbours_corrected))/", name) and _under(name) not in near:
+        if _OF_NEAR.match(name) and _under(name) not in near:
             continue
         if is_end(name) or (piece_of(name) in gone and not _STAYS.fullmatch(name)):
             (out / name).unlink()
