@@ -20,7 +20,7 @@ from tempscale_jobs.corpus.reading import Contents
 from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.corpus.vectors import Vectors
-from tempscale_jobs.embedding import precision
+from tempscale_jobs.embedding import lookup, precision
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import night
@@ -175,6 +175,8 @@ def _facts(audit: Audit, layouts: dict[str, Layout], rejected: int) -> dict[str,
         done = f"{run.place('partials/socm', model, run.temperatures[0])}/done.json"
         if run.storage.exists(done):
             own["socm"] = run.storage.read_json(done)["way"]
+        if ignored := lookup.ignored(run, model):
+            own["cache_ignored"] = ignored
         facts["models"][model.label] = own
     facts["versions"] = {"altair": metadata.version("altair")}
     return facts
