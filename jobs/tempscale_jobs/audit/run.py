@@ -71,7 +71,9 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
                         stage.note = f"{len(tables)} tables"
             record = life.record(**_facts(audit, layouts, rejected))
         figures = folder.load_table(run.storage, "collapse_summary").to_dicts()
-        if night.close(Night.of(run, config), record, figures, journal, lambda record: _write_report(run, record)):
+        if night.close(
+            Night.of(run, config, life.is_mended), record, figures, journal, lambda record: _write_report(run, record)
+        ):
             life.keep(record | {"config": folder.described(config)})
     return run
 
