@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import contextmanager
 
 import pytest
 from left_behind import Interrupt
@@ -19,11 +20,17 @@ WAYS = {
 STOPS = {"groups": Interrupt("exposure, τ 0.8"), "sample": Interrupt("most collapsed pairs", after=4)}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def without_figures():
+@contextmanager
+def no_figures():
     """As where vl-convert is not installed: drawing figures/ takes longer than all steps of these runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "vl_convert", None)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_figures():
+    with no_figures():
         yield
 
 
@@ -54,8 +61,9 @@ def audits(once, settings_of):
     """A folder with a finished audit of each way."""
 
     def make(folder):
-        for way in WAYS:
-            audited(settings_of(folder / way, way))
+        with no_figures():
+            for way in WAYS:
+                audited(settings_of(folder / way, way))
 
     return once("audits", make, ray=True)
 
