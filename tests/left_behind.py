@@ -61,6 +61,8 @@ def piece_of(name):
     """The piece of work that wrote a file: one is done under all temperatures, and a tile has several files."""
     if (unit := re.search(r"(?:shards/(?:unit|part|corrected)|vectors/part)-(\d{8})[-.]", name)) is not None:
         return f"unit {unit[1]}"
+    if name.startswith("cells/"):
+        return "/".join(name.split("/")[:4])
     tile = re.sub(r"/near/(tile-\d{8}-\d{8})-\w+", r"/\1", name)
     return re.sub(r"/(temperature=[^/]+|layers|heads|seen)/", "/", re.sub(r"partials/(layers|heads|seen)/", "seen/", tile))
 
