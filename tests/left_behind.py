@@ -72,7 +72,7 @@ def halve(out, seed):
 
     Return the names that are left.
     """
-    names = sorted(files_of(out))
+    names = sorted(name for name in files_of(out) if not name.startswith("measured/"))  # A finished run of its own.
     pieces = sorted({piece_of(name) for name in names if not is_end(name) and not _STAYS.fullmatch(name)})
     gone = set(random.Random(seed).sample(pieces, len(pieces) // 2))
     near = {_under(name) for name in names if "/near/" in name}
