@@ -23,6 +23,9 @@ _STAYS = re.compile(
 )
 
 
+_OF_NEAR = re.compile(r"(?:queries/)?(?:neighbours|corrections|partials/(?:exposure|neighbours_corrected))/")
+
+
 def files_of(out):
     """The content of each file of a run, by its name."""
     found = {str(file.relative_to(out)): file.read_bytes() for file in Path(out).rglob("*") if file.is_file()}
@@ -56,8 +59,10 @@ def is_end(name):
 
 def piece_of(name):
     """The piece of work that wrote a file: one is done under all temperatures, and a tile has several files."""
-    if (unit := re.search(r"shards/(?:unit|part)-(\d{8})(?:\.json|-\d{8}\.parquet)", name)) is not None:
+    if (unit := re.search(r"(?:shards/(?:unit|part|corrected)|vectors/part)-(\d{8})[-.]", name)) is not None:
         return f"unit {unit[1]}"
+    if name.startswith("cells/"):
+        return "/".join(name.split("/")[:4])
     tile = re.sub(r"/near/(tile-\d{8}-\d{8})-\w+", r"/\1", name)
     return re.sub(r"/(temperature=[^/]+|layers|heads|seen)/", "/", re.sub(r"partials/(layers|heads|seen)/", "seen/", tile))
 
@@ -67,13 +72,22 @@ def halve(out, seed):
 
     Return the names that are left.
     """
-    names = sorted(files_of(out))
+    names = sorted(name for name in files_of(out) if not name.startswith("measured/"))  # A finished run of its own.
     pieces = sorted({piece_of(name) for name in names if not is_end(name) and not _STAYS.fullmatch(name)})
     gone = set(random.Random(seed).sample(pieces, len(pieces) // 2))
+    near = {_under(name) for name in names if "/near/" in name}
     for name in names:
+        # Once neighbours are merged, and only then, those of the tiles are removed.
+        if _OF_NEAR.match(name) and _under(name) not in near:
+            continue
         if is_end(name) or (piece_of(name) in gone and not _STAYS.fullmatch(name)):
             (out / name).unlink()
     return sorted(files_of(out))
+
+
+def _under(name):
+    """The model and temperature of a file."""
+    return re.search(r"/(model=[^/]+/temperature=[^/]+)/", f"/{name}")[1]
 
 
 class Interrupt(Observer):

@@ -392,13 +392,13 @@ MENDING = Subject(
         ("                if not error.mended:\n                    raise", "                pass"),
         ("                if error.path in mended:\n", "                if False:\n"),
         ("            check_unchanged(self._earlier)\n", "            pass\n"),
-        ("        if self._is_mended and self._earlier is not None:\n", "        if False:\n"),
+        ("        if self.is_mended and self._earlier is not None:\n", "        if False:\n"),
         ("            inventory.write(self.run.storage, self._record)\n", "            pass\n"),
         ("                inventory.note(storage, drawn)\n", "                pass\n"),
     )
     + of(
         f"{JOBS}/nights/night.py",
-        ("if is_new or not night.run.storage.exists(runs.REPORT):", "if is_new:"),
+        ("if is_new or night.redraws:", "if is_new:"),
     ),
 )
 

@@ -27,7 +27,9 @@ class Lifecycle:
     def __init__(self, config: Command, run: Run, journal: Journal, held: lock.Lock) -> None:
         self.run, self.lock = run, held
         self._config, self._journal = config, journal
-        self._earlier, self._is_mended = _earlier(run, config), False
+        self._earlier = _earlier(run, config)
+        self.is_mended = False
+        """Whether the run was complete, and makes something of it again."""
         self._record: dict[str, Any] | None = None
 
     @contextmanager
@@ -86,7 +88,7 @@ class Lifecycle:
             drawn = {name for name in damaged if name == folder.REPORT or name.startswith("figures/")}
             if damaged - drawn - {folder.DONE} or (drawn and write_report is None):
                 running.note = mending.reopen(storage, self._earlier, sorted(damaged))
-                self._is_mended = True
+                self.is_mended = True
                 return None
             if drawn and write_report is not None:
                 write_report(self._earlier)
@@ -103,8 +105,8 @@ class Lifecycle:
         keeps its record.
         """
         self.lock.check()
-        if self._is_mended and self._earlier is not None:
-            return self.keep(self._earlier | {"config": folder.described(self._config)})
+        if self.is_mended and self._earlier is not None:
+            return self.keep(self._earlier)
         known = folder.facts(self.run, self._config)
         for label, more in facts.pop("models", {}).items():
             known["models"][label] |= more

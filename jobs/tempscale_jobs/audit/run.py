@@ -22,7 +22,7 @@ from tempscale_jobs.corpus.rows import check_rejected
 from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.corpus.vectors import Vectors
-from tempscale_jobs.embedding import precision
+from tempscale_jobs.embedding import lookup, precision
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import night
@@ -73,8 +73,10 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
                         stage.note = f"{len(tables)} tables"
             record = life.record(**_facts(audit, layouts, rejected))
         figures = folder.load_table(run.storage, "collapse_summary").to_dicts()
-        if night.close(Night.of(run, config), record, figures, journal, lambda record: _write_report(run, record)):
-            life.keep(record)
+        if night.close(
+            Night.of(run, config, life.is_mended), record, figures, journal, lambda record: _write_report(run, record)
+        ):
+            life.keep(record | {"config": folder.described(config)})
     return run
 
 
@@ -194,6 +196,8 @@ def _facts(audit: Audit, layouts: dict[str, Layout], rejected: int) -> dict[str,
         done = f"{run.place('partials/socm', model, run.temperatures[0])}/done.json"
         if run.storage.exists(done):
             own["socm"] = run.storage.read_json(done)["way"]
+        if ignored := lookup.ignored(run, model):
+            own["cache_ignored"] = ignored
         facts["models"][model.label] = own
     facts["versions"] = {"altair": metadata.version("altair")}
     return facts

@@ -39,7 +39,15 @@ def answered(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
 
     @functools.wraps(command)
     def run(*args: Parameters.args, **given: Parameters.kwargs) -> None:
-        answer(lambda _: command(*args, **given))
+        from tempscale_jobs.errors import Damaged, UsageError
+
+        def read(_: Console) -> None:
+            try:
+                command(*args, **given)
+            except Damaged as error:  # These commands only read runs, so that they would fail again.
+                raise UsageError(f"{error}; the command that made the run makes that file again") from None
+
+        answer(read)
 
     return run
 

@@ -106,6 +106,7 @@ def expose(
     run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows))
     run.storage.write_table(f"{place}/exposure_corrected.parquet", EXPOSURE_CORRECTED.build_rows(moved))
     run.storage.write_table(f"{place}/collapsed_texts.parquet", COLLAPSED_TEXTS.build_rows(hubs))
+    run.storage.remove(f"{place}/done.json")  # A damaged one, which is none of the files.
     files = [name for kind in _WRITTEN for name in run.storage.list(run.place(kind, model, temperature))]
     if queries is not None:
         files += [f"queries/{name}" for name in queries.storage.list(run.place("neighbours", model, temperature))]

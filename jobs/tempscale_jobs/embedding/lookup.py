@@ -90,6 +90,13 @@ def planned(run: Run, model: Model) -> str:
     return f"{run.place('partials/cache', model)}/plan.json"
 
 
+def ignored(run: Run, model: Model) -> dict[str, int]:
+    """How many files, keys and entries of the cache were not used, by reason."""
+    name = planned(run, model)
+    found: dict[str, int] = run.storage.read_json(name).get("ignored", {}) if run.storage.exists(name) else {}
+    return found
+
+
 def without(run: Run, model: Model) -> None:
     """Keep that a model embeds all shards, whether or not a later session has a cache."""
     if not run.storage.exists(planned(run, model)):

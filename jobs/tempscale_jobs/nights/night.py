@@ -45,11 +45,13 @@ class Night:
     gate: Gate
     record: RecordOfNights
     out: str
+    redraws: bool = False
+    """Whether the report is written in any case, because something of the run was made again."""
 
     @classmethod
-    def of(cls, run: Run, config: AuditConfig) -> Night:
+    def of(cls, run: Run, config: AuditConfig, redraws: bool = False) -> Night:
         """The night of an audit, with the sections of its configuration."""
-        return cls(run, config.gate, config.record, config.out)
+        return cls(run, config.gate, config.record, config.out, redraws)
 
     @property
     def history(self) -> Storage:
@@ -87,7 +89,7 @@ def close(
         enter(night, record, summary)
         stage.note = verdict_in_words(record["gate"]) + changes_in_words(record["changed_texts"])
     is_new = bool(record["gate"] != before)
-    if is_new or not night.run.storage.exists(runs.REPORT):
+    if is_new or night.redraws:
         with journal.stage("report") as stage:
             if is_new:
                 record["trend"] = trend(night, record)

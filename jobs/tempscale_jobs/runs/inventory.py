@@ -15,6 +15,8 @@ _COMPARED_BYTES = 256 << 20
 """Bytes of files whose content is compared, the smallest files first; of the others only the size is."""
 _WORK = ("shards/", "queries/shards/", "cell_documents/")
 """Folders that a run removes at its end."""
+_NOTES = tuple(f"partials/{name}" for name in ("exceptions/", "processors/", "takeovers/", "budget/", "computed_in.json"))
+"""What a run noted as it went, which no step writes again; the inventory holds its content."""
 _LEFT_OUT = ("status.json", PRUNED, DONE, ".lock", "inventory.json", "gate.parquet")
 """Files that every call of a command writes again, and those that this one depends on."""
 
@@ -25,7 +27,17 @@ def write(storage: Storage, record: dict[str, Any]) -> None:
     compared = _smallest(sizes)
     known = dict(zip(compared, storage.digests(compared), strict=True))
     files = {name: [size, known.get(name)] for name, size in sorted(sizes.items())}
-    storage.write_json(INVENTORY, {"record": record, "files": files})
+    notes = {name: storage.read(name).decode() for name in files if name.removeprefix("queries/").startswith(_NOTES)}
+    storage.write_json(INVENTORY, {"record": record, "files": files, "notes": notes})
+
+
+def restore(storage: Storage, names: Iterable[str]) -> set[str]:
+    """Write notes of a finished run again from the inventory; return the names of those that it has."""
+    notes = (_read(storage) or {"notes": {}})["notes"]
+    known = {name for name in names if name in notes}
+    for name in known:
+        storage.write(name, notes[name].encode())
+    return known
 
 
 def note(storage: Storage, names: Iterable[str]) -> None:
@@ -97,7 +109,7 @@ def _read(storage: Storage) -> dict[str, Any] | None:
         known = storage.read_json(INVENTORY)
     except Damaged:
         return None
-    return dict(known) if isinstance(known, dict) and known.keys() == {"record", "files"} else None
+    return dict(known) if isinstance(known, dict) and known.keys() == {"record", "files", "notes"} else None
 
 
 def _sizes(storage: Storage, record: dict[str, Any]) -> dict[str, int]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tempscale_jobs.errors import Damaged, UsageError
-from tempscale_jobs.runs import folder
+from tempscale_jobs.runs import folder, inventory
 from tempscale_jobs.runs.folder import DONE, EXCEPTIONS, GIVEN, PLANNED, SHARDED, SIZES, number_of, place
 from tempscale_jobs.runs.inventory import PRUNED
 from tempscale_jobs.runs.storage import Storage
@@ -60,7 +60,7 @@ def reopen(storage: Storage, record: dict[str, Any], damaged: Sequence[str]) -> 
             storage.write_json(f"{below}{PLANNED}", {"source_state": record[section]["source_state"], "units": 1})
     if record.get("sizes"):
         storage.write_json(SIZES, record["sizes"])
-    for name in damaged:
+    for name in set(damaged) - inventory.restore(storage, damaged):
         if not name.startswith(_REWRITTEN) and name != DONE:
             _remove(storage, name)
     return f"{what}: made again"

@@ -454,8 +454,8 @@ def test_a_run_embeds_again_what_its_cache_cannot_give_and_says_so(nights, small
     out = tmp_path / "run"
     run(out, nights / "tuesday.jsonl", small_model, store.root)
     assert 0 < known(out) < TEXTS
-    (plan,) = (out / "partials" / "cache").glob("*/plan.json")
-    ignored = json.loads(plan.read_text())["ignored"]
+    (model,) = read_record(out)["models"].values()
+    ignored = model["cache_ignored"]
     assert len(ignored) == 2
     assert min(ignored.values()) > 10
     one, plain = embedded(out), embedded(nights / "plain")

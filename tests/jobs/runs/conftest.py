@@ -1,6 +1,8 @@
 """Audits that the tests of run folders share: finished ones, and such that were stopped before their last step."""
 
 import json
+import sys
+from contextlib import contextmanager
 
 import pytest
 from left_behind import Interrupt
@@ -16,6 +18,20 @@ WAYS = {
 }  # fmt: skip
 """Groups of texts, read in units; and all pairs of a sample, with the worst pairs of the corpus, read at once."""
 STOPS = {"groups": Interrupt("exposure, τ 0.8"), "sample": Interrupt("most collapsed pairs", after=4)}
+
+
+@contextmanager
+def no_figures():
+    """As where vl-convert is not installed: drawing figures/ takes longer than all steps of these runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "vl_convert", None)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_figures():
+    with no_figures():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -45,8 +61,9 @@ def audits(once, settings_of):
     """A folder with a finished audit of each way."""
 
     def make(folder):
-        for way in WAYS:
-            audited(settings_of(folder / way, way))
+        with no_figures():
+            for way in WAYS:
+                audited(settings_of(folder / way, way))
 
     return once("audits", make, ray=True)
 

@@ -1,5 +1,6 @@
 """Files appear whole or not at all, locally and on a remote file system."""
 
+import os
 import pickle
 
 import numpy as np
@@ -7,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.errors import Damaged, IncompleteRun, UsageError
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import audit, pairs, parts
 from tempscale_jobs.tables.columns import Table
@@ -252,3 +253,40 @@ def test_some_rows_of_a_file_are_read_in_their_order_and_other_groups_are_not(st
     found = [own.column("number").to_pylist() for own in storage.taken(["a.parquet", "b.parquet"], ["number"], rows)]
     assert found == [[57, 3, 99, 3, 50, 9], [1000, 1099]]
     assert sorted(read) == [(0, ["number"]), (0, ["number"]), (5, ["number"]), (9, ["number"])]
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.parquet"])
+def test_what_is_missing_is_damage_and_what_may_not_be_read_is_said(tmp_path, name):
+    storage = Storage(str(tmp_path))
+    read = storage.read_json if name.endswith("json") else storage.read_table
+    with pytest.raises(Damaged) as missing:
+        read(name)
+    assert missing.value.path == f"{tmp_path}/{name}"
+    (tmp_path / name).mkdir()
+    with pytest.raises(IncompleteRun) as refused:
+        read(name)
+    assert not isinstance(refused.value, Damaged)  # It would be removed.
+    assert str(tmp_path / name) in str(refused.value)
+    (tmp_path / name).rmdir()
+    storage.write(name, b"1")
+    (tmp_path / name).chmod(0)
+    if os.geteuid() == 0:
+        return  # Root reads it.
+    with pytest.raises(IncompleteRun):
+        read(name)
+
+
+def test_sizes_and_digests_are_those_of_the_files(tmp_path):
+    storage = Storage(str(tmp_path))
+    for name, data in {"a/x": b"123", "a/b/y": b"", "z": b"12"}.items():
+        storage.write(name, data)
+    (tmp_path / "a" / ".writing-1").write_bytes(b"half")
+    assert storage.sizes("a") == {"a/x": 3, "a/b/y": 0}
+    assert storage.sizes("z") == {"z": 2}
+    assert storage.sizes("none") == {}
+    one, other = storage.digests(["a/x", "z"])
+    assert one != other
+    storage.write("z", b"123")
+    assert storage.digests(["z", "a/x"]) == [one, one]
+    with pytest.raises(Damaged):
+        storage.digests(["none"])
