@@ -1,5 +1,6 @@
 """Nights: judged, recorded, compared; a month of them over a changing corpus."""
 
+import html
 import json
 
 import numpy as np
@@ -171,7 +172,7 @@ def test_the_switch_of_the_model_fails_and_is_no_drift(month):
     assert "2026-11-19 (tiny-bert)" in reason
     table = pl.read_parquet(nights / date(SWITCH) / "tables" / "gate.parquet")
     assert table["verdict"].to_list() == ["held", "held", "failed", "not comparable", "not comparable"]
-    assert reason in (nights / date(SWITCH) / "report.html").read_text()
+    assert reason in html.unescape((nights / date(SWITCH) / "report.html").read_text())
 
 
 @pytest.mark.soak
