@@ -97,6 +97,8 @@ GATE = Subject(
         ("for key in same) and comparable(before, row) for row", "for key in same) for row"),
         ("if not _continued(then, tonight)]", "if not _continued(then, [row])]"),
         ("if not _continued(then, tonight)]", "if False]"),
+        ('if then["run"] == good[-1]["run"]] or earlier', "if False] or earlier"),
+        ('if then["run"] == good[-1]["run"]] or earlier', 'if then["run"] == good[-1]["run"]]'),
         ("if any(map(_has_width, earlier)):", "if False:"),
         ('_UNKNOWN_BEFORE = ("dimensions",)', "_UNKNOWN_BEFORE = ()"),
         ("any(not _continued(other, tonight) for other in same)", "False"),

@@ -68,13 +68,19 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Seque
         left_out=left_out(tables, run),
         gate=tables["gate"].to_dicts() if "gate" in tables else [],
         gate_notes=notes(run["gate"]) if "gate" in run else [],
-        gate_notes_in_brief=notes_in_brief(run["gate"]) if "gate" in run else [],
+        gate_in_brief=_gate_in_brief(run["gate"]) if run.get("gate", {}).get("failed") is not None else [],
         analysed=_analysed(run, models),
         temperatures=names,
         layers=[part for part in sections if part["kind"] == "layers"],
         downstream=[part for part in sections if part["kind"] == "downstream"],
         nights=trend["night"].n_unique() if not trend.is_empty() else 0,
     )
+
+
+def _gate_in_brief(judged: dict[str, Any]) -> list[str]:
+    """The first failed check, or how many there were and what else is to be known."""
+    failed, checks = judged["failed"], judged["checks"]
+    return [*failed[:1]] if failed else [*([count(checks, "check")] if checks else []), *notes_in_brief(judged)]
 
 
 def _model(

@@ -11,6 +11,8 @@ from tempscale_jobs.cli.options import argument, option
 from tempscale_jobs.cli.start import answered
 
 app = typer.Typer()
+_MOST = 1_000_000
+"""Most nights that an option may name, because a table cannot be cut at a number of any size."""
 
 
 @app.command(
@@ -138,8 +140,10 @@ def history(
         bool,
         option("The run", "Remove the embeddings of old nights; tables, reports and the record stay.", "--prune"),
     ] = False,
-    keep: Annotated[int | None, option("The run", "prune: nights whose embeddings stay.", metavar="N", min=1)] = None,
-    last: Annotated[int, option("The run", "How many nights to print.", metavar="N", min=1)] = 30,
+    keep: Annotated[
+        int | None, option("The run", "prune: nights whose embeddings stay.", metavar="N", min=1, max=_MOST)
+    ] = None,
+    last: Annotated[int, option("The run", "How many nights to print.", metavar="N", min=1, max=_MOST)] = 30,
 ) -> None:
     """Print and draw the record of nights; accept a run as baseline; remove old nights' embeddings."""
     from tempscale_jobs.errors import UsageError

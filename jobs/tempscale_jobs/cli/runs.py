@@ -43,6 +43,7 @@ def audit(config: AuditConfig, console: Console, resume: bool, plan: bool) -> in
         return 0
     from tempscale_jobs.errors import UsageError
     from tempscale_jobs.nights import notify
+    from tempscale_jobs.nights.gate import notes
     from tempscale_jobs.runs.folder import DONE
     from tempscale_jobs.urls import reason
 
@@ -56,7 +57,7 @@ def audit(config: AuditConfig, console: Console, resume: bool, plan: bool) -> in
             notify.post_unfinished(config.gate, config.night, config.out, reason(error, *addresses), code)
             raise
         judged = run.storage.read_json(DONE)["gate"]
-        journal.outcome = "; ".join([f"gate {judged['verdict']}", *judged["failed"]])
+        journal.outcome = "; ".join([f"gate {judged['verdict']}", *judged["failed"], *notes(judged)])
     if config.execution.log_format == "text":
         from tempscale_jobs.audit.report import close
 

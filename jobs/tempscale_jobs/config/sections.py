@@ -134,7 +134,7 @@ class Queries(Corpus):
     )
 
 
-class Models(Strict):
+class Models(Strict, allow_inf_nan=True):  # A temperature says itself which numbers it takes.
     """Which models under which temperatures."""
 
     if TYPE_CHECKING:

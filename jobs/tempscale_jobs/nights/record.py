@@ -217,9 +217,11 @@ def _latest(record: pl.DataFrame, row: dict[str, Any], tonight: Sequence[dict[st
     alike = [then for then in earlier if _continued(then, [row])]
     if fit := [then for then in alike if _fit(then)]:
         return Baseline(fit[-1], f"the night of {fit[-1]['night']} (run {fit[-1]['run']}){other_way(fit[-1], row)}")
-    # A model added to those of the night before replaces none of them.
-    if replaced := [then for then in earlier if not _continued(then, tonight)]:
-        return Baseline(None, _another([then for then in replaced if _fit(then)] or replaced, row), other=True)
+    # A model that is added to those of the last good run replaces none of them.
+    good = [then for then in earlier if _fit(then)]
+    last_run = [then for then in good if then["run"] == good[-1]["run"]] or earlier
+    if replaced := [then for then in last_run if not _continued(then, tonight)]:
+        return Baseline(None, _another(replaced, row), other=True)
     if not alike:
         return Baseline(None, FIRST_NIGHT, first=True)
     last = alike[-1]

@@ -182,7 +182,8 @@ FILE_ONLY = {
         embedding.token_budget embedding.shard_texts embedding.shard_characters
         analysis.probe_se analysis.probe_sample analysis.socm_ranked analysis.worst_pairs analysis.near_duplicate
         analysis.worst_duplicates
-        gate.thresholds gate.temperatures gate.drift gate.false_alarms gate.webhook_env gate.notify
+        gate.thresholds gate.temperatures gate.drift gate.on_other_model gate.unknown gate.false_alarms
+        gate.webhook_env gate.notify
         record.name record.keep_embeddings execution.shuffle_seed
     """,
     "pairs": """

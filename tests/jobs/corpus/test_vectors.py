@@ -174,7 +174,9 @@ def test_rows_that_are_no_embeddings_are_recorded_and_counted(tmp_path, vectors)
     table = pa.table({"id": [f"t{i // 2 * 2 if i == 31 else i}" for i in range(60)], "vector": values, "size": lengths[:60]})
     pq.write_table(table, tmp_path / "texts.parquet")
     run(tmp_path / "run", tmp_path / "texts.parquet", length_column="size")
-    record = json.loads((tmp_path / "run" / "run.json").read_text())["corpus"]
+    done = json.loads((tmp_path / "run" / "run.json").read_text())
+    record = done["corpus"]
+    assert done["models"]["given"]["dimensions"] == DIM  # By which nights tell vectors of other widths apart.
     assert (record["read"], record["rejected"], record["analysed"]) == (60, 3, 57)
     rejected = pl.read_parquet(tmp_path / "run" / "rejected" / "*.parquet")
     assert sorted(rejected["text_id"]) == ["t30", "t5", "t9"]

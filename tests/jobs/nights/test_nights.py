@@ -1,5 +1,6 @@
 """Nights: judged, recorded, compared; a month of them over a changing corpus."""
 
+import html
 import json
 
 import numpy as np
@@ -153,24 +154,25 @@ def test_a_month_is_recorded_whole(month):
 
 
 @pytest.mark.soak
-def test_exactly_the_night_of_the_collapse_fails(month):
+def test_exactly_the_nights_of_the_switch_and_of_the_collapse_fail(month):
     nights, _ = month
     found = history.load(Storage(str(nights / "history")))
-    assert found.filter(pl.col("gate") != "passed")["night"].to_list() == [date(COLLAPSE)]
-    (reason,) = found.filter(pl.col("gate") == "failed")["gate_reason"].to_list()
+    assert found.filter(pl.col("gate") != "passed")["night"].to_list() == [date(SWITCH), date(COLLAPSE)]
+    _, reason = found.filter(pl.col("gate") == "failed")["gate_reason"].to_list()
     assert reason.startswith("cosine_mean of tiny-bert at 1.0 rose by")
     assert f"in the night of {date(COLLAPSE - 1)}" in reason
 
 
 @pytest.mark.soak
-def test_the_switch_of_the_model_is_not_comparable(month):
+def test_the_switch_of_the_model_fails_and_is_no_drift(month):
     nights, _ = month
     done = json.loads((nights / date(SWITCH) / "run.json").read_text())
-    assert done["gate"]["verdict"] == "passed"
-    (told,) = done["gate"]["not_compared"]
-    assert "the model is another than on 2026-11-19 (tiny-bert), which is no drift" in told
+    assert (done["gate"]["verdict"], done["gate"]["not_compared"]) == ("failed", [])
+    (reason,) = done["gate"]["failed"]
+    assert "2026-11-19 (tiny-bert)" in reason
     table = pl.read_parquet(nights / date(SWITCH) / "tables" / "gate.parquet")
-    assert table["verdict"].to_list() == ["held", "held", "not comparable", "not comparable"]
+    assert table["verdict"].to_list() == ["held", "held", "failed", "not comparable", "not comparable"]
+    assert reason in html.unescape((nights / date(SWITCH) / "report.html").read_text())
 
 
 @pytest.mark.soak
@@ -178,8 +180,9 @@ def test_the_first_night_passes_and_says_that_there_was_no_baseline(month):
     nights, _ = month
     done = json.loads((nights / date(1) / "run.json").read_text())
     assert done["gate"]["verdict"] == "passed"
-    (told,) = done["gate"]["not_compared"]
-    assert "it is the first night" in told
+    (told,) = done["gate"]["first_nights"]
+    assert gate.FIRST_NIGHT in told
+    assert gate.FIRST_NIGHT in (nights / date(1) / "report.html").read_text()
 
 
 @pytest.mark.soak
@@ -240,14 +243,8 @@ def test_a_run_held_to_nothing_ends_with_0_and_has_a_record_of_its_own(small):
     folder, data = small
     assert ended(data()) == 0
     done = json.loads((folder / "run" / "run.json").read_text())
-    assert done["gate"] == {
-        "verdict": "none",
-        "failed": [],
-        "checks": 0,
-        "not_compared": [],
-        "unreadable_nights": [],
-        "without_baseline": [],
-    }
+    notes = ("unknown_noise", "first_nights", "not_compared", "unreadable_nights", "without_baseline")
+    assert done["gate"] == {"verdict": "none", "failed": [], "checks": 0} | {name: [] for name in notes}
     assert history.load(Storage(str(folder / "run" / "history")))["run"].to_list() == [done["run"]]
     assert pl.read_parquet(folder / "run" / "tables" / "gate.parquet").is_empty()
 

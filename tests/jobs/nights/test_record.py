@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from command_line import in_process
 from nights_by_hand import summary
 from whole_run import flipped
 
@@ -476,6 +477,14 @@ def test_two_models_a_night_are_no_switch(tmp_path):
 def test_a_folder_without_a_record_is_told(tmp_path):
     with pytest.raises(UsageError, match="holds no record of nights"):
         history.open_record(str(tmp_path))
+
+
+@pytest.mark.parametrize("number", [10**9, 10**30])
+@pytest.mark.parametrize("options", [["--last"], ["--prune", "--keep"]])
+def test_a_number_of_nights_that_no_table_can_have_ends_with_2(tmp_path, options, number):
+    recorded(tmp_path, row("2026-11-01"))
+    code, _, _ = in_process("history", str(tmp_path), *options, str(number))
+    assert code == 2
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------

@@ -140,6 +140,22 @@ def test_a_model_that_is_added_begins_a_series_and_one_that_replaces_another_fai
     assert kept.end("2026-11-05", a)["verdict"] == "passed"
 
 
+def test_a_model_that_is_added_after_another_was_replaced_and_accepted_begins_a_series(kept):
+    a, b, c = ({name: of(name * 4)} for name in "abc")
+    kept.end("2026-11-01", a)
+    kept.end("2026-11-02", b)
+    history.accept(kept.record, "2026-11-02")
+    assert kept.end("2026-11-03", b | c)["verdict"] == "passed"
+    assert series(kept.table("2026-11-03")) == {"c": "first night"}
+
+
+def test_where_no_night_ever_passed_another_model_fails_on_every_night(kept):
+    never, changed = {"thresholds": ["texts >= 2000"]}, {"m": of("bbbb")}
+    kept.end("2026-11-01", **never)
+    for night in ("2026-11-02", "2026-11-03"):
+        assert kept.end(night, changed)["verdict"] == "failed"
+
+
 def test_a_temperature_that_is_added_begins_a_series_and_the_others_are_compared(kept):
     kept.end("2026-11-01")
     judged = kept.end("2026-11-02", measured=(1.0, 0.8), cosine=0.4)
