@@ -138,7 +138,7 @@ def _local(root: str, depth: int | None, parts: Sequence[str]) -> Iterator[Entry
             inside = sorted(scanned, key=lambda entry: entry.name)
         for entry in inside:
             name, path, is_link = entry.name, os.path.join(folder, entry.name), entry.is_symlink()
-            is_folder = entry.is_dir()
+            is_folder = os.path.isdir(path) if is_link else entry.is_dir()  # A link may lead to itself.
             if is_folder and (name in _LOGS or (name == "metadata" and _is_iceberg(os.listdir(path)))):
                 raise _is_table(folder, _LOGS.get(name, "Iceberg"))
             if _is_hidden(name, parts):

@@ -153,7 +153,7 @@ def test_a_value_becomes_a_unit_vector(settings, value, expected):
         (None, 3, "null"), ("abc", 3, "no list of numbers"), ([], 3, "two numbers"), ([1.0], 3, "two numbers"),
         ([[1.0, 2.0]], 3, "two numbers"), ([1.0, float("nan")], 3, "not finite"), ([1.0, float("inf")], 3, "not finite"),
         ([0.0, 0.0], 3, "no direction"), ([1.0, 2.0, 3.0], 3, "3 dimensions where the first has 2"),
-        ([1.0, 2.0], None, "length"), ([1.0, 2.0], 0, "length"), ([1.0, 2.0], 2.5, "length"), ([1.0, 2.0], "9", "length"),
+        ([1.0, 2.0], None, "length"), ([1.0, 2.0], 0, "length"), ([1.0, 2.0], 2.5, "length"), ([1.0, 2.0], "nine", "length"),
     ],
 )  # fmt: skip
 def test_what_is_no_embedding_is_refused_with_a_reason(value, length, words):
