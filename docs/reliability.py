@@ -267,6 +267,8 @@ BAD_INPUTS = (
     ("test_shards", "rows and files of every kind, and sources that do not exist"),
     ("test_stream", "sources of every kind in many units: repeated ids, samples, limits, empty and damaged units"),
     ("test_sources", "real-world files: truncated, misnamed, with odd columns, behind passwords"),
+    ("test_formats", "one table in every format; ids, lengths and encodings; CSV whose rows do not fit"),
+    ("test_folders", "hidden names, links, tables that keep replaced rows, names with brackets"),
     ("test_lakes", "Lance and Delta tables"),
     ("test_vectors", "user-supplied embeddings"),
     ("test_own_tasks", "user-supplied data for scores"),
