@@ -132,8 +132,19 @@ def _check_schema(given: Embeddings, file: str, schema: pa.Schema, first: pa.Sch
 
 
 def dimension(given: Embeddings, units: tuple[Unit, ...]) -> int | None:
-    """The dimensions of the first embedding that is not null; None where the first unit has none."""
-    for batch in _batches(given, units[0]):
+    """The dimensions of the first embedding that is not null; None where the first unit has none.
+
+    Raises:
+        UsageError: the first rows have texts where lengths are asked for, and none is a number in digits.
+    """
+    for number, batch in enumerate(_batches(given, units[0])):
+        if number == 0 and given.length_column is not None:
+            texts = [text for text in readers.values(batch.column(given.length_column).combine_chunks()) if text is not None]
+            if texts and isinstance(texts[0], (str, bytes)) and not any(map(whole_length, texts)):
+                raise UsageError(
+                    f"column '{given.length_column}' of '{masked(units[0].file)}' holds {str(texts[0])[:_SHOWN]!r}; lengths are "
+                    "numbers"
+                )
         lengths = pc.list_value_length(batch.column(given.column)).drop_null()
         if len(lengths):
             return int(lengths[0].as_py())
