@@ -66,6 +66,10 @@ def of_folder(fs: Any, root: str) -> Listing:
         raise UsageError(f"'{masked(root)}' is a data set of several splits; give the folder of one of them: {splits}")
     if names >= _SAVED:
         state = _json(fs, f"{root}/state.json")
+        if state.get("_indices_data_files"):
+            raise UsageError(
+                f"'{masked(root)}' was saved by an old version of datasets, with its rows in another order; save it again"
+            )
         return found._replace(files=[f"{root}/{one['filename']}" for one in state["_data_files"]])
     return found
 

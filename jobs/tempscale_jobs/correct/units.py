@@ -141,10 +141,8 @@ def dimension(given: Embeddings, units: tuple[Unit, ...]) -> int | None:
         if number == 0 and given.length_column is not None:
             texts = [text for text in readers.values(batch.column(given.length_column).combine_chunks()) if text is not None]
             if texts and isinstance(texts[0], (str, bytes)) and not any(map(whole_length, texts)):
-                raise UsageError(
-                    f"column '{given.length_column}' of '{masked(units[0].file)}' holds {str(texts[0])[:_SHOWN]!r}; lengths are "
-                    "numbers"
-                )
+                file, text = masked(units[0].file), str(texts[0])[:_SHOWN]
+                raise UsageError(f"column '{given.length_column}' of '{file}' holds '{text}'; lengths are numbers")
         lengths = pc.list_value_length(batch.column(given.column)).drop_null()
         if len(lengths):
             return int(lengths[0].as_py())

@@ -196,6 +196,14 @@ def test_a_data_set_that_was_saved_is_read_in_its_order(tmp_path, shards):
     assert sharded(Storage(str(tmp_path / "run")), settled(tmp_path / "saved")).analysed == 24
 
 
+def test_a_data_set_whose_rows_have_another_order_is_refused(tmp_path):
+    write(tmp_path / "saved", "dataset_info.json")
+    state = {"_data_files": [{"filename": "a.arrow"}], "_indices_data_files": [{"filename": "indices.arrow"}]}
+    (tmp_path / "saved" / "state.json").write_text(json.dumps(state))
+    with pytest.raises(UsageError, match="saved"):
+        texts(tmp_path / "saved")
+
+
 def test_a_data_set_of_several_splits_is_refused_with_their_names(tmp_path):
     datasets = pytest.importorskip("datasets")
     one = datasets.Dataset.from_list([{"text": "x"}])
