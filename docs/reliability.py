@@ -296,6 +296,8 @@ BAD_INPUTS = (
     ("test_hub", "data sets whose README, links or cells lead to private files and other addresses"),
     ("test_urls", "addresses with passwords of any characters, in sentences and in texts without an end"),
     ("test_places", "names and places of run folders"),
+    ("test_formats", "one table in every format; ids, lengths and encodings; CSV whose rows do not fit"),
+    ("test_folders", "hidden names, links, tables that keep replaced rows, names with brackets"),
     ("test_lakes", "Lance and Delta tables"),
     ("test_vectors", "user-supplied embeddings"),
     ("test_own_tasks", "user-supplied data for scores"),

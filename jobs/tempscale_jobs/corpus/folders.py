@@ -66,6 +66,10 @@ def of_folder(fs: Any, root: str) -> Listing:
         raise UsageError(f"'{masked(root)}' is a data set of several splits; give the folder of one of them: {splits}")
     if names >= _SAVED:
         state = _json(fs, f"{root}/state.json")
+        if state.get("_indices_data_files"):
+            raise UsageError(
+                f"'{masked(root)}' was saved by an old version of datasets, with its rows in another order; save it again"
+            )
         return found._replace(files=[f"{root}/{one['filename']}" for one in state["_data_files"]])
     return found
 
@@ -138,7 +142,7 @@ def _local(root: str, depth: int | None, parts: Sequence[str]) -> Iterator[Entry
             inside = sorted(scanned, key=lambda entry: entry.name)
         for entry in inside:
             name, path, is_link = entry.name, os.path.join(folder, entry.name), entry.is_symlink()
-            is_folder = entry.is_dir()
+            is_folder = os.path.isdir(path) if is_link else entry.is_dir()  # A link may lead to itself.
             if is_folder and (name in _LOGS or (name == "metadata" and _is_iceberg(os.listdir(path)))):
                 raise _is_table(folder, _LOGS.get(name, "Iceberg"))
             if _is_hidden(name, parts):

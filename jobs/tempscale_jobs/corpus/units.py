@@ -207,6 +207,8 @@ def _files(given: Source, columns: Columns, sizes: Sizes, without: str | None) -
                     for one in _ranges(first, first, rows, own, sizes)
                 ]
             if kind in ("jsonl", "text") and readers.is_plain(file) and size > sizes.unit_bytes:
+                with fs.open(file, "rb") as stream:
+                    readers.beginning(stream, place)  # It is refused here if it is no UTF-8.
                 cuts = [*range(0, size, sizes.unit_bytes), size]
                 return [
                     Piece("lines", file, place, first, last, None if first else 0, bytes=last - first)

@@ -6,8 +6,10 @@ Length collapse and exposure need only embeddings and lengths. SOCM and the pref
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -171,6 +173,9 @@ class Reader:
         return None
 
     def _numbers(self, value: Any) -> tuple[np.ndarray | None, str | None]:
+        if isinstance(value, str):  # CSV has no lists: pandas and pgvector write them as texts of this form.
+            with suppress(ValueError, RecursionError):
+                value = json.loads(value)
         if value is None:
             return None, "the embedding is null"
         if self._settings.bits:

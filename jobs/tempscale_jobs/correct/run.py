@@ -100,6 +100,7 @@ def _plan(config: CorrectConfig, storage: Storage, found: Saved) -> tuple[tuple[
     if storage.exists(PLANNED):
         sources.check_unchanged(given, config.out, storage.read_json(PLANNED)["source_state"])
     planned = units.plan(given, units.columns_of(given), config.out)
+    units.check_lengths(given, planned)
     width = units.other_dimensions(given, planned, correction.dim)
     if width is not None:
         raise UsageError(

@@ -132,6 +132,17 @@ def _check_schema(given: Embeddings, file: str, schema: pa.Schema, first: pa.Sch
         raise UsageError(f"'{masked(file)}' has other columns than the first file: {', '.join(schema.names)}")
 
 
+def check_lengths(given: Embeddings, units: tuple[Unit, ...]) -> None:
+    """Raise a UsageError if the first rows have texts where lengths are asked for, and none is a number in digits."""
+    first = next(_batches(given, units[0]), None)
+    if given.length_column is None or first is None:
+        return
+    cells = [cell for cell in readers.values(first.column(given.length_column).combine_chunks()) if cell is not None]
+    if cells and isinstance(cells[0], (str, bytes)) and not any(map(whole_length, cells)):
+        file, text = masked(units[0].file), str(cells[0])[:_SHOWN]
+        raise UsageError(f"column '{given.length_column}' of '{file}' holds '{text}'; lengths are numbers")
+
+
 def other_dimensions(given: Embeddings, units: tuple[Unit, ...], wanted: int) -> int | None:
     """The most frequent dimensions if no embedding that is looked at has the wanted ones; None if one has, or all are null.
 

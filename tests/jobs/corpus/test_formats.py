@@ -289,16 +289,25 @@ def test_a_length_is_a_whole_number_as_a_number_or_in_digits(value, expected):
     assert whole_length(value) == expected
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "string.parquet", "binary.parquet"])
-def test_lengths_of_a_table_of_texts_are_lengths(tmp_path, name):
-    rows = [{"id": f"t{k}", "n": str(k + 3), "v": "x"} for k in range(3)]
-    corpus = resolve(
-        {"corpus": {"source": written(tmp_path, name, rows), "embedding_column": "v", "length_column": "n"}}
-    ).corpus
-    from tempscale_jobs.corpus import vectors
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "string.parquet"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_embeddings_and_lengths_in_texts_are_those_in_numbers(tmp_path, name, listed):
+    if listed and name in ("a.csv", "a.tsv"):
+        pytest.skip("CSV has no lists")
+    vectors = [[3.0, 4.0], [0.0, 1.0], [1e-3, 0.0]]
+    rows = [{"id": f"t{k}", "n": str(k + 3), "v": own if listed else str(own)} for k, own in enumerate(vectors)]
+    found, rejected = read(written(tmp_path, name, rows), embedding_column="v", length_column="n")
+    assert rejected == []
+    assert [length for _, (_, length) in found] == [3, 4, 5]
+    np.testing.assert_allclose([row for _, (row, _) in found], [[0.6, 0.8], [0, 1], [1, 0]], atol=1e-7)
 
-    lengths = [row.text[1] for row in vectors.rows(corpus)]
-    assert list(map(whole_length, lengths)) == [3, 4, 5]
+
+@pytest.mark.parametrize("text", ["", "abc", "[1", "{}", "[[1, 2]]", "3", "[" * 100_000])
+def test_a_text_that_is_no_list_of_numbers_is_no_embedding(tmp_path, text):
+    rows = [{"id": "a", "n": 3, "v": text}, {"id": "b", "n": 3, "v": "[1, 0]"}]
+    found, rejected = read(written(tmp_path, "a.csv", rows), embedding_column="v", length_column="n")
+    assert [text_id for text_id, _ in found] == ["b"]
+    assert len(rejected) == 1
 
 
 # Pairs.

@@ -25,6 +25,9 @@ def usable_by_hand(records):
         text, own = (record.get("text"), record.get("id")) if isinstance(record, dict) else (None, None)
         if not isinstance(text, str) or not text.strip() or not encodable(text):
             continue
+        if isinstance(own, float) and ((own.is_integer() and abs(own) <= 2**53) or own != own):
+            own = None if own != own else int(own)
+        own = None if own == "" else own
         if own is not None and (type(own) not in (int, str) or not encodable(str(own)) or str(own) in seen):
             continue
         found[place] = None if own is None else str(own)
@@ -84,7 +87,7 @@ def test_any_bytes_are_rows_or_refused(tmp_path, kind):
         texts, rejected = read(file)
         answers.add("refused" if texts is None else "rows" if texts else "none")
         if texts is not None and kind == "txt":
-            lines = (head * headed + data).split(b"\n")
+            lines = (head * headed + data).removeprefix(b"\xef\xbb\xbf").split(b"\n")
             assert len(texts) + len(rejected) == len(lines) - (lines[-1] == b"")
 
     check()
@@ -143,7 +146,8 @@ def test_a_column_of_any_arrow_type_is_texts_or_rejected_rows(tmp_path, role):
 
     check()
     not_it = {"text": "not a text but", "id": "the id is neither a string nor a whole number but"}[role]
-    assert {f"{not_it} {name}" for name in ("float", "datetime", "date", "list", "Unreadable")} <= answers
+    assert {f"{not_it} {name}" for name in ("datetime", "date", "list", "Unreadable")} <= answers
+    assert any("float" in answer for answer in answers if isinstance(answer, str))
     assert {pa.string(), pa.large_string(), pa.string_view()} <= answers
     assert len(unwritten) < 20, unwritten
 

@@ -156,7 +156,7 @@ def test_a_value_becomes_a_unit_vector(settings, value, expected):
         ([0.0, 0.0], 3, "no direction"), ([10**400, 1], 3, "not finite"), ([Decimal("1e400"), 1], 3, "not finite"),
         ([1.0, None], 3, "not finite"), ([1.0, "x"], 3, "no list of numbers"),
         ([1.0, 2.0, 3.0], 3, "3 dimensions where most have 2"),
-        ([1.0, 2.0], None, "length"), ([1.0, 2.0], 0, "length"), ([1.0, 2.0], 2.5, "length"), ([1.0, 2.0], "9", "length"),
+        ([1.0, 2.0], None, "length"), ([1.0, 2.0], 0, "length"), ([1.0, 2.0], 2.5, "length"), ([1.0, 2.0], "nine", "length"),
     ],
 )  # fmt: skip
 def test_what_is_no_embedding_is_refused_with_a_reason(value, length, words):

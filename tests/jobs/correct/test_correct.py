@@ -163,6 +163,22 @@ def test_a_large_row_group_is_several_parts_of_the_same_rows(folder, table, fitt
     np.testing.assert_allclose(together, expected.numpy(), atol=2e-7)
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.decimal128(25, 2), pa.float64(), pa.int16(), "dictionary"], ids=str)
+def test_lengths_of_any_type_that_holds_whole_numbers_are_lengths(tmp_path, table, fitted, kind):
+    rows, lengths = table
+    column = pa.array(lengths[:9]).cast(pa.string() if kind == "dictionary" else kind)
+    column = column.dictionary_encode() if kind == "dictionary" else column
+    pq.write_table(pa.table({"embedding": list(rows[:9]), "tokens": column}), tmp_path / "one.parquet")
+    given = checked(units.Embeddings, {"source": str(tmp_path / "one.parquet"), "length_column": "tokens"})
+    (own,) = units.plan(given, units.columns_of(given), str(tmp_path / "none"))
+    assert units.dimension(given, (own,)) == rows.shape[1]
+    (batch,) = units._batches(given, own)
+    moved, wrong = units._moved(units.Task(None, given, fitted["length"], "documents", False), batch)
+    assert wrong == {}
+    expected = fitted["length"].documents(torch.from_numpy(unit(rows[:9].astype(np.float64))), torch.from_numpy(lengths[:9]))
+    np.testing.assert_allclose(np.stack(moved.column("embedding").to_pylist()), expected.numpy(), atol=2e-7)
+
+
 # --- bad input ----------------------------------------------------------------------------------------------------------
 
 
@@ -197,7 +213,7 @@ def test_rows_without_a_usable_embedding_or_length_are_recorded_and_counted(fold
         ({"embeddings": {"length_column": "words"}}, "words"),
         ({"embeddings": {"column": "vector"}}, "vector"),
         ({"embeddings": {"column": "id", "length_column": "tokens"}}, "holds string; embeddings are lists of numbers"),
-        ({"embeddings": {"length_column": "id"}}, "holds string; lengths are numbers"),
+        ({"embeddings": {"length_column": "id"}}, "holds 't0'; lengths are numbers"),
         ({"embeddings": {"source": "nowhere.parquet"}}, "is not there"),
         ({"file": "nowhere.json"}, "is not there"),
         ({"fitted_on": "task"}, "has none of it"),

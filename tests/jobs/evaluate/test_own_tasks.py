@@ -346,7 +346,7 @@ def test_of_a_retrieval_only_the_queries_asked_for_are_taken_and_their_relevance
     ("qrels", "query_id\tdoc_id\trel\nq0\td0\tinf\n", "the relevance 'inf' is no number"),
     ("qrels", "query_id\tdoc_id\trel\nq0\td0\t1\nq0\td0\t2\n", "'q0' and document 'd0' were there with another relevance"),
     ("corpus", '{"id": 1.5, "text": "a"}\n', "row corpus.jsonl:0: the id is neither a string nor a whole number but float"),
-    ("corpus", '{"id": null, "text": "a"}\n', "row corpus.jsonl:0: the id is neither .* but NoneType; mend the row"),
+    ("corpus", '{"id": null, "text": "a"}\n', "row corpus.jsonl:0: there is no id; .*; mend the row"),
     ("corpus", '{"id": "a", "text": "a"}\n' * 2, "row corpus.jsonl:1: the id 'a' was there before; mend the row"),
     ("queries", '{"id": 1, "text": "a"}\n{"id": "1", "text": "b"}\n', "row queries.jsonl:1: the id '1' was there before"),
 ])  # fmt: skip

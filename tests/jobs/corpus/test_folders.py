@@ -1,0 +1,251 @@
+"""Which files of a folder or glob are a corpus: no hidden ones, none twice, none of a table that keeps replaced rows."""
+
+import json
+import os
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from command_line import in_process
+from whole_run import sharded
+
+from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.corpus import sources
+from tempscale_jobs.corpus.preview import preview
+from tempscale_jobs.corpus.shards import Texts
+from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.storage import Storage
+
+
+def settled(source, **options):
+    return resolve({"corpus": {"source": str(source), **options}})
+
+
+def texts(source, **options):
+    """The texts of a source as they are read."""
+    found = (row.text for row in sources.rows(settled(source, **options).corpus))
+    return [text.decode() if isinstance(text, bytes) else text for text in found]
+
+
+def left_out(source):
+    return sources.left_out(settled(source).corpus, None)
+
+
+def write(folder, *names):
+    """Files of one text each, which is the file's name."""
+    for name in names:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"text": name}) + "\n")
+    return folder
+
+
+DATA = ["a.jsonl", "b/c.jsonl", "lang=en/_year=2026/e.jsonl", "lang=en/d.jsonl"]
+HIDDEN = [
+    ".ipynb_checkpoints/a-checkpoint.jsonl", "_temporary/0/a.jsonl", "b/.cache/x/y.jsonl", "b/_a.jsonl", "._a.jsonl",
+    "..2026_11/a.jsonl", "_delta/a.jsonl", "lost+found.jsonl/.x.jsonl",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+@pytest.mark.parametrize("pattern", ["", "/**/*.jsonl", "/**"])
+def test_hidden_names_are_no_part_of_a_folder_and_that_is_said(tmp_path, hidden, pattern):
+    folder = write(tmp_path / "corpus", *DATA)
+    assert texts(f"{folder}{pattern}") == DATA
+    assert left_out(f"{folder}{pattern}") == ""
+    write(folder, hidden)
+    assert texts(f"{folder}{pattern}") == DATA
+    if pattern != "/**/*.jsonl" or Path(hidden).name[0] in "._":
+        assert ", 1 hidden" in left_out(f"{folder}{pattern}")
+        assert next(part for part in hidden.split("/") if part[0] in "._") in left_out(f"{folder}{pattern}")
+
+
+def test_what_is_left_out_is_in_the_note_and_in_the_plan(tmp_path):
+    folder = write(tmp_path / "corpus", *DATA, "_x.jsonl", ".y/z.jsonl")
+    settings = resolve({"corpus": {"source": str(folder)}, "out": str(tmp_path / "run")})
+    stream = Stream(
+        Storage(settings.out), Texts(settings.corpus, settings.embedding, settings.out), settings.seed, settings.out
+    )
+    looked = preview(Texts(settings.corpus, settings.embedding, settings.out), 9, 0, settings.out)
+    assert stream.index.analysed == looked.usable == len(DATA)
+    assert "2 hidden" in stream.described()
+    assert "2 hidden" in looked.left_out
+
+
+@pytest.mark.parametrize("name", [".hidden", "_private", "..data", "_delta"])
+def test_what_is_named_is_read_even_where_it_is_hidden(tmp_path, name):
+    folder = write(tmp_path / name, "a.jsonl", "_b.jsonl", ".c.jsonl", "b/d.jsonl")
+    assert texts(folder) == texts(f"{folder}/") == texts(f"{folder}/**/*.jsonl") == ["a.jsonl", "b/d.jsonl"]
+    assert texts(folder / "_b.jsonl") == ["_b.jsonl"]
+    assert texts(f"{folder}/_*.jsonl") == ["_b.jsonl"]
+    assert texts(f"{folder}/.[a-z].jsonl") == [".c.jsonl"]
+    assert texts(f"{tmp_path}/{name[0]}*/a.jsonl") == ["a.jsonl"]
+    with pytest.raises(UsageError, match="is not there"):
+        texts(f"{tmp_path}/*/a.jsonl")
+
+
+def test_a_folder_of_hidden_names_alone_is_refused_with_them(tmp_path):
+    write(tmp_path / "corpus", "_a.jsonl", ".b/c.jsonl")
+    with pytest.raises(UsageError, match=r"hidden ones \(2\)"):
+        texts(tmp_path / "corpus")
+
+
+def test_a_volume_of_kubernetes_is_read_once(tmp_path):
+    folder = write(tmp_path / "volume", "..2026_11/a.jsonl", "..2026_11/sub/b.jsonl")
+    os.symlink("..2026_11", folder / "..data")
+    for name in ("a.jsonl", "sub"):
+        os.symlink(f"..data/{name}", folder / name)
+    expected = ["..2026_11/a.jsonl", "..2026_11/sub/b.jsonl"]
+    for source in (folder, folder / "..data", folder / "..2026_11", f"{folder}/**/*.jsonl"):
+        assert texts(source) == expected, source
+    assert texts(folder / "..data" / "a.jsonl") == expected[:1]
+
+
+def test_links_to_folders_are_followed_and_no_file_is_read_twice(tmp_path):
+    write(tmp_path / "other", "x.jsonl", "deep/y.jsonl")
+    folder = write(tmp_path / "corpus", "a.jsonl", "b/c.jsonl")
+    os.symlink(tmp_path / "other", folder / "more")
+    assert texts(folder) == texts(f"{folder}/**/*.jsonl") == ["a.jsonl", "b/c.jsonl", "deep/y.jsonl", "x.jsonl"]
+    assert texts(f"{folder}/*/*.jsonl") == ["b/c.jsonl", "x.jsonl"]
+    assert left_out(folder) == ""
+    os.symlink(folder / "a.jsonl", folder / "0.jsonl")
+    os.symlink(tmp_path / "other", folder / "again")
+    os.symlink(tmp_path / "other" / "x.jsonl", folder / "z.jsonl")
+    assert sorted(texts(folder)) == ["a.jsonl", "b/c.jsonl", "deep/y.jsonl", "x.jsonl"]
+    assert texts(folder)[0] == "a.jsonl"
+    files = [os.path.relpath(file, folder) for file in sources.expand(settled(folder).corpus, None)[1]]
+    assert "a.jsonl" in files, "a file has its own name, not that of a link"
+    assert ", 2 linked twice" in left_out(folder)
+
+
+@pytest.mark.parametrize("links", [[("loop", ".")], [("b/up", "..")], [("one", "two"), ("two", "one"), ("b/x", "../b")]])
+def test_loops_of_links_end(tmp_path, links):
+    folder = write(tmp_path / "corpus", "a.jsonl", "b/c.jsonl")
+    for name, to in links:
+        os.symlink(to, folder / name)
+    assert texts(folder) == texts(f"{folder}/**/*.jsonl") == ["a.jsonl", "b/c.jsonl"]
+
+
+def test_a_link_to_nothing_is_named(tmp_path):
+    folder = write(tmp_path / "corpus", "a.jsonl")
+    os.symlink("gone.jsonl", folder / "b.jsonl")
+    with pytest.raises(UsageError, match=r"b\.jsonl"):
+        texts(folder)
+
+
+# Tables that keep replaced rows, and data sets that were saved.
+
+
+def table_of(kind, folder):
+    """The files of a table of which a part was replaced, as its library leaves them."""
+    marks = {
+        "Iceberg": ["metadata/v1.metadata.json", "metadata/snap-1.avro"],
+        "Hudi": [".hoodie/hoodie.properties"], "Delta": ["_delta_log/00000000000000000000.json"],
+    }[kind]  # fmt: skip
+    for name in marks:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+    for name in ("data/old.parquet", "data/new.parquet"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"text": [name]}), folder / name)
+
+
+@pytest.mark.parametrize("kind", ["Iceberg", "Hudi", "Delta"])
+@pytest.mark.parametrize("pattern", ["", "/**/*.parquet", "/*/data/*.parquet"])
+def test_tables_below_a_folder_are_refused_by_name(tmp_path, kind, pattern):
+    write(tmp_path / "lake", "a.jsonl")
+    table_of(kind, tmp_path / "lake" / "orders")
+    with pytest.raises(UsageError, match=f"orders.*{kind}") as caught:
+        texts(f"{tmp_path}/lake{pattern}")
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("kind", ["Iceberg", "Hudi"])
+def test_a_table_is_refused_and_a_file_of_it_that_is_named_is_read(tmp_path, kind):
+    table_of(kind, tmp_path / "orders")
+    inside = [""] if kind == "Hudi" else ["", "/data", "/data/*.parquet"]
+    for source in inside:
+        with pytest.raises(UsageError, match=kind):
+            texts(f"{tmp_path}/orders{source}")
+    assert texts(tmp_path / "orders" / "data" / "new.parquet") == ["data/new.parquet"]
+
+
+def test_a_remote_table_is_refused_too():
+    memory = fsspec.filesystem("memory")
+    for name in ("t/metadata/1.metadata.json", "h/.hoodie/hoodie.properties"):
+        folder = f"/lakes/{name.partition('/')[0]}"
+        memory.pipe(f"/lakes/{name}", b"{}")
+        memory.pipe(f"{folder}/data/a.jsonl", b'{"text": "x"}\n')
+        with pytest.raises(UsageError, match="table"):
+            texts(f"memory:/{folder}")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_data_set_that_was_saved_is_read_in_its_order(tmp_path, shards):
+    datasets = pytest.importorskip("datasets")
+    rows = [{"id": f"t{k:02}", "text": f"text {k}"} for k in range(24)]
+    data = datasets.Dataset.from_list(rows)
+    data.save_to_disk(tmp_path / "saved", num_shards=shards)
+    (tmp_path / "saved" / "cache-1.arrow").write_bytes(b"of a map")
+    assert texts(tmp_path / "saved") == [row["text"] for row in rows]
+    data.select(range(23, -1, -2)).save_to_disk(tmp_path / "some")
+    assert texts(tmp_path / "some") == [row["text"] for row in rows[::-2]]
+    assert sharded(Storage(str(tmp_path / "run")), settled(tmp_path / "saved")).analysed == 24
+
+
+def test_a_data_set_whose_rows_have_another_order_is_refused(tmp_path):
+    write(tmp_path / "saved", "dataset_info.json")
+    state = {"_data_files": [{"filename": "a.arrow"}], "_indices_data_files": [{"filename": "indices.arrow"}]}
+    (tmp_path / "saved" / "state.json").write_text(json.dumps(state))
+    with pytest.raises(UsageError, match="saved"):
+        texts(tmp_path / "saved")
+
+
+def test_a_data_set_of_several_splits_is_refused_with_their_names(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    one = datasets.Dataset.from_list([{"text": "x"}])
+    datasets.DatasetDict({"train": one, "held-out": one}).save_to_disk(tmp_path / "saved")
+    with pytest.raises(UsageError, match="train, held-out"):
+        texts(tmp_path / "saved")
+    assert texts(tmp_path / "saved" / "held-out") == ["x"]
+
+
+# Brackets in names.
+
+
+@pytest.mark.parametrize("name", ["data[1]", "a?b", "every*thing", "[x]", "run [2026-11-27]", "x]y["])
+def test_a_name_that_is_there_is_no_pattern(tmp_path, name):
+    folder = write(tmp_path / name, "a.jsonl", "b[2].jsonl", "sub[3]/c.jsonl")
+    write(tmp_path / "data1", "wrong.jsonl")
+    assert texts(folder) == ["a.jsonl", "b[2].jsonl", "sub[3]/c.jsonl"]
+    assert texts(folder / "b[2].jsonl") == ["b[2].jsonl"]
+    assert texts(f"{folder}/*.jsonl") == ["a.jsonl", "b[2].jsonl"]
+    assert texts(f"{folder}/sub[3]/*.jsonl") == texts(f"{folder}/**/c.jsonl") == ["sub[3]/c.jsonl"]
+
+
+def test_a_pattern_with_brackets_is_one_where_no_such_name_is_there(tmp_path):
+    write(tmp_path, "part-1.jsonl", "part-2.jsonl", "part-x.jsonl")
+    assert texts(f"{tmp_path}/part-[0-9].jsonl") == ["part-1.jsonl", "part-2.jsonl"]
+
+
+def test_a_remote_folder_has_the_same_files(tmp_path):
+    memory = fsspec.filesystem("memory")
+    names = ["a.jsonl", "b[2].jsonl", "sub/c.jsonl", "sub/_d.jsonl", ".e/f.jsonl", "_SUCCESS", "lang=en/g.jsonl"]
+    for name in names:
+        memory.pipe(f"/folders[1]/{name}", json.dumps({"text": name}).encode() + b"\n")
+    source = "memory://folders[1]"
+    assert texts(source) == texts(f"{source}/**/*.jsonl") == ["a.jsonl", "b[2].jsonl", "lang=en/g.jsonl", "sub/c.jsonl"]
+    assert texts(f"{source}/*.jsonl") == ["a.jsonl", "b[2].jsonl"]
+    assert texts(f"{source}/b[2].jsonl") == ["b[2].jsonl"]
+    assert texts(f"{source}/.e") == [".e/f.jsonl"]
+    assert ", 2 hidden" in left_out(source)
+
+
+def test_the_command_names_what_it_left_out(tmp_path):
+    folder = write(tmp_path / "corpus", "_a.jsonl")
+    code, _, err = in_process("audit", "--corpus", str(folder), "--plan", "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert "hidden" in err
