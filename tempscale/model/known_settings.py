@@ -220,6 +220,7 @@ STAGES: dict[str, Setting] = {
             "MultiVectorMask": "makes several vectors of a text",
             "TokenPooling": "makes several vectors of a text",
             "BaseTokenPooling": "makes several vectors of a text",
+            "LambdaTokenPooling": "makes several vectors of a text",
             "HierarchicalTokenPooling": "makes several vectors of a text",
         }.items()
     },
@@ -313,4 +314,4 @@ def _same(value: object, allowed: object) -> bool:
 
 def _short(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+    return text if len(text) <= 120 else f"{text[:117]}…"
