@@ -1,14 +1,19 @@
 """Model folders whose settings sentence-transformers obeys, as it or its older versions leave them on a disk.
 
-Each case edits the folder of one small model. `tests/tempscale/model/test_known_settings.py` compares ours with the
-installed library, and this file run as a program with a version of another environment: see `make older`.
+Each case edits the folder of one small model. `tests/tempscale/model/test_known_settings.py` compares our vectors with those
+of the installed library, and this file, run as a program, with those of another version, which it installs for itself:
+
+    python tests/sentence_transformers_cases.py 5.6.1
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 # Final sigma, dotted I, sharp s and a special token in capitals tell a normaliser from str.lower.
@@ -140,8 +145,8 @@ CASES_OF_6 = {
 """Edits that only version 6 obeys."""
 SAME = {
     "the same", "truncate_dim beyond the width", "a dot product", "a transformer in its folder", "Dropout", "tuples",
-    "kernels", "a pooling without a prompt", "padded to the window", "the query prompt that every model has", "no pooling mode",
-    "every pooling mode false", "unpadded", "texts alone", "not cut",
+    "kernels", "a pooling without a prompt", "padded to the window", "the query prompt that every model has",
+    "no pooling mode", "every pooling mode false", "unpadded", "texts alone", "not cut",
 }  # fmt: skip
 """Cases whose vectors are those of the model without the edit."""
 
@@ -163,13 +168,45 @@ def theirs(folders: dict[str, Path]) -> dict:
     return {name: SentenceTransformer(str(folder), device="cpu").encode(TEXTS) for name, folder in folders.items()}
 
 
-def main(place: str) -> None:
-    """Write the vectors of this environment's sentence-transformers for the folders in a file that names them."""
+def write(place: Path) -> None:
+    """Write the vectors of this environment's sentence-transformers for the folders that a file names."""
     import numpy as np
 
-    folders = json.loads((Path(place) / "folders.json").read_text("utf-8"))
-    np.savez(Path(place) / "vectors.npz", **theirs({name: Path(folder) for name, folder in folders.items()}))
+    folders = json.loads((place / "folders.json").read_text("utf-8"))
+    np.savez(place / "vectors.npz", **theirs({name: Path(folder) for name, folder in folders.items()}))
+
+
+def compare(version: str) -> int:
+    """Compare our vectors with those of a version of sentence-transformers; how many cases differ."""
+    import numpy as np
+
+    from tempscale import Encoder
+    from tempscale.model.checkpoint import default_model
+
+    # Version 5 lower-cases with str.lower, and the model has a Normalize stage of its own.
+    left_out = {"do_lower_case", "both in sentence_roberta_config", "truncate_dim after Normalize"}
+    cases = {name: edit for name, edit in CASES.items() if name not in left_out}
+    wrong = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        place = Path(temporary)
+        options = ["--quiet", "--no-deps", "--target", str(place / "library"), f"sentence-transformers=={version}"]
+        subprocess.run([sys.executable, "-m", "pip", "install", *options], check=True)
+        folders = copies(Path(default_model()), place, cases)
+        (place / "folders.json").write_text(json.dumps({name: str(folder) for name, folder in folders.items()}), "utf-8")
+        environment = os.environ | {"PYTHONPATH": str(place / "library")}
+        subprocess.run([sys.executable, __file__, "--write", temporary], env=environment, check=True)
+        with np.load(place / "vectors.npz") as vectors:
+            for name, folder in folders.items():
+                out = Encoder.load(folder, device="cpu").encode(TEXTS)
+                found, expected = (out.norms[:, None] * out.embeddings).numpy(), vectors[name]
+                away = (np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)).max()
+                wrong += not away < 1e-5
+                print(f"{version}  {name:40} {away:.1e}", flush=True)
+    return wrong
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if sys.argv[1] == "--write":
+        write(Path(sys.argv[2]))
+    else:
+        sys.exit(compare(sys.argv[1]) > 0)
