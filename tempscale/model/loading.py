@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tempscale.model.checkpoint import ModelError, first_line, read_json, weights
-from tempscale.model.known_settings import CONFIG, READ_ALL_THE_SAME, SETTINGS, UNDECLARED, refuse, unknown
+from tempscale.model.known_settings import CONFIG, SETTINGS, is_known, refuse, unknown
 from tempscale.model.settings import Settings
 from tempscale.temperature.families import Architecture, UnsupportedArchitecture, places, supported
 from tempscale.temperature.schedule import Temperature
@@ -93,12 +93,12 @@ def _check_size(raw: Mapping[str, Any], file: Path) -> None:
 def _check_keys(raw: Mapping[str, Any], declaring: type, file: Path) -> None:
     """Raise for a key that transformers does not read, unless it changes no vector."""
     own: Any = declaring()
-    declared = own.to_dict().keys() | own.attribute_map.keys() | SETTINGS[CONFIG].keys() | UNDECLARED | READ_ALL_THE_SAME
+    declared = own.to_dict().keys() | own.attribute_map.keys()
     for key, value in raw.items():
         if key in SETTINGS[CONFIG]:
             refuse(SETTINGS[CONFIG][key], key, value, file)
         # With auto_map, other keys are those of the author's code, which sentence-transformers does not run either.
-        elif key not in declared and value and "auto_map" not in raw:
+        elif value and key not in declared and not is_known(key) and "auto_map" not in raw:
             raise unknown(key, value, file)
 
 
