@@ -67,10 +67,8 @@ def check_shapes(folder: Path) -> None:
     for file in (file for file in weights(inner) if file.parent == inner and file.name.startswith("model")):
         with safe_open(file, framework="np") as stream:
             for key in stream.keys():  # noqa: SIM118  It is no dictionary.
-                shape, expected = (
-                    stream.get_slice(key).get_shape(),
-                    shapes.get(key.removeprefix(f"{model.base_model_prefix}.")),
-                )
+                shape = stream.get_slice(key).get_shape()
+                expected = shapes.get(key.removeprefix(f"{model.base_model_prefix}."))
                 if expected not in (None, shape):
                     raise ModelError(
                         f"the weights {file} have {key} of shape {shape}, and config.json says {expected}; copy or download "
