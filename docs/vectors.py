@@ -109,7 +109,51 @@ def page() -> str:
         f"| {asked.get(row['asked'], '')}{row['window']} | {row['cut']} | {row['away']:.1e} |"
         for row in found["rows"]
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_settings()]) + "\n"
+
+
+def _settings() -> list[str]:
+    """The settings of a model's files, from `tempscale.model.known_settings`."""
+    from tempscale.model.known_settings import CONFIG_NAMES, FILES, SETTINGS, STAGE, STAGES
+
+    lines = [
+        "",
+        "## Which settings of a model are obeyed",
+        "",
+        "Obeyed: the vectors are those of `encode` with this setting. Refused: where it is set, the model is refused in",
+        "a sentence that names file, key and value, and what to do. Harmless: it changes no vector. A key of these",
+        "files that is not in the table is refused too. The tests compare the list with the installed",
+        "sentence-transformers, build a model for each setting that is obeyed, and hold the difference below 1e-5",
+        "(`tests/tempscale/model/test_known_settings.py`).",
+        "",
+        f"Where `{STAGE}` is absent or empty, the first of these is read in its place: {', '.join(CONFIG_NAMES[1:])}.",
+        "A folder without",
+        "`modules.json` is one of transformers alone: like `encode`, ours pools the mean of its tokens (the last token",
+        "of a model that writes texts) and reads no file of sentence-transformers. It is refused if its tokenizer has a",
+        "chat template, through which sentence-transformers 6 would send the texts.",
+        "",
+        "What transformers reads (`config.json`, the tokenizer's files) it obeys here as there, because it loads both.",
+        "A key of `config.json` that the family's class does not declare is refused unless it is known to change no",
+        "vector, is empty, or belongs to the author's own code (`auto_map`), which is never run. Weights are computed",
+        "in float32 or as `--precision` says, whatever precision they are stored in. Texts are padded on the right,",
+        "whatever `padding_side` says.",
+        "",
+        "Version 5 has the same vectors but for two things: it removes white space around each text, and lower-cases",
+        "with Python's `str.lower`. `python tests/sentence_transformers_cases.py 5.6.1` installs a version of it for",
+        "itself and compares. Prompts that pooling leaves out (`include_prompt`) are refused.",
+        "",
+        "| file | key | | what it does |",
+        "| --- | --- | --- | --- |",
+    ]
+    places = {name: f"`config.json` of a {name} stage" if name in STAGES else f"`{name}`" for name in SETTINGS}
+    groups = {places[name]: keys for name, keys in SETTINGS.items()}
+    groups |= {"`modules.json`: class of a stage": STAGES, "the transformer's folder": FILES}
+    for place, keys in groups.items():
+        for key, setting in keys.items():
+            only = " or ".join(f"`{value!r}`" for value in setting.only if value is not None)
+            treatment = f"obeyed if {only}, else refused" if only else setting.treatment
+            lines.append(f"| {place} | `{key}` | {treatment} | {setting.reason} |")
+    return lines
 
 
 if __name__ == "__main__":

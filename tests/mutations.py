@@ -800,7 +800,44 @@ ACTORS = Subject(
     ),
 )
 
+MODELS = Subject(
+    "a model's settings and files",
+    (
+        "tests/tempscale/model/test_checkpoint.py",
+        "tests/tempscale/model/test_unusable_models.py",
+        "tests/tempscale/model/test_known_settings.py",
+    ),
+    of(
+        f"{SCIENCE}/model/checkpoint.py",
+        ("        files.update(file for pattern in _WANTED for file in folder.glob(pattern))\n", "        pass\n"),
+        ("        files.update(index.parent / name for name in _of_index(index))\n", "        pass\n"),
+        ("        if not _is_inside(name):\n", "        if False:\n"),
+        ("    if length > _LARGEST_HEADER_BYTES:\n", "    if False:\n"),
+    )
+    + of(
+        f"{SCIENCE}/model/known_settings.py",
+        (
+            "        if setting is None:\n            raise unknown(str(key), value, place)\n",
+            "        if setting is None:\n            continue\n",
+        ),
+        ('    if setting.treatment == "refused" and not empty:\n', "    if False:\n"),
+    )
+    + of(
+        f"{SCIENCE}/model/pooling.py",
+        ("self.stages(pooled)[:, : self.truncate_dim]", "self.stages(pooled)"),
+        ("if not name.startswith(_LIBRARY) or kind not in STAGES:", "if kind not in STAGES:"),
+        ('return "lasttoken" if writes and config.get("is_causal", True) else "mean"', 'return "mean"'),
+    )
+    + of(
+        f"{SCIENCE}/model/tokens.py",
+        ("        if largest >= config.vocab_size:\n", "        if False:\n"),
+        ("            _lower_case(self._tokenizer)\n", "            pass\n"),
+        ("[normalizers.Lowercase(), *(each", "[*(each"),
+    )
+    + of(f"{SCIENCE}/model/loading.py", ("    if layers > _MOST_LAYERS:\n", "    if False:\n")),
+)
+
 SUBJECTS = (
     GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, RESUMED, EXCHANGE, ESCAPES, BELOW, LOADED, ENDS, BOMBS,
-    DEVICES, TOGETHER, ACTORS,
+    DEVICES, TOGETHER, ACTORS, MODELS,
 )  # fmt: skip

@@ -20,6 +20,8 @@ DEFAULT_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 _WANTED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.codes", "*.jinja"]
 """What is downloaded, and what of a folder decides its embeddings: no code and no pickles."""
 _UNWANTED = ["onnx/*", "openvino/*"]
+_INDEX = ".safetensors.index.json"
+"""The end of the name of a file that says in which files the weights are."""
 _LARGEST_HEADER_BYTES = 16 << 20
 """The longest header of a safetensors file that is read: one of 100,000 tensors has a half of it."""
 _LARGEST_JSON_BYTES = 1 << 28
@@ -106,8 +108,7 @@ def stages(path: Path) -> tuple[dict[str, Any], ...]:
 
 def transformer(path: Path) -> Path:
     """The folder of the transformer in a model folder."""
-    modules = stages(path)
-    return path / modules[0]["path"] if modules else path
+    return _folders(path)[0]
 
 
 def weights(path: Path) -> list[Path]:
@@ -124,9 +125,9 @@ def check_weights(path: Path) -> None:
     """
     from safetensors import SafetensorError, safe_open
 
-    for folder in _folders(path):
-        for index in sorted(folder.glob("*.safetensors.index.json")):
-            _check_index(index)
+    for file in _files(path):
+        if file.name.endswith(_INDEX):
+            _check_index(file)
     for file in weights(path):
         try:
             _check_header(file)
@@ -196,19 +197,19 @@ def state(path: Path) -> tuple[tuple[object, ...], ...]:
 
 
 def _folders(path: Path) -> list[Path]:
-    """The folders that a model is read from, links among them: its own, its transformer's and those of its stages."""
-    with suppress(ModelError):  # `Settings.of` tells what is wrong with modules.json, which is among the files.
-        return sorted({path, *(path / stage["path"] for stage in stages(path))})
+    """The folders of the stages, the transformer's first; links are followed."""
+    with suppress(ModelError):  # `Settings.of` tells what is wrong with modules.json.
+        return [path / stage["path"] for stage in stages(path)] or [path]
     return [path]
 
 
 def _files(path: Path) -> list[Path]:
     """The files of a model folder that decide its embeddings, those among them that an index of weights names."""
-    files: set[Path] = set()
-    for folder in _folders(path):
+    files = {file for pattern in _WANTED for file in path.rglob(pattern)}
+    for folder in _folders(path):  # Folders that are links, which rglob does not enter.
         files.update(file for pattern in _WANTED for file in folder.glob(pattern))
-        for index in folder.glob("*.safetensors.index.json"):
-            files.update(folder / name for name in _of_index(index))
+    for index in [file for file in files if file.name.endswith(_INDEX)]:
+        files.update(index.parent / name for name in _of_index(index))
     return sorted((file for file in files if file.is_file()), key=lambda f: f.relative_to(path).as_posix())
 
 

@@ -185,6 +185,8 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "position_embedding_type": _obeyed(
             "is a kind of positions that transformers no longer computes", "absolute", None
         ),
+        "transformers_weights": _refused("names another file of weights; give the file its usual name and remove the key"),
+        "fusion_config": _refused("lets other modules compute what the layers do; remove it"),
         "pruned_heads": _refused(
             "removes heads, which transformers no longer does; save the model again after model.prune_heads(…)"
         ),
@@ -220,6 +222,7 @@ STAGES: dict[str, Setting] = {
             "MultiVectorMask": "makes several vectors of a text",
             "TokenPooling": "makes several vectors of a text",
             "BaseTokenPooling": "makes several vectors of a text",
+            "LambdaTokenPooling": "makes several vectors of a text",
             "HierarchicalTokenPooling": "makes several vectors of a text",
         }.items()
     },
@@ -237,26 +240,24 @@ FILES: dict[str, Setting] = {
 UNDECLARED = _words(
     """
     _attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path _num_labels
-    _sliding_window_pattern activation_dropout adapters architectures attn_implementation auto_map base_model
-    base_model_prefix bad_words_ids begin_suppress_tokens bos_token_id classifier_dropout classifier_dropout_prob
-    classifier_activation classifier_bias classifier_pooling cls_token_id cross_attention_hidden_size
-    custom_pipelines decoder_start_token_id directionality diversity_penalty do_sample early_stopping
-    emb_pooler encoder_no_repeat_ngram_size eos_token_id eos_token_ids exponential_decay_length_penalty
-    finetuning_task forced_bos_token_id forced_eos_token_id generator_hidden_size
-    gradient_checkpointing id2label is_composition
-    is_matryoshka keys_to_ignore_at_inference label2id language
-    length_penalty license loss_type mask_token_id matryoshka_dimensions matryoshka_dims max_length
-    max_window_layers min_length model_max_length model_name
-    n_positions name no_repeat_ngram_size notes num_beam_groups num_beams num_labels
-    num_return_sequences output_attentions output_hidden_states output_past output_scores pad_token_id parent_model
-    pooler_dropout pooler_fc_size pooler_hidden_act pooler_hidden_size pooler_num_attention_heads
-    pooler_num_fc_layers pooler_size_per_head pooler_type prefix problem_type remove_invalid_values
-    reference_compile repad_logits_with_grad repetition_penalty return_dict return_dict_in_generate
-    sbert_ce_default_activation_function sentence_transformers sep_token_id seq_classif_dropout sinusoidal_pos_embds
-    sparse_pred_ignore_index sparse_prediction summary_activation summary_first_dropout summary_last_dropout
-    summary_type summary_use_proj suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder
-    tie_weights_ tie_word_embeddings tokenizer_class top_k top_p torch_dtype torchscript transformers_version
-    transformers.js_config typical_p unpad_inputs use_bfloat16 use_cache use_flash_attn
+    _sliding_window_pattern adapters architectures attn_implementation auto_map bad_words_ids base_model
+    base_model_prefix begin_suppress_tokens bos_token_id classifier_activation classifier_bias classifier_pooling
+    cls_token_id cross_attention_hidden_size custom_pipelines decoder_start_token_id dense_act_fn directionality
+    diversity_penalty do_sample down_scale_factor early_stopping emb_pooler encoder_no_repeat_ngram_size
+    eos_token_id eos_token_ids exponential_decay_length_penalty finetuning_task forced_bos_token_id
+    forced_eos_token_id gap_size generator_hidden_size gradient_checkpointing id2label is_composition is_gated_act
+    is_matryoshka keys_to_ignore_at_inference label2id language layer_norm_eps layers_to_keep length_penalty
+    license mask_token_id matryoshka_dimensions matryoshka_dims max_length max_window_layers min_length
+    model_max_length model_name n_positions name net_structure_type no_repeat_ngram_size notes num_beam_groups
+    num_beams num_labels num_memory_blocks num_return_sequences output_attentions output_hidden_states output_past
+    output_scores pad_token_id parent_model pooler_fc_size pooler_hidden_act pooler_hidden_size
+    pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type prefix pretraining_tp
+    problem_type reference_compile remove_invalid_values repad_logits_with_grad repetition_penalty return_dict
+    return_dict_in_generate sbert_ce_default_activation_function scalable_attention sentence_transformers
+    sep_token_id sinusoidal_pos_embds sparse_pred_ignore_index sparse_prediction summary_activation summary_type
+    summary_use_proj suppress_tokens task_specific_params temperature tie_encoder_decoder tie_weights_
+    tie_word_embeddings tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config
+    transformers_version typical_p unpad_inputs use_bfloat16 use_cache use_flash_attn
     use_memory_efficient_attention use_return_dict vocab_list xla_device
     """
 )
@@ -264,12 +265,22 @@ UNDECLARED = _words(
 
 READ_ALL_THE_SAME = _words(
     """
-    rope_theta rope_scaling partial_rotary_factor global_rope_theta local_rope_theta rope_local_base_freq
-    global_attn_every_n_layers sliding_window_pattern is_causal use_bidirectional_attention head_dim is_decoder
-    add_cross_attention feed_forward_proj use_sliding_window
+    add_cross_attention attention_chunk_size feed_forward_proj global_attn_every_n_layers global_rope_theta
+    head_dim is_causal is_decoder layer_types local_rope_theta partial_rotary_factor rope_local_base_freq
+    rope_scaling rope_theta sliding_window sliding_window_pattern use_bidirectional_attention use_sliding_window
     """
 )
 """Keys of config.json that transformers obeys although no class declares them."""
+
+
+_OF_TRAINING_ALONE = ("dropout", "loss", "initializer")
+"""Parts of the names of further such keys."""
+
+
+def is_known(key: str) -> bool:
+    """Whether a key of config.json that no class declares is known: obeyed all the same, or without an effect."""
+    listed = key in SETTINGS[CONFIG] or key in UNDECLARED or key in READ_ALL_THE_SAME
+    return listed or any(part in key for part in _OF_TRAINING_ALONE)
 
 
 def check(group: str, table: object, place: Path | str) -> None:
@@ -313,4 +324,4 @@ def _same(value: object, allowed: object) -> bool:
 
 def _short(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+    return text if len(text) <= 120 else f"{text[:117]}…"

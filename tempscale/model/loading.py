@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from tempscale.model.checkpoint import ModelError, first_line, read_json
-from tempscale.model.known_settings import CONFIG, READ_ALL_THE_SAME, SETTINGS, UNDECLARED, refuse, unknown
+from tempscale.model.checkpoint import ModelError, first_line, read_json, weights
+from tempscale.model.known_settings import CONFIG, SETTINGS, is_known, refuse, unknown
 from tempscale.model.settings import Settings
 from tempscale.temperature.families import Architecture, UnsupportedArchitecture, places, supported
 from tempscale.temperature.schedule import Temperature
@@ -25,7 +25,7 @@ def check_family(folder: Path) -> Architecture:
 
 
 def check_config(folder: Path) -> Any:
-    """The configuration in a folder's config.json, if a model can be made of it; its weights are not read.
+    """The model that a folder's config.json describes, without weights: none are read.
 
     Raises:
         ModelError: a setting is unknown or refused, has a value that no model can have, or asks for too many layers.
@@ -41,20 +41,39 @@ def check_config(folder: Path) -> Any:
         _check_keys(raw, type(config), file)
         loader = AutoModelForTextEncoding if architecture.encoder_decoder else AutoModel
         with torch.device("meta"):
-            places(loader.from_config(config))
+            model = loader.from_config(config)
+        places(model)
     except (ModelError, UnsupportedArchitecture):
         raise
     except Exception as error:  # Each family checks its fields and raises its own errors.
         raise ModelError(f"no model can be made of {file}: {type(error).__name__} {first_line(error)}") from None
-    return config
+    return model
 
 
 def check_temperatures(folder: Path, temperatures: Iterable[Temperature]) -> None:
     """Raise unless the model of a folder can have each of these temperatures; its weights are not read."""
-    config = check_config(folder)
+    config = check_config(folder).config
     layers = int(config.num_hidden_layers) * int(getattr(config, "inner_group_num", 1))  # ALBERT's groups
     for temperature in temperatures:
         temperature.check(layers, int(config.num_attention_heads))
+
+
+def check_shapes(folder: Path) -> None:
+    """Raise for weights of another shape than config.json says; the names that transformers changes are left to it."""
+    from safetensors import safe_open
+
+    model, inner = check_config(folder), Settings.of(folder).transformer
+    shapes = {name: list(value.shape) for name, value in model.state_dict().items()}
+    for file in (file for file in weights(inner) if file.parent == inner and file.name.startswith("model")):
+        with safe_open(file, framework="np") as stream:
+            for key in stream.keys():  # noqa: SIM118  It is no dictionary.
+                shape = stream.get_slice(key).get_shape()
+                expected = shapes.get(key.removeprefix(f"{model.base_model_prefix}."))
+                if expected not in (None, shape):
+                    raise ModelError(
+                        f"the weights {file} have {key} of shape {shape}, and config.json says {expected}; copy or download "
+                        "the model again"
+                    )
 
 
 def _check_size(raw: Mapping[str, Any], file: Path) -> None:
@@ -72,12 +91,12 @@ def _check_size(raw: Mapping[str, Any], file: Path) -> None:
 def _check_keys(raw: Mapping[str, Any], declaring: type, file: Path) -> None:
     """Raise for a key that transformers does not read, unless it changes no vector."""
     own: Any = declaring()
-    declared = own.to_dict().keys() | own.attribute_map.keys() | SETTINGS[CONFIG].keys() | UNDECLARED | READ_ALL_THE_SAME
+    declared = own.to_dict().keys() | own.attribute_map.keys()
     for key, value in raw.items():
         if key in SETTINGS[CONFIG]:
             refuse(SETTINGS[CONFIG][key], key, value, file)
         # With auto_map, other keys are those of the author's code, which sentence-transformers does not run either.
-        elif key not in declared and value and "auto_map" not in raw:
+        elif value and key not in declared and not is_known(key) and "auto_map" not in raw:
             raise unknown(key, value, file)
 
 

@@ -144,9 +144,11 @@ def _of_stage(transformer: Path) -> dict[str, Any]:
     kept = {
         key: value for key, value in tokenizer.items() if key not in ("model_max_length", "trust_remote_code", "use_fast")
     }
+    window = next((window for window in windows if window is not None), None)
+    bounded = window is None or window < _UNBOUNDED
     return {
-        "window": next((window for window in windows if window is not None), None),
-        "truncates": call.get("truncation", True) not in (False, "do_not_truncate"),
+        "window": window if bounded else None,
+        "truncates": bounded and call.get("truncation", True) not in (False, "do_not_truncate"),
         "lower_case": bool(table.get("do_lower_case")),
         "tokenizer": kept,
     }

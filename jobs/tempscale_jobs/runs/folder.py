@@ -281,7 +281,7 @@ def find_models(config: Command) -> list[Model]:
     Raises:
         UsageError: a model is not found, is not of a supported family, or does not allow one of the temperatures.
     """
-    from tempscale.model.loading import check_temperatures
+    from tempscale.model.loading import check_shapes, check_temperatures
     from tempscale.model.pooling import load_head
     from tempscale.model.settings import Settings
     from tempscale.model.tokens import Tokenizer
@@ -293,6 +293,7 @@ def find_models(config: Command) -> list[Model]:
             state = checkpoint.state(folder)
             check_temperatures(folder, config.temperatures())
             checkpoint.check_weights(folder)
+            check_shapes(folder)
             window = Tokenizer(folder, config.embedding.max_length).max_length
             settings, head = Settings.of(folder), load_head(folder)
             prompts = {f"{role}_prompt": settings.prompt(config.embedding.prompts, role) for role in ("document", "query")}

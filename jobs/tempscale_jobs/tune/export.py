@@ -110,7 +110,13 @@ def _check_fitting(name: str, source: Path, fingerprint: str, temperature: Tempe
         raise UsageError(
             f"the correction was fitted to embeddings under τ {known['temperature']}, and this is τ {temperature.canonical}"
         )
-    if (dimensions := load_head(source).width(_hidden(source))) != own.dim:
+    head = load_head(source)
+    if head.truncate_dim is not None:
+        raise UsageError(
+            f"'{name}' keeps {head.truncate_dim} dimensions (truncate_dim) after all stages, so no correction can follow "
+            "as a stage; tempscale correct applies it to embeddings"
+        )
+    if (dimensions := head.width(_hidden(source))) != own.dim:
         raise UsageError(f"{own.canonical} is for embeddings of {own.dim} dimensions, and '{name}' gives {dimensions}")
 
 

@@ -288,3 +288,82 @@ def test_what_changes_a_file_changes_its_state(folder):
     assert checkpoint.state(folder) != before
     (folder / "README.md").write_text("nothing that decides an embedding")
     assert checkpoint.state(folder) == checkpoint.state(folder)
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def linked(tiny_folder, tmp_path):
+    """A model whose weights are in two files and whose stages are links to folders elsewhere."""
+    path = shutil.copytree(tiny_folder(), tmp_path / "model")
+    stages = [{"path": "", "type": "sentence_transformers.models.Transformer"}]
+    for number, kind in enumerate(("Pooling", "Dense"), start=1):
+        stages.append({"path": f"{number}_{kind}", "type": f"sentence_transformers.models.{kind}"})
+        (tmp_path / "elsewhere" / kind).mkdir(parents=True)
+        (tmp_path / "elsewhere" / kind / "config.json").write_text("{}")
+        (path / f"{number}_{kind}").symlink_to(tmp_path / "elsewhere" / kind)
+    (tmp_path / "elsewhere" / "Dense" / "model.safetensors").write_bytes((path / "model.safetensors").read_bytes())
+    (path / "modules.json").write_text(json.dumps(stages))
+    (path / "chat_template.jinja").write_text("{{ messages }}")
+    (path / "parts").mkdir()
+    (path / "model.safetensors").rename(path / "parts" / "first.bin.safetensors")
+    (path / "parts" / "second").write_bytes(b"weights whose name says nothing")
+    places = {"a": "parts/first.bin.safetensors", "b": "parts/second"}
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return path
+
+
+def files(path):
+    """All files of a folder, those behind links to folders too."""
+    return sorted(
+        os.path.relpath(os.path.join(folder, name), path)
+        for folder, _, names in os.walk(path, followlinks=True)
+        for name in names
+    )
+
+
+def test_every_file_that_a_model_is_read_from_is_in_its_fingerprint_and_state(linked):
+    names = files(linked)
+    assert {"1_Pooling/config.json", "2_Dense/model.safetensors", "parts/second", "chat_template.jinja"} <= set(names)
+    before, state = fingerprint(linked), checkpoint.state(linked)
+    for name in names:
+        content = (linked / name).read_bytes()
+        (linked / name).write_bytes(content + b" ")
+        assert fingerprint(linked) != before, name
+        assert checkpoint.state(linked) != state, name
+        (linked / name).write_bytes(content)
+        assert fingerprint(linked) == before
+        state = checkpoint.state(linked)
+
+
+def test_a_link_that_leads_elsewhere_changes_the_fingerprint_and_one_to_equal_files_does_not(linked, tmp_path):
+    before, state = fingerprint(linked), checkpoint.state(linked)
+    shutil.copytree(tmp_path / "elsewhere", tmp_path / "copy")
+    for other, same in (("copy", True), ("changed", False)):
+        if not same:
+            shutil.copytree(tmp_path / "copy", tmp_path / other)
+            (tmp_path / other / "Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
+        (linked / "1_Pooling").unlink()
+        (linked / "1_Pooling").symlink_to(tmp_path / other / "Pooling")
+        assert (fingerprint(linked) == before) == same
+        assert checkpoint.state(linked) != state
+    shutil.copytree(linked, tmp_path / "plain")
+    assert fingerprint(tmp_path / "plain") == fingerprint(linked)
+
+
+def test_a_snapshot_of_links_as_the_hub_keeps_it_is_the_same_model(tiny_folder, tmp_path):
+    plain, snapshot = tiny_folder(), tmp_path / "snapshots" / "a1b2"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "blobs").mkdir()
+    for number, file in enumerate(plain.iterdir()):
+        shutil.copy(file, tmp_path / "blobs" / str(number))
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    assert fingerprint(snapshot) == fingerprint(plain)
+    checkpoint.check_weights(snapshot)
+
+
+def test_a_link_to_its_own_folder_ends(linked):
+    before = fingerprint(linked)
+    (linked / "again").symlink_to(linked)
+    assert fingerprint(linked) == before

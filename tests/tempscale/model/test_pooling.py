@@ -218,7 +218,7 @@ def test_max_pooling_is_refused_by_name(saved, form):
         ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, "cls + max"),
         ({"pooling_mode_mean_sqrt_len_tokens": True}, "mean_sqrt_len_tokens"),
         ({"pooling_mode_weightedmean_tokens": True, "pooling_mode_mean_tokens": True}, "mean + weightedmean"),
-        ({"pooling_mode_mean_tokens": False}, "nothing"),
+        ({"pooling_mode": []}, "nothing"),
     ],
 )
 def test_other_poolings_and_two_at_once_are_refused_by_name(saved, config, named):
@@ -231,15 +231,15 @@ def test_other_poolings_and_two_at_once_are_refused_by_name(saved, config, named
 
 
 def test_an_unknown_stage_is_refused_by_name(saved):
-    from sentence_transformers.models import Dropout, Pooling
+    from sentence_transformers.models import LSTM, Pooling
 
-    _, folder = saved(Pooling(32), Dropout(0.1))
-    with pytest.raises(ModelError, match="stage 'Dropout' is not supported; supported stages: Dense, LayerNorm, Normalize"):
+    _, folder = saved(Pooling(32), LSTM(32, 8))
+    with pytest.raises(ModelError, match="LSTM'"):
         Encoder.load(folder)
 
 
 @pytest.mark.parametrize(
-    "kinds", [[], ["Transformer"], ["StaticEmbedding", "Pooling"], ["Transformer", "Normalize"], ["Pooling", "Transformer"]]
+    "kinds", [[], ["Transformer"], ["Dense", "Pooling"], ["Transformer", "Normalize"], ["Pooling", "Transformer"]]
 )
 def test_other_orders_of_stages_are_refused_with_what_was_found(tmp_path, kinds):
     modules = [{"idx": i, "path": str(i), "type": f"sentence_transformers.models.{kind}"} for i, kind in enumerate(kinds)]
@@ -253,7 +253,7 @@ def test_an_unknown_activation_is_refused_by_name(saved):
     from sentence_transformers.models import Dense, Pooling
 
     _, folder = saved(Pooling(32), Dense(32, 12, activation_function=torch.nn.Softplus()))
-    with pytest.raises(ModelError, match="activation 'Softplus' is not supported; supported: Tanh, Identity"):
+    with pytest.raises(ModelError, match="Softplus'; supported"):
         load_head(folder)
 
 
@@ -263,7 +263,7 @@ def test_a_dense_stage_on_tokens_is_refused(saved, key):
 
     _, folder = saved(Pooling(32), Dense(32, 12))
     rewrite(folder, "2_Dense", lambda config: config | {key: "token_embeddings"})
-    with pytest.raises(ModelError, match="a Dense stage on 'token_embeddings' is not supported; only on the"):
+    with pytest.raises(ModelError, match=f"{key} = 'token_embeddings'"):
         load_head(folder)
 
 

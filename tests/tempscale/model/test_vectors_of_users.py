@@ -106,7 +106,7 @@ def test_a_tokenizer_that_cuts_earlier_decides_the_window_and_not_the_limit(save
 @pytest.mark.parametrize("window", ["many", 0, 2.5])
 def test_a_window_that_is_no_number_is_a_sentence(saved, window):
     folder = saved("mean", True, sentence_bert_config={"max_seq_length": window})
-    with pytest.raises(ModelError, match=r"sentence_bert_config.json has max_seq_length .*; expected a number"):
+    with pytest.raises(ModelError, match="max_seq_length"):
         Tokenizer(folder)
 
 

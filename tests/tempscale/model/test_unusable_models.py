@@ -1,0 +1,148 @@
+"""Models that cannot be used are refused in one sentence, by the library and by a run before Ray starts."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from sentence_transformers_cases import change
+
+from tempscale.model.checkpoint import check_weights
+from tempscale.model.encoder import Encoder
+from tempscale.model.tokens import Tokenizer
+from tempscale_jobs.config import audit
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import find_models
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_folder):
+    """A tiny model that can be used."""
+    return tiny_folder("bert")
+
+
+def config(**values):
+    return lambda folder: change(folder, "config.json", **values)
+
+
+def tokenizer(**values):
+    return lambda folder: change(folder, "tokenizer_config.json", **values)
+
+
+def without(*names):
+    def edit(folder):
+        for name in names:
+            (folder / name).unlink()
+
+    return edit
+
+
+def index(name):
+    """Weights in a file that an index names."""
+
+    def edit(folder):
+        place = folder / name
+        place.parent.mkdir(exist_ok=True)
+        (folder / "model.safetensors").rename(place)
+        found = {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": name}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(found))
+        # Something of the model is in its folder.
+        (folder / "other.safetensors").write_bytes(place.read_bytes())
+
+    return edit
+
+
+def long_header(folder):
+    """A header of as many bytes as 1.5 million tensors need, in a file without blocks on the disk."""
+    with (folder / "model.safetensors").open("wb") as stream:
+        stream.write((90 << 20).to_bytes(8, "little"))
+        stream.truncate(91 << 20)
+
+
+def lying_header(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes((1 << 40).to_bytes(8, "little") + file.read_bytes()[8:])
+
+
+UNUSABLE = {
+    "quantised": ("quantization_config", config(quantization_config={"load_in_4bit": True, "quant_method": "bitsandbytes"})),
+    "no heads": ("config.json", config(num_attention_heads=0)),
+    "heads that do not divide": ("config.json", config(num_attention_heads=5)),
+    "a negative width": ("config.json", config(hidden_size=-4)),
+    "another width": ("shape", config(hidden_size=64)),
+    "an unknown activation": ("config.json", config(hidden_act="nothing")),
+    "no layers": ("num_hidden_layers", config(num_hidden_layers=0)),
+    "layers in words": ("num_hidden_layers", config(num_hidden_layers="three")),
+    "100,000 layers": ("100000", config(num_hidden_layers=100_000)),
+    "a vocabulary that is too small": ("vocab_size", config(vocab_size=50)),
+    "a window in words": ("model_max_length", tokenizer(model_max_length="512")),
+    "half a token": ("model_max_length", tokenizer(model_max_length=2.5)),
+    "a negative window": ("model_max_length", tokenizer(model_max_length=-1)),
+    "a window of nothing": ("model_max_length", tokenizer(model_max_length=0)),
+    "a window that is a list": ("model_max_length", tokenizer(model_max_length=[64])),
+    "no tokenizer": ("tokenizer.json", without("tokenizer.json")),
+    "no tokenizer at all": ("tokenizer.json", without("tokenizer.json", "tokenizer_config.json")),
+    "a damaged tokenizer": ("tokenizer", lambda folder: (folder / "tokenizer.json").write_text("{")),
+    "a header of 90 MiB": ("90 MiB", long_header),
+    "a header that lies": ("header", lying_header),
+    "weights above the folder": ("../w.safetensors", index("../w.safetensors")),
+    "weights above the folder, by a detour": ("1/../../w.safetensors", index("1/../../w.safetensors")),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_a_run_refuses_it_in_one_sentence_before_ray_starts(whole, tmp_path, case):
+    named, edit = UNUSABLE[case]
+    folder = shutil.copytree(whole, tmp_path / "model")
+    edit(folder)
+    with pytest.raises(UsageError) as error:
+        find_models(audit.resolve({"embedding": {"models": [str(folder)]}}))
+    assert named in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 600
+    for use in (check_weights, Encoder.load):
+        try:
+            use(folder)
+        except ValueError:
+            break
+    else:
+        pytest.fail("the library uses it")
+
+
+def test_weights_of_an_absolute_path_are_refused(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "model")
+    index(str(tmp_path / "elsewhere.safetensors"))(folder)
+    with pytest.raises(ValueError, match=r"elsewhere.safetensors"):
+        check_weights(folder)
+
+
+def test_weights_in_a_folder_of_the_model_are_not(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "model")
+    index("parts/w.safetensors")(folder)
+    check_weights(folder)
+
+
+@pytest.mark.parametrize("asked", [None, "limit"])
+def test_a_tokenizer_without_a_window_needs_one(tiny_folder, asked):
+    folder = tiny_folder("t5")
+    change(folder, "tokenizer_config.json", model_max_length=...)
+    with pytest.raises(ValueError, match="--max-length"):
+        Tokenizer(folder, asked)
+    assert Encoder.load(folder, max_length=40, device="cpu").encode(["a b " * 100]).truncated.tolist() == [True]
+    command = ["tempscale_jobs", "audit", "--corpus", "docstrings:pyarrow", "--model", folder, "--out", "run"]
+    result = subprocess.run([sys.executable, "-m", *command], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 2
+    assert "--max-length" in result.stderr
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("layers", [1000, 1001])
+def test_the_bound_of_layers_is_a_thousand_for_shared_ones_too(tmp_path, tiny_folder, layers):
+    folder = shutil.copytree(tiny_folder("albert"), tmp_path / "model")
+    change(folder, "config.json", num_hidden_layers=layers // 2 if layers == 1000 else layers)
+    if layers > 1000:
+        with pytest.raises(ValueError, match=str(2 * layers)):
+            Tokenizer(folder), Encoder.load(folder)
+    else:
+        assert Encoder.load(folder, device="cpu").model.config.num_hidden_layers == 500
