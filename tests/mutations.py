@@ -523,11 +523,11 @@ EXCHANGE = Subject(
     of(
         f"{JOBS}/corpus/distinct.py",
         (
-            "same[1:] = (head[order][1:] == head[order][:-1]) & (tail[order][1:] == tail[order][:-1])",
-            "same[1:] = head[order][1:] == head[order][:-1]",
+            "same[1:] = (head[1:] == head[:-1]) & (tail[1:] == tail[:-1])",
+            "same[1:] = head[1:] == head[:-1]",
         ),
-        ("order = np.lexsort((place, tail, head))", "order = np.lexsort((-place, tail, head))"),
-        ("gone = gone[place[gone] >= first]", "gone = gone"),
+        ("order = np.lexsort((row, unit, tail, head))", "order = np.lexsort((row, -unit, tail, head))"),
+        ('gone = gone.filter(pa.array(gone.column("unit").to_numpy() >= first))', "pass"),
         (
             "return (number << 64) // count, (number + 1 << 64) // count",
             "return (number << 64) // count, max(0, (number + 1 << 64) // count - (1 << 60))",
@@ -537,11 +537,11 @@ EXCHANGE = Subject(
             "low * self.files >> 64 : (high - 1) * self.files >> 64",
         ),
         ('own.filter(pa.array(~np.isin(own.column("row").to_numpy(), repeated_rows.get(unit, nothing))))', "own"),
-        ('both.sort_by([("key", "ascending"), ("digest", "ascending")]).slice(0, size)', "both.slice(0, size)"),
+        ('        both = both.sort_by([("key", "ascending"), *_BY_PLACE])\n', ""),
     )
     + of(
         f"{JOBS}/corpus/rows.py",
-        ('if reason is None and not seen.add(digest_of_id(text_id or "")):', "if False:"),
+        ("if not new and row.id is not None:", "if False:"),
         (
             "            if digest != _NO_DIGEST:\n",
             "            if True:\n",
@@ -555,9 +555,90 @@ EXCHANGE = Subject(
     )
     + of(
         f"{JOBS}/corpus/sources.py",
-        ("    if now != own:\n", "    if False:\n"),
+        ("    if changed:\n        more", "    if False:\n        more"),
         ("    fs.invalidate_cache()\n", ""),
     ),
+)
+
+REJECTED = Subject(
+    "rejected rows, the width of vectors, and what a source and a row of it are known by",
+    (
+        "tests/jobs/corpus/test_states.py",
+        "tests/jobs/corpus/test_rejected.py",
+        "tests/jobs/corpus/test_samples.py",
+    ),
+    of(
+        f"{JOBS}/corpus/states.py",
+        ('f"{facts.st_ino}:{facts.st_ctime_ns}"]', '""]'),
+        ('f"{facts.st_ino}:{facts.st_ctime_ns}"]', 'f"{facts.st_ino}"]'),
+        ("facts = os.stat(file)", "facts = os.lstat(file)"),
+        ('str(when), " ".join(tags)]', 'str(when), ""]'),
+        ("    if before[:2] != now[:2]:\n", "    if False:\n"),
+        ("if len(before) < _KNOWN or before[2] == now[2]:", "if before[2:] and before[2] == now[2]:"),
+        ("if len(before) < _KNOWN or before[2] == now[2]:", "if len(before) < _KNOWN:"),
+        (
+            "return len(before) > _KNOWN and bool(before[-1] == digest(file, before[-2], *now))",
+            "return len(before) > _KNOWN",
+        ),
+        (
+            "return len(before) > _KNOWN and bool(before[-1] == digest(file, before[-2], *now))",
+            "return False",
+        ),
+        ("        found.update(stream.read(_END_BYTES))\n", ""),
+        ("            stream.seek(start)\n", ""),
+        ("return [facts[0], *facts[_KNOWN:]] if", "return facts if"),
+    )
+    + of(
+        f"{JOBS}/corpus/sources.py",
+        ("    if not is_hub_dataset(given.source) and not is_local(given):\n", "    if False:\n"),
+        ("    if changes(given, before, out):\n", "    if False:\n"),
+    )
+    + of(
+        f"{JOBS}/corpus/rows.py",
+        ("    if count > given.max_rejected * every:\n", "    if count >= given.max_rejected * every:\n"),
+        ("    if count > given.max_rejected * every:\n", "    if False:\n"),
+        ("key=lambda item: (-item[1], item[0]))", "key=lambda item: (item[1], item[0]))"),
+        ("    if share <= _UNMENTIONED_SHARE:\n", "    if share < _UNMENTIONED_SHARE:\n"),
+        ('    return f"{digest.hex()} {copies}"\n', "    return text_id\n"),
+        ('    return f"{digest.hex()} {copies}"\n', "    return digest.hex()\n"),
+        (
+            'digest = digest_of_content(value) if row.id is None else digest_of_id(text_id or "")',
+            'digest = digest_of_id(text_id or "")',
+        ),
+        ("        if not new and row.id is not None:\n", "        if not new:\n"),
+        ("        copies.update([text.digest] if text.copy else [])\n", ""),
+    )
+    + of(
+        f"{JOBS}/corpus/distinct.py",
+        ("pa.array((every.before > 0) & ~every.of_content)", "pa.array(every.before > 0)"),
+        ("np.flatnonzero((every.before > 0) & every.of_content)", "np.flatnonzero(every.before < 0)"),
+        ("before = place - np.maximum.accumulate(np.where(same, 0, place))", "before = same.astype(int)"),
+        ("both.filter(pa.array(_first_of_equal(both))).slice(0, size)", "both.slice(0, size)"),
+    )
+    + of(
+        f"{JOBS}/corpus/stream.py",
+        ("check_rejected(self._given, (counts.rejected, counts.read)", "check_rejected(self._given, (0, counts.read)"),
+        ("            rejected = self._found.rejected, self._found.read\n", "            rejected = 0, self._found.read\n"),
+        ("            if not contents.agrees(found.widths):\n", "            if False:\n"),
+    )
+    + of(
+        f"{JOBS}/corpus/vectors.py",
+        ("most = max(counts, key=counts.__getitem__)", "most = next(iter(counts))"),
+        ("most = max(counts, key=counts.__getitem__)", "most = max(reversed([*counts]), key=counts.__getitem__)"),
+    )
+    + of(
+        f"{JOBS}/pairs/chunks.py",
+        ("counts.lost -= len(first) * len(second)", "counts.lost -= 1"),
+        ("return max(1, math.prod(", "return max(0, math.prod("),
+        ("    check_rejected(settings, (counts.lost, counts.pairs + counts.lost)", "    check_rejected(settings, (0, 1)"),
+    )
+    + of(
+        f"{JOBS}/audit/summary.py",
+        ("share = 1 - usable * (1 - lost)", "share = 1 - usable"),
+        ("here = usable * np.sqrt(", "here = np.sqrt("),
+    )
+    + of(f"{JOBS}/audit/words.py", ("max(shares), facts", "shares[0], facts"))
+    + of(f"{JOBS}/config/command.py", ('                section.pop("max_rejected", None)\n', "                pass\n")),
 )
 
 ESCAPES = Subject(
@@ -838,6 +919,6 @@ MODELS = Subject(
 )
 
 SUBJECTS = (
-    GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, RESUMED, EXCHANGE, ESCAPES, BELOW, LOADED, ENDS, BOMBS,
-    DEVICES, TOGETHER, ACTORS, MODELS,
+    GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
+    BOMBS, DEVICES, TOGETHER, ACTORS, MODELS,
 )  # fmt: skip

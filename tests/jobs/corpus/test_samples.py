@@ -4,14 +4,17 @@ import random
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from whole_run import as_lines
 
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import sources
+from tempscale_jobs.corpus import distinct, reading, sources, units
 from tempscale_jobs.corpus.rows import Counts, sampled, usable, usable_text
+from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.runs.storage import Storage
@@ -108,6 +111,38 @@ def test_as_many_copies_stay_in_the_sample_in_any_order(tmp_path):
     assert Counter(drawn(tmp_path / "d", shuffled(rows), files=4)[0]) == first
     fewer = Counter(drawn(tmp_path / "d", [{"text": "new"}, *rows])[0])
     assert sum((first - fewer).values()) <= 1
+
+
+@pytest.mark.parametrize("size", [1, 40, 200, 900])
+def test_units_draw_the_sample_of_the_whole(tmp_path, size):
+    """Texts that are there once, twice in a unit and in each unit; some rows have ids, of which some are repeated."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for k in range(5):
+        own = ["everywhere", *(f"text {n}" for n in range(40)), *(f"twice {n // 2}" for n in range(40))]
+        own = shuffled([*own, *(f"{k} alone {n}" for n in range(30))])
+        ids = [None if n % 9 else f"{k % 3}-{n}" for n in range(len(own))]
+        pq.write_table(pa.table({"id": pa.array(ids, pa.string()), "text": own}), data / f"{k}.parquet")
+    config = resolve({"corpus": {"source": str(data), "unit_rows": 111, "sample": size}, "out": str(tmp_path / "run")})
+    storage, contents, state = Storage(config.out), Texts(config.corpus, config.embedding, ""), sources.state(config.corpus)
+    planned = units.plan(config.corpus, contents.columns, config.corpus)
+    read = [reading.read_unit(storage, contents, unit, 0, state) for unit in planned]
+    assert len(read) == 5
+    assert all(unit.unnamed for unit in read)
+    lists, names = distinct.lists([unit.read for unit in read]), ([], [])
+    for k in range(3):
+        if distinct.repeated(storage, lists, 0, (k, 3), f"gone-{k}.parquet"):
+            names[0].append(f"gone-{k}.parquet")
+        distinct.copies(storage, lists, distinct.Draw(size, 0), (k, 3), f"copies-{k}.parquet")
+        names[1].append(f"copies-{k}.parquet")
+    assert names[0]
+    distinct.sampled(storage, range(5), size, names, "drawn.parquet")
+    found = {unit: set(own.tolist()) for unit, own in distinct.rows_by_unit(storage, ["drawn.parquet"]).items()}
+    every = [(unit.number, *pair) for unit in planned for pair in enumerate(contents.items(unit, Counts(), None, int))]
+    whole = usable(sources.rows(config.corpus), None, Counts(), None, int, usable_text)
+    wanted = {row.text_id for row in sampled(whole, size, 0)}
+    assert {text.text_id for unit, row, text in every if row in found.get(unit, ())} == wanted
+    assert sum(map(len, found.values())) == len(wanted) == min(size, 5 * 111 - 2 * 13)
 
 
 def test_embeddings_without_ids_are_drawn_by_what_they_are(tmp_path):

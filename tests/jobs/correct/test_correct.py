@@ -206,6 +206,35 @@ def test_rows_without_a_usable_embedding_or_length_are_recorded_and_counted(fold
     assert len(vectors(out)) == ROWS - 6
 
 
+def shortened(folder, table, short):
+    """One file in which these rows are short."""
+    rows, lengths = (list(own) for own in table)
+    rows = [row[:5] if k in short else row for k, row in enumerate(rows)]
+    for file in (folder / "vectors").iterdir():
+        file.unlink()
+    columns = {"embedding": pa.array(rows, pa.list_(pa.float32())), "tokens": pa.array(lengths, pa.int64())}
+    pq.write_table(pa.table(columns), folder / "vectors" / "all.parquet", row_group_size=100)
+
+
+@pytest.mark.parametrize("short", [range(1), range(150), range(ROWS // 2)])
+def test_short_rows_in_front_do_not_stop_the_others(folder, table, fitted, short):
+    shortened(folder, table, short)
+    out = run(folder, fitted["centre"])
+    assert len(vectors(out)) == ROWS - len(short)
+    assert read_record(out)["embeddings"]["rejected"] == len(short)
+
+
+def test_a_table_most_of_whose_rows_are_rejected_is_refused_each_time(folder, table, fitted):
+    shortened(folder, table, range(1, ROWS // 2 + 2))
+    for _ in range(2):
+        with pytest.raises(UsageError, match=f"{ROWS // 2 + 1} of {ROWS} rows") as error:
+            run(folder, fitted["centre"])
+        assert error.value.exit_code == 2
+        assert not (folder / "out" / "run.json").exists()
+    out = run(folder, fitted["centre"], embeddings={"max_rejected": 0.6})
+    assert read_record(out)["embeddings"]["corrected"] == ROWS // 2 - 1
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -231,7 +260,7 @@ def test_what_cannot_be_used_is_a_sentence_and_leaves_the_folder_free(folder, fi
 def test_a_correction_of_another_dimension_or_model_is_refused(folder, fitted, table, asking, small_model):
     rows, _ = table
     narrow = fit("whiten(1)", torch.from_numpy(unit(rows[:, :8]).astype(np.float32)))
-    with pytest.raises(UsageError, match=r"for embeddings of 8 dimensions, and the first of '.*' has 12"):
+    with pytest.raises(UsageError, match=r"for embeddings of 8 dimensions, and those of '.*' have 12"):
         run(folder, narrow)
     other = {"model": {"name": "other", "fingerprint": "0" * 64}, "corrections": [fitted["centre"].as_data()]}
     with pytest.raises(UsageError, match="fitted to embeddings of model other, not of"):

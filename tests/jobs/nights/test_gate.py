@@ -414,3 +414,25 @@ def test_a_real_change_of_a_few_errors_is_seen():
     rows = judged(ask, drawn((shifted, tokens, truncated), random), drawn(everything, random))
     assert gate.verdict(rows)[0] == "failed"
     assert rows[0]["verdict"] == "failed"
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.01, "held"), (0.0101, "failed"), (0.3, "failed")])
+def test_a_threshold_on_rejected_rows_is_exact(share, verdict):
+    row = night(rejected_share=share, rejected_share_se=0.0, rows=5000, corpus_texts=4000)
+    assert only(judged(held_to(thresholds=["rejected_share <= 0.01"]), row))["verdict"] == verdict
+
+
+@pytest.mark.parametrize("documents", [None, 40])
+@pytest.mark.parametrize(("after", "verdict"), [(0.02, "held"), (0.06, "failed")])
+def test_rejected_rows_drift_as_a_share_of_the_rows(documents, after, verdict):
+    def of(share):
+        error = math.sqrt(share * (1 - share) / 2000)
+        return night(rejected_share=share, rejected_share_se_superpopulation=error, rows=2000, documents=documents)
+
+    row = only(judged(held_to(baseline="latest", drift={"rejected_share": 0.0}), of(after), of(0.015)))
+    pooled = (after + 0.015) / 2
+    assert row["verdict"] == verdict
+    errors = [max(math.sqrt(pooled * (1 - pooled) / 2000), math.sqrt(p * (1 - p) / 2000)) for p in (0.015, after)]
+    expected = errors if documents else [math.sqrt(pooled * (1 - pooled) / 2000)] * 2
+    freedom = 999 if documents is None else documents - 1
+    assert row["noise"] == pytest.approx(-stats.t.ppf(0.005, freedom) * math.hypot(*expected))
