@@ -18,7 +18,7 @@ from tempscale import optional
 
 ROOT = Path(__file__).resolve().parents[3]
 OPTIONAL = {
-    "mteb": [["evaluate", "--task", "sts:pairs.jsonl"], ["tune", "--task", "sts:pairs.jsonl"], ["tune", "--task", "SciFact"]],
+    "mteb": [["evaluate", "--task", "sts:pairs.jsonl"], ["tune", "--task", "sts:pairs.jsonl"], ["tune", "--task", "Any"]],
     "s3fs": [["audit", "--corpus", "s3://b/x.jsonl"], ["audit", "--corpus", "c.jsonl", "--out", "s3://b/o"]],
     "gcsfs": [["audit", "--corpus", "c.jsonl", "--cache", "gs://b/c"], ["diagnose", "--corpus", "gs://b/c.csv"]],
     "adlfs": [["pairs", "--pairs", "az://b/p.csv"], ["audit", "--corpus", "c.jsonl", "--queries", "abfs://b/q.csv"]],
