@@ -47,7 +47,7 @@ def test_the_demo_has_none_of_the_optional_libraries():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
-    texts = [{"id": k, "text": " ".join(f"word{(7 * k + j) % 97}" for j in range(4 + k // 3))} for k in range(70)]
+    texts = [{"id": k, "text": " ".join(f"word{(7 * k + j) % 97}" for j in range(5 if k % 2 else 40))} for k in range(70)]
     (folder / "c.jsonl").write_text(as_lines(texts))
     (folder / "pairs.jsonl").write_text(as_lines([{"sentence1": "a", "sentence2": "b", "score": k} for k in range(9)]))
     return folder

@@ -2,11 +2,13 @@
 
 import json
 
-import numpy as np
 import polars as pl
 import pytest
+import torch
 from one_process import ran
 from whole_run import as_lines
+
+from tempscale.correction.fit import fit
 
 TEXTS = [{"id": f"t{k}", "text": f"a text of number {k}", "vector": [1.0, k, 2.0], "n": k + 1} for k in range(8)]
 QUERIES = [{"id": f"q{k}", "text": f"which number {k}", "vector": [1.0, k]} for k in range(4)]
@@ -87,9 +89,11 @@ def folder(tmp_path_factory):
         (folder / name / "corpus.jsonl").write_text(as_lines([{"id": t["id"], "text": t["text"]} for t in TEXTS]))
         (folder / name / "queries.jsonl").write_text(as_lines([{"id": q["id"], "text": q["text"]} for q in QUERIES]))
     (folder / "half" / "qrels.jsonl").write_text(as_lines([{"query_id": "q9", "doc_id": "t1", "score": 1}]))
-    correction = {"kind": "centre", "mean": np.zeros(3).tolist()}
-    fitted = {"model": {"name": "another", "fingerprint": "0" * 64}, "corrections": [{"fitted": correction}]}
-    (folder / "fitted.json").write_text(json.dumps(fitted))
+    vectors = torch.nn.functional.normalize(torch.tensor([text["vector"] for text in TEXTS]), dim=1)
+    lengths = torch.arange(1, len(TEXTS) + 1)
+    centred = fit("centre", vectors, lengths, vectors, lengths).as_data()
+    of = {"name": "another", "fingerprint": "0" * 64}
+    (folder / "fitted.json").write_text(json.dumps({"model": of, "corrections": [centred]}))
     return folder
 
 
