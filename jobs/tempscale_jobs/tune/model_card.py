@@ -48,7 +48,7 @@ No weight was trained; every weight but the queries' (and the position bias's, w
 `{base_name}` with a schedule of attention temperatures: A = softmax(QKᵀ / (τ√d)), τ = {temperature.canonical}
 (Length-Induced Embedding Collapse, arXiv 2410.24200, eq. 6). Weights cannot express it, so it is in `{saving.FILE}`, and all
 weights are the base model's. **A program that does not know the file loads the base model, without a word:** load it with
-tempscale (`pip install tempscale`).
+[tempscale](https://github.com/tempscale/tempscale).
 """
         use = """    import tempscale as ts
     model = ts.load("path/to/this/folder")     # a SentenceTransformer; use encode_query and encode_document

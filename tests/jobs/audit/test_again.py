@@ -15,8 +15,9 @@ from tempscale_jobs.runs.folder import described, typed
 
 KINDS = {"audit": AuditConfig, "tune": TuneConfig}
 NAMES = (
-    "plain.parquet", "two words.jsonl", "it's.csv", 'say "hi".csv', "$HOME.txt", "a*[1]?.parquet", "-x.parquet",
-    "τ é 漢.csv", "a\nb.jsonl", "a\tb \\n.jsonl", "a  b.jsonl", "`id`;!x.csv", "\x1b[31m.csv", "#x ~.csv",
+    "plain.parquet", "two words.jsonl", "it's.csv",
+    'say "hi".csv', "$HOME.txt", "a*[1]?.parquet", "-x.parquet", "τ é 漢.csv",
+    "a\nb.jsonl", "a\tb \\n.jsonl", "a  b.jsonl", "`id`;!x.csv", "\x1b[31m.csv", "#x ~.csv",
 )  # fmt: skip
 
 

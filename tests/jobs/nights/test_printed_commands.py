@@ -1,0 +1,143 @@
+"""Every command that a night, an audit of own vectors and a tune print is run as it is printed."""
+
+import json
+import shlex
+from html.parser import HTMLParser
+
+import polars as pl
+import pytest
+from command_line import in_process
+from whole_run import as_lines, documented, read_record
+
+TOML = """
+out = "nights of it/{night}"
+[corpus]
+source = "it's $HOME {night}.jsonl"
+sample = 60
+[embedding]
+models = [MODEL]
+max_length = 64
+temperatures = [1.0]
+[analysis]
+intervals = [0, 24]
+socm_sample = 20
+probe_sample = 30
+[gate]
+thresholds = ["texts >= 10", "texts <= 70"]
+baseline = "latest"
+[execution]
+workers = 1
+"""
+NIGHTS = ("2026-11-24", "2026-11-25")
+
+
+class Commands(HTMLParser):
+    """The text of each element `code` or `pre` of a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside, self.found = 0, []
+
+    def handle_starttag(self, tag, attributes):
+        if tag in ("code", "pre"):
+            self.inside += 1
+            self.found.append("")
+
+    def handle_endtag(self, tag):
+        self.inside -= tag in ("code", "pre")
+
+    def handle_data(self, data):
+        if self.inside:
+            self.found[-1] += data
+
+
+def printed(out, folder):
+    """The commands on the terminal, which are those of the report."""
+    on_screen = [line.strip() for line in out.splitlines() if line.strip().startswith("tempscale ")]
+    page = Commands()
+    page.feed((folder / "report.html").read_text("utf-8"))
+    in_report = [line for text in page.found for line in text.splitlines() if line.startswith("tempscale ")]
+    assert set(on_screen) <= set(in_report)
+    return on_screen
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, small_model, ray_session):
+    """A folder with two nights by a configuration file, and what each printed."""
+    folder = tmp_path_factory.mktemp("printed place")
+    (folder / "night ly.toml").write_text(TOML.replace("MODEL", json.dumps(small_model)))
+    texts = documented("pyarrow")[:90]
+    for night in NIGHTS:
+        (folder / f"it's $HOME {night}.jsonl").write_text(as_lines(texts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        ended = [in_process("audit", "night ly.toml", "--cache", "ca che", "--night", night) for night in NIGHTS]
+    return folder, ended
+
+
+def test_a_night_prints_commands_that_end_well_and_keep_cache_thresholds_and_record(place, monkeypatch):
+    folder, ended = place
+    monkeypatch.chdir(folder)
+    before = {path: path.read_bytes() for path in (folder / "nights of it" / "history").rglob("*") if path.is_file()}
+    assert len(before) >= 2
+    lines = []
+    for night, (code, out, err) in zip(NIGHTS, ended, strict=True):
+        assert code == 0, err
+        lines.append([line for line in printed(out, folder / "nights of it" / night) if line.startswith("tempscale audit")])
+    assert len(lines[0]) >= 2
+    for line in lines[0]:
+        words = shlex.split(line)
+        code, _, err = in_process(*words[1:])
+        assert code in (0, 1), err  # More texts than the threshold allows are a failed gate.
+        record = read_record(words[words.index("--out") + 1])
+        assert record["config"]["gate"]["thresholds"] == ["texts >= 10", "texts <= 70"]
+        assert record["config"]["execution"]["cache"] == "ca che"
+        assert record["gate"]["checks"] >= 2
+        assert in_process(*words[1:])[0] == code  # The same command once more.
+    after = {path: path.read_bytes() for path in (folder / "nights of it" / "history").rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_own_vectors_are_searched_by_queries_that_are_vectors(place, monkeypatch, tmp_path):
+    folder, _ = place
+    monkeypatch.chdir(tmp_path)
+    found = pl.read_parquet(folder / "nights of it" / NIGHTS[0] / "texts" / "**" / "*.parquet", hive_partitioning=False)
+    table = found.select(id="text_id", v="embedding", n="tokens")
+    table.write_parquet("own vectors.parquet")
+    table.head(20).select("id", w="v").write_parquet("asked.parquet")
+    own = [
+        "audit",
+        "--corpus",
+        "own vectors.parquet",
+        "--embedding-column",
+        "v",
+        "--length-column",
+        "n",
+        "--intervals",
+        "0,24",
+    ]
+    code, out, err = in_process(*own, "--out", "a")
+    assert code == 0, err
+    for line in printed(out, tmp_path / "a"):
+        assert in_process(*shlex.split(line)[1:])[0] == 0, line
+    code, _, err = in_process(*own, "--queries", "asked.parquet", "--queries-embedding-column", "w", "--out", "b")
+    assert code == 0, err
+    exposure = pl.read_parquet(tmp_path / "b" / "tables" / "exposure.parquet").filter(pl.col("asked_by") == "queries")
+    assert exposure["queries"].unique().to_list() == [20]
+    # Each query is one of the texts, and finds it first.
+    assert exposure["slots_share"].sum() > 0
+
+
+@pytest.mark.soak
+def test_what_an_audit_and_a_tune_print_next_is_run_to_its_end(place, monkeypatch):
+    folder, ended = place
+    monkeypatch.chdir(folder)
+    lines = [line for line in printed(ended[0][1], folder / "nights of it" / NIGHTS[0]) if "tempscale tune" in line]
+    assert lines
+    for line in lines:
+        words = shlex.split(line)
+        code, out, err = in_process(*words[1:])
+        assert code == 0, err
+        for following in printed(out, folder / words[words.index("--out") + 1]):
+            if "DOCUMENTS" not in following and "QUERIES" not in following:
+                assert in_process(*shlex.split(following)[1:])[0] == 0, following
