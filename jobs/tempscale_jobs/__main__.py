@@ -3,6 +3,9 @@
 import os
 import sys
 
+_NUMBA = ".numba_config.yaml"
+"""A file of settings that numba reads in the current folder; one is the folder of compiled code that it loads and runs."""
+
 
 def import_installed_packages_only() -> None:
     """Let this process, and those that it starts, import nothing from the current folder or one that is relative to it.
@@ -24,6 +27,9 @@ def import_installed_packages_only() -> None:
 def main() -> None:
     """The console command."""
     import_installed_packages_only()
+    if os.path.isfile(_NUMBA):
+        print(f"error: numba would obey '{_NUMBA}' of the current folder; start from another folder", file=sys.stderr)
+        sys.exit(2)
     if sys.flags.optimize > 1:
         # Ray Data and altair cannot be imported without their docstrings, and --help would be empty.
         os.environ.pop("PYTHONOPTIMIZE", None)

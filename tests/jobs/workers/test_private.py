@@ -39,6 +39,19 @@ SECOND = {
     "run": f"{JOIN}; print(ray.get(ray.remote(lambda: 6 * 7).remote()))",
 }
 """What a second process tries."""
+ADDRESS = """
+import sys
+from tempscale_jobs.config.sections import Execution
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.workers import engine
+try:
+    with engine.session(Execution.model_validate({"address": sys.argv[1]})) as cluster:
+        print(cluster.workers)
+except UsageError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+"""What `--address` does."""
 
 
 @contextmanager
@@ -73,7 +86,11 @@ def second(known, what, **token):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | known["ray"]
     environment = {name: value for name, value in (environment | token).items() if value is not None}
     return subprocess.run(
-        [sys.executable, "-c", SECOND[what], known["address"]], env=environment, capture_output=True, text=True, timeout=200
+        [sys.executable, "-c", SECOND.get(what, ADDRESS), known["address"]],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
 
 
@@ -92,6 +109,24 @@ def test_a_process_with_the_token_can(started, home, what):
     found = second(started[0], what, HOME=str(home))
     assert found.returncode == 0, found.stderr[-2000:]
     assert found.stdout.strip() == {"join": "", "list": "1", "run": "42"}[what]
+
+
+@pytest.mark.parametrize("mode", [None, "token"])
+def test_a_command_joins_with_the_token_and_with_its_file(started, home, mode):
+    token = started[0]["ray"]["RAY_AUTH_TOKEN"]
+    (home / "token").write_text(token)
+    for given in ({}, {"RAY_AUTH_TOKEN": None, "RAY_AUTH_TOKEN_PATH": str(home / "token")}):
+        found = second(started[0], "address", HOME=str(home), RAY_AUTH_MODE=mode, **given)
+        assert (found.returncode, found.stdout.strip()) == (0, "1"), found.stderr[-2000:]
+
+
+@pytest.mark.parametrize("token", [{"RAY_AUTH_TOKEN": None}, {"RAY_AUTH_TOKEN": "0" * 64}])
+def test_a_command_without_the_token_is_refused_in_a_sentence(started, home, token):
+    found = second(started[0], "address", HOME=str(home), **token)
+    assert found.returncode == 2, found.stderr[-2000:]
+    assert len(found.stdout.splitlines()) == 1
+    assert "RAY_AUTH_TOKEN" in found.stdout
+    assert "0" * 64 not in found.stdout
 
 
 def listening(process):
