@@ -94,9 +94,15 @@ def second(known, what, **token):
     )
 
 
-@pytest.mark.parametrize("what", SECOND)
 @pytest.mark.parametrize(
-    "token", [{"RAY_AUTH_TOKEN": None}, {"RAY_AUTH_TOKEN": "0" * 64}, {"RAY_AUTH_TOKEN": None, "RAY_AUTH_MODE": None}]
+    ("what", "token"),
+    [
+        ("join", {"RAY_AUTH_TOKEN": None}),
+        ("list", {"RAY_AUTH_TOKEN": None}),
+        ("run", {"RAY_AUTH_TOKEN": None, "RAY_AUTH_MODE": None}),
+        ("run", {"RAY_AUTH_MODE": "disabled"}),
+        ("list", {"RAY_AUTH_TOKEN": "0" * 64}),
+    ],
 )
 def test_a_process_without_the_token_cannot_enter(started, home, what, token):
     found = second(started[0], what, HOME=str(home), **token)
