@@ -5,7 +5,7 @@ import os
 import runpy
 import sys
 
-if not sys.flags.safe_path and os.path.abspath(sys.path[0]) == os.path.abspath(os.curdir):
+if not sys.flags.safe_path and sys.path[0] != os.path.dirname(os.path.dirname(os.path.abspath(__file__))):
     del sys.path[0]  # The current folder, whose files are the user's data: a package there is not the one that is meant.
 if importlib.util.find_spec("tempscale_jobs") is None:
     print("error: the tempscale command is in the package tempscale_jobs, which is not installed here", file=sys.stderr)

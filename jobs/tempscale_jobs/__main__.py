@@ -3,20 +3,27 @@
 import os
 import sys
 
+_NUMBA = ".numba_config.yaml"
+"""A file of settings that numba reads in the current folder; one is the folder of compiled code that it loads and runs."""
+
 
 def import_installed_packages_only() -> None:
     """Let this process, and those that it starts, import nothing from the current folder or one that is relative to it.
 
-    `python -m` puts the current folder first, and so does an empty entry of PYTHONPATH. Full paths in PYTHONPATH are kept.
+    `python -m` puts the current folder first, and an empty entry of PYTHONPATH names it. Full paths in PYTHONPATH are kept.
     """
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    try:
+        here = os.getcwd()
+    except OSError:  # It was removed.
+        here = ""
+    given = os.environ["PYTHONPATH"].split(os.pathsep) if "PYTHONPATH" in os.environ else []
     kept = [entry for entry in given if os.path.isabs(entry)]
-    relative = {os.path.abspath(entry) for entry in given if entry not in kept} if "PYTHONPATH" in os.environ else set()
-    # Nothing that Python itself needs is the first one, but it may be there a second time, as an installed project.
-    if not sys.flags.safe_path and sys.path and os.path.abspath(sys.path[0]) == os.path.abspath(os.curdir):
+    relative = {os.path.normpath(os.path.join(here, entry)) for entry in given if entry not in kept}
+    # Only the first: the current folder may also be that of a project which is installed.
+    if not sys.flags.safe_path and sys.path[:1] in ([""], [here]):
         del sys.path[0]
-    sys.path[:] = [entry for entry in sys.path if os.path.isabs(entry) and entry not in relative.difference(kept)]
-    if relative:
+    sys.path[:] = [entry for entry in sys.path if os.path.isabs(entry) and (entry in kept or entry not in relative)]
+    if given:
         os.environ["PYTHONPATH"] = os.pathsep.join(kept)
     os.environ["PYTHONSAFEPATH"] = "1"
 
@@ -24,6 +31,9 @@ def import_installed_packages_only() -> None:
 def main() -> None:
     """The console command."""
     import_installed_packages_only()
+    if os.path.isfile(_NUMBA):
+        print(f"error: numba would obey '{_NUMBA}' of the current folder; start from another folder", file=sys.stderr)
+        sys.exit(2)
     if sys.flags.optimize > 1:
         # Ray Data and altair cannot be imported without their docstrings, and --help would be empty.
         os.environ.pop("PYTHONOPTIMIZE", None)

@@ -95,7 +95,8 @@ def answer(command: Callable[[Console], int | None]) -> None:
 
 def _note(error: Exception, out: str) -> None:
     """Write into the run's folder where an unexpected error came from; mark one that came from there the last time too."""
-    from tempscale_jobs.runs.folder import UNEXPECTED
+    from tempscale_jobs.runs import lock
+    from tempscale_jobs.runs.folder import BEGUN, UNEXPECTED
     from tempscale_jobs.runs.storage import Storage
 
     if isinstance(error, OSError | MemoryError):  # What a disk, a network or a machine lacks, it may have the next time.
@@ -103,9 +104,11 @@ def _note(error: Exception, out: str) -> None:
     place = _place(error)
     with suppress(Exception):  # The folder may be what fails.
         storage = Storage(out)
-        if storage.exists(UNEXPECTED) and storage.read_json(UNEXPECTED) == place:
+        names = storage.names()
+        if UNEXPECTED in names and storage.read_json(UNEXPECTED) == place:
             error.add_note(_REPEATED)
-        storage.write_json(UNEXPECTED, place, durable=False)
+        if BEGUN in names or not {*names} - {UNEXPECTED, lock.NAME}:  # Nothing is left in a folder of other things.
+            storage.write_json(UNEXPECTED, place, durable=False)
 
 
 def _forget(out: str) -> None:

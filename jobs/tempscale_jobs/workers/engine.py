@@ -38,6 +38,8 @@ NO_PLACE = (
     "start the same command again"
 )
 _CONNECT_SECONDS = 10
+_NOT_LET_IN = "; if it asks for another token, set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+"""What to do where Ray was given a token and does not say why it could not connect."""
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The variables that torch's allocator reads: the first from 2.9 on, the second before."""
 _ONE_THREAD = {
@@ -262,7 +264,9 @@ def _start(execution: Execution, folder: str) -> None:
                 "or RAY_AUTH_TOKEN_PATH where it is not in ~/.ray/auth_token"
             ) from None
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-            raise UsageError(f"the Ray cluster at '{execution.address}' cannot be joined: {reason(error)}") from None
+            mend = "" if os.environ.get("RAY_AUTH_MODE") != "token" else _NOT_LET_IN
+            problem = f"the Ray cluster at '{execution.address}' cannot be joined: {reason(error)}{mend}"
+            raise UsageError(problem) from None
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     workers = execution.workers or os.cpu_count() or 1

@@ -24,7 +24,7 @@ _TEMPORARY = ("RAY_TMPDIR", "TMPDIR")
 """The variables that name the folder of temporary files, the first before the second."""
 _SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - of a link alone, in a folder with a random name and mode 0700
 _LONGEST_BYTES = 36
-"""A longer folder leaves less than the 67 bytes that `/r/session_…/sockets/plasma_store` takes of a socket's 103."""
+"""A longer folder leaves less than the 66 bytes that `/r/session_…/sockets/plasma_store` takes of a socket's 103."""
 _REMOVAL_SECONDS = 5.0
 
 

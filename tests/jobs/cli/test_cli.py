@@ -110,6 +110,7 @@ def test_python_m_tempscale_without_the_jobs_is_a_sentence(tmp_path):
 
 def test_exit_code_2_without_the_jobs(monkeypatch, capsys):
     find = importlib.util.find_spec
+    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tempscale_jobs" else find(name))
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("tempscale.__main__", run_name="__main__")

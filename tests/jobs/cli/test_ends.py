@@ -90,6 +90,17 @@ def test_what_only_prints_is_done_where_its_reader_has_read_enough(finished):
     assert (found.returncode, found.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+@pytest.mark.parametrize("command", ["audit", "report", "compare"])
+def test_a_stream_that_cannot_write_a_greek_letter_is_no_failure(finished, encoding, command):
+    out = finished[-1]
+    words = {"audit": finished, "report": [*COMMAND, "report", out], "compare": [*COMMAND, "compare", out, out]}[command]
+    found = subprocess.run(words, check=False, capture_output=True, env=os.environ | {"PYTHONIOENCODING": encoding})
+    assert found.returncode == 0, found.stderr
+    assert len(found.stdout) > 20
+    assert (found.stdout + found.stderr).decode(encoding)
+
+
 def test_a_folder_that_takes_no_more_is_incomplete(audit, tmp_path):
     limited = f"ulimit -f 40; exec {' '.join(audit)} --out {tmp_path / 'run'}"
     found = subprocess.run(["bash", "-c", limited], check=False, capture_output=True, text=True)

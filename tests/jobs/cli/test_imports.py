@@ -45,6 +45,14 @@ def test_a_full_path_in_the_path_counts(tmp_path):
     assert list((tmp_path / "marks").iterdir())
 
 
+def test_settings_of_numba_in_the_current_folder_are_refused(tmp_path):
+    (tmp_path / ".numba_config.yaml").write_text(f"cache_dir: {tmp_path}\n")
+    found = run(["-m", "tempscale", "audit"], tmp_path)
+    assert found.returncode == 2
+    assert found.stderr.count("\n") == 1
+    assert ".numba_config.yaml" in found.stderr
+
+
 @pytest.fixture(scope="module")
 def here(tmp_path_factory, small_model):
     """One folder of a model, a corpus and a configuration, with modules beside them."""

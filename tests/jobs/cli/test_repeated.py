@@ -49,6 +49,13 @@ def test_the_second_time_says_that_a_third_will_not_help(tmp_path, capsys, fault
     assert AGAIN not in second[1]
 
 
+def test_nothing_is_left_in_a_folder_of_other_things(tmp_path, capsys):
+    (tmp_path / "letter.txt").write_text("")
+    for _ in range(2):
+        assert ended(tmp_path, capsys, here)[0] == 3
+    assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
+
+
 def test_another_place_another_folder_or_a_run_between_begin_anew(tmp_path, capsys):
     for out, fault in ((tmp_path / "a", here), (tmp_path / "a", in_a_worker), (tmp_path / "b", in_a_worker)):
         assert HOPELESS not in ended(out, capsys, fault)[1]

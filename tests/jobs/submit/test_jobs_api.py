@@ -17,6 +17,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import planted
 import psutil
 import pytest
 from whole_run import as_lines, digests, documented
@@ -93,6 +94,8 @@ class Head:
         self.sessions = [self._line()]
         (folder / "conf").mkdir()
         (folder / "conf" / ".env").write_text("unmistakable-file-3c3c")
+        self.marks = folder / "planted"
+        planted.plant(folder / "conf", self.marks)  # They travel with the configurations.
         texts = [text | {"text": text["text"][:300]} for text in documented("pyarrow")[:72]]
         (folder / "texts.jsonl").write_text(as_lines(texts))
 
@@ -207,6 +210,9 @@ def test_a_night_runs_on_the_cluster_and_ends_with_0(head, undisturbed):
     # What ran is what was sent.
     sent = {Path(session) / "runtime_resources" / "py_modules_files" for session in head.sessions}
     assert any(list(folder.glob("*/tempscale_jobs/submit/watch.py")) for folder in sent)
+    # What lies beside a configuration was sent too, and nobody imported it.
+    assert any(list(folder.glob("*/tempscale_job_files/polars/__init__.py")) for folder in sent)
+    assert sorted(head.marks.iterdir()) == []
 
 
 def test_a_second_submit_of_a_night_is_refused(head, undisturbed):

@@ -1,6 +1,7 @@
 """The Ray that a run starts on its machine: what its workers inherit, and what this process keeps."""
 
 import os
+from contextlib import nullcontext
 
 import pytest
 import ray
@@ -41,7 +42,7 @@ def test_workers_have_one_thread_each_and_this_process_keeps_its_own(monkeypatch
     own, execution = of_this_process(), Execution.model_validate({"workers": 1})
     with pytest.MonkeyPatch.context() as patch:
         if not ahead:
-            patch.setattr(engine, "ahead", lambda execution: engine.nullcontext())
+            patch.setattr(engine, "ahead", lambda execution: nullcontext())
         with engine.ahead(execution), engine.session(execution):
             assert of_this_process() == own
             actor = ray.remote(num_cpus=1)(Counting).remote()
