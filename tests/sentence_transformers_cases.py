@@ -80,7 +80,7 @@ def dropout(folder: Path) -> None:
     """A stage that does nothing after training, between pooling and the next one."""
     (folder / "2_Dropout").mkdir()
     change(folder / "2_Dropout", "config.json", dropout=0.5)
-    added = {"idx": 2, "name": "2", "path": "2_Dropout", "type": "sentence_transformers.models.Dropout"}
+    added = {"idx": 2, "name": "further", "path": "2_Dropout", "type": "sentence_transformers.models.Dropout"}
     modules = json.loads((folder / "modules.json").read_text("utf-8"))
     (folder / "modules.json").write_text(json.dumps([*modules[:2], added, *modules[2:]]), "utf-8")
 
@@ -88,7 +88,7 @@ def dropout(folder: Path) -> None:
 def normalize(folder: Path) -> None:
     """A last stage that scales to unit length, then a narrower embedding."""
     (folder / "2_Normalize").mkdir()
-    added = {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
+    added = {"idx": 2, "name": "further", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
     modules = json.loads((folder / "modules.json").read_text("utf-8"))
     (folder / "modules.json").write_text(json.dumps([*modules, added]), "utf-8")
     change(folder, "config_sentence_transformers.json", truncate_dim=10)

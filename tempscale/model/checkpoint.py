@@ -215,7 +215,7 @@ def _files(path: Path) -> list[Path]:
 
 def _of_index(index: Path) -> set[str]:
     """The files that an index of weights names within the model's folder; `check_weights` refuses others."""
-    with suppress(ModelError, AttributeError):
+    with suppress(ModelError, AttributeError, KeyError, TypeError):
         return {str(name) for name in read_json(index)["weight_map"].values() if _is_inside(str(name))}
     return set()
 

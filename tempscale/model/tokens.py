@@ -23,6 +23,8 @@ _LEARNED_POSITIONS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", 
 """Families with a table of positions, which fail beyond it; others compute a position, however far."""
 _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 """Families whose positions start after that of the padding."""
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.spm", "*.tiktoken", "tekken.json")
+"""The files of which a folder with a tokenizer has one."""
 _LONGEST = 1 << 20
 """The largest window of a model that names none."""
 
@@ -211,16 +213,19 @@ class Tokenizer:
             raise ModelError(f"long texts can be {' or '.join(get_args(Long))}, not {long!r}")
         settings = Settings.of(folder)
         inner = settings.transformer
+        if not any(True for pattern in _VOCABULARIES for _ in inner.glob(pattern)):
+            raise ModelError(f"{inner} has no tokenizer.json and no other vocabulary; copy or download the model again")
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(inner, trust_remote_code=False, **settings.tokenizer)
             config = AutoConfig.from_pretrained(inner, trust_remote_code=False)
         except Exception as error:  # For a damaged tokenizer.json the library raises Exception itself.
             raise ModelError(f"the tokenizer or configuration in {inner} cannot be loaded: {first_line(error)}") from None
         self.long, self.prompt = long, prompt
+        own = window_of_tokenizer(self._tokenizer.model_max_length, inner)
         self._check(folder, config)
         if settings.lower_case:
             _lower_case(self._tokenizer)
-        window, self._limit = self._windows(settings, config)
+        window, self._limit = _windows(settings, config, own)
         if window is None and not isinstance(max_length, int):
             raise ModelError(f"the tokenizer in {inner} names no window; give a max_length in tokens (--max-length 512)")
         self.max_length = min(window or self._limit, self._limit)
@@ -250,22 +255,6 @@ class Tokenizer:
             )
         if any(probe.get("token_type_ids", ())):
             raise ModelError(f"the tokenizer in {inner} gives texts another token_type_ids than 0, which is not supported")
-
-    def _windows(self, settings: Settings, config: Any) -> tuple[int | None, int]:
-        """The window of `SentenceTransformer.encode`, None where texts are not cut, and the most tokens of a text."""
-        own = window_of_tokenizer(self._tokenizer.model_max_length, settings.transformer)
-        positions = max(0, int(getattr(config, "max_position_embeddings", None) or 0))
-        ends = (own, positions) if settings.window is None else (settings.window,)
-        window = min((end for end in ends if end), default=None) if settings.truncates else None
-        if config.model_type not in _LEARNED_POSITIONS or not positions:
-            return window, max(own or 0, positions, window or 0) or _LONGEST
-        if config.model_type in _AFTER_PADDING:
-            if config.pad_token_id is None:
-                raise ModelError(
-                    f"{settings.transformer / 'config.json'} names no pad_token_id, after which positions start"
-                )
-            positions -= int(config.pad_token_id) + 1
-        return positions if window is None else window, positions
 
     def __call__(
         self, texts: Sequence[str], max_length: int | None = None, *, isolate: bool = False, prompt: str | None = None
@@ -340,6 +329,22 @@ class Tokenizer:
         if not isinstance(max_length, int) or not 3 <= max_length <= self._limit:
             raise ModelError(f"max_length {max_length} is out of range; this model takes 3 to {self._limit} tokens")
         return max_length
+
+
+def _windows(settings: Settings, config: Any, own: int | None) -> tuple[int | None, int]:
+    """The window of `SentenceTransformer.encode`, None where texts are not cut, and the most tokens of a text; `own` is the
+    window of the tokenizer.
+    """
+    positions = max(0, int(getattr(config, "max_position_embeddings", None) or 0))
+    ends = (own, positions) if settings.window is None else (settings.window,)
+    window = min((end for end in ends if end), default=None) if settings.truncates else None
+    if config.model_type not in _LEARNED_POSITIONS or not positions:
+        return window, max(own or 0, positions, window or 0) or _LONGEST
+    if config.model_type in _AFTER_PADDING:
+        if config.pad_token_id is None:
+            raise ModelError(f"{settings.transformer / 'config.json'} names no pad_token_id, after which positions start")
+        positions -= int(config.pad_token_id) + 1
+    return positions if window is None else window, positions
 
 
 def _lower_case(tokenizer: Any) -> None:

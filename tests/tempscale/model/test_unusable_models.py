@@ -38,12 +38,18 @@ def without(*names):
     return edit
 
 
+def another_word(folder):
+    found = json.loads((folder / "tokenizer.json").read_text())
+    found["model"]["vocab"]["zebra"] = 500
+    (folder / "tokenizer.json").write_text(json.dumps(found))
+
+
 def index(name):
     """Weights in a file that an index names."""
 
     def edit(folder):
         place = folder / name
-        place.parent.mkdir(exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
         (folder / "model.safetensors").rename(place)
         found = {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": name}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(found))
@@ -75,7 +81,8 @@ UNUSABLE = {
     "no layers": ("num_hidden_layers", config(num_hidden_layers=0)),
     "layers in words": ("num_hidden_layers", config(num_hidden_layers="three")),
     "100,000 layers": ("100000", config(num_hidden_layers=100_000)),
-    "a vocabulary that is too small": ("vocab_size", config(vocab_size=50)),
+    "a table that is too small": ("shape", config(vocab_size=50)),
+    "a word beyond the table": ("vocab_size", another_word),
     "a window in words": ("model_max_length", tokenizer(model_max_length="512")),
     "half a token": ("model_max_length", tokenizer(model_max_length=2.5)),
     "a negative window": ("model_max_length", tokenizer(model_max_length=-1)),
