@@ -266,6 +266,7 @@ BAD_INPUTS = (
     ("test_bad_input", "common bad corpora, through whole runs"),
     ("test_shards", "rows and files of every kind, and sources that do not exist"),
     ("test_stream", "sources of every kind in many units: repeated ids, samples, limits, empty and damaged units"),
+    ("test_rejected", "sources most of whose rows are unusable, and vectors of several widths"),
     ("test_sources", "real-world files: truncated, misnamed, with odd columns, behind passwords"),
     ("test_lakes", "Lance and Delta tables"),
     ("test_vectors", "user-supplied embeddings"),
