@@ -299,6 +299,7 @@ BAD_INPUTS = (
     ("test_bad_input", "common bad corpora, through whole runs"),
     ("test_shards", "rows and files of every kind, and sources that do not exist"),
     ("test_stream", "sources of every kind in many units: repeated ids, samples, limits, empty and damaged units"),
+    ("test_rejected", "sources most of whose rows are unusable, and vectors of several widths"),
     ("test_sources", "real-world files: truncated, misnamed, with odd columns, behind passwords"),
     ("test_hub", "data sets whose README, links or cells lead to private files and other addresses"),
     ("test_urls", "addresses with passwords of any characters, in sentences and in texts without an end"),

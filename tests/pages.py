@@ -77,6 +77,7 @@ def tables_of(
             key(tau, model)
             | {"texts": 120, "documents": None, "corpus_texts": 9000, "rejected": 0, "tokens": 30000}
             | {"gap_documents": None, "prefix_documents": None}
+            | {"rows": 9001} | measured("rejected_share", 1 / 9001, 0.0)
             | measured("truncated_share", 0.125, 0.03)
             | measured("cosine_mean", 0.0621, 0.003) | measured("collapse_gap", gap_now, None if gap is None else gap_error)
             | {"gap_shortest": None if gap is None else 0, "gap_longest": None if gap is None else 400}

@@ -129,13 +129,14 @@ def test_units_draw_the_sample_of_the_whole(tmp_path, size):
     read = [reading.read_unit(storage, contents, unit, 0, state) for unit in planned]
     assert len(read) == 5
     assert all(unit.unnamed for unit in read)
-    lists, names = distinct.lists([unit.read for unit in read]), ([], [])
+    lists, names, repeated = distinct.lists([unit.read for unit in read]), ([], []), 0
     for k in range(3):
-        if distinct.repeated(storage, lists, 0, (k, 3), f"gone-{k}.parquet"):
+        if gone := distinct.repeated(storage, lists, 0, (k, 3), f"gone-{k}.parquet"):
             names[0].append(f"gone-{k}.parquet")
+            repeated += sum(gone.values())
         distinct.copies(storage, lists, distinct.Draw(size, 0), (k, 3), f"copies-{k}.parquet")
         names[1].append(f"copies-{k}.parquet")
-    assert names[0]
+    assert repeated == 2 * 13  # Of rows with ids alone.
     distinct.sampled(storage, range(5), size, names, "drawn.parquet")
     found = {unit: set(own.tolist()) for unit, own in distinct.rows_by_unit(storage, ["drawn.parquet"]).items()}
     every = [(unit.number, *pair) for unit in planned for pair in enumerate(contents.items(unit, Counts(), None, int))]

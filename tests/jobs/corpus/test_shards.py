@@ -27,7 +27,7 @@ TEXTS = [
 
 
 def configured(source, **options):
-    return resolve({"corpus": {"source": str(source), **options}, "embedding": {"shard_texts": 2}})
+    return resolve({"corpus": {"source": str(source), "max_rejected": 1, **options}, "embedding": {"shard_texts": 2}})
 
 
 def read(tmp_path, source, **options):

@@ -27,7 +27,7 @@ TEXT = readers.Columns({"text": "--text-column"}, {}, {})
 
 
 def configured(source, out="runs/audit", **options):
-    return resolve({"out": str(out), "corpus": {"source": str(source), **options}})
+    return resolve({"out": str(out), "corpus": {"source": str(source), "max_rejected": 1, **options}})
 
 
 def rows(source, without=None, **options):

@@ -17,7 +17,7 @@ def chunked(tmp_path, source, **options):
     """Index, pairs and rejected rows of a source."""
     storage = Storage(str(tmp_path / "run"))
     storage.remove("")
-    config = checked(PairsConfig, {"out": storage.root, "pairs": {"source": str(source)} | options})
+    config = checked(PairsConfig, {"out": storage.root, "pairs": {"source": str(source), "max_rejected": 1} | options})
     index = chunks.chunk(storage, config.pairs, config.out)
     found = pa.concat_tables([storage.read_table(chunk.name) for chunk in index.shards]).to_pylist()
     rejected = [storage.read_table(name) for name in storage.list("rejected")]

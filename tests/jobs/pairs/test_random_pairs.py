@@ -25,7 +25,7 @@ def test_any_row_of_pairs_gives_pairs_or_is_rejected_with_a_reason(tmp_path):
     @example([{"text_a": "a", "text_b": ["b", 3]}])
     def check(records):
         file.write_text(as_lines(records))
-        settled = checked(PairsConfig, {"pairs": {"source": str(file)}})
+        settled = checked(PairsConfig, {"pairs": {"source": str(file), "max_rejected": 1}})
         counts, rejects = chunks.Counts(), Rejects()
         try:
             found = list(chunks._pairs(settled.pairs, settled.out, counts, rejects, lambda more: None))
