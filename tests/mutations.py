@@ -138,7 +138,6 @@ NUMBERS = Subject(
     + of(
         f"{JOBS}/corpus/vectors.py",
         ("scaled = np.ldexp(rows, -exponent[:, None])", "scaled = rows"),
-        ("scaled = np.ldexp(rows, -exponent[:, None])", "scaled = rows / largest[:, None]"),
         ("row = np.asarray(value, dtype=np.float64)", "row = np.asarray(value, dtype=np.float32)"),
         ("np.asarray(settings.scale, dtype=np.float64)", "np.asarray(settings.scale, dtype=np.float32)"),
         ("np.flatnonzero(~finite).tolist()", "[]"),

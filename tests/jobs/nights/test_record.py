@@ -426,6 +426,17 @@ def test_a_finished_audit_is_the_baseline_of_what_is_measured_alike(tmp_path):
     ]
 
 
+def test_a_run_of_another_model_or_measured_otherwise_is_no_baseline_and_a_model_that_is_added_replaces_none(tmp_path):
+    storage = audit_folder(tmp_path, without=[])
+    alike, longer = (history.measured(*measured_by(length)) for length in (512, 256))
+    same, other = (row("2026-11-02", model=model, measured=alike) for model in ("aaaa", "bbbb"))
+    changed = row("2026-11-02", measured=longer)
+    for tonight, expected in (([same], [False]), ([other], [True]), ([changed], [True]), ([same, other], [False, False])):
+        found = history.of_run(storage.root, tonight)
+        assert [baseline.other for baseline in found] == expected
+        assert not any(baseline.first for baseline in found)
+
+
 def test_a_run_of_another_command_is_no_baseline(tmp_path):
     storage = Storage(str(tmp_path / "pairs"))
     for record, told in (({"command": "pairs"}, "pairs"), ({}, "another command")):
