@@ -20,7 +20,7 @@ def import_installed_packages_only() -> None:
     kept = [entry for entry in given if os.path.isabs(entry)]
     relative = {os.path.normpath(os.path.join(here, entry)) for entry in given if entry not in kept}
     # Only the first: the current folder may also be that of a project which is installed.
-    if not sys.flags.safe_path and sys.path[:1] in ([""], [here]):
+    if not sys.flags.safe_path and sys.path[:1] in ([""], [here]) and here not in kept:
         del sys.path[0]
     sys.path[:] = [entry for entry in sys.path if os.path.isabs(entry) and (entry in kept or entry not in relative)]
     if given:

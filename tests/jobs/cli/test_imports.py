@@ -18,7 +18,13 @@ SCRIPT = "import sys; from tempscale_jobs.__main__ import main; main()"
 def run(command, folder, **environment):
     known = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
     return subprocess.run(
-        [sys.executable, *command], cwd=folder, env=known | environment, capture_output=True, text=True, timeout=500
+        [sys.executable, *command],
+        cwd=folder,
+        env=known | environment,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=500,
     )
 
 
