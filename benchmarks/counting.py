@@ -270,7 +270,7 @@ PARTS = {
     "tempscale_jobs.collapse.cosine:_gather": "cosine: blocks",
     "tempscale_jobs.collapse.cosine:_closed_form": "cosine: sums",
     "tempscale_jobs.collapse.cosine:_text_means": "cosine: means by text",
-    "tempscale_jobs.collapse.cosine:_tiles": "cosine: tiles",
+    "tempscale_jobs.collapse.cosine:_compare": "cosine: tiles",
     "tempscale_jobs.collapse.exposure:_duplicates": "exposure: near-duplicates of the tiles",
     "tempscale_jobs.collapse.neighbours:merge": "exposure: neighbours of the tiles",
     "tempscale_jobs.collapse.neighbours:ask": "exposure: neighbours of a sample",

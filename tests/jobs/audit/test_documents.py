@@ -195,12 +195,12 @@ def test_a_document_that_is_no_name_is_a_reason_and_a_missing_column_a_sentence(
 
 
 def test_a_list_names_no_document():
-    for value in ([1, 2], [], {"a": 1}, b"x", True):
+    for value in ([1, 2], [], {"a": 1}, b"\xff", True):
         document, problem = named_document(value)
         assert document is None
-        assert problem.startswith("the document is neither a string nor a whole number")
+        assert problem is not None
     assert named_document(float("nan")) == named_document(None) == named_document("") == (None, None)
-    assert named_document(3.0) == named_document(3) == named_document("3") == ("3", None)
+    assert named_document(3.0) == named_document(3) == named_document("3") == named_document(b"3") == ("3", None)
 
 
 def test_texts_without_a_document_are_their_own():
