@@ -59,7 +59,8 @@ REFUSED = {
     "evaluate --task retrieval:mine": "qrels",
     "evaluate --task retrieval:half": "q9",
     "evaluate --task Nothing-Like-It": "Nothing-Like-It",
-    "correct --embeddings texts.jsonl --embedding-column v --correction fitted.json": "v",
+    "correct --embeddings texts.parquet --embedding-column v --correction fitted.json": "'v'",
+    "correct --embeddings texts.jsonl --embedding-column vector --correction fitted.json": "Parquet",
     "correct --embeddings nothing.jsonl --embedding-column vector --correction fitted.json": "nothing.jsonl",
     "correct --embeddings texts.jsonl --embedding-column vector --correction gone.json": "gone.json",
     "correct --embeddings texts.jsonl --embedding-column vector --correction fitted.json --model MODEL": "another",
@@ -90,7 +91,8 @@ def folder(tmp_path_factory):
         (folder / name / "queries.jsonl").write_text(as_lines([{"id": q["id"], "text": q["text"]} for q in QUERIES]))
     (folder / "half" / "qrels.jsonl").write_text(as_lines([{"query_id": "q9", "doc_id": "t1", "score": 1}]))
     vectors = torch.nn.functional.normalize(torch.tensor([text["vector"] for text in TEXTS]), dim=1)
-    lengths = torch.arange(1, len(TEXTS) + 1)
+    vectors = vectors.repeat(20, 1)
+    lengths = torch.arange(1, len(vectors) + 1)
     centred = fit("centre", vectors, lengths, vectors, lengths).as_data()
     of = {"name": "another", "fingerprint": "0" * 64}
     (folder / "fitted.json").write_text(json.dumps({"model": of, "corrections": [centred]}))

@@ -176,7 +176,7 @@ COMMANDS = {kind.command: kind for kind in (AuditConfig, PairsConfig, DiagnoseCo
 FILE_ONLY = {
     "audit": """
         corpus.bits corpus.scale corpus.max_characters corpus.unit_rows corpus.unit_bytes
-        queries.id_column queries.text_column queries.sample queries.limit queries.length_column
+        queries.id_column queries.text_column queries.sample queries.limit queries.max_rejected queries.length_column
         queries.document_column queries.dims queries.bits queries.scale queries.max_characters
         queries.unit_rows queries.unit_bytes
         embedding.token_budget embedding.shard_texts embedding.shard_characters

@@ -90,7 +90,7 @@ def test_a_cell_that_is_too_long_is_a_rejected_row(tmp_path, monkeypatch, dictio
         found = list(read(stream, "x.parquet", "x.parquet", COLUMNS))
     assert [row.problem is None for row in found[:5]] == [True, False, True, True, False]
     assert found[1].problem == "the cell of column 'text' is longer than 64 MiB"
-    assert [row.values.get("text") for row in found[:5] if row.problem is None] == [b"short", None, b"b" * 999]
+    assert [row.values.get("text") for row in found[:5] if row.problem is None] == ["short", None, "b" * 999]
 
 
 def test_a_row_group_whose_cells_must_be_too_long_is_not_read(tmp_path, monkeypatch):
