@@ -190,7 +190,7 @@ def test_wrong_input_is_a_sentence_and_exit_code_2(tmp_path, minilm):
         (["--corpus", str(good), "--model", str(unsupported)], "family 'deberta-v2' is not supported"),
         (["--corpus", str(good), "--max-length", "513"], "takes 3 to 512 tokens"),
         (["--corpus", str(good), "--out", str(tmp_path / "full")], "is not empty and is no tempscale run"),
-        (["--corpus", str(good), "--out", str(good)], "is a file"),
+        (["--corpus", str(good), "--out", str(tmp_path / "full" / "precious.txt")], "is a file"),
         (["--corpus", str(good), "--address", "127.0.0.1:1"], "cannot be reached"),
         (["--corpus", str(good), "--address", "ray://127.0.0.1:1"], "does not run through Ray's client"),
     ]  # fmt: skip
@@ -256,7 +256,7 @@ from tempscale_jobs.workers import engine
 
 shown, silent, closed = threading.Event(), threading.Event(), threading.Event()
 
-def start(execution):
+def start(*started):
     shown.wait()
     with engine._silenced_stderr():
         silent.set()

@@ -1,5 +1,6 @@
 """A source that is written or exchanged while it is read: never a mixture of what was there before and after."""
 
+import itertools
 import json
 import os
 from contextlib import closing
@@ -57,13 +58,14 @@ def stream_of(folder, out, **more):
     return Stream(Storage(own.out), Texts(own.corpus, own.embedding, own.out), 0, own.out)
 
 
-def ends_changed(monkeypatch, module, exchange, name="state"):
-    """Exchange something as soon as the state of the source is known."""
-    take = getattr(module, name)
+def ends_changed(monkeypatch, module, exchange, name="state", call=1):
+    """Exchange something as soon as the state of the source was asked for so many times."""
+    take, calls = getattr(module, name), itertools.count(1)
 
     def taken(*given, **how):
         found = take(*given, **how)
-        exchange()
+        if next(calls) >= call:
+            exchange()
         return found
 
     monkeypatch.setattr(module, name, taken)
@@ -206,7 +208,8 @@ def test_a_task_whose_files_change_is_refused(small_model, tmp_path, monkeypatch
     file = tmp_path / "pairs.jsonl"
     rows = [{"sentence1": f"a text {k}", "sentence2": f"a text {k + 1}", "score": k % 5} for k in range(30)]
     file.write_text(as_lines(rows))
-    ends_changed(monkeypatch, tasks, lambda: file.write_text(as_lines(rows[:20])))
+    # The first state is asked for where the rows are checked before the run.
+    ends_changed(monkeypatch, tasks, lambda: file.write_text(as_lines(rows[:20])), call=2)
     with pytest.raises(UsageError, match="changed while it was read; start the same command again"):
         evaluated(
             {

@@ -228,7 +228,7 @@ def test_qrels_that_do_not_fit_end_the_command_with_2(tmp_path, qrels, relevance
 
     units = tasks.expand([checked(OwnTask, own)])
     with pytest.raises(UsageError, match=named) as caught:
-        tasks.check(units, 0, str(tmp_path / "run"), False)
+        tasks.check(units, 0)
     assert caught.value.exit_code == 2
     assert "None" not in str(caught.value)
 
