@@ -188,7 +188,7 @@ def test_rows_that_are_no_embeddings_are_recorded_and_counted(tmp_path, vectors)
         ({"corpus": {"dims": 3}}, "belongs to embedding_column"),
         ({"corpus": {"embedding_column": "v"}, "embedding": {"temperatures": [0.8]}}, "neither model nor temperature"),
         ({"corpus": {"embedding_column": "v"}, "embedding": {"models": ["m"]}}, "neither model nor temperature"),
-        ({"corpus": {"embedding_column": "v"}, "queries": {"source": "q"}}, "both or neither"),
+        ({"corpus": {"embedding_column": "v"}, "queries": {"source": "q"}}, "--queries-embedding-column"),
         ({"corpus": {"embedding_column": "v"}, "analysis": {"socm_top_over": "corpus"}}, "token embeddings"),
     ],
 )

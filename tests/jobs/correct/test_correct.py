@@ -171,7 +171,9 @@ def test_lengths_of_any_type_that_holds_whole_numbers_are_lengths(tmp_path, tabl
     pq.write_table(pa.table({"embedding": list(rows[:9]), "tokens": column}), tmp_path / "one.parquet")
     given = checked(units.Embeddings, {"source": str(tmp_path / "one.parquet"), "length_column": "tokens"})
     (own,) = units.plan(given, units.columns_of(given), str(tmp_path / "none"))
-    assert units.dimension(given, (own,)) == rows.shape[1]
+    units.check_lengths(given, (own,))
+    assert units.other_dimensions(given, (own,), rows.shape[1]) is None
+    assert units.other_dimensions(given, (own,), rows.shape[1] + 1) == rows.shape[1]
     (batch,) = units._batches(given, own)
     moved, wrong = units._moved(units.Task(None, given, fitted["length"], "documents", False), batch)
     assert wrong == {}
