@@ -411,7 +411,7 @@ def values(column: pa.Array) -> list[Any]:
     ):
         return [None if not cell.is_valid else cell.values.to_numpy(zero_copy_only=False) for cell in column]
     if pa.types.is_fixed_size_binary(kind) and kind.byte_width == _UUID_BYTES:
-        cells = column.to_pylist()
+        cells: list[Any] = column.to_pylist()
         if all(cell is None or (cell.isascii() and cell.decode().isprintable()) for cell in cells):
             return cells
         return [None if cell is None else SixteenBytes(cell) for cell in cells]
