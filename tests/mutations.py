@@ -589,7 +589,7 @@ REJECTED = Subject(
     )
     + of(
         f"{JOBS}/corpus/sources.py",
-        ("    if not is_hub_dataset(given.source) and not is_local(given):\n", "    if False:\n"),
+        ("    if not hub.is_dataset(given.source) and not is_local(given):\n", "    if False:\n"),
         ("    if changes(given, before, out):\n", "    if False:\n"),
     )
     + of(
@@ -693,7 +693,7 @@ BELOW = Subject(
     "what is read and removed is below its folder",
     (
         "tests/jobs/runs/test_places.py", "tests/jobs/nights/test_record.py", "tests/jobs/corpus/test_lakes.py",
-        "tests/jobs/corpus/test_hub.py",
+        "tests/jobs/corpus/test_hub.py", "tests/jobs/corpus/test_folders.py",
     ),
     of(
         f"{JOBS}/corpus/hub.py",
@@ -701,7 +701,11 @@ BELOW = Subject(
         ("            if not one.startswith(\".\") or one in _CARDS:", "            if False:"),
         ("    if form not in _FORMATS:", "    if False:"),
         ("stream.decode(False) if stream.features", "stream if stream.features"),
-        ("[real, real.parent.parent / \"blobs\"]", "[real]"),
+    )
+    + of(
+        f"{JOBS}/corpus/folders.py",
+        ('[real, *(cache / "blobs" for cache in caches)]', "[real]"),
+        ("real.is_relative_to(os.path.realpath(folder))", "True"),
     )
     + of(
         f"{JOBS}/corpus/lakes.py",

@@ -7,8 +7,9 @@ import json
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
@@ -21,6 +22,10 @@ from tempscale_jobs.urls import masked
 _MAGIC = re.compile(r"[*?\[]")
 _LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 """Folders that only a table of such a kind has."""
+_ICEBERG = re.compile(r"(v\d+|\d{5}-.+)\.metadata\.json(\.gz)?")
+"""The names of the files that describe an Iceberg table."""
+_LEVELS_ABOVE, _FOLDERS_ASKED = 8, 64
+"""So many folders above the data are looked at for tables, and so many in all where each look is a request."""
 _SAVED, _SPLITS = {"dataset_info.json", "state.json"}, "dataset_dict.json"
 """What `save_to_disk` of the library `datasets` writes next to the data of one split, and next to the folders of several."""
 
@@ -57,20 +62,19 @@ def of_folder(fs: Any, root: str) -> Listing:
         UsageError: some files there are replaced rows of a table, or the folder has several data sets.
     """
     root = root.rstrip("/") or "/"
-    _check_parent(fs, root)
-    entries = list(_entries(fs, root))
+    local = isinstance(fs, LocalFileSystem)
+    paths = [] if local else fs.find(root)
+    entries = list(_local(root, None, ()) if local else _visible(root, ((path, "file") for path in paths), ()))
     found = _listing(root, entries, lambda path: suffix(path) in KINDS)
+    _check_no_table(fs, found, None if local else _tables(paths))
     names = {path[len(root.rstrip("/")) + 1 :] for path, what, _ in entries if what == "file"}
     if _SPLITS in names:
-        splits = ", ".join(_json(fs, f"{root}/{_SPLITS}")["splits"])
+        splits = ", ".join(_strings(fs, f"{root}/{_SPLITS}", "splits"))
         raise UsageError(f"'{masked(root)}' is a data set of several splits; give the folder of one of them: {splits}")
     if names >= _SAVED:
-        state = _json(fs, f"{root}/state.json")
-        if state.get("_indices_data_files"):
-            raise UsageError(
-                f"'{masked(root)}' was saved by an old version of datasets, with its rows in another order; save it again"
-            )
-        return found._replace(files=[f"{root}/{one['filename']}" for one in state["_data_files"]])
+        files = _strings(fs, f"{root}/state.json", "_data_files")
+        _check_saved(fs, root, files, names)
+        return found._replace(files=[f"{root}/{name}" for name in files])
     return found
 
 
@@ -78,14 +82,29 @@ def of_glob(fs: Any, pattern: str) -> Listing:
     """The files that match a pattern, whose first folders may have names with brackets."""
     root, parts = _literal(fs, pattern)
     if isinstance(fs, LocalFileSystem) and fs.isdir(root):
-        _check_parent(fs, root)
         depth = None if "**" in parts else len(parts)
         matches, begin = re.compile(glob_translate("/".join(parts))).match, len(root.rstrip("/")) + 1
         found = _listing(root, _local(root, depth, parts), lambda path: matches(path[begin:]) is not None)
+        _check_no_table(fs, found)
         return found._replace(hidden=[path for path in found.hidden if depth is None or matches(path[begin:])])
     matched = fs.glob("/".join((glob.escape(root), *parts)), detail=True)
     kinds = {path: "folder" if facts["type"] == "directory" else "file" for path, facts in matched.items()}
-    return _listing(root, _visible(root, kinds.items(), parts), lambda path: True)
+    found = _listing(root, _visible(root, kinds.items(), parts), lambda path: True)
+    _check_no_table(fs, found)
+    return found
+
+
+def is_below(file: str, folders: Iterable[str | os.PathLike[str]]) -> bool:
+    """Whether a file of this machine is below one of some folders, wherever its links lead."""
+    real = Path(os.path.realpath(file))
+    return any(real.is_relative_to(os.path.realpath(folder)) for folder in folders)
+
+
+def roots(folder: str | os.PathLike[str]) -> list[Path]:
+    """The folders in which a folder's files may be: also the hub's cache, whose snapshots are links to its blobs."""
+    real = Path(folder).resolve()
+    caches = (one.parent.parent for one in (real, *real.parents) if one.parent.name == "snapshots")
+    return [real, *(cache / "blobs" for cache in caches)]
 
 
 def _literal(fs: Any, pattern: str) -> tuple[str, list[str]]:
@@ -114,44 +133,32 @@ def _listing(root: str, entries: Iterable[Entry], chosen: Callable[[str], bool])
     return Listing(sorted(kept.values()), sorted(hidden), sorted(again), folders, root)
 
 
-def _entries(fs: Any, root: str) -> Iterator[Entry]:
-    """The names below a folder."""
-    if isinstance(fs, LocalFileSystem):
-        yield from _local(root, None, ())
-        return
-    found = [(path, "file") for path in fs.find(root)]
-    for path, _ in found:
-        folders = path[len(root.rstrip("/")) + 1 :].split("/")
-        for level, name in enumerate(folders[:-1]):
-            log = name == "metadata" and folders[-1].endswith(".metadata.json") and level == len(folders) - 2
-            if log or name in _LOGS:
-                raise _is_table("/".join((root, *folders[:level])), "Iceberg" if log else _LOGS[name])
-    yield from _visible(root, found, ())
-
-
 def _local(root: str, depth: int | None, parts: Sequence[str]) -> Iterator[Entry]:
-    """The names below a folder of this machine, so many folders deep; links are followed, and no folder is entered twice."""
-    folders, links, entered = deque([(root, 1)]), deque[tuple[str, int]](), set[str]()
+    """The names below a folder of this machine, so many folders deep; links are followed.
+
+    Of a folder, none below is entered twice. A pattern may match only one of its paths: there, none is entered from itself.
+    """
+    start: tuple[str, tuple[str, ...]] = (root, ())
+    folders, links, entered = deque([start]), deque[tuple[str, tuple[str, ...]]](), set[str]()
     while folders or links:  # A folder's own path before links to it.
-        folder, level = (folders or links).popleft()
+        folder, above = (folders or links).popleft()
         real = os.path.realpath(folder)
-        if real in entered:
+        if real in (above if parts else entered):
             continue
         entered.add(real)
+        above = (*above, real)
         with os.scandir(folder) as scanned:
             inside = sorted(scanned, key=lambda entry: entry.name)
         for entry in inside:
             name, path, is_link = entry.name, os.path.join(folder, entry.name), entry.is_symlink()
             is_folder = os.path.isdir(path) if is_link else entry.is_dir()  # A link may lead to itself.
-            if is_folder and (name in _LOGS or (name == "metadata" and _is_iceberg(os.listdir(path)))):
-                raise _is_table(folder, _LOGS.get(name, "Iceberg"))
             if _is_hidden(name, parts):
                 if is_folder or suffix(name) in KINDS:
                     yield Entry(path, "hidden", path)
             elif is_folder:
                 yield Entry(path, "folder", path)
-                if depth is None or level < depth:
-                    (links if is_link else folders).append((path, level + 1))
+                if depth is None or len(above) < depth:
+                    (links if is_link else folders).append((path, above))
             else:
                 yield Entry(path, "file", os.path.realpath(path) if is_link else os.path.join(real, name))
 
@@ -174,22 +181,64 @@ def _is_hidden(name: str, parts: Sequence[str]) -> bool:
 
     Programs keep copies, unfinished files and logs under them. `_year=2026` is a partition of Spark.
     """
+    if name == "lost+found":  # At the root of a volume, where only root may read it.
+        return name not in parts
     if not (name.startswith(".") or (name.startswith("_") and "=" not in name)):
         return False
     return not any(part[:1] == name[0] and fnmatchcase(name, part) for part in parts)
 
 
-def _is_iceberg(names: Iterable[str]) -> bool:
-    return any(name.endswith(".metadata.json") for name in names)
+def _check_no_table(fs: Any, found: Listing, tables: Mapping[str, str] | None = None) -> None:
+    """Raise if files are of a table that keeps replaced rows: it is one of the folders in which they are, or one above.
+
+    `tables` are those below the listing's folder, where they are known.
+    """
+    if "http" in fs.protocol:  # A server may answer for folders that it has not.
+        return
+    local, root = isinstance(fs, LocalFileSystem), found.root.rstrip("/")
+    folders = {os.path.dirname(file) for file in (*found.files, *found.again)}
+    if local:
+        folders |= {os.path.realpath(folder) for folder in folders}
+    holds_data = dict[str, bool]()
+    for folder in folders:
+        name, above = "", 0
+        while folder.strip("/") and above < _LEVELS_ABOVE:
+            is_inside = folder == root or folder.startswith(f"{root}/")
+            holds_data[folder] = holds_data.get(folder, False) or is_inside or name in ("data", "metadata")
+            folder, _, name = folder.rpartition("/")
+            above += not is_inside
+    asked = 0
+    for folder in sorted(holds_data, key=lambda folder: (folder.count("/"), folder)):
+        kind = None
+        if tables is not None and folder.startswith(f"{root}/"):
+            kind = tables.get(folder)
+        elif local or ("=" not in folder.rpartition("/")[2] and asked < _FOLDERS_ASKED):  # Parts of tables are no tables.
+            kind, asked = _kind_of_table(fs, folder, holds_data[folder]), asked + 1
+        if kind is not None:
+            raise _is_table(folder, kind)
 
 
-def _check_parent(fs: Any, root: str) -> None:
-    """Raise if a folder is the data of an Iceberg table."""
-    parent, _, name = root.rpartition("/")
-    if name == "data" and fs.isdir(f"{parent}/metadata"):
-        inside = (path.rpartition("/")[2] for path in fs.ls(f"{parent}/metadata", detail=False))
-        if _is_iceberg(inside):
-            raise _is_table(parent, "Iceberg")
+def _kind_of_table(fs: Any, folder: str, holds_data: bool) -> str | None:
+    """The kind of table that a folder is; None if it is none or closed to the user, as folders above the data may be."""
+    try:
+        for name, kind in _LOGS.items():
+            if fs.isdir(f"{folder}/{name}"):
+                return kind
+        inside = fs.ls(f"{folder}/metadata", detail=False) if holds_data and fs.isdir(f"{folder}/metadata") else []
+    except Exception:  # Every file system has its own exceptions.
+        return None
+    return "Iceberg" if any(_ICEBERG.fullmatch(path.rpartition("/")[2]) for path in inside) else None
+
+
+def _tables(paths: Iterable[str]) -> dict[str, str]:
+    """The folders that are tables with their kinds, by the paths of all files."""
+    found = dict[str, str]()
+    for path in paths:
+        *folders, name = path.split("/")
+        if folders and folders[-1] == "metadata" and _ICEBERG.fullmatch(name):
+            found["/".join(folders[:-1])] = "Iceberg"
+        found |= {"/".join(folders[:level]): _LOGS[log] for level, log in enumerate(folders) if log in _LOGS}
+    return found
 
 
 def _is_table(folder: str, kind: str) -> UsageError:
@@ -200,6 +249,33 @@ def _is_table(folder: str, kind: str) -> UsageError:
     )
 
 
-def _json(fs: Any, path: str) -> Any:
-    with fs.open(path, "rb") as stream:
-        return json.load(stream)
+def _check_saved(fs: Any, root: str, files: Sequence[str], names: set[str]) -> None:
+    """Raise if the files that `state.json` lists are not all in its folder, which its writer may not have read."""
+    for name in files:
+        path = f"{root}/{name}"
+        if "/" in name or name not in names or (isinstance(fs, LocalFileSystem) and not is_below(path, roots(root))):
+            raise UsageError(
+                f"'{masked(root)}/state.json' lists the file '{masked(name)}', which is not in its folder; only files there "
+                "are read, so put the file itself there or save the data set again"
+            )
+
+
+def _strings(fs: Any, path: str, key: str) -> list[str]:
+    """The names that a file of `save_to_disk` lists."""
+    try:
+        with fs.open(path, "rb") as stream:
+            saved = json.load(stream)
+        if saved.get("_indices_data_files"):
+            raise UsageError(
+                f"'{masked(path)}' was written by an old version of datasets, with the rows in another order; save the data "
+                "set again"
+            )
+        listed = [one["filename"] if key == "_data_files" else one for one in saved[key]]
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        listed = [None]
+    if not all(isinstance(name, str) for name in listed):
+        raise UsageError(
+            f"'{masked(path)}' does not list {key} as save_to_disk of datasets writes them; save the data set again, or "
+            "take the file out of the folder"
+        )
+    return listed

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from tempscale_jobs.corpus import states
+from tempscale_jobs.corpus import folders, states
 from tempscale_jobs.corpus.readers import Columns, Record, check_columns
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.urls import reason
@@ -93,7 +93,7 @@ def _stream(source: str) -> Any:
     for card in cards:
         _check_card(name, card)
     builder = datasets.load_dataset_builder(name, config, revision=revision)
-    _check_files(name, builder, None if folder is None else _roots(folder), f"hf://datasets/{name}@{revision}/")
+    _check_files(name, builder, None if folder is None else folders.roots(folder), f"hf://datasets/{name}@{revision}/")
     stream: Any = builder.as_streaming_dataset(split=split)
     # The path in a cell of an image or a sound may be any file or address, which decoding would open.
     return stream.decode(False) if stream.features and require_decoding(stream.features) else stream
@@ -101,10 +101,10 @@ def _stream(source: str) -> Any:
 
 def _cards_of_folder(name: str, folder: Path) -> list[Path]:
     """The files that describe a folder of data, none of whose entries leads out of it."""
-    roots = _roots(folder)
-    for parent, folders, files in os.walk(folder):
-        folders[:] = [one for one in folders if not one.startswith(".")]
-        for one in (*folders, *files):
+    roots = folders.roots(folder)
+    for parent, inside, files in os.walk(folder):
+        inside[:] = [one for one in inside if not one.startswith(".")]
+        for one in (*inside, *files):
             if not one.startswith(".") or one in _CARDS:
                 _check_below(name, os.path.join(parent, one), roots)
     return [folder / card for card in _CARDS[:2] if (folder / card).is_file()]
@@ -166,18 +166,11 @@ def _check_files(name: str, builder: Any, roots: list[Path] | None, address: str
         )
 
 
-def _roots(folder: Path) -> list[Path]:
-    """The folders in which a folder's files may be: also the hub's cache, whose snapshots are links to its blobs."""
-    real = folder.resolve()
-    return [real, real.parent.parent / "blobs"] if real.parent.name == "snapshots" else [real]
-
-
 def _check_below(name: str, file: str, roots: list[Path]) -> None:
-    real = Path(os.path.realpath(file))
-    if "://" in file or not any(real.is_relative_to(root) for root in roots):
+    if "://" in file or not folders.is_below(file, roots):
         raise UsageError(
-            f"dataset 'hf:{name}': '{file}' leads out of the data set, to '{real}'; only files below it are read, so put "
-            "the file itself there or leave it out"
+            f"dataset 'hf:{name}': '{file}' leads out of the data set, to '{os.path.realpath(file)}'; only files below it "
+            "are read, so put the file itself there or leave it out"
         )
 
 

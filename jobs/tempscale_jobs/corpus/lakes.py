@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import itertools
 import os
@@ -14,6 +15,7 @@ import fsspec
 import pyarrow as pa
 
 from tempscale.optional import missing, needs
+from tempscale_jobs.corpus.folders import is_below
 from tempscale_jobs.corpus.readers import (
     KINDS,
     Columns,
@@ -46,10 +48,13 @@ def kind(source: str) -> str | None:
         return None
 
 
-def version(source: str) -> int:
-    """The number of the table's current version."""
+def state(source: str) -> dict[str, Any]:
+    """The number of the table's current version, and a digest of the names of its files, which no other table has."""
     table = _open(source)
-    return int(table.version if kind(source) == "lance" else table.version())
+    with _read_to_its_end(_name(source)):
+        names = "\n".join(sorted(_files_of(table, source)))
+    digest = hashlib.blake2b(names.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return {"version": _version(table, source), "files": digest}
 
 
 def records(source: str, columns: Columns) -> Iterator[Record]:
@@ -70,7 +75,7 @@ def fragments(source: str, columns: Columns) -> list[tuple[str, int, int, int, i
     table; rows; bytes).
     """
     table, name = _checked(source), _name(source)
-    version = int(table.version if kind(source) == "lance" else table.version())
+    version = _version(table, source)
     data, wanted = _columns_of(table, source, columns)
     found, first = [], 0
     with _read_to_its_end(name):
@@ -154,8 +159,16 @@ def _checked(source: str) -> Any:
     """A table, opened, of which all files are below its folder."""
     table = _open(source)
     with _read_to_its_end(_name(source)):
-        _check_below(path(source), _files_of_lance(table) if kind(source) == "lance" else _files_of_delta(table))
+        _check_below(path(source), _files_of(table, source))
     return table
+
+
+def _version(table: Any, source: str) -> int:
+    return int(table.version if kind(source) == "lance" else table.version())
+
+
+def _files_of(table: Any, source: str) -> list[str]:
+    return _files_of_lance(table) if kind(source) == "lance" else _files_of_delta(table)
 
 
 def _files_of_lance(table: Any) -> list[str]:
@@ -176,11 +189,10 @@ def _files_of_delta(table: Any) -> list[str]:
 def _check_below(table: str, files: list[str]) -> None:
     """Raise a UsageError if a table names a file that is not below its folder, which its writer must not have read."""
     local = "://" not in table
-    folder = os.path.realpath(table)
     for file in files:
         below = not (os.path.isabs(file) or "://" in file or ".." in file.split("/"))
         if below and local:
-            below = os.path.realpath(os.path.join(folder, file)).startswith(f"{folder}/")
+            below = is_below(os.path.join(table, file), [table])
         if not below:
             raise UsageError(
                 f"table '{masked(table)}' names the file '{masked(file)}', which is not in the table's folder; only files "

@@ -19,7 +19,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -53,8 +52,9 @@ _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32LE", codecs.BOM_UTF32_BE: "UTF-32BE", codecs.BOM_UTF16_LE: "UTF-16LE",
     codecs.BOM_UTF16_BE: "UTF-16BE",
 }  # fmt: skip
-_SAMPLE_BYTES, _ZERO_SHARE, _SCRIPT_SHARE = 4096, 0.05, 0.9
-"""Every second byte of UTF-16 is zero in spaces and ends of lines, at least, and one other number in most letters."""
+_SAMPLE_BYTES, _ZERO_SHARE, _LATIN_SHARE = 4096, 0.01, 0.5
+_BETWEEN = np.frombuffer(b"\n\r ", np.uint8)
+"""Of spaces and ends of lines one byte is zero in UTF-16, and of Latin letters."""
 _UUID_BYTES = 16
 
 
@@ -75,6 +75,10 @@ class Record(NamedTuple):
     place: str
     values: Mapping[str, Any]
     problem: str | None = None
+
+
+class SixteenBytes(bytes):
+    """A value of a column of sixteen bytes each, which are a UUID where they are an id, and a text where they are a text."""
 
 
 class Unreadable:
@@ -244,11 +248,23 @@ def _other_encoding(block: bytes) -> str | None:
     for name, least, next_least in (("UTF-32LE", 3, 2), ("UTF-32BE", 0, 1)):
         if zero[:, least].all() and (sample[:, next_least] <= 0x10).all():
             return name
-    for name, high in (("UTF-16LE", 1), ("UTF-16BE", 0)):
-        counts = np.bincount(sample[:, high::2].ravel(), minlength=256)
-        if counts[0] and not zero[:, 1 - high :: 2].any() and counts[0] + counts[1:].max() >= _SCRIPT_SHARE * counts.sum():
-            return name
-    return None
+    pairs = sample.reshape(-1, 2)
+    little, big = (_between_words(pairs[:, 1 - high], pairs[:, high]) for high in (1, 0))
+    if not (little or big):
+        return None
+    return "UTF-16LE" if little >= big else "UTF-16BE"
+
+
+def _between_words(low: Any, high: Any) -> int:
+    """How many characters between words a sample has if it is UTF-16 with these bytes; 0 if it cannot be."""
+    zero, between = high == 0, np.isin(low, _BETWEEN)
+    if (zero & (low == 0)).any():
+        return 0
+    # Of UTF-8 these are characters between words, each beside a letter.
+    others = (between & ~zero).sum() + (np.isin(high, _BETWEEN) & (low >= ord("A")) & (low <= ord("z"))).sum()
+    if (between & zero).sum() > others or (zero.mean() >= _LATIN_SHARE and not (low == 0).any()):
+        return max(1, int((between & zero).sum()))
+    return 0
 
 
 def bounded(stream: Any, head: bytes = b"") -> Iterator[tuple[bytes | None, int]]:
@@ -289,7 +305,7 @@ def check_columns(present: list[str], where: str, columns: Columns) -> list[str]
 
 def utf8_or_bytes(value: Any) -> Any:
     """Bytes as text if they are UTF-8; any other value unchanged."""
-    if isinstance(value, bytes):
+    if isinstance(value, bytes) and not isinstance(value, SixteenBytes):
         try:
             return value.decode()
         except UnicodeDecodeError:
@@ -334,8 +350,18 @@ def _arrow(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
     open_it = pa.ipc.open_file if is_file else pa.ipc.open_stream
     opened = open_it(stream, options=pa.ipc.IpcReadOptions(use_threads=False))
     wanted = check_columns(opened.schema.names, place, columns)
+    stream.seek(0)
+    fields = [opened.schema.names.index(name) for name in wanted]
+    opened = open_it(stream, options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields))
     batches = map(opened.get_batch, range(opened.num_record_batches)) if is_file else opened
-    yield from batches_as_records((batch.select(wanted) for batch in batches), place)
+    yield from batches_as_records((part for batch in batches for part in _parts(batch.select(wanted))), place)
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch in parts, because a Python object takes more memory than a value of Arrow."""
+    dictionaries = (len(column.dictionary) for column in batch.columns if pa.types.is_dictionary(column.type))
+    rows = max(_BATCH_ROWS, *dictionaries, 0)  # Each part reads the whole of a dictionary.
+    yield from (batch.slice(first, rows) for first in range(0, batch.num_rows, rows))
 
 
 def batches_as_records(batches: Iterable[pa.RecordBatch], place: str, number: int = 0) -> Iterator[Record]:
@@ -385,7 +411,10 @@ def values(column: pa.Array) -> list[Any]:
     ):
         return [None if not cell.is_valid else cell.values.to_numpy(zero_copy_only=False) for cell in column]
     if pa.types.is_fixed_size_binary(kind) and kind.byte_width == _UUID_BYTES:
-        return [None if value is None else UUID(bytes=value) for value in column.to_pylist()]
+        cells: list[Any] = column.to_pylist()
+        if all(cell is None or (cell.isascii() and cell.decode().isprintable()) for cell in cells):
+            return cells
+        return [None if cell is None else SixteenBytes(cell) for cell in cells]
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:
@@ -479,6 +508,8 @@ def _csv(stream: Iterable[bytes | None], place: str, columns: Columns) -> Iterat
         raise UsageError(f"'{place}' is empty; its first line must name the columns, such as id,text")
     wanted = check_columns(names, place, columns)
     for number, fields in enumerate(records):
+        if not any(fields):  # Spreadsheets write such rows below a table.
+            continue
         row, problem = dict(zip(names, fields, strict=False)), None
         # With more fields, a text was cut at its comma; a row may end early, but not before a column that is read.
         if len(fields) > len(names) or not row.keys() >= set(wanted):
@@ -519,5 +550,5 @@ def _lines(stream: Iterable[bytes | None], place: str, columns: Columns, number:
     for own, line in enumerate(stream, number):
         if line is None:
             yield Record(f"{place}:{own}", {}, f"the line is {_TOO_LONG}")
-        else:
+        elif line.strip():  # Paragraphs have blank lines between them.
             yield Record(f"{place}:{own}", {"text": line.rstrip(b"\r\n")})

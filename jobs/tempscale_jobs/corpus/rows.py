@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from tempscale.stats.sample import keyed_hash
-from tempscale_jobs.corpus.readers import utf8_or_bytes
+from tempscale_jobs.corpus.readers import SixteenBytes, utf8_or_bytes
 from tempscale_jobs.corpus.sources import Row, Source
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import share as percent
@@ -270,7 +270,7 @@ def usable_id(value: Any, what: str = "the id") -> tuple[str | None, str | None]
     """
     if isinstance(value, dict) and list(value) == ["$oid"]:  # As mongoexport writes the ids of MongoDB.
         value = value["$oid"]
-    value = utf8_or_bytes(value)
+    value = UUID(bytes=value) if isinstance(value, SixteenBytes) else utf8_or_bytes(value)
     number = whole_number(value)
     if number is not None and not isinstance(value, (Integral, Decimal)) and abs(number) > _EXACT_FLOATS:
         return None, f"{what} is a float beyond 2^53, whose last digits are lost"

@@ -143,7 +143,7 @@ def state(given: Source, without: str | None = None) -> dict[str, Any]:
     if hub.is_dataset(source):
         return hub.state(source)
     if lakes.kind(source) is not None:
-        return {"version": lakes.version(source)}
+        return lakes.state(source)
     fs, files = expand(given, without)
     return _of_files(fs, files)
 
@@ -196,6 +196,8 @@ def changes(
     """The names of the files of a source, or of these `files`, that are not in the state `before`."""
     if files is None:
         own, now = before, state(given, without)
+        if lakes.kind(given.source) is not None:  # An older version wrote the number of a table's version alone.
+            now = {name: value for name, value in now.items() if name in own}
     else:
         own = {masked(file): before.get(masked(file)) for file in files}
         now = _of_files(file_system(given), files)
@@ -334,6 +336,7 @@ def _listed(given: Source, without: str | None) -> tuple[Any, Listing]:
         elif not web and any(magic in path for magic in "*?["):
             found = folders.of_glob(fs, path)
         files = _outside(fs, found.root, found.files, without)
+        _check_links(given, fs, files)
     except UsageError:
         raise
     except Exception as error:  # Every file system has its own exceptions.
@@ -353,6 +356,16 @@ def _listed(given: Source, without: str | None) -> tuple[Any, Listing]:
             f"{kind} '{masked(source)}' matches folders or the run's own files only{hidden}; match the {kind}'s files"
         )
     raise UsageError(f"{kind} '{masked(source)}' is not there; give a file, a folder, a glob, hf:NAME or docstrings:PACKAGE")
+
+
+def _check_links(given: Source, fs: Any, files: Iterable[str]) -> None:
+    """Raise a UsageError if a file is a link to nothing, as git-annex and DVC leave them until the data is fetched."""
+    for file in files if isinstance(fs, LocalFileSystem) else ():
+        if not os.path.exists(file) and os.path.islink(file):
+            raise UsageError(
+                f"{given.kind} '{masked(given.source)}': '{masked(file)}' is a link to a file that is not there; fetch the "
+                "file, or take the link away"
+            )
 
 
 def _is_web_file(fs: Any, path: str) -> bool:

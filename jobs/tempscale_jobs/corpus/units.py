@@ -134,7 +134,7 @@ def unchanged(given: Source, unit: Unit, state: dict[str, Any]) -> Iterator[None
 
 
 def rows_in(given: Source, piece: Piece, columns: Columns) -> int:
-    """How many rows a piece has; a blank line of JSON lines is none."""
+    """How many rows a piece has; a blank line is none."""
     return sum(1 for _ in _records(given, piece, columns)) if piece.rows is None else piece.rows
 
 

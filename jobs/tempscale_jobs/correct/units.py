@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from tempscale.correction.values import Correction
 from tempscale_jobs.config.correct import Embeddings
-from tempscale_jobs.corpus import hub, readers, sources, vectors
+from tempscale_jobs.corpus import hub, lakes, readers, sources, vectors
 from tempscale_jobs.corpus.readers import KINDS, Columns, suffix
 from tempscale_jobs.corpus.rows import Rejects, whole_length
 from tempscale_jobs.errors import UsageError
@@ -87,6 +87,11 @@ def plan(given: Embeddings, columns: Columns, out: str) -> tuple[Unit, ...]:
     source = given.source
     if source.startswith("docstrings:") or hub.is_dataset(source):
         raise UsageError(f"embeddings '{masked(source)}': give Parquet files")
+    if (table := lakes.kind(source)) is not None:
+        raise UsageError(
+            f"embeddings '{masked(source)}' is a {table.capitalize()} table, and Parquet files are needed; write its "
+            "current rows as Parquet files, and give these"
+        )
     fs, files = sources.expand(given, out)
     places = sources.places(files)
     for file in files:

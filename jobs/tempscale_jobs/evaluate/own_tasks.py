@@ -30,9 +30,12 @@ _SCORES = {
 }  # fmt: skip
 _TYPES = {"sts": "STS"}
 _SENTENCES = dict.fromkeys(("sentence1", "sentence2", "score"))
-_QUERY, _DOCUMENT, _RELEVANCE = ("query_id", "query-id", "qid"), ("doc_id", "corpus-id", "corpus_id", "docid"), (
-    "score", "rel", "relevance",
-)  # fmt: skip
+_QUERY, _DOCUMENT = ("query_id", "query-id", "qid"), ("doc_id", "corpus-id", "corpus_id", "docid")
+_RELEVANCE = tuple(
+    write(name)
+    for name in ("score", "rel", "relevance", "label", "grade", "rating", "gain", "judgment")
+    for write in (str, str.capitalize)
+)
 
 
 def build(own: OwnTask, seed: int, tokenizer: Tokenizer | None = None, edges: Sequence[int] = ()) -> Any:
@@ -66,7 +69,9 @@ def _retrieval(own: OwnTask) -> Any:
     for place, values in _rows(own, own.corpus, {"text": None}, dict.fromkeys((*IDS, "title"))):
         key, text, title = _id(own, place, id_in(values)), values["text"], _name(own, place, values.get("title"), "title")
         _new(own, place, key, documents)
-        documents[key] = {"id": key, "title": title or "", "text": _text(own, place, text if text or not title else title)}
+        # BEIR has documents of a title alone; mteb embeds the title and the text.
+        is_title = bool(title and title.strip()) and (text is None or (isinstance(text, str | bytes) and not text.strip()))
+        documents[key] = {"id": key, "title": title or "", "text": "" if is_title else _text(own, place, text)}
     queries: dict[str, dict[str, str]] = {}
     for place, values in _rows(own, own.queries, {"text": None} | dict.fromkeys(own.where, "where"), dict.fromkeys(IDS)):
         if _wanted(own, values):
@@ -111,6 +116,8 @@ def _relevant(own: OwnTask, documents: Mapping[str, Any], queries: Mapping[str, 
                 example.setdefault(kind, key)
                 break
         else:
+            if score is None and any(name in values for name in _RELEVANCE):
+                raise _wrong(own, place, f"query '{query}' and document '{document}' have no relevance")
             value = _score(own, place, 1 if score is None else score)
             if relevant.setdefault(query, {}).setdefault(document, value) != value:
                 raise _wrong(own, place, f"query '{query}' and document '{document}' were there with another relevance")
@@ -243,7 +250,7 @@ def _sts(own: OwnTask) -> Any:
             score = values["score"]
             try:
                 score = float(score)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise _wrong(own, place, f"the score {score!r} is no number") from None
             if score != score or abs(score) == float("inf"):
                 raise _wrong(own, place, f"the score {score!r} is not finite")

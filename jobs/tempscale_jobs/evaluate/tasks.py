@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from tempscale.optional import missing, needs
@@ -167,8 +168,9 @@ def check(units: Sequence[Unit], seed: int) -> None:
         found = state(unit) or {}
         if "problem" in found:
             raise UsageError(found["problem"])
-        sizes = [facts[0] for files in found.values() for facts in files.values() if isinstance(facts, list)]
-        if all(sizes) and 0 < sum(sizes) <= _READ_BYTES:
+        sizes = {name: facts[0] for files in found.values() for name, facts in files.items() if isinstance(facts, list)}
+        is_known = all(size is not None and sources.is_read_twice(name) for name, size in sizes.items())
+        if sizes and is_known and sum(sizes.values()) <= _READ_BYTES:
             build(OwnTask.model_validate(unit.own), seed)
 
 
@@ -193,5 +195,7 @@ def texts(task: Any) -> Iterator[str]:
             sides = [split[name] for name in ("corpus", "queries") if name in split] if isinstance(split, dict) else [split]
             for rows in sides:
                 for name in ("text", "sentences", "sentence1", "sentence2"):
-                    if name in getattr(rows, "column_names", ()):
-                        yield from (text for text in rows[name] if isinstance(text, str) and text.strip())
+                    if name in (names := getattr(rows, "column_names", ())):
+                        titles = rows["title"] if name == "text" and "title" in names else repeat(None)
+                        for own in zip(rows[name], titles, strict=False):  # A document may be its title alone.
+                            yield from [text for text in own if isinstance(text, str) and text.strip()][:1]

@@ -136,6 +136,41 @@ def test_a_link_to_nothing_is_named(tmp_path):
         texts(folder)
 
 
+@pytest.mark.parametrize("to", ["nowhere/a.jsonl", "z.jsonl", "../../.git/annex/objects/x.jsonl"])
+@pytest.mark.parametrize("pattern", ["", "/*.jsonl", "/**/*.jsonl"])
+def test_a_link_to_nothing_is_refused_before_its_state_is_asked(tmp_path, to, pattern):
+    folder = write(tmp_path / "corpus", "a.jsonl")
+    os.symlink(to, folder / "z.jsonl")
+    with pytest.raises(UsageError, match=r"z\.jsonl") as caught:
+        sources.state(settled(f"{folder}{pattern}").corpus)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("link", "to", "pattern", "expected"), [
+    ("part-1", "other", "part-*/*.jsonl", ["other/b.jsonl", "part-0/a.jsonl"]),
+    ("latest", "other", "latest*/*.jsonl", ["other/b.jsonl"]),
+    ("part-0/more", "../other", "part-*/**/*.jsonl", ["other/b.jsonl", "part-0/a.jsonl"]),
+    ("part-0/up", "..", "part-*/**/b.jsonl", []),
+    ("part-0/up", "..", "part-*/up/part-*/*.jsonl", []),
+    ("z", "other", "[oz]*/*.jsonl", ["other/b.jsonl"]),
+])  # fmt: skip
+def test_a_glob_goes_through_a_link_to_a_folder_beside_it(tmp_path, link, to, pattern, expected):
+    folder = write(tmp_path / "h", "part-0/a.jsonl", "other/b.jsonl")
+    os.symlink(to, folder / link)
+    if expected:
+        assert sorted(texts(f"{folder}/{pattern}")) == expected
+    else:  # From itself, nothing is entered.
+        with pytest.raises(UsageError):
+            texts(f"{folder}/{pattern}")
+
+
+@pytest.mark.parametrize("pattern", ["", "/*/*.jsonl", "/**/*.jsonl", "/l*/*.jsonl"])
+def test_what_a_volume_keeps_for_its_repair_is_hidden(tmp_path, pattern):
+    folder = write(tmp_path / "volume", "lang/a.jsonl", "lost+found/#1/b.jsonl", "lost+found/c.jsonl")
+    assert texts(f"{folder}{pattern}") == ["lang/a.jsonl"]
+    assert texts(f"{folder}/lost+found/*.jsonl") == ["lost+found/c.jsonl"]
+
+
 # Tables that keep replaced rows, and data sets that were saved.
 
 
@@ -175,12 +210,89 @@ def test_a_table_is_refused_and_a_file_of_it_that_is_named_is_read(tmp_path, kin
 
 def test_a_remote_table_is_refused_too():
     memory = fsspec.filesystem("memory")
-    for name in ("t/metadata/1.metadata.json", "h/.hoodie/hoodie.properties"):
+    for name in ("t/metadata/v1.metadata.json", "h/.hoodie/hoodie.properties"):
         folder = f"/lakes/{name.partition('/')[0]}"
         memory.pipe(f"/lakes/{name}", b"{}")
         memory.pipe(f"{folder}/data/a.jsonl", b'{"text": "x"}\n')
         with pytest.raises(UsageError, match="table"):
             texts(f"memory:/{folder}")
+
+
+PARTS = {"Delta": "_delta_log/0.json", "Hudi": ".hoodie/hoodie.properties", "Iceberg": "metadata/00001-ab.metadata.json"}
+
+
+@pytest.mark.parametrize("kind", PARTS)
+@pytest.mark.parametrize("inside", ["data/dt=1", "data/dt=1/*.jsonl", "data/*/*.jsonl", "d*/*/*.jsonl", "data/**"])
+@pytest.mark.parametrize("place", ["", "memory:/"])
+def test_a_part_of_a_table_is_refused_by_the_name_of_the_table(tmp_path, kind, inside, place):
+    fs = fsspec.filesystem("memory" if place else "file")
+    table = f"{tmp_path}/lake/orders"
+    for name, content in ((PARTS[kind], "{}"), ("data/dt=1/a.jsonl", '{"text": "x"}\n')):
+        fs.makedirs(os.path.dirname(f"{table}/{name}"), exist_ok=True)
+        fs.pipe(f"{table}/{name}", content.encode())
+    with pytest.raises(UsageError, match=f"/orders' is .*{kind}") as caught:
+        texts(f"{place}{table}/{inside}")
+    assert caught.value.exit_code == 2
+    assert texts(f"{place}{table}/data/dt=1/a.jsonl") == ["x"]
+
+
+@pytest.mark.parametrize("mark", ["metadata/croissant.metadata.json", "metadata/x.jsonl", "data/_delta_log"])
+def test_what_only_looks_like_a_table_is_read(tmp_path, mark):
+    folder = write(tmp_path / "corpus", "data/a.jsonl", "data/b/c.jsonl", mark)
+    assert texts(folder / "data") == texts(f"{folder}/data/**/*.jsonl") == ["data/a.jsonl", "data/b/c.jsonl"]
+    assert texts(f"{folder}/d*/*.jsonl") == ["data/a.jsonl"]
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_table_none_of_whose_files_is_chosen_is_no_matter(tmp_path, kind):
+    folder = write(tmp_path / "lake", "texts/a.jsonl")
+    table_of(kind, folder / "orders")
+    assert texts(f"{folder}/*/*.jsonl") == texts(f"{folder}/t*/*") == texts(f"{folder}/**/a.jsonl") == ["texts/a.jsonl"]
+
+
+def saved(folder, *files):
+    """The files that `save_to_disk` writes beside the data, which name these files."""
+    write(folder, "dataset_info.json", "a.jsonl")
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in files]}))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["../diary.txt", "/etc/hostname", "sub/b.jsonl", "gone.jsonl", "", "..", "./a.jsonl"])
+def test_a_saved_data_set_names_files_of_its_folder_alone(tmp_path, name):
+    (tmp_path / "diary.txt").write_text("private\n")
+    write(tmp_path / "saved", "sub/b.jsonl")
+    with pytest.raises(UsageError, match=r"state\.json") as caught:
+        texts(saved(tmp_path / "saved", "a.jsonl", name))
+    assert caught.value.exit_code == 2
+    assert texts(saved(tmp_path / "saved", "a.jsonl")) == ["a.jsonl"]
+
+
+@pytest.mark.parametrize(("folder", "to", "read"), [
+    ("saved", "../diary.txt", False), ("saved", "a.jsonl", True),
+    ("hub/snapshots/1/train", "../../../blobs/x", True), ("hub/snapshots/1", "../../blobs/x", True),
+    ("hub/snapshots/1", "../../../diary.txt", False),
+])  # fmt: skip
+def test_a_link_of_a_saved_data_set_leads_to_no_other_folder(tmp_path, folder, to, read):
+    (tmp_path / "diary.txt").write_text("private\n")
+    write(tmp_path / "hub" / "blobs", "x")
+    own = saved(tmp_path / folder, "b.jsonl")
+    os.symlink(to, own / "b.jsonl")
+    if read:
+        assert len(texts(own)) == 1
+    else:
+        with pytest.raises(UsageError, match=r"state\.json"):
+            texts(own)
+
+
+@pytest.mark.parametrize("state", [
+    "", "{", "[]", "{}", '{"_data_files": null}', '{"_data_files": ["a.jsonl"]}', '{"_data_files": [{"filename": 1}]}',
+])  # fmt: skip
+def test_a_saved_data_set_whose_state_is_no_state_is_refused(tmp_path, state):
+    folder = saved(tmp_path / "saved")
+    (folder / "state.json").write_text(state)
+    with pytest.raises(UsageError, match=r"saved/state\.json' does not list") as caught:
+        texts(folder)
+    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize("shards", [1, 3])

@@ -20,8 +20,8 @@ from whole_run import as_lines
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.config.strict import checked
+from tempscale_jobs.corpus import readers, sources, units
 from tempscale_jobs.corpus import rows as rows_of_a_source
-from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.rows import usable_id, whole_length
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.pairs import chunks
@@ -226,9 +226,9 @@ def test_qrels_that_do_not_fit_end_the_command_with_2(tmp_path, qrels, relevance
     (own,) = read_tasks([f"x=retrieval:{folder}"], None, None)
     from tempscale_jobs.config.evaluate import OwnTask
 
-    units = tasks.expand([checked(OwnTask, own)])
+    planned = tasks.expand([checked(OwnTask, own)])
     with pytest.raises(UsageError, match=named) as caught:
-        tasks.check(units, 0)
+        tasks.check(planned, 0)
     assert caught.value.exit_code == 2
     assert "None" not in str(caught.value)
 
@@ -360,7 +360,9 @@ def test_a_row_that_does_not_fit_the_header_is_rejected_and_never_cut(tmp_path, 
 TEXT = {
     "t.txt": "a first line\nand a second\n", "t.csv": "id,text\n1,a text\n2,more\n", "t.tsv": "id\ttext\n1\ta text\n",
     "t.jsonl": '{"id": 1, "text": "a text"}\n',
-    "cyrillic.txt": "один текст\nещё один\n",
+    "cyrillic.txt": "один текст\nещё один\n", "chinese.txt": "我有一个朋友，他喜欢——“读书”和写字……\n" * 99,
+    "latvian.txt": "Āda un ēna iet uz tirgu\nĀbele zied\n" * 99, "mixed.txt": "שלום עולם\nمرحبا بالعالم\nok 一\n" * 99,
+    "japanese.txt": "日本語\u3000テキスト\nこんにちは世界です\n" * 99, "emoji.txt": "nice 😀 day “quoted” – Ā\nmore\n" * 99,
 }  # fmt: skip
 
 
@@ -377,10 +379,64 @@ def test_utf_16_and_utf_32_are_refused_by_name(tmp_path, name, encoding, compres
     assert read(file)[0]
 
 
-@pytest.mark.parametrize("text", ["a\0b", "\0" * 3, "many letters and \0 one zero", "\u4e2d\u6587", "\ufeffa"])
+@pytest.mark.parametrize(
+    "text", ["a\0b", "\0" * 3, "many letters and \0 one zero", "a \0b \0c", "\0 x" * 9, "\u4e2d\u6587", "\ufeffa"]
+)
 def test_text_of_utf_8_is_read_whatever_characters_it_has(tmp_path, text):
     (tmp_path / "t.txt").write_bytes(text.encode() + b"\nlast\n")
     assert [found for _, found in read(tmp_path / "t.txt")[0]] == [text.removeprefix("\ufeff"), "last"]
+
+
+@pytest.mark.parametrize(("name", "content", "expected"), [
+    ("t.txt", "\n\na b\n\n \t\r\nc d\n\n", {2: "a b", 5: "c d"}), ("t.txt", "a\r\n\r\nb", {0: "a", 2: "b"}),
+    ("t.csv", "id,text\n1,a b\n,\n2,c d\n,,,\n,\n", {0: "a b", 2: "c d"}),
+    ("t.tsv", "id\ttext\n\t\n1\ta\n\t\t\n", {1: "a"}), ("t.jsonl", '\n{"text": "a"}\n\n{"text": "b"}\n', {1: "a", 3: "b"}),
+])  # fmt: skip
+def test_a_row_of_nothing_is_no_row_and_the_others_keep_their_place(tmp_path, name, content, expected):
+    (tmp_path / name).write_text(content, newline="")
+    found, rejected = read(tmp_path / name)
+    assert rejected == []
+    assert [text for _, text in found] == list(expected.values())
+    corpus = resolve({"corpus": {"source": str(tmp_path / name)}}).corpus
+    assert [row.place for row in sources.rows(corpus)] == [f"{name}:{k}" for k in expected]
+
+
+def test_the_blank_lines_of_a_text_are_counted_where_it_is_cut(tmp_path):
+    (tmp_path / "t.txt").write_text("".join(f"text {k}\n\n" for k in range(40)))
+    corpus = resolve({"corpus": {"source": str(tmp_path / "t.txt"), "unit_bytes": 60}}).corpus
+    columns = sources.columns_of(corpus)
+    planned = units.plan(corpus, columns, corpus)
+    pieces = [piece for unit in planned for piece in unit.pieces]
+    counted = units.numbered(planned, [units.lines_in(corpus, piece, columns) for piece in pieces])
+    places = [record.place for unit in counted for record in units.records(corpus, unit, columns)]
+    assert len(counted) > 1
+    assert places == [f"t.txt:{2 * k}" for k in range(40)]
+    assert sum(units.rows_in(corpus, piece, columns) for unit in counted for piece in unit.pieces) == 40
+
+
+@pytest.mark.parametrize("opened", [pa.ipc.new_file, pa.ipc.new_stream])
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_a_large_batch_of_arrow_is_read_in_parts_and_in_its_wanted_columns(tmp_path, opened, dictionary):
+    texts = pa.array([f"text {k}" for k in range(10_000)])
+    texts = texts.dictionary_encode() if dictionary else texts
+    table = pa.table({"other": pa.array([b"x"] * 10_000), "text": texts, "id": range(10_000)})
+    with opened(str(tmp_path / "t.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    found = list(sources.rows(resolve({"corpus": {"source": str(tmp_path / "t.arrow")}}).corpus))
+    assert [(row.id, row.text) for row in found] == [(k, f"text {k}") for k in range(10_000)]
+    parts = [10_000] if dictionary else [4096, 4096, 1808]
+    with (tmp_path / "t.arrow").open("rb") as stream:
+        record = next(readers.read(stream, "t.arrow", "t.arrow", readers.Columns({"text": None}, {}, {})))
+    assert record == ("t.arrow:0", {"text": "text 0"}, None)
+    assert [part.num_rows for part in readers._parts(table.to_batches()[0])] == parts
+
+
+@pytest.mark.parametrize("text", ["sixteen letters!", "möglich, mögli", "0123456789abcdef"])
+def test_a_text_of_sixteen_bytes_is_a_text(tmp_path, text):
+    column = pa.array([text.encode()] * 2, pa.binary(16))
+    pq.write_table(pa.table({"id": pa.array([b"an-id-0000000001", b"an-id-0000000002"], pa.binary(16)), "text": column}),
+                   tmp_path / "t.parquet")  # fmt: skip
+    assert read(tmp_path / "t.parquet") == ([("an-id-0000000001", text), ("an-id-0000000002", text)], [])
 
 
 def test_an_arrow_stream_without_its_end_is_refused(tmp_path):

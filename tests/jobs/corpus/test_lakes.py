@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from types import SimpleNamespace
 
@@ -43,7 +44,7 @@ def test_every_row_is_read_once_in_order(tmp_path, kind, prefix):
     settings = resolve({"corpus": {"source": source}, "out": str(tmp_path / "run")})
     index = sharded(Storage(str(tmp_path / "run")), settings)
     assert index.analysed == len(ROWS)
-    assert set(index.source_state) == {"version"}
+    assert set(index.source_state) == {"version", "files"}
 
 
 @pytest.mark.parametrize("kind", ["lance", "delta"])
@@ -58,6 +59,22 @@ def test_another_version_is_another_corpus(tmp_path, kind):
         pytest.importorskip("deltalake").write_deltalake(source, more, mode="append")
     assert sources.state(given) != before
     assert sum(1 for _ in sources.rows(given)) == len(ROWS) + 1
+
+
+@pytest.mark.parametrize("kind", ["lance", "delta"])
+def test_another_table_of_the_same_version_is_another_corpus(tmp_path, kind):
+    source = written(kind, tmp_path)
+    given = Corpus.model_validate({"source": source})
+    before = sources.state(given)
+    assert sources.state(given) == before
+    assert sources.changes(given, before) == []
+    shutil.rmtree(source)
+    written(kind, tmp_path)
+    assert sources.state(given)["version"] == before["version"]
+    assert sources.changes(given, before) == ["files"]
+    older = {"version": before["version"]}
+    assert sources.changes(given, older) == []
+    assert sources.changes(given, {"version": before["version"] + 1}) == ["version"]
 
 
 @pytest.mark.parametrize("kind", ["lance", "delta"])

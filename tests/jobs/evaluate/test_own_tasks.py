@@ -19,6 +19,7 @@ from tempscale_jobs.errors import UsageError
 
 mteb = pytest.importorskip("mteb")
 
+from tempscale_jobs.evaluate import tasks  # noqa: E402
 from tempscale_jobs.evaluate.mteb_model import GridModel  # noqa: E402
 from tempscale_jobs.evaluate.own_tasks import build  # noqa: E402
 from tempscale_jobs.evaluate.scored import score  # noqa: E402
@@ -338,6 +339,74 @@ def test_of_a_retrieval_only_the_queries_asked_for_are_taken_and_their_relevance
     # Without the filter all four are asked, and what the qrels name must be there.
     with pytest.raises(UsageError, match="name 1 × a document that is not there, such as 'gone'"):
         task_of(own | {"where": {}})
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t", None])
+def test_a_document_of_a_title_alone_is_that_title_once(tmp_path, text):
+    from datasets import Dataset
+    from mteb._create_dataloaders import create_dataloader
+    from mteb.types import PromptType
+
+    own = {
+        "name": "r", "type": "retrieval", "qrels": str(tmp_path / "qrels.tsv"),
+        "corpus": lines(tmp_path / "c.jsonl", [{"_id": "d0", "title": "A b", "text": text}, {"_id": "d1", "text": "c"}]),
+        "queries": lines(tmp_path / "q.jsonl", [{"_id": "q0", "text": "query"}]),
+    }  # fmt: skip
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td0\t1\n")
+    task = task_of(own)
+    corpus = task.dataset["default"]["test"]["corpus"]
+    assert corpus.to_list() == [{"id": "d0", "title": "A b", "text": ""}, {"id": "d1", "title": "", "text": "c"}]
+    loaded = create_dataloader(corpus, task_metadata=task.metadata, prompt_type=PromptType.document, batch_size=2)
+    assert [text for batch in loaded for text in batch["text"]] == ["A b", "c"]
+    assert list(tasks.texts(task)) == ["A b", "c", "query"]
+    assert list(tasks.texts(SimpleNamespace(dataset={"test": Dataset.from_list([{"text": "x"}])}))) == ["x"]
+    for title in ("", " ", None):  # Of nothing there is no document.
+        lines(tmp_path / "c.jsonl", [{"_id": "d0", "title": title, "text": text}])
+        with pytest.raises(UsageError, match=r"c\.jsonl:0"):
+            task_of(own)
+
+
+@pytest.mark.parametrize("name", [
+    "score", "Score", "rel", "relevance", "Relevance", "label", "Label", "grade", "rating", "gain", "judgment",
+])  # fmt: skip
+def test_the_relevance_has_many_names_and_a_row_without_it_is_refused(tmp_path, name):
+    own = {
+        "name": "r", "type": "retrieval", "corpus": lines(tmp_path / "c.jsonl", [{"id": k, "text": "a"} for k in range(3)]),
+        "queries": lines(tmp_path / "q.jsonl", [{"id": "q", "text": "b"}]), "qrels": str(tmp_path / "qrels.tsv"),
+    }  # fmt: skip
+    (tmp_path / "qrels.tsv").write_text(f"qid\tdocid\t{name}\nq\t0\t2\nq\t1\t0\nq\t2\t1\n")
+    assert task_of(own).dataset["default"]["test"]["relevant_docs"] == {"q": {"0": 2, "1": 0, "2": 1}}
+    (tmp_path / "qrels.tsv").write_text(f"qid\tdocid\t{name}\nq\t0\t2\nq\t1\t\n")
+    with pytest.raises(UsageError, match=r"qrels\.tsv:1") as caught:
+        task_of(own)
+    assert caught.value.exit_code == 2
+    scores = pa.table({"qid": ["q", "q"], "docid": ["0", "1"], name: pa.array([1, None])})
+    pq.write_table(scores, tmp_path / "qrels.parquet")
+    with pytest.raises(UsageError, match=r"qrels\.parquet:1"):
+        task_of(own | {"qrels": str(tmp_path / "qrels.parquet")})
+
+
+@pytest.mark.parametrize("empty", ["corpus", "queries", "qrels", "source"])
+def test_an_empty_file_is_refused_before_anything_is_computed(tmp_path, empty):
+    files = {
+        "corpus": '{"id": "d", "text": "a"}\n', "queries": '{"id": "q", "text": "b"}\n', "qrels": "qid\tdocid\nq\td\n",
+    }  # fmt: skip
+    files = {"source": ""} if empty == "source" else files | {empty: ""}
+    own = {"name": "r", "type": "sts" if empty == "source" else "retrieval"}
+    for name, content in files.items():
+        file = tmp_path / (f"{name}.tsv" if name == "qrels" else f"{name}.jsonl")
+        file.write_text(content)
+        own[name] = str(file)
+    with pytest.raises(UsageError) as caught:
+        tasks.check(tasks.expand([checked(OwnTask, own)]), 0)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("score", [10**400, -(10**400), "1e400"])
+def test_a_score_beyond_all_floats_is_refused_by_its_row(tmp_path, score):
+    rows = [{"sentence1": "a", "sentence2": "b", "score": own} for own in (1, score)]
+    with pytest.raises(UsageError, match=r"l\.jsonl:1"):
+        task_of({"name": "s", "type": "sts", "source": lines(tmp_path / "l.jsonl", rows)})
 
 
 @pytest.mark.parametrize(("side", "text", "words"), [
