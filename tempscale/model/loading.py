@@ -16,6 +16,19 @@ from tempscale.temperature.schedule import Temperature
 
 _MOST_LAYERS = 1000
 """The most layers of a model that is loaded; those of the largest language models are 130."""
+_MOST_LABELS = 100_000
+"""The most labels of a classifier, which embeddings do not use: transformers makes a list of them before all else."""
+_OLD_NAMES = {
+    "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size", "layer_norm_epsilon": "layer_norm_eps",
+}  # fmt: skip
+"""What the author's code of nomic_bert calls settings of transformers' class, which does not read these names."""
+_COMPUTED = {
+    "activation_function": "swiglu", "prenorm": False, "parallel_block": False, "use_rms_norm": False, "causal": False,
+    "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False, "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+}  # fmt: skip
+"""What transformers' class of nomic_bert computes, by the names in the author's code."""
 
 
 def check_family(folder: Path) -> Architecture:
@@ -39,6 +52,8 @@ def check_config(folder: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
         _check_keys(raw, type(config), file)
+        if config.model_type == "nomic_bert":
+            _check_old_names(raw, config, file)
         loader = AutoModelForTextEncoding if architecture.encoder_decoder else AutoModel
         with torch.device("meta"):
             model = loader.from_config(config)
@@ -86,6 +101,9 @@ def _check_size(raw: Mapping[str, Any], file: Path) -> None:
         layers = max(layers, value) if key != "inner_group_num" else layers * value
     if layers > _MOST_LAYERS:
         raise ModelError(f"{file} asks for {layers} layers, more than the {_MOST_LAYERS} that are supported")
+    labels = raw.get("num_labels")
+    if labels is not None and (not isinstance(labels, int) or isinstance(labels, bool) or not 0 <= labels <= _MOST_LABELS):
+        raise ModelError(f"{file} has num_labels = {labels!r}; expected a whole number up to {_MOST_LABELS}")
 
 
 def _check_keys(raw: Mapping[str, Any], declaring: type, file: Path) -> None:
@@ -94,10 +112,21 @@ def _check_keys(raw: Mapping[str, Any], declaring: type, file: Path) -> None:
     declared = own.to_dict().keys() | own.attribute_map.keys()
     for key, value in raw.items():
         if key in SETTINGS[CONFIG]:
-            refuse(SETTINGS[CONFIG][key], key, value, file)
+            if not (families := SETTINGS[CONFIG][key].families) or raw.get("model_type") in families:
+                refuse(SETTINGS[CONFIG][key], key, value, file)
         # With auto_map, other keys are those of the author's code, which sentence-transformers does not run either.
-        elif value and key not in declared and not is_known(key) and "auto_map" not in raw:
+        elif value and key not in declared and not is_known(key, raw) and "auto_map" not in raw:
             raise unknown(key, value, file)
+
+
+def _check_old_names(raw: Mapping[str, Any], config: Any, file: Path) -> None:
+    """Raise where a nomic_bert's settings by their older names say something else than what transformers computes."""
+    computed = {name: getattr(config, attribute) for name, attribute in _OLD_NAMES.items()} | _COMPUTED
+    computed["rotary_emb_base"] = config.rope_parameters["rope_theta"]
+    for name, value in computed.items():
+        if raw.get(name) is not None and raw[name] != value:
+            meant = f"; write it as {_OLD_NAMES[name]} if the model was trained so" if name in _OLD_NAMES else ""
+            raise ModelError(f"{file} has {name} = {raw[name]!r}, and transformers computes with {value!r}{meant}")
 
 
 def dimensions(folder: Path) -> int:
