@@ -186,7 +186,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
             "bfloat16"
         ),
         "compression_config": _refused("says that the weights are compressed, which is not supported; give the whole model"),
-        "quantization": _refused("says that the weights are quantised, which is not supported; give the model as it was before"),
+        "quantization": _refused("says that the weights are quantised, which is not supported; give those before"),
         # Others compute positions in one way, whatever the key says.
         "position_embedding_type": Setting(
             "obeyed",

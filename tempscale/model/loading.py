@@ -79,8 +79,11 @@ def check_shapes(folder: Path) -> None:
 
     model, inner = check_config(folder), Settings.of(folder).transformer
     shapes = {name: list(value.shape) for name, value in model.state_dict().items()}
-    for file in (file for file in weights(inner) if file.parent == inner and file.name.startswith("model")):
+    files = [file for file in weights(inner) if file.parent == inner and file.name.startswith("model")]
+    keys = set[str]()
+    for file in files:
         with safe_open(file, framework="np") as stream:
+            keys.update(stream.keys())
             for key in stream.keys():  # noqa: SIM118  It is no dictionary.
                 shape = stream.get_slice(key).get_shape()
                 expected = shapes.get(key.removeprefix(f"{model.base_model_prefix}."))
@@ -89,6 +92,19 @@ def check_shapes(folder: Path) -> None:
                         f"the weights {file} have {key} of shape {shape}, and config.json says {expected}; copy or download "
                         "the model again"
                     )
+
+    if files == weights(inner):  # Otherwise weights are in other files, too.
+        last = max((layer for name in shapes for layer in _layers(name)), default=0)
+        if not any(last in _layers(key) for key in keys):
+            raise ModelError(
+                f"the weights in {inner} have no layer {last}, counted from 0, and config.json asks for it; copy or "
+                "download the model again"
+            )
+
+
+def _layers(name: str) -> list[int]:
+    """The numbers in the name of a weight, such as that of its layer."""
+    return [int(part) for part in name.split(".") if part.isdecimal()]
 
 
 def _check_size(raw: Mapping[str, Any], file: Path) -> None:

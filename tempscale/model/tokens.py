@@ -257,13 +257,13 @@ class Tokenizer:
             )
         if "attention_mask" not in probe:
             raise ModelError(
-                f"the tokenizer in {inner} has model_input_names without attention_mask, so that padding would count as text, "
-                "which is not supported; add attention_mask to them in tokenizer_config.json"
+                f"the tokenizer in {inner} has model_input_names without attention_mask, so that padding would count as "
+                "text, which is not supported; add attention_mask to them in tokenizer_config.json"
             )
         if self._tokenizer.padding_side == "left" and config.model_type in _COUNTING_PADDING:
             raise ModelError(
-                f"the tokenizer in {inner} has padding_side 'left', which moves the positions of a {config.model_type} and is "
-                "not supported; set it to 'right' if the model was trained so"
+                f"the tokenizer in {inner} has padding_side 'left', which moves the positions of a {config.model_type} and "
+                "is not supported; set it to 'right' if the model was trained so"
             )
         if any(probe.get("token_type_ids", ())):
             raise ModelError(f"the tokenizer in {inner} gives texts another token_type_ids than 0, which is not supported")
