@@ -134,9 +134,11 @@ def _settings() -> list[str]:
         "",
         "What transformers reads (`config.json`, the tokenizer's files) it obeys here as there, because it loads both.",
         "A key of `config.json` that the family's class does not declare is refused unless it is known to change no",
-        "vector, is empty, or belongs to the author's own code (`auto_map`), which is never run. Weights are computed",
+        "vector, is empty, or belongs to the author's own code (`auto_map`), which is never run. The older names of",
+        "nomic_bert's settings must say what its class computes. Weights are computed",
         "in float32 or as `--precision` says, whatever precision they are stored in. Texts are padded on the right,",
-        "whatever `padding_side` says.",
+        "whatever `padding_side` says; left is refused in the families whose positions count the padding (BERT, ELECTRA,",
+        "ALBERT, DistilBERT), because there a shorter text of a batch gets other vectors.",
         "",
         "Version 5 has the same vectors but for two things: it removes white space around each text, and lower-cases",
         "with Python's `str.lower`. `python tests/sentence_transformers_cases.py 5.6.1` installs a version of it for",
@@ -152,7 +154,8 @@ def _settings() -> list[str]:
     for place, keys in groups.items():
         for key, setting in keys.items():
             only = " or ".join(f"`{value!r}`" for value in setting.only if value is not None)
-            treatment = f"obeyed if {only}, else refused" if only else setting.treatment
+            where = f" in {', '.join(sorted(setting.families))}" if setting.families else ""
+            treatment = f"obeyed if {only}, else refused{where}" if only else setting.treatment
             lines.append(f"| {place} | `{key}` | {treatment} | {setting.reason} |")
     return lines
 

@@ -112,6 +112,7 @@ CASES = {
     ),
     "tokenizer_args": stage(max_seq_length=..., tokenizer_args={"model_max_length": 12}),
     "tokenizer_args before max_seq_length": stage(max_seq_length=30, tokenizer_args={"model_max_length": 12}),
+    "null in tokenizer_args before max_seq_length": stage(max_seq_length=12, tokenizer_args={"model_max_length": None}),
     "cut on the left": lambda folder: (stage(max_seq_length=12)(folder), tokenizer(truncation_side="left")(folder)),
     "a prompt": whole(prompts={"query": "find: ", "topic": "what is "}, default_prompt_name="topic"),
     "a dot product": whole(similarity_fn_name="dot"),
@@ -147,6 +148,7 @@ SAME = {
     "the same", "truncate_dim beyond the width", "a dot product", "a transformer in its folder", "Dropout", "tuples",
     "kernels", "a pooling without a prompt", "padded to the window", "the query prompt that every model has",
     "no pooling mode", "every pooling mode false", "unpadded", "texts alone", "not cut",
+    "null in tokenizer_args before max_seq_length",
 }  # fmt: skip
 """Cases whose vectors are those of the model without the edit."""
 

@@ -19,7 +19,13 @@ DEFAULT_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 """The name of the same model on the hub."""
 _WANTED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.codes", "*.jinja"]
 """What is downloaded, and what of a folder decides its embeddings: no code and no pickles."""
-_UNWANTED = ["onnx/*", "openvino/*"]
+_UNWANTED = ["onnx/*", "openvino/*", "checkpoint-*/*"]
+_OTHER_FOLDERS = ("onnx", "openvino")
+"""Folders of the same model for other libraries; hidden ones and those of training's checkpoints are left out too."""
+_OTHER_FILES = frozenset(
+    ("trainer_state.json", "all_results.json", "train_results.json", "eval_results.json", "requirements.txt")
+)
+"""What training leaves beside a model; no vector depends on it."""
 _INDEX = ".safetensors.index.json"
 """The end of the name of a file that says in which files the weights are."""
 _LARGEST_HEADER_BYTES = 16 << 20
@@ -65,17 +71,36 @@ def resolve(name: str) -> Path:
         path = _from_hub(name)
     inner = transformer(path)
     if not (inner / "config.json").is_file():
-        mend = "give the folder that holds it" if inner == path else "which modules.json names; copy or download it again"
-        raise ModelError(f"model '{name}' has no config.json in {inner}; {mend}")
+        _check_first_stage(name, path)
+        missing = f"model '{name}' has no config.json in {inner}"
+        if inner == path:
+            raise ModelError(f"{missing}; give the folder that holds it")
+        raise ModelError(f"{missing}, the folder that modules.json names; copy or download the model again")
     whole = _whole_model(path)
     if whole is not None:
         raise ModelError(f"model '{name}' is only a part of the model in {whole}, without its further stages; give {whole}")
-    if not weights(path):
+    if not _has_weights(inner):
         raise ModelError(
             f"model '{name}' has no *.safetensors weights; pickled weights are not loaded: "
             "save it again with model.save_pretrained(folder, safe_serialization=True)"
         )
     return path
+
+
+def _check_first_stage(name: str, path: Path) -> None:
+    """Raise if a model's first stage is no transformer, whose folder has no config.json of transformers."""
+    kind = ""
+    with suppress(ModelError, IndexError):  # `Settings.of` tells what is wrong with modules.json.
+        kind = str(stages(path)[0].get("type", ""))
+    if kind and kind.rsplit(".", 1)[-1] != "Transformer":
+        raise ModelError(
+            f"model '{name}' begins with a stage '{kind}', which is not supported; the first one is a Transformer"
+        )
+
+
+def _has_weights(inner: Path) -> bool:
+    """Whether the folder of a transformer has safetensors of its own, or an index of those below it."""
+    return any(inner.glob("*.safetensors")) or any(inner.glob(f"*{_INDEX}"))
 
 
 def pinned(name: str, folder: Path) -> tuple[str, str]:
@@ -100,7 +125,9 @@ def stages(path: Path) -> tuple[dict[str, Any], ...]:
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise ModelError(f"{file} is not a list of stages; save the model again with sentence-transformers")
     for module in modules:
-        module["path"] = str(module.get("path", ""))
+        place = module.setdefault("path", "")
+        if not isinstance(place, str):
+            raise ModelError(f"{file} has a stage with path = {json.dumps(place)}; expected the name of its folder")
         if not _is_inside(module["path"]):
             raise ModelError(f"{file} leads to '{module['path']}', which is outside of the model's folder")
     return tuple(modules)
@@ -205,12 +232,23 @@ def _folders(path: Path) -> list[Path]:
 
 def _files(path: Path) -> list[Path]:
     """The files of a model folder that decide its embeddings, those among them that an index of weights names."""
-    files = {file for pattern in _WANTED for file in path.rglob(pattern)}
+    files = {file for pattern in _WANTED for file in path.rglob(pattern) if not _of_other_use(file.relative_to(path))}
     for folder in _folders(path):  # Folders that are links, which rglob does not enter.
         files.update(file for pattern in _WANTED for file in folder.glob(pattern))
-    for index in [file for file in files if file.name.endswith(_INDEX)]:
+    files = {file for file in files if file.name not in _OTHER_FILES}
+    # transformers reads no index beside the whole file of the same name.
+    indices = {file for file in files if file.name.endswith(_INDEX)}
+    stale = {file for file in indices if file.with_name(file.name.removesuffix(".index.json")).is_file()}
+    files -= stale
+    for index in indices - stale:
         files.update(index.parent / name for name in _of_index(index))
     return sorted((file for file in files if file.is_file()), key=lambda f: f.relative_to(path).as_posix())
+
+
+def _of_other_use(file: Path) -> bool:
+    """Whether a file is in a folder that the model is not read from."""
+    folders = file.parts[:-1]
+    return any(name in _OTHER_FOLDERS or name.startswith((".", "checkpoint-")) for name in folders)
 
 
 def _of_index(index: Path) -> set[str]:

@@ -27,6 +27,8 @@ class Setting:
     """What it does, after «which»; for a refusal also what to do."""
     only: tuple[Any, ...] = ()
     """The values that are obeyed, where others are refused."""
+    families: frozenset[str] = frozenset()
+    """The families that read it; all unless it names some."""
 
 
 def _obeyed(reason: str = "", *only: Any) -> Setting:
@@ -108,7 +110,9 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "add_prefix_space": _obeyed("puts a space before a text"),
         "add_bos_token": _obeyed("puts a token before each text"),
         "add_eos_token": _obeyed("puts a token after each text"),
-        "padding_side": _harmless("changes nothing where padding is masked", ),
+        "padding_side": _obeyed(
+            "is the side of padding; left is refused in families whose positions count the padding", "right", "left", None
+        ),
         "use_fast": _harmless("has no effect: tokenizers are fast"),
         "clean_up_tokenization_spaces": _harmless("is of decoding"),
         "trust_remote_code": _harmless("is ignored in files: no code of a model runs"),
@@ -182,8 +186,13 @@ SETTINGS: dict[str, dict[str, Setting]] = {
             "bfloat16"
         ),
         "compression_config": _refused("says that the weights are compressed, which is not supported; give the whole model"),
-        "position_embedding_type": _obeyed(
-            "is a kind of positions that transformers no longer computes", "absolute", None
+        "quantization": _refused("says that the weights are quantised, which is not supported; give those before"),
+        # Others compute positions in one way, whatever the key says.
+        "position_embedding_type": Setting(
+            "obeyed",
+            "is a kind of positions that transformers no longer computes",
+            ("absolute", None),
+            _words("bert roberta xlm-roberta camembert electra albert"),
         ),
         "transformers_weights": _refused("names another file of weights; give the file its usual name and remove the key"),
         "fusion_config": _refused("lets other modules compute what the layers do; remove it"),
@@ -240,25 +249,26 @@ FILES: dict[str, Setting] = {
 UNDECLARED = _words(
     """
     _attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path _num_labels
-    _sliding_window_pattern adapters architectures attn_implementation auto_map bad_words_ids base_model
+    _sliding_window_pattern adapters amp architectures attn_implementation auto_map bad_words_ids base_model
     base_model_prefix begin_suppress_tokens bos_token_id classifier_activation classifier_bias classifier_pooling
-    cls_token_id cross_attention_hidden_size custom_pipelines decoder_start_token_id dense_act_fn directionality
-    diversity_penalty do_sample down_scale_factor early_stopping emb_pooler encoder_no_repeat_ngram_size
-    eos_token_id eos_token_ids exponential_decay_length_penalty finetuning_task forced_bos_token_id
-    forced_eos_token_id gap_size generator_hidden_size gradient_checkpointing id2label is_composition is_gated_act
-    is_matryoshka keys_to_ignore_at_inference label2id language layer_norm_eps layers_to_keep length_penalty
-    license mask_token_id matryoshka_dimensions matryoshka_dims max_length max_window_layers min_length
-    model_max_length model_name n_positions name net_structure_type no_repeat_ngram_size notes num_beam_groups
-    num_beams num_labels num_memory_blocks num_return_sequences output_attentions output_hidden_states output_past
-    output_scores pad_token_id parent_model pooler_fc_size pooler_hidden_act pooler_hidden_size
-    pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type prefix pretraining_tp
-    problem_type reference_compile remove_invalid_values repad_logits_with_grad repetition_penalty return_dict
-    return_dict_in_generate sbert_ce_default_activation_function scalable_attention sentence_transformers
-    sep_token_id sinusoidal_pos_embds sparse_pred_ignore_index sparse_prediction summary_activation summary_type
-    summary_use_proj suppress_tokens task_specific_params temperature tie_encoder_decoder tie_weights_
-    tie_word_embeddings tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config
-    transformers_version typical_p unpad_inputs use_bfloat16 use_cache use_flash_attn
-    use_memory_efficient_attention use_return_dict vocab_list xla_device
+    cls_token_id cross_attention_hidden_size custom_pipelines decoder_start_token_id dense_act_fn
+    deterministic_flash_attn directionality diversity_penalty do_lower_case do_sample down_scale_factor early_stopping
+    emb_pooler encoder_no_repeat_ngram_size eos_token_id eos_token_ids exponential_decay_length_penalty
+    finetuning_task forced_bos_token_id forced_eos_token_id gap_size generator_hidden_size gradient_checkpointing
+    id2label is_composition is_gated_act is_matryoshka keys_to_ignore_at_inference label2id language layer_norm_eps
+    layers_to_keep length_penalty license mask_token_id matryoshka_dimensions matryoshka_dims max_length
+    max_seq_length max_window_layers min_length model_max_length model_name n_positions name net_structure_type neuron
+    no_repeat_ngram_size notes num_beam_groups num_beams num_labels num_memory_blocks num_return_sequences
+    output_attentions output_hidden_states output_past output_scores pad_token pad_token_id parent_model
+    pooler_fc_size pooler_hidden_act pooler_hidden_size pooler_num_attention_heads pooler_num_fc_layers
+    pooler_size_per_head pooler_type pooling prefix pretraining_tp problem_type prompt_names reference_compile
+    remove_invalid_values repad_logits_with_grad repetition_penalty return_dict return_dict_in_generate
+    sbert_ce_default_activation_function scalable_attention sentence_transformers sep_token_id sinusoidal_pos_embds
+    sparse_pred_ignore_index sparse_prediction summary_activation summary_type summary_use_proj suppress_tokens
+    task_names task_specific_params temperature tie_encoder_decoder tie_weights_ tie_word_embeddings tokenizer_class
+    top_k top_p torch_dtype torchscript transformers.js_config transformers_version typical_p unk_token_id
+    unpad_inputs unsloth_fixed unsloth_version use_bfloat16 use_cache use_flash_attn use_memory_efficient_attention
+    use_return_dict vocab_file vocab_list xla_device
     """
 )
 """Keys of config.json that no class declares, and that change no vector: of training, of writing texts, of pipelines."""
@@ -275,12 +285,15 @@ READ_ALL_THE_SAME = _words(
 
 _OF_TRAINING_ALONE = ("dropout", "loss", "initializer")
 """Parts of the names of further such keys."""
+_WIDTHS = ("embedding_size", "emb_size")
+"""Keys that say nothing new where they are equal to hidden_size."""
 
 
-def is_known(key: str) -> bool:
+def is_known(key: str, raw: Mapping[str, Any]) -> bool:
     """Whether a key of config.json that no class declares is known: obeyed all the same, or without an effect."""
     listed = key in SETTINGS[CONFIG] or key in UNDECLARED or key in READ_ALL_THE_SAME
-    return listed or any(part in key for part in _OF_TRAINING_ALONE)
+    same_width = key in _WIDTHS and raw[key] == raw.get("hidden_size")
+    return listed or same_width or any(part in key for part in _OF_TRAINING_ALONE)
 
 
 def check(group: str, table: object, place: Path | str) -> None:

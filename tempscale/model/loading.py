@@ -16,6 +16,19 @@ from tempscale.temperature.schedule import Temperature
 
 _MOST_LAYERS = 1000
 """The most layers of a model that is loaded; those of the largest language models are 130."""
+_MOST_LABELS = 100_000
+"""The most labels of a classifier, which embeddings do not use: transformers makes a list of them before all else."""
+_OLD_NAMES = {
+    "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size", "layer_norm_epsilon": "layer_norm_eps",
+}  # fmt: skip
+"""What the author's code of nomic_bert calls settings of transformers' class, which does not read these names."""
+_COMPUTED = {
+    "activation_function": "swiglu", "prenorm": False, "parallel_block": False, "use_rms_norm": False, "causal": False,
+    "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False, "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+}  # fmt: skip
+"""What transformers' class of nomic_bert computes, by the names in the author's code."""
 
 
 def check_family(folder: Path) -> Architecture:
@@ -39,6 +52,8 @@ def check_config(folder: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
         _check_keys(raw, type(config), file)
+        if config.model_type == "nomic_bert":
+            _check_old_names(raw, config, file)
         loader = AutoModelForTextEncoding if architecture.encoder_decoder else AutoModel
         with torch.device("meta"):
             model = loader.from_config(config)
@@ -64,8 +79,11 @@ def check_shapes(folder: Path) -> None:
 
     model, inner = check_config(folder), Settings.of(folder).transformer
     shapes = {name: list(value.shape) for name, value in model.state_dict().items()}
-    for file in (file for file in weights(inner) if file.parent == inner and file.name.startswith("model")):
+    files = [file for file in weights(inner) if file.parent == inner and file.name.startswith("model")]
+    keys = set[str]()
+    for file in files:
         with safe_open(file, framework="np") as stream:
+            keys.update(stream.keys())
             for key in stream.keys():  # noqa: SIM118  It is no dictionary.
                 shape = stream.get_slice(key).get_shape()
                 expected = shapes.get(key.removeprefix(f"{model.base_model_prefix}."))
@@ -74,6 +92,19 @@ def check_shapes(folder: Path) -> None:
                         f"the weights {file} have {key} of shape {shape}, and config.json says {expected}; copy or download "
                         "the model again"
                     )
+
+    if files == weights(inner):  # Otherwise weights are in other files, too.
+        last = max((layer for name in shapes for layer in _layers(name)), default=0)
+        if not any(last in _layers(key) for key in keys):
+            raise ModelError(
+                f"the weights in {inner} have no layer {last}, counted from 0, and config.json asks for it; copy or "
+                "download the model again"
+            )
+
+
+def _layers(name: str) -> list[int]:
+    """The numbers in the name of a weight, such as that of its layer."""
+    return [int(part) for part in name.split(".") if part.isdecimal()]
 
 
 def _check_size(raw: Mapping[str, Any], file: Path) -> None:
@@ -86,6 +117,9 @@ def _check_size(raw: Mapping[str, Any], file: Path) -> None:
         layers = max(layers, value) if key != "inner_group_num" else layers * value
     if layers > _MOST_LAYERS:
         raise ModelError(f"{file} asks for {layers} layers, more than the {_MOST_LAYERS} that are supported")
+    labels = raw.get("num_labels")
+    if labels is not None and (not isinstance(labels, int) or isinstance(labels, bool) or not 0 <= labels <= _MOST_LABELS):
+        raise ModelError(f"{file} has num_labels = {labels!r}; expected a whole number up to {_MOST_LABELS}")
 
 
 def _check_keys(raw: Mapping[str, Any], declaring: type, file: Path) -> None:
@@ -94,10 +128,21 @@ def _check_keys(raw: Mapping[str, Any], declaring: type, file: Path) -> None:
     declared = own.to_dict().keys() | own.attribute_map.keys()
     for key, value in raw.items():
         if key in SETTINGS[CONFIG]:
-            refuse(SETTINGS[CONFIG][key], key, value, file)
+            if not (families := SETTINGS[CONFIG][key].families) or raw.get("model_type") in families:
+                refuse(SETTINGS[CONFIG][key], key, value, file)
         # With auto_map, other keys are those of the author's code, which sentence-transformers does not run either.
-        elif value and key not in declared and not is_known(key) and "auto_map" not in raw:
+        elif value and key not in declared and not is_known(key, raw) and "auto_map" not in raw:
             raise unknown(key, value, file)
+
+
+def _check_old_names(raw: Mapping[str, Any], config: Any, file: Path) -> None:
+    """Raise where a nomic_bert's settings by their older names say something else than what transformers computes."""
+    computed = {name: getattr(config, attribute) for name, attribute in _OLD_NAMES.items()} | _COMPUTED
+    computed["rotary_emb_base"] = config.rope_parameters["rope_theta"]
+    for name, value in computed.items():
+        if raw.get(name) is not None and raw[name] != value:
+            meant = f"; write it as {_OLD_NAMES[name]} if the model was trained so" if name in _OLD_NAMES else ""
+            raise ModelError(f"{file} has {name} = {raw[name]!r}, and transformers computes with {value!r}{meant}")
 
 
 def dimensions(folder: Path) -> int:

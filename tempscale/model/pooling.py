@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tempscale.model.checkpoint import ModelError, read_json
 from tempscale.model.known_settings import STAGES, check
 from tempscale.model.settings import Settings
+from tempscale.second_order.moments import power_of_two
 
 POOLINGS = ("cls", "mean", "weightedmean", "lasttoken")
 """What represents all tokens of a text: the first, the mean, the mean weighted by place (1, 2, …), or the last."""
@@ -69,7 +70,10 @@ class Head(nn.Module):
     def finish(self, pooled: Float[Tensor, "text dim"]) -> tuple[Float[Tensor, "text out"], Float[Tensor, " text"]]:
         """Apply the further stages to the output of `pool`: u/‖u‖ and ‖u‖ of each result u; 0 stays 0."""
         found = self.stages(pooled)[:, : self.truncate_dim]
-        return nn.functional.normalize(found, dim=-1), torch.linalg.vector_norm(found, dim=-1)
+        scale = power_of_two(found)  # Squares of tiny or huge numbers vanish or overflow.
+        scaled = found * scale
+        unit = nn.functional.normalize(scaled, dim=-1, eps=torch.finfo(scaled.dtype).tiny)
+        return unit, torch.linalg.vector_norm(scaled, dim=-1) / scale.squeeze(-1)
 
     def check_prompt(self, prompt: str) -> None:
         """Raise if texts cannot have this prompt under this head."""
@@ -189,9 +193,17 @@ def _stage(kind: str, folder: Path) -> nn.Module:
         return nn.Identity()
     if kind == "Dense":
         return _dense(config, folder)
+    loaded = {key.removeprefix("norm."): value for key, value in _weights(folder).items()}
+    _check_shape(loaded["weight"], (int(config["dimension"]),))
     norm = nn.LayerNorm(int(config["dimension"]))
-    norm.load_state_dict({key.removeprefix("norm."): value for key, value in _weights(folder).items()})
+    norm.load_state_dict(loaded)
     return norm
+
+
+def _check_shape(weight: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise unless weights have the shape that config.json says, before as much memory is taken as it asks for."""
+    if weight.shape != shape:
+        raise ValueError(f"config.json says weights of shape {list(shape)}, and the file has {list(weight.shape)}")
 
 
 def _dense(config: dict[str, Any], folder: Path) -> Dense:
@@ -202,11 +214,13 @@ def _dense(config: dict[str, Any], folder: Path) -> Dense:
             f"{folder}/config.json has activation_function '{name}'; supported, all of torch.nn: {', '.join(_ACTIVATIONS)}"
         )
     size_in, size_out = int(config["in_features"]), int(config["out_features"])
+    loaded = _weights(folder)
+    _check_shape(loaded["linear.weight"], (size_out, size_in))
     residual: nn.Module | None = None
     if config.get("use_residual"):
         residual = nn.Identity() if size_in == size_out else nn.Linear(size_in, size_out, bias=False)
     dense = Dense(nn.Linear(size_in, size_out, bias=bool(config.get("bias", True))), _ACTIVATIONS[activation](), residual)
-    dense.load_state_dict(_weights(folder))
+    dense.load_state_dict(loaded)
     return dense
 
 

@@ -29,6 +29,9 @@ _SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 _UNBOUNDED = 10**20
 """From here on a window means none, as transformers writes 10³⁰ where it knows none."""
 
+_SHORTEST = 3
+"""The shortest window: two special tokens and one of the text."""
+
 Prompts = Literal["default", "model", "none"]
 """Which of a model's prompts are put before texts: `default`, the one that `SentenceTransformer.encode` adds by itself;
 `model`, those of its `encode_query` and `encode_document`; or `none`.
@@ -136,10 +139,13 @@ def _of_stage(transformer: Path) -> dict[str, Any]:
     for part in ("text", "common"):
         known_settings.check(TEXT, processing.get(part) or {}, f"{file}: processing_kwargs.{part}")
         call |= processing.get(part) or {}
+    of_tokenizer = _number(tokenizer, "model_max_length", f"{file}: processor_kwargs", _SHORTEST)
+    if of_tokenizer is None and "model_max_length" in tokenizer:
+        of_tokenizer = _UNBOUNDED  # Null is no window, in place of every other.
     windows = (
-        _number(call, "max_length", f"{file}: processing_kwargs"),
-        _number(tokenizer, "model_max_length", f"{file}: processor_kwargs"),
-        _number(table, "max_seq_length", file),
+        _number(call, "max_length", f"{file}: processing_kwargs", _SHORTEST),
+        of_tokenizer,
+        _number(table, "max_seq_length", file, _SHORTEST),
     )
     kept = {
         key: value for key, value in tokenizer.items() if key not in ("model_max_length", "trust_remote_code", "use_fast")
@@ -173,11 +179,11 @@ def _prompts(whole: Mapping[str, Any], folder: Path) -> tuple[dict[str, str], st
     return prompts, prompts.get(default or "", "")
 
 
-def _number(table: Mapping[str, Any], key: str, place: Path | str) -> int | None:
-    """A whole number of at least 1, or None."""
+def _number(table: Mapping[str, Any], key: str, place: Path | str, least: int = 1) -> int | None:
+    """A whole number of at least so much, or None."""
     value = table.get(key)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise ModelError(f"{place} has {key} {value!r}; expected a whole number from 1")
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+        raise ModelError(f"{place} has {key} {value!r}; expected a whole number from {least}")
     return None if value is None else int(value)
 
 
@@ -189,7 +195,7 @@ def window_of_tokenizer(value: object, folder: Path) -> int | None:
     """
     if isinstance(value, (int, float)) and value >= _UNBOUNDED:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 3 or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= _SHORTEST or value != int(value):
         raise ModelError(
             f"{folder / 'tokenizer_config.json'} has model_max_length {value!r}; expected a whole number of tokens from 3"
         )

@@ -23,6 +23,8 @@ _LEARNED_POSITIONS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", 
 """Families with a table of positions, which fail beyond it; others compute a position, however far."""
 _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 """Families whose positions start after that of the padding."""
+_COUNTING_PADDING = ("bert", "electra", "albert", "distilbert")
+"""Families whose positions count padding on the left, so that sentence-transformers gives such texts other vectors."""
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.spm", "*.tiktoken", "tekken.json")
 """The files of which a folder with a tokenizer has one."""
 _LONGEST = 1 << 20
@@ -252,6 +254,16 @@ class Tokenizer:
             raise ModelError(
                 f"the tokenizer in {inner} makes ids up to {largest}, and config.json has vocab_size {config.vocab_size}; "
                 "give the tokenizer that belongs to the model"
+            )
+        if "attention_mask" not in probe:
+            raise ModelError(
+                f"the tokenizer in {inner} has model_input_names without attention_mask, so that padding would count as "
+                "text, which is not supported; add attention_mask to them in tokenizer_config.json"
+            )
+        if self._tokenizer.padding_side == "left" and config.model_type in _COUNTING_PADDING:
+            raise ModelError(
+                f"the tokenizer in {inner} has padding_side 'left', which moves the positions of a {config.model_type} and "
+                "is not supported; set it to 'right' if the model was trained so"
             )
         if any(probe.get("token_type_ids", ())):
             raise ModelError(f"the tokenizer in {inner} gives texts another token_type_ids than 0, which is not supported")

@@ -19,6 +19,23 @@ _MARGIN = 2.0
 """Moments are refused at so many times that bound, because the mean of a factor is summed in another order."""
 
 
+_ORDINARY = 40
+"""Numbers whose largest is within 2^±40 are not scaled: their squares neither vanish nor overflow in float32."""
+_FARTHEST = 100
+"""The largest power of two that numbers are scaled by, which float32 has with its inverse."""
+
+
+def power_of_two(values: Float[Tensor, "*row dim"]) -> Float[Tensor, "*row 1"]:
+    """For each row a power of two that brings its largest number near 1; 1 where its squares are ordinary numbers, so that
+    these rows keep every bit. Where a number is not finite it is 1, too.
+    """
+    largest = torch.linalg.vector_norm(values.detach(), ord=torch.inf, dim=-1, keepdim=True)
+    largest = largest if largest.dtype == torch.float64 else largest.float()
+    exponent = torch.frexp(torch.where(torch.isfinite(largest), largest, 1.0)).exponent
+    exponent = torch.where(exponent.abs() > _ORDINARY, exponent.clamp(-_FARTHEST, _FARTHEST), 0)
+    return torch.ldexp(torch.ones_like(largest), -exponent).to(values.dtype)
+
+
 class TokenMoments(NamedTuple):
     """Token moments of several texts, each (texts,)."""
 
@@ -56,10 +73,14 @@ class TokenSums(NamedTuple):
             Each (texts,) in the precision of the sums. The spread is NaN if ‖μ‖ is zero up to rounding, at twice the bound
             of `covariance_factor`.
         """
-        norm = torch.linalg.vector_norm(self.mean, dim=-1)
+        scale = power_of_two(self.mean)
+        norm = torch.linalg.vector_norm(self.mean * scale, dim=-1) / scale.squeeze(-1)
         within = (self.units / self.tokens.unsqueeze(-1)).square().sum(-1)
         spread = self.scatter / self.tokens / norm.square()
         most = _most_spread(self.tokens, _epsilon(self.mean.dtype) if epsilon is None else epsilon) / _MARGIN**2
+        # Below that number, squares of the tokens have lost digits.
+        smallest = torch.finfo(self.mean.dtype if epsilon is None else torch.float32).tiny
+        spread = torch.where(norm.square() < smallest, torch.nan, spread)
         return TokenMoments(norm, torch.where(spread < most, spread, torch.nan), within)
 
     def merged(self, text: Int[Tensor, " chunk"], texts: int) -> TokenSums:
@@ -101,7 +122,8 @@ def token_sums(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text
     hidden = hidden.masked_fill(~kept, 0.0)
     mean = hidden.sum(1) / count.unsqueeze(-1)
     centred = (hidden - mean.unsqueeze(1)).masked_fill_(~kept, 0.0)
-    unit = torch.nn.functional.normalize(hidden, dim=-1, eps=torch.finfo(hidden.dtype).tiny)
+    tokens = hidden * power_of_two(hidden)
+    unit = torch.nn.functional.normalize(tokens, dim=-1, eps=torch.finfo(hidden.dtype).tiny)
     return TokenSums(count, mean, centred.square().sum((1, 2)), unit.sum(1))
 
 
@@ -183,6 +205,7 @@ def covariance_factor(
     """
     if tokens.ndim != 2 or tokens.shape[0] == 0:
         raise ValueError(f"token embeddings have shape {tuple(tokens.shape)}; expected (tokens, d) with at least one token")
+    tokens = tokens * power_of_two(tokens.reshape(1, -1))  # Neither the mean's direction nor F depend on the scale.
     mean = tokens.mean(0)
     norm = torch.linalg.vector_norm(mean)
     centred = (tokens - mean) / (norm * tokens.shape[0] ** 0.5)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from tempscale.model.tokens import Tokens
 
 NO_MEAN = "its token embeddings cancel: their mean is no larger than rounding errors and has no direction"
+NO_DIRECTION = "its embedding is zero and has no direction"
+_ROUNDED = 1e-3
+"""How far the norm of a unit embedding may be from 1."""
 
 
 def embed(
@@ -112,6 +115,8 @@ def _write(
     for out in encoded:
         reasons = out.failed | reasons
     reasons = without_direction(encoded) | reasons
+    for out in encoded:
+        reasons = dict.fromkeys(not_unit(out.embeddings.numpy()), NO_DIRECTION) | reasons
     finite = np.array([k not in reasons for k in range(work.num_rows)], dtype=bool)
     for out in encoded:
         for column in (out.embeddings, *(out.moments or ())):
@@ -130,6 +135,13 @@ def without_direction(encoded: list[Encoded]) -> dict[int, str]:
         if out.moments is not None:
             lost = np.isnan(out.moments.spread.numpy()) & np.isfinite(out.moments.mean_norm.numpy())
             found |= dict.fromkeys(np.flatnonzero(lost).tolist(), NO_MEAN)
+    return found
+
+
+def not_unit(embeddings: np.ndarray) -> list[int]:
+    """The rows of finite numbers that are no unit vectors."""
+    norms = np.linalg.norm(embeddings, axis=1)
+    found: list[int] = np.flatnonzero(np.isfinite(norms) & (np.abs(norms - 1) > _ROUNDED)).tolist()
     return found
 
 

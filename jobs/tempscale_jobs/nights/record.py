@@ -28,7 +28,6 @@ _UNWRITTEN: dict[str, Any] = {"prompts": {}, "socm": "sample"}
 """The values of settings that decided a night before they were written down."""
 _UNKNOWN_BEFORE = ("dimensions",)
 """Settings whose value is not known where an older version did not write them."""
-_SAME_SERIES = ("name", "temperature")
 _ALWAYS_THERE = {
     "run",
     "night",
@@ -206,12 +205,13 @@ def latest(record: pl.DataFrame, tonight: Sequence[dict[str, Any]]) -> list[Base
 
 
 def _latest(record: pl.DataFrame, row: dict[str, Any], tonight: Sequence[dict[str, Any]]) -> Baseline:
-    earlier = record.filter(
-        *(pl.col(key) == row[key] for key in _SAME_SERIES),
+    before = record.filter(
+        pl.col("name") == row["name"],
         # Leave out the run itself and the run that it replaced.
         (pl.col("run") != row["run"]) & ((pl.col("folder") != row["folder"]) | (pl.col("night") != row["night"])),
         (pl.col("night") < row["night"]) | ((pl.col("night") == row["night"]) & (pl.col("started") < row["started"])),
     ).to_dicts()
+    earlier = [then for then in before if then["temperature"] == row["temperature"]]
     if any(map(_has_width, earlier)):  # Nights of an older version must not stand for any width.
         earlier = [then for then in earlier if _has_width(then) or then["model_fingerprint"]]
     alike = [then for then in earlier if _continued(then, [row])]
@@ -222,10 +222,20 @@ def _latest(record: pl.DataFrame, row: dict[str, Any], tonight: Sequence[dict[st
     last_run = [then for then in good if then["run"] == good[-1]["run"]] or earlier
     if replaced := [then for then in last_run if not _continued(then, tonight)]:
         return Baseline(None, _another(replaced, row), other=True)
+    if not earlier and (others := _of_other_models(before, tonight)):
+        return Baseline(None, _another(others, row), other=True)
     if not alike:
         return Baseline(None, FIRST_NIGHT, first=True)
     last = alike[-1]
     return Baseline(None, f"no earlier night passed or was accepted; the last one, {last['night']}, was {_state(last)}")
+
+
+def _of_other_models(before: Sequence[dict[str, Any]], tonight: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last run of a series, good if one is, where none of its models is among tonight's; else nothing."""
+    good = [then for then in before if _fit(then)] or before
+    last_run = [then for then in good if then["run"] == good[-1]["run"]]
+    models = {row["model_fingerprint"] for row in tonight}
+    return [] if any(then["model_fingerprint"] in models for then in last_run) else last_run
 
 
 def _has_width(night: dict[str, Any]) -> bool:

@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import torch
 
 from tempscale.model.gathering import Encoded
 from tempscale.second_order.moments import TokenMoments
-from tempscale_jobs.embedding.embed import NO_MEAN, without_direction
+from tempscale_jobs.embedding.embed import NO_MEAN, not_unit, without_direction
 
 NAN = math.nan
 
@@ -25,3 +26,8 @@ def test_a_spread_that_is_no_number_of_a_mean_that_is_one_means_that_tokens_canc
 def test_without_moments_nothing_is_known():
     out = encoded([NAN], [1.0])
     assert without_direction([Encoded(out.embeddings, out.norms, out.tokens, out.truncated, None, None)]) == {}
+
+
+def test_embeddings_that_are_no_unit_vectors_are_found():
+    found = np.array([[0.6, 0.8], [0, 0], [NAN, 1], [0.6, 0.79], [1, 1e-4], [2, 0], [1, 2e-2]], np.float32)
+    assert not_unit(found) == [1, 3, 5]

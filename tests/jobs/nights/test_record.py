@@ -156,6 +156,18 @@ def test_a_model_switch_is_not_comparable_and_never_drift(tmp_path):
     assert found.label == "the model is another than on 2026-11-01 (model-aaaa)"
 
 
+@pytest.mark.parametrize(("model", "other"), [("aaaa", False), ("bbbb", True)])
+def test_a_model_switch_with_a_new_temperature_is_one_and_a_new_temperature_alone_begins_a_series(tmp_path, model, other):
+    storage = recorded(tmp_path, row("2026-11-01", temperature="1.0"))
+    found = baseline(storage, row("2026-11-02", model=model, temperature="0.8"))
+    assert (found.row, found.first, found.other) == (None, not other, other)
+    with_the_old = [row("2026-11-02", model="bbbb", temperature="0.8"), row("2026-11-02", temperature="1.0")]
+    added = history.latest(history.load(storage), with_the_old)
+    assert (added[0].first, added[1].row["night"]) == (True, "2026-11-01")
+    elsewhere = baseline(storage, row("2026-11-02", model="bbbb", temperature="0.8", name="law"))
+    assert elsewhere.first
+
+
 def test_back_at_an_old_model_its_own_last_night_is_the_baseline(tmp_path):
     storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02", model="bbbb"))
     assert baseline(storage, row("2026-11-03")).row["night"] == "2026-11-01"

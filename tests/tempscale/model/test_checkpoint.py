@@ -257,7 +257,8 @@ def test_damaged_weights_are_one_sentence_before_anything_is_loaded(tiny_folder,
 def test_weights_that_an_index_names_must_be_there(tiny_folder, tmp_path):
     path = shutil.copytree(tiny_folder(), tmp_path / "model")
     index = path / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-00002.safetensors"}}))
+    (path / "model.safetensors").rename(path / "model-00001.safetensors")
+    index.write_text(json.dumps({"weight_map": {"a": "model-00001.safetensors", "b": "model-00002.safetensors"}}))
     with pytest.raises(
         ModelError, match=r"the weights .*model-00002.safetensors are not there, which model.safetensors.ind"
     ):
@@ -367,3 +368,63 @@ def test_a_link_to_its_own_folder_ends(linked):
     before = fingerprint(linked)
     (linked / "again").symlink_to(linked)
     assert fingerprint(linked) == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "trainer_state.json", "all_results.json", "requirements.txt", "eval_results.json",
+        "checkpoint-500/model.safetensors", "checkpoint-500/train_results.json", "onnx/config.json",
+        "1_Pooling/openvino/config.json", ".cache/huggingface/a.json",
+    ],
+)  # fmt: skip
+def test_what_no_vector_depends_on_is_not_in_the_fingerprint(folder, name):
+    before, state = fingerprint(folder), checkpoint.state(folder)
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("{}")
+    assert (fingerprint(folder), checkpoint.state(folder)) == (before, state)
+
+
+def test_a_stage_in_a_folder_of_such_a_name_is_in_the_fingerprint(folder):
+    (folder / "modules.json").write_text(json.dumps([{"path": ""}, {"path": "checkpoint-5"}]))
+    (folder / "checkpoint-5").mkdir()
+    (folder / "checkpoint-5" / "config.json").write_text("{}")
+    before = fingerprint(folder)
+    (folder / "checkpoint-5" / "config.json").write_text("[]")
+    assert fingerprint(folder) != before
+
+
+def test_an_index_beside_the_whole_file_of_its_name_is_not_read(tiny_folder):
+    path = tiny_folder()
+    before = fingerprint(path)
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors"}}))
+    checkpoint.check_weights(path)
+    assert fingerprint(path) == before
+    Encoder.load(path)
+    (path / "model.safetensors").rename(path / "other.safetensors")
+    with pytest.raises(ModelError, match="model-00001"):
+        checkpoint.check_weights(path)
+
+
+@pytest.mark.parametrize("kind", ["StaticEmbedding", "WordEmbeddings", "Router", "BoW"])
+def test_a_model_that_begins_with_another_stage_is_refused_by_its_class(folder, kind):
+    (folder / "config.json").unlink()
+    stage = {"path": f"0_{kind}", "type": f"sentence_transformers.models.{kind}"}
+    (folder / "modules.json").write_text(json.dumps([stage]))
+    with pytest.raises(ModelError, match=f"models.{kind}"):
+        resolve(str(folder))
+
+
+@pytest.mark.parametrize("path", [None, 1, ["a"]])
+def test_a_stage_whose_path_is_no_text_is_refused(folder, path):
+    (folder / "modules.json").write_text(json.dumps([{"path": path}]))
+    with pytest.raises(ModelError, match="path"):
+        checkpoint.stages(folder)
+
+
+def test_the_weights_of_a_later_stage_do_not_stand_in_for_the_transformers(folder):
+    (folder / "2_Dense").mkdir()
+    (folder / "model.safetensors").rename(folder / "2_Dense" / "model.safetensors")
+    (folder / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(ModelError, match="safetensors"):
+        resolve(str(folder))

@@ -9,7 +9,7 @@ import shutil
 
 import numpy as np
 import pytest
-from sentence_transformers_cases import CASES, CASES_OF_6, SAME, TEXTS, change, pooling, stage, theirs, whole
+from sentence_transformers_cases import CASES, CASES_OF_6, SAME, TEXTS, change, pooling, stage, theirs, tokenizer, whole
 
 from tempscale.model import known_settings
 from tempscale.model.checkpoint import ModelError
@@ -183,6 +183,14 @@ REFUSED = {
     "include_prompt": pooling(include_prompt="no"),
     "quantization_config": config(quantization_config={"quant_method": "gptq", "bits": 4}),
     "position_embedding_type": config(position_embedding_type="relative_key"),
+    "rotary": config(position_embedding_type="rotary"),
+    "quantization": config(quantization={"bits": 4, "group_size": 64}),
+    "embedding_size": config(embedding_size=16),
+    "num_labels": config(num_labels=10**9),
+    "padding_side": tokenizer(padding_side="left"),
+    "side 'left'": stage(processor_kwargs={"padding_side": "left"}),
+    "attention_mask": tokenizer(model_input_names=["input_ids", "token_type_ids"]),
+    "max_seq_length": stage(max_seq_length=2),
     "pruned_heads": config(pruned_heads={"0": [1]}),
     "attention_temperature": config(attention_temperature=0.5),
 }
@@ -236,10 +244,65 @@ def test_the_inner_folder_of_a_model_is_not_taken_for_the_whole(edited):
         {"matryoshka_dimensions": [64], "attn_implementation": None, "adapters": {"adapters": {}, "config_map": {}}},
         {"something_new": None, "another": False, "a_third": {}},
         {"auto_map": {"AutoModel": "code.Model"}, "emb_pooler": "mean", "rotary_emb_base": 1000},
+        {"unsloth_fixed": True, "unk_token_id": 1, "pad_token": "[PAD]", "max_seq_length": 512, "prompt_names": ["query"]},
+        {"embedding_size": 32, "emb_size": 32, "neuron": {"task": "x"}, "pooling": "mean", "vocab_file": "vocab.txt"},
     ],
 )
 def test_usual_extras_of_published_models_are_no_hindrance(saved, edited, extras):
     assert apart(ours(edited(config(**extras))), ours(saved)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("family", "value"), [("modernbert", "sans_pos"), ("gte", "rope"), ("nomic_bert", "rotary"), ("mpnet", "rotary")]
+)
+def test_a_kind_of_positions_that_a_family_never_read_is_no_hindrance(tiny_folder, family, value):
+    folder = tiny_folder(family)
+    before = ours(folder)
+    change(folder, "config.json", position_embedding_type=value)
+    assert apart(ours(folder), before) == 0
+
+
+@pytest.mark.parametrize("family", ["electra", "albert", "distilbert"])
+def test_padding_on_the_left_is_refused_where_positions_count_it(tiny_folder, family):
+    folder = tiny_folder(family)
+    change(folder, "tokenizer_config.json", padding_side="left")
+    with pytest.raises(ModelError, match="padding_side"):
+        Tokenizer(folder)
+
+
+@pytest.mark.parametrize("family", ["roberta", "qwen2"])
+def test_padding_on_the_left_changes_nothing_elsewhere(tiny_folder, family):
+    folder = tiny_folder(family)
+    before = ours(folder)
+    change(folder, "tokenizer_config.json", padding_side="left")
+    assert apart(ours(folder), before) < 1e-6
+    assert apart(ours(folder), theirs({"": folder})[""]) < 1e-5
+
+
+_NOMIC = {
+    "auto_map": {"AutoModel": "code.Model"}, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_inner": 64, "prenorm": False,
+    "layer_norm_epsilon": 1e-12, "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "qkv_proj_bias": False,
+    "activation_function": "swiglu", "use_rms_norm": None, "causal": False, "rotary_emb_scale_base": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (None, None), ("n_layer", 2), ("n_head", 8), ("layer_norm_epsilon", 1e-5), ("rotary_emb_base", 10000),
+        ("rotary_emb_fraction", 0.5), ("prenorm", True), ("qkv_proj_bias", True), ("activation_function", "gelu"),
+    ],
+)  # fmt: skip
+def test_the_older_names_of_nomic_bert_say_what_is_computed(tiny_folder, name, value):
+    folder = tiny_folder("nomic_bert")
+    before = ours(folder)
+    change(folder, "config.json", **_NOMIC)
+    if name is None:
+        assert apart(ours(folder), before) == 0
+        return
+    change(folder, "config.json", **{name: value})
+    with pytest.raises(ModelError, match=name):
+        Encoder.load(folder)
 
 
 # --- the list and the installed library -------------------------------------------------------------------------------

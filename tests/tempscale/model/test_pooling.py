@@ -316,3 +316,48 @@ def test_a_modules_file_of_another_shape_is_named(tmp_path, text):
     (tmp_path / "modules.json").write_text(text)
     with pytest.raises(ModelError, match=r"modules.json"):
         load_head(tmp_path)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-23, 1e-14, 1e-9, 1e9, 1e19, 1e30])
+def test_embeddings_of_any_scale_have_unit_length_and_their_norm(scale):
+    pooled = torch.randn(5, 24, generator=torch.Generator().manual_seed(0))
+    expected = pooled.double()
+    embeddings, norms = Head("mean", []).finish(pooled * scale)
+    assert torch.allclose(embeddings.double(), expected / expected.norm(dim=1, keepdim=True), atol=1e-6)
+    assert torch.allclose(norms.double() / scale, expected.norm(dim=1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 0.03, 1.0, 7.0, 1e6])
+@pytest.mark.parametrize("width", [12, 384, 1024])
+def test_ordinary_embeddings_keep_every_bit(width, scale):
+    pooled = torch.randn(64, width, generator=torch.Generator().manual_seed(width)) * scale
+    embeddings, norms = Head("mean", []).finish(pooled)
+    assert torch.equal(embeddings, torch.nn.functional.normalize(pooled, dim=-1))
+    assert torch.equal(norms, torch.linalg.vector_norm(pooled, dim=-1))
+
+
+def test_an_embedding_of_zeros_stays_and_one_that_is_not_finite_too():
+    embeddings, norms = Head("mean", []).finish(torch.tensor([[0.0, 0.0], [float("inf"), 1.0], [3.0, 4.0]]))
+    assert embeddings[0].tolist() == [0, 0]
+    assert not torch.isfinite(embeddings[1]).all()
+    assert norms[2] == 5
+
+
+def test_scaling_leaves_the_gradient():
+    pooled = (torch.randn(2, 4, dtype=torch.double) * 1e-20).requires_grad_()
+    found = torch.autograd.grad(Head("mean", []).finish(pooled)[1].sum(), pooled)[0]
+    assert torch.allclose(found, pooled.detach() / pooled.detach().norm(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize("stage", ["Dense", "LayerNorm"])
+def test_a_stage_that_asks_for_more_than_its_weights_takes_no_memory(tmp_path, stage):
+    from safetensors.torch import save_file
+
+    from tempscale.model.pooling import _fitting
+
+    name, weight = ("linear.weight", torch.ones(4, 32)) if stage == "Dense" else ("norm.weight", torch.ones(32))
+    save_file({name: weight}, str(tmp_path / "model.safetensors"))
+    sizes = {"in_features": 10**7, "out_features": 10**7} if stage == "Dense" else {"dimension": 10**12}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    with pytest.raises(ModelError, match="32"):
+        _fitting(stage, tmp_path)

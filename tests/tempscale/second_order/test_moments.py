@@ -276,3 +276,35 @@ def test_what_is_not_finite_is_refused(value):
 def test_what_is_no_text_is_refused_with_its_shape(shape):
     with pytest.raises(ValueError, match=r"have shape \([0-9, ]+\); expected \(tokens, d\) with at least one token"):
         covariance_factor(torch.ones(shape))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-23, 1e-21, 1e19, 1e30])
+@pytest.mark.parametrize("n", [6, 20])
+def test_tokens_of_any_scale_have_one_factor(n, scale):
+    tokens = text(n, 8, dtype=torch.float32)
+    mean, factor = covariance_factor(tokens)
+    scaled_mean, scaled = covariance_factor(tokens * scale)
+    assert torch.allclose(mean, scaled_mean, atol=1e-6)
+    assert torch.allclose(factor.T @ factor, scaled.T @ scaled, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e-23, 1e-20, 1e18, 1e20])
+def test_moments_of_tiny_and_huge_tokens_are_right_or_not_a_number(scale):
+    tokens = text(12, 16, dtype=torch.float32)
+    expected, found = alone(tokens), alone(tokens * scale)
+    assert torch.allclose(found.within_cosine, expected.within_cosine, rtol=1e-5)
+    assert torch.allclose(found.mean_norm.double() / scale, expected.mean_norm.double(), rtol=1e-5)
+    assert torch.isnan(found.spread) or torch.allclose(found.spread, expected.spread, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1.0, 30.0, 1e5])
+def test_ordinary_tokens_keep_every_bit(scale):
+    tokens = text(40, 384, dtype=torch.float32) * scale
+    sums = token_sums(tokens[None], torch.ones(1, 40, dtype=torch.bool))
+    tiny = torch.finfo(torch.float32).tiny
+    assert torch.equal(sums.units[0], torch.nn.functional.normalize(tokens, dim=-1, eps=tiny)[None].sum(1)[0])
+    assert torch.equal(sums.moments().mean_norm, torch.linalg.vector_norm(sums.mean, dim=-1))
+    mean, factor = covariance_factor(tokens)
+    norm = torch.linalg.vector_norm(tokens.mean(0))
+    assert torch.equal(mean, tokens.mean(0) / norm)
+    assert torch.equal(factor, (tokens - tokens.mean(0)) / (norm * 40**0.5))
