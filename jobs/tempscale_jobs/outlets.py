@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from contextlib import suppress
 from typing import Any
 
 
@@ -23,12 +22,17 @@ class Outlet:
         """Write text, or drop it."""
         if self.failure is None:
             try:
-                return int(self._stream.write(text))
-            except UnicodeError:  # Its encoding, or what it does with letters that it lacks, cannot write them.
-                with suppress(UnicodeError):
-                    self._stream.write(text.encode("ascii", "backslashreplace").decode())
+                return self._written(text)
             except OSError as error:
                 self._close(error)
+        return len(text)
+
+    def _written(self, text: str) -> int:
+        try:
+            return int(self._stream.write(text))
+        except UnicodeError:  # Its encoding has no such letters, and what it is to do with them does not help.
+            self._stream.flush()
+            self._stream.buffer.write(text.encode("ascii", "backslashreplace"))
         return len(text)
 
     def flush(self) -> None:

@@ -69,6 +69,19 @@ def test_a_storage_that_cannot_be_reached_ends_what_reads_it_with_2_and_without_
     assert "zz" not in "".join(printed)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["audit", "s3://KEY:zz1zz@b/x.toml"], ["audit", "a.toml", "s3://KEY:zz1zz@b/x"], ["https://u:zz1zz@h/x"],
+     ["export", "--out", "o", "--temperature", "https://u:zz1zz@h/x"], ["audit", "--tau", "s3:/KEY:zz1zz@b/x"],
+     ["history", "a", "https:/u:zz1zz@h/x"], ["audit", "--https://u:zz1zz@h/x"], ["history", "a", "--last=s3://K:zz1zz@b"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_wrong_usage_is_answered_without_secrets(words):
+    code, *printed = in_process(*words)
+    assert code == 2, printed
+    assert "zz1zz" not in "".join(printed)
+
+
 def test_addresses_of_the_command_line_are_known_to_unexpected_errors(capsys):
     @start.answered
     def command(**given):

@@ -278,6 +278,21 @@ def test_a_bucket_that_cannot_be_looked_into_has_nothing(tmp_path, monkeypatch):
     assert found(store, [16, 17], wanted) == ([], 0)
 
 
+class Refusing(Storage):
+    """A storage with an exception of its own, as gcsfs has."""
+
+    def read(self, name):
+        raise RuntimeError("HttpError: 403")
+
+    list = read_table = opened = read
+
+
+def test_no_run_depends_on_a_cache_whatever_its_storage_raises(tmp_path):
+    store = Refusing(str(tmp_path))
+    assert not cache.is_foreign(store, {"format": 1})
+    assert cache.known(store, "k", range(2), {"00"}, 2).texts.num_rows == 0
+
+
 def test_a_damaged_file_of_a_bucket_has_nothing_and_the_others_what_they_have(tmp_path):
     store, (damaged, _) = stored(tmp_path / "cache", ["11a"], ["11b"])
     data = bytearray(store.read(damaged))
