@@ -533,7 +533,8 @@ def test_a_damaged_part_takes_only_its_own_night_with_it(tmp_path, day, how):
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("night", pa.array([["x"]])), ("name", pa.array([{"a": 1}])), ("measured", pa.array(["{"])), ("measured", pa.array(["[]"])),
+    [("night", pa.array([["x"]])), ("name", pa.array([{"a": 1}])), ("measured", pa.array(["{"])),
+     ("measured", pa.array(["[]"])),
      ("measured", pa.array([None], pa.string())), ("cosine_mean", pa.array(["x"])), ("cosine_mean", pa.array([[1.0]])),
      ("night", pa.array([None], pa.string())), ("name", pa.array([b"\xff"])), ("run", pa.array([None], pa.string()))],
 )  # fmt: skip
