@@ -65,8 +65,7 @@ def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[
         if unused_days is not None and age >= unused_days:
             for name in [f"{one.place}/{KEY}", *_files(store, one.place)]:
                 store.remove(name)
-            if not store.list(one.place):
-                store.remove(one.place)  # Its empty folders.
+            store.remove_empty(one.place)  # A run may write there at this time.
             continue
         for number in range(BUCKETS):
             _merge(store, one.place, number, wanted)

@@ -205,6 +205,15 @@ class Storage:
             with suppress(Exception):  # Object storages have no folders, and every storage has its own exceptions.
                 fs.rmdir(folder)
 
+    def remove_empty(self, folder: str) -> None:
+        """Remove a folder and those below it, where they hold no file, not even an unfinished one."""
+        if self.is_local:
+            for inside, _, _ in os.walk(self.path(folder), topdown=False):
+                with suppress(OSError):  # It is not empty.
+                    os.rmdir(inside)
+        elif not self.list(folder):
+            self.remove(folder)
+
     def sweep(self, seconds: float = 0.0) -> None:
         """Remove the unfinished files of killed writers that have not changed for `seconds`."""
         fs, _ = self._fs

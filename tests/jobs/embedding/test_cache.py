@@ -293,6 +293,18 @@ def test_no_run_depends_on_a_cache_whatever_its_storage_raises(tmp_path):
     assert cache.known(store, "k", range(2), {"00"}, 2).texts.num_rows == 0
 
 
+def test_pruning_leaves_what_a_live_run_writes(tmp_path):
+    store = Storage(str(tmp_path / "cache"))
+    store.write_json("k/key.json", {"name": "m", "temperature": "1.0", "last_used": "2020-01-01"})
+    store.write_json("gone/key.json", {"name": "m", "temperature": "1.0", "last_used": "2020-01-01"})
+    writing = tmp_path / "cache" / "k" / "bucket-000" / ".writing-0123"
+    writing.parent.mkdir()
+    writing.write_bytes(b"half")
+    prune.prune(store.root, 1, [])
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["k"]
+    assert writing.read_bytes() == b"half"
+
+
 def test_a_damaged_file_of_a_bucket_has_nothing_and_the_others_what_they_have(tmp_path):
     store, (damaged, _) = stored(tmp_path / "cache", ["11a"], ["11b"])
     data = bytearray(store.read(damaged))
