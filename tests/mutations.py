@@ -409,7 +409,7 @@ DAMAGED_NIGHTS = Subject(
     of(
         f"{JOBS}/nights/record.py",
         ("    except (RunError, OSError):\n        return None", "    except OSError:\n        return None"),
-        ("return found if _ALWAYS_THERE.issubset(found.columns) else None", "return found"),
+        ("return _typed(found) if _ALWAYS_THERE.issubset(found.columns) else None", "return _typed(found)"),
         ("                damaged.append(name)\n", "                pass\n"),
         ("    except Damaged as error:\n        return [Baseline", "    except OSError as error:\n        return [Baseline"),
     )
@@ -662,8 +662,8 @@ ESCAPES = Subject(
     + of(
         f"{JOBS}/report/screen.py",
         ('*(visible(hidden(one), "\\n\\t") if isinstance(one, str) else one for one in objects)', "*objects"),
-        ("Text(visible(cell)) for cell in line", "Text(cell) for cell in line"),
-        ("Text(visible(cell)) for cell in line", "visible(cell) for cell in line"),
+        ("Text(visible(hidden(cell))) for cell in line", "Text(hidden(cell)) for cell in line"),
+        ("Text(visible(hidden(cell))) for cell in line", "visible(hidden(cell)) for cell in line"),
     )
     + of(
         f"{JOBS}/report/page.py",

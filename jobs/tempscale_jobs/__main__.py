@@ -16,16 +16,30 @@ def import_installed_packages_only() -> None:
         here = os.getcwd()
     except OSError:  # It was removed.
         here = ""
+    ours = _homes()
     given = os.environ["PYTHONPATH"].split(os.pathsep) if "PYTHONPATH" in os.environ else []
     kept = [entry for entry in given if os.path.isabs(entry)]
     relative = {os.path.normpath(os.path.join(here, entry)) for entry in given if entry not in kept}
     # Only the first: the current folder may also be that of a project which is installed.
-    if not sys.flags.safe_path and sys.path[:1] in ([""], [here]) and here not in kept:
+    if (
+        not sys.flags.safe_path
+        and sys.path[:1] in ([""], [here])
+        and here not in kept
+        and here not in (set(ours) - {*sys.path[1:]})
+    ):
         del sys.path[0]
+    kept += [home for home in ours if home in relative]
     sys.path[:] = [entry for entry in sys.path if os.path.isabs(entry) and (entry in kept or entry not in relative)]
     if given:
         os.environ["PYTHONPATH"] = os.pathsep.join(kept)
     os.environ["PYTHONSAFEPATH"] = "1"
+
+
+def _homes() -> list[str]:
+    """The folders that our own packages are in, which may be on the path by a relative entry alone."""
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    above = os.path.dirname(home)  # In a checkout.
+    return [home, above] if os.path.isfile(os.path.join(above, "tempscale", "__init__.py")) else [home]
 
 
 def main() -> None:

@@ -22,9 +22,17 @@ class Outlet:
         """Write text, or drop it."""
         if self.failure is None:
             try:
-                return int(self._stream.write(text))
+                return self._written(text)
             except OSError as error:
                 self._close(error)
+        return len(text)
+
+    def _written(self, text: str) -> int:
+        try:
+            return int(self._stream.write(text))
+        except UnicodeError:  # Its encoding has no such letters, and what it is to do with them does not help.
+            self._stream.flush()
+            self._stream.buffer.write(text.encode("ascii", "backslashreplace"))
         return len(text)
 
     def flush(self) -> None:
@@ -60,6 +68,6 @@ def install() -> None:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
             stream = os.fdopen(number, "w", closefd=False)
-        if getattr(stream, "errors", None) in ("strict", "surrogateescape"):
+        if getattr(stream, "errors", None) in ("strict", "surrogateescape", "surrogatepass"):
             stream.reconfigure(errors="replace")  # A Greek letter that a terminal cannot show is no reason to stop.
         setattr(sys, name, Outlet(stream))

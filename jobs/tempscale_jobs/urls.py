@@ -13,24 +13,26 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-_SEPARATOR = re.compile(r":(?:\\?/){2}")
-"""The :// of an address, or as some writers of JSON escape it."""
+_SEPARATOR = re.compile(r":(?:\\?/){2}|(?<=[a-z][a-z0-9+.-]):\\?/", re.IGNORECASE)
+"""The :// of an address, or as some writers of JSON escape it; or :/, as what reads an address for a path leaves it."""
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*\Z", re.IGNORECASE)
 _LONGEST_SCHEME = 32
 _NEXT_LINK = re.compile(r"::(?=[a-z][a-z0-9+.-]{0,31}://)", re.IGNORECASE)
 """Between the addresses of a chain, such as zip://*.csv::https://host/x.zip."""
 _END_IN_PROSE = re.compile(r"[\s'\"`<>]")
 _AUTHORITY_END = re.compile(r"[/?#]")
-_WEB_QUERY = re.compile(r"\?|#(?!/)")
+_WEB_QUERY = re.compile(r"\?|#(?!/)|;(?=[^;=/?#\s]{1,64}=)")
 """After #/ there is a page's own path, such as that of a dashboard."""
-_QUERY = re.compile(r"[?#](?=[^?#=/]+=)")
+_QUERY = re.compile(r"[?#](?=[a-z0-9_%][^?#=/]*=)", re.IGNORECASE)
 """A query where `?` may also be part of a glob and `#` part of a name."""
 _AFTER_PORT = "\\.,;:!)]}"
 """What follows a port in a sentence."""
-_INSIDE = frozenset({"zip", "tar", "libarchive", "rar", "file", "local"})
+_INSIDE = frozenset({"zip", "tar", "libarchive", "rar", "file", "local", "lance", "delta"})
 """What follows is a path in an archive or on this machine, which has no user."""
 _CONTAINER = frozenset({"abfs", "abfss", "wasb", "wasbs", "az", "adl"})
 """The text before the @ names a container."""
+_NAMES = _CONTAINER | {"hf", "github"}
+_SLASHED_USER = re.compile(r"[^:?#]+:(?![/:])")
 _REPOSITORY_KINDS = frozenset({"datasets", "models", "spaces", "buckets"})
 _TOKENS = ("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_")
 """The beginnings of tokens, which no name has."""
@@ -192,13 +194,20 @@ class _Scan:
         user, at, host = authority.rpartition("@")
         if scheme in _INSIDE or (at and _is_name(scheme, user, host)):
             return start
+        if scheme == "hf" and ":" in user:
+            ends = (text.rfind(f"@{kind}/", start, region.end) for kind in _REPOSITORY_KINDS)
+            if (end := max(ends)) > start:
+                return end
         if at:
             first = start + len(user)
             return max(first, region.last_end_at) if ":" in user and scheme != "hf" else first
         host = authority.rpartition("]")[2] if authority.startswith("[") else authority
         _, colon, port = host.partition(":")
-        if not colon or authority.startswith("arn:"):
+        if authority.startswith("arn:"):
             return start
+        if not colon:  # The user may have a slash before the colon.
+            found = _SLASHED_USER.match(text, start, region.last_end_at) if scheme not in _NAMES else None
+            return start if found is None else region.last_end_at
         if region.last_at > start:  # A password with a slash, a question mark or a hash.
             return region.last_at
         if not port or port.rstrip(_AFTER_PORT).isdigit():

@@ -49,8 +49,16 @@ SECRETS = st.text(st.sampled_from("abXY019/?#@:&=+%.~ -_'\"<>(){}[]\\|;,!$"), mi
         ("zip://a@b.csv::https://u:p@host/x.zip", "zip://a@b.csv::https://***@host/x.zip"),
         ("s3://bucket/part-?/x.parquet?token=abc", "s3://bucket/part-?/x.parquet?***"),
         ("s3://bucket/x#sig=abc", "s3://bucket/x#***"),
+        ("s3://a/b:SECRET@bucket/x", "s3://***@bucket/x"),
+        ("https://to/ken:SECRET@host/x", "https://***@host/x"),
+        ("hf://user:pa@/ss@datasets/x/y", "hf://***@datasets/x/y"),
+        ("hf://user:pa@?ss@datasets/x@main/y", "hf://***@datasets/x@main/y"),
+        ("https://host/x;token=SECRET", "https://host/x;***"),
+        ("s3:/KEY:SECRET@bucket/x.toml", "s3:/***@bucket/x.toml"),
+        ("https:/user:pass@host/x?a=1", "https:/***@host/x?***"),
         *((same, same) for same in (
             "hf://datasets/NAME@REV/x", "hf://name@refs%2Fpr%2F1/x", "abfss://box@account.dfs.core.windows.net/a@b/x",
+            "C:/x", "C:/me@work/x", "lance:/me@work/x", "s3://b/part-?.parquet", "s3://b/part-?-year=2024.parquet",
             "/data/a@b/x?y=1", "./a:b@c", "s3://bucket/part-?/year=2024/x", "s3://bucket/file#1.parquet",
             "s3://arn:aws:s3:us-east-1:123:accesspoint/x", "http://[::1]:8265/x", "http://head:8265", "zip://a@b.csv::/x.zip",
             "file:///home/me@work/x", "https://example.org/@name/x",
@@ -114,7 +122,17 @@ def test_addresses_in_sentences_are_shown_without_secrets(password, around):
 
 @pytest.mark.parametrize(
     "text",
-    ["see http://HEAD:8265. Then", "http://head:8265, mail a@b.org", "give http://HOST:PORT", "no address: a@b?c=d", ""],
+    [
+        "see http://HEAD:8265. Then",
+        "either/or: this/that, me@work",
+        "on C:/x and D:/y@z",
+        "one:/two",
+        "10:/20@x",
+        "http://head:8265, mail a@b.org",
+        "give http://HOST:PORT",
+        "no address: a@b?c=d",
+        "",
+    ],
 )
 def test_sentences_without_secrets_stay_as_they_are(text):
     assert urls.hidden(text) == text

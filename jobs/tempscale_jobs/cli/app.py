@@ -7,17 +7,46 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 import tempscale
 from tempscale_jobs import outlets
 from tempscale_jobs.cli import records, runs, start, submit
+from tempscale_jobs.errors import visible
+from tempscale_jobs.urls import hidden
+
+
+class _Masking(TyperGroup):
+    """The group of commands, whose own messages on wrong usage show no secret of an address."""
+
+    def make_context(self, *args: Any, **how: Any) -> Any:
+        with _masked_message():
+            return super().make_context(*args, **how)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _masked_message():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _masked_message() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # typer's own errors have no public class above them.
+        if isinstance(message := getattr(error, "message", None), str) and hasattr(error, "format_message"):
+            vars(error)["message"] = visible(hidden(message))
+        raise
+
 
 app = typer.Typer(
     name="tempscale",
+    cls=_Masking,
     help="Do your text embeddings collapse, and what to do about it: a distributed audit on Ray.",
     no_args_is_help=True,
     rich_markup_mode="rich",

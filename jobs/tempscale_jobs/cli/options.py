@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -13,7 +12,7 @@ import typer
 from pydantic.fields import FieldInfo
 from rich.markup import escape
 
-from tempscale_jobs.cli.start import answer
+from tempscale_jobs.cli.start import answer, remember
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.option import Option, Panel, settings
 
@@ -34,7 +33,7 @@ def _parameter(name: str, kind: Any, information: Any, default: Any) -> inspect.
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, information], default=default)
 
 
-CONFIG = _parameter("config", Path | None, argument("CONFIG.toml", "A configuration; options given here win over it."), None)
+CONFIG = _parameter("config", str | None, argument("CONFIG.toml", "A configuration; options given here win over it."), None)
 RESUME = _parameter(
     "resume", bool, option("The run", "Go on with the run in --out, or start it over.", "--resume/--fresh"), True
 )
@@ -51,6 +50,7 @@ def configured(kind: type[Config], *more: inspect.Parameter) -> Callable[[Callab
     def decorate(function: Callable[..., int]) -> Callable[..., None]:
         @functools.wraps(function)
         def command(**given: Any) -> None:
+            remember(given)
             own = {parameter.name: given[parameter.name] for parameter in more if parameter is not CONFIG}
             answer(lambda console: function(kind.read(given), console, **own))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -31,7 +30,7 @@ def export(
     ] = None,
     tau: Annotated[float | None, option("Model and temperature", "Attention temperature in (0, 2].", metavar="T")] = None,
     temperature: Annotated[
-        Path | None,
+        str | None,
         option(
             "Model and temperature",
             "One by layer, head, length or role as data, TOML or JSON: by_layer = [1.0, 0.9, …].",
@@ -83,7 +82,7 @@ def export(
         raise UsageError("--public is for the repository that --push names")
     if fitted_on is not None and correction is None:
         raise UsageError("--fitted-on names one of the corrections in a file; give it by --correction")
-    value = temperature_of((1.0 if tau is None else tau) if temperature is None else read_temperature(str(temperature)))
+    value = temperature_of((1.0 if tau is None else tau) if temperature is None else read_temperature(temperature))
     from tempscale.model.checkpoint import default_model
     from tempscale_jobs.config import fitted
     from tempscale_jobs.tune.export import export as fold_and_write
@@ -245,7 +244,7 @@ def report(
     from tempscale_jobs.errors import UsageError
     from tempscale_jobs.evaluate import report as evaluate_report
     from tempscale_jobs.runs import inventory
-    from tempscale_jobs.runs.folder import DONE, REPORT, finished, load_tables
+    from tempscale_jobs.runs.folder import REPORT, finished
     from tempscale_jobs.tune import report as tune_report
     from tempscale_jobs.urls import masked
 
@@ -254,13 +253,13 @@ def report(
         "tune": tune_report.render,
     }  # fmt: skip
     storage = finished(run)
-    record = storage.read_json(DONE)
+    record, tables = inventory.results(storage)
     if (command := record.get("command", "audit")) not in pages:
         raise UsageError(f"'{masked(run)}' holds a run of tempscale {command}, which has tables and no report")
     if others and command != "audit":
         raise UsageError(f"--with adds other runs to an audit, and '{masked(run)}' holds a run of tempscale {command}")
     parts = [part for number, other in enumerate(others or []) for part in _findings(other, record, number)]
-    pages[command](load_tables(storage), record, **({"sections": parts} if others else {})).write_to(storage)
+    pages[command](tables, record, **({"sections": parts} if others else {})).write_to(storage)
     inventory.note(storage, [REPORT, *storage.list("figures")])
     _say(f"report: {masked(storage.root)}/report.html")
 
@@ -273,12 +272,13 @@ def _findings(folder: str, audited: dict[str, Any], number: int) -> list[dict[st
     from tempscale_jobs.diagnose import report as diagnose_report
     from tempscale_jobs.errors import UsageError
     from tempscale_jobs.evaluate import report as evaluate_report
-    from tempscale_jobs.runs.folder import DONE, finished, load_tables
+    from tempscale_jobs.runs import inventory
+    from tempscale_jobs.runs.folder import finished
     from tempscale_jobs.urls import masked
 
     storage = finished(folder, "--with ")
-    record = storage.read_json(DONE)
-    command, tables = record.get("command", "audit"), load_tables(storage)
+    record, tables = inventory.results(storage)
+    command = record.get("command", "audit")
     if command == "diagnose":
         kind, models = "layers", diagnose_report.of_models(tables, record)
     elif command == "evaluate":

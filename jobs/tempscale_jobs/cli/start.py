@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import typer
 
@@ -29,7 +29,7 @@ _REPEATED = "the last error came from the same place"
 Parameters = ParamSpec("Parameters")
 
 addresses: list[str] = []
-"""The addresses with secrets in the configuration of this process's run: an unexpected error may quote parts of them."""
+"""The addresses with secrets that this process's command was given: an unexpected error may quote parts of them."""
 completed = False
 """Whether this process has completed a run: what it prints after that is in the run's folder too."""
 
@@ -41,6 +41,8 @@ def answered(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
     def run(*args: Parameters.args, **given: Parameters.kwargs) -> None:
         from tempscale_jobs.errors import Damaged, UsageError
 
+        remember(given)
+
         def read(_: Console) -> None:
             try:
                 command(*args, **given)
@@ -50,6 +52,13 @@ def answered(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
         answer(read)
 
     return run
+
+
+def remember(parameters: dict[str, Any]) -> None:
+    """Remember the addresses with secrets that a command was given."""
+    from tempscale_jobs.urls import addresses_in
+
+    addresses[:] = addresses_in(list(parameters.values()))
 
 
 def answer(command: Callable[[Console], int | None]) -> None:
@@ -142,7 +151,7 @@ def begun(config: Command, source: str, console: Console) -> Iterator[Journal]:
     from tempscale_jobs.runs.observing import JsonLines, Observer, RayMetrics, StatusFile
     from tempscale_jobs.urls import addresses_in, masked, reason
 
-    addresses[:] = addresses_in(config.model_dump(mode="json"))
+    addresses.extend(addresses_in(config.model_dump(mode="json")))
     title = f"{masked(source)} → {masked(config.out)}"
     observers: list[Observer] = [StatusFile(), RayMetrics()]
     if config.execution.log_format == "json":

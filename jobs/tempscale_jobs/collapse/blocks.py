@@ -100,7 +100,7 @@ def tiling(
     grid = Tiling(
         run.storage, run.place("partials/cosine", model, temperature), len(layout.edges), analysis.neighbours,
         analysis.near_duplicate, analysis.worst_duplicates, len(bounds), tiles.panel_size(len(bounds)),
-        analysis.cosine_precision, str(run.storage.read_json(BEGUN)["run"]),
+        analysis.cosine_precision, str(run.storage.read_object(BEGUN)["run"]),
     )  # fmt: skip
     return grid, bounds
 

@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.sections import Encoding
-from tempscale_jobs.errors import RunError
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import texts
@@ -102,7 +101,7 @@ def known(store: Storage, place: str, buckets: Sequence[int], wanted: set[str], 
         for name in _listed(store, f"{place}/bucket-{number:03d}"):
             try:
                 table = store.read_table(name)
-            except (OSError, RunError):
+            except Exception:  # Every storage has its own.
                 ignored["files cannot be read"] += 1  # Merged by another process, damaged, or no part of a cache.
                 continue
             if not table.schema.equals(schema):
@@ -156,7 +155,7 @@ def is_foreign(store: Storage, values: dict[str, Any]) -> bool:
     name = f"{folder(values)}/{KEY}"
     try:
         written = store.read_json(name)
-    except (OSError, RunError):
+    except Exception:  # Every storage has its own exceptions.
         return False
     return not isinstance(written, dict) or {key: written.get(key) for key in values} != values
 
@@ -165,7 +164,7 @@ def _listed(store: Storage, place: str) -> list[str]:
     """The files of a bucket; none where it cannot be listed."""
     try:
         return store.list(place)
-    except OSError:
+    except Exception:  # Every storage has its own exceptions.
         return []
 
 
@@ -196,8 +195,8 @@ def remember(run: Run, cluster: Cluster, model: Model, cache: Cache, parts: int)
         used = {"name": model.label, "last_used": datetime.datetime.now(datetime.UTC).date().isoformat()}
         for values in keys:
             store.write_json(f"{folder(values)}/{KEY}", values | used)
-    except (RunError, OSError) as error:
-        return f"the cache could not be added to: {reason(error)}"
+    except Exception as error:  # Every storage has its own exceptions.
+        return f"the cache could not be added to: {reason(error, cache.root)}"
     run.storage.write_json(done, {"shards": parts})
     return None
 

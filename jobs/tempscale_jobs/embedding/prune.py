@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tempscale_jobs.embedding.cache import BUCKETS, KEY, write_bucket
 from tempscale_jobs.errors import Damaged, RunError, UsageError
-from tempscale_jobs.runs.folder import DONE
+from tempscale_jobs.runs.folder import finished
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked
 
@@ -39,6 +39,7 @@ def listed(root: str) -> list[Held]:
         UsageError: the folder is no cache.
     """
     store = Storage(root)
+    store.check_reachable()
     keys = [name.removesuffix(f"/{KEY}") for name in store.list("") if name.endswith(f"/{KEY}")]
     if not keys:
         raise UsageError(f"'{masked(root)}' holds no cache; give the folder that --cache named")
@@ -64,8 +65,7 @@ def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[
         if unused_days is not None and age >= unused_days:
             for name in [f"{one.place}/{KEY}", *_files(store, one.place)]:
                 store.remove(name)
-            if not store.list(one.place):
-                store.remove(one.place)  # Its empty folders.
+            store.remove_empty(one.place)  # A run may write there at this time.
             continue
         for number in range(BUCKETS):
             _merge(store, one.place, number, wanted)
@@ -104,9 +104,7 @@ def _contents(runs: list[str]) -> set[str]:
     """The digests of all texts of some runs."""
     found: set[str] = set()
     for folder in runs:
-        storage = Storage(folder)
-        if not storage.exists(DONE):
-            raise UsageError(f"'{masked(folder)}' holds no finished run; give run folders whose texts are to be kept")
+        storage = finished(folder, "--keep ", "; give run folders whose texts are to be kept")
         if not (names := storage.list("texts")):
             raise UsageError(f"'{masked(folder)}' no longer holds its texts: they were pruned; give runs that hold theirs")
         for name in names:

@@ -18,7 +18,8 @@ from tempscale_jobs.config.nights import WITH_ERRORS
 from tempscale_jobs.embedding.layout import documents_of
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights.gate import ENDS, standard_error
-from tempscale_jobs.runs.folder import DONE, finished, load_tables, place
+from tempscale_jobs.runs.folder import finished, place
+from tempscale_jobs.runs.inventory import results
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
 from tempscale_jobs.tables.columns import finite
@@ -45,10 +46,10 @@ class Finished:
     def read(cls, folder: str) -> Finished:
         """Read the run in a folder; raises UsageError unless it is a finished audit."""
         storage = finished(folder)
-        record = storage.read_json(DONE)
+        record, tables = results(storage)
         if (command := record.get("command", "audit")) != "audit":
             raise UsageError(f"'{masked(folder)}' holds a run of tempscale {command}; compare takes two audits")
-        return cls(storage, record, load_tables(storage))
+        return cls(storage, record, tables)
 
     def rows(self) -> list[Row]:
         """The rows of collapse_summary, each with its model's fingerprint."""

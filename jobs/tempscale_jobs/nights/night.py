@@ -194,7 +194,7 @@ def check_record(record: RecordOfNights, checks: Gate, out: str) -> None:
     """Raise UsageError, before the long work, if the record cannot be reached or the baseline is no finished run."""
     Storage(history_folder(record, out)).check_reachable()
     if checks.baseline not in (None, history.LATEST):
-        history.baseline_run(str(checks.baseline))
+        history.check_baseline(str(checks.baseline))
 
 
 def check_windows(night: Night, asked: int | str | None) -> None:
@@ -238,7 +238,7 @@ def _changed_texts(night: Night, record: dict[str, Any]) -> dict[str, int | None
     if any(name > str(history.part([last])) for name in known.damaged):
         return dict(_UNKNOWN)  # The night before is one of those that cannot be read. Names of parts sort by time.
     folder = Storage(_full(night, last["folder"]))
-    if not folder.exists(runs.DONE) or folder.read_json(runs.DONE).get("run") != last["run"]:
+    if not folder.exists(runs.DONE) or folder.read_object(runs.DONE).get("run") != last["run"]:
         return dict(_UNKNOWN)
     before, now = _contents(folder), _contents(night.run.storage)
     if before is None or now is None:
@@ -275,7 +275,7 @@ def prune_record(record: Storage, name: str | None, keep: int, spared: str | Non
                 continue
             folder = Storage(_next_to(record, row["folder"]))
             try:
-                held = folder.read_json(runs.DONE).get("run") if folder.exists(runs.DONE) else None
+                held = folder.read_object(runs.DONE).get("run") if folder.exists(runs.DONE) else None
             except RunError:
                 continue  # Which run a damaged run.json is of is not known.
             if held == row["run"] and not folder.exists(PRUNED):

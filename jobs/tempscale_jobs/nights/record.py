@@ -15,7 +15,8 @@ from tempscale_jobs.errors import Damaged, RunError, UsageError
 from tempscale_jobs.nights import gate
 from tempscale_jobs.nights.gate import FIRST_NIGHT, Baseline
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import DONE, finished, load_tables, now
+from tempscale_jobs.runs.folder import DONE, finished, missing_table, now
+from tempscale_jobs.runs.inventory import check_tables, results
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
 from tempscale_jobs.tables.columns import KEY
@@ -41,6 +42,8 @@ _ALWAYS_THERE = {
     "gate",
 }
 """Columns that the parts of every version have."""
+_TEXTS = ("run", "night", "name", "started", "folder", "temperature", "model")
+"""Columns that are null in no part."""
 _READERS = 16
 """Parts that are read at the same time."""
 _NAMED = 3
@@ -160,7 +163,22 @@ def _part(storage: Storage, name: str) -> pl.DataFrame | None:
         found = pl.DataFrame(pl.from_arrow(storage.read_table(name)))
     except (RunError, OSError):
         return None
-    return found if _ALWAYS_THERE.issubset(found.columns) else None
+    return _typed(found) if _ALWAYS_THERE.issubset(found.columns) else None
+
+
+def _typed(part: pl.DataFrame) -> pl.DataFrame | None:
+    """A part with the types of the record's columns; None where what it holds is none of theirs."""
+    schema = pl.DataFrame(pl.from_arrow(HISTORY.schema().empty_table())).schema
+    try:
+        part = part.with_columns(pl.col(name).cast(kind) for name, kind in schema.items() if name in part.columns)
+        settings = map(json.loads, part["measured"])
+    except (pl.exceptions.PolarsError, TypeError, ValueError):
+        return None
+    try:
+        is_one = all(isinstance(one, dict) for one in settings) and not any(part.select(_TEXTS).null_count().row(0))
+    except (TypeError, ValueError):
+        return None
+    return part if is_one else None
 
 
 def damage_in_words(damaged: Sequence[str], record: Storage) -> list[str]:
@@ -270,11 +288,25 @@ def baseline_run(folder: str) -> Storage:
     return finished(folder, "--baseline ", "; or say latest")
 
 
+def check_baseline(folder: str) -> None:
+    """Raise UsageError unless a folder holds a finished audit with its tables."""
+    storage = baseline_run(folder)
+    try:
+        record = storage.read_object(DONE)
+        check_tables(storage)
+        if record.get("command", "audit") == "audit" and not storage.exists("tables/collapse_summary.parquet"):
+            raise missing_table(storage, "collapse_summary")
+    except Damaged as error:
+        raise UsageError(f"--baseline {error}; the command that made the run makes that file again") from None
+    if (command := record.get("command", "audit")) != "audit":
+        raise UsageError(f"--baseline '{masked(folder)}' is a run of tempscale {command}; give an audit's")
+
+
 def of_run(folder: str, tonight: Sequence[dict[str, Any]]) -> list[Baseline]:
     """For each row of a night, the row of the same model and temperature in a finished audit."""
     storage = baseline_run(folder)
     try:
-        record, tables = storage.read_json(DONE), load_tables(storage)
+        record, tables = results(storage)
     except Damaged as error:
         return [Baseline(None, f"the baseline run cannot be read: {error}")] * len(tonight)
     if "collapse_summary" not in tables:

@@ -12,13 +12,18 @@ from rich.text import Text
 from tempscale_jobs.errors import visible
 from tempscale_jobs.urls import hidden
 
-_WIDE = 200
+_NARROW, _WIDE = 80, 200
 
 
 class Screen(Console):
     """A console that shows what a corpus or a path says and does not do it: control characters are visible escapes, and
     addresses have no secrets.
     """
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        if self.width < 1:  # COLUMNS=0, at which nothing at all is printed.
+            self.width = _NARROW
 
     def print(self, *objects: Any, **how: Any) -> None:
         """See `rich.console.Console.print`."""
@@ -37,6 +42,6 @@ def print_table(console: Console, heads: Sequence[str], lines: Sequence[Sequence
     for name in heads:
         table.add_column(Text(visible(name)))  # As Text, since rich reads 'a[/b]' in a string as markup.
     for line in lines:
-        table.add_row(*(Text(visible(cell)) for cell in line))
+        table.add_row(*(Text(visible(hidden(cell))) for cell in line))
     console.print()
     console.print(table)

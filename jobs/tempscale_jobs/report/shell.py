@@ -16,8 +16,15 @@ def shell_line(words: Iterable[str]) -> str:
 
 
 def folder_for(words: Sequence[str], root: str, what: str) -> str:
-    """A new folder next to `root` for what a command writes; no other command gets its name."""
-    return f"{root.rstrip('/')}-{what}-{hashlib.sha256(json.dumps(words).encode()).hexdigest()[:4]}"
+    """A new folder next to `root` for what a command writes; no other command gets its name.
+
+    A bucket, or the root of a disk, has nothing next to it: there the folder is in it.
+    """
+    name = f"{what}-{hashlib.sha256(json.dumps(words).encode()).hexdigest()[:4]}"
+    start, remote, path = root.rstrip("/").partition("://")
+    if not start or (remote and "/" not in path):
+        return f"{root.rstrip('/')}/{name}"
+    return f"{'./' if root.startswith('-') else ''}{root.rstrip('/')}-{name}"
 
 
 def _quoted(word: str) -> str:

@@ -20,7 +20,7 @@ from tempscale_jobs.config.command import Command
 from tempscale_jobs.errors import Damaged, IncompleteRun, UsageError
 from tempscale_jobs.runs import lock
 from tempscale_jobs.runs.provenance import on_this_machine, processor, processors
-from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.runs.storage import Known, Storage
 from tempscale_jobs.tables.columns import SCHEMA_VERSION
 from tempscale_jobs.tables.finished import completed
 from tempscale_jobs.urls import masked, without_secrets
@@ -262,7 +262,7 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
     done = storage.exists(DONE) or storage.exists(INVENTORY)
     if done:
         storage.remove("shards")  # The process may have been killed between the two steps of `complete`.
-    begun = str(storage.read_json(BEGUN)["started"])
+    begun = str(storage.read_object(BEGUN)["started"])
     return Run(storage, models, config.temperatures(), getattr(config, "night", None) or begun[:10], done)
 
 
@@ -450,8 +450,7 @@ def is_whole(storage: Storage, ended: str) -> bool:
 
 def started(run: Run) -> dict[str, Any]:
     """The content of begun.json, such as when and on what processor the run began."""
-    begun: dict[str, Any] = run.storage.read_json(BEGUN)
-    return begun
+    return run.storage.read_object(BEGUN)
 
 
 def now() -> str:
@@ -462,7 +461,9 @@ def now() -> str:
 def _begun(storage: Storage, fresh: bool) -> dict[str, Any] | None:
     if storage.exists(BEGUN):
         try:
-            begun: dict[str, Any] = storage.read_json(BEGUN)
+            begun = storage.read_object(BEGUN)
+            if not isinstance(begun["identity"], dict):
+                raise Damaged(f"'{masked(storage.root)}/{BEGUN}' is damaged: it has no identity")
         except Damaged as error:
             if fresh:
                 return {"identity": {}}
@@ -486,9 +487,19 @@ def _differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 
 def load_tables(storage: Storage) -> dict[str, pl.DataFrame]:
-    """The tables of a finished run, by name; columns that an earlier version did not write are null."""
+    """The tables of a finished run, by name; columns that an earlier version did not write are null.
+
+    Raises:
+        Damaged: one is not what was written; also where one is asked for that is missing.
+    """
     names = [path.removeprefix("tables/").removesuffix(".parquet") for path in storage.list("tables", ".parquet")]
-    return {name: load_table(storage, name) for name in names}
+    return Known({name: load_table(storage, name) for name in names}, lambda name: missing_table(storage, name))
+
+
+def missing_table(storage: Storage, name: str) -> Damaged:
+    """The error of a run without one of its tables."""
+    path = f"{storage.root}/tables/{name}.parquet"
+    return Damaged(f"table {name} is missing: there is no '{masked(path)}'", path)
 
 
 def load_table(storage: Storage, name: str) -> pl.DataFrame:

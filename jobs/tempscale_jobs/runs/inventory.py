@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tempscale_jobs.errors import Damaged
-from tempscale_jobs.runs.folder import BEGUN, DONE, INVENTORY, names_of
+from tempscale_jobs.errors import Damaged, UsageError
+from tempscale_jobs.runs.folder import BEGUN, DONE, INVENTORY, load_tables, missing_table, names_of
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.urls import masked
+
+if TYPE_CHECKING:
+    import polars as pl
 
 PRUNED = "pruned.json"
 """The file that names what was removed on purpose."""
@@ -56,11 +60,11 @@ def record(storage: Storage) -> dict[str, Any] | None:
     Raises:
         Damaged: the run is finished, and neither the file nor its copy can be read.
     """
-    run = storage.read_json(BEGUN)["run"]
+    run = storage.read_object(BEGUN)["run"]
     damage = None
     if storage.exists(DONE):
         try:
-            found: dict[str, Any] = storage.read_json(DONE)
+            found = storage.read_object(DONE)
             if found.get("run") == run:
                 return found
             damage = Damaged(f"'{DONE}' is of another run", f"{storage.root}/{DONE}")
@@ -75,6 +79,37 @@ def record(storage: Storage) -> dict[str, Any] | None:
     return None
 
 
+def expect(storage: Storage, name: str) -> None:
+    """Note that a finished run lacks a file that its inventory does not know, so that it is made again."""
+    known = _read(storage)
+    if known is not None and name not in known["files"] and _is_kept(name):
+        known["files"][name] = [-1, None]
+        storage.write_json(INVENTORY, known)
+
+
+def results(storage: Storage) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
+    """The content of run.json of a finished run, and its tables by name.
+
+    Raises:
+        Damaged: one of these is not what was written, or missing.
+    """
+    found = storage.read_object(DONE)
+    check_tables(storage)
+    tables = load_tables(storage)
+    for part in ("config", "models") if tables else ():
+        found[part]  # What it lacks is damage.
+    return found, tables
+
+
+def check_tables(storage: Storage) -> None:
+    """Raise Damaged where a table of a finished run is missing that its inventory names."""
+    known = _read(storage)
+    listed = set(storage.list("tables", ".parquet"))
+    for name in sorted(() if known is None else known["files"]):
+        if name.startswith("tables/") and name not in listed:
+            raise missing_table(storage, name.removeprefix("tables/").removesuffix(".parquet"))
+
+
 def damaged(storage: Storage, record: dict[str, Any]) -> list[str]:
     """The files of a finished run that are missing or not what was written; a run without inventory gets one.
 
@@ -86,7 +121,7 @@ def damaged(storage: Storage, record: dict[str, Any]) -> list[str]:
         write(storage, record)
         return []
     sizes, files = _sizes(storage, record), known["files"]
-    pruned = tuple(f"{name}/" for name in storage.read_json(PRUNED)["removed"]) if storage.exists(PRUNED) else ()
+    pruned = _pruned(storage)
     kept = {name: own for name, own in files.items() if not (pruned and name.startswith(pruned))}
     alike = [name for name, (size, digest) in kept.items() if sizes.get(name) == size and digest is not None]
     good = {name for name, now in zip(alike, storage.digests(alike), strict=True) if now == files[name][1]}
@@ -95,10 +130,30 @@ def damaged(storage: Storage, record: dict[str, Any]) -> list[str]:
     return found if _is_whole(storage, record) else [*found, DONE]
 
 
+def _pruned(storage: Storage) -> tuple[str, ...]:
+    """The folders that were removed on purpose.
+
+    Raises:
+        UsageError: the file that says so is damaged.
+    """
+    if not storage.exists(PRUNED):
+        return ()
+    try:
+        removed = storage.read_object(PRUNED)["removed"]
+        if isinstance(removed, list):
+            return tuple(f"{name}/" for name in removed)
+        error = Damaged(f"'{masked(storage.root)}/{PRUNED}' is damaged")
+    except Damaged as damage:
+        error = damage
+    raise UsageError(
+        f"{error}; it says what was removed on purpose, so start over with --fresh or choose another --out"
+    ) from None
+
+
 def _is_whole(storage: Storage, record: dict[str, Any]) -> bool:
     """Whether run.json itself can be read."""
     try:
-        return storage.exists(DONE) and storage.read_json(DONE).get("run") == record.get("run")
+        return storage.exists(DONE) and storage.read_object(DONE).get("run") == record.get("run")
     except Damaged:
         return False
 
@@ -109,7 +164,8 @@ def _read(storage: Storage) -> dict[str, Any] | None:
         known = storage.read_json(INVENTORY)
     except Damaged:
         return None
-    return dict(known) if isinstance(known, dict) and known.keys() == {"record", "files", "notes"} else None
+    is_one = isinstance(known, dict) and known.keys() == {"record", "files", "notes"}
+    return dict(known) if is_one and all(isinstance(part, dict) for part in known.values()) else None
 
 
 def _sizes(storage: Storage, record: dict[str, Any]) -> dict[str, int]:
@@ -117,9 +173,12 @@ def _sizes(storage: Storage, record: dict[str, Any]) -> dict[str, int]:
     sizes = dict[str, int]()
     for top in names_of(record.get("command", "audit")):
         sizes |= storage.sizes(top)
-    return {
-        name: size for name, size in sizes.items() if name.rsplit("/", 1)[-1] not in _LEFT_OUT and not name.startswith(_WORK)
-    }
+    return {name: size for name, size in sizes.items() if _is_kept(name)}
+
+
+def _is_kept(name: str) -> bool:
+    """Whether a file is to stay as it is once the run is finished."""
+    return name.rsplit("/", 1)[-1] not in _LEFT_OUT and not name.startswith(_WORK)
 
 
 def _smallest(sizes: dict[str, int]) -> list[str]:

@@ -202,11 +202,11 @@ def _read(storage: Storage) -> dict[str, Any] | None:
     found: dict[str, Any] = {}
     for _ in range(_UNREADABLE_LOOKS):
         try:
-            found = dict[str, Any](json.loads(storage.read(NAME)))
+            found = dict[str, Any](json.loads(storage.read(NAME)).items())
             break
         except FileNotFoundError:
             return None
-        except ValueError:  # Where a file cannot be linked, it is there before its content is.
+        except (ValueError, AttributeError):  # Where a file cannot be linked, it is there before its content is.
             time.sleep(_UNREADABLE_SECONDS)
     return {"run": "", "host": "", "machine": "", "pid": 0, "since": 0.0, "renewed": 0.0} | found
 

@@ -36,6 +36,8 @@ def mend(storage: Storage, command: str, error: Damaged) -> str:
     if name.startswith((SIZES, "partials/budget/")) and not storage.exists(DONE):
         folder.remove_results(storage, command)  # What was embedded so far cannot go on in the same micro-batches.
         return _ALL
+    if storage.exists(DONE):  # A version without inventories may have made it, which cannot know what is missing.
+        inventory.expect(storage, name)
     return _remove(storage, name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from tempscale_jobs.config.command import Command
@@ -12,9 +13,14 @@ from tempscale_jobs.urls import masked
 
 _UNWRITABLE = {
     "memory": "a memory is no place that workers share",
+    **dict.fromkeys(
+        ("simplecache", "filecache", "blockcache", "cached", "libarchive", "gist", "dask", "jupyter"),
+        "it is of no storage that keeps folders",
+    ),
     **dict.fromkeys(("http", "https", "data", "git", "github", "zip", "tar", "reference"), "nothing can be written there"),
 }
 _PREFIXES = ("lance:", "delta:", "hf:")
+_ONE_SLASH = re.compile(r"[a-z0-9]{2,}:/(?!/)")
 _READ = ("source", "corpus", "queries", "qrels")
 """The names of settings that name what is read."""
 
@@ -41,6 +47,10 @@ def check_name(option: str, name: str) -> None:
         why = "it has control characters"
     elif "::" in name:
         why = "it is a chain of addresses"
+    elif _ONE_SLASH.match(name):
+        why = "an address has two slashes behind its scheme"
+    elif remote and scheme != scheme.lower() and scheme.lower() not in _UNWRITABLE:
+        why = "the scheme of an address is written in small letters"
     elif remote and scheme.lower() in _UNWRITABLE:
         why = _UNWRITABLE[scheme.lower()]
     elif remote and scheme != "file" and any(part in ("", ".", "..") for part in rest.rstrip("/").split("/")):

@@ -43,6 +43,17 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 """What file systems without hard links answer, such as FUSE and SMB."""
 
 
+class Known(dict[str, Any]):
+    """What a file or a folder of a run holds, by name: what it lacks is damage."""
+
+    def __init__(self, values: Mapping[str, Any], damage: Callable[[str], Damaged]) -> None:
+        super().__init__(values)
+        self._damage = damage
+
+    def __missing__(self, name: str) -> Any:
+        raise self._damage(name)
+
+
 class Storage:
     """The files in one folder, named by paths relative to it; small, because it is sent to workers."""
 
@@ -193,6 +204,15 @@ class Storage:
         for folder in sorted({*folders, path} - {*files}, reverse=True):
             with suppress(Exception):  # Object storages have no folders, and every storage has its own exceptions.
                 fs.rmdir(folder)
+
+    def remove_empty(self, folder: str) -> None:
+        """Remove a folder and those below it, where they hold no file, not even an unfinished one."""
+        if self.is_local:
+            for inside, _, _ in os.walk(self.path(folder), topdown=False):
+                with suppress(OSError):  # It is not empty.
+                    os.rmdir(inside)
+        elif not self.list(folder):
+            self.remove(folder)
 
     def sweep(self, seconds: float = 0.0) -> None:
         """Remove the unfinished files of killed writers that have not changed for `seconds`."""
@@ -364,6 +384,17 @@ class Storage:
             return sealed.loads(data)
         except sealed.Broken as error:
             raise self._damaged(name, error) from None
+
+    def read_object(self, name: str) -> Known:
+        """Read a JSON file that holds an object; a key that it lacks is damage too.
+
+        Raises:
+            Damaged: it is not what was written.
+        """
+        value = self.read_json(name)
+        if not isinstance(value, dict):
+            raise self._damaged(name, ValueError("it holds no object"))
+        return Known(value, lambda key: self._damaged(name, ValueError(f"it says nothing of '{key}'")))
 
     def write_json(self, name: str, value: Any, durable: bool = True, plain: bool = False) -> None:
         """Write a JSON file with keys in the given order, an object's checksum as the last.

@@ -12,7 +12,8 @@ import polars as pl
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.errors import UsageError, visible
 from tempscale_jobs.report.text import estimate, number, share_of, with_error
-from tempscale_jobs.runs.folder import DONE, finished, load_tables
+from tempscale_jobs.runs.folder import finished
+from tempscale_jobs.runs.inventory import results
 from tempscale_jobs.urls import masked
 
 _FIGURES = {
@@ -37,7 +38,7 @@ def measured(folders: Sequence[str], fingerprint: str, temperature: Temperature,
 
 def _of_run(folder: str, fingerprint: str, temperature: str, correction: str | None) -> str:
     storage = finished(folder, "--measured ", "; give a run of tempscale audit, evaluate or tune")
-    record, tables = storage.read_json(DONE), load_tables(storage)
+    record, tables = results(storage)
     labels = [label for label, own in record["models"].items() if own.get("fingerprint") == fingerprint]
     if not labels:
         raise UsageError(f"--measured '{masked(folder)}' is a run of another model; give one of this model")

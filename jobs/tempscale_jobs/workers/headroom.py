@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import math
 import os
 import signal
 import threading
@@ -69,7 +70,8 @@ def _threshold() -> float:
     if os.environ.get(_REFRESH) == "0":
         return 1.0
     with suppress(ValueError):
-        return float(os.environ.get(_THRESHOLD, _DEFAULT_THRESHOLD))
+        threshold = float(os.environ.get(_THRESHOLD, _DEFAULT_THRESHOLD))
+        return _DEFAULT_THRESHOLD if math.isnan(threshold) else threshold
     return _DEFAULT_THRESHOLD
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from tempscale_jobs.errors import UsageError
 
 _MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+_MODES = ("", "disabled", "token", "k8s")
 _NO_HOOK = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 """Below `uv run` Ray would send the current folder to its workers, and they would import from it."""
 _THIS_MACHINE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -43,21 +44,24 @@ def variables(joined: bool) -> dict[str, str]:
     """The environment variables of a Ray that is started here, or joined, besides those that the user has set.
 
     Raises:
-        UsageError: RAY_AUTH_TOKEN_PATH names no file that can be read.
+        UsageError: RAY_AUTH_TOKEN_PATH names no file that can be read, or RAY_AUTH_MODE no mode of Ray's.
     """
-    path = os.environ.get(_TOKEN_PATH)
-    if path and os.environ.get(_MODE) != "disabled" and not os.environ.get(_TOKEN):
+    path, given_token = os.environ.get(_TOKEN_PATH), os.environ.get(_TOKEN, "").strip()
+    asked = os.environ.get(_MODE, "").lower()
+    if asked not in _MODES:
+        raise UsageError(f"{_MODE} '{os.environ[_MODE]}' is no mode of Ray's; set it to token or disabled, or not at all")
+    if path and asked != "disabled" and not given_token:
         try:
             open(path, "rb").close()
         except OSError as error:
             raise UsageError(
                 f"{_TOKEN_PATH} '{path}' cannot be read: {error.strerror}; name the file of Ray's token"
             ) from None
-    has_token = bool(path or os.environ.get(_TOKEN))
-    mode = {_MODE: "token"} if not os.environ.get(_MODE) and (has_token or not joined) else {}
+    has_token = bool(path or given_token)
+    mode = {_MODE: "token"} if not asked and (has_token or not joined) else {}
     if joined:
         return mode | _NO_HOOK
-    token = {} if has_token or os.environ.get(_MODE) == "disabled" else {_TOKEN: secrets.token_hex(32)}
+    token = {} if has_token or asked == "disabled" else {_TOKEN: secrets.token_hex(32)}
     return mode | token | _THIS_MACHINE | _NO_HOOK
 
 

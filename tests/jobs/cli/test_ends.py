@@ -123,6 +123,16 @@ def test_an_outlet_hands_on_until_it_fails(tmp_path):
         assert outlet.write("two") == 3
 
 
+@pytest.mark.parametrize(("encoding", "errors"), [("idna", "strict"), ("latin-1", "surrogatepass"), ("ascii", "strict")])
+def test_an_outlet_writes_in_ascii_what_its_encoding_cannot(tmp_path, encoding, errors):
+    with open(tmp_path / "text", "w", encoding=encoding, errors=errors) as stream:
+        outlet = outlets.Outlet(stream)
+        outlet.write("τ" * 80 + "\udcff")
+        outlet.flush()
+    assert b"u03c4" in (tmp_path / "text").read_bytes()
+    assert outlet.failure is None
+
+
 # --- a polite kill ----------------------------------------------------------------------------------------------------
 
 

@@ -51,6 +51,14 @@ def test_a_full_path_in_the_path_counts(tmp_path):
     assert list((tmp_path / "marks").iterdir())
 
 
+@pytest.mark.parametrize(("folder", "path"), [(ROOT, "."), (ROOT, "./jobs:."), (ROOT / "jobs", "..:."), (ROOT, ".:/tmp")])
+@pytest.mark.parametrize("start", [["-P", "-c", SCRIPT], ["-m", "tempscale_jobs"]], ids=["script", "module"])
+def test_the_folders_of_the_packages_themselves_stay(folder, path, start):
+    found = run([*start, "history", "nowhere"], folder, PYTHONPATH=path)
+    assert found.returncode == 2, found.stderr
+    assert "Traceback" not in found.stderr
+
+
 def test_settings_of_numba_in_the_current_folder_are_refused(tmp_path):
     (tmp_path / ".numba_config.yaml").write_text(f"cache_dir: {tmp_path}\n")
     found = run(["-m", "tempscale", "audit"], tmp_path)

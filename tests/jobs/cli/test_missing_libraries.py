@@ -89,11 +89,29 @@ def test_a_library_that_no_extra_names_is_asked_for_by_its_name(module):
     assert shlex.split(optional.install(module))[-1] == module
 
 
-def test_an_environment_without_pip_is_one_of_uv(monkeypatch):
+@pytest.mark.parametrize(
+    ("has_uv", "absent", "begins"),
+    [
+        (True, {"pip"}, ["uv", "pip", "install", "--python", sys.executable]),
+        (False, {"pip"}, [sys.executable, "-m", "ensurepip", "&&", sys.executable, "-m", "pip", "install"]),
+        (False, {"pip", "ensurepip"}, []),
+    ],
+)
+def test_an_environment_without_pip_installs_with_what_it_has(monkeypatch, tmp_path, has_uv, absent, begins):
     found = optional.importlib.util.find_spec
-    monkeypatch.setattr(optional.importlib.util, "find_spec", lambda name: None if name == "pip" else found(name))
+    monkeypatch.setattr(optional.importlib.util, "find_spec", lambda name: None if name in absent else found(name))
+    if has_uv:
+        (tmp_path / "uv").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     words = shlex.split(optional.install("mteb"))
-    assert words[:5] == ["uv", "pip", "install", "--python", sys.executable]
+    assert words[: len(begins)] == begins
+    assert Requirement(words[-1]).name == "mteb"
+    assert len(words) > 1 or not begins
+
+
+@pytest.mark.parametrize(("module", "package"), [("smbclient", "smbprotocol"), ("PIL", "pillow"), ("yaml", "pyyaml")])
+def test_a_module_of_another_name_than_its_package_is_asked_for_by_that(module, package):
+    assert canonicalize_name(Requirement(shlex.split(optional.install(module))[-1]).name) == package
 
 
 def test_only_what_is_missing_is_called_missing():

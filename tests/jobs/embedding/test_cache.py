@@ -278,6 +278,33 @@ def test_a_bucket_that_cannot_be_looked_into_has_nothing(tmp_path, monkeypatch):
     assert found(store, [16, 17], wanted) == ([], 0)
 
 
+class Refusing(Storage):
+    """A storage with an exception of its own, as gcsfs has."""
+
+    def read(self, name):
+        raise RuntimeError("HttpError: 403")
+
+    list = read_table = opened = read
+
+
+def test_no_run_depends_on_a_cache_whatever_its_storage_raises(tmp_path):
+    store = Refusing(str(tmp_path))
+    assert not cache.is_foreign(store, {"format": 1})
+    assert cache.known(store, "k", range(2), {"00"}, 2).texts.num_rows == 0
+
+
+def test_pruning_leaves_what_a_live_run_writes(tmp_path):
+    store = Storage(str(tmp_path / "cache"))
+    store.write_json("k/key.json", {"name": "m", "temperature": "1.0", "last_used": "2020-01-01"})
+    store.write_json("gone/key.json", {"name": "m", "temperature": "1.0", "last_used": "2020-01-01"})
+    writing = tmp_path / "cache" / "k" / "bucket-000" / ".writing-0123"
+    writing.parent.mkdir()
+    writing.write_bytes(b"half")
+    prune.prune(store.root, 1, [])
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["k"]
+    assert writing.read_bytes() == b"half"
+
+
 def test_a_damaged_file_of_a_bucket_has_nothing_and_the_others_what_they_have(tmp_path):
     store, (damaged, _) = stored(tmp_path / "cache", ["11a"], ["11b"])
     data = bytearray(store.read(damaged))

@@ -543,6 +543,23 @@ def test_a_damaged_part_takes_only_its_own_night_with_it(tmp_path, day, how):
     assert history.damage_in_words([], storage) == []
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("night", pa.array([["x"]])), ("name", pa.array([{"a": 1}])), ("measured", pa.array(["{"])),
+     ("measured", pa.array(["[]"])),
+     ("measured", pa.array([None], pa.string())), ("cosine_mean", pa.array(["x"])), ("cosine_mean", pa.array([[1.0]])),
+     ("night", pa.array([None], pa.string())), ("name", pa.array([b"\xff"])), ("run", pa.array([None], pa.string()))],
+)  # fmt: skip
+def test_a_foreign_part_takes_no_other_night_with_it(tmp_path, column, value):
+    storage = recorded(tmp_path, row("2026-11-01"))
+    part = HISTORY.build_rows([row("2026-11-02")])
+    part = part.set_column(part.schema.get_field_index(column), column, value)
+    storage.write_table("part-20261102T000000-foreign.parquet", part)
+    found = history.read(storage)
+    assert found.damaged == ["part-20261102T000000-foreign.parquet"]
+    assert baseline(storage, row("2026-11-03")).row["night"] == "2026-11-01"
+
+
 def test_a_night_names_damaged_nights_and_is_judged_as_without_them(tmp_path):
     storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02"))
     this = row("2026-11-03")

@@ -277,6 +277,15 @@ def test_a_clock_that_is_set_takes_no_lock_from_the_living(tmp_path, set_by):
         pass
 
 
+@pytest.mark.parametrize("content", [b"[]", b"[1]", b"5", b"null", b'"x"', b"\xff", b"{"])
+def test_a_lock_that_holds_no_record_is_that_of_a_dead_run(tmp_path, content):
+    storage = Storage(str(tmp_path))
+    storage.write(lock.NAME, content)
+    with lock.locked(storage) as held:
+        held.check()
+    assert not storage.exists(lock.NAME)
+
+
 def test_ticks_tell_processes_of_one_number_apart(tmp_path):
     storage = Storage(str(tmp_path))
     written(storage, ticks=lock._ticks(os.getpid()) - 1)

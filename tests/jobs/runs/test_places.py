@@ -17,7 +17,8 @@ def audit(out, source="texts.jsonl", **more):
     "name",
     ["memory://run", "MEMORY://run", "a::b", "simplecache::s3://bucket/run", "zip://run::s3://bucket/x.zip", "https://host/run",
      "github://o:r@main/run", "s3://", "s3://bucket//run", "s3://bucket/../other", "s3://bucket/./run", "s3:///run", "a\nb",
-     "a\0b", "a\x1b[31m", "s3://KEY:pa/zzz@bucket//run"],
+     "a\0b", "a\x1b[31m", "s3://KEY:pa/zzz@bucket//run",
+     "S3://bucket/run", "s3:/bucket/run", "s3:/KEY:zzz@bucket/run", "filecache://s3/run", "cached://b/run", "gist://a/run"],
 )  # fmt: skip
 def test_what_names_no_folder_for_results_is_refused(name):
     for config in (audit(name), audit("run", execution={"cache": name}), audit("run", record={"history": name})):

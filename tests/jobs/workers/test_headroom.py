@@ -32,7 +32,13 @@ def test_full_memory_interrupts_whatever_waits(monkeypatch, threshold):
 
 @pytest.mark.parametrize(
     "environment",
-    [{THRESHOLD: "0.9999"}, {THRESHOLD: "1"}, {THRESHOLD: "0", REFRESH: "0"}, {THRESHOLD: "0", "patience": "60"}],
+    [
+        {THRESHOLD: "0.9999"},
+        {THRESHOLD: "1"},
+        {THRESHOLD: "0", REFRESH: "0"},
+        {THRESHOLD: "nan"},
+        {THRESHOLD: "0", "patience": "60"},
+    ],
 )
 def test_a_run_with_memory_is_left_alone(monkeypatch, environment):
     patience = float(environment.pop("patience", "0.2"))

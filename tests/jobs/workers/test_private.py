@@ -259,3 +259,20 @@ def test_the_environment_is_put_back(nothing_set, monkeypatch):
     with private.environment({"RAY_AUTH_TOKEN": "mine", "HOME": "elsewhere"}):
         assert os.environ["RAY_AUTH_TOKEN"] == "mine"
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("mode", ["bogus", "tokens", " token"])
+def test_a_mode_that_ray_does_not_have_is_refused(monkeypatch, mode):
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    with pytest.raises(UsageError):
+        private.variables(False)
+
+
+@pytest.mark.parametrize("token", [" ", "", "\n"])
+def test_a_blank_token_counts_as_none(monkeypatch, token):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+    known = private.variables(False)
+    assert known["RAY_AUTH_MODE"] == "token"
+    assert len(known["RAY_AUTH_TOKEN"]) == 64

@@ -1,0 +1,83 @@
+"""What is read of a finished run by other commands: what is missing or no record of a run is damage, and ends with 2."""
+
+import pyarrow as pa
+import pytest
+from command_line import in_process
+
+from tempscale_jobs.config.nights import Gate, RecordOfNights
+from tempscale_jobs.errors import Damaged, UsageError
+from tempscale_jobs.nights.night import check_record
+from tempscale_jobs.runs import folder, inventory, mending
+from tempscale_jobs.runs.storage import Storage
+
+TABLES = ("collapse_summary", "length_collapse", "exposure")
+
+
+def audit(root, has_inventory, without=()):
+    """A finished audit, or what is left of one."""
+    config = {"analysis": {"intervals": [0]}, "corpus": {}, "embedding": {}}
+    storage, record = Storage(str(root)), {"run": "r", "config": config, "models": {}}
+    storage.write_json("begun.json", {"identity": {}, "run": "r", "started": "2026-11-01T00:00:00"})
+    for name in TABLES:
+        storage.write_table(f"tables/{name}.parquet", pa.table({"model": ["m"]}))
+    if has_inventory:
+        inventory.write(storage, record)
+    storage.write_json("run.json", record)
+    for name in without:
+        storage.remove(f"tables/{name}.parquet")
+    return storage
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("has_inventory", [True, False])
+def test_a_table_that_is_missing_is_damage_where_it_is_read(tmp_path, table, has_inventory):
+    storage = audit(tmp_path / "run", has_inventory, [table])
+    with pytest.raises(Damaged) as raised:
+        inventory.results(storage)[1][table]
+    assert raised.value.path == f"{storage.root}/tables/{table}.parquet"
+    assert table not in inventory.results(audit(tmp_path / "other", False, [table]))[1]
+
+
+@pytest.mark.parametrize("command", ["report", "compare"])
+@pytest.mark.parametrize("has_inventory", [True, False])
+def test_a_run_without_one_of_its_tables_ends_what_reads_it_with_2(tmp_path, command, has_inventory):
+    storage = audit(tmp_path / "run", has_inventory, ["collapse_summary"])
+    code, _, err = in_process(command, *[storage.root] * (2 if command == "compare" else 1))
+    assert code == 2, err
+    with pytest.raises(UsageError):
+        check_record(RecordOfNights(), Gate(baseline=storage.root), str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("content", ["[]", "5", "null", '"x"', "{}"])
+@pytest.mark.parametrize("name", ["run.json", "begun.json", "pruned.json"])
+def test_what_is_no_record_of_a_run_is_damage(tmp_path, name, content):
+    storage = audit(tmp_path / "run", True)
+    record = storage.read_json("run.json")
+    storage.write(name, content.encode())
+    if name == "run.json":
+        assert in_process("report", storage.root)[0] == in_process("compare", storage.root, storage.root)[0] == 2
+        assert inventory.record(storage) == record
+        assert inventory.damaged(storage, record) == ["run.json"]
+    elif name == "begun.json":
+        with pytest.raises(Damaged):
+            inventory.record(storage)
+        with pytest.raises(UsageError):
+            folder._begun(storage, False)
+        assert folder._begun(storage, True) == {"identity": {}}
+    else:
+        with pytest.raises(UsageError):
+            inventory.damaged(storage, record)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_what_a_run_of_an_older_version_lacks_is_made_again(tmp_path, table):
+    """It has no inventory, so that the first look at it notes what is there."""
+    storage = audit(tmp_path / "run", False, [table])
+    record = inventory.record(storage)
+    assert inventory.damaged(storage, record) == []
+    error = Damaged("missing", f"{storage.root}/tables/{table}.parquet")
+    mending.mend(storage, "audit", error)
+    assert inventory.damaged(storage, record) == [f"tables/{table}.parquet"]
+    storage.write_table(f"tables/{table}.parquet", pa.table({"model": ["m"]}))
+    inventory.write(storage, record)
+    assert inventory.damaged(storage, record) == []
