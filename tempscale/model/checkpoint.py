@@ -20,8 +20,6 @@ DEFAULT_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 _WANTED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.codes", "*.jinja"]
 """What is downloaded, and what of a folder decides its embeddings: no code and no pickles."""
 _UNWANTED = ["onnx/*", "openvino/*", "checkpoint-*/*"]
-_OTHER_FOLDERS = ("onnx", "openvino")
-"""Folders of the same model for other libraries; hidden ones and those of training's checkpoints are left out too."""
 _OTHER_FILES = frozenset(
     ("trainer_state.json", "all_results.json", "train_results.json", "eval_results.json", "requirements.txt")
 )
@@ -231,10 +229,12 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _files(path: Path) -> list[Path]:
-    """The files of a model folder that decide its embeddings, those among them that an index of weights names."""
-    files = {file for pattern in _WANTED for file in path.rglob(pattern) if not _of_other_use(file.relative_to(path))}
-    for folder in _folders(path):  # Folders that are links, which rglob does not enter.
-        files.update(file for pattern in _WANTED for file in folder.glob(pattern))
+    """The files of a model's folder and of its stages' that decide its embeddings, and those that an index of weights names.
+
+    Other folders below it, such as those of a run, hold nothing that the model is read from.
+    """
+    folders = {path, *_folders(path)}
+    files = {file for folder in folders for pattern in _WANTED for file in folder.glob(pattern)}
     files = {file for file in files if file.name not in _OTHER_FILES}
     # transformers reads no index beside the whole file of the same name.
     indices = {file for file in files if file.name.endswith(_INDEX)}
@@ -243,12 +243,6 @@ def _files(path: Path) -> list[Path]:
     for index in indices - stale:
         files.update(index.parent / name for name in _of_index(index))
     return sorted((file for file in files if file.is_file()), key=lambda f: f.relative_to(path).as_posix())
-
-
-def _of_other_use(file: Path) -> bool:
-    """Whether a file is in a folder that the model is not read from."""
-    folders = file.parts[:-1]
-    return any(name in _OTHER_FOLDERS or name.startswith((".", "checkpoint-")) for name in folders)
 
 
 def _of_index(index: Path) -> set[str]:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,9 @@ def folder(tmp_path):
     (path / "1_Pooling").mkdir(parents=True)
     for name in ("config.json", "tokenizer.json", "modules.json", "1_Pooling/config.json"):
         (path / name).write_text(json.dumps({"name": name}))
+    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+    rows = [{"idx": k, "path": own, "type": f"sentence_transformers.models.{kinds[own]}"} for k, own in enumerate(kinds)]
+    (path / "modules.json").write_text(json.dumps(rows))
     (path / "vocab.txt").write_text("a\nb\n")
     (path / "model.safetensors").write_bytes(b"weights")
     (path / "README.md").write_text("a model")
@@ -428,3 +432,14 @@ def test_the_weights_of_a_later_stage_do_not_stand_in_for_the_transformers(folde
     (folder / "pytorch_model.bin").write_bytes(b"pickle")
     with pytest.raises(ModelError, match="safetensors"):
         resolve(str(folder))
+
+
+def test_a_run_in_the_folder_of_its_model_does_not_change_the_model(tmp_path, minilm):
+    folder = Path(shutil.copytree(minilm, tmp_path / "model"))
+    before = checkpoint.fingerprint(folder), checkpoint.state(folder)
+    (folder / "runs" / "audit" / "tables").mkdir(parents=True)
+    (folder / "runs" / "audit" / "begun.json").write_text("{}")
+    (folder / "runs" / "audit" / "notes.txt").write_text("a note")
+    assert (checkpoint.fingerprint(folder), checkpoint.state(folder)) == before
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    assert checkpoint.fingerprint(folder) != before[0]
