@@ -206,12 +206,13 @@ def latest(record: pl.DataFrame, tonight: Sequence[dict[str, Any]]) -> list[Base
 
 def _before(record: pl.DataFrame, row: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of the runs before that of a row, of the same name."""
-    return record.filter(
+    found: list[dict[str, Any]] = record.filter(
         pl.col("name") == row["name"],
         # Leave out the run itself and the run that it replaced.
         (pl.col("run") != row["run"]) & ((pl.col("folder") != row["folder"]) | (pl.col("night") != row["night"])),
         (pl.col("night") < row["night"]) | ((pl.col("night") == row["night"]) & (pl.col("started") < row["started"])),
     ).to_dicts()
+    return found
 
 
 def gone(record: pl.DataFrame, tonight: Sequence[dict[str, Any]]) -> list[str]:
