@@ -102,8 +102,8 @@ class Gate(Strict):
     on_other_model: Literal["fail", "new-series"] = Field(
         "fail",
         description="What happens on a night of another model than the baseline's, or measured in another way (window, "
-        "prompts, precision, intervals, …). fail: the gate fails until a night is accepted; new-series: the night is the "
-        "first of a new series, and only the thresholds are checked.",
+        "prompts, precision, intervals, neighbours, …). fail: the gate fails until a night is accepted; new-series: the "
+        "night is the first of a new series, and only the thresholds are checked.",
     )
     unknown: Literal["pass", "fail"] = Field(
         "pass",

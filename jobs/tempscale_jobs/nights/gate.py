@@ -97,7 +97,7 @@ def verdict(rows: Iterable[Row]) -> tuple[str, list[str]]:
 def notes(judged: dict[str, Any]) -> list[str]:
     """What a reader must know of a night besides its failed checks, from its entry in run.json."""
     # Older versions did not write all of these.
-    names = ("unknown_noise", "first_nights", "not_compared", "unreadable_nights")
+    names = ("unknown_noise", "first_nights", "not_compared", "gone_models", "unreadable_nights")
     return [note for name in names for note in judged.get(name, ())]
 
 

@@ -117,6 +117,9 @@ def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]
             baselines = [unread if one.first else one for one in baselines]
     elif config.baseline is not None:
         baselines = history.of_run(config.baseline, rows_of_night)
+    gone = list[str]()
+    if config.baseline == history.LATEST and not any(one.other for one in baselines):  # That one names the model.
+        gone = history.gone(earlier.rows, rows_of_night)
     rows = gate.judge(config, summary, baselines)
     run.storage.write_table(TABLE, GATE.build_rows(rows))
     verdict, failed = gate.verdict(rows)
@@ -138,6 +141,7 @@ def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]
         "unknown_noise": [row["reason"] for row in rows if row["verdict"] == "unknown noise"],
         "first_nights": [row["reason"] for row in rows if row["verdict"] == "first night"],
         "not_compared": [*(f"{at} is not compared: {why}" for at, why in refused.items()), *single],
+        "gone_models": gone,
         "unreadable_nights": history.damage_in_words(damaged, night.history),
         "without_baseline": [at for at, baseline in without.items() if not baseline.begins(config)],
     }

@@ -222,13 +222,30 @@ def latest(record: pl.DataFrame, tonight: Sequence[dict[str, Any]]) -> list[Base
     return [_latest(record, row, tonight) for row in tonight]
 
 
-def _latest(record: pl.DataFrame, row: dict[str, Any], tonight: Sequence[dict[str, Any]]) -> Baseline:
-    before = record.filter(
+def _before(record: pl.DataFrame, row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of the runs before that of a row, of the same name."""
+    found: list[dict[str, Any]] = record.filter(
         pl.col("name") == row["name"],
         # Leave out the run itself and the run that it replaced.
         (pl.col("run") != row["run"]) & ((pl.col("folder") != row["folder"]) | (pl.col("night") != row["night"])),
         (pl.col("night") < row["night"]) | ((pl.col("night") == row["night"]) & (pl.col("started") < row["started"])),
     ).to_dicts()
+    return found
+
+
+def gone(record: pl.DataFrame, tonight: Sequence[dict[str, Any]]) -> list[str]:
+    """Sentences on the models of the run before a night that are not among the night's."""
+    before = _before(record, tonight[0]) if tonight else []
+    models = {row["model_fingerprint"] for row in tonight}
+    last_run = [then for then in before if then["run"] == before[-1]["run"] and then["model_fingerprint"] not in models]
+    return [
+        f"the night of {last_run[0]['night']} (run {last_run[0]['run']}) measured {model}, and this night does not"
+        for model in dict.fromkeys(then["model"] for then in last_run)
+    ]
+
+
+def _latest(record: pl.DataFrame, row: dict[str, Any], tonight: Sequence[dict[str, Any]]) -> Baseline:
+    before = _before(record, row)
     earlier = [then for then in before if then["temperature"] == row["temperature"]]
     if any(map(_has_width, earlier)):  # Nights of an older version must not stand for any width.
         earlier = [then for then in earlier if _has_width(then) or then["model_fingerprint"]]

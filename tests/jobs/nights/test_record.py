@@ -168,6 +168,18 @@ def test_a_model_switch_with_a_new_temperature_is_one_and_a_new_temperature_alon
     assert elsewhere.first
 
 
+@pytest.mark.parametrize(
+    ("last_night", "tonight", "named"),
+    [("a", "a", ""), ("ab", "b", "a"), ("b", "a", "b"), ("ab", "ab", ""), ("a", "ab", ""), ("abc", "b", "ac")],
+)
+def test_models_of_the_night_before_that_a_night_does_not_measure_are_named(tmp_path, last_night, tonight, named):
+    storage = recorded(tmp_path, row("2026-11-01", model="a"))
+    history.add(storage, [row("2026-11-02", model=model) for model in last_night])
+    found = history.gone(history.load(storage), [row("2026-11-03", model=model) for model in tonight])
+    assert len(found) == len(named)
+    assert all(f"model-{model}" in sentence for model, sentence in zip(named, found, strict=True))
+
+
 def test_back_at_an_old_model_its_own_last_night_is_the_baseline(tmp_path):
     storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02", model="bbbb"))
     assert baseline(storage, row("2026-11-03")).row["night"] == "2026-11-01"
