@@ -24,7 +24,9 @@ def needs(what: str, module: str) -> str:
 def install(module: str) -> str:
     """The shell command that installs the package of a module in this environment, in a version that tempscale allows.
 
-    Where nothing is here that could install it, only the package. It names the package itself and not an extra of tempscale, so it is right for a checkout, a wheel and an image.
+    Where nothing is here that could install it, only the package.
+
+    It names the package itself and not an extra of tempscale, so it is right for a checkout, a wheel and an image.
     """
     first, pip = "", [sys.executable, "-m", "pip", "install"]
     if importlib.util.find_spec("pip") is None:

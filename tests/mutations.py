@@ -242,7 +242,7 @@ CACHE = Subject(
         ('        values["prompt"] = prompt\n', "        pass\n"),
         ('for name in ("compiled", "packed") if getattr', 'for name in ("compiled",) if getattr'),
         (
-            "            except (OSError, RunError):\n                ignored",
+            "            except Exception:  # Every storage has its own.\n                ignored",
             "            except OSError:\n                ignored",
         ),
         ("            if not table.schema.equals(schema):\n", "            if False:\n"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import sys
@@ -58,6 +59,11 @@ class Outlet:
         os.close(nowhere)
 
 
+def _writes_at_once(encoding: str | None) -> bool:
+    """Whether an encoding writes lines as they come; idna, that of machines' names, waits for a dot."""
+    return not encoding or codecs.getincrementalencoder(encoding)().encode("a\n") != b""
+
+
 def install() -> None:
     """Make outlets of standard output and error; those that are closed lead nowhere."""
     for number, name in ((1, "stdout"), (2, "stderr")):
@@ -68,6 +74,8 @@ def install() -> None:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
             stream = os.fdopen(number, "w", closefd=False)
-        if getattr(stream, "errors", None) in ("strict", "surrogateescape", "surrogatepass"):
+        if not _writes_at_once(getattr(stream, "encoding", None)):
+            stream.reconfigure(encoding="ascii", errors="backslashreplace")
+        elif getattr(stream, "errors", None) in ("strict", "surrogateescape", "surrogatepass"):
             stream.reconfigure(errors="replace")  # A Greek letter that a terminal cannot show is no reason to stop.
         setattr(sys, name, Outlet(stream))

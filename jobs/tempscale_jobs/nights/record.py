@@ -169,6 +169,8 @@ def _part(storage: Storage, name: str) -> pl.DataFrame | None:
 def _typed(part: pl.DataFrame) -> pl.DataFrame | None:
     """A part with the types of the record's columns; None where what it holds is none of theirs."""
     schema = pl.DataFrame(pl.from_arrow(HISTORY.schema().empty_table())).schema
+    if any(kind.is_nested() for kind in part.select(*(set(schema) & {*part.columns})).dtypes):
+        return None
     try:
         part = part.with_columns(pl.col(name).cast(kind) for name, kind in schema.items() if name in part.columns)
         settings = map(json.loads, part["measured"])

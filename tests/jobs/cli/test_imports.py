@@ -104,6 +104,8 @@ def test_help_teaches_without_docstrings_too(tmp_path, level, command):
         {"PYTHONIOENCODING": "latin-1"},
         {"PYTHONIOENCODING": "ascii"},
         {"PYTHONIOENCODING": "cp1252:strict"},
+        {"PYTHONIOENCODING": "latin-1:surrogatepass"},
+        {"PYTHONIOENCODING": "idna"},
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
     ],
 )
