@@ -26,12 +26,13 @@ def ran(lines, folder, *, without=(), **environment):
     """
     (folder / "lines.json").write_text(json.dumps(lines))
     (folder / "sitecustomize.py").write_text(
-        "import sys\n"
-        f"class Absent:\n    names = {set(without)!r}\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] in self.names:\n"
-        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
-        "sys.meta_path.insert(0, Absent())\n"
+        "import sys\nfrom importlib.machinery import PathFinder\n"
+        f"names = {set(without)!r}\n"
+        "class Installed(PathFinder):\n"
+        "    @classmethod\n"
+        "    def find_spec(cls, name, path=None, target=None):\n"
+        "        return None if name.partition('.')[0] in names else super().find_spec(name, path, target)\n"
+        "sys.meta_path[:] = [Installed if finder is PathFinder else finder for finder in sys.meta_path]\n"
     )
     known = os.environ | {"PYTHONPATH": str(folder), "HF_HUB_OFFLINE": "1", "TMPDIR": str(folder)} | environment
     done = subprocess.run(
