@@ -32,6 +32,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_house.py tests/test_typing.py
+	$(BIN)/python tests/mutants.py --stale
 
 # Every benchmark but the million texts, on a quiet machine; then docs/performance.md. Some of them: python -m benchmarks NAME …
 bench: $(VENV)/.dev

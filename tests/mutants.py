@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -126,8 +127,23 @@ def missed(found: dict[str, Any]) -> list[dict[str, Any]]:
     return [own for own in found["mutations"] if not own["noticed"] and (not own["reason"] or own["exit_code"] != 0)]
 
 
+def recorded(row: dict[str, Any]) -> Mutation:
+    """A mutation of the record."""
+    return Mutation(row["file"], row["old"], row["new"], row["reason"])
+
+
+def stale(subjects: Sequence[Subject], found: dict[str, Any]) -> list[str]:
+    """The names of the subjects whose mutations are not those of the record."""
+    made = {name: [recorded(row)[:3] for row in of["mutations"]] for name, of in found.items()}
+    return [one.name for one in subjects if [own[:3] for own in one.mutations] != made.get(one.name)]
+
+
 def main(words: list[str]) -> int:
     """0 if every mutation was noticed, or has a reason why none can."""
+    if words == ["--stale"]:  # A warning, since the record takes an hour.
+        for name in stale(SUBJECTS, json.loads(RESULT.read_text("utf-8"))):
+            print(f"warning: the record of make mutants is older than its list: {name}")
+        return 0
     subjects = [subject for subject in SUBJECTS if not words or any(word in subject.name for word in words)]
     well = True
     with tempfile.TemporaryDirectory(prefix="tempscale-mutants-", ignore_cleanup_errors=True) as folder:

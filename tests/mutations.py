@@ -893,7 +893,7 @@ MODELS = Subject(
     ),
     of(
         f"{SCIENCE}/model/checkpoint.py",
-        ("        files.update(file for pattern in _WANTED for file in folder.glob(pattern))\n", "        pass\n"),
+        ("    folders = {path, *_folders(path)}\n", "    folders = {path}\n"),
         ("        files.update(index.parent / name for name in _of_index(index))\n", "        pass\n"),
         ("        if not _is_inside(name):\n", "        if False:\n"),
         ("    if length > _LARGEST_HEADER_BYTES:\n", "    if False:\n"),

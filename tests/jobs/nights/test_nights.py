@@ -243,7 +243,7 @@ def test_a_run_held_to_nothing_ends_with_0_and_has_a_record_of_its_own(small):
     folder, data = small
     assert ended(data()) == 0
     done = json.loads((folder / "run" / "run.json").read_text())
-    notes = ("unknown_noise", "first_nights", "not_compared", "unreadable_nights", "without_baseline")
+    notes = ("unknown_noise", "first_nights", "gone_models", "not_compared", "unreadable_nights", "without_baseline")
     assert done["gate"] == {"verdict": "none", "failed": [], "checks": 0} | {name: [] for name in notes}
     assert history.load(Storage(str(folder / "run" / "history")))["run"].to_list() == [done["run"]]
     assert pl.read_parquet(folder / "run" / "tables" / "gate.parquet").is_empty()
