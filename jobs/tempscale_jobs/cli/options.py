@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -33,7 +34,7 @@ def _parameter(name: str, kind: Any, information: Any, default: Any) -> inspect.
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, information], default=default)
 
 
-CONFIG = _parameter("config", str | None, argument("CONFIG.toml", "A configuration; options given here win over it."), None)
+CONFIG = _parameter("config", Path | None, argument("CONFIG.toml", "A configuration; options given here win over it."), None)
 RESUME = _parameter(
     "resume", bool, option("The run", "Go on with the run in --out, or start it over.", "--resume/--fresh"), True
 )

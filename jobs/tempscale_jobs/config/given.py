@@ -39,9 +39,9 @@ def read_temperature(path: str) -> dict[str, Any]:
     return data
 
 
-def read_temperatures(taus: list[float] | None, file: str | None) -> list[Any]:
+def read_temperatures(taus: list[float] | None, file: Path | None) -> list[Any]:
     """The temperatures that --tau and --temperature give."""
-    return [*(taus or []), *([] if file is None else [read_temperature(file)])]
+    return [*(taus or []), *([] if file is None else [read_temperature(str(file))])]
 
 
 def temperature_of(value: Any) -> Temperature:

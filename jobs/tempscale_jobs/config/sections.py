@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -152,7 +153,7 @@ class Models(Strict, allow_inf_nan=True):  # A temperature says itself which num
             help="Attention temperature in (0, 2]; changes are reported against the first.",
         ),
         Option(
-            "--temperature", "Model and temperature", "FILE", kind=str,
+            "--temperature", "Model and temperature", "FILE", kind=Path,
             help="A temperature or schedule as data, TOML or JSON: log_length = 64. Added after --tau.",
         ),
         ReadBy(read_temperatures),

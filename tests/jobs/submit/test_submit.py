@@ -145,8 +145,8 @@ def test_submit_reads_the_configuration_that_the_command_reads(told, night, monk
     for command in ([*arguments, *dated], ["submit", "--night", NIGHT, "--", *arguments]):
         assert "noted" in CliRunner().invoke(app, command).stderr
     alone, sent = found
-    sent, alone = sent.model_dump(), alone.model_dump()  # What was typed is another line.
-    assert sent == (alone | {"night": NIGHT} if arguments[0] == "audit" else alone)
+    read_there, read_here = sent.model_dump(), alone.model_dump()  # What was typed is another line.
+    assert read_there == (read_here | {"night": NIGHT} if arguments[0] == "audit" else read_here)
     assert type(sent) is type(alone)
     assert sent.model_fields_set - {"night"} == alone.model_fields_set - {"night"}
 
