@@ -170,9 +170,10 @@ def test_what_betters_the_reference_is_chosen_and_told(gained, small_model, caps
     close_tune(gained)
     out = capsys.readouterr().out
     assert "Use τ 1.0: betters the exposure of long texts beyond noise; of such candidates the smallest prefix gap." in out
-    root = gained.storage.root
-    small = shlex.quote(small_model)
-    assert f"  tempscale export --model {small} --temperature {root}/temperature.json --out {root}-checkpoint\n" in out
+    (line,) = (line for line in out.splitlines() if "tempscale export" in line)
+    words = shlex.split(line)
+    assert words[:-1] == ["tempscale", "export", "--model", small_model, "--tau", "1.0", "--out"]
+    assert words[-1].startswith(f"{gained.storage.root}-checkpoint")
 
 
 def test_the_other_way_round_one_worker_finds_the_same(finished, gained):
@@ -223,13 +224,14 @@ def test_run_again_it_has_nothing_to_do_and_other_texts_or_settings_are_refused(
     assert {file: file.stat().st_mtime_ns for file in Path(out).rglob("*.*") if file.is_file()} == before
     with pytest.raises(UsageError, match=r"holds a different run: choosing\.keep_neighbours was 0\.3, now 0\.5"):
         run(settings(out, corpus, small_model, **how | {"keep_neighbours": 0.5}))
-    when = corpus.stat()
+    rows, when = corpus.read_bytes(), corpus.stat()
     try:
-        os.utime(corpus, ns=(when.st_atime_ns, when.st_mtime_ns + 10**9))
+        corpus.write_bytes(rows.swapcase())
+        os.utime(corpus, ns=(when.st_atime_ns, when.st_mtime_ns))
         with pytest.raises(UsageError, match=r"the texts changed since the run in .*; start over with --fresh"):
             run(settings(out, corpus, small_model, **how))
     finally:
-        os.utime(corpus, ns=(when.st_atime_ns, when.st_mtime_ns))
+        corpus.write_bytes(rows)
 
 
 # ---------------------------------------------------------------------------------------------- with labels
@@ -281,7 +283,9 @@ def test_the_command_that_it_prints_exports_the_choice(scored, texts, small_mode
     (command,) = (line.strip() for line in printed.splitlines() if "tempscale export" in line)
     code, _, err = in_process(*shlex.split(command)[1:])
     assert code == 0, err
-    exported = Encoder.load(f"{out}-checkpoint", device="cpu", max_length=TOKENS).encode(texts[:5]).embeddings
+    folder = shlex.split(command)[-1]
+    assert folder.startswith(f"{out}-checkpoint")
+    exported = Encoder.load(folder, device="cpu", max_length=TOKENS).encode(texts[:5]).embeddings
     at_half, at_1 = (
         Encoder.load(small_model, temperature=tau, device="cpu", max_length=TOKENS).encode(texts[:5]).embeddings
         for tau in (0.5, 1.0)
@@ -387,7 +391,8 @@ def test_what_others_wrote_is_escaped(finished, scored):
 
 def choice(by, changed, label="1.0", **more):
     facts = {"by": by, "chosen": label, "changed": changed, "candidates": 4, "reason": "it is best", "foldable": True}
-    return {"choice": facts | more, "config": {"embedding": {"models": []}}}
+    models = {"minilm": {"fingerprint": "f", "max_length": 256}}
+    return {"choice": facts | more, "config": {"embedding": {"models": []}}, "models": models}
 
 
 def test_verdicts():
@@ -404,7 +409,9 @@ def test_verdicts():
 def test_a_schedule_that_cannot_be_folded_is_attached(tmp_path):
     assert tune_sentences.then(choice("scores", False), "runs/tune") == []
     (folded,) = tune_sentences.then(choice("scores", True, "0.8"), "my runs/tune")
-    assert folded == "tempscale export --temperature 'my runs/tune/temperature.json' --out 'my runs/tune-checkpoint'"
+    *words, out = shlex.split(folded)
+    assert words == ["tempscale", "export", "--tau", "0.8", "--out"]
+    assert out.startswith("my runs/tune-checkpoint")
     code, audit = tune_sentences.then(choice("collapse", True, "by_length(0: 1.0, 64: 0.7)", foldable=False), "runs/tune")
     data = re.search(r"ts\.attach\(model, (.*?)\)  #", code)[1]
     assert Temperature.of(json.loads(data)) == Temperature.of(STEPS)
