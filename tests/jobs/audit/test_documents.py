@@ -195,10 +195,11 @@ def test_a_document_that_is_no_name_is_a_reason_and_a_missing_column_a_sentence(
 
 
 def test_a_list_names_no_document():
-    for value in ([1, 2], [], {"a": 1}, b"\xff", True):
+    for value in ([1, 2], [], {"a": 1}, True):
         document, problem = named_document(value)
         assert document is None
-        assert problem is not None
+        assert problem.startswith("the document is neither a string nor a whole number")
+    assert named_document(b"\xff") == (None, "the document is not valid UTF-8")
     assert named_document(float("nan")) == named_document(None) == named_document("") == (None, None)
     assert named_document(3.0) == named_document(3) == named_document("3") == named_document(b"3") == ("3", None)
 

@@ -25,7 +25,7 @@ from tempscale_jobs.config.given import read_temperature
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.config.tune import TuneConfig, default_candidates
 from tempscale_jobs.errors import IncompleteRun, UsageError
-from tempscale_jobs.runs.folder import begin, load_tables, window
+from tempscale_jobs.runs.folder import begin, described, load_tables, window
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.tune import COLLAPSE, INTERVALS, SCORES
 from tempscale_jobs.tune import layers
@@ -412,9 +412,21 @@ def test_a_schedule_that_cannot_be_folded_is_attached(tmp_path):
     *words, out = shlex.split(folded)
     assert words == ["tempscale", "export", "--tau", "0.8", "--out"]
     assert out.startswith("my runs/tune-checkpoint")
-    (code,) = tune_sentences.then(choice("collapse", True, "by_length(0: 1.0, 64: 0.7)", foldable=False), "s3://b/tune")
+    record = choice("collapse", True, "by_length(0: 1.0, 64: 0.7)", foldable=False)
+    typed = {"file": None, "options": {}}
+    record |= {
+        "command": "tune",
+        "command_line": typed,
+        "config": described(checked(TuneConfig, settings("o", "a.txt", "m"))),
+    }
+    code, audit = tune_sentences.then(record, "runs/tune")
     data = re.search(r"ts\.attach\(model, (.*?)\)  #", code)[1]
     assert Temperature.of(json.loads(data)) == Temperature.of(STEPS)
+    words = shlex.split(audit)
+    assert words[:2] == ["tempscale", "audit"]
+    assert words[words.index("--temperature") + 1] == "runs/tune/temperature.json"
+    assert words[words.index("--corpus") + 1] == "a.txt"
+    assert words[words.index("--tau") + 1] == "1.0"
 
 
 # ---------------------------------------------------------------------------------------------- what is refused
