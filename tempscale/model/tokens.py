@@ -216,7 +216,10 @@ class Tokenizer:
         settings = Settings.of(folder)
         inner = settings.transformer
         if not any(True for pattern in _VOCABULARIES for _ in inner.glob(pattern)):
-            raise ModelError(f"{inner} has no tokenizer.json and no other vocabulary; copy or download the model again")
+            raise ModelError(
+                f"{inner} has no tokenizer.json and no other vocabulary; copy or download the model again, "
+                "or save it with a fast tokenizer"
+            )
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(inner, trust_remote_code=False, **settings.tokenizer)
             config = AutoConfig.from_pretrained(inner, trust_remote_code=False)

@@ -28,6 +28,12 @@ _FARTHEST = 100
 def power_of_two(values: Float[Tensor, "*row dim"]) -> Float[Tensor, "*row 1"]:
     """For each row a power of two that brings its largest number near 1; 1 where its squares are ordinary numbers, so that
     these rows keep every bit. Where a number is not finite it is 1, too.
+
+    Args:
+        values: Vectors, as the last axis.
+
+    Returns:
+        A power of two for each vector, with an axis of length 1 in the vector's place.
     """
     largest = torch.linalg.vector_norm(values.detach(), ord=torch.inf, dim=-1, keepdim=True)
     largest = largest if largest.dtype == torch.float64 else largest.float()

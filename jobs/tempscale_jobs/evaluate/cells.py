@@ -45,7 +45,7 @@ def work(
         "reference": evaluation.given[0].canonical, "corrections": evaluation.corrections.model_dump(),
     }  # fmt: skip
     for unit in evaluation.units:
-        state = tasks.state(unit)
+        state = evaluation.states[unit.name]
         every = evaluation.temperatures(unit)
         missing = [t.canonical for t in every if not done(run, model, t, unit, state)]
         advance(len(every) - len(missing))

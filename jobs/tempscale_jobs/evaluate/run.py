@@ -46,11 +46,10 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
         evaluation = Evaluation(
             run, units, config.embedding, tuple(config.analysis.intervals), config.seed, config.corrected
         )
-        states = {unit.name: tasks.state(unit) for unit in units}
         if (earlier := life.earlier) is not None:
             if earlier["beside"] != references:
-                _check_unchanged(config, earlier["tasks"], states)  # Only tables and report are written again.
-            elif life.done("score", lambda done: _check_unchanged(config, done["tasks"], states)) is not None:
+                _check_unchanged(config, earlier["tasks"], evaluation.states)  # Only tables and report are written again.
+            elif life.done("score", lambda done: _check_unchanged(config, done["tasks"], evaluation.states)) is not None:
                 return run
         missing: dict[tuple[str, str, str], str] = {}
         with life.cluster() as cluster:
@@ -68,7 +67,11 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
             from tempscale_jobs.evaluate import report  # What draws it is slow to import, and Ray starts before.
 
             record = life.record(
-                command=config.command, seed=config.seed, missing=len(missing), beside=references, tasks=states
+                command=config.command,
+                seed=config.seed,
+                missing=len(missing),
+                beside=references,
+                tasks=evaluation.states,
             )
             report.render(load_tables(run.storage), record).write_to(run.storage)
             stage.note = "report.html"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -53,6 +54,11 @@ class Evaluation:
     """Lower edges of the length intervals."""
     seed: int
     corrections: Corrected = field(default_factory=lambda: Corrected.model_validate({}))
+
+    @functools.cached_property
+    def states(self) -> dict[str, Any]:
+        """The state of each task's data where the run begins; what a worker reads must have it still."""
+        return {unit.name: state(unit) for unit in self.units}
 
     @property
     def given(self) -> list[Temperature]:

@@ -19,7 +19,9 @@ _COMPARED_BYTES = 256 << 20
 """Bytes of files whose content is compared, the smallest files first; of the others only the size is."""
 _WORK = ("shards/", "queries/shards/", "cell_documents/")
 """Folders that a run removes at its end."""
-_NOTES = tuple(f"partials/{name}" for name in ("exceptions/", "processors/", "takeovers/", "budget/", "computed_in.json"))
+_NOTES = tuple(
+    f"partials/{name}" for name in ("exceptions/", "processors/", "takeovers/", "budget/", "cache/", "computed_in.json")
+)
 """What a run noted as it went, which no step writes again; the inventory holds its content."""
 _LEFT_OUT = ("status.json", PRUNED, DONE, ".lock", "inventory.json", "gate.parquet")
 """Files that every call of a command writes again, and those that this one depends on."""

@@ -78,10 +78,14 @@ def test_a_step_grows_as_its_vectors_do(sizes):
 
 
 def test_the_driver_asks_a_few_questions_a_file(sizes):
-    """Of each part of texts/ and each block once or twice, where tables are made; where tasks work, only of them all."""
+    """Of each part of texts/ and each block once or twice, where tables are made; where tasks work, only of them all.
+
+    At the end each file that stays is read once for the inventory.
+    """
     for steps, count in zip(sizes, (FEW, TIMES * FEW), strict=True):
         files = -(-count // BLOCK) + steps["read all of the corpus"].every.write
         asked = {name: step.driver.operations for name, step in steps.items() if name not in counting.OF_TILES}
+        assert asked.pop("after report") < steps["after report"].driver.names + OPERATIONS
         assert sum(asked.values()) < 2 * files + OPERATIONS
         for name in ("read all of the corpus", "layout", "cosine: blocks", "cosine: sums", "cosine: means by text"):
             assert asked[name] <= 12, name

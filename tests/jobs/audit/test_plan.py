@@ -96,7 +96,7 @@ def test_texts_are_measured_from_all_over_the_corpus(tmp_path):
 
 
 def test_a_large_source_is_estimated_from_a_few_of_its_units(tmp_path):
-    (tmp_path / "a.txt").write_text("".join(f"text {k}\n" if k % 5 else "\n" for k in range(10_000)))
+    (tmp_path / "a.txt").write_bytes(b"".join(b"text %d\n" % k if k % 5 else b"\xff\n" for k in range(10_000)))
     data = {"corpus": {"source": str(tmp_path / "a.txt"), "unit_bytes": 2000}}
     for limit, about in ((None, 8000), (500, 400)):
         settings = resolve(data | {"corpus": data["corpus"] | {"limit": limit}})

@@ -58,7 +58,9 @@ def written(kind, folder):
         (folder / "a.jsonl").write_text("\n\n \n".join(json.dumps(row) for row in rows[:300]) + "\n")
         (folder / "b.jsonl").write_text("\n".join(json.dumps(row) for row in rows[300:]))
     elif kind == "txt":
-        (folder / "a.txt").write_text("\n".join(row["text"] or "" for row in rows))
+        # A blank line is no row here either; what is not UTF-8 is rejected.
+        lines = [(row["text"] or "").strip().encode() or b"\xff\n\n" for row in rows]
+        (folder / "a.txt").write_bytes(b"\n".join(lines))
     elif kind == "folder":
         for k in range(6):
             pq.write_table(table.slice(100 * k, 100), folder / f"{k}.parquet")

@@ -20,10 +20,10 @@ def ended(tmp_path_factory, small_model, ray_address):
     name = "texts \x1b[31m.jsonl"
     (folder / name).write_text(as_lines(rows))
     command = [sys.executable, "-m", "tempscale_jobs", "audit", "--corpus", str(folder / name), "--model", small_model]
-    command += ["--tau", "1.0", "--workers", "1", "--address", ray_address, "--out", str(folder / "run\x1b[5m")]
+    command += ["--tau", "1.0", "--workers", "1", "--address", ray_address, "--out", str(folder / "run")]
     found = subprocess.run(command, capture_output=True, check=False)
     logged = subprocess.run([*command, "--log-format", "json"], capture_output=True, check=False)
-    return folder / "run\x1b[5m", found, logged
+    return folder / "run", found, logged
 
 
 def test_nothing_that_is_printed_steers(ended):

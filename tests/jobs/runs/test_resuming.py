@@ -130,7 +130,9 @@ def test_an_unfinished_run_makes_again_what_it_misses_and_what_is_damaged(
     """Every fifth file is missing, and three others are damaged, each in a way drawn from all."""
     out, generator = tmp_path / "run", random.Random(seed)
     shutil.copytree(stopped_audits / way, out)
-    names = sorted(name for name in files_of(out) if name != "begun.json" and "inventory" not in name)
+    # Which processor embedded a part that is there already, nobody knows once its note is gone.
+    kept = ("begun.json", "inventory", "partials/processors/")
+    names = sorted(name for name in files_of(out) if not any(own in name for own in kept))
     generator.shuffle(names)
     for name in names[::5]:
         (out / name).unlink()

@@ -54,7 +54,8 @@ def run_of(folder, model, **tables):
     for name, (table, rows) in tables.items():
         storage.write_table(f"tables/{name}.parquet", table.build_rows(rows))
     known = {"m": {"fingerprint": checkpoint.fingerprint(checkpoint.resolve(model))}}
-    storage.write_json("run.json", {"run": "r", "models": known, "corpus": {"source": "/srv/secret|place/law_2026.parquet"}})
+    corpus = {"source": "/srv/secret|place/law_2026.parquet"}
+    storage.write_json("run.json", {"run": "r", "config": {}, "models": known, "corpus": corpus})
     return str(folder)
 
 

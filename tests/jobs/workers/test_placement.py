@@ -346,7 +346,7 @@ def test_a_node_that_dies_while_it_is_asked_costs_nothing(tmp_path, monkeypatch)
             asked.append(self.node)
             return self.node, given
 
-    def answered(reference):
+    def answered(reference, timeout):
         node, given = reference
         if node == nodes[0]:
             raise ray.exceptions.NodeDiedError("it was taken away")

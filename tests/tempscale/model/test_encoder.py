@@ -467,14 +467,13 @@ def test_an_error_of_the_tokenizer_is_raised_unless_it_is_to_be_isolated_and_no_
 def test_a_tokenizer_of_python_alone_is_refused_with_the_mend(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer"}))
-    with pytest.raises(ModelError) as error:
+    with pytest.raises(ModelError, match=r"has no tokenizer\.json .* save it with a fast tokenizer"):
         Tokenizer(tmp_path)
-    assert str(error.value) == f"the tokenizer in {tmp_path} has no tokenizer.json; save it again with a fast tokenizer"
 
 
 def test_a_configuration_that_cannot_be_read_is_named(tiny_folder, tmp_path):
     folder = edited(tiny_folder("bert"), tmp_path, "config.json", num_hidden_layers="several")
-    with pytest.raises(ModelError, match=re.escape(f"the configuration in {folder} cannot be read: ") + "."):
+    with pytest.raises(ModelError, match=re.escape(f"{folder}/config.json has num_hidden_layers = 'several'")):
         check_temperatures(folder, [Temperature(0.8)])
 
 
