@@ -1,18 +1,26 @@
-# The whole of a developer's day: make audit, make test, make check, make bench, make soak, make mutants, make coverage, make gpu.
+# The whole of a developer's day: make audit, make test, make check, make proof, make bench, make soak, make mutants,
+# make coverage, make gpu.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: audit test soak mutants coverage check bench gpu requirements clean
+.PHONY: audit test proof soak mutants coverage check bench gpu requirements clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.demo
 	$(BIN)/tempscale audit
 
-# Two at a time, a file's tests together: most of the time goes into whole runs of the job.
-test: $(VENV)/.dev $(VENV)/.sbom
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" --ignore tests/test_typing.py
+# Two at a time, a file's tests together.
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# Before every commit: the equations, every table of one audit, one run of every command. Five minutes.
+test: $(VENV)/.dev
+	$(PYTEST) -m "not proof and not soak" --ignore tests/test_typing.py
+
+# Before a change lands: faults, kills, other inputs and other ways, on one node and on several. 25 minutes.
+proof: $(VENV)/.dev $(VENV)/.sbom
+	$(PYTEST) -m "proof and not soak"
 
 # Every test, those that take minutes too, under coverage.py: the lines and branches that they run, for docs/coverage.md. An hour.
 coverage: $(VENV)/.dev $(VENV)/.sbom

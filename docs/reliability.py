@@ -6,7 +6,7 @@ import ast
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import coverage_page
 
@@ -349,6 +349,23 @@ def drawn() -> list[Drawn]:
     return found
 
 
+@lru_cache(maxsize=1)
+def slower() -> dict[str, str]:
+    """The tier of each test that `make test` leaves out, as `file::test`."""
+    found = {}
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        body = ast.parse(file.read_text("utf-8")).body
+        of_file = [node for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"]
+        for test in suite()[file.stem]:
+            marks = {node.attr for one in (*of_file, *test.decorator_list) for node in ast.walk(one) if _is_mark(node)}
+            found |= {f"{file.stem}::{test.name}": tier for tier in ("proof", "soak") if tier in marks}
+    return found
+
+
+def _is_mark(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pytest.mark"
+
+
 def cases(test: ast.FunctionDef) -> int:
     """The least number of cases of a test: parameters that are not written out as a list count as one."""
     number = 1
@@ -423,11 +440,11 @@ def _faults(soak: dict[str, Any]) -> list[str]:
         "## Faults",
         "",
         "«The same bytes» is literal: the digests of tables, texts, factors and neighbours are compared with those of an",
-        "undisturbed run.",
+        "undisturbed run. `make test` runs a test that is named alone, `make proof` or `make soak` one that says so.",
         "",
         "| fault | result | tests |",
         "| --- | --- | --- |",
-        *(f"| {fault} | {holds} | {', '.join(f'`{name}`' for name in names)} |" for fault, holds, names in FAULTS),
+        *(f"| {fault} | {holds} | {', '.join(map(_proof, names))} |" for fault, holds, names in FAULTS),
         "",
         "`make soak` kills at seeded random moments of every stage of every command, on a cluster of several nodes on one",
         f"machine. The last result (benchmarks/results/soak.json, seed {soak['seed']}): {soak['kills']} kills ({kinds}) in",
@@ -441,6 +458,12 @@ def _faults(soak: dict[str, Any]) -> list[str]:
             for command, counts in soak["stages"].items()
         ),
     ]
+
+
+def _proof(name: str) -> str:
+    """A test, and the command that runs it."""
+    tier = slower().get(name)
+    return f"`{name}`" + (f" ({tier})" if tier else "")
 
 
 def _noticed(mutants: dict[str, Any]) -> str:

@@ -6,6 +6,8 @@ FAMILIES = (
     "bert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "distilbert", "mpnet", "t5", "mt5", "umt5",
     "nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert", "llama", "mistral", "qwen2", "qwen3", "gemma3_text",
 )  # fmt: skip
+COMMON = ("bert", "mpnet", "modernbert", "qwen3")
+"""Families that stand for all of them in `make test`: positions learned, relative and rotary, and a causal mask."""
 WRITTEN_OUT = ("bert", "roberta", "xlm-roberta", "distilbert")
 """Families that oracles.py computes from the embeddings to the last layer."""
 WIDTH, LAYERS, HEADS, VOCABULARY, LONGEST = 32, 3, 4, 160, 64

@@ -7,6 +7,8 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import growth, record, workers
 
+pytestmark = pytest.mark.proof
+
 HERE = {"processor": "Some CPU @ 3 GHz", "cores": 2, "system": "Linux x86_64", "gpu": "none"}
 ROW = {"what": "a way", "rate": 10.0, "unit": "texts/s", "ratio": 1.0}
 THEN = {"on": "2020-01-01", "tempscale": "0.0.1", "torch": "1.0"}

@@ -11,6 +11,8 @@ import torch
 
 from benchmarks import card, gpu_embedding, render
 
+pytestmark = pytest.mark.proof
+
 ROOT = Path(__file__).resolve().parents[2]
 ROW = {"what": "SOCM of all pairs", "rate": 1e6, "unit": "pairs/s", "ratio": 1.0, "max_error": 1e-7}
 

@@ -16,6 +16,8 @@ import yaml
 from command_line import UsageError, parsed
 from manifests import CLUSTER, REPOSITORY, documents, shipped
 
+pytestmark = pytest.mark.proof
+
 HOW_TOS = sorted(CLUSTER.rglob("README.md"))
 UNITS = CLUSTER / "systemd"
 

@@ -11,6 +11,8 @@ import jsonschema
 import pytest
 from manifests import CLUSTER, KUBERNETES, documents, render
 
+pytestmark = pytest.mark.proof
+
 FILES = sorted((CLUSTER / "ray").glob("*.yaml"))
 CLOUDS = [path for path in FILES if path.stem != "local"]
 

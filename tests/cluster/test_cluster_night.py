@@ -15,6 +15,8 @@ import pytest
 from kuberay_rules import crd_schemas, refused, wrong
 from manifests import KUBERNETES, by_name, render
 
+pytestmark = pytest.mark.proof
+
 SCRIPT = KUBERNETES / "base" / "night.py"
 PATH = "/apis/ray.io/v1/namespaces/tempscale/rayjobs"
 FAILED = "Job entrypoint command failed with exit code {}, last available logs (truncated to 20,000 chars):\nexit code 2\n"

@@ -6,6 +6,8 @@ import subprocess
 import pytest
 from manifests import KUBERNETES, KUSTOMIZATIONS, by_name, documents, render
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.mark.parametrize("folder", KUSTOMIZATIONS, ids=lambda path: path.name)
 def test_kubectl_renders_the_same(folder):

@@ -6,6 +6,8 @@ import re
 import pytest
 from manifests import CLUSTER, KUBERNETES, RAY_KINDS, documents, shipped
 
+pytestmark = pytest.mark.proof
+
 ALL = shipped()
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|WEBHOOK", re.IGNORECASE)

@@ -10,6 +10,8 @@ import pytest
 from kuberay_rules import crd_schemas, refused, wrong
 from manifests import KUBERNETES, RAY_KINDS, REPOSITORY, documents, shipped
 
+pytestmark = pytest.mark.proof
+
 KUBERNETES_VERSIONS = ("1.31", "1.34", "1.37")
 """From the first with podFailurePolicy out of beta; those that kubernetes-validate brings."""
 ALL = shipped()

@@ -14,9 +14,12 @@ SCRIPT = CLUSTER / "slurm" / "tempscale.sbatch"
 ALONE = ["unshare", "--pid", "--fork", "--mount", "--mount-proc", "--kill-child"]
 """A machine of its own, as far as processes and /tmp/ray go: symmetric-run stops every Ray that it sees when it ends."""
 
-pytestmark = pytest.mark.skipif(
-    subprocess.run([*ALONE, "true"], capture_output=True).returncode != 0, reason="may not make namespaces of processes"
-)
+pytestmark = [
+    pytest.mark.proof,
+    pytest.mark.skipif(
+        subprocess.run([*ALONE, "true"], capture_output=True).returncode != 0, reason="may not make namespaces of processes"
+    ),
+]
 
 
 @pytest.fixture

@@ -90,6 +90,7 @@ def test_the_plan_s_lines_are_explained():
     assert f"embeds {plan._MEASURED_TEXTS} of its texts" in text
 
 
+@pytest.mark.proof
 def test_the_python_of_the_readme_runs(minilm, capsys):
     first, second = [block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "import tempscale" in block]
     exec(compile(first, "README.md", "exec"), {})

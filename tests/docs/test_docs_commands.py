@@ -13,6 +13,8 @@ from command_line import UsageError, in_process, parsed
 from markdown_it import MarkdownIt
 from whole_run import as_lines, audited, documented
 
+pytestmark = pytest.mark.proof
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 PRINTED = {("README.md", "1.0"), ("operations.md", "texts")}

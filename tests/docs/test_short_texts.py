@@ -12,6 +12,8 @@ import torch
 
 from tempscale.correction.fit import fit
 
+pytestmark = pytest.mark.proof
+
 PAGE = (Path(__file__).parents[2] / "docs" / "short-texts-win.md").read_text("utf-8")
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 

@@ -18,7 +18,7 @@ from tempscale_jobs.runs.folder import Model
 
 EDGES = [0, 64, 100, 200, 300]
 TAUS = [1.0, 0.8]
-TEXTS, SOCM_TEXTS, PROBE_TEXTS = 112, 28, 20
+TEXTS, SOCM_TEXTS, PROBE_TEXTS = 112, 16, 20
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 from whole_run import as_lines, audited, read_parts, read_record, read_tables, rejected
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("ray_session")]
 
 
 def audit(folder, small_model, source, **corpus):

@@ -12,6 +12,8 @@ from whole_run import as_lines, audited, documented, read_parts, read_record, re
 from tempscale_jobs.corpus.rows import named_document
 from tempscale_jobs.embedding.layout import documents_of
 
+pytestmark = pytest.mark.proof
+
 TEXTS, GROUPS = 200, 12
 
 

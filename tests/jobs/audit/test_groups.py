@@ -15,6 +15,8 @@ from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.tables.columns import finite
 
+pytestmark = pytest.mark.proof
+
 TEXTS, RANKED = 180, 10
 
 

@@ -7,6 +7,8 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 from whole_run import as_lines, audited, documented, read_tables
 
+pytestmark = pytest.mark.proof
+
 RANKED, TEXTS = 12, 80
 HEADS = ("mean", "cls", "lasttoken", "weightedmean", "dense")
 

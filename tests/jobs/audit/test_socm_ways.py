@@ -12,7 +12,7 @@ from whole_run import audited, read_parts, read_tables
 
 from tempscale.collapse import grid as tiles
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.proof, pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")

@@ -98,6 +98,7 @@ def test_the_version_however_python_is_started(module):
     assert "Usage: tempscale audit" in run.stderr
 
 
+@pytest.mark.proof
 def test_python_m_tempscale_without_the_jobs_is_a_sentence(tmp_path):
     (tmp_path / "tempscale").symlink_to(Path(tempscale_package.__file__).parent)
     run = subprocess.run(
@@ -118,6 +119,7 @@ def test_exit_code_2_without_the_jobs(monkeypatch, capsys):
     assert "which is not installed here" in capsys.readouterr().err
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("typed", "found"),
     [
@@ -134,6 +136,7 @@ def test_a_shell_completes_commands_and_options(typed, found):
     assert not set(run.stderr.split()) & {"torch", "ray", "transformers", "pyarrow"}
 
 
+@pytest.mark.proof
 def test_the_script_for_completion_is_shown():
     shell = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     run = subprocess.run(
@@ -144,6 +147,7 @@ def test_the_script_for_completion_is_shown():
     assert "_TEMPSCALE_COMPLETE=complete_bash" in run.stdout
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -170,6 +174,7 @@ def test_wrong_usage_is_a_sentence_and_exit_code_2(arguments, words):
         assert word in err
 
 
+@pytest.mark.proof
 def test_wrong_input_is_a_sentence_and_exit_code_2(tmp_path, minilm):
     good = tmp_path / "good.jsonl"
     good.write_text('{"id": 1, "text": "one text"}\n')
@@ -215,6 +220,7 @@ def test_a_mistyped_corpus_does_not_block_the_folder(tmp_path, minilm):
         assert words in err.replace("\n", " ")
 
 
+@pytest.mark.proof
 def test_the_plan_names_what_a_run_costs_and_writes_nothing(tmp_path, minilm):
     corpus = tmp_path / "texts.jsonl"
     corpus.write_text("".join(json.dumps({"id": k, "text": f"text number {k} " * (1 + k % 40)}) + "\n" for k in range(300)))
@@ -227,6 +233,7 @@ def test_the_plan_names_what_a_run_costs_and_writes_nothing(tmp_path, minilm):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.proof
 def test_a_polite_kill_is_an_interrupt_whatever_ray_does_with_it():
     """Ray's core takes SIGTERM below Python when it starts; the handler of before is put back. See test_ends, too."""
     code = """
@@ -276,6 +283,7 @@ print("the end", file=sys.stderr)
 """
 
 
+@pytest.mark.proof
 def test_a_bar_that_ends_while_ray_starts_leaves_its_line_and_the_screen():
     ours, theirs = os.openpty()
     process = subprocess.Popen([sys.executable, "-c", AHEAD], stdout=theirs, stderr=theirs)

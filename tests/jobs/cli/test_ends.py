@@ -15,6 +15,8 @@ from whole_run import as_lines, documented
 
 from tempscale_jobs import outlets
 
+pytestmark = pytest.mark.proof
+
 COMMAND = [sys.executable, "-m", "tempscale_jobs"]
 
 

@@ -10,6 +10,8 @@ import planted
 import pytest
 from whole_run import as_lines, documented
 
+pytestmark = pytest.mark.proof
+
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = "import sys; from tempscale_jobs.__main__ import main; main()"
 """What the console script does, with the current folder first where Python is not told otherwise."""

@@ -16,6 +16,8 @@ from whole_run import as_lines
 
 from tempscale import optional
 
+pytestmark = pytest.mark.proof
+
 ROOT = Path(__file__).resolve().parents[3]
 OPTIONAL = {
     "mteb": [["evaluate", "--task", "sts:pairs.jsonl"], ["tune", "--task", "sts:pairs.jsonl"], ["tune", "--task", "Any"]],

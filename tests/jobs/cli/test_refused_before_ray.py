@@ -10,6 +10,8 @@ from whole_run import as_lines
 
 from tempscale.correction.fit import fit
 
+pytestmark = pytest.mark.proof
+
 TEXTS = [{"id": f"t{k}", "text": f"a text of number {k}", "vector": [1.0, k, 2.0], "n": k + 1} for k in range(8)]
 QUERIES = [{"id": f"q{k}", "text": f"which number {k}", "vector": [1.0, k]} for k in range(4)]
 PAIRS = [{"sentence1": "one text", "sentence2": "another text", "score": k} for k in range(4)]

@@ -11,7 +11,7 @@ from whole_run import audited, digests, read_tables
 
 from tempscale.correction.values import Correction
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("ray_session")]
 
 TEXTS, QUERIES, DIM, K = 400, 130, 16, 5
 EDGES = [0, 32, 128]

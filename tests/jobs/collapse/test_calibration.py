@@ -15,7 +15,7 @@ from tempscale_jobs.collapse import calibration
 from tempscale_jobs.runs.folder import load_tables
 from tempscale_jobs.runs.storage import Storage
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("ray_session")]
 
 TEXTS, DIM, EDGES = 500, 8, [0, 32, 128]
 BIN = 1 / 2048

@@ -14,6 +14,8 @@ from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.tables import parts
 from tempscale_jobs.workers import engine
 
+pytestmark = pytest.mark.proof
+
 TEXTS, QUERIES, K, EDGES = 90, 25, 5, (0, 10, 20)
 KEY = {"model": "m", "temperature": "1.0", "tau": 1.0}
 

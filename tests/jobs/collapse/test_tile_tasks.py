@@ -20,6 +20,8 @@ from tempscale_jobs.runs.folder import numbered
 from tempscale_jobs.workers import engine
 from tempscale_jobs.workers.actor import PlainActor
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture(scope="module")
 def cluster(ray_session):

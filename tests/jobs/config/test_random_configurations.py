@@ -18,7 +18,7 @@ from tempscale_jobs.config.strict import checked
 from tempscale_jobs.config.tune import TuneConfig
 from tempscale_jobs.errors import UsageError
 
-pytestmark = pytest.mark.timeout(SECONDS)
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(SECONDS)]
 
 TELLING = st.sampled_from(
     [0, -1, 1, 2**63, 0.5, math.inf, -math.inf, math.nan, "", "{night}", "nights/{night}", "latest", "float32", "bfloat16",

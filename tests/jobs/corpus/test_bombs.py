@@ -17,6 +17,8 @@ from tempscale_jobs.corpus import readers
 from tempscale_jobs.corpus.readers import Columns, bounded, lines, parquet_rows, read
 from tempscale_jobs.errors import UsageError
 
+pytestmark = pytest.mark.proof
+
 COLUMNS = Columns({"text": "--text-column"}, {}, {"id": None})
 _READ = """
 import json, resource, sys

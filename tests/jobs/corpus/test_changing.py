@@ -29,6 +29,8 @@ from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import engine
 
+pytestmark = pytest.mark.proof
+
 FILES, ROWS = 6, 40
 
 

@@ -21,6 +21,8 @@ from tempscale_jobs.errors import UsageError
 
 datasets = pytest.importorskip("datasets")
 
+pytestmark = pytest.mark.proof
+
 DATASET = "team/letters"
 READ = """
 import json, os, sys

@@ -18,7 +18,7 @@ from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import find_models
 
-pytestmark = pytest.mark.timeout(SECONDS)
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(SECONDS)]
 
 
 def parquet(table, **how):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from random_inputs import BLANKS, HALVES, JSON, NUMBERS, SECONDS, WORDS, drawn, read
 from whole_run import as_lines, encodable
 
-pytestmark = pytest.mark.timeout(SECONDS)
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(SECONDS)]
 
 TEXT = WORDS | WORDS | BLANKS | HALVES | st.integers() | JSON
 ID = WORDS | st.integers(0, 1) | st.sampled_from(["0", "1"]) | HALVES | st.floats() | JSON

@@ -24,7 +24,7 @@ from tempscale_jobs.runs.folder import GIVEN, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import engine
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("ray_session")]
 
 ROWS = 600
 KINDS = ("parquet", "jsonl", "txt", "folder", "csv", "gz", "lance", "delta", "hub")

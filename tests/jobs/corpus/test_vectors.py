@@ -21,6 +21,8 @@ from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import GIVEN
 from tempscale_jobs.runs.storage import Storage
 
+pytestmark = pytest.mark.proof
+
 TEXTS, DIM, EDGES = 300, 12, [0, 20, 60]
 
 

@@ -297,6 +297,7 @@ def test_workers_order_and_a_lost_part_change_no_byte(finished, tmp_path, corpus
     assert digests(other, "tables") == before
 
 
+@pytest.mark.proof
 def test_a_folder_of_another_command_and_a_wrong_value_are_sentences(finished, corpus, small_model):
     with pytest.raises(UsageError, match="holds a run of tempscale diagnose, and this is tempscale audit"):
         audited({"out": str(finished), "corpus": {"source": str(corpus)}, "embedding": {"models": [small_model]}})

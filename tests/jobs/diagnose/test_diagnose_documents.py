@@ -5,6 +5,8 @@ import polars as pl
 import pytest
 from whole_run import as_lines, diagnosed, documented, read_tables
 
+pytestmark = pytest.mark.proof
+
 TEXTS = 40
 
 

@@ -25,6 +25,8 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.diagnose import KINDS, PAIR_PART, PAIR_PARTS
 from tempscale_jobs.workers import actor
 
+pytestmark = pytest.mark.proof
+
 EDGES = [0, 32, 64]
 
 

@@ -20,6 +20,8 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import with_error
 from tempscale_jobs.runs.storage import Storage
 
+pytestmark = pytest.mark.proof
+
 TEXTS, TAUS = 20, [1.0, 0.7]
 
 

@@ -22,6 +22,8 @@ from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import texts
 
+pytestmark = pytest.mark.proof
+
 TAUS, TEXTS, NEW = [1.0, 0.8], 180, 9
 
 

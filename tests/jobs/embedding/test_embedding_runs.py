@@ -23,7 +23,7 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.engine import Cluster
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("ray_session")]
 
 TEXTS = 120
 WORDS = ["river", "bridge", "winter", "market", "engine", "garden", "paper", "silver", "and", "the"]

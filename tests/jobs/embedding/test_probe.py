@@ -8,6 +8,8 @@ from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.embedding import probe
 from tempscale_jobs.errors import UsageError
 
+pytestmark = pytest.mark.proof
+
 
 def settings(out, corpus, small_model, **analysis):
     return {

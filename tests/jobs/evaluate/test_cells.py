@@ -28,6 +28,8 @@ from tempscale_jobs.evaluate.mteb_model import GridModel  # noqa: E402
 from tempscale_jobs.evaluate.own_tasks import build  # noqa: E402
 from tempscale_jobs.evaluate.scored import score  # noqa: E402
 
+pytestmark = pytest.mark.proof
+
 
 def parquet(file, **columns):
     pl.DataFrame(columns).write_parquet(file)

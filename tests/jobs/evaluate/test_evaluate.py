@@ -27,6 +27,8 @@ from tempscale_jobs.report.text import with_error  # noqa: E402
 from tempscale_jobs.runs.folder import Model  # noqa: E402
 from tempscale_jobs.runs.storage import Storage  # noqa: E402
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.mark.soak
 def test_a_killed_run_goes_on_in_another_order_with_two_workers_to_the_same_bytes(

@@ -63,6 +63,7 @@ def test_nothing_is_compared_with_a_reference_that_is_missing(copied, tables):
     assert "it was lost" in render(found, record | {"missing": 1}).html
 
 
+@pytest.mark.proof
 def test_tables_of_an_earlier_attempt_go_with_their_cells(copied):
     out, without = copied
     every = [(f"{tau}", task) for tau in TAUS for task in ("found", "sizes", "alike", "halves")]

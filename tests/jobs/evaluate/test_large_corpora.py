@@ -30,6 +30,8 @@ from mteb.models.search_wrappers import SearchEncoderWrapper  # noqa: E402
 
 from tempscale_jobs.evaluate.mteb_model import GridModel  # noqa: E402
 
+pytestmark = pytest.mark.proof
+
 PIECE = 20
 PIECES = 4
 """Of the corpus of 72 documents under one temperature: 20, 20, 20 and 12."""

@@ -72,6 +72,7 @@ def retrieval(tmp_path_factory, texts):
     }  # fmt: skip
 
 
+@pytest.mark.proof
 def test_retrieval_scores_are_those_of_sentence_transformers(retrieval, texts, model, plain):
     from sentence_transformers.evaluation import InformationRetrievalEvaluator
 
@@ -96,6 +97,7 @@ def test_retrieval_scores_are_those_of_sentence_transformers(retrieval, texts, m
     assert all(row["tokens"] == lengths[row["document"]] for row in cell.relevant)
 
 
+@pytest.mark.proof
 def test_roles_have_their_own_temperatures_and_are_embedded_once(retrieval, texts, model, minilm):
     task, calls = task_of(retrieval), []
     encoder = model.model
@@ -121,6 +123,7 @@ def test_roles_have_their_own_temperatures_and_are_embedded_once(retrieval, text
     assert len({main_score(cell) for cell in cells}) > 1
 
 
+@pytest.mark.proof
 def test_sts_scores_are_those_of_sentence_transformers(tmp_path, texts, model, plain):
     from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
 
@@ -151,6 +154,7 @@ def labelled(texts):
     ]
 
 
+@pytest.mark.proof
 def test_classification_is_mtebs_and_tells_each_text(tmp_path, texts, model, plain):
     from sklearn.linear_model import LogisticRegression
 
@@ -177,6 +181,7 @@ def test_classification_is_mtebs_and_tells_each_text(tmp_path, texts, model, pla
     assert cell.items[0]["entropy"] == pytest.approx(np.mean(entropy), abs=1e-4)
 
 
+@pytest.mark.proof
 def test_clustering_and_reranking_are_scored(tmp_path, texts, model, plain):
     own = {"name": "groups", "type": "clustering", "source": lines(tmp_path / "l.jsonl", labelled(texts))}
     cell = score(task_of(own), model, Temperature(1.0), keep=False)

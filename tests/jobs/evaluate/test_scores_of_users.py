@@ -20,6 +20,8 @@ from tempscale_jobs.evaluate.mteb_model import GridModel  # noqa: E402
 from tempscale_jobs.evaluate.own_tasks import build  # noqa: E402
 from tempscale_jobs.evaluate.scored import score  # noqa: E402
 
+pytestmark = pytest.mark.proof
+
 PROMPTS = {"query": "which text is this about? ", "document": "a text of a library: ", "Classification": "how long is "}
 
 

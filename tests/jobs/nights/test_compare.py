@@ -15,6 +15,8 @@ from tempscale_jobs.nights import compare, words
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, LENGTH_COLLAPSE
 
+pytestmark = pytest.mark.proof
+
 EDGES = [0, 32, 64, 100]
 
 

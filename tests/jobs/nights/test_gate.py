@@ -352,6 +352,7 @@ def drawn(everything, random, texts=400):
     return row | errors("socm", socm["cosine_se_superpopulation"], 60, 60)
 
 
+@pytest.mark.proof
 def test_of_quiet_nights_no_more_fail_than_is_stated():
     """Sizes are 0, so that noise alone decides; 0.01 of the nights may fail, over four checks together."""
     everything, nights, failed = population(1), 3000, 0

@@ -19,7 +19,7 @@ from tempscale_jobs.nights import gate
 from tempscale_jobs.nights import record as history
 from tempscale_jobs.runs.storage import Storage
 
-pytestmark = pytest.mark.timeout(1500)  # Whole audits, beside other tests on two cores.
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(1500)]  # Whole audits, beside other tests on two cores.
 HELD_TO = {
     "thresholds": ["truncated_share <= 0.9", "texts >= 100"],
     "baseline": "latest",

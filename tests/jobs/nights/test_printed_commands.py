@@ -9,6 +9,8 @@ import pytest
 from command_line import in_process
 from whole_run import as_lines, documented, read_record
 
+pytestmark = pytest.mark.proof
+
 TOML = """
 out = "nights of it/{night}"
 [corpus]

@@ -222,6 +222,7 @@ def test_the_published_value_with_exponents_under_a_temperature_by_role(source, 
     assert str(out / "tables") in stdout.replace("\n", "")
 
 
+@pytest.mark.proof
 def test_a_finished_run_is_not_run_again_and_another_is_refused(finished, source, tmp_path):
     before = (finished / "run.json").stat().st_mtime_ns
     assert paired(settings(source, finished)).complete

@@ -5,6 +5,8 @@ from pages import HOSTILE, RUN, SCHEDULES, drawn, nights, rendered, tables_of, w
 
 from tempscale_jobs.report import text
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.mark.parametrize(("width", "taus"), [(390, (1.0, 0.8)), (390, SCHEDULES), (768, (1.0, 0.8)), (1280, SCHEDULES)])
 def test_every_chart_is_drawn_and_nothing_overflows_or_complains(tmp_path, width, taus):

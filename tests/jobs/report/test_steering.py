@@ -10,6 +10,8 @@ import pytest
 from pages import EVIL, STEERS
 from whole_run import as_lines
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory, small_model, ray_address):

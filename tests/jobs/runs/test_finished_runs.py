@@ -12,6 +12,8 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs import inventory
 from tempscale_jobs.runs.storage import Storage
 
+pytestmark = pytest.mark.proof
+
 SOAK = pytest.mark.soak
 
 

@@ -15,6 +15,8 @@ from tempscale_jobs.runs.storage import Storage
 s3fs = pytest.importorskip("s3fs")
 moto = pytest.importorskip("moto.server")
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture(scope="module")
 def bucket():

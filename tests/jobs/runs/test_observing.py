@@ -12,6 +12,8 @@ from tempscale_jobs.runs import observing
 from tempscale_jobs.runs.observing import JsonLines, RayMetrics, Slow, StatusFile
 from tempscale_jobs.runs.storage import Storage
 
+pytestmark = pytest.mark.proof
+
 RUN = ("abc123", "2026-11-22")
 
 

@@ -16,7 +16,7 @@ from whole_run import as_lines, audited, corrected, diagnosed, documented, evalu
 
 from tempscale.correction.fit import fit
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("ray_session")]
 
 
 def resumed(command, data, out, unfinished):

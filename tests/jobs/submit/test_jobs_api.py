@@ -24,7 +24,10 @@ from whole_run import as_lines, digests, documented
 
 ROOT = Path(__file__).resolve().parents[3]
 NIGHT, PATIENCE = "2026-11-22", 600
-pytestmark = pytest.mark.timeout(1500)  # Whole runs on a cluster of three nodes, beside other tests on two cores.
+pytestmark = [
+    pytest.mark.proof,
+    pytest.mark.timeout(1500),
+]  # Whole runs on a cluster of three nodes, beside other tests on two cores.
 SECRETS = {
     "RAY_AUTH_TOKEN": "unmistakable-ray-token-5b1f", "AWS_SECRET_ACCESS_KEY": "unmistakable-aws-key-77c0",
     "TEMPSCALE_WEBHOOK": "http://127.0.0.1:9/unmistakable-webhook-e2a4", "HF_TOKEN": "unmistakable-hub-token-90dd",

@@ -91,6 +91,7 @@ def chosen(run):
 # ---------------------------------------------------------------------------------------------- without labels
 
 
+@pytest.mark.proof
 def test_every_candidate_has_its_row_and_one_is_chosen(finished):
     searched = Temperature.by_layer(json.loads(Path(finished.storage.root, "layers.json").read_text())["temperatures"])
     rows = table(finished, COLLAPSE)
@@ -109,6 +110,7 @@ def test_every_candidate_has_its_row_and_one_is_chosen(finished):
     assert not list(Path(finished.storage.root, "measured").rglob("excerpts.parquet"))
 
 
+@pytest.mark.proof
 def test_the_layers_are_searched_on_long_texts_and_their_search_lowers_its_objective(finished, texts, small_model):
     found = json.loads(Path(finished.storage.root, "layers.json").read_text())
     encoder = Encoder.load(small_model, device="cpu", max_length=TOKENS)
@@ -123,6 +125,7 @@ def test_the_layers_are_searched_on_long_texts_and_their_search_lowers_its_objec
     assert (found["texts"], found["tokens"]) == (8, 64)
 
 
+@pytest.mark.proof
 def test_nothing_that_beats_noise_is_said_and_no_command_follows(finished, capsys):
     close_tune(finished)
     out = capsys.readouterr().out
@@ -136,6 +139,7 @@ def test_nothing_that_beats_noise_is_said_and_no_command_follows(finished, capsy
     assert f"{finished.storage.root}/temperature.json" in out
 
 
+@pytest.mark.proof
 def test_a_correction_by_length_is_a_candidate_by_the_neighbours_that_the_audit_counted(finished, gained):
     for run in (finished, gained):
         own = table(run, COLLAPSE).filter(pl.col("correction") == "length").row(0, named=True)
@@ -176,6 +180,7 @@ def test_what_betters_the_reference_is_chosen_and_told(gained, small_model, caps
     assert words[-1].startswith(f"{gained.storage.root}-checkpoint")
 
 
+@pytest.mark.proof
 def test_the_other_way_round_one_worker_finds_the_same(finished, gained):
     """Without layers, from another reference: figures turn their sign, and texts have the same bytes on one worker."""
     one = table(finished, COLLAPSE).filter(pl.col("temperature") == "0.5").to_dicts()[0]
@@ -214,6 +219,7 @@ def test_a_run_killed_in_the_middle_goes_on_to_the_same_bytes_on_one_worker(fini
     assert (out / "temperature.json").read_bytes() == Path(finished.storage.root, "temperature.json").read_bytes()
 
 
+@pytest.mark.proof
 def test_run_again_it_has_nothing_to_do_and_other_texts_or_settings_are_refused(gained, corpus, small_model):
     out = gained.storage.root
     how = {"temperatures": (0.5, 1.0), "layers": False, "keep_neighbours": 0.3}
@@ -259,6 +265,7 @@ def scored(tmp_path_factory, ray_session, texts, small_model):
     return folder / "run", out, np.array(gold)
 
 
+@pytest.mark.proof
 def test_the_temperature_that_made_the_gold_scores_is_chosen(scored, texts, small_model):
     out, printed, gold = scored
     first, row = pl.read_parquet(out / "tables" / f"{SCORES.name}.parquet").to_dicts()
@@ -278,6 +285,7 @@ def test_the_temperature_that_made_the_gold_scores_is_chosen(scored, texts, smal
     assert told in printed
 
 
+@pytest.mark.proof
 def test_the_command_that_it_prints_exports_the_choice(scored, texts, small_model):
     out, printed, _ = scored
     (command,) = (line.strip() for line in printed.splitlines() if "tempscale export" in line)
@@ -301,6 +309,7 @@ def searched(config, models=None):
     return model, source, config.choosing, config.seed, config.choosing.layer_tokens
 
 
+@pytest.mark.proof
 def test_texts_of_tasks_serve_the_search_of_layers(scored, tmp_path, texts, small_model):
     pairs = scored[0].parent / "pairs.jsonl"
     own = {"tasks": [{"name": "pairs", "type": "sts", "source": str(pairs)}]}
@@ -343,6 +352,7 @@ def test_rows_without_a_text_are_passed_over_in_the_search_for_long_ones(tmp_pat
     assert list(layers._texts(source, choosing, seed, None)) == ["a text", "another"]
 
 
+@pytest.mark.proof
 def test_too_few_long_texts_leave_the_layers_out(tmp_path, small_model):
     corpus = tmp_path / "texts.jsonl"
     corpus.write_text(as_lines([{"id": k, "text": f"text number {k} " * (30 if k < 7 else 1)} for k in range(60)]))
@@ -358,6 +368,7 @@ def test_too_few_long_texts_leave_the_layers_out(tmp_path, small_model):
 # ---------------------------------------------------------------------------------------------- report and sentences
 
 
+@pytest.mark.proof
 def test_the_report_stands_alone_and_is_rendered_again_alike(finished, gained, scored):
     for out, charts in (
         (Path(finished.storage.root), {"t-gap", "t-exposure", "t-intervals"}),
@@ -371,6 +382,7 @@ def test_the_report_stands_alone_and_is_rendered_again_alike(finished, gained, s
         assert ("tempscale export" in page) == record["choice"]["changed"]
 
 
+@pytest.mark.proof
 def test_what_others_wrote_is_escaped(finished, scored):
     for root in (finished.storage.root, scored[0]):
         storage = Storage(str(root))

@@ -14,6 +14,8 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tune.collapse import Seen, _fairer, _Noise, by_interval, choose, exposure, kept, measured, prefix_gap
 
+pytestmark = pytest.mark.proof
+
 EDGES, KEEP = [0, 32, 64], 0.9
 N, PROBED, K = 40, 40, 4
 SHORT, LONG = ([f"{end}{k:02d}" for k in range(N)] for end in "sl")

@@ -21,6 +21,8 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.tune import words
 from tempscale_jobs.tune.report import close_tune
 
+pytestmark = pytest.mark.proof
+
 SEED, WINDOW, REFERENCE = 5, 32, 0.9
 
 

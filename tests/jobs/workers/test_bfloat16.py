@@ -24,6 +24,8 @@ from tempscale_jobs.workers.actor import ModelActor
 from tempscale_jobs.workers.bfloat16 import Processor, Settled, decided
 from tempscale_jobs.workers.engine import Cluster
 
+pytestmark = pytest.mark.proof
+
 AMX = Processor("Xeon", "amx_bf16, avx512_bf16")
 H100 = Processor("H100", "tensor cores")
 OLD = Processor("EPYC", "")

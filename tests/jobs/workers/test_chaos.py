@@ -4,6 +4,8 @@ import chaos
 import pytest
 from whole_run import digests
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture(scope="module")
 def arguments(tmp_path_factory, small_model):

@@ -9,7 +9,7 @@ import ray
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.workers import engine
 
-pytestmark = pytest.mark.usefixtures("no_ray")
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("no_ray")]
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TOKENIZERS_PARALLELISM", "POLARS_MAX_THREADS")
 
 

@@ -12,6 +12,8 @@ import pytest
 from command_line import in_process
 from whole_run import as_lines, digests, documented
 
+pytestmark = pytest.mark.proof
+
 SETTINGS = ["--sample", "190", "--socm-groups", "12", "--max-length", "128"]
 
 

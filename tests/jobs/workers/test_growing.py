@@ -20,6 +20,8 @@ from tempscale_jobs.workers import engine
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.slow import Kind
 
+pytestmark = pytest.mark.proof
+
 NODES, FIRST = 12, 2
 
 

@@ -26,6 +26,8 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import SHARDS
 from tempscale_jobs.workers.actor import ModelActor, pack, tokenizer, unpack
 
+pytestmark = pytest.mark.proof
+
 TAUS = [1.0, 0.8]
 
 

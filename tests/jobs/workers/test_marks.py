@@ -23,6 +23,8 @@ from tempscale_jobs.tables.audit import SHARDS
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.marks import DEADLY, Marks, forget
 
+pytestmark = pytest.mark.proof
+
 
 class Death(BaseException):
     """The process is gone: nothing is tidied up."""

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 from whole_run import as_lines, documented
+
+pytestmark = pytest.mark.proof
 
 
 def test_a_job_runs_from_a_folder_with_a_package_jobs_of_its_own(tmp_path, small_model):

@@ -25,6 +25,8 @@ from tempscale_jobs.workers import nodes as shared
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.nodes import answer
 
+pytestmark = pytest.mark.proof
+
 NODES, GPUS = 2, 2
 ENCODING = Encoding.model_validate({})
 

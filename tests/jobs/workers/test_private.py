@@ -18,6 +18,8 @@ import pytest
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.workers import private
 
+pytestmark = pytest.mark.proof
+
 VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_TMPDIR")
 DRIVER = """
 import json, os, sys

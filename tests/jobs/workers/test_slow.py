@@ -23,6 +23,8 @@ from tempscale_jobs.workers import engine, slow
 from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.slow import Kind, Watch
 
+pytestmark = pytest.mark.proof
+
 
 class Seen:
     """A watch with a clock that tests set, and the reports that it gave."""
