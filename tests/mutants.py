@@ -1,7 +1,7 @@
 """Whether the tests would notice a mistake: each of `mutations.py` is made in a copy of the project, and its tests are run.
 
-`python tests/mutants.py` is what `make mutants` runs; with words, only the subjects whose names hold one of them. What came
-of each subject is written to benchmarks/results/mutants.json, with its own date. Tests of `make soak` are not run.
+`python tests/mutants.py` is what `make mutants` runs; with words, only the subjects whose names hold one of them. The
+result of each is written to benchmarks/results/mutants.json, with its own date and commit. Tests of `make soak` are not run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import shapes
 from mutations import SUBJECTS, Mutation, Subject
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,13 +38,8 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "tree"
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=ROOT,
-            check=True,
-            capture_output=True,
-        )
-        for name in filter(None, listed.stdout.decode().split("\0")):
+        listed = _git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        for name in filter(None, listed.split("\0")):
             target = self.root / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target)
@@ -71,7 +67,11 @@ class Copy:
         return process.returncode, failed[1] if failed else "", time.monotonic() - begun
 
     def mutated(self, mutation: Mutation, tests: tuple[str, ...]) -> tuple[int | None, str, float]:
-        """The same with a mistake in it."""
+        """The same with a mistake in it.
+
+        Raises:
+            shapes.NotFound: the file does not hold what the mutation replaces.
+        """
         file = self.root / mutation.file
         before = file.read_text("utf-8")
         file.write_text(mutated(before, mutation), "utf-8")
@@ -85,15 +85,23 @@ def mutated(text: str, mutation: Mutation) -> str:
     """A file's text with a mistake in it.
 
     Raises:
-        ValueError: the file does not hold once what the mutation replaces.
+        shapes.NotFound: the file does not hold what the mutation replaces, or holds it more than once.
     """
-    if (found := text.count(mutation.old)) != 1:
-        raise ValueError(f"{mutation.file} holds {found} times: {mutation.old}")
-    return text.replace(mutation.old, mutation.new)
+    return shapes.replaced(text, mutation.function, mutation.old, mutation.new)
 
 
-def made(subject: Subject, copies: list[Copy]) -> dict[str, Any]:
-    """Make every mutation of a subject; what came of each. Its tests must pass without any."""
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit() -> str:
+    """The commit that is checked out, with "+" if a file differs from it; the record itself may."""
+    changed = _git("status", "--porcelain", "--", ".", f":!{RESULT.relative_to(ROOT)}")
+    return _git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+
+
+def made(subject: Subject, copies: list[Copy], at: str) -> dict[str, Any]:
+    """Make every mutation of a subject that is found; the results at a commit. Its tests must pass without any."""
     free: queue.SimpleQueue[Copy] = queue.SimpleQueue()
     for copy in copies:
         free.put(copy)
@@ -102,6 +110,9 @@ def made(subject: Subject, copies: list[Copy]) -> dict[str, Any]:
         copy = free.get()
         try:
             code, test, seconds = copy.run(subject.tests) if mutation is None else copy.mutated(mutation, subject.tests)
+        except (shapes.NotFound, FileNotFoundError) as error:
+            print(f"NOT FOUND  {error}", flush=True)
+            return {}
         finally:
             free.put(copy)
         if mutation is None:
@@ -112,13 +123,12 @@ def made(subject: Subject, copies: list[Copy]) -> dict[str, Any]:
         said = f"{'noticed' if noticed else 'NOT NOTICED'} in {seconds:.0f} s"
         print(f"{said}  {mutation.file}: {' '.join(mutation.old.split())[:70]}  {test.rpartition('::')[2]}", flush=True)
         by = {_NOTICED: test, None: "they hang"}.get(code, "")
-        own = {"file": mutation.file, "old": mutation.old, "new": mutation.new, "noticed": noticed, "by": by}
-        return own | {"exit_code": code, "reason": mutation.reason, "seconds": round(seconds)}
+        return mutation._asdict() | {"noticed": noticed, "by": by, "exit_code": code, "seconds": round(seconds)}
 
     begun = time.monotonic()
     with ThreadPoolExecutor(len(copies)) as pool:
         found = [own for own in pool.map(one, (None, *subject.mutations)) if own]
-    when = {"on": datetime.datetime.now(datetime.UTC).date().isoformat(), "cores": os.cpu_count()}
+    when = {"on": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": at, "cores": os.cpu_count()}
     return when | {"seconds": round(time.monotonic() - begun), "mutations": found}
 
 
@@ -129,34 +139,46 @@ def missed(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 def recorded(row: dict[str, Any]) -> Mutation:
     """A mutation of the record."""
-    return Mutation(row["file"], row["old"], row["new"], row["reason"])
+    return Mutation(*(row[name] for name in Mutation._fields))
 
 
 def stale(subjects: Sequence[Subject], found: dict[str, Any]) -> list[str]:
     """The names of the subjects whose mutations are not those of the record."""
-    made = {name: [recorded(row)[:3] for row in of["mutations"]] for name, of in found.items()}
-    return [one.name for one in subjects if [own[:3] for own in one.mutations] != made.get(one.name)]
+    made = {name: [recorded(row)[:4] for row in of["mutations"]] for name, of in found.items()}
+    return [one.name for one in subjects if [own[:4] for own in one.mutations] != made.get(one.name)]
+
+
+def is_found(mutation: Mutation) -> bool:
+    """Whether the code still holds what a mutation replaces."""
+    try:
+        mutated((ROOT / mutation.file).read_text("utf-8"), mutation)
+    except (shapes.NotFound, FileNotFoundError):
+        return False
+    return True
 
 
 def main(words: list[str]) -> int:
-    """0 if every mutation was noticed, or has a reason why none can."""
+    """0 if every mutation was made and noticed, or has a reason why none can."""
     if words == ["--stale"]:  # A warning, since the record takes an hour.
         for name in stale(SUBJECTS, json.loads(RESULT.read_text("utf-8"))):
             print(f"warning: the record of make mutants is older than its list: {name}")
+        for one in SUBJECTS:
+            if lost := sum(not is_found(own) for own in one.mutations):
+                print(f"warning: {lost} of {len(one.mutations)} mutations are not found in the code: {one.name}")
         return 0
     subjects = [subject for subject in SUBJECTS if not words or any(word in subject.name for word in words)]
-    well = True
+    well, at = True, commit()
     with tempfile.TemporaryDirectory(prefix="tempscale-mutants-", ignore_cleanup_errors=True) as folder:
         copies = [Copy(Path(folder) / str(number)) for number in range(os.cpu_count() or 1)]
         for subject in subjects:
-            found = made(subject, copies)
+            found = made(subject, copies, at)
             before = json.loads(RESULT.read_text("utf-8")) if RESULT.exists() else {}
             every = before | {subject.name: found}
             kept = {own.name: every[own.name] for own in SUBJECTS if own.name in every}
             RESULT.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", "utf-8")
             count, noticed = len(found["mutations"]), sum(own["noticed"] for own in found["mutations"])
             print(f"{subject.name}: {noticed} of {count} noticed, {len(missed(found))} missed without a reason", flush=True)
-            well &= not missed(found)
+            well &= not missed(found) and count == len(subject.mutations)
     return 0 if well else 1
 
 
