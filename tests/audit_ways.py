@@ -1,5 +1,18 @@
 """The settings of an audit with queries, SOCM in groups and a search for the most collapsed pairs."""
 
+from typing import NamedTuple
+
+
+class Plain(NamedTuple):
+    """An audit whose tables are all computed once more, plainly."""
+
+    texts: int = 112
+    socm: int = 28
+    probed: int = 20
+    edges: tuple[int, ...] = (0, 32, 64, 100)
+
+
+PLAIN = Plain()
 EDGES, TAUS, TEXTS, QUERIES, K = [0, 32, 64, 100], [1.0, 0.8], 230, 20, 4
 RANKED, DUPLICATE = 12, 0.9
 

@@ -390,6 +390,7 @@ def drawn_documents(everything, random, named, documents=60):
     return summary(vectors, tokens, truncated=truncated, document=document if named else None)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("named", [True, False])
 def test_of_quiet_nights_of_documents_no_more_fail_than_is_stated_if_documents_are_named(named):
     """With texts taken for independent, many times as many fail; that is why --document-column is there."""

@@ -11,7 +11,7 @@ from tempscale_jobs.config.strict import checked
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.pairs import chunks
 
-pytestmark = pytest.mark.timeout(SECONDS)
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(SECONDS)]
 
 
 def test_any_row_of_pairs_gives_pairs_or_is_rejected_with_a_reason(tmp_path):

@@ -53,6 +53,7 @@ def outcomes(storage, name, whole, read, flips=FLIPS):
     return noticed, same
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("compression", ["zstd", "none"])
 @pytest.mark.parametrize("how", ["whole", "range", "rows"])
 def test_no_flipped_bit_of_a_part_passes(tmp_path, compression, how):
@@ -70,6 +71,7 @@ def test_no_flipped_bit_of_a_part_passes(tmp_path, compression, how):
     assert noticed + same == FLIPS
 
 
+@pytest.mark.proof
 def test_no_flipped_bit_of_the_footer_passes(tmp_path):
     storage, name = Storage(str(tmp_path)), "part.parquet"
     storage.write_table(name, part(8, 4))

@@ -16,6 +16,8 @@ from tempscale_jobs.config.command import Command
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.submit import packing, watch
 
+pytestmark = pytest.mark.proof
+
 NIGHT = "2026-11-22"
 RUN = ["audit", "--corpus", "s3://corpora/docs.parquet", "--out", "s3://nights/{night}"]
 

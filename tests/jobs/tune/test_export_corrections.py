@@ -15,6 +15,8 @@ from tempscale import Encoder
 from tempscale.correction.fit import fit
 from tempscale.model import checkpoint
 
+pytestmark = pytest.mark.proof
+
 TEXTS = ["a short text", "attention is a low-pass filter that gets stronger with length " * 12, "zeros and ones " * 40]
 
 

@@ -20,6 +20,8 @@ from tempscale_jobs.tables.evaluate import EVALUATION
 from tempscale_jobs.tables.tune import SCORES
 from tempscale_jobs.tune.measured import measured
 
+pytestmark = pytest.mark.proof
+
 HALF = Temperature(0.5)
 
 

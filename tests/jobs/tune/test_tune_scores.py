@@ -199,6 +199,7 @@ def fewer_resamples(monkeypatch):
     monkeypatch.setattr(scores, "_RESAMPLES", 1999)
 
 
+@pytest.mark.proof
 def test_pairs_are_scored_by_spearman(fewer_resamples):
     own, gold = pairs(0)
     parts = split(table(own, gold=gold), ["one"], 0.5, 0)
@@ -215,6 +216,7 @@ def test_pairs_are_scored_by_spearman(fewer_resamples):
     assert row["chosen"]
 
 
+@pytest.mark.proof
 @pytest.mark.filterwarnings("ignore:The BCa confidence interval")  # Of scipy, about an interval that nobody asks for.
 def test_few_gold_scores_do_not_hide_a_gain(fewer_resamples):
     """Of ten pairs, three of them alike, one resample in 35 has one gold score only, and no correlation."""
@@ -320,6 +322,7 @@ def test_a_classification_of_too_few_experiments_cannot_choose():
     assert parts.left_out == ["one"]
 
 
+@pytest.mark.proof
 def test_lucky_draws_to_learn_from_do_not_confirm_a_candidate():
     """No candidate is better; each experiment is harder or easier for each by chance, alike for all texts of it."""
     generator, confirmed, times = np.random.default_rng(5), 0, 60

@@ -255,6 +255,7 @@ def state_of(encoder):
     )
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("tau", [None, 1.0, 0.8, Temperature.by_length({0: 1.0, 16: 0.7})], ids=str)
 @pytest.mark.parametrize("family", ["bert", "umt5", "qwen3"])
 @pytest.mark.parametrize("fails", [False, True])

@@ -187,6 +187,7 @@ def test_a_list_shorter_than_what_there_is_holds_the_first_and_counts_all(device
 # --- how a tile is cut ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("diagonal", [True, False])
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (3, 5), (16, 7), (20, 200), (200, 3)])
 @on_both

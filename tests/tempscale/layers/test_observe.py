@@ -93,6 +93,7 @@ def test_every_figure_agrees_with_float64_and_attention_by_hand(tiny_model, fami
     agrees(tiny_model(family), tiny_model(family).double(), family, IDS, tau)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("which", "tau"), [(16, 1.0), (-1, 0.7)])
 def test_every_figure_agrees_on_the_real_model_too(minilm, real_texts, which, tau):
     """On a text of some sentences and on one that is cut at the window."""
@@ -267,6 +268,7 @@ def test_tokens_of_a_real_model_are_not_of_one_length(minilm, real_texts):
     assert found.within_cosine == pytest.approx(oracles.within_cosine(x), rel=1e-10)
 
 
+@pytest.mark.proof
 def test_no_more_than_half_the_memory_of_all_attentions_at_once(minilm):
     """What tensors hold at their peak, at 512 tokens, beside a plain pass that computes σ_a of the same heads."""
     from benchmarks.layers import plain

@@ -30,6 +30,7 @@ def attentions(minilm):
     return attentions
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("tokens", "below", "above"),
     [(8, 0.6, 0.8), (16, 0.6, 0.8), (32, 0.6, 0.8), (128, 0.8, 1.0), (512, 1.0, 1.2), (1024, 1.1, 1.3)],
@@ -157,6 +158,7 @@ def fitted(own, real_texts):
     return fit_by_length(own, real_texts, n0=48)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("layers", ["all", "last"])
 def test_the_fitted_schedule_holds_the_measured_filter(own, fitted, attentions, real_texts, layers):
     fitted = fitted if layers == "all" else fit_by_length(own, real_texts, n0=48, layers=layers)

@@ -273,6 +273,7 @@ def test_each_batch_is_told_before_it_runs():
 # --- bfloat16 ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_bfloat16_stays_near_float32_on_the_real_model(minilm, real_texts):
     texts = real_texts[::3]
     exact = Encoder.load(minilm, device="cpu", temperature=0.8).encode(texts, factors=True)

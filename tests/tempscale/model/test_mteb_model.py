@@ -9,6 +9,8 @@ import tempscale as ts
 
 mteb = pytest.importorskip("mteb")
 
+pytestmark = pytest.mark.proof
+
 TEXTS = ["a short text", "attention is a low-pass filter that gets stronger with length " * 12, "zeros and ones " * 40]
 
 

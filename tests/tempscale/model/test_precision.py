@@ -54,6 +54,7 @@ def errors(found, exact):
     return cosine, max(moved)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("tau", [1.0, 0.5])
 def test_the_real_model_in_tf32_and_with_weights_in_bfloat16(minilm, tau):
     """What the two cost: stated in docs/operations.md."""

@@ -132,6 +132,7 @@ def test_weights_in_a_folder_of_the_model_are_not(whole, tmp_path):
     check_weights(folder)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("asked", [None, "limit"])
 def test_a_tokenizer_without_a_window_needs_one(tiny_folder, asked):
     folder = tiny_folder("t5")

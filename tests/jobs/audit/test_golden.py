@@ -1,0 +1,45 @@
+"""The words of one help page, of one audit in the terminal and of its report, as tests/golden/ holds them.
+
+No other test of tier 1 asserts a sentence that these files have. Figures, times and paths are masked, because other tests
+prove them. After a change of words, `TEMPSCALE_GOLDEN=write python -m pytest tests/jobs/audit/test_golden.py` writes the
+files again: read what changed before you commit it.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from command_line import in_process
+from pages import Page
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+WRITE = os.environ.get("TEMPSCALE_GOLDEN") == "write"
+
+
+def masked(text, *names):
+    """The words of a text, a line for each that it has, without what another machine or day would change."""
+    for name in names:
+        text = text.replace(str(name), "PATH")
+    text = re.sub(r"[−+±]?\d[\d,.:]*", "#", text)
+    return "\n".join(line for line in (" ".join(line.split()) for line in text.splitlines()) if line) + "\n"
+
+
+def same(name, text):
+    if WRITE:
+        (GOLDEN / name).write_text(text, "utf-8")
+    assert text == (GOLDEN / name).read_text("utf-8"), f"read the difference, then write tests/golden/{name} again"
+
+
+def test_help(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, _ = in_process("audit", "--help")
+    assert code == 0
+    same("help.txt", out)
+
+
+def test_what_an_audit_prints(small_audit):
+    same("terminal.txt", masked((small_audit / "printed.txt").read_text("utf-8"), small_audit))
+
+
+def test_what_its_report_says(small_audit):
+    same("report.txt", masked(Page((small_audit / "run" / "report.html").read_text("utf-8")).text, small_audit))
