@@ -9,6 +9,7 @@ class Plain(NamedTuple):
     texts: int = 112
     socm: int = 28
     probed: int = 20
+    shard: int = 24
     edges: tuple[int, ...] = (0, 32, 64, 100)
 
 

@@ -89,6 +89,20 @@ def small_model(once, minilm):
     return str(once("model", make) / "tiny-bert")
 
 
+@pytest.fixture(scope="session")
+def small_audit(once, small_model):
+    """A folder with run/, what the command printed in printed.txt, and what it audited in asked.json."""
+
+    def make(folder):
+        from whole_run import as_lines, documented, printed_audit
+
+        texts = [{"id": row["id"], "text": row["text"]} for row in documented("pyarrow")]
+        (folder / "texts.jsonl").write_text(as_lines(texts))
+        printed_audit(folder, small_model, str(folder / "texts.jsonl"))
+
+    return once("small-audit", make, ray=True)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def ray_ends():
     yield

@@ -7,6 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 import polars as pl
+from audit_ways import PLAIN
+from command_line import in_process
 from rich.console import Console
 
 from tempscale_jobs.cli import records
@@ -65,6 +67,21 @@ def tuned(data, **how):
     from tempscale_jobs.tune.run import tune
 
     return _run(tune, checked(TuneConfig, data), **how)
+
+
+def printed_audit(folder, model, source):
+    """Run a plain audit from the command line: run/, what it printed in printed.txt, what was asked in asked.json."""
+    asked = {
+        "corpus": {"source": source, "sample": PLAIN.texts},
+        "embedding": {"models": [model], "max_length": "limit", "shard_texts": PLAIN.shard},
+        "analysis": {"probe_sample": PLAIN.probed, "socm_sample": PLAIN.socm, "intervals": PLAIN.edges},
+    }
+    (folder / "asked.json").write_text(json.dumps(asked))
+    toml = [[f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in own.items())] for name, own in asked.items()]
+    (folder / "audit.toml").write_text("\n".join(line for section in toml for line in section))
+    code, out, err = in_process("audit", str(folder / "audit.toml"), "--workers", "1", "--out", str(folder / "run"))
+    assert code == 0, err
+    (folder / "printed.txt").write_text(err + out, "utf-8")
 
 
 # --- what a run is made on ----------------------------------------------------------------------------------------------

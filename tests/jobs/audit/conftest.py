@@ -1,44 +1,15 @@
 """Audits that several files read: a whole one of plain settings, and one with queries, groups and a search for pairs."""
 
-import json
-
 import pytest
-from audit_ways import PLAIN, QUERIES, RANKED, TEXTS, settings
-from command_line import in_process
-from whole_run import as_lines, audited, documented, read_tables
-
-
-@pytest.fixture(scope="session")
-def small_audit(once, small_model):
-    """A folder with run/, what the command printed in printed.txt, and what it audited in asked.json."""
-
-    def make(folder):
-        texts = [{"id": row["id"], "text": row["text"]} for row in documented("pyarrow")]
-        (folder / "texts.jsonl").write_text(as_lines(texts))
-        _printed(folder, small_model, str(folder / "texts.jsonl"))
-
-    return once("small-audit", make, ray=True)
+from audit_ways import QUERIES, RANKED, TEXTS, settings
+from whole_run import as_lines, audited, documented, printed_audit, read_tables
 
 
 @pytest.fixture(scope="session")
 def real_audit(once, minilm, shared_corpora):
     """The same of the real model and of articles of an encyclopedia."""
     articles = shared_corpora / "wikipedia" / "paragraphs_100k.parquet"
-    return once("real-audit", lambda folder: _printed(folder, str(minilm), str(articles)), ray=True)
-
-
-def _printed(folder, model, source):
-    asked = {"corpus": {"source": source, "sample": PLAIN.texts}, "embedding": {"models": [model], "max_length": "limit"}}
-    asked |= {"analysis": {"probe_sample": PLAIN.probed, "socm_sample": PLAIN.socm, "intervals": PLAIN.edges}}
-    (folder / "asked.json").write_text(json.dumps(asked))
-    toml = [
-        f"[{name}]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in own.items())
-        for name, own in asked.items()
-    ]
-    (folder / "audit.toml").write_text("\n".join(toml))
-    code, out, err = in_process("audit", str(folder / "audit.toml"), "--workers", "1", "--out", str(folder / "run"))
-    assert code == 0, err
-    (folder / "printed.txt").write_text(err + out, "utf-8")
+    return once("real-audit", lambda folder: printed_audit(folder, str(minilm), str(articles)), ray=True)
 
 
 @pytest.fixture(scope="session")
