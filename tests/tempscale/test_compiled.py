@@ -9,6 +9,8 @@ from numba.core import caching
 
 from tempscale.compiled import compiled, summing
 
+pytestmark = pytest.mark.proof
+
 
 def total(values):
     found = 0.0

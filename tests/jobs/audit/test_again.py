@@ -13,6 +13,8 @@ from tempscale_jobs.config.tune import TuneConfig
 from tempscale_jobs.report.shell import shell_line
 from tempscale_jobs.runs.folder import described, typed
 
+pytestmark = pytest.mark.proof
+
 KINDS = {"audit": AuditConfig, "tune": TuneConfig}
 NAMES = (
     "plain.parquet", "two words.jsonl", "it's.csv",

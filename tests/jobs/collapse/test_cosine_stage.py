@@ -74,6 +74,7 @@ def assembled(tiling, **analysis):
     return socm._assemble(tiling, TRIANGLE, ids, tokens, np.zeros(len(ids), int), asked)
 
 
+@pytest.mark.proof
 def test_a_tile_of_two_groups_has_every_text_of_one_with_every_text_of_the_other(storage, tiled, clouds):
     tiling = tiled()
     rows = storage.read_table(tiling.tile(0, 1)).to_pylist()
@@ -132,6 +133,7 @@ def cells_and_sums():
     return cosine_tile(block, block, 2, diagonal=True).cells, CosineSums.of(rows, interval, 2)
 
 
+@pytest.mark.proof
 def test_tiles_that_hold_a_pair_twice_or_not_at_all_are_refused(cells_and_sums):
     cells, sums = cells_and_sums
     cosine._check_closed_form(cells, sums, "float32", 5)

@@ -115,6 +115,7 @@ def test_inner_products_are_the_corrected_similarities_by_hand(folder, table, as
     np.testing.assert_allclose(norms, norms[0], rtol=1e-6)
 
 
+@pytest.mark.proof
 def test_the_bytes_do_not_depend_on_workers_or_order_and_a_killed_run_goes_on(folder, fitted, monkeypatch):
     whole = run(folder, fitted["whiten(0.5)"])
     expected = digests(whole, "vectors")
@@ -218,6 +219,7 @@ def shortened(folder, table, short):
     pq.write_table(pa.table(columns), folder / "vectors" / "all.parquet", row_group_size=100)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("short", [range(1), range(150), range(ROWS // 2)])
 def test_short_rows_in_front_do_not_stop_the_others(folder, table, fitted, short):
     shortened(folder, table, short)
@@ -226,6 +228,7 @@ def test_short_rows_in_front_do_not_stop_the_others(folder, table, fitted, short
     assert read_record(out)["embeddings"]["rejected"] == len(short)
 
 
+@pytest.mark.proof
 def test_a_table_most_of_whose_rows_are_rejected_is_refused_each_time(folder, table, fitted):
     shortened(folder, table, range(1, ROWS // 2 + 2))
     for _ in range(2):
@@ -237,6 +240,7 @@ def test_a_table_most_of_whose_rows_are_rejected_is_refused_each_time(folder, ta
     assert read_record(out)["embeddings"]["corrected"] == ROWS // 2 - 1
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -298,6 +302,7 @@ def test_of_several_corrections_the_named_one_is_taken(folder, table, asking, fi
         run(folder, {"corrections": every}, fitted_on="a/test")
 
 
+@pytest.mark.proof
 def test_a_table_that_changes_while_it_is_read_ends_the_run_and_nothing_is_kept(folder, fitted, monkeypatch):
     real = units.plan
 

@@ -58,6 +58,7 @@ def test_a_failure_is_posted_as_slack_reads_it(webhook):
     }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("asked", "failed", "posts"),
     [("failures", (), 0), ("failures", ("x",), 1), ("always", (), 1), ("always", ("x",), 1), ("never", ("x",), 0)],
@@ -99,6 +100,7 @@ def test_a_webhook_that_fails_costs_nothing_and_its_address_is_not_told(webhook,
     assert SECRET not in " ".join(told)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "drip",
     [

@@ -242,6 +242,7 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(finished, source
     assert (finished / "tables" / "pairs.parquet").is_file()
 
 
+@pytest.mark.proof
 def test_wrong_usage_and_wrong_input_are_a_sentence_and_exit_code_2(tmp_path, minilm):
     good = tmp_path / "good.csv"
     good.write_text("text_a,text_b\none,two\n")

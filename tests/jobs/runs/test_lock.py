@@ -277,6 +277,7 @@ def test_a_clock_that_is_set_takes_no_lock_from_the_living(tmp_path, set_by):
         pass
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("content", [b"[]", b"[1]", b"5", b"null", b'"x"', b"\xff", b"{"])
 def test_a_lock_that_holds_no_record_is_that_of_a_dead_run(tmp_path, content):
     storage = Storage(str(tmp_path))

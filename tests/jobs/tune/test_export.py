@@ -112,6 +112,7 @@ def test_the_licence_is_what_the_base_models_card_says(tiny_folder, tmp_path, fr
     assert "Its own text" not in card.text
 
 
+@pytest.mark.proof
 def test_each_family_is_written_and_read_again(tiny_folder, family, tmp_path):
     folder = tiny_folder(family)
     done = export(str(folder), Temperature(0.5), str(tmp_path / "m"))
@@ -156,6 +157,7 @@ def test_half_precision_and_shards_are_kept_apart_from_the_queries(tiny_model, t
     assert all(value.dtype == torch.bfloat16 for value in state.values())
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -186,6 +188,7 @@ def test_what_cannot_be_folded_is_refused_and_leaves_nothing(minilm, tmp_path, d
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "data", [{"by_length": {"0": 1.0, "32": 0.7}}, {"log_length": 64}, {"by_role": {"query": 1.0, "document": 0.8}}]
 )

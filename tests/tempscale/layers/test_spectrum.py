@@ -49,6 +49,7 @@ def test_gaussian_logits_exceed_theorem_3_from_a_spread_on_that_depends_on_the_l
     assert measured(above) > bounds[1]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("tau", [1.0, 0.5, 0.2])
 def test_on_real_attention_it_equals_a_full_decomposition(encoder, attentions, real_texts, tau):
     for ids in encoder.tokenizer([real_texts[3], real_texts[14], real_texts[-1]]).ids:
@@ -180,6 +181,7 @@ def test_the_fitted_schedule_holds_the_measured_filter(own, fitted, attentions, 
     assert Temperature.of(fitted.temperature.canonical) == fitted.temperature
 
 
+@pytest.mark.proof
 def test_the_encoder_is_left_as_it_was(own, fitted):
     assert own.temperature == Temperature(0.7)
     assert own.model.config._attn_implementation == "sdpa"

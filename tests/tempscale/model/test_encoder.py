@@ -59,6 +59,7 @@ def test_equals_sentence_transformers_on_real_texts(encoder, sentence_transforme
     assert np.abs(found - found[0]).max() > 0.1
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("tau", [0.5, 0.8])
 def test_a_temperature_means_the_same_on_a_sentence_transformer(minilm, sentence_transformer, real_texts, tau):
     from tempscale import attach, detach

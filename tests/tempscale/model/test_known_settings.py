@@ -17,6 +17,8 @@ from tempscale.model.encoder import Encoder
 from tempscale.model.known_settings import SETTINGS, STAGES
 from tempscale.model.tokens import Tokenizer
 
+pytestmark = pytest.mark.proof
+
 pytest.importorskip("sentence_transformers")
 
 

@@ -77,6 +77,7 @@ def on_device(tiny_model, family):
         return Encoder(tiny_model(family).to(DEVICE), None, Head("mean", []), token_budget=9)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", [0.8, STEPS, LOG, "by head"], ids=["constant", "steps", "logarithm", "by head"])
 def test_a_micro_batch_is_uploaded_once_for_all_temperatures_and_downloaded_in_one_piece(on_device, family, kind):
     taus = head_taus(on_device.model)
@@ -99,6 +100,7 @@ def test_a_micro_batch_is_uploaded_once_for_all_temperatures_and_downloaded_in_o
         assert counts.waits == 2 * 3 * batches
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("text", [None, [0, 1, 1, 2]], ids=["whole", "in chunks"])
 def test_nobody_waits_for_embeddings_and_moments(on_device, family, text):
     tokens = Tokens(IDS, [False] * (4 if text is None else 3), text)
@@ -110,6 +112,7 @@ def test_nobody_waits_for_embeddings_and_moments(on_device, family, text):
     assert len(counts.asked) <= batches * ASKED.get(family, 1)
 
 
+@pytest.mark.proof
 def test_results_are_read_when_the_device_has_finished(on_device, monkeypatch):
     tokens, seen = Tokens(IDS, [False] * 4), []
     with faked() as counts:
@@ -121,6 +124,7 @@ def test_results_are_read_when_the_device_has_finished(on_device, monkeypatch):
     assert seen == [(DEVICE, 3), "gathered"]
 
 
+@pytest.mark.proof
 def test_who_is_told_before_each_micro_batch_finds_those_before_ended(on_device):
     tokens, told = Tokens(IDS, [False] * 4), []
     with faked() as counts:
@@ -129,6 +133,7 @@ def test_who_is_told_before_each_micro_batch_finds_those_before_ended(on_device)
     assert counts.behind == []
 
 
+@pytest.mark.proof
 def test_chunks_of_texts_are_downloaded_in_one_piece_too(on_device):
     tokens = Tokens(IDS, [False] * 3, [0, 1, 1, 2])
     with faked() as counts:

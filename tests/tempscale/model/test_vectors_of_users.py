@@ -11,6 +11,8 @@ from tempscale.model.encoder import Encoder
 from tempscale.model.settings import Settings
 from tempscale.model.tokens import Tokenizer
 
+pytestmark = pytest.mark.proof
+
 TEXTS = ["a", "b c", "the quick brown fox", "0 1 2 3 4 5 6 7 8 9", "mean pooling hides what differs", "a b " * 40, "!"]
 HEADS = ("mean", "cls", "lasttoken", "weightedmean", "mean and Dense", "cls, Dense and LayerNorm")
 

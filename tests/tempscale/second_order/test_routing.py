@@ -63,6 +63,7 @@ def texts(token_embeddings):
     return [*factors, torch.zeros(0, factors[0].shape[1])]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("elements", [1, 60_000, 1 << 26])
 def test_pairs_of_any_shapes_are_iterated_together(monkeypatch, texts, elements):
     random = np.random.default_rng(0)

@@ -325,6 +325,7 @@ def test_paper_mode_equals_the_published_code(lengths):
     assert torch.equal(found.d_mu, exact.d_mu)
 
 
+@pytest.mark.proof
 def test_paper_mode_equals_the_published_code_on_real_texts_in_their_order(token_embeddings):
     # The published value depends on the order of the two texts, by up to about √ε·tr Σ/4; entry (i, j), i < j, has i first.
     chosen = [tokens.double() for tokens in token_embeddings[:20:3]]

@@ -66,6 +66,7 @@ def test_every_pairing_of_a_few_items_is_counted_ties_and_all(data, n):
     assert found.p_exact == p
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -153,6 +154,7 @@ def test_for_many_items_only_the_approximation_is_told():
     assert spearman(range(15), [*range(1, 15), 0]).p_exact is None
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("squares", [100, 210, 300, 700])
 def test_the_approximation_is_close_where_the_exact_ends(squares):
     found = spearman(range(14), with_squares(14, squares))

@@ -193,6 +193,7 @@ def covered(figures, draws, freedom, truth=None):
     return shares
 
 
+@pytest.mark.proof
 def test_errors_of_documents_hold_where_those_of_texts_do_not():
     shares = covered(embedded_figures, 300, 119)
     for name, (by_document, independent) in shares.items():
@@ -236,6 +237,7 @@ def test_groups_are_dealt_by_document():
     assert {group.drawn for group in deal(few, ANALYSIS, 16)} == set(range(16))
 
 
+@pytest.mark.proof
 def test_groups_are_dealt_whatever_the_documents_and_the_seed():
     """As many sets as there can be, none empty; from texts where one document holds most; never all pairs of many texts."""
     for documents, each, count in ((20, 250, 10), (31, 100, 15), (150, 40, 16)):
@@ -263,6 +265,7 @@ def test_documents_as_if_of_equal_size():
     assert np.isnan(documents_error([values], [1.0], [unequal]))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("documents", "least"),
     [pytest.param(40, 0.81, marks=pytest.mark.soak), (120, 0.9), pytest.param(400, 0.91, marks=pytest.mark.soak)],

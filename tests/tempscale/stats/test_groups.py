@@ -131,6 +131,7 @@ def drawn(groups, random):
     return np.square(x[:, first] - x[:, second]).ravel(), group, np.tile(cell, groups)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("groups", [16, 32, 128])
 def test_intervals_hold_the_truth_as_often_as_they_say(groups):
     """By cell and over all pairs, 1,000 draws each: 95 % of Student's t intervals, within what so few draws tell."""
@@ -157,6 +158,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(groups):
     assert np.mean(errors) == pytest.approx(np.std(totals), rel=0.08)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("share", [0.5, 0.95])
 def test_intervals_of_a_percentile_hold_it(share):
     """Inside one stratum (x − y)²/2σ² is χ² with one degree of freedom."""

@@ -103,6 +103,7 @@ def test_the_error_of_a_correlation_is_the_jackknifes():
     assert found.se != paired.rank_correlation(predicted, gold, seed=6).se
 
 
+@pytest.mark.proof
 def test_the_error_of_a_difference_of_correlations_is_that_of_pairs():
     predicted, gold = tied(150, 0.6, 7)
     other = predicted + 0.3 * np.random.default_rng(8).normal(size=150)

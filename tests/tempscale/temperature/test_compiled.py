@@ -18,6 +18,8 @@ from tempscale.temperature.reading import TemperatureError
 from tempscale.temperature.schedule import Temperature
 from tempscale.temperature.verify import verify
 
+pytestmark = pytest.mark.proof
+
 TAUS = [1.0, 0.9, 0.8, 0.7, 0.5, 1.3]
 COMPILED = ["bert", "distilbert", "modernbert", "qwen3", "llama", "mpnet", "t5", "nomic_bert"]
 

@@ -10,7 +10,7 @@ from random_inputs import JSON, SECONDS, drawn, sentence, taus
 
 from tempscale.temperature.schedule import Temperature
 
-pytestmark = pytest.mark.timeout(SECONDS)
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(SECONDS)]
 
 SCHEDULES = ["constant", "by_length", "log_length", "by_layer", "by_head", "by_role"]
 ODD = [1.0, 0.8, 1, 2, 0, 2.5, "0.9", None, True, math.nan, math.inf, -0.0, 5e-324, 10**400]

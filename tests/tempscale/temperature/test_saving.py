@@ -10,6 +10,8 @@ import tempscale as ts
 from tempscale.model.checkpoint import ModelError
 from tempscale.temperature import saving
 
+pytestmark = pytest.mark.proof
+
 TEXTS = ["a short text", "attention is a low-pass filter that gets stronger with length " * 12, "zeros and ones " * 40]
 SCHEDULES = [
     {"by_length": {"0": 1.0, "32": 0.7}}, {"log_length": 64}, {"by_role": {"query": 1.0, "document": 0.6}},

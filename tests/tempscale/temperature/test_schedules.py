@@ -206,6 +206,7 @@ def test_an_attached_model_travels_to_another_process(tiny_model, family, schedu
 # --- torch.compile ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "family",
     ["bert", "t5", "qwen3"]
