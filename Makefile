@@ -22,7 +22,7 @@ test: $(VENV)/.dev
 proof: $(VENV)/.dev $(VENV)/.sbom
 	$(PYTEST) -m "proof and not soak"
 
-# Every test, those that take minutes too, under coverage.py: the lines and branches that they run, for docs/coverage.md. An hour.
+# The tests of both under coverage.py: the lines and branches that they run, for docs/coverage.md. An hour.
 coverage: $(VENV)/.dev $(VENV)/.sbom
 	$(BIN)/python tests/covered.py
 

@@ -472,11 +472,18 @@ def _noticed(mutants: dict[str, Any]) -> str:
     return f"{noticed} of {len(every)}" + ("" if noticed == len(every) else ", the others with a reason")
 
 
+def _first(found: dict[str, Any]) -> str:
+    """How many mutations of a subject the tests of `make test` notice; a dash where the record is older than the tiers."""
+    tiers = [own.get("tier") for own in found["mutations"] if own["noticed"]]
+    return str(tiers.count("test")) if any(tiers) else "–"
+
+
 def _mutants(mutants: dict[str, Any]) -> list[str]:
     """What came of the mistakes that `make mutants` makes."""
     minutes = sum(found["seconds"] for found in mutants.values()) // 60
     rows = [
-        f"| {name} | {len(found['mutations'])} | {sum(own['noticed'] for own in found['mutations'])} | {found['on']} |"
+        f"| {name} | {len(found['mutations'])} | {sum(own['noticed'] for own in found['mutations'])} | {_first(found)} | "
+        f"{found['on']} |"
         for name, found in mutants.items()
     ]
     unnoticed = [own for found in mutants.values() for own in found["mutations"] if not own["noticed"]]
@@ -491,8 +498,8 @@ def _mutants(mutants: dict[str, Any]) -> list[str]:
         f"{minutes} minutes on two cores; the tests of `make soak` are left",
         "out. The last results (benchmarks/results/mutants.json):",
         "",
-        "| subject | mistakes | noticed | on |",
-        "| --- | --- | --- | --- |",
+        "| subject | mistakes | noticed | by `make test` alone | on |",
+        "| --- | --- | --- | --- | --- |",
         *rows,
         *(["", "Not noticed:", "", *reasons] if reasons else []),
     ]

@@ -1,6 +1,7 @@
 """Which lines and branches of the program the tests run: `python tests/covered.py`, which is what `make coverage` runs.
 
-Every test, those marked `soak` too. What came of it is written to benchmarks/results/coverage.json, for docs/coverage.md.
+The tests of `make test` and of `make proof`. What came of it is written to benchmarks/results/coverage.json, for
+docs/coverage.md.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def of_file(report: dict[str, Any]) -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     """0 if every test passed."""
     with tempfile.TemporaryDirectory(prefix="tempscale-coverage-") as folder:
-        report = measured(Path(folder), arguments or ["--ignore", "tests/test_typing.py"])
+        report = measured(Path(folder), arguments or ["-m", "not soak", "--ignore", "tests/test_typing.py"])
     files = {name: of_file(own) for name, own in sorted(report["files"].items())}
     result = {
         "on": datetime.datetime.now(datetime.UTC).date().isoformat(), "coverage": report["meta"]["version"], "files": files,

@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import shapes
 from mutations import SUBJECTS, Mutation, Subject
@@ -29,8 +29,23 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "mutants.json"
 _SECONDS = 900.0
 """After which tests that hang count as having noticed."""
-_NOTICED = 1
-"""pytest's exit code where a test has failed; another is a mistake in the mutation."""
+_TIERS = {"test": "not proof and not soak", "proof": "proof and not soak"}
+"""The marks of the tests of each tier that runs, the fastest first."""
+_PASSED, _NOTICED, _NO_TESTS = 0, 1, 5
+"""pytest's exit codes where all tests passed, where one has failed, and where there was none; another is a mistake in the
+mutation.
+"""
+
+
+class Told(NamedTuple):
+    """What came of some tests."""
+
+    code: int | None
+    """pytest's exit code; None where they hung."""
+    test: str
+    """The test that failed."""
+    tier: str
+    """The tier that was running at the end."""
 
 
 class Copy:
@@ -49,24 +64,32 @@ class Copy:
         # Without bytecode, a file that changes twice a second is never taken for the one before.
         self._environment = os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def run(self, tests: tuple[str, ...]) -> tuple[int | None, str, float]:
-        """Run some tests until one fails; pytest's exit code (None: they hung), the test that failed, and the seconds."""
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not soak", "-p", "no:cacheprovider", "-rfE", *tests]
-        begun = time.monotonic()
+    def run(self, tests: tuple[str, ...]) -> Told:
+        """Run some tests until one fails, those of `make test` first."""
+        told = Told(_PASSED, "", "test")
+        for tier in _TIERS:
+            if told.code == _PASSED:
+                told = self._run(tests, tier)
+        return told
+
+    def _run(self, tests: tuple[str, ...], tier: str) -> Told:
+        """The same with the tests of one tier."""
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", _TIERS[tier], "-p", "no:cacheprovider", "-rfE", *tests]
         process = subprocess.Popen(
             command, cwd=self.root, env=self._environment, text=True, start_new_session=True, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
-            told, _ = process.communicate(timeout=_SECONDS)
+            printed, _ = process.communicate(timeout=_SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            return None, "", time.monotonic() - begun
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+?)(?:\[.*)?(?: - .*)?$", told, re.MULTILINE)
-        return process.returncode, failed[1] if failed else "", time.monotonic() - begun
+            return Told(None, "", tier)
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+?)(?:\[.*)?(?: - .*)?$", printed, re.MULTILINE)
+        code = _PASSED if process.returncode == _NO_TESTS else process.returncode
+        return Told(code, failed[1] if failed else "", tier)
 
-    def mutated(self, mutation: Mutation, tests: tuple[str, ...]) -> tuple[int | None, str, float]:
+    def mutated(self, mutation: Mutation, tests: tuple[str, ...]) -> Told:
         """The same with a mistake in it.
 
         Raises:
@@ -107,23 +130,24 @@ def made(subject: Subject, copies: list[Copy], at: str) -> dict[str, Any]:
         free.put(copy)
 
     def one(mutation: Mutation | None) -> dict[str, Any]:
-        copy = free.get()
+        copy, begun = free.get(), time.monotonic()
         try:
-            code, test, seconds = copy.run(subject.tests) if mutation is None else copy.mutated(mutation, subject.tests)
+            told = copy.run(subject.tests) if mutation is None else copy.mutated(mutation, subject.tests)
         except (shapes.NotFound, FileNotFoundError) as error:
             print(f"NOT FOUND  {error}", flush=True)
             return {}
         finally:
             free.put(copy)
         if mutation is None:
-            if code != 0:
-                raise SystemExit(f"the tests of {subject.name} fail without a mutation: {test}")
+            if told.code != _PASSED:
+                raise SystemExit(f"the tests of {subject.name} fail without a mutation: {told.test}")
             return {}
-        noticed = code in (_NOTICED, None)
-        said = f"{'noticed' if noticed else 'NOT NOTICED'} in {seconds:.0f} s"
-        print(f"{said}  {mutation.file}: {' '.join(mutation.old.split())[:70]}  {test.rpartition('::')[2]}", flush=True)
-        by = {_NOTICED: test, None: "they hang"}.get(code, "")
-        return mutation._asdict() | {"noticed": noticed, "by": by, "exit_code": code, "seconds": round(seconds)}
+        noticed, seconds = told.code in (_NOTICED, None), round(time.monotonic() - begun)
+        said = f"{f'noticed by make {told.tier}' if noticed else 'NOT NOTICED'} in {seconds} s"
+        print(f"{said}  {mutation.file}: {' '.join(mutation.old.split())[:70]}  {told.test.rpartition('::')[2]}", flush=True)
+        by = {_NOTICED: told.test, None: "they hang"}.get(told.code, "")
+        own = {"noticed": noticed, "by": by, "tier": told.tier if noticed else None, "exit_code": told.code}
+        return mutation._asdict() | own | {"seconds": seconds}
 
     begun = time.monotonic()
     with ThreadPoolExecutor(len(copies)) as pool:

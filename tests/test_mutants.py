@@ -54,6 +54,7 @@ def changed(old, new, function="Gate.judge"):
     ]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
 def test_every_mutation_that_is_found_gives_other_code_that_can_be_parsed(subject):
     """`make check` warns of those that are not found."""
@@ -64,6 +65,7 @@ def test_every_mutation_that_is_found_gives_other_code_that_can_be_parsed(subjec
         assert ast.dump(ast.parse(mutants.mutated(before, own))) != ast.dump(ast.parse(before)), own.old
 
 
+@pytest.mark.proof
 def test_most_mutations_are_found():
     assert sum(map(mutants.is_found, MADE)) >= 0.9 * len(MADE)
 

@@ -79,9 +79,7 @@ def printed_audit(folder, model, source):
     (folder / "asked.json").write_text(json.dumps(asked))
     toml = [[f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in own.items())] for name, own in asked.items()]
     (folder / "audit.toml").write_text("\n".join(line for section in toml for line in section))
-    code, out, err = in_process(
-        "audit", str(folder / "audit.toml"), "--workers", "1", "--no-text", "--out", str(folder / "run")
-    )
+    code, out, err = in_process("audit", str(folder / "audit.toml"), "--workers", "1", "--out", str(folder / "run"))
     assert code == 0, err
     (folder / "printed.txt").write_text(err + out, "utf-8")
 

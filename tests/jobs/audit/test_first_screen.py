@@ -10,6 +10,8 @@ from tempscale_jobs.audit import report, verdict, words
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import COLLAPSED_TEXTS
 
+pytestmark = pytest.mark.proof
+
 
 def answer(**figures):
     tables = words.labelled(tables_of(**figures))

@@ -12,6 +12,8 @@ from tempscale_jobs.audit.words import closing_figures, headline, labelled, prot
 from tempscale_jobs.report.text import beyond_noise, interval_name, labels, number, share, with_error
 from tempscale_jobs.runs.storage import Storage
 
+pytestmark = pytest.mark.proof
+
 
 def told(tables, edges=EDGES):
     """The sentences of the only model."""

@@ -14,6 +14,8 @@ from tempscale.model.tokens import Tokenizer
 from tempscale.stats.enough import TOKENS_FOR_A_WINDOW
 from tempscale_jobs.evaluate.windows import Chosen, Labelled, _fitted, _Split, _Window, by_interval
 
+pytestmark = pytest.mark.proof
+
 EDGES = [0, 32, 64, 100, 200, 300, 400, 500]
 MOST = 55
 WINDOW = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)

@@ -225,6 +225,7 @@ def test_compiled_equals_uncompiled(tiny_model, family, schedule):
         torch.testing.assert_close(run(compiled, inputs), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.proof
 def test_a_change_after_compiling_is_not_missed(tiny_model):
     model = tiny_model("bert")
     inputs = batch(model, random_ids(model, (9, 25)))
@@ -239,6 +240,7 @@ def test_a_change_after_compiling_is_not_missed(tiny_model):
         torch.testing.assert_close(run(compiled, inputs), plain)
 
 
+@pytest.mark.proof
 def test_roles_change_under_compiled_code(tiny_model):
     model = attach(tiny_model("bert"), Temperature.by_role(query=0.5, document=1.0))
     compiled = torch.compile(model, backend="eager")
