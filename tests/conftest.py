@@ -118,19 +118,6 @@ def ray_ends():
     shared_ray.end()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def actors_that_tell_what_they_ran():
-    """Under `make coverage` actors are asked to end: one that is killed leaves nothing of what it counted."""
-    if "TEMPSCALE_COVERAGE" not in os.environ:
-        yield
-        return
-    import ray
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ray, "kill", lambda actor, **_: actor.__ray_terminate__.remote())
-        yield
-
-
 @pytest.fixture(scope="module")
 def ray_session():
     """One Ray for a file's runs, and one model actor."""

@@ -29,7 +29,7 @@ if any("default_worker" in word for word in sys.argv):
 
     threading.Thread(target=save, daemon=True).start()
 """
-"""Run at the start of Python: a worker of Ray's that is killed when Ray ends leaves what it counted a second before."""
+"""Run at the start of Python: a worker of Ray's that is killed leaves what it counted a second before."""
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "coverage.json"
 
