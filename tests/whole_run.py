@@ -69,11 +69,11 @@ def tuned(data, **how):
     return _run(tune, checked(TuneConfig, data), **how)
 
 
-def printed_audit(folder, model, source):
+def printed_audit(folder, model, source, max_length="limit"):
     """Run a plain audit from the command line: run/, what it printed in printed.txt, what was asked in asked.json."""
     asked = {
         "corpus": {"source": source, "sample": PLAIN.texts},
-        "embedding": {"models": [model], "max_length": "limit", "shard_texts": PLAIN.shard},
+        "embedding": {"models": [model], "max_length": max_length, "shard_texts": PLAIN.shard},
         "analysis": {"probe_sample": PLAIN.probed, "socm_sample": PLAIN.socm, "intervals": PLAIN.edges},
     }
     (folder / "asked.json").write_text(json.dumps(asked))

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROW = {"what": "SOCM of all pairs", "rate": 1e6, "unit": "pairs/s", "ratio": 1.0, "max_error": 1e-7}
 
 
+@pytest.mark.soak
 def test_the_whole_command_without_ray(tmp_path, minilm):
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").write_text("raise ImportError('this machine has no Ray')")

@@ -9,7 +9,7 @@ from whole_run import as_lines, audited, documented, printed_audit, read_tables
 def real_audit(once, minilm, shared_corpora):
     """The same of the real model and of articles of an encyclopedia."""
     articles = shared_corpora / "wikipedia" / "paragraphs_100k.parquet"
-    return once("real-audit", lambda folder: printed_audit(folder, str(minilm), str(articles)), ray=True)
+    return once("real-audit", lambda folder: printed_audit(folder, str(minilm), str(articles), 128), ray=True)
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,8 @@ def texts(finished, asked):
 def plain(texts, asked):
     """Per τ: token embeddings of each text in float64, one at a time."""
     model = PlainBert(asked["embedding"]["models"][0])
-    ids = {i: model.ids(text) for i, text in texts.items()}
+    window = asked["embedding"]["max_length"]
+    ids = {i: model.ids(text, 512 if window == "limit" else window) for i, text in texts.items()}
     return model, ids, {tau: {i: model.tokens(ids[i], tau) for i in texts} for tau in TAUS}
 
 

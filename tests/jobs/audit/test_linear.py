@@ -15,7 +15,7 @@ from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.workers import engine
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.soak
 
 FEW, TIMES, DIM, INTERVALS = 6000, 3, 8, [0, 20, 40]
 UNIT, PART, BLOCK = 256, 32, 256
