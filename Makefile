@@ -11,16 +11,17 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 audit: $(VENV)/.demo
 	$(BIN)/tempscale audit
 
-# Two at a time, a file's tests together.
-PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# A file's tests together.
+PYTEST = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 
 # Before every commit: the equations, every table of one audit, one run of every command. Five minutes.
 test: $(VENV)/.dev
-	$(PYTEST) -m "not proof and not soak" --ignore tests/test_typing.py
+	$(PYTEST) -n 2 -m "not proof and not soak" --ignore tests/test_typing.py
 
-# Before a change lands: faults, kills, other inputs and other ways, on one node and on several. 25 minutes.
+# Before a change lands: faults, kills, other inputs and other ways, on one node and on several. Three at a time, since a run
+# waits for Ray a third of its time.
 proof: $(VENV)/.dev $(VENV)/.sbom
-	$(PYTEST) -m "proof and not soak"
+	$(PYTEST) -n 3 -m "proof and not soak"
 
 # The tests of both under coverage.py: the lines and branches that they run, for docs/coverage.md. An hour.
 coverage: $(VENV)/.dev $(VENV)/.sbom

@@ -114,6 +114,7 @@ def test_no_document_has_texts_in_groups_of_two_sets(named):
     assert row["socm_se"] <= row["socm_se_superpopulation"]
 
 
+@pytest.mark.soak
 def test_the_cache_knows_no_documents(named, unnamed, corpus, small_model):
     """What came from the cache has this run's documents."""
     again = named.parent / "again"

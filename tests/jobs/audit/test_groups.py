@@ -83,6 +83,7 @@ def test_nothing_of_groups_stays_but_small_rows(few):
     assert read_record(few)["models"]["tiny-bert"]["socm"] == "groups"
 
 
+@pytest.mark.soak
 def test_a_wanted_error_takes_more_groups_that_begin_with_the_same(few, corpus, small_model):
     """All texts are dealt at last, where no fewer reach the error; the first groups are those of the other run."""
     reached = read_tables(few)["collapse_summary"]["socm_se"][0]

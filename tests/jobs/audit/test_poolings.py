@@ -7,7 +7,7 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 from whole_run import as_lines, audited, documented, read_tables
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.soak
 
 RANKED, TEXTS = 12, 80
 HEADS = ("mean", "cls", "lasttoken", "weightedmean", "dense")

@@ -10,7 +10,7 @@ from benchmarks import counting
 from tempscale_jobs.audit import plan
 from tempscale_jobs.config.audit import resolve
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.soak
 
 FACTOR, BYTES, FILES = 1.5, 100_000, 3
 """How near a figure is to what a run did, and what a step may take besides, such as its own record."""

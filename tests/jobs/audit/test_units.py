@@ -63,6 +63,7 @@ def test_units_give_the_figures_of_one_unit(in_units, base, tmp_path):
     assert not (out / "shards").exists()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("after", [1, 2])
 def test_a_run_that_died_between_rounds_goes_on_to_the_same_bytes(in_units, base, tmp_path, monkeypatch, after):
     out, done, whole = tmp_path / "run", [], embed.embed
@@ -91,6 +92,7 @@ def test_a_run_that_died_between_rounds_goes_on_to_the_same_bytes(in_units, base
     assert digests(out, *EVERY) == digests(in_units[0], *EVERY)
 
 
+@pytest.mark.soak
 def test_a_cache_finds_the_texts_of_units(in_units, base, tmp_path):
     arguments = [*base[0], *base[1], "--workers", "1", "--cache", str(tmp_path / "cache"), "--out"]
     for name in ("first", "second"):

@@ -43,7 +43,11 @@ def test_each_damage_of_each_file_is_noticed(audits, tmp_path, name):
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize(
     ("name", "seed"),
-    [("groups", 0), ("groups", 1), ("groups", 2), ("sample", 0), *(pytest.param("sample", k, marks=SOAK) for k in (1, 2))],
+    [
+        ("groups", 0),
+        ("sample", 0),
+        *(pytest.param(way, seed, marks=SOAK) for way in ("groups", "sample") for seed in (1, 2)),
+    ],
 )
 def test_what_is_damaged_is_made_again_and_nothing_else(audits, settings_of, tmp_path, name, seed):
     """Every third file of a finished run at once, each in a way drawn from all."""

@@ -201,6 +201,7 @@ def damage(file, how):
         file.write_bytes(flipped(whole, 8 * (end // 2)))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("pattern", "how"),
     [
@@ -264,6 +265,7 @@ def broken(run, *given):
     raise Damaged(f"'{path}' is damaged", path)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_pairs_and_cells_are_made_again(corpus, small_model, tmp_path, monkeypatch):
     rows = [{"text_a": f"a river {k}", "text_b": f"a bridge {k}", "sentence1": f"{k} a", "sentence2": "b", "score": k % 5}
@@ -293,6 +295,7 @@ def test_pairs_and_cells_are_made_again(corpus, small_model, tmp_path, monkeypat
 # --- a cache ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_a_damaged_cache_is_as_if_it_were_not_there(halfway, corpus, small_model, tmp_path):
     cache = str(tmp_path / "cache")

@@ -48,7 +48,7 @@ def same(out, expected):
 
 
 @pytest.mark.parametrize("way", ["groups", "sample"])
-@pytest.mark.parametrize("seed", [None, 1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seed", [None, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
 def test_an_audit_goes_on_without_doing_a_piece_twice(audits, stopped_audits, settings_of, tmp_path, way, seed):
     """As Ctrl-C left it, then also without the ends of all steps and half of their pieces, in another order."""
     out = tmp_path / "run"
@@ -96,7 +96,9 @@ def inputs(tmp_path_factory, small_model):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["pairs", "diagnose", "evaluate", "tune", "correct"])
+@pytest.mark.parametrize(
+    "name", ["evaluate", "correct", *(pytest.param(own, marks=pytest.mark.soak) for own in ("pairs", "diagnose", "tune"))]
+)
 def test_a_command_goes_on_without_doing_a_piece_twice(inputs, tmp_path, name):
     command, stop, data = inputs[name]
     data = data | {"execution": {"workers": 1}}
