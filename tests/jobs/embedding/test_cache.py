@@ -61,6 +61,7 @@ def nights(tmp_path_factory, ray_session, small_model):
     store = folder / "cache"
     run(folder / "first", monday, small_model, store)
     run(folder / "second", tuesday, small_model, store)
+    shutil.copytree(store, folder / "cache-of-two")
     run(folder / "plain", tuesday, small_model, None)
     return folder
 
@@ -471,7 +472,7 @@ def test_pruning_drops_damaged_files(nights, tmp_path):
 
 def test_a_run_embeds_again_what_its_cache_cannot_give_and_says_so(nights, small_model, tmp_path):
     """Every third file has vectors of another width, every third such that are none, and the others are as they were."""
-    store = Storage(str(shutil.copytree(nights / "cache", tmp_path / "cache")))
+    store = Storage(str(shutil.copytree(nights / "cache-of-two", tmp_path / "cache")))
     files = [name for name in store.list("") if name.endswith(".parquet")]
     for number, name in enumerate(files):
         table = store.read_table(name)
