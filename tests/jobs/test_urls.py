@@ -174,7 +174,7 @@ print("ended")
 """
 
 
-@pytest.mark.proof
+@pytest.mark.soak
 def test_texts_without_an_end_take_time_in_proportion_to_their_length():
     """Ten times as long a text: where the time is quadratic, one of them alone takes hours."""
     ended = subprocess.run([sys.executable, "-c", _ENDLESS], capture_output=True, text=True, timeout=540, check=True)

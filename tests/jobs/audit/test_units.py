@@ -14,7 +14,7 @@ from whole_run import as_lines, digests, documented, read_record, read_tables
 
 from tempscale_jobs.embedding import embed
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.soak
 
 SETTINGS = ["--max-length", "64", "--socm-groups", "10", "--tau", "1.0"]
 EVERY = ("tables", "texts", "neighbours", "rejected", "partials")

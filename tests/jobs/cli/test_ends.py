@@ -50,6 +50,7 @@ def test_a_reader_that_has_read_enough_is_no_failure(finished):
     assert found.returncode == 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_full_disk_behind_a_stream_is_no_failure_of_the_run(finished, stream):
     with open("/dev/full", "w") as full:
@@ -60,6 +61,7 @@ def test_a_full_disk_behind_a_stream_is_no_failure_of_the_run(finished, stream):
         assert "what is printed here could not be written: No space left on device" in found.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", ">&- 2>&- <&-"])
 def test_closed_streams_are_no_failure_of_the_run(finished, closed):
     found = subprocess.run(["bash", "-c", f"{' '.join(finished)} {closed}"], check=False, capture_output=True)

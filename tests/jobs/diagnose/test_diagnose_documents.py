@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from whole_run import as_lines, diagnosed, documented, read_tables
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.soak
 
 TEXTS = 40
 

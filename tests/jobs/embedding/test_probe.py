@@ -8,7 +8,7 @@ from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.embedding import probe
 from tempscale_jobs.errors import UsageError
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.soak
 
 
 def settings(out, corpus, small_model, **analysis):

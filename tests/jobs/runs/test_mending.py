@@ -238,6 +238,7 @@ def was_needed(pattern):
     return not pattern.startswith(("shards/part", "shards/plan"))
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_what_says_which_run_it_is_is_not_guessed(halfway, corpus, small_model, tmp_path):
     shutil.copytree(halfway / "whole", tmp_path / "run")
@@ -252,6 +253,7 @@ def test_what_says_which_run_it_is_is_not_guessed(halfway, corpus, small_model, 
     assert digests(tmp_path / "run") == digests(halfway / "whole")
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_damage_that_comes_back_ends_the_run(halfway, corpus, small_model, tmp_path, monkeypatch):
     shutil.copytree(halfway / "half", tmp_path / "run")
