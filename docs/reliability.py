@@ -330,13 +330,19 @@ class Drawn(NamedTuple):
 
 
 @lru_cache(maxsize=1)
+def _files() -> dict[str, list[ast.stmt]]:
+    """The statements of each file of tests, by the file's name."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return {file.stem: ast.parse(file.read_text("utf-8")).body for file in files}
+
+
+@lru_cache(maxsize=1)
 def suite() -> dict[str, list[ast.FunctionDef]]:
     """The test functions of each file of tests, by the file's name."""
-    found = {}
-    for file in sorted((ROOT / "tests").rglob("test_*.py")):
-        body = ast.parse(file.read_text("utf-8")).body
-        found[file.stem] = [node for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-    return found
+    return {
+        file: [node for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+        for file, body in _files().items()
+    }
 
 
 def drawn() -> list[Drawn]:
@@ -353,12 +359,11 @@ def drawn() -> list[Drawn]:
 def slower() -> dict[str, str]:
     """The tier of each test that `make test` leaves out, as `file::test`."""
     found = {}
-    for file in sorted((ROOT / "tests").rglob("test_*.py")):
-        body = ast.parse(file.read_text("utf-8")).body
+    for file, body in _files().items():
         of_file = [node for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"]
-        for test in suite()[file.stem]:
+        for test in suite()[file]:
             marks = {node.attr for one in (*of_file, *test.decorator_list) for node in ast.walk(one) if _is_mark(node)}
-            found |= {f"{file.stem}::{test.name}": tier for tier in ("proof", "soak") if tier in marks}
+            found |= {f"{file}::{test.name}": tier for tier in ("proof", "soak") if tier in marks}
     return found
 
 

@@ -19,7 +19,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-_OTHER_TIER = re.compile(r"^pytestmark = .*\bmark\.proof\b", re.MULTILINE)
+_OTHER_TIER = re.compile(r"^pytestmark = .*\bmark\.(proof|soak)\b", re.MULTILINE)
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -105,8 +105,7 @@ def small_audit(once, small_model):
     def make(folder):
         from whole_run import as_lines, documented, printed_audit
 
-        texts = [{"id": row["id"], "text": row["text"]} for row in documented("pyarrow")]
-        (folder / "texts.jsonl").write_text(as_lines(texts))
+        (folder / "texts.jsonl").write_text(as_lines(documented("pyarrow")))
         printed_audit(folder, small_model, str(folder / "texts.jsonl"))
 
     return once("small-audit", make, ray=True)
@@ -120,7 +119,7 @@ def ray_ends():
 
 @pytest.fixture(scope="module")
 def ray_session():
-    """One Ray for a file's runs, and one model actor."""
+    """One Ray for a file's runs."""
     shared_ray.start()
 
 

@@ -7,7 +7,7 @@ from whole_run import as_lines, audited, documented, printed_audit, read_tables
 
 @pytest.fixture(scope="session")
 def real_audit(once, minilm, shared_corpora):
-    """The same of the real model and of articles of an encyclopedia."""
+    """What `small_audit` has, of the real model and of articles of an encyclopedia."""
     articles = shared_corpora / "wikipedia" / "paragraphs_100k.parquet"
     return once("real-audit", lambda folder: printed_audit(folder, str(minilm), str(articles), 128), ray=True)
 

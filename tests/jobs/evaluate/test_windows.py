@@ -65,7 +65,6 @@ def windows_of(chosen):
     return [text for text in chosen if text.window]
 
 
-@pytest.mark.proof
 def test_every_text_lies_in_its_interval_and_intervals_come_in_order(chosen, plain):
     places = [interval(length) for length in plain([text.text for text in chosen])]
     assert places == sorted(places)

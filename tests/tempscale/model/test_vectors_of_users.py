@@ -69,7 +69,6 @@ def test_every_head_and_window_gives_the_vectors_of_sentence_transformers(saved,
     assert np.abs(norms - 1).max() < 1e-5 if normalised else np.abs(norms - 1).max() > 0.05
 
 
-@pytest.mark.proof
 def test_the_real_model_has_its_own_window_and_the_vectors_of_its_users(minilm, real_texts):
     from sentence_transformers import SentenceTransformer
 
