@@ -1,7 +1,5 @@
 """Small tasks of three types over ninety docstrings, whose scores can be worked out by hand."""
 
-import json
-
 import numpy as np
 from whole_run import as_lines
 
@@ -61,17 +59,6 @@ def settings(out, small_model, tasks, execution=None, **embedding):
         "embedding": {"models": [small_model], "temperatures": TAUS, "max_length": LONGEST} | embedding,
         "execution": {"workers": 1} | (execution or {}),
     }  # fmt: skip
-
-
-def as_toml(data):
-    """A configuration as TOML; what JSON writes of a plain value is TOML."""
-    plain = [
-        f"{name} = {json.dumps(value)}" for name, value in data.items() if name != "tasks" and not isinstance(value, dict)
-    ]
-    tables = [(f"[{name}]", value) for name, value in data.items() if isinstance(value, dict)]
-    for head, values in tables + [("[[tasks]]", task) for task in data["tasks"]]:
-        plain += [head, *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
-    return "\n".join(plain) + "\n"
 
 
 def results(out):

@@ -77,8 +77,7 @@ def printed_audit(folder, model, source, max_length="limit"):
         "analysis": {"probe_sample": PLAIN.probed, "socm_sample": PLAIN.socm, "intervals": PLAIN.edges},
     }
     (folder / "asked.json").write_text(json.dumps(asked))
-    toml = [[f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in own.items())] for name, own in asked.items()]
-    (folder / "audit.toml").write_text("\n".join(line for section in toml for line in section))
+    (folder / "audit.toml").write_text(as_toml(asked))
     code, out, err = in_process("audit", str(folder / "audit.toml"), "--workers", "1", "--out", str(folder / "run"))
     assert code == 0, err
     (folder / "printed.txt").write_text(err + out, "utf-8")
@@ -108,6 +107,17 @@ def flipped(data, bit):
     found = bytearray(data)
     found[bit // 8] ^= 1 << (bit % 8)
     return bytes(found)
+
+
+def as_toml(data):
+    """A configuration as TOML; what JSON writes of a plain value is TOML."""
+    plain = [
+        f"{name} = {json.dumps(value)}" for name, value in data.items() if name != "tasks" and not isinstance(value, dict)
+    ]
+    tables = [(f"[{name}]", value) for name, value in data.items() if isinstance(value, dict)]
+    for head, values in tables + [("[[tasks]]", task) for task in data.get("tasks", [])]:
+        plain += [head, *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
+    return "\n".join(plain) + "\n"
 
 
 def encodable(text):

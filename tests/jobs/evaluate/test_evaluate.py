@@ -16,8 +16,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from command_line import in_process
-from score_tasks import EDGES, LONGEST, TAUS, as_toml, one, relevance, results, rows_of, settings, tasks_in, write_tasks
-from whole_run import as_lines, digests, evaluated, read_tables
+from score_tasks import EDGES, LONGEST, TAUS, one, relevance, results, rows_of, settings, tasks_in, write_tasks
+from whole_run import as_lines, as_toml, digests, evaluated, read_tables
 
 mteb = pytest.importorskip("mteb")
 
