@@ -101,6 +101,7 @@ def test_a_wanted_error_takes_more_groups_that_begin_with_the_same(few, corpus, 
     assert digests(loose, "tables") == digests(few, "tables")
 
 
+@pytest.mark.soak
 def test_a_corpus_too_small_for_ten_groups_is_measured_whole(ray_session, tmp_path, small_model):
     (tmp_path / "texts.jsonl").write_text(as_lines(documented("pyarrow")[:17]), "utf-8")
     audited(settings(tmp_path / "run", tmp_path / "texts.jsonl", small_model))

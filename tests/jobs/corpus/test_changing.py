@@ -205,6 +205,7 @@ def test_pairs_that_change_are_refused(small_model, tmp_path, monkeypatch):
     assert not (tmp_path / "run" / "shards" / "index.json").exists()
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_a_task_whose_files_change_is_refused(small_model, tmp_path, monkeypatch):
     file = tmp_path / "pairs.jsonl"

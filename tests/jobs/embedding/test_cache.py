@@ -412,6 +412,7 @@ def test_a_run_goes_on_with_its_plan_whatever_became_of_the_option(nights, small
         assert embedded(out)["text_id"].to_list() == embedded(nights / "plain")["text_id"].to_list()
 
 
+@pytest.mark.soak
 def test_an_interrupted_look_up_leaves_no_text_twice(nights, small_model, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         done = lookup.done

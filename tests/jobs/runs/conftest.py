@@ -57,25 +57,29 @@ def settings_of(once, small_model):
 
 
 @pytest.fixture(scope="session")
-def audits(once, settings_of):
-    """A folder with a finished audit of each way."""
+def finished_audit(once, settings_of):
+    """A function of a way: the folder of a finished audit."""
 
-    def make(folder):
-        with no_figures():
-            for way in WAYS:
-                audited(settings_of(folder / way, way))
+    def of(way):
+        def make(folder):
+            with no_figures():
+                audited(settings_of(folder / "run", way))
 
-    return once("audits", make, ray=True)
+        return once(f"audit-{way}", make, ray=True) / "run"
+
+    return of
 
 
 @pytest.fixture(scope="session")
-def stopped_audits(once, settings_of):
-    """A folder with the same audits, which Ctrl-C stopped in one of their last steps."""
+def stopped_audit(once, settings_of):
+    """A function of a way: the folder of the same audit, which Ctrl-C stopped in one of its last steps."""
 
-    def make(folder):
-        for way, stop in STOPS.items():
-            with pytest.raises(KeyboardInterrupt):
-                audited(settings_of(folder / way, way), observers=[stop])
-            assert json.loads((folder / way / "begun.json").read_text())
+    def of(way):
+        def make(folder):
+            with no_figures(), pytest.raises(KeyboardInterrupt):
+                audited(settings_of(folder / "run", way), observers=[STOPS[way]])
+            assert json.loads((folder / "run" / "begun.json").read_text())
 
-    return once("stopped-audits", make, ray=True)
+        return once(f"stopped-audit-{way}", make, ray=True) / "run"
+
+    return of

@@ -47,16 +47,16 @@ def same(out, expected):
     return sorted(name for name in names if not _BESIDE.search(name) and not name.endswith(_OF_THE_CALL))
 
 
-@pytest.mark.parametrize("way", ["groups", "sample"])
+@pytest.mark.parametrize("way", ["groups", pytest.param("sample", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("seed", [None, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
-def test_an_audit_goes_on_without_doing_a_piece_twice(audits, stopped_audits, settings_of, tmp_path, way, seed):
+def test_an_audit_goes_on_without_doing_a_piece_twice(finished_audit, stopped_audit, settings_of, tmp_path, way, seed):
     """As Ctrl-C left it, then also without the ends of all steps and half of their pieces, in another order."""
     out = tmp_path / "run"
-    shutil.copytree(stopped_audits / way, out)
+    shutil.copytree(stopped_audit(way), out)
     if seed is not None:
         assert len(halve(out, seed)) > 20
     assert resumed(audited, settings_of(out, way, shuffle_seed=seed), out, is_end if seed else at_the_end) == []
-    assert same(out, audits / way) == []
+    assert same(out, finished_audit(way)) == []
 
 
 # --- the other commands -------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def inputs(tmp_path_factory, small_model):
 
 
 @pytest.mark.parametrize(
-    "name", ["evaluate", "correct", *(pytest.param(own, marks=pytest.mark.soak) for own in ("pairs", "diagnose", "tune"))]
+    "name", ["correct", *(pytest.param(own, marks=pytest.mark.soak) for own in ("evaluate", "pairs", "diagnose", "tune"))]
 )
 def test_a_command_goes_on_without_doing_a_piece_twice(inputs, tmp_path, name):
     command, stop, data = inputs[name]
@@ -124,14 +124,14 @@ def test_a_command_goes_on_without_doing_a_piece_twice(inputs, tmp_path, name):
 
 @pytest.mark.parametrize(
     ("way", "seed"),
-    [("groups", 0), ("sample", 1), *(pytest.param("groups", k, marks=pytest.mark.soak) for k in range(1, 6))],
+    [("groups", 0), *(pytest.param(way, 1, marks=pytest.mark.soak) for way in ("groups", "sample"))],
 )
 def test_an_unfinished_run_makes_again_what_it_misses_and_what_is_damaged(
-    audits, stopped_audits, settings_of, tmp_path, way, seed
+    finished_audit, stopped_audit, settings_of, tmp_path, way, seed
 ):
     """Every fifth file is missing, and three others are damaged, each in a way drawn from all."""
     out, generator = tmp_path / "run", random.Random(seed)
-    shutil.copytree(stopped_audits / way, out)
+    shutil.copytree(stopped_audit(way), out)
     # Which processor embedded a part that is there already, nobody knows once its note is gone.
     kept = ("begun.json", "inventory", "partials/processors/")
     names = sorted(name for name in files_of(out) if not any(own in name for own in kept))
@@ -141,4 +141,4 @@ def test_an_unfinished_run_makes_again_what_it_misses_and_what_is_damaged(
     for name in [name for name in names if (out / name).exists()][:3]:
         damage(out / name, generator.choice(("empty", "cut", "flipped")))
     audited(settings_of(out, way))
-    assert same(out, audits / way) == []
+    assert same(out, finished_audit(way)) == []

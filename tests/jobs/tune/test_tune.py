@@ -265,7 +265,7 @@ def scored(tmp_path_factory, ray_session, texts, small_model):
     return folder / "run", out, np.array(gold)
 
 
-@pytest.mark.proof
+@pytest.mark.soak
 def test_the_temperature_that_made_the_gold_scores_is_chosen(scored, texts, small_model):
     out, printed, gold = scored
     first, row = pl.read_parquet(out / "tables" / f"{SCORES.name}.parquet").to_dicts()
@@ -285,7 +285,7 @@ def test_the_temperature_that_made_the_gold_scores_is_chosen(scored, texts, smal
     assert told in printed
 
 
-@pytest.mark.proof
+@pytest.mark.soak
 def test_the_command_that_it_prints_exports_the_choice(scored, texts, small_model):
     out, printed, _ = scored
     (command,) = (line.strip() for line in printed.splitlines() if "tempscale export" in line)
@@ -309,7 +309,7 @@ def searched(config, models=None):
     return model, source, config.choosing, config.seed, config.choosing.layer_tokens
 
 
-@pytest.mark.proof
+@pytest.mark.soak
 def test_texts_of_tasks_serve_the_search_of_layers(scored, tmp_path, texts, small_model):
     pairs = scored[0].parent / "pairs.jsonl"
     own = {"tasks": [{"name": "pairs", "type": "sts", "source": str(pairs)}]}
@@ -368,37 +368,39 @@ def test_too_few_long_texts_leave_the_layers_out(tmp_path, small_model):
 # ---------------------------------------------------------------------------------------------- report and sentences
 
 
-@pytest.mark.proof
-def test_the_report_stands_alone_and_is_rendered_again_alike(finished, gained, scored):
-    for out, charts in (
-        (Path(finished.storage.root), {"t-gap", "t-exposure", "t-intervals"}),
-        (Path(gained.storage.root), {"t-gap", "t-exposure", "t-intervals"}),
-        (scored[0], {"t-scores"}),
-    ):
-        page = read_report(out)
-        assert set(specs_of(page)) == charts
-        record = json.loads((out / "run.json").read_text())
-        assert tune_sentences.answer(record) in page
-        assert ("tempscale export" in page) == record["choice"]["changed"]
+@pytest.mark.parametrize(
+    ("which", "charts"),
+    [
+        pytest.param("finished", {"t-gap", "t-exposure", "t-intervals"}, marks=pytest.mark.proof),
+        ("gained", {"t-gap", "t-exposure", "t-intervals"}),
+        pytest.param("scored", {"t-scores"}, marks=pytest.mark.soak),
+    ],
+)
+def test_the_report_stands_alone_and_is_rendered_again_alike(request, which, charts):
+    found = request.getfixturevalue(which)
+    out = found[0] if which == "scored" else Path(found.storage.root)
+    page = read_report(out)
+    assert set(specs_of(page)) == charts
+    record = json.loads((out / "run.json").read_text())
+    assert tune_sentences.answer(record) in page
+    assert ("tempscale export" in page) == record["choice"]["changed"]
 
 
-@pytest.mark.proof
-def test_what_others_wrote_is_escaped(finished, scored):
-    for root in (finished.storage.root, scored[0]):
-        storage = Storage(str(root))
-        record, tables = storage.read_json("run.json"), load_tables(storage)
-        record["models"] = {HOSTILE: next(iter(record["models"].values()))}
-        record["choice"] |= {"changed": True, "reason": HOSTILE, "tasks": [HOSTILE], "left_out": [HOSTILE]}
-        record["config"] |= {"out": HOSTILE}
-        tables = {name: table.with_columns(model=pl.lit(HOSTILE)) for name, table in tables.items()}
-        tables = {
-            name: table.with_columns(reason=pl.lit(HOSTILE)) if "reason" in table.columns else table
-            for name, table in tables.items()
-        }
-        page = render(tables, record).html
-        assert "&lt;/script&gt;&lt;script&gt;alert(" in page
-        assert "<script>alert(" not in page
-        assert "<img" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+def test_what_others_wrote_is_escaped(gained):
+    storage = Storage(gained.storage.root)
+    record, tables = storage.read_json("run.json"), load_tables(storage)
+    record["models"] = {HOSTILE: next(iter(record["models"].values()))}
+    record["choice"] |= {"changed": True, "reason": HOSTILE, "tasks": [HOSTILE], "left_out": [HOSTILE]}
+    record["config"] |= {"out": HOSTILE}
+    tables = {name: table.with_columns(model=pl.lit(HOSTILE)) for name, table in tables.items()}
+    tables = {
+        name: table.with_columns(reason=pl.lit(HOSTILE)) if "reason" in table.columns else table
+        for name, table in tables.items()
+    }
+    page = render(tables, record).html
+    assert "&lt;/script&gt;&lt;script&gt;alert(" in page
+    assert "<script>alert(" not in page
+    assert "<img" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
 
 
 def choice(by, changed, label="1.0", **more):

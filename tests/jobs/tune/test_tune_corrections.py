@@ -195,6 +195,7 @@ def test_of_two_exposures_the_fairer_one_is_named():
     assert said == "All documents are of one length as the model sees them, so no length can win."
 
 
+@pytest.mark.soak
 def test_few_queries_are_a_reason_and_no_failure(tmp_path, ray_session, folder, small_model, capsys):
     lines = (folder / "queries.jsonl").read_text().splitlines()[:150]
     (tmp_path / "queries.jsonl").write_text("\n".join(lines))
@@ -219,6 +220,7 @@ def test_a_correction_that_there_is_not_is_a_sentence(tmp_path, folder, small_mo
             TuneConfig.from_data(settings(tmp_path, folder, small_model, corrections=recipes))
 
 
+@pytest.mark.soak
 def test_a_pair_task_has_no_correction(tmp_path, ray_session, small_model, texts, capsys):
     documents = list(texts[0].values())
     rows = [{"sentence1": a, "sentence2": b, "score": k % 6} for k, (a, b) in enumerate(pairwise(documents))]

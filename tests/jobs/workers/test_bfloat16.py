@@ -132,6 +132,7 @@ def test_auto_gives_the_bytes_of_what_it_chose_and_says_so(audit, tmp_path):
     assert "bfloat16 (amx_bf16, avx512_bf16 of Xeon)" in (tmp_path / "new" / "report.html").read_text("utf-8")
 
 
+@pytest.mark.soak
 def test_the_cache_holds_what_was_computed_and_not_what_was_asked_for(audit, tmp_path):
     cache = str(tmp_path / "cache")
     audit("half", "bfloat16", [AMX], cache=cache)
@@ -147,6 +148,7 @@ def test_a_run_goes_on_in_the_precision_that_it_began_with(tmp_path, monkeypatch
     assert found == [Settled("auto", "bfloat16", "amx_bf16, avx512_bf16 of Xeon")] * 2
 
 
+@pytest.mark.soak
 def test_pairs_follow_it_too(tmp_path, ray_session, small_model, monkeypatch):
     source = tmp_path / "pairs.jsonl"
     source.write_text(as_lines({"text_a": f"the river {k}", "text_b": "a bridge in winter " * k} for k in range(1, 5)))

@@ -12,7 +12,7 @@ import pytest
 from command_line import in_process
 from whole_run import as_lines, digests, documented
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.soak
 
 SETTINGS = ["--sample", "190", "--socm-groups", "12", "--max-length", "128"]
 
@@ -46,7 +46,6 @@ def undisturbed(tmp_path_factory, base, ray_session):
     return out, stderr
 
 
-@pytest.mark.soak
 def test_three_workers_in_shuffled_order_give_the_same_bytes(undisturbed, tmp_path, base):
     out = tmp_path / "run"
     (tmp_path / "order.toml").write_text("[execution]\nshuffle_seed = 5\n")
@@ -100,7 +99,6 @@ def test_an_interrupted_run_goes_on_in_another_order_to_the_same_bytes(undisturb
     ends_alike([*arguments, "2"], out, undisturbed, interrupted(start([*arguments, "1"]), out))
 
 
-@pytest.mark.soak
 def test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes(undisturbed, tmp_path, base):
     out = tmp_path / "run"
     arguments = [*base, "--out", str(out), "--workers", "2"]
@@ -114,7 +112,6 @@ def test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes
     ends_alike(arguments, out, undisturbed, kept)
 
 
-@pytest.mark.soak
 def test_the_end_of_rays_own_process_is_told_and_leaves_an_incomplete_run(tmp_path, base):
     out = tmp_path / "run"
     process = start([*base, "--out", str(out), "--workers", "1"])
@@ -139,7 +136,6 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-@pytest.mark.soak
 def test_a_full_disk_ends_the_run_as_incomplete_and_it_goes_on_where_there_is_room(undisturbed, base, small_disk):
     disk, resize = small_disk
     arguments = [*base, "--out", str(disk / "run"), "--workers", "2"]
@@ -152,15 +148,3 @@ def test_a_full_disk_ends_the_run_as_incomplete_and_it_goes_on_where_there_is_ro
     code, _, stderr = finish(start(arguments))
     assert code == 0, stderr
     assert digests(disk / "run") == digests(undisturbed[0])
-
-
-def test_without_a_terminal_there_are_only_lines(undisturbed):
-    _, stderr = undisturbed
-    assert "\x1b" not in stderr
-    stages = [line.split("✓")[1].strip() for line in stderr.splitlines() if "✓" in line]
-    assert [stage.split("  ")[0] for stage in stages] == [
-        "read the corpus", "embed tiny-bert", "SOCM", "texts of largest tr Σ", "prefix probe", "worst pairs, τ 1.0",
-        "worst pairs, τ 0.8", "cosine, τ 1.0", "exposure, τ 1.0", "cosine, τ 0.8", "exposure, τ 0.8", "tables", "gate",
-        "report",
-    ]  # fmt: skip
-    assert all(stage.endswith(" s") for stage in stages)

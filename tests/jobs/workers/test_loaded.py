@@ -3,14 +3,12 @@
 import itertools
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from safetensors.torch import load_file, save_file
-from whole_run import as_lines, audited, digests, documented, evaluated, paired, read_record
+from whole_run import as_lines, audited, digests, documented, evaluated, paired
 
 from tempscale.model import checkpoint
 from tempscale.model.encoder import Encoder
@@ -99,6 +97,7 @@ def test_a_model_exchanged_before_it_is_loaded_ends_with_3_and_leaves_nothing(se
     assert digests(tmp_path / "run", "texts", "tables") == digests(tmp_path / "expected", "texts", "tables")
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_a_tokenizer_exchanged_before_it_is_loaded_ends_with_3(settings, model, monkeypatch, tmp_path):
     def exchange(path):
@@ -111,6 +110,7 @@ def test_a_tokenizer_exchanged_before_it_is_loaded_ends_with_3(settings, model, 
     assert not list((tmp_path / "run" / "texts").rglob("*.parquet"))
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("command", ["pairs", "evaluate"])
 def test_other_commands_see_it_too(settings, model, texts, monkeypatch, tmp_path, command):
@@ -128,6 +128,7 @@ def test_other_commands_see_it_too(settings, model, texts, monkeypatch, tmp_path
     assert not (tmp_path / "run" / "run.json").exists()
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_a_worker_with_other_files_than_the_driver_is_wrong_usage(settings, model, monkeypatch, tmp_path):
     # The files of one worker's machine: only what an actor loads leads to them.
@@ -298,17 +299,16 @@ def test_a_hub_name_means_one_revision_for_the_whole_run(hub, settings, tmp_path
     assert folder.find_models(resolve(data)) == [own]
 
 
-def test_a_run_whose_hub_name_moved_is_another_run(hub, settings, tmp_path):
-    settings()
-    command = [sys.executable, "-m", "tempscale_jobs", "audit", "--corpus", str(tmp_path / "texts.jsonl"), "--workers", "1"]
-    command += ["--model", "mine/small", "--out", str(tmp_path / "run"), "--socm-sample", "0", "--tau", "1.0"]
-    environment = os.environ | {"HF_HUB_CACHE": str(hub.parent), "HF_HUB_OFFLINE": "1"}
-    assert subprocess.run(command, env=environment, check=False).returncode == 0
-    assert read_record(tmp_path / "run")["models"]["small"]["revision"] == "1" * 40
+def test_a_run_whose_hub_name_moved_is_another_run(hub, settings):
+    data = settings()
+    data["embedding"]["models"] = ["mine/small"]
+    begun = folder.begin(resolve(data))
+    assert [own.revision for own in begun.models] == ["1" * 40]
+    begun.storage.write_json(folder.SHARDED, {})  # Its corpus was read.
+    assert folder.begin(resolve(data)).models == begun.models
     (hub / "refs" / "main").write_text("2" * 40)
-    moved = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
-    assert moved.returncode == 2
-    assert "holds a different run: models.small.fingerprint was" in moved.stderr
+    with pytest.raises(UsageError, match=r"holds a different run: models.small.fingerprint was"):
+        folder.begin(resolve(data))
 
 
 def test_a_revision_that_is_not_there_is_one_sentence(hub):

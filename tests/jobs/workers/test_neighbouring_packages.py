@@ -9,6 +9,7 @@ from whole_run import as_lines, documented
 pytestmark = pytest.mark.proof
 
 
+@pytest.mark.soak
 def test_a_job_runs_from_a_folder_with_a_package_jobs_of_its_own(tmp_path, small_model):
     for package in ("jobs", "tests", "docs"):
         (tmp_path / package).mkdir()

@@ -160,7 +160,7 @@ def fitted(own, real_texts):
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("layers", ["all", "last"])
+@pytest.mark.parametrize("layers", ["all", pytest.param("last", marks=pytest.mark.soak)])
 def test_the_fitted_schedule_holds_the_measured_filter(own, fitted, attentions, real_texts, layers):
     fitted = fitted if layers == "all" else fit_by_length(own, real_texts, n0=48, layers=layers)
     long = [i for i, n in enumerate(own.tokenizer(real_texts).lengths) if n >= 96]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from attaching import LOG, STEPS, head_taus
 from device_counter import DEVICE, faked
+from tiny import COMMON, FAMILIES
 
 from tempscale.model.encoder import Encoder
 from tempscale.model.padded import downloaded, padded
@@ -68,6 +69,12 @@ def test_what_is_downloaded_has_its_shapes_and_numbers():
     assert [own.shape for own in found] == [own.shape for own in values]
     assert counts.downloads == counts.behind == [(7,)]
     assert downloaded([]) == []
+
+
+@pytest.fixture(params=[own if own in COMMON else pytest.param(own, marks=pytest.mark.soak) for own in FAMILIES])
+def family(request):
+    """What a family has of its own here is the number of its questions, `ASKED`."""
+    return request.param
 
 
 @pytest.fixture

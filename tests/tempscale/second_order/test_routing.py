@@ -64,7 +64,7 @@ def texts(token_embeddings):
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("elements", [1, 60_000, 1 << 26])
+@pytest.mark.parametrize("elements", [60_000, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 1 << 26))])
 def test_pairs_of_any_shapes_are_iterated_together(monkeypatch, texts, elements):
     random = np.random.default_rng(0)
     first, second = random.integers(0, len(texts), (2, 70))
