@@ -28,7 +28,7 @@ from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.embedding import probe
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.screen import Screen
-from tempscale_jobs.runs import folder
+from tempscale_jobs.runs import folder, places
 from tempscale_jobs.runs.journal import duration
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers import bfloat16
@@ -91,8 +91,9 @@ def plan(config: AuditConfig) -> Plan:
     """Estimate the whole run from the corpus's rows and the measured cost of embedding a few of its texts.
 
     Raises:
-        UsageError: the corpus or a model cannot be used, as in the run itself.
+        UsageError: the corpus, a model or a folder cannot be used, as in the run itself.
     """
+    places.check(config)
     cores = os.cpu_count() or 1
     # The workers of a run have one thread each. Processor time is measured, so that other programs do not count.
     with threadpool_limits(1):
