@@ -290,5 +290,3 @@ def test_a_remote_folder_has_the_same_files(tmp_path):
     assert texts(f"{source}/b[2].jsonl") == ["b[2].jsonl"]
     assert texts(f"{source}/.e") == [".e/f.jsonl"]
     assert ", 2 hidden" in left_out(source)
-
-

@@ -228,5 +228,3 @@ def test_the_options_and_a_plan_are_held_to_the_width_of_most_rows(tmp_path):
         kept(tmp_path, [8, *[4] * 20], dims=6)
     with pytest.raises(UsageError, match="scale has 3"):
         kept(tmp_path, [8] * 3, scale=[1.0, 1.0, 1.0])
-
-

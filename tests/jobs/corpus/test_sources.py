@@ -294,5 +294,3 @@ def test_a_module_that_is_no_python_costs_only_its_own_docstrings(tmp_path, monk
     assert [(row.id, row.text) for row in found] == [
         (folder.name, "The package."), (f"{folder.name}.c.f", "A function."),
     ]  # fmt: skip
-
-

@@ -134,8 +134,6 @@ def test_options_that_do_not_go_with_them_are_named(data, words):
         resolve(data)
 
 
-
-
 def taken(tmp_path, on_rows, **corpus):
     """The index of a run's embeddings, as an audit reads them."""
     given = {"source": str(tmp_path / "v.jsonl"), "embedding_column": "v", "length_column": "n"} | corpus
