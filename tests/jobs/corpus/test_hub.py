@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import hub as hub_data
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.errors import UsageError
 
@@ -40,6 +39,8 @@ for source in sys.argv[1:]:
     print(json.dumps(found, default=bytes.decode), flush=True)
 os._exit(0)  # As the command ends: once in hundreds, a thread of pyarrow that reads ahead aborts the interpreter's end.
 """
+
+
 class Hub(http.server.BaseHTTPRequestHandler):
     """One dataset; each answer has the form that huggingface_hub expects."""
 
@@ -321,13 +322,3 @@ def test_a_script_that_comes_with_a_data_set_is_not_run_and_formats_that_lead_to
     (folder / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
     with pytest.raises(UsageError, match="hdf5"):
         texts(f"hf:{folder}")
-
-
-def test_a_folder_whose_file_was_exchanged_is_in_another_state(places):
-    _, folder = places
-    before, facts = hub_data.state(f"hf:{folder}"), (folder / "a.jsonl").stat()
-    assert hub_data.state(f"hf:{folder}") == before
-    (folder / "new").write_text('{"text": "b"}\n')
-    os.utime(folder / "new", ns=(facts.st_atime_ns, facts.st_mtime_ns))
-    (folder / "new").rename(folder / "a.jsonl")
-    assert hub_data.state(f"hf:{folder}") != before
