@@ -39,6 +39,9 @@ def test_the_published_way_is_all_pairs_of_a_thousand_texts_unless_it_is_said_ho
     assert resolve({"analysis": published | {"socm_groups": 64}}).analysis.socm_sample is None
 
 
+OWN = {"corpus": {"embedding_column": "v"}}
+
+
 @pytest.mark.parametrize(
     ("data", "named"),
     [
@@ -55,7 +58,10 @@ def test_the_published_way_is_all_pairs_of_a_thousand_texts_unless_it_is_said_ho
         ({"analysis": {"socm_tolerance": 0.0}}, "socm_tolerance is gone"),
         ({"analysis": {"socm_tolerance": 0.2}}, "socm_tolerance is gone"),
         ({"x\n\x1b[31my": 1}, r"'x\\n\\x1b\[31my'"), ({"night": "\udcff"}, "not valid UTF-8"),
-        ({"execution": {"cache": "s3://b/{night}"}}, "{night}"),
+        ({"execution": {"cache": "s3://b/{night}"}}, "{night}"), ({"corpus": {"dims": 3}}, "embedding_column"),
+        (OWN | {"embedding": {"temperatures": [0.8]}}, "temperature"), (OWN | {"embedding": {"models": ["m"]}}, "model"),
+        (OWN | {"queries": {"source": "q"}}, "--queries-embedding-column"),
+        (OWN | {"analysis": {"socm_top_over": "corpus"}}, "token embeddings"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_in_one_sentence(data, named):

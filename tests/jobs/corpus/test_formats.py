@@ -316,7 +316,9 @@ def test_pairs_are_the_same_in_every_format(tmp_path, ids, listed):
     (b"id,text,\n1,fine,\n", ["fine"], []), (b",id,text\n0,1,fine\n", ["fine"], []),
     (b"id,text,x,x\n1,fine,2,3\n", ["fine"], []), (b'id,text\r\n1,"two\r\nlines"\r\n', ["two\r\nlines"], []),
     (b'\xef\xbb\xbf"id","text"\n1,fine\n', ["fine"], []), (b"id,text\n", [], []), (b"id,text\n,fine\n", ["fine"], []),
-    (b"id,text\n1,\n", [], ["the text is empty"]),
+    (b"\nid,text\n1,fine\n", ["fine"], []), (b"id,text\n1,\n", [], ["the text is empty"]),
+    (b'\xef\xbb\xbftext,id\n\n"a ""quoted"" \x00 text",1\nshort\n\nx,2,more\n', ['a "quoted" \x00 text'],
+     ["the row has 1 field, the header 2", "the row has 3 fields, the header 2"]),
     (b"id,text\n1,\xe9t\xe9\n2,fine\n", ["fine"], ["the text is not valid UTF-8"]),
 ])  # fmt: skip
 @pytest.mark.parametrize("separator", [b",", b"\t"])

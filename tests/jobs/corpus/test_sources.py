@@ -135,15 +135,6 @@ def test_a_quote_that_is_never_closed_draws_no_large_file_into_memory(tmp_path, 
     assert next(taken) < 1000
 
 
-def test_odd_but_whole_csv_is_read(tmp_path):
-    file = write(tmp_path / "a.csv", b'\xef\xbb\xbftext,id\n\n"a ""quoted"" \x00 text",1\nshort\n\nx,2,more\n')
-    assert [(row.place, row.id, row.text, row.problem) for row in rows(file)] == [
-        ("a.csv:0", "1", 'a "quoted" \x00 text', None), ("a.csv:1", None, "short", "the row has 1 field, the header 2"),
-        ("a.csv:2", "2", "x", "the row has 3 fields, the header 2"),
-    ]  # fmt: skip
-    assert [row.text for row in rows(write(tmp_path / "a.tsv", b"\nid\ttext\n1\ta, b\n"))] == ["a, b"]
-
-
 # Folders and globs.
 
 

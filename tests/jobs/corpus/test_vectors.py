@@ -91,13 +91,14 @@ def test_length_collapse_and_exposure_are_those_by_hand(tmp_path, vectors):
 
 def test_a_text_tells_the_length_in_words_and_a_prefix_of_the_dimensions_is_kept(tmp_path, vectors):
     rows, lengths = vectors
-    file = tmp_path / "texts.jsonl"
     both = enumerate(zip(rows, lengths, strict=True))
-    file.write_text(as_lines({"id": i, "vector": row.tolist(), "text": "word " * n} for i, (row, n) in both))
-    tables = run(tmp_path / "run", file, dims=5)
-    cells, _ = by_hand(rows[:, :5], lengths)
-    found = {(r["interval_a"], r["interval_b"]): r["cosine_mean"] for r in tables["length_collapse"].to_dicts()}
-    assert found == pytest.approx({cell: mean for cell, (_, mean) in cells.items()}, abs=1e-6)
+    lines = as_lines({"id": i, "vector": row.tolist(), "text": "word " * n} for i, (row, n) in both)
+    (tmp_path / "texts.jsonl").write_text(lines)
+    found, rejected = read(tmp_path / "texts.jsonl", embedding_column="vector", dims=5)
+    assert rejected == []
+    assert [length for _, (_, length) in found] == lengths.tolist()
+    first = rows[:, :5].astype(np.float64)
+    np.testing.assert_allclose([row for _, (row, _) in found], first / np.linalg.norm(first, axis=1)[:, None], atol=1e-7)
 
 
 def test_queries_are_embeddings_too(tmp_path, vectors):
@@ -117,21 +118,6 @@ def test_queries_are_embeddings_too(tmp_path, vectors):
     pq.write_table(pa.table({"vector": rows[:20, 1:].tolist(), "size": lengths[:20]}), tmp_path / "queries.parquet")
     with pytest.raises(UsageError, match=f"{DIM - 1} dimensions, .* {DIM}"):
         audited(data | {"out": str(tmp_path / "narrow")})
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ({"corpus": {"dims": 3}}, "embedding_column"),
-        ({"corpus": {"embedding_column": "v"}, "embedding": {"temperatures": [0.8]}}, "temperature"),
-        ({"corpus": {"embedding_column": "v"}, "embedding": {"models": ["m"]}}, "model"),
-        ({"corpus": {"embedding_column": "v"}, "queries": {"source": "q"}}, "--queries-embedding-column"),
-        ({"corpus": {"embedding_column": "v"}, "analysis": {"socm_top_over": "corpus"}}, "token embeddings"),
-    ],
-)
-def test_options_that_do_not_go_with_them_are_named(data, words):
-    with pytest.raises(UsageError, match=words):
-        resolve(data)
 
 
 def taken(tmp_path, on_rows, **corpus):
