@@ -24,15 +24,6 @@ TEXTS, DIM, EDGES = 300, 12, [0, 20, 60]
 KINDS = {"fixed": pa.list_(pa.float32(), DIM), "list": pa.list_(pa.float64()), "large": pa.large_list(pa.float32())}
 
 
-def run(out, source, analysis=None, **corpus):
-    data = {
-        "out": str(out), "corpus": {"source": str(source), "embedding_column": "vector"} | corpus,
-        "analysis": {"intervals": EDGES, "neighbours": 3} | (analysis or {}), "execution": {"workers": 2},
-    }  # fmt: skip
-    audited(data)
-    return read_tables(out)
-
-
 @pytest.fixture(scope="module")
 def vectors(ray_session):
     random = np.random.default_rng(0)
@@ -56,8 +47,12 @@ def by_hand(rows, lengths):
     return cells, slots / (np.bincount(interval, minlength=len(EDGES)) / TEXTS)
 
 
-def test_length_collapse_and_exposure_are_those_by_hand(tmp_path, vectors):
+def test_length_collapse_and_exposure_are_those_by_hand_and_queries_are_embeddings_too(tmp_path, vectors):
     rows, lengths = vectors
+    asked = pa.table({"vector": rows[:20, ::-1].tolist(), "size": lengths[:20]})
+    narrow = pa.table({"vector": rows[:20, 1:].tolist(), "size": lengths[:20]})
+    for name, table in (("asked", asked), ("narrow", narrow)):
+        pq.write_table(table, tmp_path / f"{name}.parquet")
     for name, kind in KINDS.items():
         table = pa.table({"id": [f"t{i}" for i in range(TEXTS)], "vector": pa.array(rows.tolist(), kind), "size": lengths})
         pq.write_table(table, tmp_path / f"{name}.parquet")
@@ -66,7 +61,11 @@ def test_length_collapse_and_exposure_are_those_by_hand(tmp_path, vectors):
     for ids, rejected in found:
         assert rejected == []
         assert [(i, row.tobytes(), n) for i, (row, n) in ids] == [(i, row.tobytes(), n) for i, (row, n) in found[0][0]]
-    tables = run(tmp_path / "run", tmp_path / "fixed.parquet", length_column="size")
+    settings = {"analysis": {"intervals": EDGES, "neighbours": 3}, "execution": {"workers": 2}}
+    for own, file in (("corpus", "fixed"), ("queries", "asked")):
+        settings[own] = {"source": f"{tmp_path}/{file}.parquet", "embedding_column": "vector", "length_column": "size"}
+    audited(settings | {"out": str(tmp_path / "run")})
+    tables = read_tables(tmp_path / "run")
     cells, exposures = by_hand(rows, lengths)
     found = {(r["interval_a"], r["interval_b"]): r for r in tables["length_collapse"].to_dicts()}
     assert set(found) == set(cells)
@@ -76,7 +75,10 @@ def test_length_collapse_and_exposure_are_those_by_hand(tmp_path, vectors):
         assert found[cell]["cosine_se_superpopulation"] > 0
     assert cells[60, 60][1] > cells[0, 0][1] + 0.2
     widest = tables["exposure"].filter(pl.col("k") == 3).sort("interval")
-    np.testing.assert_allclose(widest["exposure"], exposures, rtol=1e-9)
+    np.testing.assert_allclose(widest.filter(asked_by="corpus")["exposure"], exposures, rtol=1e-9)
+    by_queries = widest.filter(asked_by="queries")
+    assert by_queries["queries"].unique().to_list() == [20]
+    assert by_queries["slots_share"].sum() == pytest.approx(1)
     row = tables["collapse_summary"].row(0, named=True)
     assert (row["model"], row["tau"], row["texts"]) == ("given", 1.0, TEXTS)
     assert row["collapse_gap"] == pytest.approx(cells[60, 60][1] - cells[0, 0][1], abs=1e-6)
@@ -87,6 +89,9 @@ def test_length_collapse_and_exposure_are_those_by_hand(tmp_path, vectors):
     report = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert not re.search(r"\bnan\b", report.split("<script>")[0].lower())
     assert len(tables.get("excerpts", [])) == 0
+    settings["queries"]["source"] = f"{tmp_path}/narrow.parquet"
+    with pytest.raises(UsageError, match=f"{DIM - 1} dimensions, .* {DIM}"):
+        audited(settings | {"out": str(tmp_path / "narrow")})
 
 
 def test_a_text_tells_the_length_in_words_and_a_prefix_of_the_dimensions_is_kept(tmp_path, vectors):
@@ -99,25 +104,6 @@ def test_a_text_tells_the_length_in_words_and_a_prefix_of_the_dimensions_is_kept
     assert [length for _, (_, length) in found] == lengths.tolist()
     first = rows[:, :5].astype(np.float64)
     np.testing.assert_allclose([row for _, (row, _) in found], first / np.linalg.norm(first, axis=1)[:, None], atol=1e-7)
-
-
-def test_queries_are_embeddings_too(tmp_path, vectors):
-    rows, lengths = vectors
-    for name, own in (("texts", slice(20, None)), ("queries", slice(0, 20))):
-        table = pa.table({"vector": pa.array(rows[own].tolist()), "size": lengths[own]})
-        pq.write_table(table, tmp_path / f"{name}.parquet")
-    data = {
-        "out": str(tmp_path / "run"), "analysis": {"intervals": EDGES, "neighbours": 3}, "execution": {"workers": 2},
-        **{name: {"source": str(tmp_path / f"{file}.parquet"), "embedding_column": "vector", "length_column": "size"}
-           for name, file in (("corpus", "texts"), ("queries", "queries"))},
-    }  # fmt: skip
-    audited(data)
-    exposure = pl.read_parquet(tmp_path / "run" / "tables" / "exposure.parquet").filter(pl.col("asked_by") == "queries")
-    assert exposure["queries"].unique().to_list() == [20]
-    assert exposure.filter(pl.col("k") == 3)["slots_share"].sum() == pytest.approx(1)
-    pq.write_table(pa.table({"vector": rows[:20, 1:].tolist(), "size": lengths[:20]}), tmp_path / "queries.parquet")
-    with pytest.raises(UsageError, match=f"{DIM - 1} dimensions, .* {DIM}"):
-        audited(data | {"out": str(tmp_path / "narrow")})
 
 
 def taken(tmp_path, on_rows, **corpus):
