@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tempscale_jobs.corpus import distinct
-from tempscale_jobs.corpus.distinct import SortedIds, lists, merge, merges, repeated, sampled
+from tempscale_jobs.corpus.distinct import lists, merge, merges, repeated, sampled
 from tempscale_jobs.corpus.reading import candidates_of, ids_of
 from tempscale_jobs.runs.storage import Storage
 
@@ -96,17 +96,6 @@ def test_merged_lists_say_the_same(tmp_path, monkeypatch, count, ids_of_a_file):
         assert sorted(held["digest"].to_pylist()) == sorted(digest for unit in held_units for digest in units[unit])
     for first in (0, count // 2):
         assert gone(storage, every, first)[0] == expected(units, first)
-
-
-def test_a_partition_is_read_from_the_files_that_it_reaches_into(storage, units, monkeypatch):
-    monkeypatch.setattr(distinct, "TOGETHER", 2)
-    ids = SortedIds(1, 0, 4)
-    for number in range(4):
-        merge(storage, ids, [SortedIds(0, 0, 1), SortedIds(0, 1, 1)], number)
-    both = sorted(units[0] + units[1])
-    for low, high in ((0, 1 << 62), (1 << 61, 1 << 63), (1 << 62, (1 << 62) + 1), ((1 << 64) - 1, 1 << 64)):
-        wanted = [own for own in both if low <= int.from_bytes(own[:8], "big") < high]
-        assert sorted(ids.read(storage, low, high)["digest"].to_pylist()) == wanted
 
 
 def test_a_sample_is_the_rows_of_smallest_key_that_are_not_repeated(storage, units):

@@ -8,9 +8,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from whole_run import as_lines
 
 from tempscale_jobs.config.evaluate import TaskFile
-from tempscale_jobs.config.sections import Corpus, Queries
+from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import sources, states
-from tempscale_jobs.errors import Changed, UsageError
+from tempscale_jobs.errors import UsageError
 
 OLD, NEW = (as_lines([{"text": f"{word} text {k}"} for k in range(50)]) for word in ("some", "more"))
 
@@ -91,15 +91,6 @@ def test_a_copy_with_its_times_has_not_changed(file, move):
     sources.check_unchanged(own, "out", before)
     with sources.unchanged(own, before), sources.unchanged(own, before, files=[str(file)]):
         pass
-
-
-@pytest.mark.parametrize("exchange", [rewritten, replaced])
-@pytest.mark.parametrize("files", [True, False])
-def test_an_exchange_while_it_is_read_is_noticed(file, exchange, files):
-    own = given(file, Queries)
-    before = sources.identity(own)
-    with pytest.raises(Changed), sources.unchanged(own, before, files=[str(file)] if files else None):
-        exchange(file)
 
 
 @pytest.mark.parametrize("change", [lambda f: f.write_text(OLD[:-1]), lambda f: os.utime(f), lambda f: f.unlink()])
