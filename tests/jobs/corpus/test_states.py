@@ -23,8 +23,8 @@ def file(tmp_path):
     return found
 
 
-def given(file, kind=Corpus):
-    return kind.model_validate({"source": str(file)})
+def given(file):
+    return Corpus.model_validate({"source": str(file)})
 
 
 def same_time(file, before):
