@@ -1,8 +1,6 @@
 """Numbers that are none, or that no computation can hold: each setting of each command refuses them by its name."""
 
 import math
-import subprocess
-import sys
 import typing
 
 import pytest
@@ -107,14 +105,3 @@ def test_a_file_with_such_a_number_is_one_short_sentence(what, tmp_path):
         checked(AuditConfig, read_toml(str(file)))
     assert len(str(error.value)) < 400
     assert "\n" not in str(error.value)
-
-
-def test_the_command_ends_with_2(tmp_path):
-    file = tmp_path / "nightly.toml"
-    file.write_text(WRITTEN["a size of 5,000 digits"])
-    done = subprocess.run(
-        [sys.executable, "-m", "tempscale_jobs", "audit", str(file)], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "nightly.toml" in done.stderr

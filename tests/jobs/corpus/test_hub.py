@@ -1,5 +1,6 @@
 """Data sets of the Hub, and folders in their format: what is read, at which revision, and what never is."""
 
+import contextlib
 import hashlib
 import http.server
 import json
@@ -15,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import hub as hub_data
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.errors import UsageError
 
@@ -28,9 +28,15 @@ READ = """
 import json, os, sys
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import sources
-corpus = Corpus.model_validate({"source": sys.argv[1]})
-rows = [[row.place, row.id, row.text] for row in sources.rows(corpus)]
-print(json.dumps({"state": sources.state(corpus), "rows": rows}, default=bytes.decode), flush=True)
+from tempscale_jobs.errors import UsageError
+for source in sys.argv[1:]:
+    corpus = Corpus.model_validate({"source": source})
+    try:
+        rows = [[row.place, row.id, row.text] for row in sources.rows(corpus)]
+        found = {"state": sources.state(corpus), "rows": rows}
+    except UsageError as error:
+        found = {"refused": str(error)}
+    print(json.dumps(found, default=bytes.decode), flush=True)
 os._exit(0)  # As the command ends: once in hundreds, a thread of pyarrow that reads ahead aborts the interpreter's end.
 """
 
@@ -95,80 +101,70 @@ class Hub(http.server.BaseHTTPRequestHandler):
         self.say([entry for entry in self.entries() if entry["path"] in asked])
 
 
+@contextlib.contextmanager
+def serving(handler):
+    """A server on this machine, and its address."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server, f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 @pytest.fixture
 def hub(tmp_path):
-    """The server, and a function that reads a source from it in a process that may use the network."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    server.sha, server.revisions = "0" * 40, set()
-    for number, letters in enumerate(("abc", "de")):
-        file = tmp_path / "part.parquet"
-        pq.write_table(pa.table({"id": list(letters), "text": [f"the letter {letter}" for letter in letters]}), file)
-        server.files = getattr(server, "files", {}) | {f"data/part-{number}.parquet": file.read_bytes()}
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    environment = os.environ | {
-        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home"),
-        "PYTHONPATH": os.getcwd(),
-    }  # fmt: skip
+    """The server, and a function that reads sources from it in a process that may use the network."""
+    with serving(Hub) as (server, address):
+        server.sha, server.revisions, server.files = "0" * 40, set(), {}
+        for number, letters in enumerate(("abc", "de")):
+            file = tmp_path / "part.parquet"
+            pq.write_table(pa.table({"id": list(letters), "text": [f"the letter {letter}" for letter in letters]}), file)
+            server.files[f"data/part-{number}.parquet"] = file.read_bytes()
+        more = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": os.getcwd()}
 
-    def read(source):
-        return subprocess.run(
-            [sys.executable, "-c", READ, source], env=environment, capture_output=True, text=True, timeout=120
-        )
+        def read(*named):
+            command = [sys.executable, "-c", READ, *named]
+            done = subprocess.run(command, env=os.environ | more, capture_output=True, text=True, timeout=120)
+            assert done.returncode == 0, done.stderr
+            return [json.loads(line) for line in done.stdout.splitlines()]
 
-    yield server, read
-    server.shutdown()
-    server.server_close()
+        yield server, read
 
 
-@pytest.mark.parametrize("place", ["data/*.parquet", "data", "data/part-0.parquet"])
-def test_parquet_files_of_a_dataset_are_read_in_order(hub, place):
-    _, read = hub
-    done = read(f"hf://datasets/{DATASET}/{place}")
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["rows"]
-    wanted = "abc" if place.endswith("0.parquet") else "abcde"
-    assert [row[1:] for row in rows] == [[letter, f"the letter {letter}"] for letter in wanted]
-    assert rows[0][0] == "part-0.parquet:0"
-
-
-def test_another_content_of_the_same_size_is_another_state(hub, tmp_path):
+def test_files_of_a_dataset_are_read_in_order_and_known_by_content_and_what_is_not_there_is_refused_by_its_name(hub):
     server, read = hub
-    source = f"hf://datasets/{DATASET}/data"
-    before = json.loads(read(source).stdout)["state"]
-    assert json.loads(read(source).stdout)["state"] == before
-    name = "data/part-1.parquet"
+    own = f"hf://datasets/{DATASET}"
+    whole, folder, file, *refused = read(
+        f"{own}/data/*.parquet", f"{own}/data", f"{own}/data/part-0.parquet", f"{own}/none.parquet",
+        "hf://datasets/team/none/x.parquet", "hf:team/none",
+    )  # fmt: skip
+    assert [row[1:] for row in whole["rows"]] == [[letter, f"the letter {letter}"] for letter in "abcde"]
+    assert folder == whole
+    assert file["rows"] == whole["rows"][:3]
+    assert file["rows"][0][0] == "part-0.parquet:0"
+    names = [f"{DATASET}/none.parquet", "team/none/x.parquet", "hf:team/none"]
+    assert [name in found["refused"] for name, found in zip(names, refused, strict=True)] == [True] * 3
+    # Other content of the same size is another state.
+    name, before = "data/part-1.parquet", folder["state"]
     server.files[name] = server.files[name].replace(b"the letter d", b"the letter D")
-    after = json.loads(read(source).stdout)["state"]
-    assert len(after) == 2
-    assert sum(after[file] != before[file] for file in after) == 1
+    after = read(f"{own}/data")[0]["state"]
+    assert sorted(file.rpartition("/")[2] for file in after) == ["part-0.parquet", "part-1.parquet"]
+    assert [file.rpartition("/")[2] for file in after if after[file] != before[file]] == ["part-1.parquet"]
 
 
-def test_what_is_not_on_the_hub_is_a_sentence(hub):
-    _, read = hub
-    for name, words in ((f"{DATASET}/none.parquet", "is not there"), ("team/none/x.parquet", "is not there")):
-        done = read(f"hf://datasets/{name}")
-        assert done.returncode != 0
-        assert "UsageError" in done.stderr.splitlines()[-1]
-        assert words in done.stderr.splitlines()[-1]
-
-
-def test_a_data_set_is_read_at_the_revision_that_is_recorded(hub):
+def test_a_data_set_is_read_at_the_revision_that_is_recorded_and_its_card_is_obeyed(hub):
     server, read = hub
-    done = read(f"hf:{DATASET}")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    (found,) = read(f"hf:{DATASET}")
     assert [row[1:] for row in found["rows"]] == [[letter, f"the letter {letter}"] for letter in "abcde"]
     assert found["state"] == {"revision": "0" * 40}
     assert server.revisions == {"0" * 40}  # Not what main happens to be when each file is asked for.
     server.sha = "1" * 40
-    assert json.loads(read(f"hf:{DATASET}").stdout)["state"] == {"revision": "1" * 40}
-
-
-def test_a_data_set_that_is_not_on_the_hub_is_a_sentence(hub):
-    _, read = hub
-    done = read("hf:team/none")
-    assert done.returncode != 0
-    assert "UsageError: dataset 'hf:team/none' cannot be loaded" in done.stderr.splitlines()[-1]
+    server.files["README.md"] = b"---\nconfigs:\n- config_name: one\n  data_files: data/part-1.parquet\n---\n"
+    (found,) = read(f"hf:{DATASET}")
+    assert found["state"] == {"revision": "1" * 40}
+    assert [row[1] for row in found["rows"]] == ["d", "e"]
 
 
 # Only files below the data set.
@@ -197,21 +193,21 @@ def asked():
     requests = []
 
     class Noted(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            requests.append(self.path)
-            self.send_response(200)
-            self.end_headers()
-
-        do_HEAD = do_GET
-
         def log_message(self, *arguments):
-            pass
+            requests.append(arguments)
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Noted)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", requests
-    server.shutdown()
-    server.server_close()
+    with serving(Noted) as (_, address):
+        yield address, requests
+
+
+@pytest.mark.parametrize("name", ["above", "web", "another data set"])
+def test_a_card_on_the_hub_that_names_other_files_is_refused_before_they_are_asked_for(name, hub, asked, tmp_path):
+    server, read = hub
+    web, requests = asked
+    line = LEAVES[name].format(private=tmp_path, web=web, web_rest="")
+    server.files["README.md"] = f"---\nconfigs:\n- config_name: one\n  {line}\n---\n".encode()
+    assert "README.md" in read(f"hf:{DATASET}")[0]["refused"]
+    assert (requests, server.revisions) == ([], set())
 
 
 @pytest.fixture
@@ -301,47 +297,15 @@ def test_the_cell_of_an_image_opens_no_file_and_no_address(places, asked):
     assert requests == []
 
 
-def test_a_script_that_comes_with_a_data_set_is_not_run(places):
+def test_a_script_that_comes_with_a_data_set_is_not_run_and_formats_that_lead_to_others_are_refused(places):
     private, folder = places
-    (folder / f"{folder.name}.py").write_text(f"open('{private}/ran', 'w')")
+    script = folder / f"{folder.name}.py"
+    script.write_text(f"open('{private}/ran', 'w')")
     with pytest.raises(UsageError, match="script"):
         texts(f"hf:{folder}")
     assert not (private / "ran").exists()
-
-
-def test_formats_whose_files_lead_to_others_are_refused(places):
-    _, folder = places
+    script.unlink()
     (folder / "a.jsonl").unlink()
     (folder / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
     with pytest.raises(UsageError, match="hdf5"):
         texts(f"hf:{folder}")
-
-
-@pytest.mark.parametrize("name", ["absolute", "above", "web", "chain", "another data set", "folder above"])
-def test_a_card_on_the_hub_that_names_other_files_is_refused_before_they_are_asked_for(name, hub, asked, tmp_path):
-    server, read = hub
-    web, requests = asked
-    line = LEAVES[name].format(private=tmp_path, web=web, web_rest="")
-    server.files["README.md"] = f"---\nconfigs:\n- config_name: one\n  {line}\n---\n".encode()
-    ended = read(f"hf:{DATASET}")
-    assert "UsageError" in ended.stderr.splitlines()[-1]
-    assert "README.md" in ended.stderr.splitlines()[-1]
-    assert (requests, server.revisions) == ([], set())
-
-
-def test_a_card_on_the_hub_that_names_its_own_files_is_obeyed(hub):
-    server, read = hub
-    server.files["README.md"] = b"---\nconfigs:\n- config_name: one\n  data_files: data/part-1.parquet\n---\n"
-    ended = read(f"hf:{DATASET}")
-    assert ended.returncode == 0, ended.stderr
-    assert [row[1] for row in json.loads(ended.stdout)["rows"]] == ["d", "e"]
-
-
-def test_a_folder_whose_file_was_exchanged_is_in_another_state(places):
-    _, folder = places
-    before, facts = hub_data.state(f"hf:{folder}"), (folder / "a.jsonl").stat()
-    assert hub_data.state(f"hf:{folder}") == before
-    (folder / "new").write_text('{"text": "b"}\n')
-    os.utime(folder / "new", ns=(facts.st_atime_ns, facts.st_mtime_ns))
-    (folder / "new").rename(folder / "a.jsonl")
-    assert hub_data.state(f"hf:{folder}") != before

@@ -1,4 +1,4 @@
-"""Vectors of any magnitude: v and c·v are one direction, in every type they come in; ordinary ones keep their bytes."""
+"""Vectors of any magnitude and type: v and c·v are one direction; ordinary ones keep their bytes; what is no vector."""
 
 from decimal import Decimal
 
@@ -50,6 +50,45 @@ def test_a_vector_and_any_multiple_of_it_are_the_same(scale, kind):
 def test_the_smallest_and_the_largest_numbers_have_a_direction(value, expected):
     (found, _), _ = reader()((value, 7, None))
     np.testing.assert_allclose(found, expected, rtol=1.2e-7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "value", "expected"),
+    [
+        ({}, [3, 4], unit(3, 4)),
+        ({}, np.float64([0.5, -0.5]), unit(1, -1)),
+        ({}, np.float16([3, 4]), unit(3, 4)),
+        ({"scale": [1.0, 0.5]}, np.int8([3, 8]), unit(3, 4)),
+        ({"scale": 2.0}, np.int8([-3, 4]), unit(-3, 4)),
+        ({"dims": 2}, [3.0, 4.0, 100.0], unit(3, 4)),
+        ({"bits": True}, bytes([0b10100000]), unit(1, -1, 1, -1, -1, -1, -1, -1)),
+        ({"bits": True}, np.int8([-128]), unit(1, -1, -1, -1, -1, -1, -1, -1)),
+        ({"bits": True, "dims": 3}, [0b11000000], unit(1, 1, -1)),
+    ],
+)
+def test_a_value_becomes_a_unit_vector(settings, value, expected):
+    (row, length), problem = reader(**settings)((value, 7, None))
+    assert (problem, length, row.dtype) == (None, 7, np.float32)
+    np.testing.assert_allclose(row, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("value", "length", "named"),
+    [
+        (None, 3, "null"), ("abc", 3, "no list of numbers"), ([], 3, "two numbers"), ([1.0], 3, "two numbers"),
+        ([[1.0, 2.0]], 3, "two numbers"), ([1.0, float("nan")], 3, "not finite"), ([1.0, float("inf")], 3, "not finite"),
+        ([0.0, 0.0], 3, "no direction"), ([10**400, 1], 3, "not finite"), ([Decimal("1e400"), 1], 3, "not finite"),
+        ([1.0, None], 3, "not finite"), ([1.0, "x"], 3, "no list of numbers"), ([1.0, 2.0, 3.0], 3, "3 dimensions"),
+        *((text, 3, "no list of") for text in ("", "[1", "{}", "[[1, 2]]", "3", "[" * 100_000)),
+        ([1.0, 2.0], None, "length"), ([1.0, 2.0], 0, "length"), ([1.0, 2.0], 2.5, "length"), ([1.0, 2.0], "nine", "length"),
+    ],
+)  # fmt: skip
+def test_what_is_no_embedding_is_refused_with_a_reason(value, length, named):
+    read = reader()
+    assert read(([1.0, 0.0], 3, None))[1] is None
+    found, problem = read((value, length, None))
+    assert found is None
+    assert named in problem
 
 
 def test_ordinary_vectors_keep_their_bytes():

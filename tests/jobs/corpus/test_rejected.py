@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from whole_run import as_lines
+from whole_run import as_lines, sharded
 
 from tempscale_jobs.audit import words
 from tempscale_jobs.audit.summary import rejected_share
@@ -15,7 +15,6 @@ from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.corpus.preview import preview
 from tempscale_jobs.corpus.rows import check_rejected, mention_rejected
-from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.errors import UsageError
@@ -33,18 +32,16 @@ def read(tmp_path, rows, **options):
     if not (tmp_path / "c.jsonl").exists():
         (tmp_path / "c.jsonl").write_text(as_lines(rows))
     config = resolve({"corpus": {"source": str(tmp_path / "c.jsonl")} | options, "out": str(tmp_path / "run")})
-    return Stream(Storage(config.out), Texts(config.corpus, config.embedding, config.out), 0, config.out).index
+    return sharded(Storage(config.out), config)
 
 
 # --- too many -----------------------------------------------------------------------------------------------------------
 
 BAD = {
-    "empty": lambda k: {"id": f"bad {k}", "text": " "},
-    "null": lambda k: {"id": f"bad {k}", "text": None},
-    "repeated": lambda k: {"id": "good 0", "text": f"text {k}"},
-    "number": lambda k: {"id": f"bad {k}", "text": k},
+    "empty": lambda k: {"id": f"bad {k}", "text": " "}, "null": lambda k: {"id": f"bad {k}", "text": None},
+    "repeated": lambda k: {"id": "good 0", "text": f"text {k}"}, "number": lambda k: {"id": f"bad {k}", "text": k},
     "id": lambda k: {"id": 1.5, "text": f"text {k}"},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", BAD)
@@ -78,37 +75,25 @@ def test_exactly_the_share_may_be_rejected(tmp_path, bad, options, holds):
     rows = [*good(10), *map(BAD["empty"], range(bad))]
     if holds:
         assert read(tmp_path, rows, **options).read == min(len(rows), options.get("limit", 100))
+        if bad:  # A run that goes on is held to the limit of today.
+            with pytest.raises(UsageError, match=r" of \d+ .*--max-rejected"):
+                read(tmp_path, rows, **options | {"max_rejected": 0.05})
     else:
         with pytest.raises(UsageError, match=r"--max-rejected"):
             read(tmp_path, rows, **options)
 
 
-def test_the_three_most_frequent_reasons_are_named_most_frequent_first():
-    reasons = {"a": 2, "b": 40, "c": 7, "d": 9}
-    given = SimpleNamespace(kind="corpus", source="x", max_rejected=0.5)
+@pytest.mark.parametrize(("kind", "setting"), [("corpus", "--max-rejected"), ("queries", "[queries]")])
+def test_the_three_most_frequent_reasons_are_named_in_order_and_the_setting(kind, setting):
+    given = SimpleNamespace(kind=kind, source="x", max_rejected=0.5)
     with pytest.raises(UsageError) as error:
-        check_rejected(given, (58, 60), reasons, "out")
+        check_rejected(given, (58, 60), {"a": 2, "b": 40, "c": 7, "d": 9}, "out")
     told = str(error.value)
-    assert [told.index(part) for part in ("40 × b", "9 × d", "7 × c")] == sorted(
-        told.index(part) for part in ("40 × b", "9 × d", "7 × c")
-    )
+    places = [told.index(part) for part in ("40 × b", "9 × d", "7 × c")]
+    assert places == sorted(places)
     assert "2 × a" not in told
-
-
-def test_queries_name_the_setting_that_a_file_has(tmp_path):
-    given = SimpleNamespace(kind="queries", source="x", max_rejected=0.5)
-    with pytest.raises(UsageError) as error:
-        check_rejected(given, (3, 4), {"r": 3}, "out/queries")
-    assert "--max-rejected" not in str(error.value)
-    assert "[queries]" in str(error.value)
-
-
-def test_a_resumed_run_is_held_to_the_limit_of_today(tmp_path):
-    rows = [*good(6), *map(BAD["empty"], range(4))]
-    assert read(tmp_path, rows).rejected == 4
-    assert read(tmp_path, rows, max_rejected=0.4).rejected == 4
-    with pytest.raises(UsageError, match="4 of 10"):
-        read(tmp_path, rows, max_rejected=0.3)
+    assert setting in told
+    assert kind == "corpus" or "--max-rejected" not in told
 
 
 @pytest.mark.parametrize("kind", ["audit", "pairs", "correct"])
@@ -226,21 +211,12 @@ def test_most_rows_decide_the_width_and_the_first_of_equally_frequent_ones(tmp_p
     assert (index.read, index.analysed, index.rejected) == (len(widths), len(ids), len(widths) - len(ids))
 
 
-def test_one_short_vector_in_front_costs_one_row(tmp_path):
-    index, _ = kept(tmp_path, [2, *[8] * 199])
-    assert (index.analysed, index.rejected) == (199, 1)
-    assert len(index.rejected_reasons) == 1
-
-
-def test_the_options_are_held_to_the_width_of_most_rows(tmp_path):
+def test_the_options_and_a_plan_are_held_to_the_width_of_most_rows(tmp_path):
     index, _ = kept(tmp_path, [2, *[8] * 20], dims=6)
-    assert index.analysed == 20
-    with pytest.raises(UsageError, match="--dims 6"):
-        kept(tmp_path, [8, *[4] * 20], dims=6)
-    with pytest.raises(UsageError, match="scale has 3 numbers"):
-        kept(tmp_path, [8] * 3, scale=[1.0, 1.0, 1.0])
-
-
-def test_a_plan_looks_by_the_same_width(tmp_path):
+    assert (index.analysed, len(index.rejected_reasons)) == (20, 1)
     contents, config = vectors(tmp_path, [3, *[4] * 19])
     assert preview(contents, 5, 0, config.out).usable == 19
+    with pytest.raises(UsageError, match="--dims 6"):
+        kept(tmp_path, [8, *[4] * 20], dims=6)
+    with pytest.raises(UsageError, match="scale has 3"):
+        kept(tmp_path, [8] * 3, scale=[1.0, 1.0, 1.0])

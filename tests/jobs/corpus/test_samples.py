@@ -22,14 +22,19 @@ from tempscale_jobs.runs.storage import Storage
 TEXTS, SAMPLE = 1000, 100
 
 
-def drawn(folder, rows, sample=SAMPLE, files=1, seed=0, **columns):
+def drawn(folder, rows, sample=SAMPLE, files=1, seed=0):
     """The texts and ids of a sample of rows in some files."""
     folder.mkdir(exist_ok=True)
     for old in folder.glob("*.jsonl"):
         old.unlink()
     for k, cut in enumerate(np.array_split(np.arange(len(rows)), files)):
         (folder / f"{k}.jsonl").write_text(as_lines(rows[n] for n in cut))
-    corpus = Corpus.model_validate({"source": str(folder)} | columns)
+    return again(folder, sample, seed)
+
+
+def again(folder, sample, seed):
+    """The same of files that are there."""
+    corpus = Corpus.model_validate({"source": str(folder)})
     found = list(sampled(usable(sources.rows(corpus), None, Counts(), None, lambda rows: None, usable_text), sample, seed))
     return [row.content for row in found], [row.text_id for row in found]
 
@@ -96,12 +101,6 @@ def test_copies_of_a_text_are_drawn_as_other_rows_are(tmp_path):
     variance = 30 * 0.4 * 0.6 * 70 / 99
     assert np.mean(counts) == pytest.approx(12, abs=4 * np.sqrt(variance / 400))
     assert np.var(counts) == pytest.approx(variance, rel=0.3)
-
-
-def again(folder, sample, seed):
-    corpus = Corpus.model_validate({"source": str(folder)})
-    found = list(sampled(usable(sources.rows(corpus), None, Counts(), None, lambda rows: None, usable_text), sample, seed))
-    return [row.content for row in found], [row.text_id for row in found]
 
 
 def test_as_many_copies_stay_in_the_sample_in_any_order(tmp_path):

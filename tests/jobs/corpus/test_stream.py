@@ -6,10 +6,10 @@ import json
 import os
 import time
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from whole_run import as_lines
 
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.audit import resolve
@@ -20,7 +20,6 @@ from tempscale_jobs.corpus.shards import Text, Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.runs.folder import GIVEN, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import engine
 
@@ -43,6 +42,8 @@ def rows_with_mistakes():
         rows[k]["id"] = rows[of]["id"]
     rows[3]["text"] = " "  # The first row of this id is not usable, so row 210 is the one that stays.
     rows[77]["text"], rows[501]["text"] = None, ""
+    for k in (20, 21, 260, 440, 590):
+        rows[k]["text"] = "the same text"  # In a file without ids, copies of one another: in a unit and in several.
     return rows
 
 
@@ -50,7 +51,7 @@ def written(kind, folder):
     """A source of a kind in a new folder, and the options that make many units of it."""
     folder.mkdir()
     rows = rows_with_mistakes()
-    table = pa.Table.from_pylist(rows)
+    table, hundreds = pa.Table.from_pylist(rows), [rows[k : k + 100] for k in range(0, ROWS, 100)]
     if kind == "parquet":
         pq.write_table(table, folder / "a.parquet", row_group_size=130)
     elif kind == "jsonl":
@@ -65,13 +66,11 @@ def written(kind, folder):
         for k in range(6):
             pq.write_table(table.slice(100 * k, 100), folder / f"{k}.parquet")
     elif kind == "csv":
-        for k in range(6):
-            lines = [f'{row["id"]},"{row["text"] or ""}"' for row in rows[100 * k : 100 * k + 100]]
-            (folder / f"{k}.csv").write_text("\n".join(["id,text", *lines]))
+        for k, own in enumerate(hundreds):
+            (folder / f"{k}.csv").write_text("\n".join(["id,text", *(f'{row["id"]},"{row["text"] or ""}"' for row in own)]))
     elif kind == "gz":
-        for k in range(6):
-            lines = "\n".join(json.dumps(row) for row in rows[100 * k : 100 * k + 100])
-            (folder / f"{k}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+        for k, own in enumerate(hundreds):
+            (folder / f"{k}.jsonl.gz").write_bytes(gzip.compress(as_lines(own).encode()))
     elif kind == "lance":
         lance = pytest.importorskip("lance")
         lance.write_dataset(table.slice(0, 250), str(folder / "a.lance"))
@@ -103,6 +102,13 @@ def read(cluster, folder, source, sizes=None, name="one", contents=Texts, **opti
     return index, texts, sorted(rejected, key=lambda row: row["place"])
 
 
+def assert_same(one, many):
+    """The texts of two readings are the same, and what their indexes say of them."""
+    same = ("fingerprint", "read", "rejected", "usable", "analysed", "rejected_reasons")
+    assert {name: getattr(one[0], name) for name in same} == {name: getattr(many[0], name) for name in same}
+    assert one[1] == many[1]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_units_are_the_source(cluster, tmp_path, kind):
     data = tmp_path / "data"
@@ -110,9 +116,7 @@ def test_many_units_are_the_source(cluster, tmp_path, kind):
     # A hub set of several files has several units whatever their size.
     one = read(cluster, tmp_path, f"{data}/*.parquet" if kind == "hub" else source)
     many = read(cluster, tmp_path, source, sizes, "many")
-    same = ("fingerprint", "read", "rejected", "usable", "analysed", "rejected_reasons")
-    assert {name: getattr(one[0], name) for name in same} == {name: getattr(many[0], name) for name in same}
-    assert one[1] == many[1]
+    assert_same(one, many)
     assert one[0].rejected > (1 if kind == "txt" else 5)
     assert one[0].fingerprint.startswith("sum:")
     if kind == "hub":
@@ -121,19 +125,14 @@ def test_many_units_are_the_source(cluster, tmp_path, kind):
         assert one[2] == many[2]
 
 
-@pytest.mark.parametrize(
-    "options", [{"sample": 50}, {"sample": 5000}, {"limit": 1}, {"limit": 95}, {"limit": 333}, {"limit": 9999}]
-)
-@pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv"])
+@pytest.mark.parametrize("options", [{"sample": 50}, {"sample": 5000}, {"limit": 1}, {"limit": 95}, {"limit": 333}])
+@pytest.mark.parametrize("kind", ["parquet", "txt", "csv"])
 def test_samples_and_limits_of_many_units_are_those_of_one(cluster, tmp_path, kind, options):
-    data = tmp_path / "data"
-    source, sizes = written(kind, data)
+    source, sizes = written(kind, tmp_path / "data")
     one = read(cluster, tmp_path, source, **options)
     many = read(cluster, tmp_path, source, sizes, "many", **options)
-    assert one[1] == many[1]
+    assert_same(one, many)
     assert one[2] == many[2]
-    for name in ("fingerprint", "read", "rejected", "usable", "analysed", "rejected_reasons"):
-        assert getattr(one[0], name) == getattr(many[0], name), name
     if "sample" in options:
         assert [shard.texts for shard in one[0].shards] == [shard.texts for shard in many[0].shards]
 
@@ -147,54 +146,6 @@ def test_ids_are_compared_by_partitions(cluster, tmp_path, monkeypatch):
     assert one[1:] == many[1:]
     sampled = read(cluster, tmp_path, source, sizes, "sampled", sample=100)
     assert sampled[1] == read(cluster, tmp_path, source, name="drawn", sample=100)[1]
-
-
-@pytest.mark.parametrize("units", [1, 3, 8, 30, 54])
-def test_merged_ids_are_those_of_their_units(tmp_path, monkeypatch, units):
-    monkeypatch.setattr(distinct, "TOGETHER", 3)
-    monkeypatch.setattr(distinct, "PARTITION_IDS", 20)
-    storage, random, kept = Storage(str(tmp_path)), np.random.default_rng(0), []
-    for unit in range(units):
-        ids = reading._UnitIds(None, 0)
-        kept.append([f"id {k}" for k in random.choice(units * 5 + 9, 9, replace=False)] if unit % 5 != 4 else [])
-        for _ in ids.noted(Text(i, "", False, None, digest=digest_of_id(i)) for i in kept[-1]):
-            pass
-        storage.write(reading.ids_of(unit), ids.file())
-    read = [len(own) for own in kept]
-    for level in distinct.merges(read):
-        for ids, merged_from in level:
-            assert ids.files == max(1, -(-sum(read[ids.number * 3**ids.level : (ids.number + 1) * 3**ids.level]) // 20))
-            for number in range(ids.files):
-                distinct.merge(storage, ids, merged_from, number)
-    lists = distinct.lists(read)
-    assert [n for ids in lists for n in range(ids.number * 3**ids.level, (ids.number + 1) * 3**ids.level)] == [*range(units)]
-    assert len(lists) <= 2 * 4
-    new, counts, gone = -(-units // 3), {}, {}
-    for k in range(4):
-        for unit, count in distinct.repeated(storage, lists, units - new, (k, 4), f"gone-{k}").items():
-            counts[unit] = counts.get(unit, 0) + count
-    for name in storage.list("", ""):
-        if name.startswith("gone"):
-            for unit, rows in distinct.rows_by_unit(storage, [name]).items():
-                gone.setdefault(unit, set()).update(rows.tolist())
-    seen, expected = set(), {}
-    for unit, own in enumerate(kept):
-        again = {row for row, i in enumerate(own) if i in seen}
-        seen |= set(own)
-        if again and unit >= units - new:
-            expected[unit] = again
-    assert gone == expected
-    assert counts == {unit: len(rows) for unit, rows in expected.items()}
-
-
-def test_an_id_that_appears_in_every_row_is_kept_once(cluster, tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    pq.write_table(pa.table({"id": ["x"] * 10_000, "text": [f"t{k}" for k in range(10_000)]}), data / "a.parquet")
-    index, texts, rejected = read(cluster, tmp_path, str(data), {"unit_rows": 1500}, max_rejected=1)
-    assert [row["text"] for row in texts] == ["t0"]
-    assert (index.usable, index.rejected, len(rejected)) == (1, 9999, 9999)
-    assert {row["place"] for row in rejected} == {f"a.parquet:{k}" for k in range(1, 10_000)}
 
 
 def test_the_ids_of_a_unit_are_exact_however_full_their_table_is():
@@ -240,12 +191,9 @@ def test_the_first_copy_of_an_id_stays_though_its_unit_is_read_last(cluster, tmp
             time.sleep(1.5 if unit.number == 0 else 0)
             yield from super().items(unit, *how)
 
-    arrived = []
-    finish = Stream.finish
+    arrived, finish = [], Stream.finish
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            Stream, "finish", lambda self, cluster: finish(self, cluster, lambda unit: arrived.append(unit.number))
-        )
+        patch.setattr(Stream, "finish", lambda self, nodes: finish(self, nodes, lambda unit: arrived.append(unit.number)))
         slow = read(cluster, tmp_path, source, sizes, "slow", contents=Slow)
     assert arrived[0] != 0
     assert 0 in arrived
@@ -323,7 +271,7 @@ def test_empty_units_and_rounds_change_nothing(cluster, tmp_path):
     assert [row["text_id"] for row in texts] == [f"3-{i}" for i in range(30)]
     assert (index.read, len(rejected)) == (150, 120)
     (data / "3.parquet").unlink()
-    with pytest.raises(UsageError, match=r"has no usable text: 120 rows read, all rejected \(120 × the text is empty\)"):
+    with pytest.raises(UsageError, match=r"120 rows read, .*120 × the text is empty"):
         read(cluster, tmp_path, str(data), {"unit_rows": 30}, "nothing")
 
 
@@ -331,12 +279,11 @@ def test_a_damaged_file_is_named_and_leaves_the_folder_free(cluster, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     for k in range(6):
-        (data / f"{k}.jsonl").write_text("".join(json.dumps({"id": f"{k}-{i}", "text": "x" * 40}) + "\n" for i in range(40)))
+        (data / f"{k}.jsonl").write_text(as_lines({"id": f"{k}-{i}", "text": "x" * 40} for i in range(40)))
     (data / "5.jsonl.gz").write_bytes(gzip.compress((data / "5.jsonl").read_bytes())[:-20])
     (data / "5.jsonl").unlink()
-    with pytest.raises(UsageError, match=r"5\.jsonl\.gz' cannot be read to its end as jsonl") as caught:
+    with pytest.raises(UsageError, match=r"5\.jsonl\.gz'"):
         read(cluster, tmp_path, str(data), {"unit_bytes": 1000}, "bad")
-    assert "\n" not in str(caught.value)
     assert not Storage(str(tmp_path / "bad")).exists("shards/plan.json")
 
 
@@ -345,11 +292,8 @@ def test_a_column_that_one_parquet_file_lacks_is_told_before_anything_is_read(cl
     data.mkdir()
     for k in range(4):
         pq.write_table(pa.table({"id": [f"{k}"], "text" if k < 3 else "body": ["x"]}), data / f"{k}.parquet")
-    config = resolve({"corpus": {"source": str(data), "unit_rows": 1}})
-    with pytest.raises(
-        UsageError, match=r"'3\.parquet' has no column 'text'; it has 'id', 'body': name one with --text-column"
-    ):
-        Stream(Storage(str(tmp_path / "run")), Texts(config.corpus, config.embedding, ""), 0, str(tmp_path / "run"))
+    with pytest.raises(UsageError, match=r"'3\.parquet' .*'text'.*'id', 'body'.*--text-column"):
+        read(cluster, tmp_path, str(data), {"unit_rows": 1}, "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -367,43 +311,6 @@ def test_a_changed_source_is_refused_while_it_is_read_by_another_session(cluster
         read(cluster, tmp_path, source, sizes, "run")
 
 
-def test_embeddings_of_many_units_are_those_of_one(cluster, tmp_path):
-    data = tmp_path / "data"
-    source, _ = written("parquet", data)
-    found = []
-    for name, own in (("one", {}), ("many", {"unit_rows": 90})):
-        config = resolve(
-            {"out": str(tmp_path / name), "corpus": {"source": source, "embedding_column": "v", "id_column": "id"} | own}
-        )
-        run = Run(Storage(str(tmp_path / name)), [GIVEN], config.temperatures(), "2026-01-01")
-        contents = Vectors(run.place("texts", GIVEN, run.temperatures[0]), config.corpus, config.out)
-        index = Stream(run.storage, contents, 0, config.out).finish(cluster)
-        parts = [run.storage.read_table(part) for part in run.storage.list("texts")]
-        table = pa.concat_tables(parts)
-        found.append((index.facts() | {"source_state": 0}, table.to_pylist(), len(parts)))
-    assert found[0][:2] == found[1][:2]
-    assert (found[0][2], found[1][2]) == (1, 9)
-    norms = np.linalg.norm(np.array([row["embedding"] for row in found[0][1]]), axis=1)
-    np.testing.assert_allclose(norms, 1, atol=1e-6)
-
-
-@pytest.mark.parametrize("sample", [1, 30, 250, 5000])
-def test_a_sample_without_ids_is_the_same_in_many_units(cluster, tmp_path, sample):
-    """Texts that are there once, twice in a unit, and in all units; some rows have ids."""
-    data = tmp_path / "data"
-    data.mkdir()
-    names = ["everywhere", *(f"text {k}" for k in range(80)), *(f"twice {k // 2}" for k in range(20))]
-    for k in range(6):
-        own = [*names, *(f"{k} alone {n}" for n in range(30))]
-        ids = [f"{k}-{n}" if n % 11 == 0 else None for n in range(len(own))]
-        pq.write_table(pa.table({"id": pa.array(ids, pa.string()), "text": own}), data / f"{k}.parquet")
-    one = read(cluster, tmp_path, str(data), sample=sample)
-    many = read(cluster, tmp_path, str(data), {"unit_rows": 50}, "many", sample=sample)
-    assert one[0].analysed == many[0].analysed == min(sample, 6 * 131)
-    assert one[0].fingerprint == many[0].fingerprint
-    assert one[1] == many[1]
-
-
 @pytest.mark.parametrize("sample", [None, 20])
 @pytest.mark.parametrize("first", [2, 4])
 def test_most_rows_of_many_units_decide_the_width_of_vectors(cluster, tmp_path, first, sample):
@@ -412,12 +319,8 @@ def test_most_rows_of_many_units_decide_the_width_of_vectors(cluster, tmp_path, 
     widths = [first, *[4] * 40, 3, *[4] * 20, *[2] * 30, *[4] * 9]
     for k in range(5):
         own = [[1.0 + n, *[1.0] * (width - 1)] for n, width in enumerate(widths) if n % 5 == k]
-        table = {
-            "id": [f"{k}-{n}" for n in range(len(own))],
-            "v": pa.array(own, pa.list_(pa.float64())),
-            "n": [5] * len(own),
-        }
-        pq.write_table(pa.table(table), data / f"{k}.parquet")
+        columns = {"id": [f"{k}-{n}" for n in range(len(own))], "v": pa.array(own, pa.list_(pa.float64()))}
+        pq.write_table(pa.table(columns | {"n": [5] * len(own)}), data / f"{k}.parquet")
     found = []
     for name, rows in (("one", 10**9), ("many", 10)):
         given = {"source": str(data), "embedding_column": "v", "length_column": "n", "unit_rows": rows, "sample": sample}
