@@ -62,15 +62,6 @@ def test_equal_values_have_the_earliest_temperature_as_best():
     assert [(row["task"], row["tau"]) for row in rows if row["best"]] == [("a", 1), ("b", 2)]
 
 
-@pytest.mark.parametrize(
-    ("query", "document", "expected"),
-    [(1.0, 1.0, "neither"), (0.5, 0.5, "both"), (0.5, 1.0, "query only"), (1.0, 0.5, "document only"),
-     (0.5, 0.8, "each its own")],
-)  # fmt: skip
-def test_which_sides_a_pair_changes(query, document, expected):
-    assert analyses.case(query, document, 1.0) == expected
-
-
 SCORE = {"temperature": "τ 1.0", "task": "t", "subset": "default", "score": 0.5, "change": 0.0, "change_se": 0.0}
 
 
@@ -199,23 +190,12 @@ def part(values=None, predicted=None, drawn=None):
     return Part(0.5, pl.DataFrame(columns, schema=schema), pl.DataFrame(), None if drawn is None else np.array(drawn))
 
 
-def test_the_error_of_a_score_is_that_of_its_items_and_of_what_was_learned_from():
-    values, first = [0.1, 0.4, 0.9, 0.2], [0.2, 0.2, 0.5, 0.3]
-    moved = np.subtract(values, first)
-    assert score_errors(part(values), part(first), 0) == pytest.approx(
-        (oracles.standard_error(values), oracles.standard_error(moved))
-    )
+def test_where_a_score_has_no_error_or_that_of_its_items_alone():
+    values, first, drawn = [0.1, 0.4, 0.9, 0.2], [0.2, 0.2, 0.5, 0.3], [0.3, 0.6, 0.5]
     assert score_errors(part(values), None, 0) == (pytest.approx(oracles.standard_error(values)), None)
-    drawn, before = [0.3, 0.6, 0.5], [0.3, 0.4, 0.5]
-    alone = math.hypot(oracles.standard_error(values), oracles.standard_error(drawn))
-    assert score_errors(part(values, drawn=drawn), None, 0) == (pytest.approx(alone), None)
-    error, change = score_errors(part(values, drawn=drawn), part(first, drawn=before), 0)
-    assert error == pytest.approx(alone)
-    assert change == pytest.approx(
-        math.hypot(oracles.standard_error(moved), oracles.standard_error(np.subtract(drawn, before)))
-    )
     # The first temperature tells no experiments: the items alone.
-    assert score_errors(part(values, drawn=drawn), part(first), 0)[1] == pytest.approx(oracles.standard_error(moved))
+    _, change = score_errors(part(values, drawn=drawn), part(first), 0)
+    assert change == pytest.approx(oracles.standard_error(np.subtract(values, first)))
     for unknown in (part(), part(predicted=[None, 0.2, 0.4])):  # The first as of a clustering.
         assert score_errors(unknown, None, 0) == (None, None)
     error, change = score_errors(part(predicted=[0.1, 0.3, 0.2, 0.5, 0.4, 0.9]), None, 0)
@@ -231,27 +211,18 @@ def test_a_mean_over_tasks_has_an_error_only_where_each_of_them_has_one():
 
 
 def test_what_was_learned_from_counts_only_where_both_temperatures_tell_it():
-    def items(right):
-        value = [None if r is None else float(np.mean(r)) for r in right]
-        n = len(right)
-        return pl.DataFrame(
-            {"item": [f"i{k}" for k in range(n)], "tokens": [5] * n, "window": [False] * n, "value": value,
-             "entropy": [None] * n, "right": right},
-            schema_overrides={"entropy": pl.Float64, "right": pl.List(pl.Boolean)},
-        )  # fmt: skip
-
-    own = items([[True, False], [True, True], [False, True]])
-    first = items([[False, False], [True, True], [False, False]])
-    moved = (own["value"] - first["value"]).to_numpy()
-    (both,) = analyses.by_length(own, first, EDGES)
-    learned = np.subtract([2 / 3, 2 / 3], [1 / 3, 1 / 3])
-    assert both["change_se"] == pytest.approx(math.hypot(oracles.standard_error(moved), oracles.standard_error(learned)))
-    untold = first.with_columns(right=pl.lit(None, dtype=pl.List(pl.Boolean)))
-    (alone,) = analyses.by_length(own, untold, EDGES)
-    assert alone["change_se"] == pytest.approx(oracles.standard_error(moved))
+    items = pl.DataFrame(
+        {"item": ["i0", "i1", "i2"], "tokens": [5] * 3, "window": [False] * 3, "value": [0.5, 1.0, 0.5],
+         "entropy": [None] * 3, "right": [[True, False], [True, True], [False, True]]},
+        schema_overrides={"entropy": pl.Float64, "right": pl.List(pl.Boolean)},
+    )  # fmt: skip
+    untold = items.with_columns(right=pl.lit(None, dtype=pl.List(pl.Boolean)), value=pl.Series([0.0, 1.0, 0.0]))
+    (alone,) = analyses.by_length(items, untold, EDGES)
+    assert alone["change_se"] == pytest.approx(oracles.standard_error([0.5, 0.0, 0.5]))
 
 
 def test_a_schedule_has_no_place_in_the_grid_of_roles():
+    assert analyses.case(0.5, 0.8, 1.0) == "each its own"
     embedding, run = SimpleNamespace(role_grid=True), SimpleNamespace(temperatures=[Temperature(1.0)])
     evaluation = SimpleNamespace(run=run, edges=EDGES, seed=0, embedding=embedding)
     unit = SimpleNamespace(name="t", sides=True)

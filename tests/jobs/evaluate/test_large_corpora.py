@@ -6,7 +6,6 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from rich.console import Console
 from score_tasks import DOCUMENTS, EDGES, LONGEST, QUERIES, rows_of, settings, tasks_in
@@ -226,30 +225,6 @@ def test_tasks_of_mteb_with_subsets_splits_and_parts_of_an_aggregate(encoder):
     assert documents.calls(new, model) == [documents.Call(0, "de", "dev", 0, 41)]
     assert documents.calls(SimpleNamespace(tasks=[object(), new]), model) == [documents.Call(1, "de", "dev", 0, 41)]
     assert documents.calls(mteb.get_task("STSBenchmark"), model) == []
-
-
-def test_embeddings_of_pieces_are_those_of_one_call_and_of_sentence_transformers(minilm, task_texts):
-    from mteb.types import PromptType
-    from sentence_transformers import SentenceTransformer
-
-    plain = SentenceTransformer(str(minilm), device="cpu")
-    plain.max_seq_length = LONGEST
-    encoder, metadata = Encoder.load(minilm, device="cpu", max_length=LONGEST), mteb.get_task("SciFact").metadata
-    texts = [*task_texts, *task_texts[:5]]  # Some twice.
-    how = {"task_metadata": metadata, "hf_split": "test", "hf_subset": "default", "prompt_type": PromptType.document}
-    found = {}
-    for size in (PIECE, 1000):
-        model = GridModel(encoder, "minilm", "rev", piece_texts=size)
-        model.begin(Temperature(1.0), keep=False)
-        found[size] = model.encode([{"text": texts}], **how)
-    np.testing.assert_allclose(found[PIECE], found[1000], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(found[PIECE], plain.encode(texts), rtol=0, atol=1e-5)
-    again = [
-        model.embed_documents(texts[k : k + PIECE], model.read([{"text": texts[k : k + PIECE]}], metadata, None)[1],
-                              Temperature(1.0))
-        for k in range(0, len(texts), PIECE)
-    ]  # fmt: skip
-    assert np.concatenate(again).tobytes() == found[PIECE].tobytes()
 
 
 # --- with actors ---------------------------------------------------------------------------------------------------------

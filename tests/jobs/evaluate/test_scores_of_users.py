@@ -8,7 +8,6 @@ from sklearn.linear_model import LogisticRegression
 from whole_run import as_lines, documented
 
 from tempscale import Encoder
-from tempscale.model.pooling import Normalize
 from tempscale.model.settings import Settings
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.evaluate import OwnTask
@@ -88,15 +87,3 @@ def test_every_score_is_that_of_mteb_with_the_plain_model(folder, tasks, kind):
     assert len(numbers) > 3
     assert {name: found[name] for name in numbers} == pytest.approx({name: expected[name] for name in numbers}, abs=1e-6)
     assert 0.02 < found["main_score"] < 1
-
-
-def test_without_the_norms_classifiers_learn_something_else(small_model, tasks):
-    """What this file is about: unit vectors in place of the model's own give other scores."""
-    entropies = []
-    for stages in ([], [Normalize()]):
-        encoder = Encoder.load(small_model, device="cpu")
-        encoder.head.stages.extend(stages)
-        model = GridModel(encoder, "tiny", "rev")
-        cell = score(build(checked(OwnTask, tasks["classification"]), 0), model, Temperature(1.0), keep=False)
-        entropies.append([row["entropy"] for row in cell.items])
-    assert np.abs(np.subtract(*entropies)).max() > 1e-2

@@ -1,5 +1,6 @@
 """`tempscale tune` on a small model: what it chooses and says, its files, and that nothing but the data decides them."""
 
+import dataclasses
 import io
 import json
 import os
@@ -16,7 +17,7 @@ from command_line import in_process, parsed
 from pages import HOSTILE, specs_of
 from rich.console import Console
 from scipy import stats
-from whole_run import as_lines, digests, documented, read_record, read_report, tuned
+from whole_run import as_lines, digests, documented, read_parts, read_record, read_report, read_tables, tuned
 
 from tempscale import Encoder, Temperature
 from tempscale.choosing.by_layer import Cosines, Found, layer_temperatures
@@ -28,11 +29,11 @@ from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import begin, described, load_tables, window
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.tune import COLLAPSE, INTERVALS, SCORES
-from tempscale_jobs.tune import layers
+from tempscale_jobs.tune import collapse, layers
 from tempscale_jobs.tune import words as tune_sentences
 from tempscale_jobs.tune.report import close_tune, render
 
-TOKENS, SEED, PAIRS = 96, 3, 120
+TOKENS, SEED, PAIRS, NEAREST = 96, 3, 120, 5
 STEPS = {"by_length": {"0": 1.0, "64": 0.7}}
 STEPS_TEXT = "by_length(0: 1.0, 64: 0.7)"
 
@@ -42,7 +43,7 @@ def settings(out, corpus, small_model, temperatures=(1.0, 0.5, STEPS), workers=1
         "out": str(out), "corpus": {"source": str(corpus)}, "seed": SEED,
         "embedding": {"models": [small_model], "temperatures": list(temperatures), "max_length": TOKENS},
         "choosing": {"intervals": [0, 32, 64], "layer_tokens": 64, "layer_steps": 2, "layer_texts": 8, "probe_sample": 40,
-                     "neighbours": 5} | choosing,
+                     "neighbours": NEAREST} | choosing,
         "execution": {"workers": workers},
     }  # fmt: skip
 
@@ -169,6 +170,7 @@ def test_what_betters_the_reference_is_chosen_and_told(gained, small_model, caps
     assert (first["temperature"], row["temperature"], row["chosen"]) == ("0.5", "1.0", True)
     assert first["exposure_long"] > row["exposure_long"] > 1
     assert chosen(gained) == Temperature(1.0)
+    assert not gained.storage.exists("layers.json")
     close_tune(gained)
     out = capsys.readouterr().out
     assert "Use τ 1.0: betters the exposure" in out
@@ -178,20 +180,64 @@ def test_what_betters_the_reference_is_chosen_and_told(gained, small_model, caps
     assert words[-1].startswith(f"{gained.storage.root}-checkpoint")
 
 
+# ---------------------------------------------------------------------------------------------- what its audit measured
+
+
+@pytest.fixture(scope="module")
+def measured(gained):
+    """The run of its audit, and what that left under each temperature, the reference first."""
+    own = dataclasses.replace(gained, storage=Storage(f"{gained.storage.root}/measured"))
+    return own, [collapse.measured(own, own.models[0], temperature) for temperature in (Temperature(0.5), Temperature(1.0))]
+
+
 @pytest.mark.proof
-def test_the_other_way_round_one_worker_finds_the_same(finished, gained):
-    """Without layers, from another reference: figures turn their sign, and texts have the same bytes on one worker."""
-    one = table(finished, COLLAPSE).filter(pl.col("temperature") == "0.5").to_dicts()[0]
-    other = table(gained, COLLAPSE).filter(pl.col("temperature") == "1.0").to_dicts()[0]
-    for name in ("prefix_gap_change", "exposure_long_change"):
-        assert one[name] == pytest.approx(-other[name], rel=1e-12)
-        assert one[f"{name}_se"] == pytest.approx(other[f"{name}_se"], rel=1e-12)
-    assert one["short_kept"] == pytest.approx(other["short_kept"])
-    for folder in ("texts", "neighbours"):
-        mine, theirs = (digests(r.storage.root, f"measured/{folder}") for r in (finished, gained))
-        assert theirs
-        assert theirs == {name: mine[name] for name in theirs}
-    assert not Path(gained.storage.root, "layers.json").exists()
+def test_interval_means_and_neighbours_are_those_of_the_embeddings(measured):
+    (own, seen), before = measured, {}
+    for each, tau in zip(seen, ("0.5", "1.0"), strict=True):
+        embedded = read_parts(own.storage.root, "texts", tau).sort("text_id")
+        ids, tokens = embedded["text_id"].to_list(), embedded["tokens"].to_numpy()
+        vectors = np.array(embedded["embedding"].to_list(), np.float64)
+        cosines = vectors @ vectors.T
+        np.fill_diagonal(cosines, -2)
+        for k, text in enumerate(ids):
+            nearest = {ids[j] for j in np.argsort(-cosines[k])[:NEAREST]}
+            assert len(each.near[text]) == NEAREST
+            cut = np.sort(cosines[k])[-NEAREST]
+            assert all(abs(cosines[k, ids.index(other)] - cut) < 1e-6 for other in nearest ^ each.near[text])
+        rows = collapse.by_interval(each, seen[0])
+        assert [row["interval"] for row in rows] == [0, 64]
+        for row, here in zip(rows, (tokens < 32, tokens >= 64), strict=True):
+            block = vectors[here] @ vectors[here].T
+            assert row["texts"] == len(block) >= 30
+            assert row["cosine_mean"] == pytest.approx(block[np.triu_indices(len(block), 1)].mean(), abs=1e-9)
+            means = (block.sum(1) - block.diagonal()) / (len(block) - 1)
+            moved = means - before.setdefault(row["interval"], means)
+            assert row["change"] == pytest.approx(moved.mean(), abs=1e-9)
+            assert row["change_se"] == pytest.approx(2 * moved.std(ddof=1) / np.sqrt(len(block)), abs=1e-9)
+    assert row["change_se"] > 0
+
+
+@pytest.mark.proof
+def test_gap_and_exposure_are_those_that_the_audit_tells(measured, tmp_path):
+    own, seen = measured
+    tables = read_tables(own.storage.root)
+    long = set(seen[0].texts.filter(pl.col("group") == 64)["text_id"])
+    for each, row in zip(seen, tables["collapse_summary"].to_dicts(), strict=True):
+        gap, change = collapse.prefix_gap(each, seen[0])
+        assert gap == pytest.approx(row["prefix_gap"], rel=1e-12)
+        assert each.probe["text_id"].n_unique() == 40
+        assert collapse.exposure(each, seen[0], long)[0] == pytest.approx(row["exposure_long"], rel=1e-12)
+    (effect,) = tables["temperature_effect"].filter(pl.col("figure") == "prefix_gap").to_dicts()
+    assert tuple(change) == pytest.approx((effect["change"], effect["change_se_superpopulation"]), rel=1e-9)
+    assert effect["change"] != 0
+    # Without probe and neighbours there is nothing to read.
+    bare = dataclasses.replace(own, storage=Storage(str(tmp_path)))
+    nothing = collapse.measured(bare, own.models[0], Temperature(1.0))
+    assert (nothing.near, nothing.probe.is_empty()) == ({}, True)
+    assert nothing.probe.columns == ["text_id", "group", "inside", "document"]
+
+
+# ---------------------------------------------------------------------------------------------- run again
 
 
 @pytest.mark.soak
