@@ -7,7 +7,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from whole_run import documented
 
 from tempscale import Encoder
 from tempscale.temperature.schedule import Temperature
@@ -31,15 +30,10 @@ from tempscale_jobs.evaluate.scored import score
 pytestmark = pytest.mark.proof
 
 
-@pytest.fixture(scope="module")
-def texts():
-    return [row["text"] for row in documented("pyarrow") if 100 < len(row["text"]) < 500][:80]
-
-
 @pytest.mark.parametrize("kind", ["clustering", "classification"])
-def test_a_cell_is_the_same_whatever_was_scored_before_it(tmp_path, texts, small_model, kind):
-    labels = [text.split()[0] < "I" for text in texts]
-    pl.DataFrame({"text": texts, "label": labels}).write_parquet(tmp_path / "labels.parquet")
+def test_a_cell_is_the_same_whatever_was_scored_before_it(tmp_path, task_texts, small_model, kind):
+    labels = [text.split()[0] < "I" for text in task_texts]
+    pl.DataFrame({"text": task_texts, "label": labels}).write_parquet(tmp_path / "labels.parquet")
     own = {"name": "labels", "type": kind, "source": str(tmp_path / "labels.parquet")}
     model = GridModel(Encoder.load(small_model, device="cpu", max_length=48), "tiny", "rev")
 

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from whole_run import as_lines, documented
+from score_tasks import retrieval_in
+from whole_run import as_lines
 
 from tempscale import Encoder
 from tempscale.stats.sample import keyed_hash
@@ -21,13 +22,6 @@ from tempscale_jobs.evaluate import tasks
 from tempscale_jobs.evaluate.mteb_model import GridModel
 from tempscale_jobs.evaluate.own_tasks import build
 from tempscale_jobs.evaluate.scored import score
-
-
-@pytest.fixture(scope="module")
-def texts():
-    """Ninety docstrings of one module each, long enough to have a beginning and a rest."""
-    rows = [row for row in documented("pyarrow") if 150 < len(row["text"]) < 600]
-    return [row["text"] for row in rows[:90]]
 
 
 @pytest.fixture(scope="module")
@@ -59,19 +53,16 @@ def main_score(cell):
 
 
 @pytest.fixture(scope="module")
-def retrieval(tmp_path_factory, texts):
+def retrieval(tmp_path_factory, task_texts):
     """The rest of each text is to be found by its beginning."""
-    folder = tmp_path_factory.mktemp("retrieval")
-    (folder / "qrels.tsv").write_text("query_id\tdoc_id\trel\n" + "".join(f"q{k}\td{k}\t1\n" for k in range(40)))
-    return {
-        "name": "beginnings", "type": "retrieval", "qrels": str(folder / "qrels.tsv"),
-        "corpus": lines(folder / "c.jsonl", [{"id": f"d{k}", "text": text[60:]} for k, text in enumerate(texts)]),
-        "queries": lines(folder / "q.jsonl", [{"id": f"q{k}", "text": text[:60]} for k, text in enumerate(texts[:40])]),
-    }  # fmt: skip
+    corpus = {f"d{k}": text[60:] for k, text in enumerate(task_texts)}
+    queries = {f"q{k}": text[:60] for k, text in enumerate(task_texts[:40])}
+    relevant = {f"q{k}": [f"d{k}"] for k in range(40)}
+    return retrieval_in(tmp_path_factory.mktemp("retrieval"), "beginnings", corpus, queries, relevant)
 
 
 @pytest.mark.proof
-def test_roles_have_their_own_temperatures_and_are_embedded_once(retrieval, texts, model, minilm, plain):
+def test_roles_have_their_own_temperatures_and_are_embedded_once(retrieval, task_texts, model, minilm, plain):
     task, calls = task_of(retrieval), []
     encoder = model.model
     plain_encode = encoder.encode_tokens
@@ -82,7 +73,7 @@ def test_roles_have_their_own_temperatures_and_are_embedded_once(retrieval, text
     finally:
         encoder.encode_tokens = plain_encode
     # Copies once; and the third needs nothing new.
-    queries, documents = [text[:60] for text in texts[:40]], [text[60:].strip() for text in texts]
+    queries, documents = [text[:60] for text in task_texts[:40]], [text[60:].strip() for text in task_texts]
     assert calls == [len(set(queries)), len(set(documents))] * 2
     half = Encoder.load(minilm, temperature=0.5, device="cpu", max_length=64)
     own = plain.encode(queries)
@@ -97,10 +88,10 @@ def test_roles_have_their_own_temperatures_and_are_embedded_once(retrieval, text
 
 
 @pytest.mark.proof
-def test_a_reranking_is_scored(tmp_path, texts, model, plain):
+def test_a_reranking_is_scored(tmp_path, task_texts, model, plain):
     rows = [
-        {"query": text[:60], "positives": [text[60:]], "negatives": [other[60:] for other in texts[k + 1 : k + 8]]}
-        for k, text in enumerate(texts[:30])
+        {"query": text[:60], "positives": [text[60:]], "negatives": [other[60:] for other in task_texts[k + 1 : k + 8]]}
+        for k, text in enumerate(task_texts[:30])
     ]
     own = {"name": "r", "type": "reranking", "source": lines(tmp_path / "r.jsonl", rows)}
     cell = score(task_of(own), model, Temperature(1.0), keep=False)
@@ -199,48 +190,6 @@ def test_the_grid_of_roles_has_each_pair_once():
     pairs = {tuple(dict(t.roles)[role].tau for role in ("query", "document")) for t in found[3:]}
     assert pairs == {(a, b) for a in (1.0, 0.8, 0.5) for b in (1.0, 0.8, 0.5) if a != b}
     assert len(found) == 9
-
-
-@pytest.mark.soak
-def test_real_pairs_and_claims_score_as_sentence_transformers_scores_them(tmp_path, shared_corpora, model, plain):
-    """800 pairs of the STS benchmark, and 60 claims of SciFact over the abstracts that answer them and 240 others."""
-    import polars as pl
-    from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator, InformationRetrievalEvaluator
-
-    pairs = pl.read_parquet(shared_corpora / "sts" / "sts_pairs.parquet").sample(800, seed=0)
-    pairs.write_parquet(tmp_path / "pairs.parquet")
-    cell = score(
-        task_of({"name": "sts", "type": "sts", "source": str(tmp_path / "pairs.parquet")}), model, Temperature(1.0), False
-    )
-    gold = [value / 5 for value in pairs["score"]]
-    expected = EmbeddingSimilarityEvaluator(*(pairs[f"sentence{k}"].to_list() for k in (1, 2)), gold)(plain)
-    assert main_score(cell) == pytest.approx(expected["spearman_cosine"], abs=1e-4)
-    assert 0.7 < main_score(cell) < 0.95
-
-    folder = shared_corpora / "scifact"
-    corpus, queries = (pl.read_ndjson(folder / f"{name}.jsonl.gz") for name in ("corpus", "queries"))
-    qrels = pl.read_csv(folder / "qrels.tsv", separator="\t")
-    query, document = qrels.columns[:2]
-    qrels = qrels.with_columns(pl.col(query, document).cast(pl.String)).filter(pl.col(qrels.columns[2]) > 0)
-    corpus, queries = (each.with_columns(pl.col("id").cast(pl.String)) for each in (corpus, queries))
-    asked = queries.filter(pl.col("id").is_in(qrels[query].implode())).head(60)
-    answers = qrels.filter(pl.col(query).is_in(asked["id"].implode()))
-    there = pl.concat([corpus.filter(pl.col("id").is_in(answers[document].implode())), corpus.head(240)]).unique("id")
-    (tmp_path / "task").mkdir()
-    there.write_ndjson(tmp_path / "task" / "corpus.jsonl")
-    asked.write_ndjson(tmp_path / "task" / "queries.jsonl")
-    answers.write_csv(tmp_path / "task" / "qrels.tsv", separator="\t")
-    own = {"name": "scifact", "type": "retrieval"}
-    own |= {name: str(next((tmp_path / "task").glob(f"{name}.*"))) for name in ("corpus", "queries", "qrels")}
-    cell = score(task_of(own), model, Temperature(1.0), False)
-    texts = {row["id"]: f"{row.get('title') or ''} {row['text']}".strip() for row in there.to_dicts()}
-    relevant = {}
-    for one, other in answers.select(query, document).iter_rows():
-        relevant.setdefault(one, set()).add(other)
-    claims = dict(asked.select("id", "text").iter_rows())
-    expected = InformationRetrievalEvaluator(claims, texts, relevant, show_progress_bar=False)(plain)
-    assert main_score(cell) == pytest.approx(expected["cosine_ndcg@10"], abs=1e-4)
-    assert 0.5 < main_score(cell) < 1
 
 
 # --- rows that are asked for ------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from whole_run import as_lines, documented
+from score_tasks import retrieval_in
+from whole_run import documented
 
 from tempscale import Encoder
 from tempscale.temperature.schedule import Temperature
@@ -38,12 +39,7 @@ RELEVANT = {f"q{k}": [f"d{(101 * k + 7) % DOCUMENTS}", f"d{7 * ((13 * k) % 150)}
 def test_every_rank_is_that_of_all_cosines(corpus, queries, small_model, tmp_path):
     from sentence_transformers import SentenceTransformer
 
-    for name, texts in (("corpus", corpus), ("queries", queries)):
-        (tmp_path / f"{name}.jsonl").write_text(as_lines({"id": i, "text": text} for i, text in texts.items()))
-    rows = [f"{query}\t{document}\t1\n" for query, documents in RELEVANT.items() for document in documents]
-    (tmp_path / "qrels.tsv").write_text("query_id\tdoc_id\trel\n" + "".join(rows))
-    own = {"name": "random", "type": "retrieval", "qrels": str(tmp_path / "qrels.tsv")}
-    own |= {name: str(tmp_path / f"{name}.jsonl") for name in ("corpus", "queries")}
+    own = retrieval_in(tmp_path, "random", corpus, queries, RELEVANT)
     model = GridModel(Encoder.load(small_model, device="cpu", max_length=WINDOW), "tiny", "rev")
     cell = score(build(checked(OwnTask, own), 0), model, Temperature(1.0), keep=False)
 

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from whole_run import as_lines, documented, tuned
+from score_tasks import retrieval_in
+from whole_run import documented, tuned
 
 from tempscale import Encoder
 from tempscale.correction.fit import fit
@@ -32,29 +33,23 @@ def texts():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, texts):
-    own = tmp_path_factory.mktemp("search")
-    for name, side in zip(("corpus", "queries"), texts, strict=True):
-        (own / f"{name}.jsonl").write_text(as_lines({"id": key, "text": text} for key, text in side.items()))
-    rows = [f"q{k}\td{k}\t1" for k in range(len(texts[1]))]
-    (own / "qrels.tsv").write_text("\n".join(["query_id\tdoc_id\tscore", *rows]))
-    return own
+def task(tmp_path_factory, texts):
+    return retrieval_in(
+        tmp_path_factory.mktemp("search"), "ends", *texts, {f"q{k}": [f"d{k}"] for k in range(len(texts[1]))}
+    )
 
 
-def settings(out, folder, small_model, **choosing):
+def settings(out, task, small_model, **choosing):
     return {
-        "out": str(out), "seed": SEED, "execution": {"workers": 1},
-        "tasks": [{"name": "ends", "type": "retrieval"}
-                  | {name: str(folder / f"{name}.{'tsv' if name == 'qrels' else 'jsonl'}")
-                     for name in ("corpus", "queries", "qrels")}],
+        "out": str(out), "seed": SEED, "execution": {"workers": 1}, "tasks": [task],
         "embedding": {"models": [small_model], "temperatures": [REFERENCE, 0.5], "max_length": WINDOW},
         "choosing": {"layers": False} | choosing,
     }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, ray_session, folder, small_model):
-    return tuned(settings(tmp_path_factory.mktemp("tune") / "run", folder, small_model))
+def finished(tmp_path_factory, ray_session, task, small_model):
+    return tuned(settings(tmp_path_factory.mktemp("tune") / "run", task, small_model))
 
 
 @pytest.fixture(scope="module")
@@ -161,12 +156,10 @@ def test_of_two_exposures_the_fairer_one_is_named():
 
 
 @pytest.mark.soak
-def test_few_queries_are_a_reason_and_no_failure(tmp_path, ray_session, folder, small_model, capsys):
-    data = settings(tmp_path / "run", folder, small_model, corrections=["centre", "remove_top"])
-    for name, file, rows in (("queries", "queries.jsonl", 150), ("qrels", "qrels.tsv", 151)):
-        (tmp_path / file).write_text("\n".join((folder / file).read_text().splitlines()[:rows]))
-        data["tasks"][0][name] = str(tmp_path / file)
-    run = tuned(data)
+def test_few_queries_are_a_reason_and_no_failure(tmp_path, ray_session, texts, small_model, capsys):
+    documents, queries = texts[0], dict(list(texts[1].items())[:150])
+    few = retrieval_in(tmp_path, "ends", documents, queries, {name: [f"d{name[1:]}"] for name in queries})
+    run = tuned(settings(tmp_path / "run", few, small_model, corrections=["centre", "remove_top"]))
     close_tune(run)
     assert "centre, centre needs at least 100 asking texts" in " ".join(capsys.readouterr().out.split())
     table = pl.read_parquet(f"{run.storage.root}/tables/tuning_scores.parquet")
