@@ -127,20 +127,6 @@ def test_a_real_gain_is_found_and_its_interval_covers_the_truth():
     assert rows[0]["reason"] == rows[2]["reason"] != rows[1]["reason"]
 
 
-def test_figures_are_means_differences_and_their_errors():
-    random = np.random.default_rng(2)
-    dev, held = ({FIRST: random.random(30), OTHER: random.random(30) + 0.4} for _ in range(2))
-    first, row = choose(halves(dev, held), [FIRST, OTHER], 0)
-    for name, part in (("dev", dev), ("held", held)):
-        moved = part[OTHER] - part[FIRST]
-        assert row[f"{name}_items"] == first[f"{name}_items"] == 30
-        assert row[f"{name}_score"] == pytest.approx(part[OTHER].mean(), rel=1e-12)
-        assert first[f"{name}_score"] == pytest.approx(part[FIRST].mean(), rel=1e-12)
-        assert row[f"{name}_change"] == pytest.approx(moved.mean(), rel=1e-12)
-        assert row[f"{name}_change_se"] == pytest.approx(moved.std(ddof=1) / np.sqrt(30), rel=1e-12)
-        assert (first[f"{name}_change"], first[f"{name}_change_se"]) == (0, 0)
-
-
 def test_noise_is_chosen_about_as_often_as_its_level_allows(monkeypatch):
     """The best of four that differ by nothing: one side of a 95 % interval, 2.5 %, for items are seen once more."""
     monkeypatch.setattr(scores, "_RESAMPLES", 999)
@@ -242,26 +228,28 @@ def test_the_interval_is_that_of_a_plain_paired_bootstrap(of_pairs, fewer_resamp
 
 def test_tasks_weigh_alike_whatever_their_items_and_subsets():
     random = np.random.default_rng(3)
-    sizes = {("many", "a"): 300, ("few", "a"): 40, ("few", "b"): 60}
-    gains = {("many", "a"): 0.3, ("few", "a"): 0.1, ("few", "b"): -0.02}
-    tables, moved = [], {}
-    for place, n in sizes.items():
+    sizes = {("many", "a"): (300, 0.3), ("few", "a"): (40, 0.1), ("few", "b"): (60, -0.02)}
+    tables = []
+    for place, (n, gain) in sizes.items():
         before = random.random(n)
-        own = {FIRST: before, OTHER: before + gains[place] + random.normal(0, 0.1, n)}
-        tables.append(table(own, *place))
-        moved[place] = own[OTHER] - own[FIRST]
+        tables.append(table({FIRST: before, OTHER: before + gain + random.normal(0, 0.1, n)}, *place))
     parts = split(pl.concat(tables), ["many", "few"], 0.5, 0)
-    row = choose(parts, [FIRST, OTHER], 0)[1]
-    held = [half for task in ("many", "few") for half in parts.held[task]]
-    mine = [half.values[OTHER] - half.values[FIRST] for half in held]
-    means, errors = [own.mean() for own in mine], [own.std(ddof=1) / np.sqrt(len(own)) for own in mine]
-    assert row["held_items"] == sum(map(len, mine))
-    assert row["held_change"] == pytest.approx(means[0] / 2 + means[1] / 4 + means[2] / 4)
-    expected = np.sqrt((errors[0] / 2) ** 2 + (errors[1] / 4) ** 2 + (errors[2] / 4) ** 2)
-    assert row["held_change_se"] == pytest.approx(expected)
+    first, row = choose(parts, [FIRST, OTHER], 0)
+    weights = np.array([1 / 2, 1 / 4, 1 / 4])
+    for name, part in (("dev", parts.dev), ("held", parts.held)):
+        own = [half.values for task in ("many", "few") for half in part[task]]
+        moved = [values[OTHER] - values[FIRST] for values in own]
+        errors = np.array([each.std(ddof=1) / np.sqrt(len(each)) for each in moved])
+        assert row[f"{name}_items"] == first[f"{name}_items"] == sum(map(len, moved))
+        assert row[f"{name}_score"] == pytest.approx(weights @ [values[OTHER].mean() for values in own], rel=1e-12)
+        assert first[f"{name}_score"] == pytest.approx(weights @ [values[FIRST].mean() for values in own], rel=1e-12)
+        assert row[f"{name}_change"] == pytest.approx(weights @ [each.mean() for each in moved], rel=1e-12)
+        assert row[f"{name}_change_se"] == pytest.approx(np.sqrt(((weights * errors) ** 2).sum()), rel=1e-12)
+        assert (first[f"{name}_change"], first[f"{name}_change_se"]) == (0, 0)
     # The interval, by a normal law: over hundreds of items that is near.
-    assert row["held_low"] == pytest.approx(row["held_change"] - 1.96 * expected, abs=0.15 * expected)
-    assert row["held_high"] == pytest.approx(row["held_change"] + 1.96 * expected, abs=0.15 * expected)
+    error = row["held_change_se"]
+    assert row["held_low"] == pytest.approx(row["held_change"] - 1.96 * error, abs=0.15 * error)
+    assert row["held_high"] == pytest.approx(row["held_change"] + 1.96 * error, abs=0.15 * error)
 
 
 def test_each_task_is_resampled_by_itself():
