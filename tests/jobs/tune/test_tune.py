@@ -439,8 +439,8 @@ def test_a_schedule_that_cannot_be_folded_is_attached(tmp_path):
     data = re.search(r"ts\.attach\(model, (.*?)\)  #", code)[1]
     assert Temperature.of(json.loads(data)) == Temperature.of(STEPS)
     ((name, given),) = parsed(shlex.split(audit))
-    assert (name, given["temperature"], given["corpus"]) == ("audit", ["runs/tune/temperature.json"], "a.txt")
-    assert given["tau"] == [1.0]
+    assert (name, given["corpus"], given["tau"]) == ("audit", "a.txt", [1.0])
+    assert str(given["temperature"]) == "runs/tune/temperature.json"
 
 
 # ---------------------------------------------------------------------------------------------- what is refused
