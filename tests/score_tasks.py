@@ -41,6 +41,16 @@ def write_tasks(folder, texts):
     (folder / "qrels.tsv").write_text("query_id\tdoc_id\tscore\n" + "".join(told))
 
 
+def retrieval_in(folder, name, corpus, queries, relevant):
+    """Write a retrieval of texts by id, whose documents answer one query each or several; the task over its files."""
+    for side, texts in (("corpus", corpus), ("queries", queries)):
+        (folder / f"{side}.jsonl").write_text(as_lines({"id": key, "text": text} for key, text in texts.items()))
+    rows = [f"{query}\t{document}\t1\n" for query, documents in relevant.items() for document in documents]
+    (folder / "qrels.tsv").write_text("query_id\tdoc_id\tscore\n" + "".join(rows))
+    files = {side: str(folder / f"{side}.jsonl") for side in ("corpus", "queries")}
+    return {"name": name, "type": "retrieval", "qrels": str(folder / "qrels.tsv")} | files
+
+
 def tasks_in(folder):
     """Tasks of three types over the files of a folder."""
     sides = {name: str(folder / f"{name}.jsonl") for name in ("corpus", "queries")}

@@ -7,7 +7,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from whole_run import documented
 
 from tempscale import Encoder
 from tempscale.temperature.schedule import Temperature
@@ -21,30 +20,21 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import actor, engine
 from tempscale_jobs.workers.crew import Crew
 
-mteb = pytest.importorskip("mteb")
+pytest.importorskip("mteb")
 
-from tempscale_jobs.evaluate import scored  # noqa: E402
-from tempscale_jobs.evaluate.mteb_model import GridModel  # noqa: E402
-from tempscale_jobs.evaluate.own_tasks import build  # noqa: E402
-from tempscale_jobs.evaluate.scored import score  # noqa: E402
+from tempscale_jobs.evaluate import scored
+from tempscale_jobs.evaluate.mteb_model import GridModel
+from tempscale_jobs.evaluate.own_tasks import build
+from tempscale_jobs.evaluate.scored import score
 
 pytestmark = pytest.mark.proof
 
 
-def parquet(file, **columns):
-    pl.DataFrame(columns).write_parquet(file)
-    return str(file)
-
-
-@pytest.fixture(scope="module")
-def texts():
-    return [row["text"] for row in documented("pyarrow") if 100 < len(row["text"]) < 500][:80]
-
-
 @pytest.mark.parametrize("kind", ["clustering", "classification"])
-def test_a_cell_is_the_same_whatever_was_scored_before_it(tmp_path, texts, small_model, kind):
-    source = parquet(tmp_path / "labels.parquet", text=texts, label=[text.split()[0] < "I" for text in texts])
-    own = {"name": "labels", "type": kind, "source": source}
+def test_a_cell_is_the_same_whatever_was_scored_before_it(tmp_path, task_texts, small_model, kind):
+    labels = [text.split()[0] < "I" for text in task_texts]
+    pl.DataFrame({"text": task_texts, "label": labels}).write_parquet(tmp_path / "labels.parquet")
+    own = {"name": "labels", "type": kind, "source": str(tmp_path / "labels.parquet")}
     model = GridModel(Encoder.load(small_model, device="cpu", max_length=48), "tiny", "rev")
 
     def values(task, *taus):
@@ -58,16 +48,20 @@ def test_a_cell_is_the_same_whatever_was_scored_before_it(tmp_path, texts, small
     assert values(build(checked(OwnTask, own), 0), 0.5) == [other]
 
 
+@pytest.fixture
+def config(tmp_path, small_model):
+    """An evaluation on one worker."""
+    data = {"out": str(tmp_path / "run"), "tasks": ["x"], "execution": {"workers": 1}}
+    return checked(EvaluateConfig, data | {"embedding": {"models": [small_model]}})
+
+
 @pytest.mark.soak
-def test_a_piece_that_kills_its_worker_is_given_up_and_the_others_go_on(tmp_path, small_model, ray_session):
+def test_a_piece_that_kills_its_worker_is_given_up_and_the_others_go_on(config, ray_session):
     def kill_or_count(worker, number, work):  # In here, so that a worker gets it by value.
         if work.column("deadly")[0].as_py():
             os._exit(9)
         return {"number": number, "rows": work.num_rows}
 
-    config = checked(EvaluateConfig, {
-        "out": str(tmp_path / "run"), "tasks": ["x"], "embedding": {"models": [small_model]}, "execution": {"workers": 1},
-    })  # fmt: skip
     run = folder.begin(config)
     pieces = {k: pa.table({"deadly": [k == 1] * (k + 1)}) for k in range(4)}
     with engine.session(config.execution) as cluster, Crew(run, cluster, run.models[0], config.embedding) as crew:
@@ -80,13 +74,10 @@ def test_a_piece_that_kills_its_worker_is_given_up_and_the_others_go_on(tmp_path
 
 
 @pytest.mark.soak
-def test_a_piece_whose_worker_could_not_be_reached_tries_another(tmp_path, small_model, ray_session, monkeypatch):
+def test_a_piece_whose_worker_could_not_be_reached_tries_another(config, ray_session, monkeypatch):
     import ray
     import ray.exceptions
 
-    config = checked(EvaluateConfig, {
-        "out": str(tmp_path / "run"), "tasks": ["x"], "embedding": {"models": [small_model]}, "execution": {"workers": 1},
-    })  # fmt: skip
     run, plain, lost = folder.begin(config), ray.get, []
 
     def process(worker, number, work):
@@ -123,58 +114,34 @@ def test_starting_over_leaves_what_another_command_keeps_inside_the_folder(tmp_p
 
     begin(0, False)
     outer = Storage(str(tmp_path / "runs"))
-    for name in ("evaluate/run.json", "audit/run.json", "cells/mine.txt", "measured/run.json"):
+    kept = ("evaluate/run.json", "audit/run.json", "cells/mine.txt", "measured/run.json")
+    for name in kept:
         outer.write(name, b"{}")
     outer.write(folder.SHARDED, b"{}")
-    with pytest.raises(UsageError, match="holds a different run"):
+    with pytest.raises(UsageError, match="seed was 0, now 1"):
         begin(1, False)
     begin(1, True)
-    kept = ("evaluate/run.json", "audit/run.json", "cells/mine.txt", "measured/run.json")
     assert all(outer.exists(name) for name in kept)
     assert not outer.exists(folder.SHARDED)
 
 
-def test_an_evaluation_starts_over_without_its_own_cells(tmp_path, small_model):
-    data = {"out": str(tmp_path / "run"), "tasks": ["x"], "embedding": {"models": [small_model]}}
-    folder.begin(checked(EvaluateConfig, data))
-    storage = Storage(data["out"])
+def test_an_evaluation_starts_over_without_its_own_cells(config):
+    folder.begin(config)
+    storage = Storage(config.out)
     storage.write("cells/a/result.json", b"{}")
-    folder.begin(checked(EvaluateConfig, data))
+    folder.begin(config)
     assert storage.exists("cells/a/result.json")
-    folder.begin(checked(EvaluateConfig, data | {"seed": 1}), fresh=True)
+    folder.begin(config.model_copy(update={"seed": 1}), fresh=True)
     assert not storage.exists("cells")
 
 
-def test_a_remote_folder_of_somebody_else_is_no_run_folder(small_model):
-    Storage("memory://bucket-of-another/data").write("texts/mine.txt", b"precious")
-    data = {"out": "memory://bucket-of-another/data", "embedding": {"models": [small_model]}}
-    for fresh in (False, True):
-        with pytest.raises(UsageError, match="is not empty and is no tempscale run"):
-            folder.begin(resolve(data), fresh=fresh)
-    assert Storage("memory://bucket-of-another/data").read("texts/mine.txt") == b"precious"
-
-
-@pytest.mark.parametrize(
-    ("kind", "files", "sentence"),
-    [
-        ("retrieval", {"corpus": {"id": ["d", "d"], "text": ["a b", "c d"]}}, "the id 'd' was there before"),
-        ("retrieval", {"queries": {"id": ["q", "q"], "text": ["a b", "c d"]}}, "the id 'q' was there before"),
-        ("retrieval", {"qrels": {"query_id": ["q"], "doc_id": ["d"], "score": [0.5]}}, "0.5 is no whole number"),
-        ("retrieval", {"qrels": {"query_id": ["q", "q"], "doc_id": ["d", "d"], "score": [1, 2]}}, "another relevance"),
-        ("clustering", {"source": {"id": ["a", "a"], "text": ["x y", "z"], "label": [0, 1]}}, "the id 'a' was there before"),
-    ],
-)
-def test_rows_that_contradict_each_other_are_told(tmp_path, kind, files, sentence):
-    whole = {
-        "retrieval": {
-            "corpus": {"id": ["d"], "text": ["a b"]}, "queries": {"id": ["q"], "text": ["a b"]},
-            "qrels": {"query_id": ["q"], "doc_id": ["d"], "score": [1]},
-        },
-        "clustering": {},
-    }[kind]  # fmt: skip
-    paths = {name: parquet(tmp_path / f"{name}.parquet", **columns) for name, columns in (whole | files).items()}
-    with pytest.raises(UsageError, match=sentence):
-        build(checked(OwnTask, {"name": "own", "type": kind} | paths), 0)
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_remote_folder_of_somebody_else_is_no_run_folder(small_model, fresh):
+    out = "memory://bucket-of-another/data"
+    Storage(out).write("texts/mine.txt", b"precious")
+    with pytest.raises(UsageError, match="is no tempscale run"):
+        folder.begin(resolve({"out": out, "embedding": {"models": [small_model]}}), fresh=fresh)
+    assert Storage(out).read("texts/mine.txt") == b"precious"
 
 
 def test_splits_and_subsets_have_names_of_their_own_where_there_are_several():

@@ -1,31 +1,25 @@
-"""`tempscale evaluate` that is killed, run again, given broken files or unknown names: what is there and what is said."""
+"""`tempscale evaluate` that is killed, run again, given broken files or unknown names: what is there, and what is named."""
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
-from unittest import mock
 
 import numpy as np
 import oracles
 import polars as pl
-import pyarrow as pa
 import pytest
 from command_line import in_process
-from score_tasks import EDGES, LONGEST, TAUS, one, relevance, results, rows_of, settings, tasks_in, write_tasks
+from score_tasks import TAUS, one, relevance, results, rows_of, settings, tasks_in, write_tasks
 from whole_run import as_lines, as_toml, digests, evaluated, read_tables
 
-mteb = pytest.importorskip("mteb")
+pytest.importorskip("mteb")
 
-from tempscale_jobs.errors import IncompleteRun, UsageError  # noqa: E402
-from tempscale_jobs.evaluate import cells, tasks  # noqa: E402
-from tempscale_jobs.report.text import with_error  # noqa: E402
-from tempscale_jobs.runs.folder import Model  # noqa: E402
-from tempscale_jobs.runs.storage import Storage  # noqa: E402
+from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.evaluate import tasks
+from tempscale_jobs.report.text import with_error
 
 pytestmark = pytest.mark.proof
 
@@ -59,46 +53,39 @@ def test_a_killed_run_goes_on_in_another_order_with_two_workers_to_the_same_byte
 def test_a_complete_run_does_nothing_and_refuses_other_data(finished, task_files, small_model, capsys):
     data, before = settings(finished, small_model, tasks_in(task_files)), results(finished)
     evaluated(data)
-    assert "the run is complete: nothing to do" in " ".join(capsys.readouterr().err.split())
+    assert "the run is complete" in " ".join(capsys.readouterr().err.split())
     file = task_files / "pairs.jsonl"
     rows, when = file.read_bytes(), file.stat()
     try:
         file.write_bytes(rows.replace(b"a", b"b", 1))
         os.utime(file, ns=(when.st_atime_ns, when.st_mtime_ns))
-        with pytest.raises(UsageError, match=r"the data of task 'alike' changed since the run in '.*' read it; start over"):
+        with pytest.raises(UsageError, match=r"task 'alike' changed .*--fresh"):
             evaluated(data)
     finally:
         file.write_bytes(rows)
     evaluated(data)  # The same content is the same data, whenever it was written.
-    with pytest.raises(UsageError, match="holds a different run: seed was 3, now 4"):
+    with pytest.raises(UsageError, match="seed was 3, now 4"):
         evaluated(data | {"seed": 4})
     assert results(finished) == before
 
 
-MARKUP = "<script>alert(1)</script>"
-
-
-def broken_files(folder, task_texts):
-    """Tasks over files of which three are of no use, each with what its sentence must name."""
-    write_tasks(folder, task_texts)
-    found, _, _, sizes = tasks_in(folder)
-    with (folder / "qrels.tsv").open("a") as more:
-        more.write(f"q00\t{MARKUP}\t1\n")
-    (folder / "labels.jsonl").write_text(as_lines(row | {"label": "one"} for row in rows_of(task_texts)["labels"]))
-    (folder / "empty.jsonl").write_text("")
-    unasked = found | {"name": "unasked", "queries": str(folder / "empty.jsonl")}
-    return [(found, MARKUP), (sizes, "'one'"), (unasked, "unasked")]
-
-
-@pytest.mark.parametrize("number", range(3))
-@pytest.mark.parametrize("fresh", [False, True])
-def test_data_that_cannot_be_scored_ends_the_command_before_a_run_begins(tmp_path, task_texts, small_model, number, fresh):
-    own, named = broken_files(tmp_path, task_texts)[number]
-    (tmp_path / "run.toml").write_text(as_toml(settings(tmp_path / "run", small_model, [tasks_in(tmp_path)[1], own])))
-    code, _, err = in_process("evaluate", str(tmp_path / "run.toml"), *(["--fresh"] * fresh))
+def test_data_that_cannot_be_scored_ends_the_command_before_a_run_begins(tmp_path, task_texts, small_model):
+    write_tasks(tmp_path, task_texts)
+    with (tmp_path / "qrels.tsv").open("a") as more:
+        more.write("q00\t<script>alert(1)</script>\t1\n")
+    (tmp_path / "run.toml").write_text(as_toml(settings(tmp_path / "run", small_model, tasks_in(tmp_path)[:2])))
+    code, _, err = in_process("evaluate", str(tmp_path / "run.toml"), "--fresh")
     assert code == 2
-    assert named in err.replace("\n", " ")
+    assert "<script>alert(1)</script>" in err.replace("\n", " ")
     assert not (tmp_path / "run" / "begun.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("SciFakt", "mean SciFact or"), ("MTEB(eng,v2)", r"mean MTEB\(eng, v2\) or"), ("zzzzqq", "get_tasks")]
+)
+def test_an_unknown_name_is_told_with_near_ones(name, near):
+    with pytest.raises(UsageError, match=rf"'{re.escape(name)}'.*{near}"):
+        tasks.expand([name])
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +94,7 @@ def incomplete(tmp_path_factory, ray_session, task_texts, small_model):
     folder = tmp_path_factory.mktemp("incomplete")
     write_tasks(folder, task_texts)
     data = settings(folder.parent / "incomplete-run", small_model, [*tasks_in(folder), "SciFact"], role_grid=True)
-    with pytest.raises(IncompleteRun, match="4 of 14 cells are missing: task 'SciFact'") as caught:
+    with pytest.raises(IncompleteRun, match=r"4 of 14 cells .* task 'SciFact' needs the network") as caught:
         evaluated(data)
     return folder, data, str(caught.value)
 
@@ -116,7 +103,7 @@ def test_what_cannot_be_scored_is_told_and_the_rest_is_there(incomplete):
     folder, _, sentence = incomplete
     out = folder.parent / "incomplete-run"
     assert IncompleteRun.exit_code == 3
-    assert sentence.endswith(f"tables and report in '{out}' hold the others, and the same command goes on")
+    assert str(out) in sentence
     assert not (out / "run.json").exists()
     tables = read_tables(out)
     evaluation = tables["evaluation"]
@@ -126,7 +113,7 @@ def test_what_cannot_be_scored_is_told_and_the_rest_is_there(incomplete):
         assert (row["problem"] is None) is (row["score"] is not None) is there
     assert tables["evaluation_types"]["tasks"].unique().sort().to_list() == [1, 2, 4]
     page = (out / "report.html").read_text("utf-8")
-    assert "<strong>4 cells are missing</strong>; the run is incomplete" in page
+    assert "4 cells are missing" in page
     assert len(list(out.glob("mteb/results/*/*/*.json"))) == 2 * (4 + 1) + 2 * (1 + 1)  # Beside the results what each is.
 
 
@@ -137,7 +124,7 @@ def changed(incomplete, task_texts):
     out = folder.parent / "incomplete-run"
     before = results(out)
     (folder / "halves.jsonl").write_text(as_lines(rows_of(task_texts)["halves"][:20]))
-    with pytest.raises(IncompleteRun, match="4 of 14 cells are missing"):
+    with pytest.raises(IncompleteRun, match="4 of 14 cells"):
         evaluated(data)
     return out, before
 
@@ -156,7 +143,6 @@ def test_a_task_whose_file_changed_is_scored_again_and_no_other(changed):
 @pytest.mark.soak
 def test_each_pair_of_roles_is_that_of_plain_cosines(changed, searched, tables):
     found = read_tables(changed[0])
-    assert "<h3>Queries and documents apart</h3>" in (changed[0] / "report.html").read_text("utf-8")
     first, _ = searched(1.0, 1.0)
     cases = {(1.0, 1.0): "neither", (0.5, 0.5): "both", (0.5, 1.0): "query only", (1.0, 0.5): "document only"}
     rows = found["evaluation_roles"].filter(task="found").to_dicts()
@@ -176,20 +162,6 @@ def test_each_pair_of_roles_is_that_of_plain_cosines(changed, searched, tables):
     assert set(found["evaluation"].filter(task="alike")["tau"]) == set(TAUS)
 
 
-def test_a_task_of_the_hub_without_network_is_a_sentence_for_each_cell():
-    """As a worker works; it has the driver's environment."""
-    work = {"unit": tasks.expand(["SciFact"])[0]._asdict(), "temperatures": ["1.0", "0.5"], "state": None, "seed": 0,
-            "prompts": "none", "edges": EDGES, "lengths_by": "sentence-transformers/all-MiniLM-L6-v2",
-            "settings_of_lengths": "", "max_length": LONGEST, "piece_texts": tasks.PIECE_TEXTS}  # fmt: skip
-    worker = SimpleNamespace(storage=Storage("unused"), model=Model("m", "m", "f", LONGEST))
-    with mock.patch("tempscale_jobs.workers.actor.tokenizer"):
-        report = cells.write_cells(worker, 0, pa.table({"spec": [json.dumps(work)]}))
-    assert set(report["wrong"]) == {"1.0", "0.5"}
-    for sentence in report["wrong"].values():
-        assert sentence.startswith("task 'SciFact' needs the network, which does not answer (")
-        assert sentence.endswith("or give the data as a task of your own")
-
-
 def test_the_command_line_tells_each_score_of_a_complete_run_and_where_its_report_is(
     finished, tables, tmp_path, task_files, small_model
 ):
@@ -202,14 +174,3 @@ def test_the_command_line_tells_each_score_of_a_complete_run_and_where_its_repor
         line = rf"{task}, {first['metric']} +{first['score']:.4f} +{other['score']:.4f} \({re.escape(change)}\)"
         assert re.search(line, told), told
     assert f"{finished}/report.html" in told.replace("\n", "")
-
-
-def test_an_unknown_name_is_a_sentence_with_near_ones_and_blocks_no_folder(tmp_path, small_model):
-    for name, words in (
-        ("SciFakt", r"no task or benchmark 'SciFakt'; did you mean SciFact or"),
-        ("MTEB(eng,v2)", r"did you mean MTEB\(eng, v2\) or"),
-        ("zzzzqq", r"'zzzzqq'; mteb.get_tasks\(\) lists its names"),
-    ):
-        with pytest.raises(UsageError, match=words):
-            evaluated(settings(tmp_path / "run", small_model, [name]))
-    assert not (tmp_path / "run" / "begun.json").exists()

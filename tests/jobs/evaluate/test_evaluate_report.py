@@ -71,28 +71,24 @@ def test_tables_of_an_earlier_attempt_go_with_their_cells(copied):
     left = without(*every)
     assert set(left) == {"evaluation"}
     page = render(left, json.loads((out / "run.json").read_text()) | {"missing": 8}).html
-    assert "<strong>8 cells are missing</strong>" in page
-    assert "<li>No cell was scored.</li>" in page
+    assert "8 cells are missing" in page
 
 
 def test_the_report_stands_alone_tells_every_score_and_is_rendered_again_alike(finished, tables):
     page = read_report(finished)
-    assert re.findall(r"<h[123]>(.*?)</h[123]>", re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)) == [
-        "Does an attention temperature help?", "tiny-bert", "Scores", "By type of task", "By length", "Shortest and longest",
-        "How this was made",
-    ]  # fmt: skip
     for task, metric, items in (
         ("found", "ndcg_at_10", 45), ("alike", "cosine_spearman", 60), ("halves", "cosine_spearman", 30),
     ):  # fmt: skip
         first, other = tables["evaluation"].filter(task=task).sort("tau", descending=True).to_dicts()
-        told = [with_error(first["score"], first["score_se"])]
-        told += [f"{other['score']:.3g}"]
-        line = rf"{task}<br><span class=\"small\">{metric}, {items}</span></td>" + "".join(
-            rf"<td class=\"n\">{re.escape(cell)}" for cell in [f"{told[0]}</td>", f"{told[1]}<br>"]
-        )
         change = with_error(other["change"], other["change_se"])
-        line += rf"<span class=\"small\">\({re.escape(change)}\)</span></td>"
-        assert re.search(line, page), line
+        told = [
+            task,
+            f"{metric}, {items}",
+            with_error(first["score"], first["score_se"]),
+            f"{other['score']:.3g}",
+            f"({change})",
+        ]
+        assert re.search("(<[^>]*>)+".join(map(re.escape, told)), page), told
     assert set(specs_of(page)) == {
         f"m0-{key}" for key in ("types", "changes", "best", "ndcg", "rank", "value0", "value1", "entropy1")
     }

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from whole_run import as_lines, documented
+from score_tasks import retrieval_in
+from whole_run import documented
 
 from tempscale import Encoder
 from tempscale.temperature.schedule import Temperature
@@ -11,7 +12,6 @@ from tempscale_jobs.config.strict import checked
 
 pytest.importorskip("mteb")
 
-from tempscale_jobs.evaluate.analyses import shortest_and_longest
 from tempscale_jobs.evaluate.mteb_model import GridModel
 from tempscale_jobs.evaluate.own_tasks import build
 from tempscale_jobs.evaluate.scored import score
@@ -36,25 +36,16 @@ RELEVANT = {f"q{k}": [f"d{(101 * k + 7) % DOCUMENTS}", f"d{7 * ((13 * k) % 150)}
 """Documents at random, so that they stand anywhere in a ranking."""
 
 
-@pytest.fixture(scope="module")
-def cell(corpus, queries, small_model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    (folder / "corpus.jsonl").write_text(as_lines({"id": i, "text": text} for i, text in corpus.items()))
-    (folder / "queries.jsonl").write_text(as_lines({"id": i, "text": text} for i, text in queries.items()))
-    rows = [f"{query}\t{document}\t1\n" for query, documents in RELEVANT.items() for document in documents]
-    (folder / "qrels.tsv").write_text("query_id\tdoc_id\trel\n" + "".join(rows))
-    own = {"name": "random", "type": "retrieval", "qrels": str(folder / "qrels.tsv")}
-    own |= {name: str(folder / f"{name}.jsonl") for name in ("corpus", "queries")}
-    model = GridModel(Encoder.load(small_model, device="cpu", max_length=WINDOW), "tiny", "rev")
-    return score(build(checked(OwnTask, own), 0), model, Temperature(1.0), keep=False)
-
-
-def test_every_rank_is_that_of_all_cosines(cell, corpus, queries, small_model):
+def test_every_rank_is_that_of_all_cosines(corpus, queries, small_model, tmp_path):
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(small_model, device="cpu")
-    model.max_seq_length = WINDOW
-    unit = [model.encode(list(texts.values()), normalize_embeddings=True) for texts in (queries, corpus)]
+    own = retrieval_in(tmp_path, "random", corpus, queries, RELEVANT)
+    model = GridModel(Encoder.load(small_model, device="cpu", max_length=WINDOW), "tiny", "rev")
+    cell = score(build(checked(OwnTask, own), 0), model, Temperature(1.0), keep=False)
+
+    plain = SentenceTransformer(small_model, device="cpu")
+    plain.max_seq_length = WINDOW
+    unit = [plain.encode(list(texts.values()), normalize_embeddings=True) for texts in (queries, corpus)]
     cosine = unit[0].astype(np.float64) @ unit[1].T.astype(np.float64)
     place = {document: k for k, document in enumerate(corpus)}
     assert len(cell.relevant) == 2 * QUERIES
@@ -66,23 +57,3 @@ def test_every_rank_is_that_of_all_cosines(cell, corpus, queries, small_model):
         assert (own > value + 1e-6).sum() < row["rank"] <= (own > value - 1e-6).sum()
         beyond += row["rank"] > 1000
     assert beyond > 3
-
-
-def test_the_longest_are_those_before_they_are_cut(cell, corpus, small_model):
-    import polars as pl
-
-    lengths = dict(
-        zip(corpus, Encoder.load(small_model, device="cpu").tokenizer(list(corpus.values())).lengths, strict=True)
-    )
-    assert {row["document"]: row["tokens_whole"] for row in cell.relevant} == {
-        row["document"]: lengths[row["document"]] for row in cell.relevant
-    }
-    assert {row["tokens"] for row in cell.relevant} <= set(range(WINDOW + 1))
-    table = pl.DataFrame(cell.relevant)
-    ends = {row["end"]: row for row in shortest_and_longest(pl.DataFrame(), None, table, None)}
-    assert ends["longest"]["tokens_mean"] > 3 * WINDOW
-    longest = sorted({(lengths[row["document"]], row["document"]) for row in cell.relevant})[-12:]
-    names = [name for _, name in longest]
-    chosen = [row["rank"] for row in cell.relevant if row["document"] in names]
-    assert ends["longest"]["value"] == pytest.approx(np.mean(chosen))
-    assert ends["longest"]["not_found"] == 0

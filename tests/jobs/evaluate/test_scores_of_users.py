@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from score_tasks import retrieval_in
 from sklearn.linear_model import LogisticRegression
-from whole_run import as_lines, documented
+from whole_run import as_lines
 
 from tempscale import Encoder
-from tempscale.model.pooling import Normalize
 from tempscale.model.settings import Settings
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.evaluate import OwnTask
@@ -26,26 +26,27 @@ PROMPTS = {"query": "which text is this about? ", "document": "a text of a libra
 
 
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory):
-    """A task of each kind, of 90 docstrings: to find the rest of a text by its beginning, and to tell its size."""
-    folder = tmp_path_factory.mktemp("tasks")
-    texts = [row["text"] for row in documented("pyarrow") if 150 < len(row["text"]) < 600][:90]
-    rows = [
+def tasks(tmp_path_factory, task_texts):
+    """A task of each kind: to find the rest of a text by its beginning, to tell its size, and how alike two texts are."""
+    folder, half = tmp_path_factory.mktemp("tasks"), len(task_texts) // 2
+    labels = [
         {"id": str(k), "text": text[:150], "label": ["short", "long", "longer"][(len(text) > 250) + (len(text) > 400)]}
-        for k, text in enumerate(texts)
+        for k, text in enumerate(task_texts)
     ]
-    (folder / "labels.jsonl").write_text(as_lines(rows))
-    (folder / "corpus.jsonl").write_text(as_lines({"id": f"d{k}", "text": text[60:]} for k, text in enumerate(texts)))
-    (folder / "queries.jsonl").write_text(as_lines({"id": f"q{k}", "text": text[:60]} for k, text in enumerate(texts[:40])))
-    (folder / "qrels.tsv").write_text("query_id\tdoc_id\trel\n" + "".join(f"q{k}\td{k}\t1\n" for k in range(40)))
-    files = {
-        name: str(folder / f"{name}.{end}") for name, end in (("corpus", "jsonl"), ("queries", "jsonl"), ("qrels", "tsv"))
-    }
+    pairs = [
+        {"sentence1": one, "sentence2": one[: 3 * k] + other, "score": k}
+        for k, (one, other) in enumerate(zip(task_texts[:half], task_texts[half:], strict=True))
+    ]
+    for name, rows in (("labels", labels), ("pairs", pairs)):
+        (folder / f"{name}.jsonl").write_text(as_lines(rows))
+    corpus = {f"d{k}": text[60:] for k, text in enumerate(task_texts)}
+    queries = {f"q{k}": text[:60] for k, text in enumerate(task_texts[:40])}
     labelled = {"source": str(folder / "labels.jsonl")}
     return {
-        "retrieval": {"name": "rest", "type": "retrieval"} | files,
+        "retrieval": retrieval_in(folder, "rest", corpus, queries, {f"q{k}": [f"d{k}"] for k in range(40)}),
         "classification": {"name": "sizes", "type": "classification"} | labelled,
         "clustering": {"name": "groups", "type": "clustering"} | labelled,
+        "sts": {"name": "alike", "type": "sts", "source": str(folder / "pairs.jsonl")},
     }
 
 
@@ -65,7 +66,7 @@ def folder(request, small_model, minilm, tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("kind", ["retrieval", "classification", "clustering"])
+@pytest.mark.parametrize("kind", ["retrieval", "classification", "clustering", "sts"])
 def test_every_score_is_that_of_mteb_with_the_plain_model(folder, tasks, kind):
     from sentence_transformers import SentenceTransformer
 
@@ -88,15 +89,3 @@ def test_every_score_is_that_of_mteb_with_the_plain_model(folder, tasks, kind):
     assert len(numbers) > 3
     assert {name: found[name] for name in numbers} == pytest.approx({name: expected[name] for name in numbers}, abs=1e-6)
     assert 0.02 < found["main_score"] < 1
-
-
-def test_without_the_norms_classifiers_learn_something_else(small_model, tasks):
-    """What this file is about: unit vectors in place of the model's own give other scores."""
-    entropies = []
-    for stages in ([], [Normalize()]):
-        encoder = Encoder.load(small_model, device="cpu")
-        encoder.head.stages.extend(stages)
-        model = GridModel(encoder, "tiny", "rev")
-        cell = score(build(checked(OwnTask, tasks["classification"]), 0), model, Temperature(1.0), keep=False)
-        entropies.append([row["entropy"] for row in cell.items])
-    assert np.abs(np.subtract(*entropies)).max() > 1e-2

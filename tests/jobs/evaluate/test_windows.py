@@ -65,13 +65,19 @@ def windows_of(chosen):
     return [text for text in chosen if text.window]
 
 
-def test_every_text_lies_in_its_interval_and_intervals_come_in_order(chosen, plain):
+def test_every_text_lies_in_its_interval_and_intervals_come_in_order(corpus, chosen, plain, tokenizer):
     places = [interval(length) for length in plain([text.text for text in chosen])]
     assert places == sorted(places)
     for k in range(len(EDGES)):
         own = [text for text, place in zip(chosen, places, strict=True) if place == k]
         assert own == sorted(own, key=lambda text: (text.window, text.id))
     assert len({text.id for text in chosen}) == len(chosen)
+    # A smaller set lies inside the larger; without windows there are the natural texts as they are, and of nothing none.
+    assert set(by_interval(corpus[0], tokenizer, EDGES, 20, True, 0)) < set(chosen)
+    natural = [text for text in chosen if not text.window]
+    assert by_interval(corpus[0], tokenizer, EDGES, MOST, False, 0) == natural
+    assert set(natural) <= {Chosen(*text, False) for text in corpus[0]}
+    assert by_interval([], tokenizer, EDGES, MOST, True, 0) == by_interval(corpus[0], tokenizer, EDGES, 0, True, 0) == []
 
 
 def test_natural_texts_come_first_and_windows_fill_up(corpus, chosen, plain):
@@ -90,11 +96,6 @@ def test_natural_texts_come_first_and_windows_fill_up(corpus, chosen, plain):
     assert windows[1] == MOST
     assert 0 < windows[6] < MOST - natural[6]
     assert windows[len(EDGES) - 1] == 0
-
-
-def test_naturals_are_texts_of_the_corpus_as_they_are(corpus, chosen):
-    given = {Chosen(*text, False) for text in corpus[0]}
-    assert all(text in given for text in chosen if not text.window)
 
 
 def test_a_window_is_a_verbatim_run_of_whole_words_with_its_texts_label(corpus, chosen):
@@ -118,15 +119,10 @@ def test_a_source_gives_one_window_an_interval_and_none_where_it_lies_itself(cor
     taken = Counter((source(window)[0], place) for window, place in zip(windows, places, strict=True))
     assert set(taken.values()) == {1}
     assert all(interval(corpus[1][text_id]) > place for text_id, place in taken)
-
-
-def test_intervals_take_different_sources(corpus, chosen, plain):
-    windows = windows_of(chosen)
-    places = [interval(length) for length in plain([window.text for window in windows])]
-    sets = [{source(w)[0] for w, place in zip(windows, places, strict=True) if place == k} for k in (0, 1, 2)]
-    available = len(corpus[0]) - 7
+    # Intervals take different sources: as many alike as by chance, or few more.
+    sets = [{text_id for text_id, place in taken if place == k} for k in (0, 1, 2)]
     for one, other in pairwise(sets):
-        assert len(one & other) < 1.6 * len(one) * len(other) / available  # As many as by chance, or few more.
+        assert len(one & other) < 1.6 * len(one) * len(other) / (len(corpus[0]) - 7)
 
 
 def test_lengths_and_places_are_spread_evenly(tokenizer, plain, corpus):
@@ -154,17 +150,9 @@ def test_the_order_of_the_texts_does_not_matter(corpus, tokenizer):
     assert 40 < len(windows_of(found)) < len(found) - 20
     random.Random(1).shuffle(texts)
     assert by_interval(texts, tokenizer, EDGES, 20, True, 0) == found
-
-
-def test_ids_that_repeat_do_not_bring_the_order_back(tokenizer, corpus):
-    texts = [text._replace(id=str(k % 3)) for k, text in enumerate(corpus[0][:30])]
-    found = by_interval(texts, tokenizer, EDGES, 4, True, 0)
-    assert by_interval(texts[::-1], tokenizer, EDGES, 4, True, 0) == found
-
-
-def test_a_smaller_set_lies_inside_the_larger(corpus, chosen, tokenizer):
-    smaller = by_interval(corpus[0], tokenizer, EDGES, 20, True, 0)
-    assert set(smaller) < set(chosen)
+    repeated = [text._replace(id=str(k % 3)) for k, text in enumerate(corpus[0][:30])]
+    found = by_interval(repeated, tokenizer, EDGES, 4, True, 0)
+    assert by_interval(repeated[::-1], tokenizer, EDGES, 4, True, 0) == found
 
 
 def test_another_seed_chooses_other_texts_and_windows(corpus, chosen, tokenizer):
@@ -174,11 +162,6 @@ def test_another_seed_chooses_other_texts_and_windows(corpus, chosen, tokenizer)
     assert naturals[0] != naturals[1]
     windows = [{text.id for text in windows_of(found)} for found in (chosen, other)]
     assert len(windows[0] & windows[1]) < 0.02 * len(windows[0])
-
-
-def test_without_windows_there_are_the_natural_texts_only(corpus, chosen, tokenizer):
-    found = by_interval(corpus[0], tokenizer, EDGES, MOST, False, 0)
-    assert found == [text for text in chosen if not text.window]
 
 
 def test_the_models_limit_is_the_longest_there_is(corpus, minilm, plain):
@@ -204,36 +187,23 @@ def test_a_tokenizer_that_chunks_is_measured_as_cut(corpus, minilm, tokenizer):
     assert found == by_interval(texts, tokenizer, [0, 32, 500, 520], 20, True, 0)
 
 
-def test_short_texts_give_long_intervals_nothing(corpus, tokenizer):
-    short = [text for text in corpus[0] if corpus[1][text.id] < 200]
-    found = by_interval(short, tokenizer, EDGES, MOST, True, 0)
-    assert max(corpus[1][source(text)[0] if text.window else text.id] for text in found) < 200
-    assert not any(text.window for text in by_interval(short, tokenizer, [0, 1, 200, 300], MOST, True, 0))
+@pytest.mark.parametrize("text", ["長" * 400, "a" * 3000, ".,;:" * 200])
+def test_a_text_of_one_word_gives_no_window(text, tokenizer):
+    assert windows_of(by_interval([Labelled("x", text, 0)], tokenizer, EDGES, MOST, True, 0)) == []
 
 
-def test_no_window_is_a_word_or_two(corpus, tokenizer, plain):
+def test_windows_are_no_word_or_two_and_keep_clear_of_one_that_does_not_fit(corpus, tokenizer, plain):
     found = windows_of(by_interval(corpus[0], tokenizer, [0, 5, 8, 9], 1000, True, 0))
     assert len(found) > 180
     assert set(plain([window.text for window in found])) == {8}
-
-
-@pytest.mark.parametrize("text", ["長" * 400, "a" * 3000, ".,;:" * 200])
-def test_a_text_of_one_word_gives_no_window(text, tokenizer):
-    texts = [Labelled("x", text, 0)]
-    assert windows_of(by_interval(texts, tokenizer, EDGES, MOST, True, 0)) == []
-
-
-def test_windows_keep_clear_of_a_word_that_does_not_fit(tokenizer):
     text = " ".join(["plain words"] * 15 + ["." * 3000] + ["other things"] * 15)
     texts = [Labelled(str(k), text, 0) for k in range(60)]
     found = windows_of(by_interval(texts, tokenizer, [0, 16, 24], 100, True, 0))
     assert len(found) > 100
     assert not any("." in window.text for window in found)
-
-
-def test_nothing_to_choose_from(tokenizer, corpus):
-    assert by_interval([], tokenizer, EDGES, MOST, True, 0) == []
-    assert by_interval(corpus[0], tokenizer, EDGES, 0, True, 0) == []
+    # Short texts give long intervals nothing.
+    short = [text for text in corpus[0] if corpus[1][text.id] < 200]
+    assert not windows_of(by_interval(short, tokenizer, [0, 1, 200, 300], MOST, True, 0))
 
 
 def test_words_that_the_tokenizer_writes_otherwise_after_a_space(corpus, tmp_path):

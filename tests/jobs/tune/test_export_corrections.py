@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -120,7 +119,7 @@ def test_a_temperature_and_a_correction_of_its_embeddings_together(minilm, fitte
     of = {"name": "minilm", "fingerprint": checkpoint.fingerprint(minilm), "temperature": "0.8"}
     (tmp_path / "c.json").write_text(json.dumps({"model": of, "corrections": [correction.as_data()]}))
     code, told = export(minilm, tmp_path / "c.json", tmp_path / "m")
-    assert (code, "fitted to embeddings under τ 0.8, and this is τ 1.0" in told) == (2, True), told
+    assert (code, "under τ 0.8, and this is τ 1.0" in told) == (2, True), told
     code, told = export(minilm, tmp_path / "c.json", tmp_path / "m", "--tau", "0.8")
     assert code == 0, told
     rows = Encoder.load(minilm, 0.8, device="cpu").encode(TEXTS).embeddings.numpy().astype(np.float64)
@@ -128,39 +127,16 @@ def test_a_temperature_and_a_correction_of_its_embeddings_together(minilm, fitte
     np.testing.assert_allclose(found, by_hand(correction, "queries", rows), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "reason"),
-    [
-        ("length", "on the lengths of texts"),
-        ("centre_by_length", "on the lengths"),
-        ("csls(5, 0.5)", "on the texts that ask"),
-    ],
-)
-def test_what_is_no_function_of_the_embedding_is_refused_by_name(minilm, fitted, tmp_path, recipe, reason):
+@pytest.mark.parametrize("recipe", ["length", "centre_by_length", "csls(5, 0.5)"])
+def test_what_is_no_function_of_the_embedding_is_refused_by_name(minilm, fitted, tmp_path, recipe):
     code, told = export(minilm, fitted[recipe][1], tmp_path / "m")
     assert (code, list(tmp_path.iterdir())) == (2, [])
-    assert f"{recipe} depends {reason}" in told
-    assert "tempscale correct applies it" in told
+    assert f"{recipe} depends" in told
+    assert "tempscale correct" in told
 
 
 def test_a_correction_of_another_model_or_size_is_refused(minilm, fitted, tiny_folder, tmp_path):
-    code, told = export(tiny_folder("bert"), fitted["centre"][1], tmp_path / "m")
-    assert (code, "fitted to embeddings of model minilm, not of" in told) == (2, True), told
-    code, told = export(tiny_folder("bert"), fitted["both sides alike"][1], tmp_path / "m")
-    assert (code, "is for embeddings of 384 dimensions, and" in told) == (2, True), told
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([], "give either --tau T or --temperature FILE, or --correction FILE"),
-        (["--tau", "0.9", "--fitted-on", "a"], "give it by --correction"),
-        (["--correction", "nowhere.json"], "is not there"),
-        (["--correction", sys.executable], "is no JSON file"),
-    ],
-)
-def test_mistakes_are_sentences(tmp_path, arguments, sentence):
-    code, stdout, stderr = in_process("export", *arguments, "--out", str(tmp_path / "m"))
-    assert (code, sentence in said(stdout + stderr)) == (2, True), stderr
+    for recipe, named in (("centre", "model minilm"), ("both sides alike", "384 dimensions")):
+        code, told = export(tiny_folder("bert"), fitted[recipe][1], tmp_path / "m")
+        assert (code, named in told) == (2, True), told
     assert list(tmp_path.iterdir()) == []

@@ -1,18 +1,13 @@
-"""A temperature chosen without labels: every figure by hand, every reason to refuse a candidate, and a real audit."""
-
-import dataclasses
-import re
+"""A temperature chosen without labels: every figure by hand and every reason to refuse a candidate."""
 
 import numpy as np
 import polars as pl
 import pytest
 from scipy.stats import t as student
-from whole_run import as_lines, audited, documented
 
 from tempscale.stats import paired
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.tune.collapse import Seen, _fairer, _Noise, by_interval, choose, exposure, kept, measured, prefix_gap
+from tempscale_jobs.tune.collapse import Seen, _fairer, _Noise, by_interval, choose, exposure, kept, prefix_gap
 
 pytestmark = pytest.mark.proof
 
@@ -73,11 +68,7 @@ def se(spread=0.01, n=N):
 
 def test_interval_means_and_changes_by_hand():
     first, own = made(), made(short=0.02, long=-0.05, spread=0.03)
-    few = pl.DataFrame(
-        {"text_id": ["m"] * 29, "group": [32] * 29, "inside": [0.9] * 29, "document": [None] * 29},
-        schema_overrides={"group": pl.Int32, "document": pl.Int64},
-    )
-    few = few.with_columns(text_id=pl.Series([f"m{k}" for k in range(29)]))
+    few = first.texts.head(29).with_columns(group=pl.lit(32, pl.Int32), inside=0.9, text_id="m" + pl.col("text_id"))
     # In another order, and with an interval of 29 texts that takes no part.
     own, first = (each._replace(texts=pl.concat([few, each.texts])) for each in (own, first))
     own = own._replace(texts=own.texts.sample(fraction=1, shuffle=True, seed=1))
@@ -149,17 +140,15 @@ def test_documents_whose_texts_move_together_are_fewer_than_their_texts():
         )
 
 
-def test_with_too_few_documents_nothing_is_chosen_because_no_error_is_known():
+@pytest.mark.parametrize(("documents", "chosen"), [(8, False), (40, True)])
+def test_with_too_few_documents_nothing_is_chosen_because_no_error_is_known(documents, chosen):
     """A candidate that raises every mean looks harmless where its rise has no error."""
     place = {text: k for k, text in enumerate([*LONG, *SHORT])}
-    for documents, chosen in ((8, False), (40, True)):
-        of = lambda text, documents=documents: place[text] % documents  # noqa: E731
-        first, row = verdicts(made(gap=-0.1, documents=of), first=made(documents=of))
-        assert row["chosen"] is chosen
-        assert first["eligible"]
-        if not chosen:
-            assert not row["eligible"]
-            assert row["reason"] == "errors of its changes are not known: the texts are of too few documents"
+    of = lambda text: place[text] % documents  # noqa: E731
+    first, row = verdicts(made(gap=-0.1, documents=of), first=made(documents=of))
+    assert first["eligible"]
+    assert row["chosen"] is row["eligible"] is chosen
+    assert ("documents" in row["reason"]) is not chosen
 
 
 def test_a_change_that_few_documents_show_must_be_larger():
@@ -171,36 +160,31 @@ def test_a_change_that_few_documents_show_must_be_larger():
     assert _Noise.of(made(), 5).better == pytest.approx(student.isf(0.005, N - 1))
 
 
-def test_what_lessens_the_gap_beyond_noise_is_chosen_and_says_so():
+def test_what_lessens_the_gap_beyond_noise_is_chosen():
     first, row = verdicts(made(gap=-0.1))
     assert (first["chosen"], row["chosen"], row["eligible"]) == (False, True, True)
-    assert row["reason"] == "betters the prefix gap beyond noise; of such candidates the smallest prefix gap"
+    assert row["reason"].startswith("betters the prefix gap")
     assert row["prefix_gap"] == pytest.approx(first["prefix_gap"] - 0.1)
     assert (first["prefix_gap_change"], first["rise"], first["short_kept"], first["exposure_long"]) == (0, 0, 1, 1)
     assert row.keys() == first.keys()
-    assert "better" not in row
-
-
-def test_nothing_is_chosen_where_no_change_beats_noise():
     first, less, none = verdicts(made(gap=-1.5 * se()), made())
     assert [row["chosen"] for row in (first, less, none)] == [True, False, False]
-    assert first["reason"] == "no eligible candidate betters it by more than noise"
-    assert less["reason"] == none["reason"] == "betters neither prefix gap nor exposure by more than noise"
+    assert less["reason"].startswith("betters neither")
     assert less["eligible"]
+    # Of those that better it the smallest gap.
+    rows = verdicts(made(gap=-0.1), made(gap=-0.15), made(gap=-0.12), made(gap=-0.3, short=0.1))
+    assert [row["chosen"] for row in rows] == [False, False, True, False, False]
+    assert [row["eligible"] for row in rows] == [True, True, True, True, False]
 
 
-@pytest.mark.parametrize(("end", "name"), [("short", "0–31"), ("long", r"64\+")])
-def test_who_raises_an_interval_beyond_its_error_may_not_be_chosen(end, name):
+@pytest.mark.parametrize(("end", "edge", "name"), [("short", 0, "0–31"), ("long", 64, "64+")])
+def test_who_raises_an_interval_beyond_its_error_may_not_be_chosen(end, edge, name):
     rows = verdicts(made(gap=-0.2, **{end: 2.1 * se()}), made(gap=-0.1, **{end: 1.9 * se()}))
     assert [row["eligible"] for row in rows] == [True, False, True]
     assert [row["chosen"] for row in rows] == [False, False, True]
-    assert rows[1]["rise"] == pytest.approx(2.1)
-    assert rows[1]["rise_interval"] == (0 if end == "short" else 64)
-    assert re.search(f"raises the mean cosine of texts of {name} tokens beyond its error", rows[1]["reason"])
-
-
-def test_a_fall_elsewhere_makes_up_for_no_rise():
-    """To flatten the curve by raising short texts is no gain, however far the long ones fall."""
+    assert (rows[1]["rise"], rows[1]["rise_interval"]) == (pytest.approx(2.1), edge)
+    assert f"of {name} tokens" in rows[1]["reason"]
+    # To flatten the curve by raising short texts is no gain, however far the long ones fall.
     row = verdicts(made(gap=-0.2, short=0.05, long=-0.3))[1]
     assert (row["eligible"], row["chosen"], row["rise_interval"]) == (False, False, 0)
     assert verdicts(made(gap=-0.2, short=-0.05, long=-0.3))[1]["chosen"]
@@ -216,7 +200,7 @@ def test_short_texts_must_keep_their_neighbours():
     more = {text: {LONG[0], LONG[1], SHORT[20], SHORT[21]} for text in SHORT[4:16]}
     lost = verdicts(made(gap=-0.1, near=exposed(2, more)))[1]
     assert (lost["eligible"], lost["chosen"]) == (False, False)
-    assert lost["reason"] == f"short texts keep {100 * lost['short_kept']:.1f} % of their nearest texts; 90.0 % are asked"
+    assert f"keep {100 * lost['short_kept']:.1f} %" in lost["reason"]
     assert verdicts(made(gap=-0.1, near=exposed(2, more)), keep=lost["short_kept"])[1]["chosen"]
     # What long texts lose is no one's concern here.
     others = {text: {LONG[0], LONG[1], SHORT[0], SHORT[1]} for text in LONG[5:]}
@@ -235,36 +219,33 @@ def turned(names, to_long):
 
 def test_exposure_must_come_nearer_to_fair_from_either_side():
     few, many = (made(near=turned(LONG[:30], to_long)) for to_long in (False, True))
-    for first, changed, fair in ((few, 1, True), (many, -1, True)):
+    for first, changed in ((few, 1), (many, -1)):
         row = verdicts(made(), first=first)[1]
         assert np.sign(row["exposure_long_change"]) == changed
-        assert row["chosen"] == fair
-        assert row["reason"].startswith("betters the exposure of long texts beyond noise")
+        assert row["chosen"]
+        assert row["reason"].startswith("betters the exposure")
     # Farther from fair is worse, whatever the gap gains.
     row = verdicts(made(gap=-0.2, near=turned(SHORT[:2] + LONG, True)), first=made(near=turned(LONG[:10], True)))[1]
     assert row["exposure_long_change"] > 1.96 * row["exposure_long_change_se"] > 0
-    assert (row["eligible"], row["chosen"], row["reason"]) == (
-        True, False, "worsens the exposure of long texts beyond its error"
-    )  # fmt: skip
-
-
-def test_exposure_that_overshoots_is_no_gain():
-    """From a little too little to far too much: nearer to fair is meant, on a scale of ratios."""
+    assert (row["eligible"], row["chosen"]) == (True, False)
+    assert row["reason"].startswith("worsens the exposure")
+    # From a little too little to far too much: nearer to fair is meant, on a scale of ratios.
     little, much = made(near=turned(LONG[:6], False)), made(near=turned([*SHORT, *LONG[:20]], True))
-    row = verdicts(much, first=little)[1]
+    row = verdicts(much, first=little, keep=0.0)[1]
     assert row["exposure_long"] > 1.3
     assert row["exposure_long_change"] > 5 * row["exposure_long_change_se"] > 0
-    assert not row["chosen"]
-    assert verdicts(much, first=little, keep=0.0)[1]["reason"] == "worsens the exposure of long texts beyond its error"
+    assert (row["chosen"], row["reason"].startswith("worsens the exposure")) == (False, True)
+    # Ratios have no place for 0: −0.5 and +0.5 in errors of 0.1.
+    none, some = ({"exposure_long": value, "exposure_long_change_se": 0.1} for value in (0.0, 0.5))
+    assert (_fairer(none, some), _fairer(some, none), _fairer(none, none)) == pytest.approx((-5, 5, 0))
 
 
 def test_a_worse_gap_is_refused_and_both_gains_are_told():
     few = made(near=turned(LONG[:30], False))
-    worse = verdicts(made(gap=0.1), first=few)[1]
+    worse, both = (verdicts(made(gap=gap), first=few)[1] for gap in (0.1, -0.1))
     assert (worse["eligible"], worse["chosen"]) == (True, False)
-    assert worse["reason"] == "worsens the prefix gap beyond its error"
-    both = verdicts(made(gap=-0.1), first=few)[1]
-    assert both["reason"].startswith("betters the prefix gap and the exposure of long texts beyond noise;")
+    assert worse["reason"].startswith("worsens the prefix gap")
+    assert both["reason"].startswith("betters the prefix gap and the exposure of long texts")
 
 
 def test_the_error_is_shared_among_all_candidates():
@@ -275,12 +256,6 @@ def test_the_error_is_shared_among_all_candidates():
     z = student.isf(0.05 / 2 / 5, N - 1)
     assert verdicts(made(gap=-(z + 0.01) * se()), *among)[1]["chosen"]
     assert not verdicts(made(gap=-(z - 0.01) * se()), *among)[1]["chosen"]
-
-
-def test_of_those_that_better_it_the_smallest_gap_is_chosen():
-    rows = verdicts(made(gap=-0.1), made(gap=-0.15), made(gap=-0.12), made(gap=-0.3, short=0.1))
-    assert [row["chosen"] for row in rows] == [False, False, True, False, False]
-    assert [row["eligible"] for row in rows] == [True, True, True, True, False]
 
 
 def test_without_a_probe_exposure_alone_decides():
@@ -294,99 +269,5 @@ def test_without_a_probe_exposure_alone_decides():
 def test_texts_of_one_length_tell_nothing_and_say_so():
     first = made()
     one = first._replace(texts=first.texts.filter((pl.col("group") == 0) | (pl.col("text_id") < "l29")))
-    with pytest.raises(
-        UsageError, match=r"fewer than two length intervals have 30 texts.*larger --sample or other --intervals"
-    ):
+    with pytest.raises(UsageError, match=r"30 texts.*--sample.*--intervals"):
         choose([one, one], KEEP, EDGES)
-
-
-# ---------------------------------------------------------------------------------------------- of a real audit
-
-TAUS, TOKENS, NEAREST = [1.0, 0.5], 96, 5
-
-
-@pytest.fixture(scope="module")
-def audit(tmp_path_factory, ray_session, small_model):
-    folder = tmp_path_factory.mktemp("audit")
-    (folder / "texts.jsonl").write_text(as_lines(documented("pyarrow")[:160]))
-    return audited({
-        "out": str(folder / "run"), "corpus": {"source": str(folder / "texts.jsonl")}, "seed": 3,
-        "embedding": {"models": [small_model], "temperatures": TAUS, "max_length": TOKENS},
-        "analysis": {"intervals": EDGES, "socm_sample": 0, "probe_sample": 40, "neighbours": NEAREST},
-        "execution": {"workers": 1},
-    })  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def both(audit):
-    return [measured(audit, audit.models[0], temperature) for temperature in audit.temperatures]
-
-
-@pytest.fixture(scope="module")
-def embedded(audit):
-    """Ids, lengths and unit embeddings of each temperature, from texts/."""
-    found = []
-    for tau in TAUS:
-        table = pl.read_parquet(f"{audit.storage.root}/texts/*/temperature={tau}/*.parquet").sort("text_id")
-        vectors = np.array(table["embedding"].to_list(), np.float64)
-        found.append((table["text_id"].to_list(), table["tokens"].to_numpy(), vectors))
-    return found
-
-
-def summary(audit, name="collapse_summary"):
-    return pl.read_parquet(f"{audit.storage.root}/tables/{name}.parquet")
-
-
-def test_interval_means_and_neighbours_are_those_of_the_embeddings(both, embedded):
-    moved = {}
-    for own, (ids, tokens, vectors) in zip(both, embedded, strict=True):
-        cosines = vectors @ vectors.T
-        np.fill_diagonal(cosines, -2)
-        for k, text in enumerate(ids):
-            nearest = {ids[j] for j in np.argsort(-cosines[k])[:NEAREST]}
-            assert len(own.near[text]) == NEAREST
-            cut = np.sort(cosines[k])[-NEAREST]
-            assert all(abs(cosines[k, ids.index(other)] - cut) < 1e-6 for other in nearest ^ own.near[text])
-        rows = by_interval(own, both[0])
-        assert [row["interval"] for row in rows] == [0, 64]
-        for row, here in zip(rows, (tokens < 32, tokens >= 64), strict=True):
-            block = vectors[here] @ vectors[here].T
-            upper = np.triu_indices(len(block), 1)
-            assert row["texts"] == len(block) >= 30
-            assert row["cosine_mean"] == pytest.approx(block[upper].mean(), abs=1e-9)
-            means = (block.sum(1) - block.diagonal()) / (len(block) - 1)
-            before = moved.setdefault(row["interval"], means)
-            assert row["change"] == pytest.approx((means - before).mean(), abs=1e-9)
-            assert row["change_se"] == pytest.approx(2 * (means - before).std(ddof=1) / np.sqrt(len(block)), abs=1e-9)
-    assert row["change_se"] > 0
-
-
-def test_gap_and_exposure_are_those_that_the_audit_tells(audit, both):
-    long = set(both[0].texts.filter(pl.col("group") == 64)["text_id"])
-    for own, row in zip(both, summary(audit).to_dicts(), strict=True):
-        gap, change = prefix_gap(own, both[0])
-        assert gap == pytest.approx(row["prefix_gap"], rel=1e-12)
-        assert own.probe["text_id"].n_unique() == 40
-        assert exposure(own, both[0], long)[0] == pytest.approx(row["exposure_long"], rel=1e-12)
-    (effect,) = summary(audit, "temperature_effect").filter(pl.col("figure") == "prefix_gap").to_dicts()
-    assert change == (
-        pytest.approx(effect["change"], rel=1e-9),
-        pytest.approx(effect["change_se_superpopulation"], rel=1e-9),
-    )
-    assert effect["change"] != 0
-
-
-def test_without_probe_or_neighbours_there_is_nothing_to_read(audit, tmp_path):
-    bare = dataclasses.replace(audit, storage=Storage(str(tmp_path)))
-    own = measured(bare, audit.models[0], audit.temperatures[0])
-    assert own.probe.is_empty()
-    assert own.probe.columns == ["text_id", "group", "inside", "document"]
-    assert own.near == {}
-
-
-def test_an_exposure_of_nothing_is_compared_as_it_is():
-    """A scale of ratios has no place for 0: −0.5 and +0.5 in errors of 0.1."""
-    none, some = ({"exposure_long": value, "exposure_long_change_se": 0.1} for value in (0.0, 0.5))
-    assert _fairer(none, some) == pytest.approx(-5)
-    assert _fairer(some, none) == pytest.approx(5)
-    assert _fairer(none, none) == 0

@@ -43,8 +43,7 @@ def halves(dev, held, gold=None):
 def test_an_item_is_in_the_same_part_and_place_under_every_candidate():
     number = np.arange(200)
     own = {FIRST: number, OTHER: number + 1000, "0.5": number + 2000}
-    shuffled = table(own).sample(fraction=1, shuffle=True, seed=4)
-    for items in (table(own), shuffled):
+    for items in (table(own), table(own).sample(fraction=1, shuffle=True, seed=4)):
         parts = split(items, ["one"], 0.5, 3)
         ((dev,), (held,)) = parts.dev["one"], parts.held["one"]
         for half in (dev, held):
@@ -55,19 +54,20 @@ def test_an_item_is_in_the_same_part_and_place_under_every_candidate():
 
 
 def test_the_part_follows_from_the_id_alone_and_the_seed():
-    values = {FIRST: np.arange(300), OTHER: np.arange(300)}
     held = lambda items, seed: set(split(items, ["one"], 0.5, seed).held["one"][0].values[FIRST])  # noqa: E731
-    first, again, other = (held(table(values), seed) for seed in (0, 0, 1))
+    of = lambda n: table({FIRST: np.arange(n), OTHER: np.arange(n)})  # noqa: E731
+    first, again, other = (held(of(300), seed) for seed in (0, 0, 1))
     assert first == again
     assert 100 < len(first ^ other) < 200
-    fewer = {name: own[:250] for name, own in values.items()}
-    assert held(table(fewer), 0) == {k for k in first if k < 250}
+    assert held(of(250), 0) == {k for k in first if k < 250}
 
 
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.7])
-def test_about_the_asked_share_is_held_out(share):
-    n = 2000
-    parts = split(table({FIRST: np.zeros(n), OTHER: np.ones(n)}), ["one"], share, 0)
+@pytest.mark.parametrize(("share", "drawn"), [(0.2, 1), (0.5, 1), (0.7, 1), (0.5, 0.5)])
+def test_about_the_asked_share_is_held_out(share, drawn):
+    """Of texts of low keyed hash too: a classification of one's own is tested on those, under the run's seed."""
+    ids = [f"t{k}" for k in range(2000) if keyed_hash(f"t{k}", 7) / 2**64 < drawn]
+    n, values = len(ids), np.zeros(len(ids))
+    parts = split(table({FIRST: values, OTHER: values + 1}, ids=ids), ["one"], share, 7)
     assert len(parts.held["one"][0]) + len(parts.dev["one"][0]) == n
     assert abs(len(parts.held["one"][0]) - share * n) < 4 * np.sqrt(n * share * (1 - share))
 
@@ -85,24 +85,19 @@ def test_windows_go_with_their_text():
     assert all(any(value >= 1000 for value in part) for part in (dev, held))
 
 
-def test_texts_that_the_same_seed_drew_for_a_task_fall_into_both_parts():
-    """A classification of one's own is tested on the texts of low keyed hash under the run's seed."""
-    ids = [f"t{k}" for k in range(400) if keyed_hash(f"t{k}", 7) / 2**64 < 0.5]
-    values = np.zeros(len(ids))
-    parts = split(table({FIRST: values, OTHER: values + 1}, ids=ids), ["one"], 0.5, 7)
-    assert 0.35 < len(parts.held["one"][0]) / len(ids) < 0.65
-
-
-def test_tasks_without_items_enough_are_left_out_and_none_left_is_a_sentence():
+def test_tasks_without_items_enough_are_left_out_and_none_left_is_refused():
     few = table({FIRST: np.zeros(15), OTHER: np.ones(15)}, task="few")  # 15 never give 10 and 10.
     many = table({FIRST: np.zeros(80), OTHER: np.ones(80)}, task="many")
     parts = split(pl.concat([few, many]), ["few", "many", "grouped"], 0.5, 0)
     assert (list(parts.dev), parts.left_out) == (["many"], ["few", "grouped"])
-    with pytest.raises(UsageError, match=r"no task has 10 queries, texts or pairs .* so none can choose: few, grouped"):
+    with pytest.raises(UsageError, match=r"few, grouped$"):
         choose(split(few, ["few", "grouped"], 0.5, 0), [FIRST, OTHER], 0)
     nothing = pl.DataFrame(schema={"task": pl.String})
-    with pytest.raises(UsageError, match="none can choose: grouped"):
+    with pytest.raises(UsageError, match=r": grouped$"):
         choose(split(nothing, ["grouped"], 0.5, 0), [FIRST, OTHER], 0)
+    # A classification of three experiments.
+    right = np.ones((60, 3))
+    assert split(classified({FIRST: right, OTHER: right}), ["one"], 0.5, 0).left_out == ["one"]
 
 
 def test_items_without_a_value_or_a_cosine_cannot_choose():
@@ -129,22 +124,7 @@ def test_a_real_gain_is_found_and_its_interval_covers_the_truth():
         covered += rows[1]["held_low"] < gain < rows[1]["held_high"]
         assert rows[2]["held_low"] is rows[0]["held_high"] is None
     assert covered >= stats.binom.ppf(0.001, draws, 0.95)
-    assert "the held-out part confirms it beyond noise" in rows[1]["reason"]
-    assert rows[0]["reason"] == rows[2]["reason"] == "not the best on the development part"
-
-
-def test_figures_are_means_differences_and_their_errors():
-    random = np.random.default_rng(2)
-    dev, held = ({FIRST: random.random(30), OTHER: random.random(30) + 0.4} for _ in range(2))
-    first, row = choose(halves(dev, held), [FIRST, OTHER], 0)
-    for name, part in (("dev", dev), ("held", held)):
-        moved = part[OTHER] - part[FIRST]
-        assert row[f"{name}_items"] == first[f"{name}_items"] == 30
-        assert row[f"{name}_score"] == pytest.approx(part[OTHER].mean(), rel=1e-12)
-        assert first[f"{name}_score"] == pytest.approx(part[FIRST].mean(), rel=1e-12)
-        assert row[f"{name}_change"] == pytest.approx(moved.mean(), rel=1e-12)
-        assert row[f"{name}_change_se"] == pytest.approx(moved.std(ddof=1) / np.sqrt(30), rel=1e-12)
-        assert (first[f"{name}_change"], first[f"{name}_change_se"]) == (0, 0)
+    assert rows[0]["reason"] == rows[2]["reason"] != rows[1]["reason"]
 
 
 def test_noise_is_chosen_about_as_often_as_its_level_allows(monkeypatch):
@@ -155,7 +135,7 @@ def test_noise_is_chosen_about_as_often_as_its_level_allows(monkeypatch):
         random = np.random.default_rng(seed)
         dev, held = ({name: random.normal(0.5, 0.2, 80) for name in names} for _ in range(2))
         rows = choose(halves(dev, held), names, seed)
-        led += rows[0]["reason"] != "best on the development part"
+        led += any(row["held_low"] is not None for row in rows[1:])
         chosen += not rows[0]["chosen"]
     assert stats.binom.ppf(0.001, draws, 0.75) <= led <= stats.binom.ppf(0.999, draws, 0.75)
     assert 0 < chosen <= stats.binom.ppf(0.999, draws, 0.03)  # A percentile interval of 80 is a little too narrow.
@@ -170,15 +150,10 @@ def test_a_candidate_that_the_held_out_part_does_not_confirm_is_refused():
     # Even though another candidate is better there: the held-out part chooses nothing.
     assert [row["chosen"] for row in rows] == [True, False, False]
     assert rows[1]["held_low"] < 0 < rows[1]["held_high"]
-    assert rows[1]["reason"] == "best on the development part, but on the held-out part the gain may be noise"
-    assert rows[0]["reason"] == "nothing beats it by more than noise"
+    assert "noise" in rows[1]["reason"]
     worse = choose(halves({FIRST: before, OTHER: before - 0.1}, {FIRST: before, OTHER: before + 1}), [FIRST, OTHER], 0)
-    assert (worse[0]["chosen"], worse[0]["reason"]) == (True, "best on the development part")
-    assert worse[1]["held_low"] is None
-
-
-def test_the_earliest_of_equal_candidates_is_taken():
-    before = np.linspace(0, 1, 40)
+    assert (worse[0]["chosen"], worse[1]["held_low"]) == (True, None)
+    # Of equal candidates the earliest is taken.
     same = {FIRST: before, OTHER: before + 0.1, "0.7": before + 0.1, "0.6": before}
     assert [row["chosen"] for row in choose(halves(same, same), list(same), 0)] == [False, True, False, False]
 
@@ -253,26 +228,28 @@ def test_the_interval_is_that_of_a_plain_paired_bootstrap(of_pairs, fewer_resamp
 
 def test_tasks_weigh_alike_whatever_their_items_and_subsets():
     random = np.random.default_rng(3)
-    sizes = {("many", "a"): 300, ("few", "a"): 40, ("few", "b"): 60}
-    gains = {("many", "a"): 0.3, ("few", "a"): 0.1, ("few", "b"): -0.02}
-    tables, moved = [], {}
-    for place, n in sizes.items():
+    sizes = {("many", "a"): (300, 0.3), ("few", "a"): (40, 0.1), ("few", "b"): (60, -0.02)}
+    tables = []
+    for place, (n, gain) in sizes.items():
         before = random.random(n)
-        own = {FIRST: before, OTHER: before + gains[place] + random.normal(0, 0.1, n)}
-        tables.append(table(own, *place))
-        moved[place] = own[OTHER] - own[FIRST]
+        tables.append(table({FIRST: before, OTHER: before + gain + random.normal(0, 0.1, n)}, *place))
     parts = split(pl.concat(tables), ["many", "few"], 0.5, 0)
-    row = choose(parts, [FIRST, OTHER], 0)[1]
-    held = [half for task in ("many", "few") for half in parts.held[task]]
-    mine = [half.values[OTHER] - half.values[FIRST] for half in held]
-    means, errors = [own.mean() for own in mine], [own.std(ddof=1) / np.sqrt(len(own)) for own in mine]
-    assert row["held_items"] == sum(map(len, mine))
-    assert row["held_change"] == pytest.approx(means[0] / 2 + means[1] / 4 + means[2] / 4)
-    expected = np.sqrt((errors[0] / 2) ** 2 + (errors[1] / 4) ** 2 + (errors[2] / 4) ** 2)
-    assert row["held_change_se"] == pytest.approx(expected)
+    first, row = choose(parts, [FIRST, OTHER], 0)
+    weights = np.array([1 / 2, 1 / 4, 1 / 4])
+    for name, part in (("dev", parts.dev), ("held", parts.held)):
+        own = [half.values for task in ("many", "few") for half in part[task]]
+        moved = [values[OTHER] - values[FIRST] for values in own]
+        errors = np.array([each.std(ddof=1) / np.sqrt(len(each)) for each in moved])
+        assert row[f"{name}_items"] == first[f"{name}_items"] == sum(map(len, moved))
+        assert row[f"{name}_score"] == pytest.approx(weights @ [values[OTHER].mean() for values in own], rel=1e-12)
+        assert first[f"{name}_score"] == pytest.approx(weights @ [values[FIRST].mean() for values in own], rel=1e-12)
+        assert row[f"{name}_change"] == pytest.approx(weights @ [each.mean() for each in moved], rel=1e-12)
+        assert row[f"{name}_change_se"] == pytest.approx(np.sqrt(((weights * errors) ** 2).sum()), rel=1e-12)
+        assert (first[f"{name}_change"], first[f"{name}_change_se"]) == (0, 0)
     # The interval, by a normal law: over hundreds of items that is near.
-    assert row["held_low"] == pytest.approx(row["held_change"] - 1.96 * expected, abs=0.15 * expected)
-    assert row["held_high"] == pytest.approx(row["held_change"] + 1.96 * expected, abs=0.15 * expected)
+    error = row["held_change_se"]
+    assert row["held_low"] == pytest.approx(row["held_change"] - 1.96 * error, abs=0.15 * error)
+    assert row["held_high"] == pytest.approx(row["held_change"] + 1.96 * error, abs=0.15 * error)
 
 
 def test_each_task_is_resampled_by_itself():
@@ -314,12 +291,6 @@ def test_a_classifications_experiments_are_parted_as_its_texts_are():
     assert change.value == pytest.approx(differences.mean())
     expected = differences.var(ddof=1) / len(differences) + moved.var(ddof=1) / len(moved)
     assert change.se == pytest.approx(np.sqrt(expected))
-
-
-def test_a_classification_of_too_few_experiments_cannot_choose():
-    right = np.ones((60, 3))
-    parts = split(classified({FIRST: right, OTHER: right}), ["one"], 0.5, 0)
-    assert parts.left_out == ["one"]
 
 
 @pytest.mark.proof
