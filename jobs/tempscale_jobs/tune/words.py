@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -121,11 +122,9 @@ def _collapse(choice: dict[str, Any], table: pl.DataFrame, edges: list[int]) -> 
         found.append(f"The prefix gap, over {count(choice['probed'], 'text')}, is {number(first['prefix_gap'])}.")
     out = [row for row in rows[1:] if not row["eligible"]]
     if out:
-        raised = sum("raises" in row["reason"] for row in out)
-        found.append(
-            f"{len(out)} of {count(len(rows) - 1, 'other candidate')} may not be chosen: {raised} because the mean cosine "
-            f"of some length interval rises, {len(out) - raised} because short texts lose too many of their neighbours."
-        )
+        why = Counter(_barred(row["reason"]) for row in out)
+        reasons = ", ".join(f"{times} because {reason}" for reason, times in why.items())
+        found.append(f"{len(out)} of {count(len(rows) - 1, 'other candidate')} may not be chosen: {reasons}.")
     chosen = next(row for row in rows if row["chosen"])
     if chosen is not first:
         found.append(
@@ -138,6 +137,15 @@ def _collapse(choice: dict[str, Any], table: pl.DataFrame, edges: list[int]) -> 
         "Without labels nothing is known about scores: if you have labels, check the choice with tempscale evaluate."
     )
     return found
+
+
+def _barred(reason: str) -> str:
+    """Why a candidate may not be chosen, in the words of a table's reason without its figures; see `collapse._judged`."""
+    if reason.startswith("raises"):
+        return "the mean cosine of some length interval rises"
+    if reason.startswith("short texts keep"):
+        return "short texts lose too many of their neighbours"
+    return reason
 
 
 def _names(edges: list[int]) -> str:
