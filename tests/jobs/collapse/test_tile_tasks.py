@@ -150,8 +150,6 @@ def test_a_gpu_worker_keeps_to_the_same_contract(undisturbed, tmp_path):
 
 
 def test_in_flight_work_is_bounded(cluster):
-    import ray
-
     @ray.remote
     def nothing(k):
         return k
