@@ -159,19 +159,13 @@ def test_growth_in_n_and_in_length(minilm, ray_session, known_limits):
     for (name, grows), own in by_series.items():
         for row in own:
             size, seconds = row["size"], row["seconds"]
-            pairs = size * (size - 1) // 2 if grows == "texts" else 6
-            count = 4 * size if name.startswith("embedding") else pairs
-            assert row["rate"] == pytest.approx(count / seconds)
-            if name == "cosine pass":
-                limit = 2 * 384 * pairs / 1e9
-            elif name.startswith("cosine stage"):
-                limit = 2 * 384 * pairs / 2e9
-            elif name == "SOCM":
-                length = size if grows == "tokens" else growth.SOCM_TOKENS
-                limit = 2 * 384 * length**2 * pairs / 1e9 + 1e-6 * length * pairs
-            else:
-                limit = 4 * operations(size) / 1e9
-            assert row["limit_share"] == pytest.approx(limit / seconds)
+            pairs, length = (size * (size - 1) // 2, growth.SOCM_TOKENS) if grows == "texts" else (6, size)
+            limits = {
+                "cosine pass": 2 * 384 * pairs / 1e9, "cosine stage on Ray": 2 * 384 * pairs / 2e9,
+                "SOCM": 2 * 384 * length**2 * pairs / 1e9 + 1e-6 * length * pairs,
+            }  # fmt: skip
+            assert row["rate"] == pytest.approx((4 * size if name.startswith("embedding") else pairs) / seconds)
+            assert row["limit_share"] == pytest.approx(limits.get(name, 4 * operations(size) / 1e9) / seconds)
             assert f"{size:,}" in row["what"]
             assert {"what", "rate", "unit", "ratio", "exponent", "exponent_se"} <= set(row)
         assert own[0]["ratio"] == 1
