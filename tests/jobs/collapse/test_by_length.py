@@ -16,7 +16,7 @@ from tempscale_jobs.collapse import calibration
 from tempscale_jobs.runs.folder import load_tables
 from tempscale_jobs.runs.storage import Storage
 
-pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("ray_session")]
+pytestmark = pytest.mark.proof
 
 TEXTS, QUERIES, DIM, K = 400, 130, 16, 5
 EDGES = [0, 32, 128]
@@ -43,7 +43,7 @@ def corpus(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(corpus, tmp_path_factory):
+def run(corpus, tmp_path_factory, ray_session):
     """A function that makes a run of a source, and gives its folder."""
 
     def run(texts="texts", **analysis):
@@ -147,7 +147,7 @@ def test_a_sample_asks_in_closed_form_and_of_a_large_corpus(corpus, run, monkeyp
         # Percentiles of pairs need all of them.
         assert (out / "calibration.json").exists() == (cosine == "full")
         assert read_tables(out)["cosine_histogram"].is_empty() == (cosine == "moments")
-        assert ("--cosine full" in read_report(out)) == (cosine == "moments")
+        assert ("--cosine full --sample" in read_report(out)) == (cosine == "moments")
     assert found["moments"] == found["full"]
     asked = [int(i[1:]) for file in (out / "partials" / "neighbours_corrected").rglob("*.parquet")
              for i in pq.read_table(file)["text_id"].to_pylist()]  # fmt: skip
