@@ -53,111 +53,86 @@ def tables_of(
     `exposed` is the exposure of each interval; none was measured without it.
     """
     first, second = taus
-    cells, summary, probe, seconds, pairs, scatter = [], [], [], [], [], []
-    exposures, duplicates, searched, collapsed = [], [], [], []
+    rows = {table: [] for table in (
+        LENGTH_COLLAPSE, COLLAPSE_SUMMARY, PREFIX_PROBE, SOCM, SOCM_PAIRS, SOCM_SCATTER, TEMPERATURE_EFFECT, EXPOSURE,
+        NEAR_DUPLICATES, SOCM_SEARCH, COLLAPSED_TEXTS,
+    )}  # fmt: skip
+    rows[EXCERPTS] = [{"text_id": i, "characters": 999, "excerpt": text} for i in ("one", text)]
+    both = {"text_id_a": "one", "text_id_b": text, "tokens_a": 12, "tokens_b": 345}
     for tau, gap_now in ((first, gap), (second, None if gap is None else gap + change)):
-        for a in EDGES:
-            for b in EDGES:
-                if a <= b:
-                    mean = 0.05 + (gap_now or 0.0) * (EDGES.index(a) + EDGES.index(b)) / 4
-                    cells.append(
-                        key(tau, model) | {"interval_a": a, "interval_b": b, "texts_a": 40, "texts_b": 40, "pairs": 780}
-                        | measured("cosine_mean", mean, 0.004)
-                        | {"cosine_std": 0.1, "cosine_p05": -0.1, "cosine_p50": mean, "cosine_p95": 0.3}
-                        | {"near_duplicates": 3}
-                    )  # fmt: skip
-                    if socm is not None:
-                        seconds.append(
-                            key(tau, model) | {"interval_a": a, "interval_b": b, "pairs": 780}
-                            | {"d_mu_mean": 0.45, "d_sigma_mean": 1.2} | measured("socm_mean", socm, 0.01)
-                            | {"socm_p50": 0.6, "socm_p50_se": None, "socm_p95": 0.9, "socm_p95_se": None, "exact": True}
-                            | {"groups": None, "d_sigma_error": 0.0} | measured("socm_over_1_share", 0.02, None)
-                        )  # fmt: skip
-        summary.append(
-            key(tau, model)
-            | {"texts": 120, "documents": None, "corpus_texts": 9000, "rejected": 0, "tokens": 30000}
+        own = key(tau, model)
+        for a, b in [(a, b) for a in EDGES for b in EDGES if a <= b]:
+            mean, cell = (
+                0.05 + (gap_now or 0.0) * (EDGES.index(a) + EDGES.index(b)) / 4,
+                own | {"interval_a": a, "interval_b": b},
+            )
+            rows[LENGTH_COLLAPSE].append(
+                cell | {"texts_a": 40, "texts_b": 40, "pairs": 780, "near_duplicates": 3}
+                | measured("cosine_mean", mean, 0.004)
+                | {"cosine_std": 0.1, "cosine_p05": -0.1, "cosine_p50": mean, "cosine_p95": 0.3}
+            )  # fmt: skip
+            if socm is not None:
+                rows[SOCM].append(
+                    cell | {"pairs": 780, "d_mu_mean": 0.45, "d_sigma_mean": 1.2} | measured("socm_mean", socm, 0.01)
+                    | {"socm_p50": 0.6, "socm_p50_se": None, "socm_p95": 0.9, "socm_p95_se": None, "exact": True}
+                    | {"groups": None, "d_sigma_error": 0.0} | measured("socm_over_1_share", 0.02, None)
+                )  # fmt: skip
+        has_gap, has_prefix, has_socm = (figure is not None for figure in (gap, prefix, socm))
+        rows[COLLAPSE_SUMMARY].append(
+            own | {"texts": 120, "documents": None, "corpus_texts": 9000, "rejected": 0, "tokens": 30000, "rows": 9001}
             | {"gap_documents": None, "prefix_documents": None}
-            | {"rows": 9001} | measured("rejected_share", 1 / 9001, 0.0)
-            | measured("truncated_share", 0.125, 0.03)
-            | measured("cosine_mean", 0.0621, 0.003) | measured("collapse_gap", gap_now, None if gap is None else gap_error)
-            | {"gap_shortest": None if gap is None else 0, "gap_longest": None if gap is None else 400}
-            | {"gap_texts": None if gap is None else 40, "prefix_texts": None if prefix is None else 31}
-            | {"prefix_shortest": None if prefix is None else 32, "prefix_longest": None if prefix is None else 256}
-            | measured("prefix_gap", prefix, None if prefix is None else 0.004)
+            | measured("rejected_share", 1 / 9001, 0.0) | measured("truncated_share", 0.125, 0.03)
+            | measured("cosine_mean", 0.0621, 0.003) | measured("collapse_gap", gap_now, gap_error if has_gap else None)
+            | {"gap_shortest": 0 if has_gap else None, "gap_longest": 400 if has_gap else None}
+            | {"gap_texts": 40 if has_gap else None, "prefix_texts": 31 if has_prefix else None}
+            | {"prefix_shortest": 32 if has_prefix else None, "prefix_longest": 256 if has_prefix else None}
+            | measured("prefix_gap", prefix, 0.004 if has_prefix else None)
             | measured("spread_mean", 2.4, 0.05) | {"effective_rank": 77.7, "near_duplicate_pairs": 18}
             | measured("exposure_short", exposed and exposed[0], exposed and 0.05)
             | measured("exposure_long", exposed and exposed[-1], exposed and 0.05)
             | {"k_occurrence_skewness": exposed and 1.25}
             | measured("spread_over_2_share", 0.89, 0.02) | measured("within_cosine_over_third_share", 0.5, 0.04)
-            | {"socm_texts": 0 if socm is None else 40, "socm_freedom": None if socm is None else 39}
-            | {"socm_pairs": None if socm is None else 780, "socm_groups": None}
-            | measured("socm_mean", socm, None if socm is None else 0.01)
-            | measured("socm_over_1_share", None if socm is None else 0.021, None)
+            | {"socm_texts": 40 if has_socm else 0, "socm_freedom": 39 if has_socm else None}
+            | {"socm_pairs": 780 if has_socm else None, "socm_groups": None}
+            | measured("socm_mean", socm, 0.01 if has_socm else None)
+            | measured("socm_over_1_share", 0.021 if has_socm else None, None)
         )  # fmt: skip
-        collapsed += [
-            key(tau, model) | {"ranking": ranking, "rank": 1, "text_id": text, "tokens": 345, "value": value}
-            for ranking, value in (("nearness", 0.456), ("hub", 37.0))
-        ]
-        duplicates.append(
-            key(tau, model) | {"rank": 1, "text_id_a": "one", "text_id_b": text, "tokens_a": 12, "tokens_b": 345}
-            | {"cosine": 0.987}
-        )  # fmt: skip
-        exposures += [
-            key(tau, model) | {"asked_by": by, "queries": queries, "k": k, "interval": edge, "texts": 40}
-            | {"texts_share": 1 / 3, "slots_share": value / 3, "k_occurrence_skewness": 1.25}
-            | measured("exposure", value, 0.05)
+        for ranking, value in (("nearness", 0.456), ("hub", 37.0)):
+            figures = {"ranking": ranking, "rank": 1, "text_id": text, "tokens": 345, "value": value}
+            rows[COLLAPSED_TEXTS].append(own | figures)
+        rows[NEAR_DUPLICATES].append(own | both | {"rank": 1, "cosine": 0.987})
+        rows[EXPOSURE] += [
+            own | {"asked_by": by, "queries": queries, "k": k, "interval": edge, "texts": 40, "texts_share": 1 / 3}
+            | {"slots_share": value / 3, "k_occurrence_skewness": 1.25} | measured("exposure", value, 0.05)
             for by in asked_by for k in (1, 10) for edge, value in zip(EDGES, exposed or (), strict=False)
         ]  # fmt: skip
-        if prefix is not None:
-            probe += [
-                key(tau, model) | {"prefix_tokens": t, "texts": 31} | measured("cosine_mean", v, 0.004)
-                for t, v in ((32, 0.1), (256, 0.1 + prefix))
-            ]
-        if socm is not None:
+        for tokens, value in ((32, 0.1), (256, 0.1 + (prefix or 0.0))) if has_prefix else ():
+            rows[PREFIX_PROBE].append(own | {"prefix_tokens": tokens, "texts": 31} | measured("cosine_mean", value, 0.004))
+        if has_socm:
             for ranking in ("socm", "same_mean"):
-                ids = {"text_id_a": "one", "text_id_b": text, "tokens_a": 12, "tokens_b": 345}
                 bounds = {"threshold": 0.9, "pairs": 7140, "kept_by_traces": 456, "kept_by_frobenius": 78, "texts": 90}
-                searched.append(key(tau, model) | {"ranking": ranking} | bounds)
-                pairs.append(
-                    key(tau, model)
-                    | {"over": "corpus", "ranking": ranking, "rank": 1}
-                    | ids
-                    | {"d_mu": 0.4, "d_sigma": 1.3, "socm": 0.987, "cosine": 0.2}
-                )
-            plane = {"d_mu": 0.4, "d_sigma": 1.25}
-            scatter.append(key(tau, model) | {"kind": "bin", **plane, "d_mu_width": 0.1, "d_sigma_width": 0.1, "pairs": 5})
-            scatter.append(key(tau, model) | {"kind": "pair", **plane, "d_mu_width": 0.0, "d_sigma_width": 0.0, "pairs": 1})
-    effects = []
+                rows[SOCM_SEARCH].append(own | {"ranking": ranking} | bounds)
+                figures = {"d_mu": 0.4, "d_sigma": 1.3, "socm": 0.987, "cosine": 0.2}
+                rows[SOCM_PAIRS].append(own | both | {"over": "corpus", "ranking": ranking, "rank": 1} | figures)
+            for kind, width, pairs in (("bin", 0.1, 5), ("pair", 0.0, 1)):
+                plane = {"d_mu": 0.4, "d_sigma": 1.25, "d_mu_width": width, "d_sigma_width": width}
+                rows[SOCM_SCATTER].append(own | {"kind": kind, "pairs": pairs} | plane)
     if gap is not None:
-        effects = [
-            key(second, model) | {"reference": str(first), "figure": "collapse_gap"}
-            | {"reference_value": gap, "value": gap + change} | measured("change", change, 0.003) | {"texts": 80},
-            key(second, model) | {"reference": str(first), "figure": "cosine_mean", "reference_value": 0.06, "value": 0.061}
-            | measured("change", 0.001, 0.003) | {"texts": 120},
-        ]  # fmt: skip
-    rows = {
-        LENGTH_COLLAPSE: cells, COLLAPSE_SUMMARY: summary, PREFIX_PROBE: probe, SOCM: seconds,
-        SOCM_PAIRS: pairs, SOCM_SCATTER: scatter, TEMPERATURE_EFFECT: effects,
-        EXPOSURE: exposures, NEAR_DUPLICATES: duplicates, SOCM_SEARCH: searched,
-        COLLAPSED_TEXTS: collapsed,
-        EXCERPTS: [{"text_id": i, "characters": 999, "excerpt": text} for i in ("one", text)],
-    }  # fmt: skip
+        for figure, before, after, by, error, texts in (
+            ("collapse_gap", gap, gap + change, change, 0.003, 80), ("cosine_mean", 0.06, 0.061, 0.001, 0.003, 120),
+        ):  # fmt: skip
+            figures = {"reference": str(first), "figure": figure, "reference_value": before, "value": after, "texts": texts}
+            rows[TEMPERATURE_EFFECT].append(key(second, model) | figures | measured("change", by, error))
     return {table.name: pl.DataFrame(pl.from_arrow(table.build_rows(r))) for table, r in rows.items()}
 
 
 RUN = {
     "finished": "2026-01-02T03:04:05+00:00",
     "config": {"out": "runs/audit", "seed": 0, "analysis": {"intervals": list(EDGES)}},
-    "corpus": {
-        "source": "texts.jsonl",
-        "analysed": 120,
-        "usable": 9000,
-        "read": 9001,
-        "rejected": 1,
-        "rejected_reasons": {},
-    },
+    "corpus": {"source": "texts.jsonl", "analysed": 120, "usable": 9000, "read": 9001, "rejected": 1,
+               "rejected_reasons": {}},
     "steps": {"embed": {"seconds": 1.0, "peak_memory_bytes": 5}},
-}
+}  # fmt: skip
 
 
 SCHEDULES = ("by_layer(1.0, 0.9)", f"by_head({', '.join([str([0.85] * 12)] * 5)}, {[0.8] * 12})")

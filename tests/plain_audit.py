@@ -1,6 +1,6 @@
 """The whole audit once more, plainly: float64, no tiles, one text at a time. Imports nothing of ours.
 
-BERT is typed out from its definition, with the logits divided by τ (S1 eq. 6); the statistics are brute force.
+BERT is typed out from its definition in oracles.py, with the logits divided by τ (S1 eq. 6); the statistics are brute force.
 """
 
 import json
@@ -8,18 +8,17 @@ import math
 from pathlib import Path
 
 import numpy as np
-import torch
-from safetensors.torch import load_file
+import oracles
+from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 
 class PlainBert:
     def __init__(self, folder):
         self.config = json.loads((Path(folder) / "config.json").read_text())
+        stored = load_file(Path(folder) / "model.safetensors")
         self.weights = {
-            k.removeprefix("bert."): v.double()
-            for k, v in load_file(Path(folder) / "model.safetensors").items()
-            if v.is_floating_point()
+            name.removeprefix("bert."): own.astype(np.float64) for name, own in stored.items() if own.dtype.kind == "f"
         }
         self.tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
         self.tokenizer.no_padding()
@@ -28,32 +27,11 @@ class PlainBert:
         self.tokenizer.enable_truncation(max_length)
         return self.tokenizer.encode(text).ids
 
-    def linear(self, x, name):
-        return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
-
-    def norm(self, x, name):
-        centred = x - x.mean(-1, keepdim=True)
-        scaled = centred / torch.sqrt(centred.square().mean(-1, keepdim=True) + self.config["layer_norm_eps"])
-        return scaled * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
-
     def tokens(self, ids, tau):
-        n, heads = len(ids), self.config["num_attention_heads"]
-        w = self.weights
-        x = w["embeddings.word_embeddings.weight"][ids] + w["embeddings.position_embeddings.weight"][:n]
-        x = self.norm(x + w["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
-        for layer in range(self.config["num_hidden_layers"]):
-            at = f"encoder.layer.{layer}"
-            q, k, v = (
-                self.linear(x, f"{at}.attention.self.{part}").reshape(n, heads, -1).transpose(0, 1)
-                for part in ("query", "key", "value")
-            )
-            logits = q @ k.transpose(1, 2) / (tau * math.sqrt(q.shape[-1]))
-            mixed = (logits.softmax(-1) @ v).transpose(0, 1).reshape(n, -1)
-            x = self.norm(x + self.linear(mixed, f"{at}.attention.output.dense"), f"{at}.attention.output.LayerNorm")
-            inner = self.linear(x, f"{at}.intermediate.dense")
-            inner = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
-            x = self.norm(x + self.linear(inner, f"{at}.output.dense"), f"{at}.output.LayerNorm")
-        return x.numpy()
+        layers, heads, epsilon = (
+            self.config[name] for name in ("num_hidden_layers", "num_attention_heads", "layer_norm_eps")
+        )
+        return oracles.forward(self.weights, "bert", layers, heads, ids, tau, epsilon=epsilon)[0]
 
 
 def text_figures(x):
@@ -68,16 +46,10 @@ def text_figures(x):
 
 def socm_figures(x1, x2):
     """d_μ, d_Σ, SOCM with dense d×d matrices and their symmetric square roots."""
-    means, sigmas = [], []
-    for x in (x1, x2):
-        scaled = x / np.linalg.norm(x.mean(0))
-        means.append(scaled.mean(0))
-        sigmas.append(np.cov(scaled.T, bias=True))
-    d_mu = np.sum((means[0] - means[1]) ** 2) / 4
-    values, vectors = np.linalg.eigh(sigmas[0])
-    root = (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
-    cross = np.sqrt(np.clip(np.linalg.eigvalsh(root @ sigmas[1] @ root), 0, None)).sum()
-    d_sigma = (np.trace(sigmas[0]) + np.trace(sigmas[1]) - 2 * cross) / 4
+    (mean1, sigma1), (mean2, sigma2) = (
+        (scaled.mean(0), np.cov(scaled.T, bias=True)) for scaled in (x / np.linalg.norm(x.mean(0)) for x in (x1, x2))
+    )
+    d_mu, d_sigma = np.sum((mean1 - mean2) ** 2) / 4, oracles.d_sigma_of(sigma1, sigma2)
     return d_mu, d_sigma, (1 - d_mu) * d_sigma
 
 
@@ -100,7 +72,4 @@ def standard_error(row_means, column_means, same):
     return math.sqrt(row_means.var(ddof=1) / len(row_means) + column_means.var(ddof=1) / len(column_means))
 
 
-def effective_rank(embeddings):
-    values = np.linalg.svd(embeddings, compute_uv=False) ** 2
-    share = values / values.sum()
-    return math.exp(-sum(p * math.log(p) for p in share if p > 1e-15))
+effective_rank = oracles.effective_rank

@@ -76,21 +76,23 @@ def nested(folder: Path) -> None:
     (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
 
 
+def further(folder: Path, kind: str, place: int) -> None:
+    """A stage of a kind in a folder of its own, at a place among the stages."""
+    (folder / f"2_{kind}").mkdir()
+    stages = json.loads((folder / "modules.json").read_text("utf-8"))
+    stages.insert(place, {"idx": 2, "name": "further", "path": f"2_{kind}", "type": f"sentence_transformers.models.{kind}"})
+    (folder / "modules.json").write_text(json.dumps(stages), "utf-8")
+
+
 def dropout(folder: Path) -> None:
     """A stage that does nothing after training, between pooling and the next one."""
-    (folder / "2_Dropout").mkdir()
+    further(folder, "Dropout", 2)
     change(folder / "2_Dropout", "config.json", dropout=0.5)
-    added = {"idx": 2, "name": "further", "path": "2_Dropout", "type": "sentence_transformers.models.Dropout"}
-    modules = json.loads((folder / "modules.json").read_text("utf-8"))
-    (folder / "modules.json").write_text(json.dumps([*modules[:2], added, *modules[2:]]), "utf-8")
 
 
 def normalize(folder: Path) -> None:
     """A last stage that scales to unit length, then a narrower embedding."""
-    (folder / "2_Normalize").mkdir()
-    added = {"idx": 2, "name": "further", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
-    modules = json.loads((folder / "modules.json").read_text("utf-8"))
-    (folder / "modules.json").write_text(json.dumps([*modules, added]), "utf-8")
+    further(folder, "Normalize", 10)
     change(folder, "config_sentence_transformers.json", truncate_dim=10)
 
 

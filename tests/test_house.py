@@ -48,18 +48,8 @@ def place(name):
 @pytest.mark.parametrize("file", sources(ROOT / "tempscale"), ids=lambda f: str(f.relative_to(ROOT)))
 def test_the_science_imports_no_ray_no_tables_no_storage_and_nothing_of_jobs(file):
     roots = {name.split(".")[0] for name in imported(file)}
-    assert not roots & {
-        "tempscale_jobs",
-        "ray",
-        "pyarrow",
-        "polars",
-        "pandas",
-        "fsspec",
-        "pydantic",
-        "typer",
-        "rich",
-        "datasets",
-    }
+    tables = {"pyarrow", "polars", "pandas", "fsspec", "datasets"}
+    assert not roots & {"tempscale_jobs", "ray", "pydantic", "typer", "rich", *tables}
 
 
 def test_the_list_names_every_folder_once():
@@ -88,16 +78,6 @@ def test_no_file_imports_itself_by_way_of_others(package):
     TopologicalSorter(graph).prepare()
 
 
-def loaded_after(code):
-    run = subprocess.run(
-        [sys.executable, "-c", f"{code}\nimport sys; print(*sorted(sys.modules))"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return set(run.stdout.split())
-
-
 LIGHT = (
     "audit --help", "audit --smaple 3", "audit --tau 0", "audit --night x", "diagnose --help", "diagnose --texts 0",
     "evaluate --help", "evaluate", "tune --help", "tune --tau 0", "history --help", "compare x", "submit --help",
@@ -107,18 +87,33 @@ LIGHT = (
 """Commands that end before anything is computed."""
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import tempscale",
-        "import tempscale_jobs.config.audit as c; c.resolve({})",
-        "import tempscale_jobs.config.audit as c, tempscale_jobs.errors as e\n"
-        "try: c.resolve({'corpus': {'sample': -1}})\nexcept e.UsageError: pass",
-        *(f"import tempscale_jobs.cli.app as c\ntry: c.app({line.split()!r})\nexcept SystemExit: pass" for line in LIGHT),
-    ],
-)
-def test_help_mistyped_options_and_configuration_errors_load_neither_torch_nor_ray(code):
-    assert not loaded_after(code) & {"torch", "ray", "transformers", "pyarrow"}
+_LOADED = """
+import contextlib, sys
+
+def check(what):
+    loaded = {"torch", "ray", "transformers", "pyarrow"} & set(sys.modules)
+    assert not loaded, f"{what}: {loaded}"
+
+import tempscale
+check("import tempscale")
+import tempscale_jobs.cli.app as cli, tempscale_jobs.config.audit as config, tempscale_jobs.errors as errors
+config.resolve({})
+check("a configuration")
+with contextlib.suppress(errors.UsageError):
+    config.resolve({"corpus": {"sample": -1}})
+check("an error in it")
+for line in sys.argv[1:]:
+    with contextlib.suppress(SystemExit):
+        cli.app(line.split())
+    check(line)
+    print("ended:", line)
+"""
+
+
+def test_help_mistyped_options_and_configuration_errors_load_neither_torch_nor_ray():
+    run = subprocess.run([sys.executable, "-c", _LOADED, *LIGHT], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("ended: ") == len(LIGHT)
 
 
 @pytest.mark.parametrize("file", [*sources(ROOT / "tempscale"), *sources(JOBS)], ids=lambda f: str(f.relative_to(ROOT)))

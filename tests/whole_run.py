@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 
 import polars as pl
@@ -20,53 +21,24 @@ from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.runs.journal import Journal
 
-# --- the five commands, each with a configuration given as plain data ---------------------------------------------------
+# --- the commands, each with a configuration given as plain data --------------------------------------------------------
 
 
-def _run(command, config, console=None, observers=(), **how):
-    with closing(Journal(console or Console(stderr=True), observers)) as journal:
-        return command(config, journal, **how)
+def _command(name):
+    """A function of a configuration that runs one command in this process."""
+
+    def run(data, console=None, observers=(), **how):
+        config = import_module(f"tempscale_jobs.config.{name}")
+        settled = resolve(data) if name == "audit" else checked(getattr(config, f"{name.title()}Config"), data)
+        command = getattr(import_module(f"tempscale_jobs.{name}.run"), name)
+        with closing(Journal(console or Console(stderr=True), observers)) as journal:
+            return command(settled, journal, **how)
+
+    return run
 
 
-def audited(data, **how):
-    from tempscale_jobs.audit.run import audit
-
-    return _run(audit, resolve(data), **how)
-
-
-def paired(data, **how):
-    from tempscale_jobs.config.pairs import PairsConfig
-    from tempscale_jobs.pairs.run import pairs
-
-    return _run(pairs, checked(PairsConfig, data), **how)
-
-
-def diagnosed(data, **how):
-    from tempscale_jobs.config.diagnose import DiagnoseConfig
-    from tempscale_jobs.diagnose.run import diagnose
-
-    return _run(diagnose, checked(DiagnoseConfig, data), **how)
-
-
-def evaluated(data, **how):
-    from tempscale_jobs.config.evaluate import EvaluateConfig
-    from tempscale_jobs.evaluate.run import evaluate
-
-    return _run(evaluate, checked(EvaluateConfig, data), **how)
-
-
-def corrected(data, **how):
-    from tempscale_jobs.config.correct import CorrectConfig
-    from tempscale_jobs.correct.run import correct
-
-    return _run(correct, checked(CorrectConfig, data), **how)
-
-
-def tuned(data, **how):
-    from tempscale_jobs.config.tune import TuneConfig
-    from tempscale_jobs.tune.run import tune
-
-    return _run(tune, checked(TuneConfig, data), **how)
+audited, paired, diagnosed = _command("audit"), _command("pairs"), _command("diagnose")
+evaluated, corrected, tuned = _command("evaluate"), _command("correct"), _command("tune")
 
 
 def printed_audit(folder, model, source, max_length="limit"):

@@ -36,13 +36,15 @@ def test_the_whole_command_without_ray(tmp_path, minilm):
 @pytest.fixture
 def fakes(monkeypatch, tmp_path):
     """A command that runs no test and measures one row, into results of its own."""
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(card, "HERE", tmp_path)
+    monkeypatch.setattr(card, "ROOT", tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "NVIDIA X")
 
-    def fake(passed=True, row=ROW):
+    def fake(passed=True, rows=lambda: [ROW]):
         monkeypatch.setattr(card, "tested", lambda device, small: (passed, "7 passed, 2 skipped in 3.0s"))
-        monkeypatch.setattr(card, "measures", lambda device, small: {"pairs of texts": lambda: [row]})
-        monkeypatch.setattr(card, "HERE", tmp_path)
-        monkeypatch.setattr(card, "ROOT", tmp_path)
-        (tmp_path / "docs").mkdir(exist_ok=True)
+        monkeypatch.setattr(card, "measures", lambda device, small: {"pairs of texts": rows})
 
     return fake
 
@@ -52,53 +54,43 @@ def test_a_failed_test_or_an_error_too_large_fails(fakes, capsys):
     assert card.main(["--device", "cpu"]) == 0
     fakes(passed=False)
     assert card.main(["--device", "cpu"]) == 1
-    fakes(row=ROW | {"max_error": 2e-5})
+    fakes(rows=lambda: [ROW | {"max_error": 2e-5}])
     assert card.main(["--device", "cpu"]) == 1
-    assert "too far from float64 (2.0e-05, allowed are 1e-05): SOCM of all pairs" in capsys.readouterr().err
+    assert "2.0e-05" in capsys.readouterr().err
 
 
-def test_without_a_gpu_or_a_package_a_sentence_says_so(fakes, monkeypatch, capsys):
+def test_without_a_gpu_or_a_package_it_says_so(fakes, monkeypatch, capsys):
     fakes()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert card.main([]) == 2
-    assert "no CUDA GPU at hand" in capsys.readouterr().err
+    assert "CUDA" in capsys.readouterr().err
     monkeypatch.setattr(card, "NEEDED", ("torch", "no_such_package"))
     assert card.main([]) == 2
-    assert "these packages are missing: no_such_package" in capsys.readouterr().err
+    assert "no_such_package" in capsys.readouterr().err
 
 
-def test_what_a_card_gave_is_written_and_on_the_page(fakes, monkeypatch, tmp_path):
-    fakes()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "NVIDIA X")
-    assert card.main([]) == 0
-    (file,) = (tmp_path / "results").glob("*.json")
-    found = json.loads(file.read_text("utf-8"))
-    assert found["machine"]["gpu"] == "NVIDIA X"
-    assert found["results"] == [{"benchmark": "gpu"} | ROW]
-    page = (tmp_path / "docs" / "performance.md").read_text("utf-8")
-    assert "### On a GPU" in page
-    assert "Before, on the same card: 7 passed, 2 skipped in 3.0s." in page
-    assert "Of a GPU: embedding beside sentence-transformers and the layers." in page
-    assert "Nothing was ever run on a GPU" in render.page({}, None)
-    rows = [*found["results"], *({"benchmark": "gpu"} | ROW | {"unit": unit} for unit in ("tokens/s", "texts/s"))]
-    assert "never measured" not in render.page({"x": found | {"results": rows}}, None)
-
-
-def test_what_was_measured_before_it_was_stopped_is_kept(fakes, monkeypatch, tmp_path):
-    fakes()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "NVIDIA X")
-
+def test_what_a_card_gave_until_it_was_stopped_is_written_and_on_the_page(fakes, tmp_path):
     def stopped():
         yield ROW
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(card, "measures", lambda device, small: {"pairs of texts": stopped})
+    fakes(rows=stopped)
     with pytest.raises(KeyboardInterrupt):
         card.main([])
     (file,) = (tmp_path / "results").glob("*.json")
-    assert json.loads(file.read_text("utf-8"))["results"] == [{"benchmark": "gpu"} | ROW]
+    found = json.loads(file.read_text("utf-8"))
+    assert found["machine"]["gpu"] == "NVIDIA X"
+    assert found["results"] == [{"benchmark": "gpu"} | ROW]
+    fakes()
+    assert card.main([]) == 0
+    page = (tmp_path / "docs" / "performance.md").read_text("utf-8")
+    assert "### On a GPU" in page
+    assert "7 passed, 2 skipped in 3.0s" in page
+    # A page says what was never measured, until it was.
+    assert "never measured" in page
+    assert "ever run on a GPU" in render.page({}, None)
+    rows = [*found["results"], *({"benchmark": "gpu"} | ROW | {"unit": unit} for unit in ("tokens/s", "texts/s"))]
+    assert "never measured" not in render.page({"x": found | {"results": rows}}, None)
 
 
 def test_a_slower_card_embeds_fewer_texts(monkeypatch):

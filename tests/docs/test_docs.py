@@ -1,15 +1,21 @@
 """Generated pages are current; links, functions, files, options, tables and examples that a page names are there."""
 
 import importlib
+import json
 import re
 import tomllib
 from pathlib import Path
 
 import api_reference
+import coverage_page
 import generate
 import pytest
 import reliability
 import typer
+import vectors
+
+from tempscale.model.known_settings import FILES, SETTINGS, STAGES
+from tempscale.model.pooling import POOLINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -26,9 +32,7 @@ def test_generated_pages_are_current(page):
 
 def test_the_pages_of_the_api_are_current():
     pages = api_reference.pages()
-    assert {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs" / "api").iterdir()} == set(pages) - {
-        "api.md"
-    }
+    assert {f"api/{path.name}" for path in (ROOT / "docs" / "api").iterdir()} == set(pages) - {"api.md"}
     for name, text in pages.items():
         assert (ROOT / "docs" / name).read_text("utf-8") == text, f"{name}: run python docs/generate.py"
 
@@ -67,6 +71,32 @@ def test_the_page_on_reliability_names_tests_that_exist():
     assert len(named) > 40
     assert named <= there
     assert {file for file, _ in reliability.BAD_INPUTS} <= set(reliability.suite())
+
+
+def test_each_gap_of_the_coverage_has_its_reason_and_no_reason_is_left_over():
+    files = json.loads(coverage_page.RESULT.read_text("utf-8"))["files"]
+    gaps = {name for name, own in files.items() if coverage_page.group(name) is not None and coverage_page.gaps(own)}
+    assert gaps == set(coverage_page.WHY)
+    for name in (*coverage_page.NUMBERS, *coverage_page.KEPT):
+        assert (ROOT / name).exists() or (ROOT / "jobs" / "tempscale_jobs" / name).exists(), name
+    assert not set(coverage_page.NUMBERS) & set(coverage_page.KEPT)
+
+
+def test_every_head_and_window_of_the_page_on_vectors_was_measured_and_is_within_the_limit():
+    rows = json.loads(vectors.RESULT.read_text("utf-8"))["rows"]
+    random = {(row["pooling"], row["stages"], row["normalised"], row["asked"]) for row in rows if "random" in row["model"]}
+    assert random == {(p, s, n, w) for p in POOLINGS for s in vectors.STAGES for n in (False, True) for w in vectors.WINDOWS}
+    assert [row["window"] for row in rows if row["model"] == "all-MiniLM-L6-v2"] == [256, 64, 512]
+    assert all(0 < row["away"] < 1e-5 for row in rows)
+    assert {row["cut"] > 0 for row in rows if row["asked"] == 64} == {True}
+
+
+def test_every_setting_of_a_model_is_on_the_page_on_vectors_with_its_treatment():
+    lines = (ROOT / "docs" / "vectors.md").read_text("utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("| ") and line.count("|") == 5]
+    for keys in (*SETTINGS.values(), STAGES, FILES):
+        for key, setting in keys.items():
+            assert any(f"| `{key}` | {setting.treatment}" in row and setting.reason in row for row in rows)
 
 
 def test_the_drawing_of_the_data_names_what_is_there():
@@ -116,15 +146,14 @@ def test_the_families_and_schedules_that_the_readme_names_are_all_there():
 
 
 def test_the_tables_and_columns_that_the_readme_names_exist():
-    names = {
-        table.name: {column.name for column in table.columns} for _, own in generate.tables_by_section() for table in own
-    }
+    tables = [table for _, own in generate.tables_by_section() for table in own]
     read = re.findall(r"tables/(\w+)\.parquet", README)
     assert len(read) >= 4
-    assert set(read) <= set(names)
+    assert set(read) <= {table.name for table in tables}
     figures = re.findall(r"^\| `([a-z_]+)` \|", README, re.M)
     assert len(figures) >= 4
-    assert set(figures) <= names["collapse_summary"]
+    (summary,) = (table for table in tables if table.name == "collapse_summary")
+    assert set(figures) <= {column.name for column in summary.columns}
 
 
 def test_the_options_that_the_pages_name_exist():

@@ -44,11 +44,9 @@ def commands(page):
     """Each line of the indented blocks that is a command, without its comment."""
     found = []
     for block in blocks(page, "indented"):
-        lines = [re.sub(r"\s+#( .*|)$", "", line) for line in block.splitlines() if line.strip()]
-        first = lines[0].split()[0]
-        if first.startswith("[") or (page.name, first) in PRINTED:
-            continue
-        found += lines
+        first = block.split()[0]
+        if not first.startswith("[") and (page.name, first) not in PRINTED:
+            found += [re.sub(r"\s+#( .*|)$", "", line) for line in block.splitlines() if line.strip()]
     return found
 
 
@@ -98,13 +96,8 @@ def test_every_command_that_a_page_names_is_there():
     from tempscale_jobs.cli.app import app
 
     known = set(typer.main.get_command(app).commands)
-    named = {
-        found
-        for page in PAGES
-        for token in tokens(page)
-        if token.type == "code_inline"
-        for found in re.findall(r"^tempscale ([a-z]+)", token.content)
-    }
+    inline = [token.content for page in PAGES for token in tokens(page) if token.type == "code_inline"]
+    named = {found for text in inline for found in re.findall(r"^tempscale ([a-z]+)", text)}
     assert len(named) > 9
     assert named <= known
 

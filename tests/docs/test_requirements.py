@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -31,24 +32,18 @@ def listed(name):
 
 def needed(extras):
     """The packages that tempscale needs with some extras on this machine, by what is installed."""
-    found, ahead = set(), [Requirement(f"tempscale[{extras}]")]
-    seen = set()
+    seen, ahead = set(), [Requirement(f"tempscale[{extras}]")]
     while ahead:
         one = ahead.pop()
         key = canonicalize_name(one.name), frozenset(one.extras)
         if key in seen:
             continue
         seen.add(key)
-        try:
-            lines = metadata.requires(one.name) or []
-        except metadata.PackageNotFoundError:
-            found.add(key[0])
-            continue
-        found.add(key[0])
-        for line in map(Requirement, lines):
-            if line.marker is None or any(line.marker.evaluate({"extra": extra}) for extra in [*one.extras, ""]):
-                ahead.append(line)
-    return found - {"tempscale", "torch"}
+        with suppress(metadata.PackageNotFoundError):
+            lines = map(Requirement, metadata.requires(one.name) or [])
+            wanted = [{"extra": extra} for extra in [*one.extras, ""]]
+            ahead += [line for line in lines if line.marker is None or any(map(line.marker.evaluate, wanted))]
+    return {name for name, _ in seen} - {"tempscale", "torch"}
 
 
 @pytest.mark.parametrize("file", LISTS, ids=lambda file: file.stem)

@@ -11,14 +11,16 @@ CARD = {"benchmark": "gpu", "what": "cosines of 65,536 × 65,536 texts, tf32, 10
 
 
 @pytest.fixture
-def results(tmp_path):
-    def write(name, gpu, rows):
-        machine = {"processor": name, "gpu": gpu}
-        (tmp_path / f"{name}.json").write_text(json.dumps({"machine": machine, "results": rows}), "utf-8")
-        return tmp_path
+def table(tmp_path):
+    """A function that writes the table of a core and of these cards, each with its rows."""
 
-    write("one", "none", [CORE, CORE | {"what": STAGE}])
-    return write
+    def table(*cards):
+        for gpu, rows in (("none", [CORE, CORE | {"what": STAGE}]), *cards):
+            found = {"machine": {"processor": f"with {gpu}", "gpu": gpu}, "results": rows}
+            (tmp_path / f"{gpu}.json").write_text(json.dumps(found), "utf-8")
+        return sizing._all_pairs(sizing._cosine_rates(tmp_path))
+
+    return table
 
 
 def cells(table, texts):
@@ -26,27 +28,19 @@ def cells(table, texts):
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_rates_are_those_of_a_core_and_of_a_card_with_ten_nearest(results):
-    folder = results("two", "NVIDIA X", [CARD, CARD | {"what": "cosines of 65,536 × 65,536 texts, tf32", "rate": 9e10}])
-    core, card = sizing._cosine_rates(folder)
-    assert core == ("one", "", 5e7, 384)
-    assert card == ("NVIDIA X", "tf32", 5e10, 768)
-
-
-def test_a_measured_card_has_its_columns_and_nothing_is_computed(results):
-    results("two", "NVIDIA X", [CARD])
-    faster = CARD | {"rate": 8e10}
-    table = sizing._all_pairs(sizing._cosine_rates(results("three", "NVIDIA Y", [faster])))  # The slowest card counts.
-    assert "8 GPUs, tf32 | 64 GPUs, tf32" in table
-    assert "one GPU (NVIDIA X, " in table
-    assert "in thousand millions 50 in tf32, with 768 dimensions" in table
-    assert "not timed" not in table
+def test_the_slowest_measured_card_has_its_columns_and_nothing_is_computed(table):
+    own = [CARD, CARD | {"what": "cosines of 65,536 × 65,536 texts, tf32", "rate": 1e10}]  # Without neighbours: not asked.
+    found = table(("NVIDIA X", own), ("NVIDIA Y", [CARD | {"rate": 8e10}]))
+    assert "8 GPUs, tf32 | 64 GPUs, tf32" in found
+    assert "one GPU (NVIDIA X, " in found
+    assert "50 in tf32, with 768 dimensions" in found
+    assert "not timed" not in found
     # 5·10¹³ pairs: 17.4 h of 16 cores of 5·10⁷ pairs a second; 125 s of 8 cards of 5·10¹⁰.
-    assert cells(table, 10_000_000)[1:6] == ["5·10¹³", "17.4 h", "17 min", "2 min", "16 s"]
+    assert cells(found, 10_000_000)[1:6] == ["5·10¹³", "17.4 h", "17 min", "2 min", "16 s"]
 
 
-def test_without_a_card_two_ends_are_computed_and_said_to_be(results):
-    table = sizing._all_pairs(sizing._cosine_rates(results("two", "none", [])))
-    assert "No GPU has been timed" in table
+def test_without_a_card_two_ends_are_computed_and_said_to_be(table):
+    found = table()
+    assert "No GPU has been timed" in found
     # 60·10¹² operations of 768 a pair: 5·10¹⁵ pairs are 8,000 s of eight cards, or ten times as much.
-    assert cells(table, 100_000_000)[4:6] == ["2.2 h to 22.2 h", "17 min to 2.8 h"]
+    assert cells(found, 100_000_000)[4:6] == ["2.2 h to 22.2 h", "17 min to 2.8 h"]

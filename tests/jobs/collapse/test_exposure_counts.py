@@ -1,5 +1,6 @@
 """Exposure counted by tasks over ranges of texts, queries and documents: the figures of the whole graph in one array."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +30,7 @@ def cluster(ray_session):
 def texts(documents):
     random = np.random.default_rng(1)
     interval = np.sort(random.integers(0, 3, TEXTS)).astype(np.int16)
-    named = random.integers(0, 20, TEXTS) if documents else None
+    named = random.integers(0, documents, TEXTS) if documents else None
     return Layout.of([f"t{k}" for k in range(TEXTS)], 10 * interval, interval, EDGES, documents=named, corpus_texts=120)
 
 
@@ -44,8 +45,9 @@ def written(tiling, asker, label):
     return files
 
 
-@pytest.mark.parametrize("documents", [False, True])
-@pytest.mark.parametrize("who", ["every text", "a sample", "queries"])
+@pytest.mark.parametrize(
+    ("who", "documents"), [*itertools.product(("every text", "a sample", "queries"), (0, 20)), ("every text", 4)]
+)
 def test_ranges_of_any_width_give_the_figures_of_the_whole_graph(cluster, tmp_path, monkeypatch, who, documents):
     layout, random = texts(documents), np.random.default_rng(7)
     sample = {"every text": np.arange(TEXTS), "a sample": np.sort(random.permutation(TEXTS)[:30])}.get(who)
@@ -69,20 +71,11 @@ def test_ranges_of_any_width_give_the_figures_of_the_whole_graph(cluster, tmp_pa
                 ("exposure", found.exposure), ("exposure_se", found.corrected), ("exposure_se_superpopulation", found.error),
                 ("slots_share", found.slots_share), ("texts_share", found.texts_share),
             ):  # fmt: skip
-                assert [row[name] for row in mine] == expected.tolist()
+                few = documents == 4 and name.endswith("_superpopulation")  # Too few documents for this error.
+                assert [row[name] for row in mine] == ([None] * 3 if few else expected.tolist())
             occurrence = np.bincount(label[:, :k][label[:, :k] != NOBODY], minlength=TEXTS)
             hubness = None if who == "a sample" else skewness(PowerSums.of(occurrence))
             assert {row["k_occurrence_skewness"] for row in mine} == {hubness}
         hubs = exposure.ranked(KEY, "hub", counted[-1].most, counted[-1].times, layout)
         best = sorted(range(TEXTS), key=lambda j: (-occurrence[j], layout.key[j]))[:20]
         assert [(row["text_id"], row["value"]) for row in hubs] == [(f"t{j}", occurrence[j]) for j in best]
-
-
-def test_documents_too_few_for_an_error_have_none(cluster, tmp_path):
-    layout = replace(texts(False), documents=np.arange(TEXTS) % 4)
-    tiling, random = replace(grid(tmp_path), neighbours=K), np.random.default_rng(7)
-    label = np.array([random.permutation(np.delete(np.arange(TEXTS), i))[:K] for i in range(TEXTS)], dtype=np.int32)
-    graph = exposure._Graph(written(tiling, np.arange(TEXTS), label), TEXTS, True, True)
-    rows = exposure._exposures(exposure._count(cluster, tiling, layout, graph), graph, layout, KEY)
-    assert {row["exposure_se_superpopulation"] for row in rows} == {None}
-    assert all(row["exposure_se"] > 0 for row in rows)

@@ -80,24 +80,23 @@ def test_panels_of_several_blocks_find_what_single_blocks_do(cluster, undisturbe
     for k in range(len(BOUNDS)):
         one, other = (own.storage.read(f"{place}/part-{k:08d}.parquet") for own in (tiling, undisturbed))
         assert one == other
-    merged = {own: cosine_cells(own) for own in (tiling, undisturbed)}
+    one, other = (of_all(own, blocks.read_cells, CosineCells.merged) for own in (tiling, undisturbed))
     for name in ("pairs", "histogram", "duplicates"):
-        assert (getattr(merged[tiling], name) == getattr(merged[undisturbed], name)).all()
+        assert (getattr(one, name) == getattr(other, name)).all()
     for name in ("first", "second"):
-        np.testing.assert_allclose(getattr(merged[tiling], name), getattr(merged[undisturbed], name), rtol=1e-13)
-    listed = {own: duplicates_of(own) for own in (tiling, undisturbed)}
-    assert len(listed[tiling].cosine) > 2
-    assert (listed[tiling].labels == listed[undisturbed].labels).all()
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-13)
+
+    def first_listed(one, other):
+        return one.merged(other).first(tiling.listed)
+
+    one, other = (of_all(own, blocks.read_duplicates, first_listed) for own in (tiling, undisturbed))
+    assert len(one.cosine) > 2
+    assert (one.labels == other.labels).all()
 
 
-def cosine_cells(tiling):
-    triangle = tiles.upper_triangle(tiling.panels)
-    return merge_tree((blocks.read_cells(tiling, i, j) for i, j in triangle), CosineCells.merged)
-
-
-def duplicates_of(tiling):
-    lists = (blocks.read_duplicates(tiling, i, j) for i, j in tiles.upper_triangle(tiling.panels))
-    return merge_tree(lists, lambda one, other: one.merged(other).first(tiling.listed))
+def of_all(tiling, read, merged):
+    """What all tiles hold together."""
+    return merge_tree((read(tiling, i, j) for i, j in tiles.upper_triangle(tiling.panels)), merged)
 
 
 def test_one_tile_is_computed_at_a_time_and_written_while_the_next_one_is(undisturbed, tmp_path, monkeypatch):
@@ -150,8 +149,6 @@ def test_a_gpu_worker_keeps_to_the_same_contract(undisturbed, tmp_path):
 
 
 def test_in_flight_work_is_bounded(cluster):
-    import ray
-
     @ray.remote
     def nothing(k):
         return k

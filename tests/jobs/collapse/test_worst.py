@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from tempscale import Temperature
 from tempscale_jobs.collapse import socm_tables, worst
@@ -24,49 +23,28 @@ def test_of_no_pairs_none_is_ranked_and_no_task_begins():
     assert socm_tables.best(found, found.value, found.value, np.empty(0, object), none, 5) == []
 
 
-@pytest.fixture
-def shard(tmp_path):
-    """A run of two temperatures whose one shard has four texts, its model a small one of single letters."""
-    storage = Storage(str(tmp_path / "run"))
-    texts = ["some letters", "other letters", "more of them", "a few"]
-    storage.write_table("shards/part-00000000.parquet", pa.table({"text_id": [f"t{k}" for k in range(4)], "text": texts}))
-    temperatures = [Temperature(1.0), Temperature(0.8)]
-    index = SimpleNamespace(shards=(Shard("shards/part-00000000.parquet", 4),))
-    return Run(storage, [], temperatures, "2026-11-22"), index
+def test_factors_are_left_under_the_temperatures_that_want_some(tmp_path, tiny_folder):
+    """Of a shard of four texts two are wanted, and under the second temperature only."""
+    storage, model = Storage(str(tmp_path / "run")), Model("tiny", str(tiny_folder("bert")), "", 64)
+    texts, name = ["some letters", "other letters", "more of them", "a few"], "shards/part-00000000.parquet"
+    storage.write_table(name, pa.table({"text_id": [f"t{k}" for k in range(4)], "text": texts}))
+    run = Run(storage, [], [Temperature(1.0), Temperature(0.8)], "2026-11-22")
+    worker = actor.ModelActor(storage, model, [1.0, 0.8], {"token_budget": 90}, 0)
+    done = []
 
-
-def test_factors_are_asked_for_under_the_temperatures_that_are_searched(shard, monkeypatch):
-    run, index = shard
-    asked = []
-
-    class Noting:
+    class Here:
         def work(self, process, pieces, kind):
-            asked.append((process, pieces))
-            return []
+            done.extend(process(worker, number, piece) for number, piece in pieces.items())
+            return done
 
-    model = Model("tiny", "tiny", "", 64)
-    count = np.arange(4)
-    texts = Layout.of([f"t{k}" for k in count], count + 10, count * 0, [0])
-    searched = worst.Searched(run, None, model, None, index, texts, None)
-    worst._factors(searched, {"0.8": np.array([0, 2])}, "partials/top-seeds", Noting())
-    ((process, pieces),) = asked
-    assert process is worst.write_factors
-    assert pieces[0].to_pylist() == [{"temperature": "0.8", "text_id": text} for text in ("t0", "t2")]
-    assert pieces[0].schema.metadata == {b"kind": b"partials/top-seeds", b"shard": b"shards/part-00000000.parquet"}
-
-
-def test_factors_are_left_under_the_temperatures_that_want_some(shard, tiny_folder):
-    run, _ = shard
-    model = Model("tiny", str(tiny_folder("bert")), "", 64)
-    worker = actor.ModelActor(run.storage, model, [1.0, 0.8], {"token_budget": 90}, 0)
-    work = pa.table({"temperature": ["0.8"] * 2, "text_id": ["t2", "t0"]})
-    work = work.replace_schema_metadata({"kind": "partials/top-seeds", "shard": "shards/part-00000000.parquet"})
-    assert worst.write_factors(worker, 0, work) == {"number": 0, "texts": 2}
-    (name,) = run.storage.list("partials/top-seeds")
-    assert name == run.part("partials/top-seeds", model, Temperature(0.8), 0)
-    found = run.storage.read_table(name)
+    count, index = np.arange(4), SimpleNamespace(shards=(Shard(name, 4),))
+    layout = Layout.of([f"t{k}" for k in count], count + 10, count * 0, [0])
+    searched = worst.Searched(run, None, model, None, index, layout, None)
+    worst._factors(searched, {"0.8": np.array([2, 0])}, "partials/top-seeds", Here())
+    assert done == [{"number": 0, "texts": 2}]
+    assert storage.list("partials/top-seeds") == [run.part("partials/top-seeds", model, Temperature(0.8), 0)]
+    found = storage.read_table(storage.list("partials/top-seeds")[0])
     assert found.column("text_id").to_pylist() == ["t2", "t0"]
-    texts = run.storage.read_table("shards/part-00000000.parquet").column("text").to_pylist()
     expected = worker.encoder.encode(texts, factors=True).factors  # Still under 0.8, the temperature of its last work.
     for row, k in zip(found.to_pylist(), (2, 0), strict=True):
         np.testing.assert_array_equal(np.float32(row["factor"]).reshape(row["rank"], -1), expected[k][1].numpy())
