@@ -142,15 +142,16 @@ def month(tmp_path_factory, ray_session, small_model, other_model):
 
 
 @pytest.mark.soak
-def test_a_month_is_recorded_whole(month):
+def test_a_month_is_recorded_whole_and_the_embeddings_of_the_last_two_nights_stay(month):
     nights, _ = month
     found = history.load(Storage(str(nights / "history")))
     assert found["night"].to_list() == [date(night) for night in range(1, 31)]
     assert found["run"].n_unique() == 30
-    assert pl.read_parquet(nights / "history" / "*.parquet").height == 30
     prints = found["model_fingerprint"].to_list()
     assert len(set(prints[: SWITCH - 1])) == len(set(prints[SWITCH - 1 :])) == 1
     assert prints[0] != prints[-1]
+    kept = {night: bool(list((nights / date(night) / "texts").rglob("*.parquet"))) for night in WHOLE}
+    assert kept == {1: False, 2: False, 20: False, 25: True}  # With the 25th the 24th stays.
 
 
 @pytest.mark.soak
@@ -159,8 +160,9 @@ def test_exactly_the_nights_of_the_switch_and_of_the_collapse_fail(month):
     found = history.load(Storage(str(nights / "history")))
     assert found.filter(pl.col("gate") != "passed")["night"].to_list() == [date(SWITCH), date(COLLAPSE)]
     _, reason = found.filter(pl.col("gate") == "failed")["gate_reason"].to_list()
-    assert reason.startswith("cosine_mean of tiny-bert at 1.0 rose by")
-    assert f"in the night of {date(COLLAPSE - 1)}" in reason
+    for named in ("cosine_mean of tiny-bert at 1.0", "rose", date(COLLAPSE - 1)):
+        assert named in reason
+    assert reason.partition(";")[0] in html.unescape((nights / date(COLLAPSE) / "report.html").read_text())
 
 
 @pytest.mark.soak
@@ -179,9 +181,7 @@ def test_the_switch_of_the_model_fails_and_is_no_drift(month):
 def test_the_first_night_passes_and_says_that_there_was_no_baseline(month):
     nights, _ = month
     done = json.loads((nights / date(1) / "run.json").read_text())
-    assert done["gate"]["verdict"] == "passed"
-    (told,) = done["gate"]["first_nights"]
-    assert gate.FIRST_NIGHT in told
+    assert (done["gate"]["verdict"], len(done["gate"]["first_nights"])) == ("passed", 1)
     assert gate.FIRST_NIGHT in (nights / date(1) / "report.html").read_text()
 
 
@@ -198,22 +198,6 @@ def test_changed_texts_are_counted_against_the_night_before(month):
     assert json.loads((nights / date(2) / "run.json").read_text())["changed_texts"] == counted
     (row,) = history.load(Storage(str(nights / "history"))).filter(pl.col("night") == date(2)).to_dicts()
     assert {key: row[key] for key in counted} == counted
-
-
-@pytest.mark.soak
-def test_the_embeddings_of_the_last_two_nights_stay(month):
-    nights, _ = month
-    kept = {night: bool(list((nights / date(night) / "texts").rglob("*.parquet"))) for night in WHOLE}
-    assert kept == {1: False, 2: False, 20: False, 25: True}  # With the 25th the 24th stays.
-
-
-@pytest.mark.soak
-def test_the_report_shows_the_verdict(month):
-    nights, _ = month
-    page = (nights / date(COLLAPSE) / "report.html").read_text()
-    assert "The gate failed" in page
-    assert "cosine_mean of tiny-bert at 1.0 rose by" in page
-    assert "The gate held" in (nights / date(2) / "report.html").read_text()
 
 
 # ------------------------------------------------------------------------------- the same run, held to other things
@@ -254,34 +238,22 @@ def test_a_complete_run_is_judged_again_without_measuring_again(small, capsys):
     tables = [file for file in (folder / "run" / "tables").iterdir() if file.name != "gate.parquet"]
     before = [file.stat().st_mtime_ns for file in tables]
     assert ended(data(gate={"thresholds": ["cosine_mean <= 0.01"]})) == 1
-    assert "cosine_mean of tiny-bert at 1.0 is" in capsys.readouterr().out
+    assert "cosine_mean of tiny-bert at 1.0" in capsys.readouterr().out
     done = json.loads((folder / "run" / "run.json").read_text())
     assert done["gate"]["verdict"] == "failed"
     assert done["config"]["gate"]["thresholds"] == ["cosine_mean <= 0.01"]
     assert history.load(Storage(str(folder / "run" / "history")))["gate"].to_list() == ["failed"]
     assert ended(data(gate={"thresholds": ["cosine_mean <= 0.99"]})) == 0
+    # A finished run may be a baseline, also its own.
+    assert ended(data(gate={"baseline": str(folder / "run"), "drift": {"cosine_mean": 0.0}})) == 0
+    table = pl.read_parquet(folder / "run" / "tables" / "gate.parquet")
+    assert (table["verdict"].to_list(), table["change"].to_list()) == (["held"], [0])
     assert [file.stat().st_mtime_ns for file in tables] == before
-
-
-def test_a_run_may_be_the_baseline_and_one_that_is_none_is_refused(small):
-    folder, data = small
-    same = data(out="second", gate={"baseline": str(folder / "run"), "drift": {"cosine_mean": 0.0, "collapse_gap": 0.0}})
-    assert ended(same) == 0
-    table = pl.read_parquet(folder / "second" / "tables" / "gate.parquet")
-    assert table["verdict"].to_list()[0] == "held"
-    assert table["change"][0] == 0
-
-
-def test_a_mistyped_baseline_costs_no_night(small):
-    folder, data = small
-    with pytest.raises(UsageError, match="holds no finished run"):
-        ended(data(out="early", gate={"baseline": str(folder / "nowhere")}))
-    assert not (folder / "early" / "begun.json").exists()
 
 
 def test_a_gate_for_a_temperature_that_is_not_measured_is_refused():
     for named in (0.9, "0.9", "0.90"):
-        with pytest.raises(UsageError, match=r"gate.temperatures names 0.9, and the run measures 1.0, 0.8"):
+        with pytest.raises(UsageError, match=r"gate.temperatures.* 0\.9"):
             resolve({"gate": {"thresholds": ["texts >= 1"], "temperatures": [named]}})
     held = resolve({"gate": {"temperatures": ["0.80", 1.0]}}).gate
     assert held.holds_for("0.8")
@@ -300,16 +272,16 @@ def test_the_same_folder_started_over_keeps_the_record_of_other_nights(small, sm
     assert table["baseline"].to_list() == [f"the night of 2026-11-01 (run {record['run'][0]})"]
 
 
-def test_the_night_stands_in_out_and_source(small_model):
+def test_the_night_stands_in_out_and_source():
     found = resolve({"out": "s3://b/nights/{night}", "night": "2026-11-22", "corpus": {"source": "s3://b/{night}/*"}})
-    assert (found.out, found.corpus.source, found.record.history) == (
-        "s3://b/nights/2026-11-22", "s3://b/2026-11-22/*", "s3://b/nights/history",
-    )  # fmt: skip
+    assert (found.out, found.corpus.source) == ("s3://b/nights/2026-11-22", "s3://b/2026-11-22/*")
     queries = {"queries": {"source": "q/{night}.jsonl"}, "night": "2026-11-22"}
     assert resolve({"out": "x"} | queries).queries.source == "q/2026-11-22.jsonl"
-    assert resolve({"out": "{night}"}).record.history == "history"
-    assert resolve({"out": "/{night}"}).record.history == "/history"
-    assert resolve({"out": "runs/mine"}).record.history == "runs/mine/history"
+    for out, record in (
+        ("s3://b/nights/{night}", "s3://b/nights/history"), ("{night}", "history"), ("/{night}", "/history"),
+        ("runs/mine", "runs/mine/history"),
+    ):  # fmt: skip
+        assert resolve({"out": out}).record.history == record
     assert resolve({"out": "runs/mine"}).night is None
     for wrong in ("22.11.2026", "2026-13-01", "tonight"):
         with pytest.raises(UsageError, match="--night"):
