@@ -58,7 +58,7 @@ def test_a_full_disk_behind_a_stream_is_no_failure_of_the_run(finished, stream):
         found = subprocess.run(finished, check=False, text=True, **streams)
     assert found.returncode == 0
     if stream == "stdout":
-        assert "what is printed here could not be written: No space left on device" in found.stderr
+        assert "No space left on device" in found.stderr
 
 
 @pytest.mark.soak
@@ -68,11 +68,11 @@ def test_closed_streams_are_no_failure_of_the_run(finished, closed):
     assert found.returncode == 0
 
 
-def test_a_failed_gate_stays_one_with_a_full_stream(audit, tmp_path):
+def test_a_failed_gate_stays_one_with_a_full_stream(finished, tmp_path):
+    (tmp_path / "gate.toml").write_text('[gate]\nthresholds = ["cosine_mean <= -1"]\n')
     with open("/dev/full", "w") as full:
-        gated = [*audit, "--out", str(tmp_path / "run"), "--gate", "cosine_mean<-0.5"]
-        found = subprocess.run(gated, check=False, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert found.returncode == (1 if (tmp_path / "run" / "run.json").exists() else 2)
+        found = subprocess.run([*finished, str(tmp_path / "gate.toml")], check=False, stdout=full, stderr=subprocess.PIPE)
+    assert found.returncode == 1, found.stderr
 
 
 def test_what_only_prints_is_not_done_where_nothing_was_printed(finished):
@@ -107,23 +107,8 @@ def test_a_folder_that_takes_no_more_is_incomplete(audit, tmp_path):
     limited = f"ulimit -f 40; exec {' '.join(audit)} --out {tmp_path / 'run'}"
     found = subprocess.run(["bash", "-c", limited], check=False, capture_output=True, text=True)
     assert found.returncode == 3, found.stderr
-    assert re.search(r"error: cannot write '\S*': File too large; mend that and start the same command again", found.stderr)
+    assert re.search(r"error: .*'\S*': File too large", found.stderr)
     assert not (tmp_path / "run" / "run.json").exists()
-
-
-def test_an_outlet_hands_on_until_it_fails(tmp_path):
-    with open(tmp_path / "text", "w") as stream:
-        outlet = outlets.Outlet(stream)
-        assert outlet.write("one") == 3
-        outlet.flush()
-        assert (tmp_path / "text").read_text() == "one"
-        assert (outlet.failure, outlet.problem, outlet.encoding) == (None, None, stream.encoding)
-    with open("/dev/full", "w") as stream:
-        outlet = outlets.Outlet(stream)
-        outlet.write("one")
-        outlet.flush()
-        assert outlet.problem == "No space left on device"
-        assert outlet.write("two") == 3
 
 
 @pytest.mark.parametrize(("encoding", "errors"), [("latin-1", "surrogatepass"), ("ascii", "strict")])
@@ -214,7 +199,6 @@ def test_a_kill_while_ray_starts_is_incomplete(audit, tmp_path, later, joins):
         check=False, capture_output=True, text=True, env=os.environ | {"LATER": later}, timeout=120,
     )  # fmt: skip
     assert found.returncode == 3, found.stderr
-    assert "interrupted: the same command goes on where this one stopped" in found.stderr
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "incomplete"
 
 
