@@ -4,10 +4,8 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -92,15 +90,6 @@ def test_what_only_prints_is_done_where_its_reader_has_read_enough(finished):
         compare = [*COMMAND, "compare", finished[-1], finished[-1]]
         found = subprocess.run(compare, check=False, stdout=gone, stderr=subprocess.PIPE, text=True)
     assert (found.returncode, found.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(("encoding", "command"), [("latin-1", "audit"), ("ascii", "report"), ("ascii", "compare")])
-def test_a_stream_that_cannot_write_a_greek_letter_is_no_failure(finished, encoding, command):
-    out = finished[-1]
-    words = {"audit": finished, "report": [*COMMAND, "report", out], "compare": [*COMMAND, "compare", out, out]}[command]
-    found = subprocess.run(words, check=False, capture_output=True, env=os.environ | {"PYTHONIOENCODING": encoding})
-    assert found.returncode == 0, found.stderr
-    assert len((found.stdout + found.stderr).decode(encoding)) > 20
 
 
 def test_a_folder_that_takes_no_more_is_incomplete(audit, tmp_path):
@@ -200,18 +189,6 @@ def test_a_kill_while_ray_starts_is_incomplete(audit, tmp_path, later, joins):
     )  # fmt: skip
     assert found.returncode == 3, found.stderr
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "incomplete"
-
-
-@pytest.mark.soak
-def test_a_kill_in_the_middle_is_incomplete_and_resumed(audit, tmp_path):
-    command = [*audit, "--out", str(tmp_path / "run")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as running:
-        deadline = time.monotonic() + 60
-        while not list((tmp_path / "run").glob("shards/*.json")) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        running.send_signal(signal.SIGTERM)
-        assert running.wait(60) in (0, 3)
-    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
 # --- a damaged model --------------------------------------------------------------------------------------------------

@@ -68,12 +68,13 @@ def baseline(storage, tonight):
     return found
 
 
-def test_each_run_is_a_part_of_its_own_and_one_scan_reads_them_all(tmp_path):
-    storage = recorded(tmp_path, row("2026-11-02"), row("2026-11-01"))
+def test_each_run_is_a_part_of_its_own_and_of_those_that_replaced_one_another_the_last_counts(tmp_path):
+    storage = recorded(tmp_path, row("2026-11-02", "failed"), row("2026-11-01"))
     assert storage.names() == ["part-20261101T021500-run01.parquet", "part-20261102T021500-run02.parquet"]
     found = pl.read_parquet(tmp_path / "history" / "*.parquet")
     assert found.columns == [c.name for c in HISTORY.columns]
-    assert history.load(storage)["night"].to_list() == ["2026-11-01", "2026-11-02"]
+    history.add(storage, [row("2026-11-02", run="again", started="2026-11-02T09:00:00+00:00")])
+    assert history.load(storage).select("night", "run").rows() == [("2026-11-01", "run01"), ("2026-11-02", "again")]
 
 
 def test_writing_a_run_again_changes_nothing_and_many_write_at_once(tmp_path):
@@ -89,13 +90,6 @@ def test_writing_a_run_again_changes_nothing_and_many_write_at_once(tmp_path):
     for thread in threads:
         thread.join()
     assert history.load(storage)["night"].to_list() == [*(one["night"] for one in every), "2026-11-01"]
-
-
-def test_of_runs_that_replaced_one_another_the_last_counts(tmp_path):
-    first = row("2026-11-01", "failed")
-    again = row("2026-11-01", "passed", run="again", started="2026-11-01T09:00:00+00:00")
-    found = history.load(recorded(tmp_path, first, again))
-    assert found["run"].to_list() == ["again"]
 
 
 def test_latest_is_the_last_night_that_passed(tmp_path):

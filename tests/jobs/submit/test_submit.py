@@ -12,8 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from tempscale_jobs.cli.app import app
-from tempscale_jobs.config.command import Command
-from tempscale_jobs.errors import UsageError
 from tempscale_jobs.submit import packing, watch
 
 pytestmark = pytest.mark.proof
@@ -118,38 +116,6 @@ def test_the_job_is_the_command_with_its_night_and_its_cluster(told):
     without_dashes = Head(DONE)
     assert told(without_dashes, "--night", NIGHT, *RUN).code == 0
     assert words(without_dashes) == words(client)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["audit", "--corpus", "a/*.parquet", "--out", "o/{night}", "--tau", "0.9", "--paper", "--no-text", "--sample", "9"],
-        ["audit", "conf/nightly.toml", "--limit", "3", "--temperature", "log.toml", "--intervals", "0,50"],
-        ["pairs", "--pairs", "p.csv", "--alpha", "2"],
-        ["diagnose", "--corpus", "c.txt", "--pair", "a", "b", "--model", "x", "--model", "y"],
-        ["evaluate", "--task", "SciFact", "--task", "classification:c.csv", "--texts-per-interval", "5", "--windows"],
-        ["tune", "--temperature", "log.toml", "--no-layers"],
-    ],
-    ids=" ".join,
-)
-def test_submit_reads_the_configuration_that_the_command_reads(told, night, monkeypatch, arguments):
-    (night.parent / "log.toml").write_text("log_length = 64\n")
-    (night / "nightly.toml").write_text('night = "2026-11-22"\n[corpus]\nsource = "texts/a.jsonl"\nsample = 4\n')
-    dated = ["--night", NIGHT] if "{night}" in " ".join(arguments) else []
-    found, read = [], Command.read.__func__
-
-    def noting(kind, parameters):
-        found.append(read(kind, parameters))
-        raise UsageError("noted")
-
-    monkeypatch.setattr(Command, "read", classmethod(noting))
-    for command in ([*arguments, *dated], ["submit", "--night", NIGHT, "--", *arguments]):
-        assert "noted" in CliRunner().invoke(app, command).stderr
-    alone, sent = found
-    read_there, read_here = sent.model_dump(), alone.model_dump()  # What was typed is another line.
-    assert read_there == (read_here | {"night": NIGHT} if arguments[0] == "audit" else read_here)
-    assert type(sent) is type(alone)
-    assert sent.model_fields_set - {"night"} == alone.model_fields_set - {"night"}
 
 
 @pytest.mark.parametrize(
@@ -312,7 +278,6 @@ def test_the_name_tells_corpus_and_night_and_changes_with_what_is_run(told):
         (["audit", "--corpus", "s3://bucket/My Texts/{night}/*.parquet"], "my-texts"),
         (["audit", "--corpus", "hf:org/Some_Set:en:test"], "some-set"),
         (["evaluate", "--task", "MTEB(eng, v2)"], "mteb-eng-v2"),
-        (["tune"], "tune"),
         (["pairs", "--pairs", "/data/pairs.csv.gz"], "pairs"),
     ],
 )
@@ -464,15 +429,6 @@ def test_the_end_of_the_log_is_waited_for(told):
     assert told(Head(DONE, logs=[RuntimeError("500")]), "--", *RUN).code == 0  # The status decides, not the log.
 
 
-def test_a_large_log_is_fetched_less_often(told, monkeypatch):
-    monkeypatch.setattr(watch, "_LOG_BYTES_A_SECOND", 1)
-    client = Head(*[RUNNING] * 20, DONE, logs=["a log\n"])
-    fetched, fetch = [], client.get_job_logs
-    client.get_job_logs = lambda identifier: fetched.append(identifier) or fetch(identifier)
-    assert told(client, "--", *RUN).out == "a log\n"
-    assert len(fetched) == 2  # The first, and the last.
-
-
 def test_a_head_may_be_away_for_a_while(told):
     away = [ConnectionError("refused"), RuntimeError("status code 503"), TimeoutError("late"), ValueError("no JSON")]
     assert told(Head(RUNNING, *away, RUNNING, DONE), "--", *RUN).code == 0
@@ -494,28 +450,23 @@ def test_ctrl_c_without_a_terminal_leaves_the_job_running(told):
     assert not client.stopped
 
 
-@pytest.mark.parametrize(("wish", "code", "stopped"), [("stop", 3, 1), ("leave", 3, 0), ("go on", 0, 0)])
-def test_ctrl_c_asks(told, monkeypatch, wish, code, stopped):
-    monkeypatch.setattr(watch.Watch, "_ask", lambda self: wish)
-    client = Head(RUNNING, KeyboardInterrupt(), RUNNING, job("STOPPED") if wish == "stop" else DONE)
-    assert told(client, "--", *RUN).code == code
-    assert len(client.stopped) == stopped
-
-
 @pytest.mark.parametrize(
-    ("typed", "wish"),
-    [(["s"], "stop"), (["l"], "leave"), (["what", "", "go"], "go on"), (["STOP"], "stop"), ([], "leave"), ([""], "leave")],
+    ("typed", "code", "stopped"),
+    [(["s"], 3, 1), (["STOP"], 3, 1), (["l"], 3, 0), ([], 3, 0), ([""], 3, 0), (["what", "", "go"], 0, 0)],
 )
-def test_the_answer_may_be_short(monkeypatch, typed, wish):
+def test_ctrl_c_asks_and_the_answer_may_be_short(monkeypatch, typed, code, stopped):
     def answer():
         if not typed:
             raise EOFError
         return typed.pop(0)
 
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr("builtins.input", answer)
-    console = SimpleNamespace(is_terminal=True, print=lambda *_, **__: None)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    assert watch.Watch(None, "x", "http://x", console)._ask() == wish
+    console = SimpleNamespace(is_terminal=True, print=lambda *_, **__: None)
+    client = Head(RUNNING, KeyboardInterrupt(), RUNNING, job("STOPPED") if stopped else DONE)
+    assert watch.Watch(client, "x", "http://x", console).wait() == code
+    assert len(client.stopped) == stopped
 
 
 def test_a_polite_kill_asks_nobody_and_leaves_the_job_running(told, monkeypatch):
