@@ -87,16 +87,10 @@ def test_the_command_asks_for_a_version_that_our_own_requirements_allow(module):
 
 
 @pytest.mark.parametrize(
-    ("module", "package"),
-    [
-        ("adlfs", "adlfs"),
-        ("nothing_known", "nothing-known"),
-        ("smbclient", "smbprotocol"),
-        ("PIL", "pillow"),
-        ("yaml", "pyyaml"),
-    ],
+    "names", ["adlfs adlfs", "nothing_known nothing-known", "smbclient smbprotocol", "PIL pillow", "yaml pyyaml"]
 )
-def test_a_library_that_no_extra_names_is_asked_for_by_its_package(module, package):
+def test_a_library_that_no_extra_names_is_asked_for_by_its_package(names):
+    module, package = names.split()
     assert canonicalize_name(Requirement(shlex.split(optional.install(module))[-1]).name) == package
 
 

@@ -4,12 +4,11 @@ import re
 import threading
 from dataclasses import replace
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
 from command_line import in_process
-from nights_by_hand import summary
+from nights_by_hand import summary_row
 from whole_run import flipped
 
 from tempscale import Temperature
@@ -39,21 +38,15 @@ MEASURED = '{"max_length": 512}'
 
 
 def row(night, gate="passed", model="aaaa", run=None, name="", **more):
-    random = np.random.default_rng(7)
-    vectors = random.normal(size=(80, 8))
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    figures = summary(vectors, random.integers(5, 150, 80), model=f"model-{model}")
-    run = run or f"run{night[-2:]}"
-    return (
-        figures
-        | {"run": run, "night": night, "name": name, "folder": night, "tempscale": "0", "corpus": "corpus.parquet"}
-        | {"started": f"{night}T02:15:00+00:00", "finished": f"{night}T02:20:00+00:00"}
-        | {"corpus_fingerprint": "c", "model_fingerprint": model}
-        | {"measured": MEASURED, "texts_added": 3, "texts_removed": 2, "texts_edited": 1}
-        | {"gate": gate, "gate_reason": "", "gate_note": ""}
-        | {"compared": True}
-        | more
-    )
+    figures = {"tau": 1.0, "texts": 80, "corpus_texts": 80, "cosine_mean": 0.3}
+    figures |= {"cosine_se": 0.0, "cosine_se_superpopulation": 0.01}
+    known = {
+        "run": run or f"run{night[-2:]}", "night": night, "name": name, "folder": night, "tempscale": "0",
+        "corpus": "corpus.parquet", "corpus_fingerprint": "c", "model_fingerprint": model, "measured": MEASURED,
+        "started": f"{night}T02:15:00+00:00", "finished": f"{night}T02:20:00+00:00", "gate": gate, "gate_reason": "",
+        "gate_note": "", "compared": True, "texts_added": 3, "texts_removed": 2, "texts_edited": 1,
+    }  # fmt: skip
+    return summary_row(f"model-{model}", **figures) | known | more
 
 
 def recorded(folder, *rows):

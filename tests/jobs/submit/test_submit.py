@@ -95,6 +95,14 @@ def words(client):
     return shlex.split(client.sent[0]["entrypoint"].rpartition("; exec ")[2])
 
 
+def accepted(told, *arguments, jobs=()):
+    """The head to which `tempscale submit` with these arguments has sent its job."""
+    client = Head(DONE, jobs=jobs)
+    run = told(client, *arguments)
+    assert run.code == 0, run.err
+    return client
+
+
 def test_the_job_is_the_command_with_its_night_and_its_cluster(told):
     client = Head(DONE)
     run = told(client, "--night", NIGHT, "--", *RUN)
@@ -105,17 +113,9 @@ def test_the_job_is_the_command_with_its_night_and_its_cluster(told):
     assert "env_vars" not in sent["runtime_env"]
     assert not {"entrypoint_num_cpus", "entrypoint_num_gpus"} & set(sent)
     assert [Path(module).name for module in sent["runtime_env"]["py_modules"]] == ["tempscale", "tempscale_jobs"]
-    for printed in (
-        sent["submission_id"],
-        f"--night {NIGHT}",
-        "http://127.0.0.1:8265/#/jobs/",
-        "ray job logs",
-        "ray job stop",
-    ):
-        assert printed in run.err
-    without_dashes = Head(DONE)
-    assert told(without_dashes, "--night", NIGHT, *RUN).code == 0
-    assert words(without_dashes) == words(client)
+    told_of = (sent["submission_id"], f"--night {NIGHT}", "http://127.0.0.1:8265/#/jobs/", "ray job logs", "ray job stop")
+    assert all(named in run.err for named in told_of)
+    assert words(accepted(told, "--night", NIGHT, *RUN)) == words(client)  # The dashes may be left out.
 
 
 @pytest.mark.parametrize(
@@ -130,21 +130,17 @@ def test_the_job_is_the_command_with_its_night_and_its_cluster(told):
     ],
 )  # fmt: skip
 def test_arguments_arrive_as_they_were_given(told, given):
-    client, again = Head(DONE), Head(DONE)
-    assert told(client, "--night", NIGHT, "--", *given).code == 0
+    client = accepted(told, "--night", NIGHT, "--", *given)
     sent = words(client)[4:-4]
     assert sorted(sent) == sorted(given)
     assert sent[sent.index("--corpus") + 1] == given[2]
-    assert told(again, "--night", NIGHT, "--", *sent).code == 0
-    assert words(again) == words(client)
+    assert words(accepted(told, "--night", NIGHT, "--", *sent)) == words(client)
 
 
 def test_two_values_of_one_option_arrive_both_and_in_order(told):
-    client = Head(DONE)
     given = ["--pair", "first id", "second"]
-    assert told(client, "--", "diagnose", "--corpus", "s3://a/b.parquet", *given, "--out", "/shared/x").code == 0
-    place = words(client).index("--pair")
-    assert words(client)[place : place + 3] == given
+    sent = words(accepted(told, "--", "diagnose", "--corpus", "s3://a/b.parquet", *given, "--out", "/shared/x"))
+    assert sent[sent.index("--pair") :][:3] == given
 
 
 def test_the_configuration_s_folder_travels_without_its_secrets(told, night):
@@ -157,32 +153,24 @@ def test_the_configuration_s_folder_travels_without_its_secrets(told, night):
     # A further file has its name below the working directory.
     (night / "taus").mkdir()
     (night / "taus" / "log.toml").write_text("log_length = 64\n")
-    further = Head(DONE)
     given = ("audit", night / "nightly.toml", "--temperature", "conf/taus/log.toml", "--out", "/shared/x")
-    assert told(further, "--", *given).code == 0
-    assert {"nightly.toml", "taus/log.toml"} <= set(words(further))
+    assert {"nightly.toml", "taus/log.toml"} <= set(words(accepted(told, "--", *given)))
 
 
 def test_a_working_directory_that_is_named_travels_whole(told, night):
     (night.parent / "beside.txt").write_text("beside")
-    client = Head(DONE)
     given = ("audit", "conf/nightly.toml", "--corpus", "s3://a/b.parquet", "--out", "/s/x")
-    assert told(client, "--working-dir", night.parent, "--", *given).code == 0
+    client = accepted(told, "--working-dir", night.parent, "--", *given)
     assert set(client.travelled) == {"beside.txt", "conf/nightly.toml", "conf/texts/a.jsonl"}
     assert "conf/nightly.toml" in words(client)
 
 
 def test_with_the_image_s_code_nothing_travels(told, night):
-    client = Head(DONE)
-    assert told(client, "--image-code", "--", *RUN).code == 0
-    assert client.sent[0]["runtime_env"] == {}
-    with_files = Head(DONE)
+    assert accepted(told, "--image-code", "--", *RUN).sent[0]["runtime_env"] == {}
     given = ("audit", night / "nightly.toml", "--out", "/s")
-    assert told(with_files, "--image-code", "--working-dir", night, "--", *given).code == 0
-    assert [Path(m).name for m in with_files.sent[0]["runtime_env"]["py_modules"]] == [packing.FOLDER]
-    baked = Head(DONE)
-    given = ("audit", night / "nightly.toml", "--corpus", "s3://a/b.parquet", "--out", "/s")
-    assert told(baked, "--image-code", "--", *given).code == 0
+    with_files = accepted(told, "--image-code", "--working-dir", night, "--", *given)
+    assert [Path(module).name for module in with_files.sent[0]["runtime_env"]["py_modules"]] == [packing.FOLDER]
+    baked = accepted(told, "--image-code", "--", *given, "--corpus", "s3://a/b.parquet")
     assert str(night / "nightly.toml") in words(baked)
     assert baked.sent[0]["runtime_env"] == {}
 
@@ -251,10 +239,7 @@ def test_nothing_of_the_environment_travels(told, night, monkeypatch):
 
 
 def sent_by(told, *arguments, night=NIGHT):
-    client = Head(DONE)
-    run = told(client, "--night", night, "--", *arguments)
-    assert run.code == 0, run.err
-    return client.sent[0]["submission_id"]
+    return accepted(told, "--night", night, "--", *arguments).sent[0]["submission_id"]
 
 
 def test_the_name_tells_corpus_and_night_and_changes_with_what_is_run(told):
@@ -287,21 +272,19 @@ def test_the_name_is_readable(told, arguments, slug):
 
 
 def test_the_night_is_today_in_utc_unless_it_is_given(told):
-    client, today = Head(DONE), datetime.datetime.now(datetime.UTC).date()
-    assert told(client, "--", *RUN).code == 0
-    assert client.sent[0]["metadata"]["night"] in {str(today), str(datetime.datetime.now(datetime.UTC).date())}
-    inner = Head(DONE)
-    assert told(inner, "--", *RUN, "--night", NIGHT).code == 0
+    today = datetime.datetime.now(datetime.UTC).date()
+    found = accepted(told, "--", *RUN).sent[0]["metadata"]["night"]
+    assert found in {str(today), str(datetime.datetime.now(datetime.UTC).date())}
+    inner = accepted(told, "--", *RUN, "--night", NIGHT)
     assert inner.sent[0]["metadata"]["night"] == NIGHT
     assert words(inner).count("--night") == 1
 
 
 def test_a_command_without_nights_is_given_the_date_in_its_folder(told):
-    client = Head(DONE)
     given = ["pairs", "--pairs", "s3://a/b.csv", "--out", "s3://nights/{night}/pairs"]
-    assert told(client, "--night", NIGHT, "--", *given).code == 0
-    assert f"s3://nights/{NIGHT}/pairs" in words(client)
-    assert "--night" not in words(client)
+    sent = words(accepted(told, "--night", NIGHT, "--", *given))
+    assert f"s3://nights/{NIGHT}/pairs" in sent
+    assert "--night" not in sent
 
 
 @pytest.mark.parametrize(
@@ -338,8 +321,7 @@ def test_the_attempts_of_a_night_are_counted_on(told):
     name = sent_by(told, *RUN)
     earlier = [job("FAILED", 3, f"{name}-9"), job("SUCCEEDED", 0, f"{name}-10"), job("FAILED", 3, name)]
     for jobs, option, expected in ((earlier, "--again", f"{name}-11"), ([], "--join", name)):
-        client = Head(DONE, jobs=jobs)
-        assert told(client, "--night", NIGHT, option, "--", *RUN).code == 0
+        client = accepted(told, "--night", NIGHT, option, "--", *RUN, jobs=jobs)
         assert [sent["submission_id"] for sent in client.sent] == [expected]
 
 
@@ -387,11 +369,11 @@ def test_a_head_that_has_just_started_is_tried_again_for_a_while(told, monkeypat
 @pytest.mark.parametrize(
     ("status", "code", "expected", "told_word"),
     [
-        ("SUCCEEDED", 0, 0, "0"),
-        ("SUCCEEDED", None, 0, "0"),
-        ("FAILED", 1, 1, "1"),
-        ("FAILED", 2, 2, "2"),
-        ("FAILED", 3, 3, "3"),
+        ("SUCCEEDED", 0, 0, "exit code 0"),
+        ("SUCCEEDED", None, 0, "exit code 0"),
+        ("FAILED", 1, 1, "exit code 1"),
+        ("FAILED", 2, 2, "exit code 2"),
+        ("FAILED", 3, 3, "exit code 3"),
         ("FAILED", 0, 3, "incomplete"),
         ("FAILED", 137, 3, "137"),
         ("FAILED", -9, 3, "-9"),
@@ -415,17 +397,12 @@ def test_detached_it_prints_the_name_and_waits_for_nothing(told):
     assert client.asked == 0
 
 
-def test_the_log_is_shown_once_and_whole(told):
+def test_the_log_is_shown_once_and_whole_and_its_end_is_waited_for(told):
     whole = "".join(f"line {number}\n" for number in range(9)) + "without an end"
     logs = ["", whole[:10], RuntimeError("500"), whole[:10], whole[:33], ConnectionError("gone"), whole[:50], whole]
-    run = told(Head(*[RUNNING] * 7, DONE, logs=logs), "--", *RUN)
-    assert run.code == 0
-    assert run.out == whole + "\n"
-
-
-def test_the_end_of_the_log_is_waited_for(told):
-    run = told(Head(DONE, logs=[RuntimeError("500"), RuntimeError("500"), "all of it\n"]), "--", *RUN)
-    assert run.out == "all of it\n"
+    for client in (Head(*[RUNNING] * 7, DONE, logs=logs), Head(DONE, logs=[RuntimeError("500")] * 2 + [whole])):
+        run = told(client, "--", *RUN)
+        assert (run.code, run.out) == (0, whole + "\n")
     assert told(Head(DONE, logs=[RuntimeError("500")]), "--", *RUN).code == 0  # The status decides, not the log.
 
 
@@ -439,7 +416,9 @@ def test_a_head_that_stays_away_is_lost(told, monkeypatch, lost):
     """A new head that knows nothing of the job is an end, too."""
     monkeypatch.setattr(watch, "PATIENCE_SECONDS", 0.05)
     monkeypatch.setattr(watch, "LOOK_SECONDS", 0.01)
-    assert told(Head(RUNNING, lost), "--", *RUN).code == 3
+    client = Head(RUNNING, lost)
+    assert told(client, "--", *RUN).code == 3
+    assert (client.asked == 2) == ("404" in str(lost))
 
 
 def test_ctrl_c_without_a_terminal_leaves_the_job_running(told):
