@@ -135,13 +135,6 @@ def test_a_figure_that_was_not_measured_does_not_hold():
     assert "socm_mean of m at 1.0" in found[0]["reason"]
 
 
-def test_a_gate_may_hold_for_some_temperatures_only():
-    rows = [night(texts=5), night(texts=5, temperature="0.8", tau=0.8)]
-    for asked, held in ({}, ["1.0", "0.8"]), ({"temperatures": [0.8]}, ["0.8"]):
-        found = gate.judge(held_to(thresholds=["texts >= 10"], **asked), rows, [Baseline(None, "")] * 2)
-        assert [row["temperature"] for row in found] == held
-
-
 def test_nothing_to_hold_to_is_no_verdict():
     assert gate.verdict(judged(held_to(), night(), night())) == ("none", [])
 

@@ -173,7 +173,8 @@ def test_another_model_fails_where_no_drift_is_checked_but_not_at_temperatures_w
     both, changed = {"measured": (1.0, 0.8), "drift": {}}, {"m": of("bbbb")}
     kept.end("2026-11-01", **both)
     assert len(kept.end("2026-11-02", changed, **both)["failed"]) == 2
-    assert len(kept.end("2026-11-03", changed, **both, temperatures=[0.8])["failed"]) == 1
+    judged = kept.end("2026-11-03", changed, **both, temperatures=[0.8], thresholds=["texts >= 2000"])
+    assert [" at 0.8" in reason for reason in judged["failed"]] == [True, True]
 
 
 def test_nothing_is_said_of_models_where_no_baseline_is_asked_for(kept):
