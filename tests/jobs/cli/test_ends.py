@@ -19,15 +19,10 @@ COMMAND = [sys.executable, "-m", "tempscale_jobs"]
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    file = tmp_path_factory.mktemp("ends") / "texts.jsonl"
-    file.write_text(as_lines(documented("pyarrow")[:30]))
-    return file
-
-
-@pytest.fixture(scope="module")
-def audit(corpus, small_model, ray_address):
+def audit(tmp_path_factory, small_model, ray_address):
     """The command of a small audit that joins the Ray of these tests."""
+    corpus = tmp_path_factory.mktemp("ends") / "texts.jsonl"
+    corpus.write_text(as_lines(documented("pyarrow")[:30]))
     own = ["audit", "--corpus", str(corpus), "--model", small_model, "--tau", "1.0", "--socm-sample", "0", "--workers", "1"]
     return [*COMMAND, *own, "--address", ray_address]
 
