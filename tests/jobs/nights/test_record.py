@@ -347,18 +347,12 @@ def measured_by(max_length, **analysis):
     return given | {"analysis": {"intervals": [0, 32], "neighbours": 3} | analysis}, {"max_length": max_length}
 
 
-def audit_folder(tmp_path, without):
-    """A finished run at τ = 1, by a version that lacks some columns."""
-    storage, settings = Storage(str(tmp_path / "audit")), measured_by(512)
-    table = COLLAPSE_SUMMARY.build_rows([{c.name: row("2026-11-01")[c.name] for c in COLLAPSE_SUMMARY.columns}])
-    storage.write_table("tables/collapse_summary.parquet", table.drop_columns(without))
-    model = {"fingerprint": "aaaa"} | settings[1]
-    storage.write_json("run.json", {"run": "run01", "config": settings[0], "models": {"model-aaaa": model}})
-    return storage
-
-
 def test_a_finished_audit_is_the_baseline_of_what_is_measured_alike(tmp_path):
-    storage = audit_folder(tmp_path, without=["prefix_gap"])
+    storage, (settings, window) = Storage(str(tmp_path / "audit")), measured_by(512)
+    table = COLLAPSE_SUMMARY.build_rows([{c.name: row("2026-11-01")[c.name] for c in COLLAPSE_SUMMARY.columns}])
+    storage.write_table("tables/collapse_summary.parquet", table.drop_columns(["prefix_gap"]))
+    models = {"model-aaaa": {"fingerprint": "aaaa"} | window}
+    storage.write_json("run.json", {"run": "run01", "config": settings, "models": models})
     alike, longer = (history.measured(*measured_by(length)) for length in (512, 256))
     other = history.measured(*measured_by(512, neighbours=10))
     nights_rows = [
@@ -368,7 +362,7 @@ def test_a_finished_audit_is_the_baseline_of_what_is_measured_alike(tmp_path):
     same, *others = history.of_run(storage.root, nights_rows)
     assert storage.root in same.label
     assert same.row["cosine_mean"] == row("2026-11-01")["cosine_mean"]
-    assert same.row["prefix_gap"] is None  # The older version did not have it.
+    assert same.row["prefix_gap"] is None  # The version that made it did not have it.
     assert [found.row for found in others] == [None] * 4
     reasons = ("max_length was 512 and is 256", "neighbours was 3 and is 10", "model", "temperature")
     assert all(reason in found.label for reason, found in zip(reasons, others, strict=True))
