@@ -122,7 +122,7 @@ def test_wrong_input_is_a_sentence_and_exit_code_2(tmp_path, minilm):
         ("gone.jsonl", [], "gone.jsonl"),  # It leaves the folder to the next.
         ("empty.jsonl", [], "empty.jsonl"),
         ("good.jsonl", ["--address", "127.0.0.1:1"], "127.0.0.1:1"),
-        ("good.jsonl", ["--address", "ray://127.0.0.1:1"], "ray://127.0.0.1:1"),
+        ("good.jsonl", ["--address", "ray://127.0.0.1:1"], "ray://"),
         ("good.jsonl", ["--out", str(full)], str(full)),
         ("good.jsonl", ["--out", str(full / "precious.txt")], "precious.txt"),
     ]
