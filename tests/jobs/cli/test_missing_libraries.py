@@ -86,9 +86,12 @@ def test_the_command_asks_for_a_version_that_our_own_requirements_allow(module):
     assert wanted.specifier.contains(metadata.version(wanted.name))  # As this environment was tested with.
 
 
-@pytest.mark.parametrize("module", ["adlfs", "nothing_known"])
-def test_a_library_that_no_extra_names_is_asked_for_by_its_name(module):
-    assert shlex.split(optional.install(module))[-1] == module
+@pytest.mark.parametrize(
+    "names", ["adlfs adlfs", "nothing_known nothing-known", "smbclient smbprotocol", "PIL pillow", "yaml pyyaml"]
+)
+def test_a_library_that_no_extra_names_is_asked_for_by_its_package(names):
+    module, package = names.split()
+    assert canonicalize_name(Requirement(shlex.split(optional.install(module))[-1]).name) == package
 
 
 @pytest.mark.parametrize(
@@ -109,11 +112,6 @@ def test_an_environment_without_pip_installs_with_what_it_has(monkeypatch, tmp_p
     assert words[: len(begins)] == begins
     assert Requirement(words[-1]).name == "mteb"
     assert len(words) > 1 or not begins
-
-
-@pytest.mark.parametrize(("module", "package"), [("smbclient", "smbprotocol"), ("PIL", "pillow"), ("yaml", "pyyaml")])
-def test_a_module_of_another_name_than_its_package_is_asked_for_by_that(module, package):
-    assert canonicalize_name(Requirement(shlex.split(optional.install(module))[-1]).name) == package
 
 
 def test_only_what_is_missing_is_called_missing():

@@ -24,13 +24,10 @@ REFUSED = {
     "audit --corpus texts.parquet --document-column doc": "doc",
     "audit --corpus nothing.jsonl": "nothing.jsonl",
     "audit --corpus empty.jsonl": "empty.jsonl",
-    "audit --corpus empty.parquet": "empty.parquet",
-    "audit --corpus nofolder/": "nofolder",
     "audit --corpus numbers.jsonl": "numbers.jsonl",
     "audit --corpus broken.parquet": "broken.parquet",
     "audit --corpus broken.jsonl.gz": "broken.jsonl.gz",
     "audit --corpus many/*.jsonl --text-column body": "body",
-    "audit --corpus many --limit 2 --text-column body": "body",
     "audit --corpus texts.jsonl --queries nothing.jsonl": "nothing.jsonl",
     "audit --corpus texts.jsonl --queries numbers.jsonl": "numbers.jsonl",
     "audit --corpus texts.jsonl --model no/such-model": "no/such-model",
@@ -46,16 +43,14 @@ REFUSED = {
     "audit --corpus texts.jsonl --embedding-column vector --length-column n --queries q.jsonl "
     "--queries-embedding-column vector": "2 dimensions",
     "audit --corpus texts.jsonl --baseline nowhere": "nowhere",
-    "audit gone.toml": "gone.toml",
+    "pairs --pairs nothing.csv": "nothing.csv",
     "pairs --pairs pairs.jsonl": "text_a",
     "pairs --pairs empty.jsonl --column-a sentence1 --column-b sentence2": "empty.jsonl",
-    "diagnose --corpus many --text-column body": "body",
     "diagnose --corpus texts.jsonl --versions-of page": "page",
     "diagnose --corpus texts.jsonl --pair t1 nobody": "nobody",
     "tune --corpus many --text-column body": "body",
     "tune --corpus empty.parquet": "empty.parquet",
     "tune --task sts:texts.jsonl": "sentence1",
-    "evaluate --task sts:texts.jsonl": "sentence1",
     "evaluate --task sts:nothing.jsonl": "nothing.jsonl",
     "evaluate --task classification:texts.jsonl": "label",
     "evaluate --task retrieval:mine": "qrels",
@@ -66,7 +61,6 @@ REFUSED = {
     "correct --embeddings nothing.jsonl --embedding-column vector --correction fitted.json": "nothing.jsonl",
     "correct --embeddings texts.jsonl --embedding-column vector --correction gone.json": "gone.json",
     "correct --embeddings texts.jsonl --embedding-column vector --correction fitted.json --model MODEL": "another",
-    "export --model no/such-model --tau 0.8": "no/such-model",
     "submit -- audit gone.toml": "gone.toml",
 }  # fmt: skip
 
@@ -107,14 +101,11 @@ def ended(folder, small_model):
     lines = []
     for k, line in enumerate(REFUSED):
         words = line.replace("MODEL", small_model).split()
-        models = (
-            []
-            if "--model" in words or words[0] in ("correct", "submit") or words[-1] == "gone.toml"
-            else ["--model", small_model]
-        )
-        if "--embedding-column" in words:
-            models = []
-        lines.append([*words, *models, *([] if "--out" in words or words[0] == "submit" else ["--out", f"out-{k}"])])
+        if words[0] not in ("correct", "submit") and not {"--model", "--embedding-column"} & set(words):
+            words += ["--model", small_model]
+        if words[0] != "submit" and "--out" not in words:
+            words += ["--out", f"out-{k}"]
+        lines.append(words)
     return dict(zip(REFUSED, ran(lines, folder), strict=True))
 
 

@@ -50,58 +50,46 @@ def test_every_figure_of_the_summary_may_be_named_and_nothing_else():
 
 
 @pytest.mark.parametrize(
-    ("text", "value", "holds"),
+    ("text", "held", "missed"),
     [
-        ("collapse_gap <= 0.15", 0.15, True),
-        ("collapse_gap<=.15", 0.1500001, False),
-        ("collapse_gap < 0.15", 0.15, False),
-        ("texts >= 1e3", 1000, True),
-        ("texts > 1000", 1000, False),
-        ("texts > 1000", 1001, True),
-        ("texts > 1000", 999, False),
-        ("collapse_gap < 0.15", 0.16, False),
-        ("collapse_gap < 0.15", 0.14, True),
-        ("prefix_gap >= -0.01", -0.02, False),
+        ("collapse_gap <= 0.15", (0.14, 0.15), (0.16,)),
+        ("collapse_gap<=.15", (0.15,), (0.1500001,)),
+        ("collapse_gap < 0.15", (0.14,), (0.15, 0.16)),
+        ("texts >= 1e3", (1000, 1001), (999,)),
+        ("texts > 1000", (1001,), (999, 1000)),
+        ("prefix_gap >= -0.01", (-0.01,), (-0.02,)),
     ],
 )
-def test_a_threshold_is_read_and_held_to(text, value, holds):
-    assert Threshold.read(text).holds(value) is holds
+def test_a_threshold_is_read_and_held_to(text, held, missed):
+    holds = Threshold.read(text).holds
+    assert (all(map(holds, held)), any(map(holds, missed))) == (True, False)
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "named"),
     [
-        ({"thresholds": ["collapse_gap"]}, "'collapse_gap' is not of the form FIGURE <= NUMBER"),
-        ({"thresholds": ["colapse_gap <= 0.1"]}, "'colapse_gap <= 0.1' names no figure of collapse_summary"),
-        ({"thresholds": ["collapse_gap == 0.1"]}, "is not of the form"),
-        ({"thresholds": ["collapse_gap <= 0.1", "collapse_gap<=.1"]}, "is given twice"),
-        ({"thresholds": ["collapse_gap <= 1e999"]}, "collapse_gap <= 1e999"),
+        ({"thresholds": ["collapse_gap"]}, "'collapse_gap'"),
+        ({"thresholds": ["colapse_gap <= 0.1"]}, "colapse_gap <= 0.1"),
+        ({"thresholds": ["collapse_gap == 0.1"]}, "collapse_gap == 0.1"),
+        ({"thresholds": ["collapse_gap <= 0.1", "collapse_gap<=.1"]}, "twice"),
         ({"thresholds": ["texts >= -1e400"]}, "texts >= -1e400"),
-        ({"thresholds": ["texts >= " + "9" * 5000]}, "texts >= 999"),
-        ({"thresholds": ["collapse_gap <= inf"]}, "collapse_gap <= inf"),
         ({"thresholds": ["collapse_gap <= nan"]}, "collapse_gap <= nan"),
         ({"drift": {"cosine_mean": math.inf}}, "cosine_mean"),
-        ({"drift": {"cosine_mean": math.nan}}, "cosine_mean"),
+        ({"drift": {"effective_rank": 1.0}}, "effective_rank"),
+        ({"drift": {"nonsense": 1.0}}, "nonsense"),
+        ({"drift": {"cosine_mean": -0.1}}, "cosine_mean"),
+        ({"false_alarms": 0.0}, "false_alarms"),
         ({"false_alarms": math.nan}, "false_alarms"),
         ({"on_other_model": "pass"}, "on_other_model"),
         ({"unknown": "new-series"}, "unknown"),
-        ({"drift": {"effective_rank": 1.0}}, "hold it to a threshold instead"),
-        ({"drift": {"nonsense": 1.0}}, "'nonsense' is no figure whose noise is known"),
-        ({"drift": {"cosine_mean": -0.1}}, "the size of a change is 0 or more"),
-        ({"false_alarms": 0.0}, "false_alarms = 0.0"),
-        ({"webhook_env": "https://hooks.example/secret"}, "webhook_env"),
+        ({"webhook_env": "https://hooks.example/T0/SECRET"}, "webhook_env"),
         ({"temperatures": [3.0]}, "temperatures"),
     ],
 )
-def test_what_cannot_be_held_to_is_told_in_a_sentence(data, says):
+def test_what_cannot_be_held_to_is_named(data, named):
     with pytest.raises(UsageError) as error:
         held_to(**data)
-    assert says in str(error.value)
-
-
-def test_a_webhook_address_given_as_a_name_is_echoed_nowhere():
-    with pytest.raises(UsageError) as error:
-        held_to(webhook_env="https://hooks.example/T0/SECRET")
+    assert named in str(error.value)
     assert "SECRET" not in str(error.value)
 
 
@@ -112,14 +100,9 @@ def test_a_threshold_over_every_text_has_no_noise():
     row = night(collapse_gap=0.16, collapse_gap_se=0.0, collapse_gap_se_superpopulation=0.05, gap_texts=100)
     found = only(judged(held_to(thresholds=["collapse_gap <= 0.15"]), row))
     assert (found["verdict"], found["noise"]) == ("failed", 0)
-    assert found["reason"] == "collapse_gap of m at 1.0 is 0.16 and should be <= 0.15"
-
-
-def test_a_strict_threshold_fails_at_its_limit_where_there_is_no_noise():
-    row = night(texts=1000)
-    assert [only(judged(held_to(thresholds=[text]), row))["verdict"] for text in ("texts < 1000", "texts <= 1000")] == [
-        "failed", "held",
-    ]  # fmt: skip
+    assert all(named in found["reason"] for named in ("collapse_gap", "m at 1.0", "0.16", "<= 0.15"))
+    for text, verdict in (("texts < 1000", "failed"), ("texts <= 1000", "held")):
+        assert only(judged(held_to(thresholds=[text]), row))["verdict"] == verdict
 
 
 def test_a_threshold_on_a_sample_fails_only_beyond_the_samples_noise():
@@ -129,7 +112,8 @@ def test_a_threshold_on_a_sample_fails_only_beyond_the_samples_noise():
     # One check, one side, 1 %: t with 50 degrees of freedom.
     assert found["noise"] == pytest.approx(0.01 * stats.t.ppf(0.99, 50), rel=1e-12)
     assert found["verdict"] == "held"
-    assert "missed by 0.01, no more than its noise of 0.024" in found["reason"]
+    assert "0.01, " in found["reason"]
+    assert "0.024" in found["reason"]
     assert only(judged(ask, row | {"collapse_gap": 0.175}))["verdict"] == "failed"
 
 
@@ -147,17 +131,8 @@ def test_a_figure_that_was_not_measured_does_not_hold():
     found = judged(held_to(thresholds=["socm_mean <= 0.2"]), night())
     assert only(found)["verdict"] == "not measured"
     verdict, failed = gate.verdict(found)
-    assert verdict == "failed"
-    assert failed == ["socm_mean of m at 1.0 was not measured, so that it cannot hold"]
-
-
-def test_a_gate_may_hold_for_some_temperatures_only():
-    rows = [night(texts=5), night(texts=5, temperature="0.8", tau=0.8)]
-    none = [Baseline(None, "")] * 2
-    both = gate.judge(held_to(thresholds=["texts >= 10"]), rows, none)
-    one = gate.judge(held_to(thresholds=["texts >= 10"], temperatures=[0.8]), rows, none)
-    assert [row["temperature"] for row in both] == ["1.0", "0.8"]
-    assert [row["temperature"] for row in one] == ["0.8"]
+    assert (verdict, failed) == ("failed", [found[0]["reason"]])
+    assert "socm_mean of m at 1.0" in found[0]["reason"]
 
 
 def test_nothing_to_hold_to_is_no_verdict():
@@ -180,10 +155,11 @@ def test_a_drift_counts_beyond_its_size_and_its_noise_both_ways():
         found = moved(by)
         assert found["verdict"] == "failed"
         assert found["change"] == pytest.approx(by)
+        assert ("rose" if by > 0 else "fell") in found["reason"]
+        assert "from 0.3 in the night of 2026-11-01" in found["reason"]
     large_error = moved(0.021, error=0.01)
     assert large_error["noise"] == pytest.approx(stats.t.ppf(0.995, 99) * 0.01 * math.sqrt(2), rel=1e-12)
     assert large_error["verdict"] == "held"
-    assert "no more than its noise" in large_error["reason"]
     assert moved(0.1, error=0.01)["verdict"] == "failed"
 
 
@@ -197,22 +173,12 @@ def test_beside_a_night_that_knows_of_documents_the_other_has_no_smaller_error()
         assert found["noise"] == pytest.approx(stats.t.ppf(0.995, 49) * 0.003 * math.sqrt(2), rel=1e-12)
 
 
-def test_the_reason_is_a_sentence():
-    assert moved(0.05)["reason"] == (
-        "cosine_mean of m at 1.0 rose by 0.05, from 0.3 in the night of 2026-11-01 to 0.35: more than 0.02 and more than "
-        "its noise of 0.00371"
-    )
-
-
-def test_a_move_of_exactly_its_size_is_held():
-    before, after = (
-        night(exposure_long=value, exposure_long_se_superpopulation=0.0, gap_texts=50, gap_shortest=0, gap_longest=500)
-        for value in (1.0, 1.25)
-    )
-    exact, below = (
-        only(judged(held_to(baseline="latest", drift={"exposure_long": size}), after, before)) for size in (0.25, 0.2499)
-    )
-    assert (exact["verdict"], below["verdict"]) == ("held", "failed")
+@pytest.mark.parametrize("known", [{"gap_texts": 50, "gap_shortest": 0, "gap_longest": 500}, {}])
+def test_a_move_of_exactly_its_size_is_held_and_an_error_of_zero_known_whatever_is_known_of_the_texts(known):
+    before, after = (night(exposure_long=value, exposure_long_se_superpopulation=0.0, **known) for value in (1.0, 1.25))
+    for size, verdict in ((0.25, "held"), (0.2499, "failed")):
+        ask = held_to(baseline="latest", drift={"exposure_long": size})
+        assert only(judged(ask, after, before))["verdict"] == verdict
 
 
 def test_a_check_without_noise_takes_no_share_of_the_false_alarms():
@@ -239,7 +205,7 @@ def test_what_cannot_be_compared_is_no_drift_and_says_why():
     after = before | {"gap_longest": 500, "collapse_gap": 0.9, "socm_se_superpopulation": None, "socm_mean": 0.9}
     gap, prefix, socm = judged(ask, after, before)
     assert gap["verdict"] == "not comparable"
-    assert "gap longest was 400 tokens and is 500" in gap["reason"]
+    assert ("400" in gap["reason"], "500" in gap["reason"]) == (True, True)
     assert prefix["verdict"] == "held"
     assert socm["verdict"] == "unknown noise"
     assert gate.verdict([gap, prefix, socm]) == ("passed", [])
@@ -249,7 +215,7 @@ def test_a_figure_that_was_there_and_is_no_longer_fails():
     ask = held_to(baseline="latest", drift={"prefix_gap": 0.02})
     gone = only(judged(ask, night(), night(prefix_gap=0.1, prefix_gap_se_superpopulation=0.01)))
     assert gone["verdict"] == "not measured"
-    assert "it was 0.1 in the night of 2026-11-01" in gone["reason"]
+    assert "0.1 in the night of 2026-11-01" in gone["reason"]
     new = only(judged(ask, night(prefix_gap=0.1, prefix_gap_se_superpopulation=0.01), night()))
     assert new["verdict"] == "not comparable"
 
@@ -281,12 +247,6 @@ def test_a_change_of_unknown_noise_is_a_finding_and_fails_where_that_is_asked_fo
         assert only(judged(ask, tonight | {"cosine_mean": 0.31}, night(**before)))["verdict"] == "held"
 
 
-def test_an_error_of_zero_is_known_whatever_is_known_of_the_texts():
-    ask = held_to(baseline="latest", drift={"exposure_long": 0.1})
-    before, after = (night(exposure_long=value, exposure_long_se_superpopulation=0.0) for value in (1.0, 1.2))
-    assert only(judged(ask, after, before))["verdict"] == "failed"
-
-
 def test_a_check_of_unknown_noise_takes_no_share_of_the_false_alarms():
     ask = held_to(baseline="latest", drift={"cosine_mean": 0.0, "spread_mean": 0.0})
     row = night(**KNOWN, spread_mean=1.0, spread_se_superpopulation=None)
@@ -300,17 +260,8 @@ def test_a_figure_that_is_no_number_holds_no_threshold_and_no_drift(value):
     for text in ("cosine_mean <= 0.5", "cosine_mean >= 0.1", "cosine_mean < 0.5", "cosine_mean > 0.1"):
         row = night(**KNOWN | {"cosine_mean": value})
         assert only(judged(held_to(thresholds=[text]), row))["verdict"] == "not measured"
-    assert only(judged(held_to(baseline="latest", drift={"cosine_mean": 9.0}), row, night(**KNOWN)))["verdict"] == (
-        "not measured"
-    )
-
-
-def test_what_is_no_number_was_not_measured():
-    nan = float("nan")
-    assert only(judged(held_to(thresholds=["effective_rank <= 5"]), night(effective_rank=nan)))["verdict"] == "not measured"
-    ask = held_to(baseline="latest", drift={"cosine_mean": 0.0})
-    before = night(cosine_mean=0.3, cosine_se_superpopulation=0.1)
-    assert only(judged(ask, before | {"cosine_mean": nan}, before))["verdict"] == "not measured"
+    drifted = only(judged(held_to(baseline="latest", drift={"cosine_mean": 9.0}), row, night(**KNOWN)))
+    assert drifted["verdict"] == "not measured"
 
 
 def test_groups_have_one_degree_of_freedom_less_than_there_are():
@@ -399,7 +350,6 @@ def test_of_quiet_nights_of_documents_no_more_fail_than_is_stated_if_documents_a
     for seed in range(nights):
         random = np.random.default_rng(seed)
         failed += gate.verdict(judged(ask, *(drawn_documents(everything, random, named) for _ in "ab")))[0] == "failed"
-    print(failed / nights)
     if named:
         assert stats.binomtest(failed, nights, 0.01, alternative="greater").pvalue > 0.001, f"{failed} of {nights}"
     else:
@@ -418,10 +368,10 @@ def test_a_real_change_of_a_few_errors_is_seen():
     assert rows[0]["verdict"] == "failed"
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(0.01, "held"), (0.0101, "failed"), (0.3, "failed")])
-def test_a_threshold_on_rejected_rows_is_exact(share, verdict):
-    row = night(rejected_share=share, rejected_share_se=0.0, rows=5000, corpus_texts=4000)
-    assert only(judged(held_to(thresholds=["rejected_share <= 0.01"]), row))["verdict"] == verdict
+def test_a_threshold_on_rejected_rows_is_exact():
+    for share, verdict in ((0.01, "held"), (0.0101, "failed"), (0.3, "failed")):
+        row = night(rejected_share=share, rejected_share_se=0.0, rows=5000, corpus_texts=4000)
+        assert only(judged(held_to(thresholds=["rejected_share <= 0.01"]), row))["verdict"] == verdict
 
 
 @pytest.mark.parametrize("documents", [None, 40])

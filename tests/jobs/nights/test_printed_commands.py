@@ -1,8 +1,9 @@
 """Every command that a night, an audit of own vectors and a tune print is run as it is printed."""
 
+import html
 import json
+import re
 import shlex
-from html.parser import HTMLParser
 
 import polars as pl
 import pytest
@@ -33,34 +34,18 @@ workers = 1
 NIGHTS = ("2026-11-24", "2026-11-25")
 
 
-class Commands(HTMLParser):
-    """The text of each element `code` or `pre` of a page."""
-
-    def __init__(self):
-        super().__init__()
-        self.inside, self.found = 0, []
-
-    def handle_starttag(self, tag, attributes):
-        if tag in ("code", "pre"):
-            self.inside += 1
-            self.found.append("")
-
-    def handle_endtag(self, tag):
-        self.inside -= tag in ("code", "pre")
-
-    def handle_data(self, data):
-        if self.inside:
-            self.found[-1] += data
-
-
 def printed(out, folder):
     """The commands on the terminal, which are those of the report."""
     on_screen = [line.strip() for line in out.splitlines() if line.strip().startswith("tempscale ")]
-    page = Commands()
-    page.feed((folder / "report.html").read_text("utf-8"))
-    in_report = [line for text in page.found for line in text.splitlines() if line.startswith("tempscale ")]
-    assert set(on_screen) <= set(in_report)
+    page = (folder / "report.html").read_text("utf-8")
+    quoted = [re.sub("<[^>]+>", "", found) for found in re.findall("<(?:code|pre).*?</(?:code|pre)>", page, re.DOTALL)]
+    assert set(on_screen) <= {html.unescape(line) for text in quoted for line in text.splitlines()}
     return on_screen
+
+
+def recorded(folder):
+    """The bytes of the record of nights, by file."""
+    return {path: path.read_bytes() for path in (folder / "nights of it" / "history").rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +65,7 @@ def place(tmp_path_factory, small_model, ray_session):
 def test_a_night_prints_commands_that_end_well_and_keep_cache_thresholds_and_record(place, monkeypatch):
     folder, ended = place
     monkeypatch.chdir(folder)
-    before = {path: path.read_bytes() for path in (folder / "nights of it" / "history").rglob("*") if path.is_file()}
+    before = recorded(folder)
     assert len(before) >= 2
     lines = []
     for night, (code, out, err) in zip(NIGHTS, ended, strict=True):
@@ -96,8 +81,7 @@ def test_a_night_prints_commands_that_end_well_and_keep_cache_thresholds_and_rec
         assert record["config"]["execution"]["cache"] == "ca che"
         assert record["gate"]["checks"] >= 2
         assert in_process(*words[1:])[0] == code  # The same command once more.
-    after = {path: path.read_bytes() for path in (folder / "nights of it" / "history").rglob("*") if path.is_file()}
-    assert after == before
+    assert recorded(folder) == before
 
 
 def test_own_vectors_are_searched_by_queries_that_are_vectors(place, monkeypatch, tmp_path):
@@ -107,17 +91,8 @@ def test_own_vectors_are_searched_by_queries_that_are_vectors(place, monkeypatch
     table = found.select(id="text_id", v="embedding", n="tokens")
     table.write_parquet("own vectors.parquet")
     table.head(20).select("id", w="v").write_parquet("asked.parquet")
-    own = [
-        "audit",
-        "--corpus",
-        "own vectors.parquet",
-        "--embedding-column",
-        "v",
-        "--length-column",
-        "n",
-        "--intervals",
-        "0,24",
-    ]
+    own = ["audit", "--corpus", "own vectors.parquet", "--embedding-column", "v", "--length-column", "n"]
+    own += ["--intervals", "0,24"]
     code, out, err = in_process(*own, "--out", "a")
     assert code == 0, err
     for line in printed(out, tmp_path / "a"):

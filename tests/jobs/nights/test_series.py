@@ -86,6 +86,7 @@ def test_what_is_no_drift_fails_until_the_night_is_accepted(kept, other):
     for night in ("2026-11-02", "2026-11-03"):  # The night after is no baseline of its own either.
         judged = kept.end(night, **changed)
         assert (judged["verdict"], len(judged["failed"]), judged["first_nights"]) == ("failed", 1, [])
+        assert "2026-11-01" in judged["failed"][0]
         assert series(kept.table(night)) == {"m": "failed"}
     history.accept(kept.record, "2026-11-02")
     assert kept.end("2026-11-04", **changed)["verdict"] == "passed"
@@ -131,7 +132,7 @@ def test_back_at_the_accepted_model_its_own_last_night_is_the_baseline(kept):
 
 
 def test_a_model_that_is_added_begins_a_series_and_one_that_replaces_another_fails(kept):
-    a, b, c = ({name: of(name * 4)} for name in "abc")
+    a, b, c, d, e = ({name: of(name * 4)} for name in "abcde")
     kept.end("2026-11-01", a)
     assert kept.end("2026-11-02", a | b)["verdict"] == "passed"
     assert series(kept.table("2026-11-02")) == {"b": "first night"}
@@ -139,15 +140,11 @@ def test_a_model_that_is_added_begins_a_series_and_one_that_replaces_another_fai
     assert kept.end("2026-11-04", a | c)["verdict"] == "failed"
     assert series(kept.table("2026-11-04")) == {"c": "failed"}
     assert kept.end("2026-11-05", a)["verdict"] == "passed"
-
-
-def test_a_model_that_is_added_after_another_was_replaced_and_accepted_begins_a_series(kept):
-    a, b, c = ({name: of(name * 4)} for name in "abc")
-    kept.end("2026-11-01", a)
-    kept.end("2026-11-02", b)
-    history.accept(kept.record, "2026-11-02")
-    assert kept.end("2026-11-03", b | c)["verdict"] == "passed"
-    assert series(kept.table("2026-11-03")) == {"c": "first night"}
+    # One that is added after another was replaced, and that accepted.
+    assert kept.end("2026-11-06", d)["verdict"] == "failed"
+    history.accept(kept.record, "2026-11-06")
+    assert kept.end("2026-11-07", d | e)["verdict"] == "passed"
+    assert series(kept.table("2026-11-07")) == {"e": "first night"}
 
 
 def test_where_no_night_ever_passed_another_model_fails_on_every_night(kept):
@@ -176,7 +173,8 @@ def test_another_model_fails_where_no_drift_is_checked_but_not_at_temperatures_w
     both, changed = {"measured": (1.0, 0.8), "drift": {}}, {"m": of("bbbb")}
     kept.end("2026-11-01", **both)
     assert len(kept.end("2026-11-02", changed, **both)["failed"]) == 2
-    assert len(kept.end("2026-11-03", changed, **both, temperatures=[0.8])["failed"]) == 1
+    judged = kept.end("2026-11-03", changed, **both, temperatures=[0.8], thresholds=["texts >= 2000"])
+    assert [" at 0.8" in reason for reason in judged["failed"]] == [True, True]
 
 
 def test_nothing_is_said_of_models_where_no_baseline_is_asked_for(kept):

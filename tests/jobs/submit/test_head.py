@@ -34,7 +34,7 @@ def test_the_address_is_the_one_given_else_the_environment_s(monkeypatch, given,
 def test_a_client_s_address_in_the_environment_is_named(monkeypatch):
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    with pytest.raises(UsageError, match="RAY_ADDRESS 'ray://head:10001' takes no jobs"):
+    with pytest.raises(UsageError, match="RAY_ADDRESS 'ray://head:10001'"):
         head.address_of(None)
 
 
@@ -53,18 +53,12 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    ("status", "sentence"),
-    [
-        (401, "asks for its token and was given none"),
-        (403, "asks for its token and was given another"),
-        (404, "takes no job"),
-        (200, "takes no job"),
-    ],
+    ("status", "named"), [(401, "token .* none"), (403, "token .* another"), (404, "127.0.0.1"), (200, "127.0.0.1")]
 )
-def test_what_is_no_head_or_refuses_the_token_is_one_sentence(status, sentence):
+def test_what_is_no_head_or_refuses_the_token_is_one_sentence(status, named):
     with http.server.HTTPServer(("127.0.0.1", 0), type("Answers", (Server,), {"status": status})) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(UsageError, match=sentence) as error:
+        with pytest.raises(UsageError, match=named) as error:
             head.connect(f"http://127.0.0.1:{server.server_port}")
         server.shutdown()
     assert "\n" not in str(error.value)
@@ -77,6 +71,6 @@ def test_what_cannot_be_reached_or_does_not_answer_is_told_within_seconds(monkey
         port = silent.getsockname()[1]
         with pytest.raises(UsageError, match="does not answer"):
             head.connect(f"http://127.0.0.1:{port}")
-    with pytest.raises(UsageError, match=f"no Ray cluster can be reached at 'http://127.0.0.1:{port}'"):
+    with pytest.raises(UsageError, match=f"http://127.0.0.1:{port}"):
         head.connect(f"http://127.0.0.1:{port}")
     assert os.environ["RAY_API_SERVER_ADDRESS"] == "http://127.0.0.1:1"

@@ -42,13 +42,15 @@ def test_secrets_and_what_is_no_input_stay(tmp_path, monkeypatch):
     assert not Path(staged).exists()
 
 
-@pytest.mark.parametrize("name", [
-    "token.txt", "TOKEN", "hf_token", "hub-token.txt", "api.token", "kubeconfig", "kubeconfig.yaml", "prod.kubeconfig",
-    "service-account.json", "service-account-prod.json", "service_account.json", "sub/serviceaccount.json", "credentials",
-    "passwords.txt", "key.ppk", "store.jks", "vault.kdbx",
-])  # fmt: skip
-def test_files_of_keys_stay_by_their_names(tmp_path, name):
-    assert packed(tmp_path, **{name: "x", "tokenizer.json": "{}", "tokens.jsonl": "x"}).left_out == (name,)
+def test_files_of_keys_stay_by_their_names(tmp_path):
+    keys = [
+        "token.txt", "TOKEN", "hf_token", "hub-token.txt", "api.token", "kubeconfig", "kubeconfig.yaml", "prod.kubeconfig",
+        "service-account.json", "service-account-prod.json", "service_account.json", "sub/serviceaccount.json",
+        "credentials", "passwords.txt", "key.ppk", "store.jks", "vault.kdbx",
+    ]  # fmt: skip
+    found = packed(tmp_path, **dict.fromkeys([*keys, "tokenizer.json", "tokens.jsonl"], "x"))
+    assert sorted(found.files) == ["tokenizer.json", "tokens.jsonl"]
+    assert sorted(found.left_out) == sorted(keys)
 
 
 @pytest.mark.parametrize("text", [
@@ -94,7 +96,7 @@ def test_what_stays_is_what_git_ignores(tmp_path, rules):
 
 
 def test_a_rule_that_git_does_not_know_is_a_sentence(tmp_path):
-    with pytest.raises(UsageError, match=r"'.*/\.gitignore' cannot be read: Invalid git pattern: '!'"):
+    with pytest.raises(UsageError, match=r"\.gitignore.*'!'"):
         packed(tmp_path, **{"a.txt": "1", ".gitignore": "!\n"})
 
 

@@ -1,9 +1,9 @@
 """What `tempscale submit` sends, refuses and answers, against a head that is told what to say."""
 
+import datetime
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from tempscale_jobs.cli.app import app
-from tempscale_jobs.config.command import Command
-from tempscale_jobs.errors import UsageError
 from tempscale_jobs.submit import packing, watch
 
 pytestmark = pytest.mark.proof
@@ -97,90 +95,52 @@ def words(client):
     return shlex.split(client.sent[0]["entrypoint"].rpartition("; exec ")[2])
 
 
+def accepted(told, *arguments, jobs=()):
+    """The head to which `tempscale submit` with these arguments has sent its job."""
+    client = Head(DONE, jobs=jobs)
+    run = told(client, *arguments)
+    assert run.code == 0, run.err
+    return client
+
+
 def test_the_job_is_the_command_with_its_night_and_its_cluster(told):
     client = Head(DONE)
     run = told(client, "--night", NIGHT, "--", *RUN)
     assert run.code == 0, run.err
     assert words(client) == ["python", "-P", "-m", "tempscale_jobs", *RUN, "--night", NIGHT, "--address", "auto"]
-    metadata = client.sent[0]["metadata"]
-    assert metadata == {"tempscale": metadata["tempscale"], "command": "audit", "night": NIGHT}
-    assert "env_vars" not in client.sent[0]["runtime_env"]
-    for option in ("entrypoint_num_cpus", "entrypoint_num_gpus"):
-        assert option not in client.sent[0]
-    modules = [Path(module).name for module in client.sent[0]["runtime_env"]["py_modules"]]
-    assert modules == ["tempscale", "tempscale_jobs"]
-    identifier = client.sent[0]["submission_id"]
-    for printed in (identifier, "http://127.0.0.1:8265/#/jobs/", "ray job logs", "ray job stop"):
-        assert printed in run.err
-
-
-def test_what_a_night_is_held_to_may_be_the_last_one_or_lie_elsewhere(told):
-    for baseline in ("latest", "s3://nights/2026-11-21", "/shared/nights/good"):
-        client = Head(DONE)
-        assert told(client, "--night", NIGHT, "--", *RUN, "--baseline", baseline, "--history", "/shared/record").code == 0
-        assert {baseline, "/shared/record"} <= set(words(client))
+    (sent,) = client.sent
+    assert sent["metadata"] == {"tempscale": sent["metadata"]["tempscale"], "command": "audit", "night": NIGHT}
+    assert "env_vars" not in sent["runtime_env"]
+    assert not {"entrypoint_num_cpus", "entrypoint_num_gpus"} & set(sent)
+    assert [Path(module).name for module in sent["runtime_env"]["py_modules"]] == ["tempscale", "tempscale_jobs"]
+    told_of = (sent["submission_id"], f"--night {NIGHT}", "http://127.0.0.1:8265/#/jobs/", "ray job logs", "ray job stop")
+    assert all(named in run.err for named in told_of)
+    assert words(accepted(told, "--night", NIGHT, *RUN)) == words(client)  # The dashes may be left out.
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "given",
     [
-        ["audit", "--corpus", "a/*.parquet", "--out", "o/{night}", "--tau", "0.9", "--paper", "--no-text", "--sample", "9"],
-        ["audit", "conf/nightly.toml", "--limit", "3", "--temperature", "log.toml", "--intervals", "0,50"],
-        ["pairs", "--pairs", "p.csv", "--alpha", "2"],
-        ["diagnose", "--corpus", "c.txt", "--pair", "a", "b", "--model", "x", "--model", "y"],
-        ["evaluate", "--task", "SciFact", "--task", "classification:c.csv", "--texts-per-interval", "5", "--windows"],
-        ["tune", "--temperature", "log.toml", "--no-layers"],
+        ["audit", "--corpus", "s3://a b/it's $HOME.parquet", "--model", "one", "--model", "two", "--tau", "1.0",
+         "--tau", "0.8", "--max-length", "128", "--alpha", "2.0", "--cosine", "moments", "--out", "s3://n/x", "--fresh",
+         "--no-text", "--tune-batches"],
+        [*RUN, "--baseline", "latest", "--history", "/shared/record"],
+        [*RUN, "--baseline", "s3://nights/2026-11-21"],
+        [*RUN, "--baseline", "/shared/nights/good"],
     ],
-    ids=" ".join,
-)
-def test_submit_reads_the_configuration_that_the_command_reads(told, night, monkeypatch, arguments):
-    (night.parent / "log.toml").write_text("log_length = 64\n")
-    (night / "nightly.toml").write_text('night = "2026-11-22"\n[corpus]\nsource = "texts/a.jsonl"\nsample = 4\n')
-    dated = ["--night", NIGHT] if "{night}" in " ".join(arguments) else []
-    found, read = [], Command.read.__func__
-
-    def noting(kind, parameters):
-        found.append(read(kind, parameters))
-        raise UsageError("noted")
-
-    monkeypatch.setattr(Command, "read", classmethod(noting))
-    for command in ([*arguments, *dated], ["submit", "--night", NIGHT, "--", *arguments]):
-        assert "noted" in CliRunner().invoke(app, command).stderr
-    alone, sent = found
-    read_there, read_here = sent.model_dump(), alone.model_dump()  # What was typed is another line.
-    assert read_there == (read_here | {"night": NIGHT} if arguments[0] == "audit" else read_here)
-    assert type(sent) is type(alone)
-    assert sent.model_fields_set - {"night"} == alone.model_fields_set - {"night"}
-
-
-def test_the_dashes_may_be_left_out(told):
-    client = Head(DONE)
-    assert told(client, "--night", NIGHT, *RUN).code == 0
-    assert words(client)[4:-4] == RUN
-
-
-def test_arguments_arrive_as_they_were_given(told):
-    given = [
-        "audit", "--corpus", "s3://a b/it's $HOME.parquet", "--model", "one", "--model", "two", "--tau", "1.0",
-        "--tau", "0.8", "--max-length", "128", "--alpha", "2.0", "--cosine", "moments", "--out", "s3://n/x",
-        "--fresh", "--no-text", "--tune-batches",
-    ]  # fmt: skip
-    client = Head(DONE)
-    assert told(client, "--night", NIGHT, "--", *given).code == 0
+)  # fmt: skip
+def test_arguments_arrive_as_they_were_given(told, given):
+    client = accepted(told, "--night", NIGHT, "--", *given)
     sent = words(client)[4:-4]
     assert sorted(sent) == sorted(given)
-    assert sent[sent.index("--corpus") + 1] == "s3://a b/it's $HOME.parquet"
-    again = Head(DONE)
-    assert told(again, "--night", NIGHT, "--", *sent).code == 0
-    assert words(again) == words(client)
+    assert sent[sent.index("--corpus") + 1] == given[2]
+    assert words(accepted(told, "--night", NIGHT, "--", *sent)) == words(client)
 
 
-def test_two_values_of_one_option_arrive_both(told):
-    given = ["diagnose", "--corpus", "s3://a/b.parquet", "--pair", "first id", "second", "--out", "/shared/x"]
-    client = Head(DONE)
-    assert told(client, "--", *given).code == 0
-    sent = words(client)
-    assert sent[sent.index("--pair") : sent.index("--pair") + 3] == ["--pair", "first id", "second"]
+def test_two_values_of_one_option_arrive_both_and_in_order(told):
+    given = ["--pair", "first id", "second"]
+    sent = words(accepted(told, "--", "diagnose", "--corpus", "s3://a/b.parquet", *given, "--out", "/shared/x"))
+    assert sent[sent.index("--pair") :][:3] == given
 
 
 def test_the_configuration_s_folder_travels_without_its_secrets(told, night):
@@ -189,76 +149,62 @@ def test_the_configuration_s_folder_travels_without_its_secrets(told, night):
     assert run.code == 0, run.err
     assert set(client.travelled) == {"nightly.toml", "texts/a.jsonl"}
     assert words(client)[4:6] == ["audit", "nightly.toml"]
-    assert "2 files" in run.err
     assert ".env" in run.err
-
-
-def test_a_further_file_has_its_name_below_the_working_directory(told, night):
+    # A further file has its name below the working directory.
     (night / "taus").mkdir()
     (night / "taus" / "log.toml").write_text("log_length = 64\n")
-    client = Head(DONE)
-    run = told(client, "--", "audit", night / "nightly.toml", "--temperature", "conf/taus/log.toml", "--out", "/shared/x")
-    assert run.code == 0, run.err
-    assert {"nightly.toml", "taus/log.toml"} <= set(words(client))
+    given = ("audit", night / "nightly.toml", "--temperature", "conf/taus/log.toml", "--out", "/shared/x")
+    assert {"nightly.toml", "taus/log.toml"} <= set(words(accepted(told, "--", *given)))
 
 
 def test_a_working_directory_that_is_named_travels_whole(told, night):
     (night.parent / "beside.txt").write_text("beside")
-    client = Head(DONE)
     given = ("audit", "conf/nightly.toml", "--corpus", "s3://a/b.parquet", "--out", "/s/x")
-    assert told(client, "--working-dir", night.parent, "--", *given).code == 0
+    client = accepted(told, "--working-dir", night.parent, "--", *given)
     assert set(client.travelled) == {"beside.txt", "conf/nightly.toml", "conf/texts/a.jsonl"}
     assert "conf/nightly.toml" in words(client)
 
 
 def test_with_the_image_s_code_nothing_travels(told, night):
-    client = Head(DONE)
-    assert told(client, "--image-code", "--", *RUN).code == 0
-    assert client.sent[0]["runtime_env"] == {}
-    with_files = Head(DONE)
+    assert accepted(told, "--image-code", "--", *RUN).sent[0]["runtime_env"] == {}
     given = ("audit", night / "nightly.toml", "--out", "/s")
-    assert told(with_files, "--image-code", "--working-dir", night, "--", *given).code == 0
-    assert [Path(m).name for m in with_files.sent[0]["runtime_env"]["py_modules"]] == [packing.FOLDER]
-    baked = Head(DONE)
-    given = ("audit", night / "nightly.toml", "--corpus", "s3://a/b.parquet", "--out", "/s")
-    assert told(baked, "--image-code", "--", *given).code == 0
+    with_files = accepted(told, "--image-code", "--working-dir", night, "--", *given)
+    assert [Path(module).name for module in with_files.sent[0]["runtime_env"]["py_modules"]] == [packing.FOLDER]
+    baked = accepted(told, "--image-code", "--", *given, "--corpus", "s3://a/b.parquet")
     assert str(night / "nightly.toml") in words(baked)
     assert baked.sent[0]["runtime_env"] == {}
 
 
 @pytest.mark.parametrize(
-    ("given", "told_words"),
+    ("given", "named"),
     [
-        ([], ["no command is given", "submit one of audit"]),
-        (["--", "report", "/some/run"], ["tempscale report does not run as a job"]),
-        (["--", "audti"], ["tempscale audti does not run as a job"]),
-        (["--", "audit", "--smaple", "3"], ["--smaple"]),
-        (["--", "audit", "--tau", "0"], ["temperature 0.0 is out of range"]),
-        (["--", "audit", "none.toml"], ["'none.toml' is not there"]),
-        (["--", "audit"], ["--out 'runs/audit' would be in the job's own directory", "object storage"]),
-        (["--", *RUN[:3], "--out", "runs/x"], ["--out 'runs/x'", "full path"]),
-        (["--", *RUN, "--cache", "cache"], ["--cache 'cache'"]),
-        (["--", *RUN, "--history", "record"], ["--history 'record' would be in the job's own directory"]),
-        (["--", *RUN, "--baseline", "conf"], ["'conf' lies on this machine and does not travel"]),
-        (["--", *RUN, "--plan"], ["--plan", "without submit"]),
-        (["--night", "22.11.2026", "--", *RUN], ["--night '22.11.2026' is no date"]),
-        (["--night", "20261122", "--", *RUN], ["--night '20261122' is no date"]),
-        (["--working-dir", "none", "--", *RUN], ["--working-dir 'none' is no folder"]),
-        (["--address", "ray://head:10001", "--", *RUN], ["--address 'ray://head:10001' takes no jobs", "http://HEAD:8265"]),
-        (["--", "audit", "--corpus", "s3://a/b.parquet", "--out", "/x", "--temperature", "t.toml"], ["--working-dir"]),
-        (["--image-code", "--", "audit", "conf/nightly.toml", "--out", "/x"], ["full path in the image"]),
-        (["--", "audit", "conf/nightly.toml", "--corpus", "here.jsonl", "--out", "/x"], ["'here.jsonl'", "does not travel"]),
-        (["--", "audit", "--corpus", "*.jsonl", "--out", "/x"], ["'*.jsonl'", "does not travel"]),
-        (["--", "audit", "--corpus", "conf/texts", "--out", "/x"], ["'conf/texts'", "does not travel"]),
-        (["--", "audit", "conf/.hidden.toml", "--out", "/x"], ["'conf/.hidden.toml' is left out"]),
-        (["--working-dir", "conf/texts", "--", "audit", "conf/nightly.toml", "--corpus", "s3://x", "--out", "/x"],
-         ["is not below the working directory"]),
-        (["--", "audit", "conf/ignored.toml", "--out", "/x"], ["'secrets/a.jsonl' is left out", ".gitignore"]),
-        (["--", "tune", "--corpus", "s3://a/b", "--out", "tuned"], ["--out 'tuned'"]),
-        (["--", "pairs"], ["--pairs"]),
+        ("", "audit"),
+        ("-- report /some/run", "tempscale report"),
+        ("-- audti", "audti"),
+        ("-- audit --smaple 3", "--smaple"),
+        ("-- audit --tau 0", "0.0"),
+        ("-- audit", "--out 'runs/audit'"),
+        ("-- tune --corpus s3://a/b --out tuned", "--out 'tuned'"),
+        ("-- RUN --cache cache", "--cache 'cache'"),
+        ("-- RUN --history record", "--history 'record'"),
+        ("-- RUN --baseline conf", "'conf'"),
+        ("-- RUN --plan", "--plan"),
+        ("-- RUN --night 20261122", "--night '20261122'"),
+        ("--night 22.11.2026 -- RUN", "--night '22.11.2026'"),
+        ("--night 2026-11-23 -- RUN --night 2026-11-22", "2026-11-23"),
+        ("--working-dir none -- RUN", "--working-dir 'none'"),
+        ("--address ray://head:10001 -- RUN", "--address 'ray://head:10001'"),
+        ("-- audit --corpus s3://a/b.parquet --out /x --temperature t.toml", "--working-dir"),
+        ("--image-code -- audit conf/nightly.toml --out /x", "--image-code"),
+        ("-- audit conf/nightly.toml --corpus here.jsonl --out /x", "'here.jsonl'"),
+        ("-- audit --corpus *.jsonl --out /x", "'*.jsonl'"),
+        ("-- audit --corpus conf/texts --out /x", "'conf/texts'"),
+        ("-- audit conf/.hidden.toml --out /x", "'conf/.hidden.toml'"),
+        ("--working-dir conf/texts -- audit conf/nightly.toml --corpus s3://x --out /x", "nightly.toml"),
+        ("-- audit conf/ignored.toml --out /x", "'secrets/a.jsonl'"),
     ],
-)  # fmt: skip
-def test_what_cannot_run_as_a_job_is_told_here_with_exit_code_2(told, night, given, told_words):
+)
+def test_what_cannot_run_as_a_job_is_told_here_with_exit_code_2(told, night, given, named):
     (night.parent / "here.jsonl").write_text('{"text": "one"}\n')
     (night.parent / "t.toml").write_text("log_length = 64\n")
     (night / ".hidden.toml").write_text("")
@@ -267,12 +213,11 @@ def test_what_cannot_run_as_a_job_is_told_here_with_exit_code_2(told, night, giv
     (night / "ignored.toml").write_text('[corpus]\nsource = "secrets/a.jsonl"\n')
     (night / ".gitignore").write_text("secrets/\n")
     client = Head(DONE)
-    run = told(client, *given)
+    run = told(client, *given.replace("RUN", " ".join(RUN)).split())
     assert run.code == 2, run.err
     assert not client.sent
     assert "unexpected" not in run.err
-    for word in told_words:
-        assert word in run.err, run.err
+    assert named in run.err
 
 
 def test_an_address_with_a_password_is_not_written_into_a_job(told):
@@ -280,7 +225,6 @@ def test_an_address_with_a_password_is_not_written_into_a_job(told):
         client = Head(DONE)
         run = told(client, "--", "audit", "--corpus", secret, "--out", "/shared/x")
         assert run.code == 2
-        assert "password or token" in run.err
         assert "hunter2" not in run.err + run.out
         assert not client.sent
 
@@ -295,10 +239,7 @@ def test_nothing_of_the_environment_travels(told, night, monkeypatch):
 
 
 def sent_by(told, *arguments, night=NIGHT):
-    client = Head(DONE)
-    run = told(client, "--night", night, "--", *arguments)
-    assert run.code == 0, run.err
-    return client.sent[0]["submission_id"]
+    return accepted(told, "--night", night, "--", *arguments).sent[0]["submission_id"]
 
 
 def test_the_name_tells_corpus_and_night_and_changes_with_what_is_run(told):
@@ -322,7 +263,6 @@ def test_the_name_tells_corpus_and_night_and_changes_with_what_is_run(told):
         (["audit", "--corpus", "s3://bucket/My Texts/{night}/*.parquet"], "my-texts"),
         (["audit", "--corpus", "hf:org/Some_Set:en:test"], "some-set"),
         (["evaluate", "--task", "MTEB(eng, v2)"], "mteb-eng-v2"),
-        (["tune"], "tune"),
         (["pairs", "--pairs", "/data/pairs.csv.gz"], "pairs"),
     ],
 )
@@ -332,66 +272,57 @@ def test_the_name_is_readable(told, arguments, slug):
 
 
 def test_the_night_is_today_in_utc_unless_it_is_given(told):
-    import datetime
-
-    client, today = Head(DONE), datetime.datetime.now(datetime.UTC).date()
-    assert told(client, "--", *RUN).code == 0
-    assert client.sent[0]["metadata"]["night"] in {str(today), str(datetime.datetime.now(datetime.UTC).date())}
-    inner = Head(DONE)
-    assert told(inner, "--", *RUN, "--night", NIGHT).code == 0
+    today = datetime.datetime.now(datetime.UTC).date()
+    found = accepted(told, "--", *RUN).sent[0]["metadata"]["night"]
+    assert found in {str(today), str(datetime.datetime.now(datetime.UTC).date())}
+    inner = accepted(told, "--", *RUN, "--night", NIGHT)
     assert inner.sent[0]["metadata"]["night"] == NIGHT
     assert words(inner).count("--night") == 1
-    both = told(Head(DONE), "--night", "2026-11-23", "--", *RUN, "--night", NIGHT)
-    assert both.code == 2
-    assert "two nights" in both.err
 
 
 def test_a_command_without_nights_is_given_the_date_in_its_folder(told):
-    client = Head(DONE)
     given = ["pairs", "--pairs", "s3://a/b.csv", "--out", "s3://nights/{night}/pairs"]
-    assert told(client, "--night", NIGHT, "--", *given).code == 0
-    assert f"s3://nights/{NIGHT}/pairs" in words(client)
-    assert "--night" not in words(client)
+    sent = words(accepted(told, "--night", NIGHT, "--", *given))
+    assert f"s3://nights/{NIGHT}/pairs" in sent
+    assert "--night" not in sent
 
 
-EARLIER = [
-    ("PENDING", None, 2, "is pending as"),
-    ("RUNNING", None, 2, "is running as"),
-    ("SUCCEEDED", 0, 2, "--again"),
-    ("FAILED", 1, 2, "--again"),
-    ("FAILED", 2, 0, "attempt 2"),
-    ("FAILED", 3, 0, "attempt 2"),
-    ("FAILED", -9, 0, "attempt 2"),
-    ("FAILED", None, 0, "attempt 2"),
-    ("STOPPED", None, 0, "was stopped"),
-]
-
-
-@pytest.mark.parametrize(("status", "code", "expected", "word"), EARLIER)
-def test_a_night_is_submitted_once_and_again_only_where_it_did_not_end(told, status, code, expected, word):
+@pytest.mark.parametrize(
+    ("status", "code", "refused"),
+    [
+        ("PENDING", None, "pending"),
+        ("RUNNING", None, "running"),
+        ("SUCCEEDED", 0, "--again"),
+        ("FAILED", 1, "--again"),
+        ("FAILED", 2, None),
+        ("FAILED", 3, None),
+        ("FAILED", -9, None),
+        ("FAILED", None, None),
+        ("STOPPED", None, None),
+    ],
+)
+def test_a_night_is_submitted_once_and_again_only_where_it_did_not_end(told, status, code, refused):
+    """What is done is submitted again with --again, what goes on never; with --join, too, if there is nothing to join."""
     name = sent_by(told, *RUN)
-    client = Head(DONE, jobs=[job(status, code, name), job("RUNNING", None, f"{name}0"), job("RUNNING", None, None)])
-    run = told(client, "--night", NIGHT, "--", *RUN)
-    assert run.code == expected, run.err
-    assert word in run.err
-    assert name in run.err
-    assert [sent["submission_id"] for sent in client.sent] == ([f"{name}-2"] if expected == 0 else [])
+    jobs = [job(status, code, name), job("RUNNING", None, f"{name}0"), job("RUNNING", None, None)]
+    is_refused = {(): refused is not None, ("--again",): refused in ("pending", "running")}
+    if refused is None:
+        is_refused["--join",] = False
+    for options, expected in is_refused.items():
+        client = Head(DONE, jobs=jobs)
+        run = told(client, *options, "--night", NIGHT, "--", *RUN)
+        assert run.code == (2 if expected else 0), run.err
+        assert name in run.err
+        assert not expected or refused in run.err
+        assert [sent["submission_id"] for sent in client.sent] == ([] if expected else [f"{name}-2"])
 
 
-@pytest.mark.parametrize("code", [0, 1])
-def test_what_is_done_is_submitted_again_on_request(told, code):
+def test_the_attempts_of_a_night_are_counted_on(told):
     name = sent_by(told, *RUN)
-    last = job("SUCCEEDED" if code == 0 else "FAILED", code, f"{name}-10")
-    client = Head(DONE, jobs=[job("FAILED", 3, f"{name}-9"), last, job("FAILED", 3, name)])
-    assert told(client, "--night", NIGHT, "--again", "--", *RUN).code == 0
-    assert client.sent[0]["submission_id"] == f"{name}-11"
-
-
-def test_again_does_not_run_a_night_twice_at_once(told):
-    name = sent_by(told, *RUN)
-    client = Head(DONE, jobs=[job("RUNNING", None, f"{name}-4")])
-    assert told(client, "--night", NIGHT, "--again", "--", *RUN).code == 2
-    assert not client.sent
+    earlier = [job("FAILED", 3, f"{name}-9"), job("SUCCEEDED", 0, f"{name}-10"), job("FAILED", 3, name)]
+    for jobs, option, expected in ((earlier, "--again", f"{name}-11"), ([], "--join", name)):
+        client = accepted(told, "--night", NIGHT, option, "--", *RUN, jobs=jobs)
+        assert [sent["submission_id"] for sent in client.sent] == [expected]
 
 
 @pytest.mark.parametrize(("status", "code"), [("RUNNING", None), ("PENDING", None), ("SUCCEEDED", 0), ("FAILED", 1)])
@@ -400,23 +331,8 @@ def test_a_job_that_is_there_is_joined_on_request(told, status, code):
     client = Head(job("FAILED", 1), jobs=[job("FAILED", 3, name), job(status, code, f"{name}-2")])
     run = told(client, "--night", NIGHT, "--join", "--", *RUN)
     assert run.code == 1
-    assert f"joined {name}-2" in run.err
-    assert f"{name}-2 ended with exit code 1: done, and the gate failed" in run.err
+    assert f"{name}-2 ended with exit code 1" in run.err
     assert not client.sent
-
-
-@pytest.mark.parametrize(
-    ("jobs", "more"), [([], []), ([("FAILED", 3)], []), ([("STOPPED", None)], []), ([("SUCCEEDED", 0)], ["--again"])]
-)
-def test_where_there_is_no_job_to_join_one_is_submitted(told, jobs, more):
-    name = sent_by(told, *RUN)
-    client = Head(DONE, jobs=[job(*one, name) for one in jobs])
-    assert told(client, "--night", NIGHT, "--join", *more, "--", *RUN).code == 0
-    assert [sent["submission_id"] for sent in client.sent] == [f"{name}-2" if jobs else name]
-
-
-def test_the_night_to_go_on_with_after_midnight_is_told(told):
-    assert f"after midnight UTC, --night {NIGHT} goes on with it" in told(Head(DONE), "--night", NIGHT, "--", *RUN).err
 
 
 def test_of_two_submits_at_once_one_is_refused(told):
@@ -428,10 +344,10 @@ def test_of_two_submits_at_once_one_is_refused(told):
     client.submit_job = too_late
     run = told(client, "--", *RUN)
     assert run.code == 2
-    assert "a moment ago" in run.err
+    assert "Traceback" not in run.err
 
 
-def test_a_head_that_has_just_started_is_tried_again(told):
+def test_a_head_that_has_just_started_is_tried_again_for_a_while(told, monkeypatch):
     client = Head(DONE)
     submit_job, tries = client.submit_job, []
 
@@ -444,41 +360,32 @@ def test_a_head_that_has_just_started_is_tried_again(told):
     client.submit_job = not_yet
     assert told(client, "--", *RUN).code == 0
     assert len(tries) == 3
-
-
-def test_a_head_without_an_agent_is_a_sentence(told, monkeypatch):
-    def never(**_):
-        raise RuntimeError("status code 500: No available agent to submit job, please try again later.")
-
+    tries.clear()
     monkeypatch.setattr(watch, "PATIENCE_SECONDS", 0.0)
-    client = Head(DONE)
-    client.submit_job = never
-    run = told(client, "--", *RUN)
-    assert run.code == 2
-    assert "takes no job yet: no agent of it answers" in run.err
+    assert told(client, "--", *RUN).code == 2
+    assert len(tries) == 1
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "expected", "word"),
+    ("status", "code", "expected", "told_word"),
     [
-        ("SUCCEEDED", 0, 0, "exit code 0: done"),
-        ("SUCCEEDED", None, 0, "done"),
-        ("FAILED", 1, 1, "the gate failed"),
-        ("FAILED", 2, 2, "wrong usage"),
-        ("FAILED", 3, 3, "incomplete"),
+        ("SUCCEEDED", 0, 0, "exit code 0"),
+        ("SUCCEEDED", None, 0, "exit code 0"),
+        ("FAILED", 1, 1, "exit code 1"),
+        ("FAILED", 2, 2, "exit code 2"),
+        ("FAILED", 3, 3, "exit code 3"),
         ("FAILED", 0, 3, "incomplete"),
-        ("FAILED", 127, 3, "its driver ended with 127"),
-        ("FAILED", 137, 3, "its driver ended with 137"),
-        ("FAILED", -9, 3, "its driver ended with -9"),
-        ("FAILED", None, 3, "failed: first line; incomplete"),
-        ("STOPPED", None, 3, "was stopped"),
-        ("STOPPED", 0, 3, "was stopped"),
+        ("FAILED", 137, 3, "137"),
+        ("FAILED", -9, 3, "-9"),
+        ("FAILED", None, 3, "first line"),
+        ("STOPPED", None, 3, "stopped"),
+        ("STOPPED", 0, 3, "stopped"),
     ],
 )
-def test_the_exit_code_is_the_job_s_own(told, status, code, expected, word):
+def test_the_exit_code_is_the_job_s_own(told, status, code, expected, told_word):
     run = told(Head(job("PENDING"), RUNNING, job(status, code)), "--", *RUN)
     assert run.code == expected
-    assert word in run.err
+    assert told_word in run.err
     assert "second" not in run.err
 
 
@@ -490,27 +397,13 @@ def test_detached_it_prints_the_name_and_waits_for_nothing(told):
     assert client.asked == 0
 
 
-def test_the_log_is_shown_once_and_whole(told):
+def test_the_log_is_shown_once_and_whole_and_its_end_is_waited_for(told):
     whole = "".join(f"line {number}\n" for number in range(9)) + "without an end"
     logs = ["", whole[:10], RuntimeError("500"), whole[:10], whole[:33], ConnectionError("gone"), whole[:50], whole]
-    run = told(Head(*[RUNNING] * 7, DONE, logs=logs), "--", *RUN)
-    assert run.code == 0
-    assert run.out == whole + "\n"
-
-
-def test_the_end_of_the_log_is_waited_for(told):
-    run = told(Head(DONE, logs=[RuntimeError("500"), RuntimeError("500"), "all of it\n"]), "--", *RUN)
-    assert run.out == "all of it\n"
+    for client in (Head(*[RUNNING] * 7, DONE, logs=logs), Head(DONE, logs=[RuntimeError("500")] * 2 + [whole])):
+        run = told(client, "--", *RUN)
+        assert (run.code, run.out) == (0, whole + "\n")
     assert told(Head(DONE, logs=[RuntimeError("500")]), "--", *RUN).code == 0  # The status decides, not the log.
-
-
-def test_a_large_log_is_fetched_less_often(told, monkeypatch):
-    monkeypatch.setattr(watch, "_LOG_BYTES_A_SECOND", 1)
-    client = Head(*[RUNNING] * 20, DONE, logs=["a log\n"])
-    fetched, fetch = [], client.get_job_logs
-    client.get_job_logs = lambda identifier: fetched.append(identifier) or fetch(identifier)
-    assert told(client, "--", *RUN).out == "a log\n"
-    assert len(fetched) == 2  # The first, and the last.
 
 
 def test_a_head_may_be_away_for_a_while(told):
@@ -518,56 +411,41 @@ def test_a_head_may_be_away_for_a_while(told):
     assert told(Head(RUNNING, *away, RUNNING, DONE), "--", *RUN).code == 0
 
 
-def test_a_head_that_stays_away_is_lost(told, monkeypatch):
+@pytest.mark.parametrize("lost", [ConnectionError("refused"), RuntimeError("status code 404: Job x does not exist.")])
+def test_a_head_that_stays_away_is_lost(told, monkeypatch, lost):
+    """A new head that knows nothing of the job is an end, too."""
     monkeypatch.setattr(watch, "PATIENCE_SECONDS", 0.05)
     monkeypatch.setattr(watch, "LOOK_SECONDS", 0.01)
-    run = told(Head(RUNNING, ConnectionError("refused")), "--", *RUN)
-    assert run.code == 3
-    assert "has not answered" in run.err
-    assert "submit the same command again" in run.err
-
-
-def test_a_new_head_that_knows_nothing_of_the_job_is_an_end(told):
-    run = told(Head(RUNNING, RuntimeError("Request failed with status code 404: Job x does not exist.")), "--", *RUN)
-    assert run.code == 3
-    assert "its head is a new one" in run.err
-
-
-def test_a_quiet_job_is_told_of(told, monkeypatch):
-    monkeypatch.setattr(watch, "_QUIET_SECONDS", 0.0)
-    assert "running for 0 s" in told(Head(RUNNING, DONE), "--", *RUN).err
+    client = Head(RUNNING, lost)
+    assert told(client, "--", *RUN).code == 3
+    assert (client.asked == 2) == ("404" in str(lost))
 
 
 def test_ctrl_c_without_a_terminal_leaves_the_job_running(told):
     client = Head(RUNNING, KeyboardInterrupt(), DONE)
     run = told(client, "--", *RUN)
     assert run.code == 3
-    assert "left running: ray job logs" in run.err
+    assert "ray job logs" in run.err
     assert not client.stopped
 
 
-@pytest.mark.parametrize(("wish", "code", "stopped"), [("stop", 3, 1), ("leave", 3, 0), ("go on", 0, 0)])
-def test_ctrl_c_asks(told, monkeypatch, wish, code, stopped):
-    monkeypatch.setattr(watch.Watch, "_ask", lambda self: wish)
-    client = Head(RUNNING, KeyboardInterrupt(), RUNNING, job("STOPPED") if wish == "stop" else DONE)
-    assert told(client, "--", *RUN).code == code
-    assert len(client.stopped) == stopped
-
-
 @pytest.mark.parametrize(
-    ("typed", "wish"),
-    [(["s"], "stop"), (["l"], "leave"), (["what", "", "go"], "go on"), (["STOP"], "stop"), ([], "leave"), ([""], "leave")],
+    ("typed", "code", "stopped"),
+    [(["s"], 3, 1), (["STOP"], 3, 1), (["l"], 3, 0), ([], 3, 0), ([""], 3, 0), (["what", "", "go"], 0, 0)],
 )
-def test_the_answer_may_be_short(monkeypatch, typed, wish):
+def test_ctrl_c_asks_and_the_answer_may_be_short(monkeypatch, typed, code, stopped):
     def answer():
         if not typed:
             raise EOFError
         return typed.pop(0)
 
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr("builtins.input", answer)
-    console = SimpleNamespace(is_terminal=True, print=lambda *_, **__: None)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    assert watch.Watch(None, "x", "http://x", console)._ask() == wish
+    console = SimpleNamespace(is_terminal=True, print=lambda *_, **__: None)
+    client = Head(RUNNING, KeyboardInterrupt(), RUNNING, job("STOPPED") if stopped else DONE)
+    assert watch.Watch(client, "x", "http://x", console).wait() == code
+    assert len(client.stopped) == stopped
 
 
 def test_a_polite_kill_asks_nobody_and_leaves_the_job_running(told, monkeypatch):
@@ -583,37 +461,21 @@ def test_a_polite_kill_asks_nobody_and_leaves_the_job_running(told, monkeypatch)
 
 
 def test_too_large_a_folder_is_refused_and_its_largest_entries_are_named(told, night, monkeypatch):
-    monkeypatch.setattr(packing, "MOST_BYTES", 1000)
     (night / "texts" / "b.jsonl").write_text("x" * 900)
     (night / "model.bin").write_text("x" * 300)
     (night / ".cache").write_text("x" * 9000)
+    monkeypatch.setattr(packing, "MOST_BYTES", 1000)
     client = Head(DONE)
     run = told(client, "--", "audit", "conf/nightly.toml", "--out", "/shared/x")
     assert run.code == 2
-    assert "the largest are texts 916 bytes, model.bin 300 bytes, nightly.toml" in run.err
-    assert ".rayignore" in run.err
+    assert "texts 916 bytes, model.bin 300 bytes, nightly.toml" in run.err
     assert not client.sent
 
 
 def test_a_home_is_not_packed(told, night, monkeypatch):
-    monkeypatch.setenv("HOME", str(night))
-    run = told(Head(DONE), "--", "audit", "conf/nightly.toml", "--out", "/shared/x")
-    assert run.code == 2
-    assert "too much to pack" in run.err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["submit", "--help"],
-        ["submit", "--", "audit", "--smaple", "3"],
-        ["submit", "--", "report", "x"],
-        ["submit", "--", "audit", "--corpus", "s3://x/y", "--out", "relative"],
-        ["submit", "--", "audit", "--tau", "0"],
-    ],
-)
-def test_help_and_mistakes_load_neither_torch_nor_ray(arguments):
-    code = f"import tempscale_jobs.cli.app as c\ntry: c.app({arguments!r})\nexcept SystemExit: pass\n"
-    code += "import sys; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert not set(run.stdout.split()) & {"torch", "ray", "transformers", "pyarrow"}
+    given = ("--", "audit", "conf/nightly.toml", "--out", "/shared/x")
+    codes = []
+    for home in (night.parent / "home", night):
+        monkeypatch.setenv("HOME", str(home))
+        codes.append(told(Head(DONE), *given).code)
+    assert codes == [0, 2]
