@@ -362,7 +362,9 @@ def slower() -> dict[str, str]:
     for file, body in _files().items():
         of_file = [node for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"]
         for test in suite()[file]:
-            marks = {node.attr for one in (*of_file, *test.decorator_list) for node in ast.walk(one) if _is_mark(node)}
+            # Not those of single parameters, inside a `parametrize`.
+            own = [one for one in test.decorator_list if not isinstance(one, ast.Call)]
+            marks = {node.attr for one in (*of_file, *own) for node in ast.walk(one) if _is_mark(node)}
             found |= {f"{file}::{test.name}": tier for tier in ("proof", "soak") if tier in marks}
     return found
 

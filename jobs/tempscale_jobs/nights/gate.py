@@ -141,8 +141,8 @@ def _drift(row: Row, baseline: Baseline, figure: str, size: float) -> _Check:
         return _Check("drift", figure, key, None, f"{size:g}", None, None, 0, size, baseline.label, before)
     ends = [(name, other[name], row[name]) for name in ENDS.get(figure, ()) if other[name] != row[name]]
     if ends:
-        sentence = ", ".join(f"{name.replace('_', ' ')} was {then} tokens and is {now}" for name, then, now in ends)
-        return refused(f"sentence between other lengths than of {baseline.label}: {sentence}")
+        changed = ", ".join(f"{name.replace('_', ' ')} was {then} tokens and is {now}" for name, then, now in ends)
+        return refused(f"it is between other lengths than of {baseline.label}: {changed}")
     errors = (standard_error(other, figure), standard_error(row, figure))
     if figure in SHARES and None not in errors:
         errors = _pooled(other, row, figure)
