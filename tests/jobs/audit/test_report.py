@@ -56,7 +56,8 @@ LENGTH = {
     None: "Length collapse cannot be measured",
 }  # fmt: skip
 PREFIX = {
-    0.02: "Length itself brings", 0.001: "Length itself has no effect", -0.02: "Length itself drives", None: "It is not known",
+    0.02: "Length itself brings", 0.001: "Length itself has no effect", -0.02: "Length itself drives",
+    None: "It is not known",
 }  # fmt: skip
 
 
