@@ -126,9 +126,9 @@ def test_commands_are_of_the_same_corpus_and_model_and_none_is_printed_that_has_
     assert not any("secret" in line.text for line in found)
     printed = [shlex.split(line.command) for line in found if line.command]
     assert len(printed) == commands
-    for words in printed:
+    for line in printed:
         for option, value in (("--corpus", source), ("--text-column", "the body"), ("--model", "models/mine")):
-            assert words[words.index(option) + 1] == value
+            assert line[line.index(option) + 1] == value
 
 
 def test_the_report_and_the_terminal_say_the_same():
