@@ -145,9 +145,10 @@ def test_models_are_compared_on_the_same_texts(tables, tau):
 def test_the_report_draws_models_together_and_joins_versions(finished, tables):
     page = read_report(finished)
     (row,) = tables["findings"].filter((pl.col("finding") == "model") & (pl.col("tau") == 0.7)).to_dicts()
-    assert with_error(row["change"], row["change_se"]) in page
     versioned = tables["findings"].filter((pl.col("finding") == "versions") & (pl.col("tau") == 0.7)).to_dicts()
-    assert all(with_error(row["change"], row["change_se"]).lstrip("−") in page for row in versioned)
+    assert versioned
+    for own in (row, *versioned):
+        assert with_error(own["change"], own["change_se"]).lstrip("−") in page
     specs = specs_of(page)
     together = json.dumps(specs["all-together"], ensure_ascii=False)
     summary = tables["layer_summary"].filter(pl.col("interval").is_null())
@@ -163,13 +164,13 @@ def test_bad_versions_are_sentences(tmp_path, ray_session, corpus, small_model):
     def asked(**diagnosis):
         diagnosed(settings(tmp_path / str(*diagnosis.values()), corpus, [small_model], **diagnosis))
 
-    with pytest.raises(UsageError, match=r"has no column 'nothing'; it has 'id', 'of', 'text': name one with --versions-of"):
+    with pytest.raises(UsageError, match=r"'nothing'; it has 'id', 'of', 'text': .* --versions-of"):
         asked(versions_of="nothing")
     # A mistyped column blocks no folder.
     assert not (tmp_path / "nothing" / "shards").exists()
-    with pytest.raises(UsageError, match="no two texts of different length share a value of column 'id'"):
+    with pytest.raises(UsageError, match="no two texts .* column 'id'"):
         asked(versions_of="id")
-    with pytest.raises(UsageError, match="the document of fewest versions has 3 of them"):
+    with pytest.raises(UsageError, match="has 3 of them"):
         asked(texts=2)
 
 
@@ -205,10 +206,8 @@ def test_the_documents_of_the_texts_that_were_read_are_found_once(tmp_path):
     # The empty text, the one without, and the second of an id are no texts of the run; four to six name no document.
     assert found == {"a": "x", "d": "3", "e": "3"}
     assert again == found
-
-
-@pytest.mark.parametrize(("value", "kind"), [(2.5, "float"), (True, "bool"), ([1], "list")])
-def test_a_value_that_names_no_document_is_a_sentence(tmp_path, value, kind):
-    with pytest.raises(UsageError) as caught:
-        documents_of(tmp_path, [{"id": "a", "text": "one", "of": value}])
-    assert str(caught.value) == f"column 'of' (--versions-of): a value is neither a string nor a whole number but {kind}"
+    for value, kind in ((2.5, "float"), (True, "bool"), ([1], "list")):
+        folder = tmp_path / kind
+        folder.mkdir()
+        with pytest.raises(UsageError, match=f"column 'of' .*--versions-of.* {kind}"):
+            documents_of(folder, [{"id": "a", "text": "one", "of": value}])
