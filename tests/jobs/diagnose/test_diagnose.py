@@ -10,6 +10,7 @@ import pytest
 import torch
 from by_hand_attention import by_hand
 from pages import specs_of
+from plain_audit import run_alone
 from whole_run import as_lines, diagnosed, digests, documented, read_record, read_report, read_tables
 
 from tempscale import Encoder, attach
@@ -69,9 +70,7 @@ def plain(small_model, ids, tau):
 
 def cloud(encoder, text):
     """The token embeddings of a text that is run alone, over the norm of their mean."""
-    ids = torch.tensor(encoder.tokenizer([text]).ids)
-    with torch.inference_mode():
-        own = encoder.model(input_ids=ids).last_hidden_state[0].double().numpy()
+    own = run_alone(encoder, text)
     return own / np.linalg.norm(own.mean(0))
 
 

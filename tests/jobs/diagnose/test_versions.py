@@ -168,7 +168,7 @@ def test_bad_versions_are_sentences(tmp_path, ray_session, corpus, small_model):
         asked(versions_of="nothing")
     # A mistyped column blocks no folder.
     assert not (tmp_path / "nothing" / "shards").exists()
-    with pytest.raises(UsageError, match="no two texts .* column 'id'"):
+    with pytest.raises(UsageError, match=r"no two texts .* column 'id'"):
         asked(versions_of="id")
     with pytest.raises(UsageError, match="has 3 of them"):
         asked(texts=2)
