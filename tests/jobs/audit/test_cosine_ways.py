@@ -36,9 +36,9 @@ def test_neighbours_and_exposure(asked, asked_tables, tau, asked_by):
     asking = read_parts(folder, "texts", tau).sort("text_id")
     graph = read_parts(folder, "neighbours", tau).sort("text_id")
     assert graph["text_id"].to_list() == asking["text_id"].to_list()
-    expected = nearest(np.array(asking["embedding"].to_list(), dtype=np.float64), ids, vectors, asked_by == "corpus")
-    place, apart = {text_id: k for k, text_id in enumerate(ids)}, 0
     own = np.array(asking["embedding"].to_list(), dtype=np.float64)
+    expected = nearest(own, ids, vectors, asked_by == "corpus")
+    place, apart = {text_id: k for k, text_id in enumerate(ids)}, 0
     for vector, row, candidates in zip(own, graph.iter_rows(named=True), expected, strict=True):
         best = candidates[:K]
         np.testing.assert_allclose(row["cosines"], [-c for c, _ in best], atol=2e-6)
