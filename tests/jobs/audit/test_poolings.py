@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 import torch
 from plain_audit import all_pairs
-from transformers import AutoTokenizer, BertConfig, BertModel
+from tiny import save_bert
 from whole_run import as_lines, audited, documented, read_tables
 
 pytestmark = pytest.mark.soak
@@ -22,15 +22,12 @@ def folders(small_model, tmp_path_factory):
 
     root = tmp_path_factory.mktemp("heads")
     for seed, head in enumerate(HEADS):
-        torch.manual_seed(seed)
-        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-        BertModel(BertConfig(vocab_size=30522, initializer_range=0.3, **sizes)).save_pretrained(root / "bare")
-        AutoTokenizer.from_pretrained(small_model).save_pretrained(root / "bare")
+        bare = save_bert(root / "bare", small_model, seed, num_hidden_layers=2, initializer_range=0.3)
         stages = [Pooling(32, pooling_mode="mean" if head == "dense" else head)]
         if head == "dense":  # Steep enough that near means have embeddings far apart.
             stages += [Dense(32, 16), Normalize()]
             torch.nn.init.normal_(stages[1].linear.weight, std=4.0)
-        SentenceTransformer(modules=[Transformer(str(root / "bare")), *stages], device="cpu").save(str(root / head))
+        SentenceTransformer(modules=[Transformer(bare), *stages], device="cpu").save(str(root / head))
     return [str(root / head) for head in HEADS]
 
 

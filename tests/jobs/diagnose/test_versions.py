@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 from pages import specs_of
+from tiny import save_bert
 from whole_run import as_lines, diagnosed, documented, read_report, read_tables
 
 from tempscale import Encoder
@@ -30,36 +31,25 @@ def rows():
     """Eighteen documents in three versions, one of two equal ones, one alone, and two texts of none."""
     longest = sorted((row["text"] for row in documented("pyarrow")), key=len)[-18:]
     found = [
-        {"id": f"{k}-{size}", "of": k, "text": text[:size]} for k, text in enumerate(longest) for size in (60, 150, 400)
+        {"id": f"{k}-{size}", "of": str(k), "text": text[:size]} for k, text in enumerate(longest) for size in (60, 150, 400)
     ]
     found += [{"id": f"same-{k}", "of": "same", "text": "two texts of one length"} for k in range(2)]
-    return [*found, {"id": "alone", "of": "one", "text": "a document that has one version only"}] + [
-        {"id": f"none-{k}", "of": None, "text": f"a text of no document, {k}"} for k in range(2)
-    ]
+    found += [{"id": f"none-{k}", "of": None, "text": f"a text of no document, {k}"} for k in range(2)]
+    return [*found, {"id": "alone", "of": "one", "text": "a document that has one version only"}]
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory, rows):
     file = tmp_path_factory.mktemp("versions") / "texts.jsonl"
-    file.write_text(as_lines(row | {"of": None if row["of"] is None else str(row["of"])} for row in rows))
+    file.write_text(as_lines(rows))
     return file
 
 
 @pytest.fixture(scope="module")
 def other_model(small_model, tmp_path_factory):
     """Another model of the same tokenizer: three layers instead of two."""
-    import torch
-    from transformers import AutoTokenizer, BertConfig, BertModel
-
     folder = tmp_path_factory.mktemp("other") / "backbone"
-    torch.manual_seed(5)
-    config = BertConfig(
-        vocab_size=30522, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=64,
-        initializer_range=0.4,
-    )  # fmt: skip
-    BertModel(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(small_model).save_pretrained(folder)
-    return str(folder)
+    return save_bert(folder, small_model, 5, num_hidden_layers=3, initializer_range=0.4)
 
 
 def settings(out, corpus, models, **diagnosis):
@@ -130,11 +120,11 @@ def test_findings_hold_the_content_and_are_those_of_a_plain_pass(tables, rows, s
 def test_models_are_compared_on_the_same_texts(tables, tau):
     layers = tables["layers"].filter(pl.col("tau") == tau)
     first, second = layers["model"].unique(maintain_order=True)
-    last = [
+    one, other = (
         layers.filter((pl.col("model") == model) & (pl.col("layer") == layer)).sort("text_id")["within_cosine"].to_numpy()
         for model, layer in ((first, 1), (second, 2))
-    ]
-    moved = last[1] - last[0]
+    )
+    moved = other - one
     (row,) = tables["findings"].filter((pl.col("finding") == "model") & (pl.col("tau") == tau)).to_dicts()
     assert row["model"] == second
     assert row["change"] == pytest.approx(moved.mean(), rel=1e-9)
