@@ -6,10 +6,12 @@ import numpy as np
 import polars as pl
 import pytest
 from nights_by_hand import summary
-from whole_run import as_lines, audited, documented, read_parts, read_record, read_tables, rejected
+from whole_run import as_lines, audited, documented, read_parts, read_record, read_tables, rejected, sharded
 
+from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.corpus.rows import named_document
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.storage import Storage
 
 pytestmark = pytest.mark.proof
 
@@ -126,7 +128,7 @@ def test_the_cache_knows_no_documents(named, unnamed, corpus, small_model):
 
 
 def test_run_and_report_say_what_is_taken_for_independent(named, unnamed):
-    ((_, own),), ((_, other),) = (read_record(out)["models"].items() for out in (named, unnamed))
+    (own,), (other,) = (read_record(out)["models"].values() for out in (named, unnamed))
     count = read_tables(named)["collapse_summary"]["documents"][0]
     assert own["documents"] == len(set(numbered(read_parts(named, "texts", "1.0")["text_id"].to_list())))
     assert int(own["documents_equal"]) == count < own["documents"]
@@ -144,7 +146,7 @@ def test_texts_sorted_by_length_are_not_called_alike(ray_session, tmp_path):
     (tmp_path / "sorted.jsonl").write_text(as_lines(rows), "utf-8")
     source = {"source": str(tmp_path / "sorted.jsonl"), "embedding_column": "v", "length_column": "n"}
     audited({"out": str(tmp_path / "run"), "corpus": source, "analysis": {"intervals": list(range(0, 200, 20))}})
-    ((_, entry),) = read_record(tmp_path / "run")["models"].items()
+    (entry,) = read_record(tmp_path / "run")["models"].values()
     assert not entry["source_order"]["alike"], entry
 
 
@@ -164,7 +166,7 @@ def test_embeddings_of_ones_own_come_in_documents_too(ray_session, tmp_path):
     assert row["documents"] == 60
     assert row["cosine_se_superpopulation"] == pytest.approx(by_hand["cosine_se_superpopulation"], rel=1e-5)
     # Where nobody names them, their order tells.
-    ((_, entry),) = read_record(tmp_path / "unnamed")["models"].items()
+    (entry,) = read_record(tmp_path / "unnamed")["models"].values()
     order, cosine = entry["source_order"], units @ units.T
     assert order["alike"]
     assert order["cosine_beside"] == pytest.approx(np.diag(cosine, 1).mean(), abs=1e-6)
@@ -172,23 +174,20 @@ def test_embeddings_of_ones_own_come_in_documents_too(ray_session, tmp_path):
     assert "--document-column" in (tmp_path / "unnamed" / "report.html").read_text("utf-8")
 
 
-def test_a_document_that_is_no_name_is_a_reason_and_a_missing_column_a_sentence(ray_session, tmp_path, small_model):
-    rows = [{"id": f"t{k}", "text": f"the text of number {k}", "of": k // 3} for k in range(90)]
-    rows[7]["of"], rows[8]["of"], rows[9]["of"] = ["a list"], None, 3.0
+def test_a_document_that_is_no_name_is_a_reason_and_a_missing_column_a_sentence(tmp_path):
+    of = [["a list"], {"a": 1}, True, None, float("nan"), "", 3.0, 3]
+    rows = [{"id": f"t{k}", "text": f"the text of number {k}", "of": own} for k, own in enumerate(of)]
     (tmp_path / "texts.jsonl").write_text(as_lines(rows), "utf-8")
-    few = {"analysis": {"socm_sample": 0, "probe_sample": 0}}
-    audited(settings(tmp_path / "run", tmp_path / "texts.jsonl", small_model, document_column="of") | few)
-    assert rejected(tmp_path / "run") == {"t7": "the document is neither a string nor a whole number but list"}
-    ((_, entry),) = read_record(tmp_path / "run")["models"].items()
-    assert entry["documents"] == 31  # t8 is a document of its own.
-    assert entry["documents_equal"] == pytest.approx(89**2 / (29 * 3**2 + 2))
+
+    def read(column):
+        source = {"source": str(tmp_path / "texts.jsonl"), "document_column": column, "max_rejected": 1}
+        config = resolve({"out": str(tmp_path / column), "corpus": source})
+        return sharded(Storage(config.out), config)
+
+    assert read("of").analysed == 5
+    found = rejected(tmp_path / "of")
+    assert [found[f"t{k}"].rpartition(" ")[2] for k in range(3)] == ["list", "dict", "bool"]
+    assert all("the document" in reason for reason in found.values())
     with pytest.raises(UsageError, match=r"'gone'.*--document-column"):
-        audited(settings(tmp_path / "other", tmp_path / "texts.jsonl", small_model, document_column="gone"))
-
-
-def test_a_list_names_no_document():
-    for value in ([1, 2], [], {"a": 1}, True, b"\xff"):
-        document, problem = named_document(value)
-        assert document is None
-        assert problem.startswith("the document is ")
-    assert named_document(float("nan")) == named_document(None) == named_document("") == (None, None)
+        read("gone")
+    assert named_document(b"\xff") == (None, "the document is not valid UTF-8")
