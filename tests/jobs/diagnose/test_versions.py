@@ -91,27 +91,23 @@ def test_findings_hold_the_content_and_are_those_of_a_plain_pass(tables, rows, s
     model = tables["layers"]["model"].unique(maintain_order=True)[0]
     mine = {name: t.filter((pl.col("model") == model) & (pl.col("tau") == tau)) for name, t in tables.items()}
     documents = sorted(set(mine["map"]["document"]))
+    n = len(documents)
     for layers in ("last", "all"):
         heads = mine["heads"].filter((pl.col("layer") == pl.col("layer").max()) | pl.lit(layers == "all"))
         sigma = dict(heads.group_by("text_id").agg(pl.col("sigma_a").mean()).iter_rows())
         moved = np.array([sigma[f"{k}-400"] - sigma[f"{k}-60"] for k in documents])
         found = {row["finding"]: row for row in mine["findings"].filter(pl.col("layers") == layers).to_dicts()}
         assert set(found) - {"length"} == {"temperature", "versions"}
-        assert found["versions"]["texts"] == len(documents)
+        assert found["versions"]["texts"] == n
         assert found["versions"]["change"] == pytest.approx(moved.mean(), rel=1e-9)
-        assert found["versions"]["change_se"] == pytest.approx(moved.std(ddof=1) / np.sqrt(len(moved)), rel=1e-9)
+        assert found["versions"]["change_se"] == pytest.approx(moved.std(ddof=1) / np.sqrt(n), rel=1e-9)
     found = {row["finding"]: row for row in mine["findings"].to_dicts()}
     encoder = Encoder.load(small_model, temperature=tau, device="cpu", max_length=96)
-    short, long = (
-        encoder.encode([texts[f"{k}-{size}"] for k in documents]).embeddings.double().numpy() for size in (60, 400)
-    )
-    n = len(documents)
-    upper = np.triu_indices(n, 1)
-    change = (long @ long.T)[upper].mean() - (short @ short.T)[upper].mean()
-    assert found["versions_cosine"]["change"] == pytest.approx(change, abs=1e-5)
+    of_sizes = (encoder.encode([texts[f"{k}-{size}"] for k in documents]).embeddings.double().numpy() for size in (60, 400))
+    short, long = (((vectors @ vectors.T).sum(1) - 1) / (n - 1) for vectors in of_sizes)
+    assert found["versions_cosine"]["change"] == pytest.approx((long - short).mean(), abs=1e-5)
     # The error is that of means over all pairs of texts: 2·sd of the documents' own means/√n.
-    each = [(m @ m.T).sum(1) - 1 for m in (long, short)]
-    error = 2 * ((each[0] - each[1]) / (n - 1)).std(ddof=1) / np.sqrt(n)
+    error = 2 * (long - short).std(ddof=1) / np.sqrt(n)
     assert found["versions_cosine"]["change_se"] == pytest.approx(error, rel=1e-3)
 
 
@@ -149,21 +145,6 @@ def test_the_report_draws_models_together_and_joins_versions(finished, tables):
     assert '"detail": {"field": "document"' in json.dumps(specs["m0-map"])
 
 
-@pytest.mark.soak
-def test_bad_versions_are_sentences(tmp_path, ray_session, corpus, small_model):
-    def asked(**diagnosis):
-        diagnosed(settings(tmp_path / str(*diagnosis.values()), corpus, [small_model], **diagnosis))
-
-    with pytest.raises(UsageError, match=r"'nothing'; it has 'id', 'of', 'text': .* --versions-of"):
-        asked(versions_of="nothing")
-    # A mistyped column blocks no folder.
-    assert not (tmp_path / "nothing" / "shards").exists()
-    with pytest.raises(UsageError, match=r"no two texts .* column 'id'"):
-        asked(versions_of="id")
-    with pytest.raises(UsageError, match="has 3 of them"):
-        asked(texts=2)
-
-
 def test_documents_are_taken_whole_by_hand():
     document_of = {"a": "x", "b": "x", "c": "y", "d": "y", "e": "y", "f": "z", "g": "z"}
     lengths = {"a": 5, "b": 9, "c": 3, "d": 3, "e": 4, "f": 6, "g": 6, "h": 7}
@@ -171,6 +152,16 @@ def test_documents_are_taken_whole_by_hand():
     assert versions.sample(document_of, lengths, 2, 0, "of") == ["a", "b"]
     assert versions.shortest_and_longest(document_of, lengths) == [("a", "b"), ("c", "e")]
     assert versions.shortest_and_longest({}, lengths) == []
+    with pytest.raises(UsageError, match=r"column 'of'.*--versions-of"):
+        versions.sample({name: name for name in lengths}, lengths, 5, 0, "of")
+    with pytest.raises(UsageError, match=r" 2 of them.*--texts"):
+        versions.sample(document_of, lengths, 1, 0, "of")
+
+
+def test_a_mistyped_column_blocks_no_folder(tmp_path, corpus, small_model):
+    with pytest.raises(UsageError, match=r"'nothing'; it has 'id', 'of', 'text': .* --versions-of"):
+        diagnosed(settings(tmp_path / "run", corpus, [small_model], versions_of="nothing"))
+    assert not (tmp_path / "run" / "shards").exists()
 
 
 def documents_of(folder, rows):
