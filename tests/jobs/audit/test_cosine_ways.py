@@ -111,9 +111,8 @@ def test_a_sample_finds_what_all_texts_find(asked, sampled, tau, asked_by):
     assert len(both) == len(found)
     same = both["neighbours"].list.explode() == both["neighbours_every"].list.explode()
     assert same.mean() >= 0.98, "but for texts that are as near to the last digit"
-    np.testing.assert_allclose(
-        both["cosines"].list.explode().to_numpy(), both["cosines_every"].list.explode().to_numpy(), atol=2e-6
-    )
+    ours, theirs = (both[name].list.explode().to_numpy() for name in ("cosines", "cosines_every"))
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
 
 
 @pytest.mark.parametrize("tau", TAUS)

@@ -173,37 +173,21 @@ def test_a_figure_without_an_error_is_never_beyond_noise():
 
 
 @pytest.mark.parametrize(
-    ("value", "error", "text"),
+    ("shown", "given", "text"),
     [
-        (0.12345, 0.01, "0.123 ± 0.020"), (-0.5, 0.25, "−0.50 ± 0.49"), (None, None, "–"), (0.6543, None, "0.654 ± ?"),
-        (0.25, 0.0, "0.25"), (12.0, 9.0, "12 ± 18"), (12345.6, 900.0, "12,346 ± 1,764"), (0.5, 1e-9, "0.500000 ± <0.000001"),
-        (0.5, 1e-6, "0.500000 ± 0.000002"), (-0.00001, 0.01, "0.000 ± 0.020"), (-0.002, 0.001, "−0.0020 ± 0.0020"),
+        (with_error, (0.12345, 0.01), "0.123 ± 0.020"), (with_error, (-0.5, 0.25), "−0.50 ± 0.49"),
+        (with_error, (None, None), "–"), (with_error, (0.6543, None), "0.654 ± ?"), (with_error, (0.25, 0.0), "0.25"),
+        (with_error, (12.0, 9.0), "12 ± 18"), (with_error, (12345.6, 900.0), "12,346 ± 1,764"),
+        (with_error, (0.5, 1e-9), "0.500000 ± <0.000001"), (with_error, (0.5, 1e-6), "0.500000 ± 0.000002"),
+        (with_error, (-0.00001, 0.01), "0.000 ± 0.020"), (with_error, (-0.002, 0.001), "−0.0020 ± 0.0020"),
+        (number, (0.00004,), "<0.001"), (number, (-0.00004,), ">−0.001"), (number, (0.0,), "0"), (number, (-0.0,), "0"),
+        (number, (12345.6,), "12,346"), (number, (999.7,), "1,000"), (number, (-999.7,), "−1,000"), (number, (999.4,), "999"),
+        (number, (99.97,), "100"), (share, (0.004,), "0.4 %"), (share, (0.0001,), "<0.1 %"), (share, (0.9999,), ">99.9 %"),
+        (share, (0.0,), "0 %"), (share, (1.0,), "100 %"), (share, (0.125,), "12.5 %"), (share, (None,), "–"),
     ],
 )  # fmt: skip
-def test_a_number_is_rounded_by_its_error(value, error, text):
-    assert with_error(value, error) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.00004, "<0.001"), (-0.00004, ">−0.001"), (0.0, "0"), (-0.0, "0"), (12345.6, "12,346"), (999.7, "1,000"),
-        (-999.7, "−1,000"), (999.4, "999"), (99.97, "100"),
-    ],
-)  # fmt: skip
-def test_a_number_is_never_shown_as_zero_nor_with_an_exponent(value, text):
-    assert number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.004, "0.4 %"), (0.0001, "<0.1 %"), (0.9999, ">99.9 %"), (0.0, "0 %"), (1.0, "100 %"), (0.125, "12.5 %"),
-        (None, "–"),
-    ],
-)  # fmt: skip
-def test_a_share_is_0_or_100_per_cent_only_where_it_is(value, text):
-    assert share(value) == text
+def test_figures_are_rounded_by_their_error_and_are_0_or_100_per_cent_only_where_they_are(shown, given, text):
+    assert shown(*given) == text
 
 
 def test_one_text_and_one_pair_are_singular():
@@ -219,22 +203,17 @@ def test_labels_are_short_and_distinct():
     long = [f"by_head([{', '.join(['1.0'] * 12)}], [{tau}, {', '.join(['0.9'] * 12)}])" for tau in (0.5, 0.6)]
     found = labels(["1.0", "log_length(64)", *long, "by_layer(" + "1.0, " * 11 + "0.85)"])
     assert list(found.values()) == [
-        "τ 1.0",
-        "log_length(64)",
-        "by_head([1.0, 1.0, 1.0, …0.9, 0.9, 0.9]) #1",
-        "by_head([1.0, 1.0, 1.0, …0.9, 0.9, 0.9]) #2",
-        "by_layer(1.0, 1.0, 1.0, …1.0, 1.0, 0.85)",
-    ]
+        "τ 1.0", "log_length(64)", "by_head([1.0, 1.0, 1.0, …0.9, 0.9, 0.9]) #1",
+        "by_head([1.0, 1.0, 1.0, …0.9, 0.9, 0.9]) #2", "by_layer(1.0, 1.0, 1.0, …1.0, 1.0, 0.85)",
+    ]  # fmt: skip
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
 def test_hostile_text_stays_text():
-    run = RUN | {
-        "corpus": RUN["corpus"] | {"source": HOSTILE, "rejected_reasons": {HOSTILE: 1}},
-        "config": RUN["config"] | {"id": HOSTILE},
-    }
+    corpus = RUN["corpus"] | {"source": HOSTILE, "rejected_reasons": {HOSTILE: 1}}
+    run = RUN | {"corpus": corpus, "config": RUN["config"] | {"id": HOSTILE}}
     html = rendered(tables_of(text=HOSTILE, model=HOSTILE), run)
     page, expected = Page(html), Page(rendered(tables_of(), RUN))
     assert [tag for tag, _ in page.tags if tag in ("script", "img", "iframe", "svg")] == ["script"] * 3
