@@ -182,8 +182,9 @@ def test_a_figure_without_an_error_is_never_beyond_noise():
         (with_error, (-0.00001, 0.01), "0.000 ± 0.020"), (with_error, (-0.002, 0.001), "−0.0020 ± 0.0020"),
         (number, (0.00004,), "<0.001"), (number, (-0.00004,), ">−0.001"), (number, (0.0,), "0"), (number, (-0.0,), "0"),
         (number, (12345.6,), "12,346"), (number, (999.7,), "1,000"), (number, (-999.7,), "−1,000"),
-        (number, (999.4,), "999"), (number, (99.97,), "100"), (share, (0.004,), "0.4 %"), (share, (0.0001,), "<0.1 %"), (share, (0.9999,), ">99.9 %"),
-        (share, (0.0,), "0 %"), (share, (1.0,), "100 %"), (share, (0.125,), "12.5 %"), (share, (None,), "–"),
+        (number, (999.4,), "999"), (number, (99.97,), "100"), (share, (0.004,), "0.4 %"),
+        (share, (0.0001,), "<0.1 %"), (share, (0.9999,), ">99.9 %"), (share, (0.0,), "0 %"), (share, (1.0,), "100 %"),
+        (share, (0.125,), "12.5 %"), (share, (None,), "–"),
     ],
 )  # fmt: skip
 def test_figures_are_rounded_by_their_error_and_are_0_or_100_per_cent_only_where_they_are(shown, given, text):
