@@ -3,6 +3,7 @@
 BERT is typed out from its definition in oracles.py, with the logits divided by τ (S1 eq. 6); the statistics are brute force.
 """
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -51,6 +52,24 @@ def socm_figures(x1, x2):
     )
     d_mu, d_sigma = np.sum((mean1 - mean2) ** 2) / 4, oracles.d_sigma_of(sigma1, sigma2)
     return d_mu, d_sigma, (1 - d_mu) * d_sigma
+
+
+def run_alone(encoder, text):
+    """The token embeddings (n, d) of a text that no other runs with."""
+    with torch.inference_mode():
+        return encoder.model(input_ids=torch.tensor(encoder.tokenizer([text]).ids)).last_hidden_state[0].double().numpy()
+
+
+def all_pairs(tokens):
+    """d_μ and d_Σ of all pairs of texts as matrices, d_Σ by singular values, from the token embeddings of each text."""
+    scaled = [x / np.linalg.norm(x.mean(0)) for x in tokens]
+    means = np.array([x.mean(0) for x in scaled])
+    factors = [(x - x.mean(0)) / math.sqrt(len(x)) for x in scaled]
+    trace = np.array([np.square(factor).sum() for factor in factors])
+    cross = np.diag(trace)
+    for i, j in itertools.combinations(range(len(tokens)), 2):
+        cross[i, j] = cross[j, i] = np.linalg.svd(factors[i] @ factors[j].T, compute_uv=False).sum()
+    return np.square(means[:, None] - means[None]).sum(-1) / 4, (trace[:, None] + trace[None] - 2 * cross) / 4
 
 
 def pair_means(values, rows, columns):

@@ -78,3 +78,15 @@ def model(family, seed=0, **changes):
             if family == "albert" and ".attention." in name:
                 parameter.mul_(1.3 if "query" in name or "key" in name else 0.7)
     return built.eval()
+
+
+def save_bert(folder, tokenizer_of, seed, **sizes):
+    """Leave a small random BERT in a folder, with the tokenizer of another model's folder."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    torch.manual_seed(seed)
+    usual = {"vocab_size": 30522, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    BertModel(BertConfig(**usual | sizes)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tokenizer_of).save_pretrained(folder)
+    return str(folder)

@@ -103,41 +103,42 @@ def typed_words(words):
     return ["tempscale", "audit", *([*words[1:], "--", words[0]] if words[0] == "-dash.toml" else words)]
 
 
-@pytest.mark.parametrize("words", STARTED.values(), ids=STARTED)
-def test_what_was_typed_or_is_in_the_file_is_measured_again(folder, words):
+@pytest.mark.parametrize(("name", "words"), STARTED.items(), ids=STARTED)
+def test_what_was_typed_or_is_in_the_file_is_measured_again(folder, name, words):
     config, run = finished(typed_words(words))
     _, found = understood(again(run, None, "audit", "--exposure-sample", "123", beside="other"))
-    for name in ("corpus", "queries", "embedding", "seed", "keep_text", "execution"):
-        assert getattr(found, name) == getattr(config, name), name
+    for section in ("corpus", "queries", "embedding", "seed", "keep_text", "execution"):
+        assert getattr(found, section) == getattr(config, section), section
     assert found.analysis == config.analysis.model_copy(update={"exposure_sample": 123})
     assert found.gate.thresholds == config.gate.thresholds
     # Its folder and its record are its own: nothing of the nights is touched.
     assert found.out.startswith(f"{config.out}-other-")
     assert found.record.history == f"{found.out}/history"
-
-
-@pytest.mark.parametrize("words", STARTED.values(), ids=STARTED)
-def test_more_of_the_texts_are_asked_for_whatever_said_how_many(folder, words):
-    config, run = finished(typed_words(words))
+    # More of the texts are asked for, whatever said how many.
     _, found = understood(again(run, None, "audit", "--sample", "1000", beside="more"))
-    assert (found.corpus.sample, found.corpus.limit) == (1000, None)
     assert found.corpus == config.corpus.model_copy(update={"sample": 1000, "limit": None})
     _, whole = understood(again(run, None, "audit", beside="whole", whole=True))
     assert whole.corpus.sample in (None, 5_000)
-
-
-@pytest.mark.parametrize("words", [words for name, words in STARTED.items() if "vectors" not in name])
-def test_a_tune_is_of_the_same_corpus_and_model(folder, words):
-    config, run = finished(typed_words(words))
-    label = list(run["models"])[-1]
-    command, found = understood(again(run, label, "tune", beside="tune"))
+    if "vectors" in name:
+        return
+    command, found = understood(again(run, list(run["models"])[-1], "tune", beside="tune"))
     assert command == "tune"
-    for name in ("source", "text_column", "id_column", "document_column"):
-        assert getattr(found.corpus, name) == getattr(config.corpus, name)
+    for column in ("source", "text_column", "id_column", "document_column"):
+        assert getattr(found.corpus, column) == getattr(config.corpus, column)
     assert found.embedding.models == config.embedding.models
     assert found.embedding.max_length == config.embedding.max_length
     assert found.choosing.intervals == config.analysis.intervals
     assert found.out.startswith(f"{config.out}-tune-")
+
+
+@pytest.mark.parametrize("name", ["columns", "own vectors", "queries", "model", "sizes"])
+def test_a_run_that_did_not_record_what_was_typed_is_measured_again_from_its_configuration(folder, name):
+    config, run = finished(typed_words(STARTED[name]))
+    _, found = understood(again(run | {"command_line": None}, None, "audit", "--exposure-sample", "123", beside="other"))
+    for section in ("corpus", "queries", "embedding"):
+        assert getattr(found, section) == getattr(config, section), section
+    for setting in ("intervals", "neighbours", "cosine"):
+        assert getattr(found.analysis, setting) == getattr(config.analysis, setting)
 
 
 @pytest.mark.parametrize("name", ["a night", "nights"])

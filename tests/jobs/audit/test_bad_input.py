@@ -15,8 +15,7 @@ def audit(folder, small_model, source, **corpus):
         "embedding": {"models": [small_model]}, "analysis": {"socm_sample": 20, "probe_sample": 10},
     }  # fmt: skip
     audited(data)
-    report = (folder / "run" / "report.html").read_text()
-    assert ">nan<" not in report.lower()
+    assert ">nan<" not in (folder / "run" / "report.html").read_text().lower()
     return read_record(folder / "run"), read_tables(folder / "run")
 
 

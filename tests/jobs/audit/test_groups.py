@@ -4,9 +4,10 @@ import itertools
 import json
 
 import numpy as np
+import oracles
 import polars as pl
 import pytest
-import torch
+from plain_audit import all_pairs, run_alone
 from whole_run import as_lines, audited, digests, documented, read_parts, read_record, read_tables
 
 from tempscale import Encoder
@@ -53,20 +54,11 @@ def test_the_worst_pairs_are_those_of_all_pairs_of_the_texts_of_largest_trace(fe
     dealt = [text_id for group in groups_of(few) for text_id in group]
     assert 128 < len(dealt) <= TEXTS
     encoder = Encoder.load(small_model, max_length=64, device="cpu")
-    factors, means = {}, {}
-    for text_id in dealt:
-        row = torch.tensor(encoder.tokenizer([texts[text_id]]).ids)
-        with torch.inference_mode():
-            x = encoder.model(input_ids=row).last_hidden_state[0].double().numpy()
-        x = x / np.linalg.norm(x.mean(0))
-        means[text_id], factors[text_id] = x.mean(0), (x - x.mean(0)) / np.sqrt(len(x))
-    trace = {text_id: (factor**2).sum() for text_id, factor in factors.items()}
-    largest = sorted(dealt, key=lambda text_id: -trace[text_id])[:128]
-    found = {}
-    for one, other in itertools.combinations(sorted(largest), 2):
-        cross = np.linalg.svd(factors[one] @ factors[other].T, compute_uv=False).sum()
-        d_sigma = (trace[one] + trace[other] - 2 * cross) / 4
-        found[one, other] = (1 - ((means[one] - means[other]) ** 2).sum() / 4) * d_sigma
+    tokens = {text_id: run_alone(encoder, texts[text_id]) for text_id in dealt}
+    largest = sorted(sorted(dealt, key=lambda text_id: -oracles.spread(tokens[text_id]))[:128])
+    d_mu, d_sigma = all_pairs([tokens[text_id] for text_id in largest])
+    socm = (1 - d_mu) * d_sigma
+    found = {(largest[i], largest[j]): socm[i, j] for i, j in itertools.combinations(range(128), 2)}
     best = sorted(found.values(), reverse=True)[:RANKED]
     table = read_tables(few)["socm_pairs"]
     assert table["over"].unique().to_list() == ["largest_trace"]
@@ -74,9 +66,7 @@ def test_the_worst_pairs_are_those_of_all_pairs_of_the_texts_of_largest_trace(fe
     np.testing.assert_allclose(ranked["socm"].to_numpy(), best, atol=5e-5)
     for row in ranked.iter_rows(named=True):
         assert row["socm"] == pytest.approx(found[row["text_id_a"], row["text_id_b"]], abs=5e-5)
-
-
-def test_nothing_of_groups_stays_but_small_rows(few):
+    # Of groups nothing stays but small rows.
     assert not (few / "factors").exists()
     assert not list(few.glob("partials/largest*/**/*.parquet"))
     assert sum(file.stat().st_size for file in few.rglob("partials/groups/**/*.parquet")) < 200_000

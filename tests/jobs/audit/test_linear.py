@@ -1,19 +1,11 @@
 """Storage operations and bytes of a whole run grow in straight lines with its vectors, but for the tiles."""
 
-from contextlib import closing
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 
 from benchmarks import counting
-from tempscale_jobs.audit.run import audit
-from tempscale_jobs.config.audit import resolve
-from tempscale_jobs.config.sections import Execution
-from tempscale_jobs.runs.journal import Journal
-from tempscale_jobs.workers import engine
 
 pytestmark = pytest.mark.soak
 
@@ -48,21 +40,14 @@ def write(folder, count):
 
 
 @pytest.fixture(scope="module")
-def sizes(no_ray, tmp_path_factory):
+def sizes(tmp_path_factory):
     """The steps of a run over few vectors, and of one over three times as many."""
     folder, found = tmp_path_factory.mktemp("linear"), []
-    execution = Execution.model_validate({"workers": 2})
-    with counting.counted(folder / "counts", CONSTANTS) as own, engine.session(execution):
-        for count in (FEW, TIMES * FEW):
-            source, steps = write(folder / str(count), count), counting.Steps(own, folder / "counts")
-            corpus = {"source": str(source), "embedding_column": "vector", "length_column": "tokens", "unit_rows": UNIT}
-            data = {"out": str(folder / f"run-{count}"), "corpus": corpus, "analysis": {"intervals": INTERVALS}}
-            with steps.watched(), closing(Journal(Console(stderr=True, quiet=True), [steps])) as journal:
-                audit(resolve(data | {"execution": {"workers": 2}}), journal)
-            found.append(steps.steps)
-    for name in dict.fromkeys([*found[0], *found[1]]):
-        few, many = (own.get(name, counting.Step()) for own in found)
-        print(f"{name:40} {few.seconds:.2f} {many.seconds:.2f} s {few.every} {many.every} driver {few.driver} {many.driver}")
+    for count in (FEW, TIMES * FEW):
+        source = str(write(folder / f"source-{count}", count))
+        corpus = {"source": source, "embedding_column": "vector", "length_column": "tokens", "unit_rows": UNIT}
+        data = {"corpus": corpus, "analysis": {"intervals": INTERVALS}, "execution": {"workers": 2}}
+        found.append(counting.audited(folder / str(count), data, CONSTANTS))
     return found
 
 

@@ -40,37 +40,33 @@ def test_lists_of_neighbours_are_kept_by_panel():
     assert moments == nobody
 
 
-def test_factors_of_groups_are_not_stored():
-    groups, sample = planned(10_000), planned(10_000, analysis={"socm_sample": 640})
-    assert sample.disk_bytes - groups.disk_bytes == 2 * (640 - 128) * 50 * 100 * 4
-
-
 def test_what_is_left_out_is_not_planned():
     everything, samples = planned(10_000), planned(10_000, analysis={"socm_sample": 0, "probe_sample": 0})
     assert samples.tokens == 2 * 50 * 10_000 < everything.tokens
     assert samples.socm_pairs == 0
     assert planned(10_000, corpus={"source": "x", "sample": 100}).pairs == 4_950
+    assert planned(10_000, embedding={"temperatures": [1.0]}).tokens == everything.tokens / 2
     moments = planned(10_000, analysis={"cosine": "moments", "exposure_sample": 0})
     asking = planned(10_000, analysis={"cosine": "moments", "exposure_sample": 300})
-    assert asking.seconds - moments.seconds == pytest.approx(2 * 300 * 10_000 * 1e-8 / 4)
-    assert everything.seconds - moments.seconds == pytest.approx((2 * 49_995_000 + 10_000**2) * 1e-8 / 4)
     without = planned(10_000, analysis={"length_correction": False})
-    assert without.seconds - moments.seconds == pytest.approx(2 * 49_995_000 * 1e-8 / 4)
+    for found, seconds in (
+        (asking, 2 * 300 * 10_000), (everything, 2 * 49_995_000 + 10_000**2), (without, 2 * 49_995_000),
+    ):  # fmt: skip
+        assert found.seconds - moments.seconds == pytest.approx(seconds * 1e-8 / 4)
     assert everything.memory_bytes == moments.memory_bytes
-    assert planned(10_000, embedding={"temperatures": [1.0]}).tokens == everything.tokens / 2
+    # Factors of groups are not stored.
+    sample = planned(10_000, analysis={"socm_sample": 640})
+    assert sample.disk_bytes - everything.disk_bytes == 2 * (640 - 128) * 50 * 100 * 4
 
 
-def test_more_workers_than_cores_cost_memory_and_save_no_time():
-    few, many = planned(10_000, execution={"workers": 4}), planned(10_000, execution={"workers": 8})
-    assert few.seconds == many.seconds
-    assert few.memory_bytes < many.memory_bytes
-    assert planned(10_000, execution={"workers": 2}).seconds > few.seconds
-
-
-def test_two_models_take_twice_the_work_of_one_and_the_memory_of_the_larger():
-    one, two = planned(10_000), planned(10_000, (RATES, RATES))
-    assert (two.tokens, two.disk_bytes, two.seconds) == (2 * one.tokens, 2 * one.disk_bytes, 2 * one.seconds)
-    assert two.memory_bytes == one.memory_bytes
+def test_workers_and_models_take_their_share():
+    """More workers than cores cost memory and save no time; a second model takes the memory of the larger."""
+    two, four, eight = (planned(10_000, execution={"workers": workers}) for workers in (2, 4, 8))
+    assert two.seconds > four.seconds == eight.seconds
+    assert four.memory_bytes < eight.memory_bytes
+    one, both = planned(10_000), planned(10_000, (RATES, RATES))
+    assert (both.tokens, both.disk_bytes, both.seconds) == (2 * one.tokens, 2 * one.disk_bytes, 2 * one.seconds)
+    assert both.memory_bytes == one.memory_bytes
 
 
 def test_embeddings_of_one_s_own_take_pairs_alone():
@@ -82,14 +78,20 @@ def test_embeddings_of_one_s_own_take_pairs_alone():
     assert found.disk_bytes == 10_000 * (800 + 120 + 10 * (8 * 10 + 20))
 
 
-def test_texts_are_measured_from_all_over_the_corpus(tmp_path):
-    (tmp_path / "a.txt").write_text("".join(f"text {k}\n" for k in range(1000)))
-    settings = resolve({"corpus": {"source": str(tmp_path / "a.txt")}})
+def looked_at(**corpus):
+    """The numbers of the texts that a plan measures, and how many it takes for usable."""
+    settings = resolve({"corpus": corpus})
     contents = Texts(settings.corpus, settings.embedding, settings.out)
     texts, usable, *_ = preview(contents, 50, settings.seed, settings.out)
     numbers = [int(item.text.split()[1]) for item in texts]
+    assert len(set(numbers)) == 50
+    return numbers, usable
+
+
+def test_texts_are_measured_from_all_over_the_corpus(tmp_path):
+    (tmp_path / "a.txt").write_text("".join(f"text {k}\n" for k in range(1000)))
+    numbers, usable = looked_at(source=str(tmp_path / "a.txt"))
     assert usable == 1000
-    assert len(numbers) == 50
     assert numbers == sorted(numbers)
     assert numbers[0] < 200
     assert numbers[-1] > 800
@@ -97,12 +99,7 @@ def test_texts_are_measured_from_all_over_the_corpus(tmp_path):
 
 def test_a_large_source_is_estimated_from_a_few_of_its_units(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"".join(b"text %d\n" % k if k % 5 else b"\xff\n" for k in range(10_000)))
-    data = {"corpus": {"source": str(tmp_path / "a.txt"), "unit_bytes": 2000}}
     for limit, about in ((None, 8000), (500, 400)):
-        settings = resolve(data | {"corpus": data["corpus"] | {"limit": limit}})
-        contents = Texts(settings.corpus, settings.embedding, settings.out)
-        texts, usable, *_ = preview(contents, 50, settings.seed, settings.out)
+        numbers, usable = looked_at(source=str(tmp_path / "a.txt"), unit_bytes=2000, limit=limit)
         assert usable == pytest.approx(about, rel=0.1)
-        numbers = [int(item.text.split()[1]) for item in texts]
-        assert len(set(numbers)) == 50
         assert max(numbers) > 2000  # Not the first rows.

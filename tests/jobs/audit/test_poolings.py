@@ -4,7 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from transformers import AutoTokenizer, BertConfig, BertModel
+from plain_audit import all_pairs
+from tiny import save_bert
 from whole_run import as_lines, audited, documented, read_tables
 
 pytestmark = pytest.mark.soak
@@ -21,15 +22,12 @@ def folders(small_model, tmp_path_factory):
 
     root = tmp_path_factory.mktemp("heads")
     for seed, head in enumerate(HEADS):
-        torch.manual_seed(seed)
-        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-        BertModel(BertConfig(vocab_size=30522, initializer_range=0.3, **sizes)).save_pretrained(root / "bare")
-        AutoTokenizer.from_pretrained(small_model).save_pretrained(root / "bare")
+        bare = save_bert(root / "bare", small_model, seed, num_hidden_layers=2, initializer_range=0.3)
         stages = [Pooling(32, pooling_mode="mean" if head == "dense" else head)]
         if head == "dense":  # Steep enough that near means have embeddings far apart.
             stages += [Dense(32, 16), Normalize()]
             torch.nn.init.normal_(stages[1].linear.weight, std=4.0)
-        SentenceTransformer(modules=[Transformer(str(root / "bare")), *stages], device="cpu").save(str(root / head))
+        SentenceTransformer(modules=[Transformer(bare), *stages], device="cpu").save(str(root / head))
     return [str(root / head) for head in HEADS]
 
 
@@ -59,37 +57,23 @@ def ranking(request, folders, texts, ray_session, tmp_path_factory):
     return request.param, read_tables(folder / "run")["socm_pairs"]
 
 
-def brute(folder, texts):
-    """Of all pairs: the cosine of the embeddings by sentence-transformers itself, d_μ and d_Σ by singular values."""
+@pytest.mark.parametrize("head", HEADS)
+def test_the_ranked_pairs_are_those_of_all_pairs_with_the_cosine_of_their_embeddings(ranking, folders, texts, head):
+    """The cosine is that of the embeddings by sentence-transformers itself."""
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(folder, device="cpu")
-    model.max_seq_length = 48
-    vectors = model.encode([row["text"] for row in texts]).astype(np.float64)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    means, factors = [], []
-    for row in texts:
-        x = model.encode([row["text"]], output_value="token_embeddings")[0].double().numpy()
-        x = x / np.linalg.norm(x.mean(0))
-        means.append(x.mean(0))
-        factors.append((x - x.mean(0)) / np.sqrt(len(x)))
-    first, second = np.triu_indices(len(texts), 1)
-    means = np.array(means)
-    d_mu = ((means[first] - means[second]) ** 2).sum(1) / 4
-    trace = np.array([(factor**2).sum() for factor in factors])
-    cross = [np.linalg.svd(factors[i] @ factors[j].T, compute_uv=False).sum() for i, j in zip(first, second, strict=True)]
-    d_sigma = (trace[first] + trace[second] - 2 * np.array(cross)) / 4
-    return (vectors @ vectors.T)[first, second], d_mu, d_sigma
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_the_ranked_pairs_are_those_of_all_pairs(ranking, folders, texts, head):
     over, table = ranking
-    cosine, d_mu, d_sigma = brute(folders[HEADS.index(head)], texts)
-    found = table.filter((pl.col("model") == head) & (pl.col("over") == over))
-    socm = found.filter(pl.col("ranking") == "socm")
+    model = SentenceTransformer(folders[HEADS.index(head)], device="cpu")
+    model.max_seq_length = 48
+    words = [row["text"] for row in texts]
+    vectors = model.encode(words).astype(np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    tokens = [model.encode([one], output_value="token_embeddings")[0].double().numpy() for one in words]
+    matrices = (vectors @ vectors.T, *all_pairs(tokens))
+    cosine, d_mu, d_sigma = (matrix[np.triu_indices(len(texts), 1)] for matrix in matrices)
+    own = table.filter(pl.col("model") == head)
+    socm, near = (own.filter((pl.col("over") == over) & (pl.col("ranking") == name)) for name in ("socm", "same_mean"))
     np.testing.assert_allclose(socm["socm"], np.sort((1 - d_mu) * d_sigma)[::-1][:RANKED], atol=5e-5)
-    near = found.filter(pl.col("ranking") == "same_mean")
     limit = np.quantile(cosine, 0.99)
     # The corpus's limit is known to a bin of 1/2048: pairs above it by more are all ranked, pairs below it by more are not.
     slack = 1e-3 if over == "corpus" else 1e-6
@@ -100,21 +84,11 @@ def test_the_ranked_pairs_are_those_of_all_pairs(ranking, folders, texts, head):
     assert (near["d_sigma"].to_numpy() <= loose[:RANKED] + 5e-5).all()
     assert (near["cosine"].to_numpy() >= limit - slack).all()
     assert near.select("text_id_a", "text_id_b").n_unique() == RANKED
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_each_ranked_pair_has_the_cosine_of_its_embeddings(ranking, folders, texts, head):
-    _, table = ranking
-    cosine, d_mu, _ = brute(folders[HEADS.index(head)], texts)
     place = {row["id"]: k for k, row in enumerate(texts)}
-    matrix, means = np.ones((2, len(texts), len(texts)))
-    upper = np.triu_indices(len(texts), 1)
-    matrix[upper], means[upper] = cosine, d_mu
-    rows = table.filter(pl.col("model") == head).to_dicts()
-    assert rows
+    rows = own.to_dicts()
     for row in rows:
-        i, j = sorted((place[row["text_id_a"]], place[row["text_id_b"]]))
-        assert row["cosine"] == pytest.approx(matrix[i, j], abs=1e-5)
-        assert row["d_mu"] == pytest.approx(means[i, j], abs=1e-5)
+        pair = place[row["text_id_a"]], place[row["text_id_b"]]
+        assert row["cosine"] == pytest.approx(matrices[0][pair], abs=1e-5)
+        assert row["d_mu"] == pytest.approx(matrices[1][pair], abs=1e-5)
     apart = max(abs(row["cosine"] - (1 - 2 * row["d_mu"])) for row in rows)
     assert apart < 1e-5 if head == "mean" else apart > 1e-2

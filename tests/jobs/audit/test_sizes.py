@@ -1,5 +1,7 @@
 """Shards that fill a GPU: settled when a run begins, by where its workers are, and kept wherever it goes on."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 from whole_run import as_lines
@@ -15,44 +17,42 @@ from tempscale_jobs.workers import engine
 
 @pytest.fixture
 def begin(tmp_path):
-    def begin(**embedding):
-        config = resolve(
-            {"out": str(tmp_path), "corpus": {"source": "texts.jsonl"}, "embedding": {"temperatures": [1.0]} | embedding}
-        )
-        return config, Run(Storage(str(tmp_path)), [Model("m", "m", "", 64)], config.temperatures(), "2026-11-22")
+    def begin(out="run", **embedding):
+        place, source = str(tmp_path / out), str(tmp_path / "texts.jsonl")
+        config = resolve({"out": place, "corpus": {"source": source}, "embedding": {"temperatures": [1.0]} | embedding})
+        return config, Run(Storage(place), [Model("m", "m", "", 64)], config.temperatures(), "2026-11-22")
 
     return begin
 
 
-def sizes(config):
-    return config.embedding.shard_texts, config.embedding.shard_characters
+@pytest.fixture
+def workers_hold_gpus(monkeypatch):
+    return lambda whether: monkeypatch.setattr(audits, "holds_gpus", lambda execution: whether)
 
 
-def test_a_run_keeps_the_shards_that_it_began_with(begin, monkeypatch):
+def test_a_run_keeps_the_shards_that_it_began_with(begin, workers_hold_gpus):
     config, run = begin()
-    monkeypatch.setattr(audits, "holds_gpus", lambda execution: True)
-    assert sizes(audits.sized(config, run)) == (16_384, 1 << 22) == tuple(SHARDS_OF_GPUS.values())
-    monkeypatch.setattr(audits, "holds_gpus", lambda execution: False)  # It goes on where there are none.
-    assert sizes(audits.sized(config, run)) == (16_384, 1 << 22)
-    assert config.identity() == audits.sized(config, run).identity() | {"embedding": config.identity()["embedding"]}
+    for gpus in (True, False):  # It goes on where there are none.
+        workers_hold_gpus(gpus)
+        own = audits.sized(config, run)
+        sizes = own.embedding.shard_texts, own.embedding.shard_characters
+        assert sizes == (16_384, 1 << 22) == tuple(SHARDS_OF_GPUS.values())
+    assert config.identity() == own.identity() | {"embedding": config.identity()["embedding"]}
+    for given in ({"shard_texts": 100}, {"shard_characters": 131_072}):
+        workers_hold_gpus(True)
+        config, run = begin("given", **given)
+        assert audits.sized(config, run) is config
 
 
 @pytest.mark.parametrize("name", [folder.SHARDED, folder.PLANNED])
-def test_a_run_that_began_without_gpus_goes_on_so(begin, monkeypatch, name):
+def test_a_run_that_began_without_gpus_goes_on_so(begin, workers_hold_gpus, name):
     config, run = begin()
-    monkeypatch.setattr(audits, "holds_gpus", lambda execution: False)
+    workers_hold_gpus(False)
     assert audits.sized(config, run) is config
     run.storage.write_json(name, {})
-    monkeypatch.setattr(audits, "holds_gpus", lambda execution: True)
+    workers_hold_gpus(True)
     assert audits.sized(config, run) is config
     assert not run.storage.exists(folder.SIZES)
-
-
-def test_sizes_that_are_given_are_kept(begin, monkeypatch):
-    monkeypatch.setattr(audits, "holds_gpus", lambda execution: True)
-    for given in ({"shard_texts": 100}, {"shard_characters": 131_072}):
-        config, run = begin(**given)
-        assert audits.sized(config, run) is config
 
 
 def test_whether_workers_hold_gpus_is_asked_of_this_machine_or_of_the_cluster(monkeypatch):
@@ -62,32 +62,25 @@ def test_whether_workers_hold_gpus_is_asked_of_this_machine_or_of_the_cluster(mo
         assert engine.holds_gpus(Execution()) == bool(count)
     asked = []
 
-    class Session:
-        def __init__(self, execution):
-            asked.append(execution.address)
+    @contextmanager
+    def session(execution):
+        asked.append(execution.address)
+        yield engine.Cluster(3, 1)
+        asked.append("left")
 
-        def __enter__(self):
-            return engine.Cluster(3, 1)
-
-        def __exit__(self, *error):
-            asked.append("left")
-
-    monkeypatch.setattr(engine, "session", Session)
+    monkeypatch.setattr(engine, "session", session)
     assert engine.holds_gpus(Execution(address="head:6379"))
     assert asked == ["head:6379", "left"]
 
 
-def test_texts_are_in_larger_shards_where_the_run_began_with_gpus(begin, tmp_path, monkeypatch):
-    (tmp_path / "texts.jsonl").write_text(
-        as_lines({"id": str(k), "text": f"text {k} of many words " * 20} for k in range(1500))
-    )
-    config, run = begin()
-    config = config.model_copy(update={"corpus": config.corpus.model_copy(update={"source": str(tmp_path / "texts.jsonl")})})
+def test_texts_are_in_larger_shards_where_the_run_began_with_gpus(begin, tmp_path, workers_hold_gpus):
+    texts = ({"id": str(k), "text": f"text {k} of many words " * 20} for k in range(1500))
+    (tmp_path / "texts.jsonl").write_text(as_lines(texts))
     found = []
     for gpus in (False, True):
-        monkeypatch.setattr(audits, "holds_gpus", lambda execution, gpus=gpus: gpus)
-        own = Run(Storage(str(tmp_path / str(gpus))), run.models, run.temperatures, run.night)
-        stream = audits._open(audits.sized(config, own), own, config.corpus)
+        workers_hold_gpus(gpus)
+        config, run = begin(str(gpus))
+        stream = audits._open(audits.sized(config, run), run, config.corpus)
         found.append([shard.texts for shard in stream.index.shards])
     assert sum(found[0]) == sum(found[1]) == 1500
     assert len(found[0]) > 3

