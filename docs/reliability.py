@@ -168,7 +168,7 @@ FAULTS = (
             "test_sealed::test_no_flipped_bit_of_a_part_passes",
             "test_sealed::test_no_flipped_bit_of_the_footer_passes",
             "test_sealed::test_no_flipped_bit_of_a_json_that_decides_passes",
-            "test_mending::test_a_damaged_part_of_a_run_is_named_and_made_again",
+            "test_resuming::test_an_unfinished_run_makes_again_what_it_misses_and_what_is_damaged",
             "test_mending::test_a_damaged_cache_is_as_if_it_were_not_there",
         ),
     ),
@@ -264,7 +264,7 @@ FAULTS = (
         "The cache is damaged, pruned during a run, shared by two runs at once, or cannot be written",
         "the run loses only time",
         (
-            "test_cache::test_damaged_files_of_a_cache_are_as_if_they_were_not_there",
+            "test_mending::test_a_damaged_cache_is_as_if_it_were_not_there",
             "test_cache::test_entries_that_can_be_no_embeddings_are_counted_and_not_used",
             "test_cache::test_files_of_others_in_a_cache_are_neither_used_nor_removed",
             "test_cache::test_pruning_beside_a_run_costs_neither_anything",
