@@ -145,7 +145,7 @@ FAULTS = (
         "nothing of the other model is kept, neither in the run nor in a cache; exit code 3, or 2 for a machine",
         (
             "test_loaded::test_a_model_exchanged_before_it_is_loaded_ends_with_3_and_leaves_nothing",
-            "test_loaded::test_a_tokenizer_exchanged_before_it_is_loaded_ends_with_3",
+            "test_loaded::test_a_tokenizer_is_proved_where_it_is_loaded",
             "test_loaded::test_weights_overwritten_in_place_under_an_actor_write_no_part",
             "test_loaded::test_a_worker_with_other_files_than_the_driver_is_wrong_usage",
             "test_loaded::test_a_hub_name_means_one_revision_for_the_whole_run",
@@ -288,7 +288,7 @@ FAULTS = (
         "the same bytes",
         (
             "test_faults::test_three_workers_in_shuffled_order_give_the_same_bytes",
-            "test_faults::test_an_interrupted_run_goes_on_in_another_order_to_the_same_bytes",
+            "test_killed::test_an_audit_that_is_killed_while_it_embeds_goes_on_to_the_same_bytes",
             "test_pairs::test_two_workers_in_shuffled_order_after_a_kill_give_the_same_bytes",
         ),
     ),
