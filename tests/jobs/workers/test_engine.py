@@ -29,6 +29,11 @@ def threads():
     return os.getpid(), of_this_process(), (torch.get_num_threads(), pl.thread_pool_size(), most)
 
 
+class Counting:
+    def threads(self):
+        return threads()
+
+
 @pytest.mark.parametrize("ahead", [True, False])
 def test_workers_have_one_thread_each_and_this_process_keeps_its_own(monkeypatch, ahead):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
@@ -40,7 +45,7 @@ def test_workers_have_one_thread_each_and_this_process_keeps_its_own(monkeypatch
             patch.setattr(engine, "ahead", lambda execution: nullcontext())
         with engine.ahead(execution), engine.session(execution):
             assert of_this_process() == own
-            actor = ray.remote(num_cpus=1)(type("Counting", (), {"threads": lambda own: threads()})).remote()
+            actor = ray.remote(num_cpus=1)(Counting).remote()
             found = [ray.get(ray.remote(num_cpus=1)(threads).remote()), ray.get(actor.threads.remote())]
     assert of_this_process() == own
     for pid, variables, most in found:

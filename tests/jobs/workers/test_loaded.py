@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from prepared import prepared
 from safetensors.torch import load_file, save_file
 from whole_run import as_lines, audited, digests, documented
 
@@ -13,14 +14,13 @@ from tempscale.model import checkpoint
 from tempscale.model.encoder import Encoder
 from tempscale_jobs import lifecycle
 from tempscale_jobs.config.audit import resolve
-from tempscale_jobs.embedding.embed import embed_shard, tokenise
+from tempscale_jobs.embedding.embed import embed_shard
 from tempscale_jobs.errors import IncompleteRun, OtherModel, UsageError
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.provenance import on_this_machine
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.tables.audit import SHARDS
-from tempscale_jobs.workers.actor import ModelActor, pack, tokenizer, unpack
+from tempscale_jobs.workers.actor import ModelActor, tokenizer
 
 pytestmark = pytest.mark.proof
 
@@ -130,14 +130,10 @@ def of(path, **more):
 def begun(model, tmp_path):
     """An actor, and one shard for it."""
     storage = Storage(str(tmp_path / "run"))
-    columns = {"text_id": [str(k) for k in range(8)], "text": ["a river and a bridge " * (1 + k) for k in range(8)]}
-    columns |= {"content_sha": ["0" * 64] * 8, "cut": [False] * 8, "document": [None] * 8, "source_row": [None] * 8}
-    storage.write_table("shards/0.parquet", SHARDS.build(columns))
-    row = {"number": 0, "payload": pack(pa.table({"name": ["shards/0.parquet"]}))}
-    (found,) = tokenise(pa.Table.from_pylist([row]), storage, str(model), 64, "truncate").to_pylist()
+    work = prepared(storage, model, ["a river and a bridge " * (1 + k) for k in range(8)])
     worker = ModelActor(storage, of(model), TAUS, {"max_length": 64, "token_budget": 64}, 0)
     worker.started()
-    return worker, unpack(found["payload"])
+    return worker, work
 
 
 def embed(worker, work):

@@ -6,19 +6,18 @@ import random
 import sys
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prepared import prepared
 from ray import cloudpickle
 from whole_run import as_lines, audited, read_parts, read_record, rejected
 
 from tempscale import Encoder
-from tempscale_jobs.embedding.embed import embed_shard, tokenise
+from tempscale_jobs.embedding.embed import embed_shard
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.tables.audit import SHARDS
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.marks import DEADLY, Marks, forget
 
@@ -75,16 +74,9 @@ def test_each_micro_batch_is_marked_only_after_a_death(tmp_path):
 def test_a_shard_loses_the_text_that_kills_its_process_and_no_other(tmp_path, tiny_folder):
     folder, storage = str(tiny_folder()), Storage(str(tmp_path))
     texts = [*(f"a b {letter}" for letter in "cdefghij"), "k z", *(f"m n {letter}" for letter in "opqr")]
-    columns = {"text_id": [f"t{k}" for k in range(len(texts))], "text": texts, "content_sha": ["0" * 64] * len(texts)}
-    nothing = {"document": [None] * len(texts), "cut": [False] * len(texts), "source_row": [None] * len(texts)}
-    storage.write_table("shards/0.parquet", SHARDS.build(columns | nothing))
-    row = {"number": 0, "payload": actor.pack(pa.table({"name": ["shards/0.parquet"]}))}
-    (piece,) = tokenise(pa.Table.from_pylist([row]), storage, folder, 64, "truncate").to_pylist()
-    work, deaths = actor.unpack(piece["payload"]), 0
+    work, deaths, how = prepared(storage, folder, texts), 0, {"max_length": 64, "token_budget": 30}
     while deaths < 20:
-        worker = actor.ModelActor(
-            storage, Model("tiny", folder, "", 64), [1.0, 0.5], {"max_length": 64, "token_budget": 30}, 0
-        )
+        worker = actor.ModelActor(storage, Model("tiny", folder, "", 64), [1.0, 0.5], how, 0)
         (deadly,) = worker.encoder.tokenizer(["z"]).ids
         hidden = worker.encoder._hidden
 
@@ -105,7 +97,8 @@ def test_a_shard_loses_the_text_that_kills_its_process_and_no_other(tmp_path, ti
     assert not storage.list("partials/marks")
     for tau in ("1.0", "0.5"):
         (name,) = storage.list(f"texts/model=tiny/temperature={tau}")
-        assert sorted(storage.read_table(name).column("text_id").to_pylist()) == sorted(set(columns["text_id"]) - {"t8"})
+        found = storage.read_table(name).column("text_id").to_pylist()
+        assert sorted(found) == sorted(f"t{k}" for k in range(len(texts)) if k != 8)
 
 
 def test_deaths_while_a_shard_is_written_are_not_its_own(tmp_path):
@@ -125,58 +118,56 @@ def test_deaths_while_a_shard_is_written_are_not_its_own(tmp_path):
     assert not storage.list("marks")
 
 
-def test_one_death_with_another_cause_changes_no_batch(tmp_path):
-    storage, batches = Storage(str(tmp_path)), [[3, 1], [0, 2]]
+BATCHES = [[3, 1], [0, 2]]
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return Storage(str(tmp_path))
+
+
+def test_deaths_with_another_cause_or_of_an_earlier_session_change_no_batch(storage):
     for place in (0, 1):
         lives = iter([False] * place + [True])
-        assert attempt(storage, batches, lambda batch, lives=lives: next(lives)) is None
-    assert attempt(storage, batches, lambda batch: False) == (batches, [], False)
-
-
-def test_marks_of_an_earlier_session_are_no_deaths(tmp_path):
-    storage, batches = Storage(str(tmp_path)), [[3, 1], [0, 2]]
+        assert attempt(storage, BATCHES, lambda batch, lives=lives: next(lives)) is None
+    assert attempt(storage, BATCHES, lambda batch: False) == (BATCHES, [], False)
     for _ in range(6):  # A user stops the run at the same place again and again.
-        assert attempt(storage, batches, lambda batch: batch == [0, 2]) is None
+        assert attempt(storage, BATCHES, lambda batch: batch == [0, 2]) is None
         forget(storage, "marks")
-    assert attempt(storage, batches, lambda batch: False) == (batches, [], False)
+    assert attempt(storage, BATCHES, lambda batch: False) == (BATCHES, [], False)
 
 
-def test_what_was_learned_outlives_the_session(tmp_path):
-    storage, batches = Storage(str(tmp_path)), [[3, 1, 4], [0, 2]]
+def test_what_was_learned_outlives_the_session(storage):
     for _ in range(4):
-        assert attempt(storage, batches, lambda batch: 4 in batch) is None
+        assert attempt(storage, [[3, 1, 4], [0, 2]], lambda batch: 4 in batch) is None
     forget(storage, "marks")
-    known = json.loads((tmp_path / "marks" / "shard.json").read_text())
-    assert known["batches"] == [[3, 1], [4], [0, 2]]
+    assert storage.read_json("marks/shard.json")["batches"] == [[3, 1], [4], [0, 2]]
 
 
-def test_processes_that_die_in_ever_other_texts_end_the_session(tmp_path):
-    storage, batches = Storage(str(tmp_path)), [[k] for k in range(1000)]
+def test_processes_that_die_in_ever_other_texts_end_the_session(storage):
+    batches = [[k] for k in range(1000)]
     for struck in range(101):
         assert attempt(storage, batches, lambda batch, struck=struck: batch == [struck]) is None
-    with pytest.raises(IncompleteRun, match="died 100 times"):
+    with pytest.raises(IncompleteRun, match="100 times"):
         attempt(storage, batches, lambda batch: False)
-    # The next session begins anew.
-    forget(storage, "marks")
+    forget(storage, "marks")  # The next session begins anew.
     assert attempt(storage, batches, lambda batch: False) is not None
 
 
-def test_a_process_that_dies_again_and_again_before_the_model_runs_ends_the_session(tmp_path):
-    storage, batches = Storage(str(tmp_path)), [[0, 1], [2]]
+def test_a_process_that_dies_again_and_again_before_the_model_runs_ends_the_session(storage):
     for _ in range(7):
-        assert Marks(storage, "marks/shard.json").begin(batches) == batches
+        assert Marks(storage, "marks/shard.json").begin(BATCHES) == BATCHES
     with pytest.raises(IncompleteRun, match=r"marks/shard\.json died 7 times"):
-        Marks(storage, "marks/shard.json").begin(batches)
+        Marks(storage, "marks/shard.json").begin(BATCHES)
 
 
 @pytest.mark.parametrize("left", ["", "{", "[]", '{"doing": "shard"}'])
-def test_a_mark_that_the_fall_of_a_machine_cut_off_is_none(tmp_path, left):
-    storage, batches = Storage(str(tmp_path)), [[0, 1], [2]]
+def test_a_mark_that_the_fall_of_a_machine_cut_off_is_none(storage, left):
     storage.write("marks/shard.json", left.encode())
     forget(storage, "marks")
     assert storage.list("marks") == []
     storage.write("marks/shard.json", left.encode())
-    assert attempt(storage, batches, lambda batch: False) == (batches, [], False)
+    assert attempt(storage, BATCHES, lambda batch: False) == (BATCHES, [], False)
 
 
 # --- on Ray -----------------------------------------------------------------------------------------------------------
