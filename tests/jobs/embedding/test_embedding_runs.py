@@ -150,21 +150,6 @@ def test_a_text_with_a_number_that_is_none_is_rejected(run, texts, small_model, 
 
 
 @pytest.mark.soak
-def test_bfloat16_is_compared_with_float32_and_the_cosine_reported(run, texts, small_model, tmp_path):
-    record, found = run("half", texts, embedding={"precision": "bfloat16", "temperatures": [1.0]})
-    (model,) = record["models"].values()
-    told = model["precision"]
-    exact = Encoder.load(small_model).encode([row["text"] for row in texts]).embeddings.double().numpy()
-    cosine = (np.stack(found["embedding"].to_list()) * exact).sum(1)
-    assert (told["precision"], told["texts"]) == ("bfloat16", TEXTS)
-    assert 0.99 < told["cosine_least"] < told["cosine_mean"] < 1 - 1e-6
-    # Another composition of micro-batches moves a bfloat16 embedding a little, its distance from float32 hardly.
-    assert 1 - told["cosine_mean"] == pytest.approx(1 - cosine.mean(), rel=0.2)
-    assert 1 - told["cosine_least"] == pytest.approx(1 - cosine.min(), rel=0.5)
-    assert f"{told['cosine_least']:.6f}" in (tmp_path / "half" / "report.html").read_text("utf-8")
-
-
-@pytest.mark.soak
 def test_measured_micro_batches_are_kept_and_are_those_of_the_same_budget_given(run, texts, tmp_path):
     record, _ = run("tuned", texts, embedding={"tune_batches": True})
     (model,) = record["models"].values()

@@ -9,8 +9,9 @@ import torch
 from rich.console import Console
 from whole_run import as_lines, audited, digests, paired, read_record
 
+from tempscale import Encoder
 from tempscale.model.loading import round_weights
-from tempscale_jobs.embedding.precision import in_float32, write_cosines
+from tempscale_jobs.embedding.precision import cosine_to_float32, in_float32, write_cosines
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights.record import measured
 from tempscale_jobs.runs.folder import Model, Run
@@ -154,6 +155,13 @@ def test_pairs_follow_it_too(tmp_path, ray_session, small_model, monkeypatch):
     assert found["single"] == found["old"] != found["new"]
 
 
+def test_what_was_measured_is_not_measured_again(tmp_path):
+    run, model = Run(Storage(str(tmp_path)), [], [], "2026-11-22"), Model("tiny", "tiny", "", 64)
+    told = {"precision": "bfloat16", "texts": 3, "cosine_least": 0.9991, "cosine_mean": 0.9996}
+    run.storage.write_json("partials/precision/model=tiny.json", told)
+    assert cosine_to_float32(run, None, model, "bfloat16", None, None, None) == told  # No worker is asked.
+
+
 # --- TF32, and weights that are rounded ---------------------------------------------------------------------------------
 
 
@@ -175,7 +183,14 @@ def test_a_worker_whose_weights_are_rounded_is_compared_with_a_model_in_float32(
     with in_float32(worker) as encoder:
         assert encoder is not worker.encoder
         assert next(encoder.model.parameters()).dtype == torch.float32
-    found = write_cosines(worker, 0, work)
+    found, apart, exact = write_cosines(worker, 0, work), [], Encoder.load(folder, max_length=64, device="cpu")
     assert next(worker.encoder.model.parameters()).dtype == torch.bfloat16
-    assert 0.99 < found["least"] < 1 - 1e-6
-    assert found["sum"] < 8 - 1e-6
+    for temperature in worker.temperatures:
+        both = []
+        for encoder in (worker.encoder, exact):
+            encoder.set_temperature(temperature)
+            both.append(encoder.encode(work["text"].to_pylist(), moments=False).embeddings.double())
+        apart += (1 - (both[0] * both[1]).sum(1)).tolist()
+    assert max(apart) > 1e-6
+    assert 1 - found["least"] == pytest.approx(max(apart), rel=0.2)
+    assert 8 - found["sum"] == pytest.approx(sum(apart), rel=0.2)
