@@ -1,17 +1,12 @@
 """What a flipped bit or a cut end has hit in a run is named and made again, with the same bytes."""
 
 import io
-import itertools
 from contextlib import closing
-from pathlib import Path
 
 import pytest
-from left_behind import damage
 from rich.console import Console
-from whole_run import audited, digests
 
 from tempscale_jobs import lifecycle
-from tempscale_jobs.embedding import prune
 from tempscale_jobs.errors import Damaged
 from tempscale_jobs.runs import mending
 from tempscale_jobs.runs.journal import Journal
@@ -119,21 +114,3 @@ def test_many_files_are_mended_and_one_that_is_damaged_again_or_is_not_its_own_i
     assert calls == [True] + [False] * wanted
     assert all(f"file{number}" in printed.getvalue() for number in range(1, wanted + 1))
     assert (raised.value.path, raised.value.mended) == (last, "")
-
-
-# --- a cache ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("ray_session")
-def test_a_damaged_cache_is_as_if_it_were_not_there(finished_audit, settings_of, tmp_path):
-    cache = str(tmp_path / "cache")
-    audited(settings_of(tmp_path / "first", "groups", cache=cache))
-    files, keys = (sorted(Path(cache).rglob(name)) for name in ("bucket-*/*.parquet", "key.json"))
-    damage(keys[0], "flipped")
-    for file, how in zip(files, itertools.cycle(("cut", "empty")), strict=False):
-        damage(file, how)
-    assert len(prune.listed(cache)) == len(keys) - 1
-    audited(settings_of(tmp_path / "second", "groups", cache=cache))
-    assert digests(tmp_path / "second", "texts", "tables") == digests(finished_audit("groups"), "texts", "tables")
-    assert len(prune.listed(cache)) == len(keys)

@@ -183,11 +183,11 @@ def test_a_worker_whose_weights_are_rounded_is_compared_with_a_model_in_float32(
     with in_float32(worker) as encoder:
         assert encoder is not worker.encoder
         assert next(encoder.model.parameters()).dtype == torch.float32
-    found, apart, exact = write_cosines(worker, 0, work), [], Encoder.load(folder, max_length=64, device="cpu")
+    found, apart, float32 = write_cosines(worker, 0, work), [], Encoder.load(folder, max_length=64, device="cpu")
     assert next(worker.encoder.model.parameters()).dtype == torch.bfloat16
     for temperature in worker.temperatures:
         both = []
-        for encoder in (worker.encoder, exact):
+        for encoder in (worker.encoder, float32):
             encoder.set_temperature(temperature)
             both.append(encoder.encode(work["text"].to_pylist(), moments=False).embeddings.double())
         apart += (1 - (both[0] * both[1]).sum(1)).tolist()

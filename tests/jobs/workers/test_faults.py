@@ -44,17 +44,6 @@ def undisturbed(tmp_path_factory, base, ray_session):
     return out, stderr
 
 
-def test_three_workers_in_shuffled_order_give_the_same_bytes(undisturbed, tmp_path, base):
-    out = tmp_path / "run"
-    (tmp_path / "order.toml").write_text("[execution]\nshuffle_seed = 5\n")
-    code, _, stderr = finish(start([*base, str(tmp_path / "order.toml"), "--out", str(out), "--workers", "3"]))
-    assert code == 0, stderr
-    first = undisturbed[0]
-    assert len(digests(first, "tables")) == 15
-    every = ("tables", "texts", "factors", "neighbours", "partials")
-    assert digests(out, *every) == digests(first, *every)
-
-
 def wait_for(process, found, seconds=300):
     for _ in range(seconds * 20):
         if found():
