@@ -1,6 +1,5 @@
 """How many texts the prefix probe takes: those of a wanted error, or as many as are asked for."""
 
-import numpy as np
 import pytest
 from whole_run import as_lines, audited, documented, read_tables
 

@@ -54,30 +54,29 @@ def process(worker, number, work):
     return embed_shard(worker, number, work, worker.storage)
 
 
-def test_no_operation_on_storage_between_two_micro_batches(shards, monkeypatch):
+def test_what_a_shard_asks_of_storage_in_its_turn_and_beside_the_next(shards, monkeypatch):
+    """Before, all of them kept the model waiting: ten operations and a file a temperature; now six, two of them files.
+
+    None comes between two micro-batches.
+    """
     worker, pieces = shards
-    run = worker.encoder._hidden
+    run, told = worker.encoder._hidden, []
 
     def hidden(*given):
         Counted.told.append(("model", True))
         return run(*given)
 
     monkeypatch.setattr(worker.encoder, "_hidden", hidden)
-    assert worker.run(process, 0, pieces[0]) == {"number": 0, "texts": 40}
-    names = [name for name, _ in Counted.told]
-    batches = names.count("model")
-    assert batches > 3 * len(TAUS)
-    first, last = names.index("model"), len(names) - names[::-1].index("model")
-    assert set(names[first:last]) == {"model"}
-
-
-def test_what_a_shard_asks_of_storage_in_its_turn_and_beside_the_next(shards):
-    """Before, all of them kept the model waiting: ten operations and a file a temperature; now six, two of them files."""
-    worker, pieces = shards
     for number, work in enumerate(pieces):
-        worker.run(process, number, work)
-    in_turn = [name for name, turn in Counted.told if turn]
-    beside = [name for name, turn in Counted.told if not turn]
+        Counted.told = []
+        assert worker.run(process, number, work) == {"number": number, "texts": 40}
+        names = [name for name, _ in Counted.told]
+        assert names.count("model") > 3 * len(TAUS)
+        first, last = names.index("model"), len(names) - names[::-1].index("model")
+        assert set(names[first:last]) == {"model"}
+        told += [one for one in Counted.told if one[0] != "model"]
+    in_turn = [name for name, turn in told if turn]
+    beside = [name for name, turn in told if not turn]
     # Is the processor noted (once more: note it, and the budget); are there marks, mark it; no note of halves; mark that it
     # is written.
     each = ["exists", "exists", "write", "remove", "exists", "write"]

@@ -37,7 +37,7 @@ def is_in_use(storage, by=""):
 
 def owner(storage):
     """What the lock says of who holds it."""
-    return owner(storage)
+    return json.loads(storage.read(lock.NAME))
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def creating(monkeypatch):
 @pytest.fixture
 def sleeping(monkeypatch):
     """A function that sets what happens while a run waits."""
-    return lambda instead: sleeping(instead)
+    return lambda instead: monkeypatch.setattr(lock.time, "sleep", instead)
 
 
 @pytest.fixture(autouse=True)
