@@ -35,7 +35,7 @@ FAULTS = (
         "The driver is killed, alone and with all of its processes",
         "the same command resumes; no finished part is repeated; the same bytes",
         (
-            "test_faults::test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes",
+            "test_killed::test_an_audit_that_is_killed_while_it_embeds_goes_on_to_the_same_bytes",
             "test_jobs_api::test_a_killed_driver_ends_with_3_and_the_next_attempt_finishes_the_same_run",
             "test_evaluate::test_a_killed_run_goes_on_in_another_order_with_two_workers_to_the_same_bytes",
             "test_pairs::test_two_workers_in_shuffled_order_after_a_kill_give_the_same_bytes",
@@ -62,7 +62,7 @@ FAULTS = (
         "Ctrl-C, SIGTERM",
         "exit code 3, a sentence, and a folder that can be resumed",
         (
-            "test_faults::test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes",
+            "test_faults::test_an_interrupted_run_goes_on_in_another_order_to_the_same_bytes",
             "test_cli::test_a_polite_kill_is_an_interrupt_whatever_ray_does_with_it",
             "test_ends::test_a_kill_before_a_command_begins_is_incomplete",
             "test_ends::test_an_import_is_finished_before_it_is_interrupted",

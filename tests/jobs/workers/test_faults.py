@@ -54,29 +54,23 @@ def wait_for(process, found, seconds=300):
     pytest.fail("nothing to disturb appeared")
 
 
-def test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes(undisturbed, tmp_path, base):
-    """In another order, too: nothing finished is done again."""
+def test_an_interrupted_run_goes_on_in_another_order_to_the_same_bytes(undisturbed, tmp_path, base):
     out, order = tmp_path / "run", tmp_path / "order.toml"
-    arguments = [*base, str(order), "--out", str(out), "--workers", "2"]
+    arguments = [*base, str(order), "--out", str(out), "--workers"]
     order.write_text("[execution]\nshuffle_seed = 5\n")
-    process = start(arguments)
+    process = start([*arguments, "3"])
     wait_for(process, lambda: list(out.glob("texts/*/temperature=0.8/part-*.parquet")))
     process.send_signal(signal.SIGINT)  # SIGTERM ends in the same exception: test_cli.py.
     code, _, stderr = finish(process)
     assert code == 3
     assert "Traceback" not in stderr
+    assert not (out / "run.json").exists()
     # A shard is done once every temperature's part is there.
     parts = {f.name: sorted(out.glob(f"texts/*/*/{f.name}")) for f in out.glob("texts/*/temperature=0.8/part-*.parquet")}
-    kept = [f for files in parts.values() if len(files) == 2 for f in files]
+    kept = {f: f.stat().st_mtime_ns for files in parts.values() if len(files) == 2 for f in files}
     assert kept
     order.write_text("[execution]\nshuffle_seed = 6\n")
-    process = start(arguments)
-    wait_for(process, lambda: list(out.glob("partials/groups/*/*/part-*.parquet")))
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(timeout=60)
-    assert not (out / "run.json").exists()
-    kept = {f: f.stat().st_mtime_ns for f in [*kept, *out.glob("partials/groups/*/*/part-*.parquet")]}
-    code, _, stderr = finish(start(arguments))
+    code, _, stderr = finish(start([*arguments, "2"]))
     assert code == 0, stderr
     assert all(f.stat().st_mtime_ns == when for f, when in kept.items()), "finished parts were done again"
     assert digests(out) == digests(undisturbed[0])
