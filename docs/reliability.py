@@ -143,7 +143,7 @@ FAULTS = (
         (
             "test_loaded::test_a_model_exchanged_before_it_is_loaded_ends_with_3_and_leaves_nothing",
             "test_loaded::test_a_tokenizer_is_proved_where_it_is_loaded",
-            "test_loaded::test_weights_overwritten_in_place_under_an_actor_write_no_part",
+            "test_loaded::test_files_exchanged_under_an_actor_write_no_part",
             "test_loaded::test_a_worker_with_other_files_than_the_driver_is_wrong_usage",
             "test_loaded::test_a_hub_name_means_one_revision_for_the_whole_run",
         ),

@@ -419,7 +419,7 @@ def test_a_cache_that_cannot_be_added_to_costs_the_run_nothing(nights, small_mod
     with monkeypatch.context() as patch:
         patch.setattr(cache, "_remember", full)
         run(tmp_path / "run", nights / "monday.jsonl", small_model, tmp_path / "cache")
-    assert "cannot write 'cache'" in capsys.readouterr().err
+    assert "disk is full" in capsys.readouterr().err
     assert len(embedded(tmp_path / "run")) == TEXTS
 
 

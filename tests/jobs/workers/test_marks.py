@@ -24,6 +24,14 @@ from tempscale_jobs.workers.marks import DEADLY, Marks, forget
 pytestmark = pytest.mark.proof
 
 
+BATCHES = [[3, 1], [0, 2]]
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return Storage(str(tmp_path))
+
+
 class Death(BaseException):
     """The process is gone: nothing is tidied up."""
 
@@ -60,8 +68,7 @@ def test_exactly_what_kills_is_left_out(tmp_path_factory, sizes, data):
     assert not storage.list("marks")
 
 
-def test_each_micro_batch_is_marked_only_after_a_death(tmp_path):
-    storage = Storage(str(tmp_path))
+def test_each_micro_batch_is_marked_only_after_a_death(storage):
     for fine, doing in ((False, "shard"), (True, [3, 4])):
         marks = Marks(storage, "marks/shard.json")
         batches = marks.begin([[1, 2], [3, 4]])
@@ -101,29 +108,19 @@ def test_a_shard_loses_the_text_that_kills_its_process_and_no_other(tmp_path, ti
         assert sorted(found) == sorted(f"t{k}" for k in range(len(texts)) if k != 8)
 
 
-def test_deaths_while_a_shard_is_written_are_not_its_own(tmp_path):
+def test_deaths_while_a_shard_is_written_are_not_its_own(storage):
     """Beside it, another shard has a text that kills the process: twenty times would be too often for its own work."""
-    storage, batches = Storage(str(tmp_path)), [[3, 1], [0, 2]]
     for deaths in range(20):
         marks = Marks(storage, "marks/shard.json")
-        assert marks.begin(batches) == batches
+        assert marks.begin(BATCHES) == BATCHES
         assert marks._known["deaths"] == deaths
-        for batch in batches:
+        for batch in BATCHES:
             marks.before(batch)
         marks.after()
         marks.written()
-    assert not marks.deadly
-    assert not marks.halved
+    assert (marks.deadly, marks.halved) == ([], False)
     marks.done()
     assert not storage.list("marks")
-
-
-BATCHES = [[3, 1], [0, 2]]
-
-
-@pytest.fixture
-def storage(tmp_path):
-    return Storage(str(tmp_path))
 
 
 def test_deaths_with_another_cause_or_of_an_earlier_session_change_no_batch(storage):

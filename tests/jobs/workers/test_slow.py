@@ -43,6 +43,11 @@ class Seen:
     def step(self, kind=slow.PIECE, at_once=1, finished=lambda keys: []):
         return self.watch.step(kind, at_once, finished)
 
+    def after(self, seconds):
+        """The names of the slow pieces so many seconds later."""
+        self.now += seconds
+        return self.names()
+
     def names(self):
         before = len(self.reports)
         self.watch.report()
@@ -74,13 +79,11 @@ def test_a_piece_of_ten_times_the_median_is_named_until_it_ends(seen):
         shards.begin(7, 7, "a")
         finish(seen, shards, [9, 9, 9, 9])
         assert seen.names() == []
-        seen.now += 100
-        assert seen.names() == []  # Four finished: there is no median yet.
+        assert seen.after(100) == []  # Four finished: there is no median yet.
         finish(seen, shards, [9])
         assert seen.names() == ["shard 7"]
         assert seen.reports[-1] == ([Slow("shard 7", 145.0, 9.0)], ["shard 7"])
-        seen.now += 10
-        assert seen.names() == ["shard 7"]
+        assert seen.after(10) == ["shard 7"]
         assert seen.reports[-1] == ([Slow("shard 7", 155.0, 9.0)], [])  # It is new once.
         shards.end(7)
         assert seen.reports[-1] == ([], [])
@@ -93,8 +96,7 @@ def test_pieces_that_are_alike_are_never_named(seen):
     with seen.step() as pieces:
         for number in range(50):
             pieces.begin(number, number, number % 3)
-            seen.now += 40 + number % 7
-            assert seen.names() == []
+            assert seen.after(40 + number % 7) == []
             pieces.end(number)
     assert seen.reports == []
 
@@ -103,10 +105,8 @@ def test_nothing_is_slow_within_half_a_minute_and_an_error_in_a_report_ends_no_r
     with seen.step() as pieces:
         finish(seen, pieces, [0.1] * 5)
         pieces.begin(7, 7)
-        seen.now += 30
-        assert seen.names() == []
-        seen.now += 0.1
-        assert seen.names() == ["piece 7"]
+        assert seen.after(30) == []
+        assert seen.after(0.1) == ["piece 7"]
 
         def fail(every, new):
             raise OSError("the disk is full")
@@ -124,13 +124,11 @@ def test_only_pieces_of_one_sort_that_did_not_fail_are_compared_by_their_work(se
         pieces.end(4, done=False)
         for number, worker in ((1, "a"), (2, "b"), (3, "c")):
             pieces.begin(number, number, worker)
-        seen.now += 60
-        assert seen.names() == []  # Four finished: there is no median yet.
+        assert seen.after(60) == []  # Four finished: there is no median yet.
         finish(seen, pieces, [0], first=105)
         assert seen.names() == ["piece 2"]
         pieces.end(2)
-        seen.now += 4941
-        assert seen.names() == ["piece 1"]
+        assert seen.after(4941) == ["piece 1"]
         assert seen.reports[-1][0] == [Slow("piece 1", 5001.0, 500.0)]
 
 
@@ -138,26 +136,21 @@ def test_the_end_of_a_step_ends_its_slow_pieces(seen):
     with seen.step(Kind("tile")) as tiles:
         finish(seen, tiles, [1] * 5)
         tiles.begin("a", (3, 4))
-        seen.now += 60
-        assert seen.names() == ["tile 3, 4"]
+        assert seen.after(60) == ["tile 3, 4"]
     assert seen.reports[-1] == ([], [])
     with seen.step(Kind("tile")) as tiles:  # The next step has a median of its own.
         tiles.begin("b", (0, 0))
-        seen.now += 1000
-        assert seen.names() == []
+        assert seen.after(1000) == []
 
 
 def test_time_counts_from_the_head_of_the_queue(seen):
     """A worker has a second piece ahead, which waits for the first."""
     with seen.step() as pieces:
         two_of_one_worker(seen, pieces)
-        seen.now += 60
-        assert seen.names() == ["piece 1"]
+        assert seen.after(60) == ["piece 1"]
         pieces.end(1)
-        seen.now += 50
-        assert seen.names() == []
-        seen.now += 1
-        assert seen.names() == ["piece 2"]
+        assert seen.after(50) == []
+        assert seen.after(1) == ["piece 2"]
         assert seen.reports[-1][0] == [Slow("piece 2", 51.0, 5.0)]
 
 
@@ -169,12 +162,10 @@ def test_of_tasks_as_many_run_as_there_are_workers(seen):
             seen.now += 10
             pieces.end(number)
         assert seen.names() == []  # Piece 1 began with the first, 50 s ago; piece 7 has not begun.
-        seen.now += 51
-        assert seen.names() == ["piece 1"]
+        assert seen.after(51) == ["piece 1"]
         pieces.end(1)
         pieces.end(6)
-        seen.now += 99
-        assert seen.names() == []
+        assert seen.after(99) == []
 
 
 def test_tasks_that_overtake_others_count_since_they_were_given(seen):
@@ -184,10 +175,8 @@ def test_tasks_that_overtake_others_count_since_they_were_given(seen):
         seen.now += 40
         for number in (2, 3, 4, 5, 6, 7):
             pieces.end(number)
-        seen.now += 360
-        assert seen.names() == []
-        seen.now += 1
-        assert seen.names() == ["piece 0", "piece 1"]
+        assert seen.after(360) == []
+        assert seen.after(1) == ["piece 0", "piece 1"]
         assert seen.reports[-1][0][0] == Slow("piece 0", 401.0, 40.0)
 
 
@@ -197,10 +186,8 @@ def test_pieces_that_come_back_unseen_are_not_slow_and_those_behind_them_begin(s
     with seen.step(finished=lambda keys: [key for key in keys if key in back]) as pieces:
         two_of_one_worker(seen, pieces)
         back.add(1)
-        seen.now += 100
-        assert seen.names() == []
-        seen.now += 51
-        assert seen.names() == ["piece 2"]
+        assert seen.after(100) == []
+        assert seen.after(51) == ["piece 2"]
         pieces.end(1)  # The driver comes to it.
         pieces.end(2)
         assert seen.names() == []
