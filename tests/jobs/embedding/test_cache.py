@@ -70,23 +70,25 @@ def stop(*arguments, **more):
     raise KeyboardInterrupt
 
 
+def run_until(module, name, *how):
+    """A run that Ctrl-C stops where this would be called."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, name, stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(*how)
+
+
 @pytest.fixture(scope="module")
 def again(nights, small_model):
     """The second night once more, its texts all known; stopped before the model ran, then after it, and resumed."""
-    out = nights / "again"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempscale_jobs.embedding.embed, "embed", stop)
-        with pytest.raises(KeyboardInterrupt):
-            run(out, nights / "tuesday.jsonl", small_model, nights / "cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempscale_jobs.audit.model, "layout", stop)
-        with pytest.raises(KeyboardInterrupt):
-            run(out, nights / "tuesday.jsonl", small_model, nights / "cache")
+    how = nights / "again", nights / "tuesday.jsonl", small_model, nights / "cache"
+    run_until(tempscale_jobs.embedding.embed, "embed", *how)
+    run_until(tempscale_jobs.audit.model, "layout", *how)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lookup, "_exchanged", stop)  # It is asked once, and
         patch.setattr(cache, "key", stop)  # is added to once.
-        run(out, nights / "tuesday.jsonl", small_model, nights / "cache")
-    return out
+        run(*how)
+    return nights / "again"
 
 
 def test_only_what_changed_is_embedded_and_what_may_differ_in_its_last_digits_is_listed(nights, again):
@@ -342,14 +344,12 @@ def test_a_text_that_was_cut_here_is_truncated_though_it_is_whole_where_it_was_e
 
 
 @pytest.mark.soak
-def test_a_run_goes_on_with_its_plan_whatever_became_of_the_option(nights, small_model, monkeypatch, tmp_path):
+def test_a_run_goes_on_with_its_plan_whatever_became_of_the_option(nights, small_model, tmp_path):
     """Begun with a cache and gone on without, or the other way round: every text once."""
     for number, (first, then) in enumerate(((nights / "cache", None), (None, nights / "cache"))):
         out = tmp_path / str(number)
-        with monkeypatch.context() as patch:
-            patch.setattr(tempscale_jobs.audit.model, "layout", stop)  # All texts are embedded, and nothing else is done.
-            with pytest.raises(KeyboardInterrupt):
-                run(out, nights / "tuesday.jsonl", small_model, first)
+        # All texts are embedded, and nothing else is done.
+        run_until(tempscale_jobs.audit.model, "layout", out, nights / "tuesday.jsonl", small_model, first)
         run(out, nights / "tuesday.jsonl", small_model, then)
         assert embedded(out)["text_id"].to_list() == embedded(nights / "plain")["text_id"].to_list()
 
