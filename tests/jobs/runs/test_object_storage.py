@@ -9,8 +9,6 @@ import pytest
 from polars.testing import assert_frame_equal
 from whole_run import as_lines, audited, documented
 
-from tempscale_jobs.config.audit import resolve
-from tempscale_jobs.corpus import sources
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.storage import Storage
 
@@ -116,19 +114,3 @@ def test_a_storage_without_credentials_is_a_sentence(bucket, tmp_path, monkeypat
     with pytest.raises(UsageError, match=f"'{remote}'.*credentials"):
         audited(data)
     s3fs.S3FileSystem.clear_instance_cache()
-
-
-def test_a_corpus_in_a_folder_with_brackets_is_read_without_its_hidden_files(bucket):
-    files = s3fs.S3FileSystem()
-    for name in ("a.jsonl", "sub[2]/b.jsonl", "_temporary/0/a.jsonl", ".c.jsonl"):
-        files.pipe(f"bucket/texts[1]/{name}", as_lines([{"text": name}]).encode())
-    files.pipe("bucket/texts1/wrong.jsonl", as_lines([{"text": "wrong"}]).encode())
-    folder, expected = f"{bucket}/texts[1]", ["a.jsonl", "sub[2]/b.jsonl"]
-    for source, names in (
-        (folder, expected), (f"{folder}/**/*.jsonl", expected), (f"{folder}/*.jsonl", expected[:1]),
-        (f"{folder}/sub[2]", expected[1:]), (f"{folder}/sub[2]/*.jsonl", expected[1:]),
-        (f"{folder}/sub[2]/b.jsonl", expected[1:]),
-    ):  # fmt: skip
-        corpus = resolve({"corpus": {"source": source}}).corpus
-        assert [row.text for row in sources.rows(corpus)] == names, source
-    assert "2 hidden" in sources.left_out(resolve({"corpus": {"source": folder}}).corpus, None)
