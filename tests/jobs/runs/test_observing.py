@@ -26,7 +26,7 @@ def command(*arguments, **environment):
 
 @pytest.fixture(scope="module")
 def night(tmp_path_factory, small_model, ray_address):
-    """A night that fails its gate, with JSON lines; and the same again without its corpus."""
+    """The id of a night that fails its gate, its JSON lines and its status file; and the same again without its corpus."""
     folder = tmp_path_factory.mktemp("json")
     (folder / "corpus.jsonl").write_text(as_lines(documented("pyarrow")[:40]))
     asked = {
@@ -37,16 +37,16 @@ def night(tmp_path_factory, small_model, ray_address):
     (folder / "night.toml").write_text(as_toml(asked))
     arguments = ["audit", str(folder / "night.toml"), "--night", "2026-11-22", "--log-format", "json"]
     arguments += ["--workers", "1", "--address", ray_address]
-    first = command(*arguments)
+    first, out = command(*arguments), folder / "2026-11-22"
+    status = json.loads((out / "status.json").read_text())
     (folder / "corpus.jsonl").unlink()
-    return folder / "2026-11-22", first, command(*arguments)
+    return read_record(out)["run"], first, status, command(*arguments)
 
 
 def test_every_line_is_json_and_from_its_beginning_on_names_the_run(night):
-    folder, ended, again = night
+    run, ended, status, again = night
     assert (ended.returncode, ended.stdout) == (1, "")
     lines = [json.loads(line) for line in ended.stderr.splitlines()]
-    run, status = read_record(folder)["run"], json.loads((folder / "status.json").read_text())
     first = next(place for place, line in enumerate(lines) if line["run"] is not None)
     assert first <= 2  # Nothing but the command itself comes before it is known which run this is.
     assert {(line["run"], line["night"]) for line in lines[first:]} == {(run, "2026-11-22")}

@@ -8,7 +8,6 @@ import os
 import pickle
 import sys
 import time
-from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -18,7 +17,6 @@ from rich.console import Console
 
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus, Execution
-from tempscale_jobs.corpus import reading, stream
 from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.corpus.units import Piece, Unit, named
@@ -315,43 +313,26 @@ def test_the_piece_that_a_worker_has_ahead_is_not_named(cluster, run, tmp_path, 
     assert run.console_text().count("slow: shard 6") == 1
 
 
-def test_a_unit_that_is_read_slowly_is_named_by_its_file(cluster, run, tmp_path, monkeypatch):
-    data = tmp_path / "data"
+def test_a_unit_that_is_read_slowly_is_named_by_its_file(cluster, tmp_path, monkeypatch):
+    """The last of nine units, whichever that is, has taken a thousand seconds by the watch's clock."""
+    data, out = tmp_path / "data", str(tmp_path / "one")
     data.mkdir()
     for k in range(9):
         (data / f"{k}.csv").write_text("\n".join(["id,text", *(f"t{k}-{i},words" for i in range(20))]))
-    original, go = reading.read_unit, str(tmp_path / "go")
-
-    def read_unit(storage, contents, unit, seed, state):
-        while unit.number == 4 and not os.path.exists(go):
-            time.sleep(0.02)
-        return original(storage, contents, unit, seed, state)
-
     config = resolve({"corpus": {"source": str(data), "unit_rows": 20, "unit_bytes": 150}})
-    storage, out = Storage(str(tmp_path / "one")), str(tmp_path / "one")
-    corpus = Stream(storage, Texts(config.corpus, config.embedding, out), 0, out)
+    corpus = Stream(Storage(out), Texts(config.corpus, config.embedding, out), 0, out)
     assert len(corpus.units) == 9
-    monkeypatch.setattr("tempscale_jobs.corpus.stream._read_units", reader(read_unit))
-    with cluster.watch.reported(run.slow), run.stage("read the corpus"):
-        found = []
+    now, found, told = [0.0], [], []
+    monkeypatch.setattr(cluster.watch, "clock", lambda: now[0])
 
-        def on_unit(unit):
-            found.append(unit.number)
-            if len(found) == 8:
-                wait_for(run, ["unit 4: 4.csv"])
-                (tmp_path / "go").touch()
+    def on_unit(unit):
+        found.append(unit.number)
+        now[0] += 1000 if len(found) == 8 else 1
+        if len(found) == 8:
+            cluster.watch.report()
 
+    with cluster.watch.reported(lambda every, new: told.append([piece.piece for piece in every])):
         corpus.finish(cluster, on_unit)
-        wait_for(run, [])
+    assert told[0] == [f"unit {found[8]}: {found[8]}.csv"]
+    assert told[-1] == []
     assert corpus.index.analysed == 180
-
-
-def reader(read_unit):
-    """`stream._read_units` with another `reading.read_unit`, for a task."""
-    original = stream._read_units
-
-    def read(batch, **how):
-        with mock.patch("tempscale_jobs.corpus.reading.read_unit", read_unit):
-            return original(batch, **how)
-
-    return read
