@@ -74,7 +74,7 @@ def test_two_folders_of_one_model_are_refused_and_two_models_of_one_name_told_ap
 def test_a_folder_that_cannot_be_written_is_wrong_usage(tmp_path, minilm, out):
     (tmp_path / "file").write_text("x")
     out = out.format(file=tmp_path / "file")
-    with pytest.raises(UsageError, match=f"'{out}'"):
+    with pytest.raises(UsageError, match=out):
         folder.begin(resolved(out))
 
 
