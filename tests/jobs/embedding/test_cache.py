@@ -186,7 +186,7 @@ def test_what_is_no_cache_and_a_run_that_cannot_say_what_to_keep_are_named(tmp_p
     store, names = stored(tmp_path / "cache", ["11a"], ["11b"])
     Storage(str(tmp_path / "run")).write_json("run.json", {})
     with pytest.raises(UsageError, match=str(tmp_path)):
-        prune.listed(str(tmp_path))
+        prune.listed(str(tmp_path / "run"))
     for folder in (tmp_path, tmp_path / "run"):
         with pytest.raises(UsageError, match=str(folder)):
             prune.prune(store.root, None, [str(folder)])
