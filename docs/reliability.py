@@ -19,7 +19,6 @@ FAULTS = (
         "A worker process is killed (SIGKILL)",
         "Ray starts another; the same bytes",
         (
-            "test_chaos::test_three_kills_change_no_byte",
             "test_tile_tasks::test_a_worker_that_dies_in_the_middle_of_a_tile_changes_no_byte",
             "test_large_corpora::test_two_workers_of_which_one_dies_and_a_resumed_run_give_the_bytes_of_one_worker",
         ),
@@ -28,7 +27,6 @@ FAULTS = (
         "A node's raylet is killed; a node is removed in the middle of a night",
         "its work moves to other nodes; the same bytes",
         (
-            "test_chaos::test_three_kills_change_no_byte",
             "test_jobs_api::test_a_node_that_is_taken_away_in_the_middle_of_a_night_changes_no_byte",
             "test_growing::test_a_piece_whose_worker_cannot_be_reached_is_given_out_again",
         ),
@@ -37,8 +35,7 @@ FAULTS = (
         "The driver is killed, alone and with all of its processes",
         "the same command resumes; no finished part is repeated; the same bytes",
         (
-            "test_chaos::test_three_kills_change_no_byte",
-            "test_faults::test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes",
+            "test_killed::test_an_audit_that_is_killed_while_it_embeds_goes_on_to_the_same_bytes",
             "test_jobs_api::test_a_killed_driver_ends_with_3_and_the_next_attempt_finishes_the_same_run",
             "test_evaluate::test_a_killed_run_goes_on_in_another_order_with_two_workers_to_the_same_bytes",
             "test_pairs::test_two_workers_in_shuffled_order_after_a_kill_give_the_same_bytes",
@@ -65,7 +62,7 @@ FAULTS = (
         "Ctrl-C, SIGTERM",
         "exit code 3, a sentence, and a folder that can be resumed",
         (
-            "test_faults::test_an_interrupted_and_then_killed_run_goes_on_and_ends_with_the_same_bytes",
+            "test_faults::test_an_interrupted_run_goes_on_in_another_order_to_the_same_bytes",
             "test_cli::test_a_polite_kill_is_an_interrupt_whatever_ray_does_with_it",
             "test_ends::test_a_kill_before_a_command_begins_is_incomplete",
             "test_ends::test_an_import_is_finished_before_it_is_interrupted",
@@ -145,8 +142,8 @@ FAULTS = (
         "nothing of the other model is kept, neither in the run nor in a cache; exit code 3, or 2 for a machine",
         (
             "test_loaded::test_a_model_exchanged_before_it_is_loaded_ends_with_3_and_leaves_nothing",
-            "test_loaded::test_a_tokenizer_exchanged_before_it_is_loaded_ends_with_3",
-            "test_loaded::test_weights_overwritten_in_place_under_an_actor_write_no_part",
+            "test_loaded::test_a_tokenizer_is_proved_where_it_is_loaded",
+            "test_loaded::test_files_exchanged_under_an_actor_write_no_part",
             "test_loaded::test_a_worker_with_other_files_than_the_driver_is_wrong_usage",
             "test_loaded::test_a_hub_name_means_one_revision_for_the_whole_run",
         ),
@@ -168,8 +165,8 @@ FAULTS = (
             "test_sealed::test_no_flipped_bit_of_a_part_passes",
             "test_sealed::test_no_flipped_bit_of_the_footer_passes",
             "test_sealed::test_no_flipped_bit_of_a_json_that_decides_passes",
-            "test_mending::test_a_damaged_part_of_a_run_is_named_and_made_again",
-            "test_mending::test_a_damaged_cache_is_as_if_it_were_not_there",
+            "test_resuming::test_an_unfinished_run_makes_again_what_it_misses_and_what_is_damaged",
+            "test_cache::test_a_run_embeds_again_what_its_cache_cannot_give_and_says_so",
         ),
     ),
     (
@@ -264,7 +261,7 @@ FAULTS = (
         "The cache is damaged, pruned during a run, shared by two runs at once, or cannot be written",
         "the run loses only time",
         (
-            "test_cache::test_damaged_files_of_a_cache_are_as_if_they_were_not_there",
+            "test_cache::test_a_run_embeds_again_what_its_cache_cannot_give_and_says_so",
             "test_cache::test_entries_that_can_be_no_embeddings_are_counted_and_not_used",
             "test_cache::test_files_of_others_in_a_cache_are_neither_used_nor_removed",
             "test_cache::test_pruning_beside_a_run_costs_neither_anything",
@@ -287,8 +284,8 @@ FAULTS = (
         "Work is done in another order, on another number of workers",
         "the same bytes",
         (
-            "test_faults::test_three_workers_in_shuffled_order_give_the_same_bytes",
-            "test_faults::test_an_interrupted_run_goes_on_in_another_order_to_the_same_bytes",
+            "test_resuming::test_an_audit_goes_on_without_doing_a_piece_twice",
+            "test_killed::test_an_audit_that_is_killed_while_it_embeds_goes_on_to_the_same_bytes",
             "test_pairs::test_two_workers_in_shuffled_order_after_a_kill_give_the_same_bytes",
         ),
     ),

@@ -26,6 +26,7 @@ from tempscale_jobs.workers.engine import Cluster
 pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("ray_session")]
 
 TEXTS = 120
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 WORDS = ["river", "bridge", "winter", "market", "engine", "garden", "paper", "silver", "and", "the"]
 
 
@@ -61,14 +62,11 @@ def run(tmp_path, small_model):
 def strict_model(small_model, tmp_path_factory):
     """The small model with a tokenizer that fails on a character which it does not know, instead of saying [UNK]."""
     folder = Path(shutil.copytree(small_model, tmp_path_factory.mktemp("strict") / "strict"))
-    tokenizer = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    tokenizer, config = (json.loads((folder / name).read_text("utf-8")) for name in TOKENIZER)
     tokenizer["model"]["unk_token"] = "[NONE]"
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
-    config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
-    # BERT's own class would set the token again.
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps(config | {"tokenizer_class": "PreTrainedTokenizerFast"}), "utf-8"
-    )
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"  # BERT's own class would set the token again.
+    for name, data in zip(TOKENIZER, (tokenizer, config), strict=True):
+        (folder / name).write_text(json.dumps(data), "utf-8")
     return folder
 
 
@@ -83,7 +81,7 @@ def test_texts_that_the_tokenizer_fails_on_are_recorded_and_change_no_other(run,
     record, found = run("with", with_them, strict_model, embedding=settings, analysis=analysis)
     reasons = rejected(tmp_path / "with")
     assert set(reasons) == {"strange", "too"}
-    assert all("strict: the tokenizer fails with Exception: " in reason and "[UNK]" in reason for reason in reasons.values())
+    assert all("strict: the tokenizer" in reason and "[UNK]" in reason for reason in reasons.values())
     assert record["corpus"]["rejected_by_models"] == 2
     assert found["text_id"].to_list() == expected["text_id"].to_list()
     # Micro-batches follow from lengths, and what stands for such a text is the shortest of all: the same, to the bit.
@@ -103,9 +101,9 @@ def test_pairs_with_a_text_that_the_tokenizer_fails_on_are_rejected(texts, stric
     settings |= {"embedding": {"models": [str(strict_model)]}, "execution": {"workers": 2}}
     paired(settings)
     assert set(read_tables(tmp_path / "run")["pairs"]["pair_id"]) == {f"p{k}" for k in range(8)} - {"p3"}
-    assert "the tokenizer fails with Exception" in rejected(tmp_path / "run")["p3"]
+    assert set(rejected(tmp_path / "run")) == {"p3"}
     (tmp_path / "pairs.jsonl").write_text(as_lines(rows[3:4]))
-    with pytest.raises(UsageError, match=r"\(most often: strict: the tokenizer fails with Exception"):
+    with pytest.raises(UsageError, match="strict: the tokenizer"):
         paired(settings | {"out": str(tmp_path / "none")})
 
 
@@ -136,33 +134,19 @@ def test_a_text_with_a_number_that_is_none_is_rejected(run, texts, small_model, 
     record, found = run("run", poisoned, folder)
     assert rejected(tmp_path / "run") == dict.fromkeys(("t007", "t031"), "broken: it gives no finite embedding")
     assert record["corpus"]["rejected_by_models"] == 2
+    (model,) = record["models"].values()
+    assert (model["token_budget"], model["tokens_per_second"]) == (TOKEN_BUDGET, {})  # The encoder's own.
+    assert len(Storage(str(tmp_path / "run")).list("partials/budget")) == 1
     assert len(found) == TEXTS - 2
     expected = Encoder.load(small_model).encode([row["text"] for k, row in enumerate(poisoned) if k not in (7, 31)])
     np.testing.assert_allclose(np.stack(found["embedding"].to_list()), expected.embeddings.numpy(), atol=1e-6)
     summary = pl.read_parquet(tmp_path / "run" / "tables" / "collapse_summary.parquet")
     assert summary["texts"].unique().to_list() == [TEXTS - 2]
-    with pytest.raises(
-        UsageError, match=r"no finite embedding for any text .*\(most often: broken: it gives no finite embed"
-    ):
+    with pytest.raises(UsageError, match="broken: it gives no finite embedding"):
         run("none", [poisoned[7], poisoned[31]], folder)
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.soak
-def test_bfloat16_is_compared_with_float32_and_the_cosine_reported(run, texts, small_model, tmp_path):
-    record, found = run("half", texts, embedding={"precision": "bfloat16", "temperatures": [1.0]})
-    (model,) = record["models"].values()
-    told = model["precision"]
-    exact = Encoder.load(small_model).encode([row["text"] for row in texts]).embeddings.double().numpy()
-    cosine = (np.stack(found["embedding"].to_list()) * exact).sum(1)
-    assert (told["precision"], told["texts"]) == ("bfloat16", TEXTS)
-    assert 0.99 < told["cosine_least"] < told["cosine_mean"] < 1 - 1e-6
-    # Another composition of micro-batches moves a bfloat16 embedding a little, its distance from float32 hardly.
-    assert 1 - told["cosine_mean"] == pytest.approx(1 - cosine.mean(), rel=0.2)
-    assert 1 - told["cosine_least"] == pytest.approx(1 - cosine.min(), rel=0.5)
-    assert f"{told['cosine_least']:.6f}" in (tmp_path / "half" / "report.html").read_text("utf-8")
 
 
 @pytest.mark.soak
@@ -190,31 +174,16 @@ def test_a_worker_loads_the_model_once_for_all_steps_before_the_tiles(run, texts
     assert len(loads) == 3
 
 
-def test_the_encoders_own_budget_is_kept_and_told(run, texts, tmp_path):
-    record, _ = run("usual", texts)
-    ((label, model),) = record["models"].items()
-    assert model["token_budget"] == TOKEN_BUDGET
-    assert model["tokens_per_second"] == {}
-    kept = Storage(str(tmp_path / "usual")).list("partials/budget")
-    assert len(kept) == 1
-    assert label in kept[0]
-
-
-def test_a_worker_that_starts_again_goes_on_with_the_measured_budget(tmp_path, small_model):
-    storage, model = Storage(str(tmp_path)), Model("small", str(small_model), "", 64)
-    storage.write_json(actor.budget_name(model), {"token_budget": 90, "tokens_per_second": {}})
-    assert actor.ModelActor(storage, model, [1.0], {"token_budget": 1024}, 0).encoder.token_budget == 90
-
-
 @pytest.mark.parametrize(("of", "budget"), [("cpu", 90), (None, 90), ("cuda", TOKEN_BUDGET)])
 def test_a_run_that_comes_to_another_kind_of_device_takes_the_usual_budget_there(tmp_path, small_model, of, budget):
-    """What a user gave is kept."""
+    """What a user gave is kept, and a worker that starts again goes on with what was measured."""
     storage, model = Storage(str(tmp_path)), Model("small", str(small_model), "", 64)
     storage.write_json(actor.budget_name(model), actor.budget_to_keep(90, of))
     assert actor.ModelActor(storage, model, [1.0], {"token_budget": None}, 0).encoder.token_budget == budget
+    again = actor.ModelActor(storage, model, [1.0], {"token_budget": 1024}, 0)
+    assert again.encoder.token_budget == (1024 if of == "cuda" else 90)
     run = Run(storage, [model], [Temperature(1.0)], "")
-    encoding = Embedding.model_validate({})
-    settled = settle(run, Cluster(1, 0), None, model, encoding, None)
+    settled = settle(run, Cluster(1, 0), None, model, Embedding.model_validate({}), None)
     assert settled.token_budget == (90 if budget == 90 else None)
 
 
@@ -231,15 +200,10 @@ def test_an_actor_without_its_model_computes_what_needs_none(tmp_path, small_mod
 @pytest.mark.soak
 def test_what_may_differ_in_the_embeddings_of_queries_is_listed_too(run, texts, tmp_path):
     (tmp_path / "queries.jsonl").write_text(as_lines({"text": f"where is {row['text']}"} for row in texts[:10]))
-    more = {
-        "queries": {"source": str(tmp_path / "queries.jsonl")},
-        "execution": {"workers": 2, "cache": str(tmp_path / "cache")},
-    }
-    first, _ = run("first", texts, **more)
-    second, _ = run("second", texts, **more)
+    queries, execution = {"source": str(tmp_path / "queries.jsonl")}, {"workers": 2, "cache": str(tmp_path / "cache")}
+    first, second = (run(name, texts, queries=queries, execution=execution)[0] for name in ("first", "second"))
     assert first["byte_identity_exceptions"] == []
-    told = sorted(second["byte_identity_exceptions"])
-    assert len(told) == 2
-    assert told[0].startswith("queries: ")
-    assert f"10 of 10 texts from the cache, {'whose last digits may differ'}" in told[0]
-    assert f"{TEXTS} of {TEXTS} texts from the cache" in told[1]
+    of_queries, of_texts = sorted(second["byte_identity_exceptions"])
+    assert of_queries.startswith("queries: ")
+    assert "10 of 10 texts" in of_queries
+    assert f"{TEXTS} of {TEXTS} texts" in of_texts

@@ -50,13 +50,6 @@ DIFFERENT = {
 }
 
 
-@pytest.mark.parametrize("other", DIFFERENT)
-def test_every_part_of_a_key_makes_another(versions, other):
-    changed = key(**DIFFERENT[other])
-    assert changed != key()
-    assert cache.folder(changed) != cache.folder(key())
-
-
 def test_no_two_of_these_settings_share_a_key(versions):
     every = [key(), *(key(**other) for other in DIFFERENT.values())]
     assert len({cache.folder(own) for own in every}) == len(every)

@@ -60,6 +60,7 @@ def test_samples_are_those_of_the_ids(size):
 def test_texts_are_found_by_their_ids(monkeypatch):
     monkeypatch.setattr(layout, "_AT_ONCE", 64)
     own, asked = laid_out(), [IDS[k] for k in (499, 3, 250, 3)]
+    assert own.are_distinct()
     assert own.places(asked).tolist() == [499, 3, 250, 3]
     assert own.where(["text 7", "nobody"]) == {"text 7": 7}
     assert own.where([]) == {}
@@ -75,11 +76,6 @@ def test_ids_of_one_hash_are_told_apart(monkeypatch):
     assert own.where(["text99"]) == {}
     assert own.are_distinct()
     assert not laid_out([*IDS, "text 9"]).are_distinct()
-
-
-def test_a_text_that_is_there_twice_is_noticed():
-    assert laid_out().are_distinct()
-    assert not laid_out([*IDS, "text 0"]).are_distinct()
 
 
 def test_parts_are_laid_out_by_interval_and_place_in_the_source(run, monkeypatch):
@@ -100,10 +96,8 @@ def test_parts_are_laid_out_by_interval_and_place_in_the_source(run, monkeypatch
     assert found.texts().tolist() == np.bincount(interval).tolist()
     assert (found.population(500), found.documents) == (700, None)
     index = Index("", {}, "", 0, 0, 500, 500, {}, tuple(Shard(f"shards/{k}", 0) for k in range(4)))
-    assert [shard.name for shard in found.within(index, ["text 99", "text 350", "text 499"]).shards] == [
-        "shards/0",
-        "shards/3",
-    ]
+    within = found.within(index, ["text 99", "text 350", "text 499"]).shards
+    assert [shard.name for shard in within] == ["shards/0", "shards/3"]
     assert found.within(index, ["nobody"]).shards == ()
 
 
@@ -119,9 +113,13 @@ def test_parts_of_a_cache_are_in_the_source_s_order_with_the_others(run):
     assert found.shards_of(np.arange(500)).tolist() == (order // 100).tolist()
 
 
-def test_texts_without_a_document_among_others_are_documents_of_their_own(run, monkeypatch):
+@pytest.fixture
+def part_by_part(monkeypatch):
     monkeypatch.setattr(layout, "_PARTS_OF_A_TASK", 1)
     monkeypatch.setattr(layout, "_each", lambda cluster, function, work: [function(*how) for how in work])
+
+
+def test_texts_without_a_document_among_others_are_documents_of_their_own(run, part_by_part):
     write(run, "part-00000000", np.arange(3), documents=[7, None, 9])
     write(run, "part-00000001", np.arange(3, 5))
     found = layout.layout(run, None, run.models[0], 5, (0,), SEED)
@@ -129,17 +127,14 @@ def test_texts_without_a_document_among_others_are_documents_of_their_own(run, m
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_parts_without_a_text_change_nothing(run, monkeypatch, cached):
+def test_parts_without_a_text_change_nothing(run, part_by_part, cached):
     """All texts of a shard may have been rejected by the model."""
-    monkeypatch.setattr(layout, "_PARTS_OF_A_TASK", 1)
-    monkeypatch.setattr(layout, "_each", lambda cluster, function, work: [function(*how) for how in work])
     for number, own in enumerate(([], range(3), [], range(3, 5), [])):
         rows = [source_row(number, k) for k in range(len(own))] if cached else None
         write(run, f"part-{number:08d}", np.array(own, dtype=int), rows=rows)
     found = layout.layout(run, None, run.models[0], 5, (0,), SEED)
     assert found.ids[np.arange(5)].tolist() == IDS[:5]
-    assert found.shards_of(np.arange(5)).tolist() == [1, 1, 1, 3, 3]
-    assert found.parts_and_rows(np.arange(5))[0].tolist() == [1, 1, 1, 3, 3]
+    assert found.shards_of(np.arange(5)).tolist() == found.parts_and_rows(np.arange(5))[0].tolist() == [1, 1, 1, 3, 3]
     assert layout.column(run, run.models[0], run.temperatures[0], found, "spread").tolist() == [1.0] * 5
 
 

@@ -3,14 +3,13 @@
 import threading
 from typing import ClassVar
 
-import pyarrow as pa
 import pytest
+from prepared import prepared
 
-from tempscale_jobs.embedding.embed import embed_shard, tokenise
+from tempscale_jobs.embedding.embed import embed_shard
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.tables.audit import SHARDS
-from tempscale_jobs.workers.actor import ModelActor, pack, unpack
+from tempscale_jobs.workers.actor import ModelActor
 
 TAUS = [1.0, 0.8, 0.5]
 OPERATIONS = ("exists", "read", "write", "remove", "list", "rows")
@@ -41,23 +40,13 @@ for name in OPERATIONS:
 @pytest.fixture
 def shards(tmp_path, tiny_folder):
     """Two prepared shards, and an actor that works on them as on a GPU."""
-    folder, storage, prepared = str(tiny_folder()), Counted(str(tmp_path / "run")), []
-    for number in range(2):
-        count = 40
-        columns = {
-            "text_id": [f"{number}-{k}" for k in range(count)],
-            "text": ["a b c " * (1 + k % 9) for k in range(count)],
-        }
-        columns |= {"content_sha": ["0" * 64] * count, "cut": [False] * count}
-        columns |= {"document": [None] * count, "source_row": [None] * count}
-        storage.write_table(f"shards/{number}.parquet", SHARDS.build(columns))
-        row = {"number": number, "payload": pack(pa.table({"name": [f"shards/{number}.parquet"]}))}
-        (found,) = tokenise(pa.Table.from_pylist([row]), storage, folder, 64, "truncate").to_pylist()
-        prepared.append(unpack(found["payload"]))
+    folder, storage = str(tiny_folder()), Counted(str(tmp_path / "run"))
+    texts = ["a b c " * (1 + k % 9) for k in range(40)]
+    work = [prepared(storage, folder, texts, number) for number in range(2)]
     worker = ModelActor(storage, Model("tiny", folder, "", 64), TAUS, {"max_length": 64, "token_budget": 64}, 0)
     worker.overlaps = True
     Counted.worker, Counted.told = worker, []
-    yield worker, prepared
+    yield worker, work
     Counted.worker = None
 
 
@@ -65,30 +54,29 @@ def process(worker, number, work):
     return embed_shard(worker, number, work, worker.storage)
 
 
-def test_no_operation_on_storage_between_two_micro_batches(shards, monkeypatch):
-    worker, prepared = shards
-    run = worker.encoder._hidden
+def test_what_a_shard_asks_of_storage_in_its_turn_and_beside_the_next(shards, monkeypatch):
+    """Before, all of them kept the model waiting: ten operations and a file a temperature; now six, two of them files.
+
+    None comes between two micro-batches.
+    """
+    worker, pieces = shards
+    run, told = worker.encoder._hidden, []
 
     def hidden(*given):
         Counted.told.append(("model", True))
         return run(*given)
 
     monkeypatch.setattr(worker.encoder, "_hidden", hidden)
-    assert worker.run(process, 0, prepared[0]) == {"number": 0, "texts": 40}
-    names = [name for name, _ in Counted.told]
-    batches = names.count("model")
-    assert batches > 3 * len(TAUS)
-    first, last = names.index("model"), len(names) - names[::-1].index("model")
-    assert set(names[first:last]) == {"model"}
-
-
-def test_what_a_shard_asks_of_storage_in_its_turn_and_beside_the_next(shards):
-    """Before, all of them kept the model waiting: ten operations and a file a temperature; now six, two of them files."""
-    worker, prepared = shards
-    for number, work in enumerate(prepared):
-        worker.run(process, number, work)
-    in_turn = [name for name, turn in Counted.told if turn]
-    beside = [name for name, turn in Counted.told if not turn]
+    for number, work in enumerate(pieces):
+        Counted.told = []
+        assert worker.run(process, number, work) == {"number": number, "texts": 40}
+        names = [name for name, _ in Counted.told]
+        assert names.count("model") > 3 * len(TAUS)
+        first, last = names.index("model"), len(names) - names[::-1].index("model")
+        assert set(names[first:last]) == {"model"}
+        told += [one for one in Counted.told if one[0] != "model"]
+    in_turn = [name for name, turn in told if turn]
+    beside = [name for name, turn in told if not turn]
     # Is the processor noted (once more: note it, and the budget); are there marks, mark it; no note of halves; mark that it
     # is written.
     each = ["exists", "exists", "write", "remove", "exists", "write"]
@@ -98,7 +86,7 @@ def test_what_a_shard_asks_of_storage_in_its_turn_and_beside_the_next(shards):
 
 
 def test_the_next_shard_runs_while_one_is_written(shards, monkeypatch):
-    worker, prepared = shards
+    worker, pieces = shards
     writing, go = threading.Event(), threading.Event()
     write, done = type(worker.storage).write_table, []
 
@@ -109,10 +97,10 @@ def test_the_next_shard_runs_while_one_is_written(shards, monkeypatch):
         return write(self, name, *given, **how)
 
     monkeypatch.setattr(type(worker.storage), "write_table", slow)
-    first = threading.Thread(target=lambda: done.append(worker.run(process, 0, prepared[0])))
+    first = threading.Thread(target=lambda: done.append(worker.run(process, 0, pieces[0])))
     first.start()
     assert writing.wait(60)
-    done.append(worker.run(process, 1, prepared[1]))  # It would wait for ever if the first had not left its turn.
+    done.append(worker.run(process, 1, pieces[1]))  # It would wait for ever if the first had not left its turn.
     go.set()
     first.join(60)
     assert [report["number"] for report in done] == [1, 0]

@@ -83,3 +83,24 @@ def stopped_audit(once, settings_of):
         return once(f"stopped-audit-{way}", make, ray=True) / "run"
 
     return of
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """The URL of a bucket that this process and its children reach."""
+    s3fs, moto = pytest.importorskip("s3fs"), pytest.importorskip("moto.server")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    settings = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "secret-of-the-test", "AWS_DEFAULT_REGION": "us-east-1",
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir("bucket")
+        yield "s3://bucket"
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()

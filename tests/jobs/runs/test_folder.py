@@ -39,13 +39,11 @@ def test_starting_over_with_a_mistake_costs_nothing(tmp_path, minilm, journal):
     empty.write_text("")
     finished(out, resolved(out))
     for source in (tmp_path / "typo.parquet", empty):
-        with pytest.raises(UsageError, match=r"typo\.parquet|empty\.jsonl"):
+        with pytest.raises(UsageError, match=source.name):
             audit(resolved(out, source), journal, fresh=True)
-    unreachable = resolve(
-        {"out": str(out), "corpus": {"source": "docstrings:pyarrow"}, "execution": {"address": "127.0.0.1:1"}}
-    )
-    with pytest.raises(UsageError, match="cannot be reached"):
-        audit(unreachable, journal, fresh=True)
+    asked = {"out": str(out), "corpus": {"source": "docstrings:pyarrow"}, "execution": {"address": "127.0.0.1:1"}}
+    with pytest.raises(UsageError, match=r"127\.0\.0\.1:1"):
+        audit(resolve(asked), journal, fresh=True)
     assert (out / "tables" / "kept.parquet").read_bytes() == b"kept"
     assert (out / "run.json").is_file()
 
@@ -65,7 +63,7 @@ def test_two_folders_of_one_model_are_refused_and_two_models_of_one_name_told_ap
     shutil.copytree(tiny_folder(), first)
     shutil.copytree(first, second)
     shutil.copytree(tiny_folder(seed=1), other)
-    with pytest.raises(UsageError, match="b/model-x' has the same files as another model of the run; give each once"):
+    with pytest.raises(UsageError, match="b/model-x'"):
         folder.find_models(resolved(tmp_path / "run", models=[str(first), str(second)]))
     labels = [model.label for model in folder.find_models(resolved(tmp_path / "run", models=[str(first), str(other)]))]
     assert labels[0] == "model-x"
@@ -75,20 +73,21 @@ def test_two_folders_of_one_model_are_refused_and_two_models_of_one_name_told_ap
 @pytest.mark.parametrize("out", ["/proc/tempscale-run", "{file}/below"])
 def test_a_folder_that_cannot_be_written_is_wrong_usage(tmp_path, minilm, out):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UsageError, match=r"cannot write '.*': .*choose an --out that can be written"):
-        folder.begin(resolved(out.format(file=tmp_path / "file")))
+    out = out.format(file=tmp_path / "file")
+    with pytest.raises(UsageError, match=out):
+        folder.begin(resolved(out))
 
 
 def test_a_strange_folder_is_refused_by_its_url_too(tmp_path, minilm):
     (tmp_path / "precious.txt").write_text("x")
-    with pytest.raises(UsageError, match="is not empty and is no tempscale run"):
+    with pytest.raises(UsageError, match=str(tmp_path)):
         folder.begin(resolved(f"file://{tmp_path}"))
     assert [f.name for f in tmp_path.iterdir()] == ["precious.txt"]
 
 
 def test_a_schedule_for_another_model_is_refused_before_anything_is_written(tmp_path, minilm):
     data = resolved(tmp_path / "run", temperatures=[1.0, {"by_layer": [0.8, 0.9]}])
-    with pytest.raises(UsageError, match="the schedule names 2 layers, the model has 6"):
+    with pytest.raises(UsageError, match=r"2 layers.* 6"):
         folder.begin(data)
     assert not (tmp_path / "run").exists()
 
@@ -109,10 +108,8 @@ def test_several_kinds_of_processor_are_listed(tmp_path, minilm):
     provenance.note_processor(run.storage, "another GPU", "embedded")
     provenance.note_processor(run.storage, "another CPU", "computed")
     first, second = folder.facts(run, config)["byte_identity_exceptions"]
-    assert first.startswith("embedded on 2 kinds of processor: ")
-    assert "another GPU" in first
-    assert second.startswith("computed on 2 kinds of processor: ")
-    assert "another CPU" in second
+    assert ("embedded on 2" in first, "another GPU" in first) == (True, True)
+    assert ("computed on 2" in second, "another CPU" in second) == (True, True)
 
 
 def test_no_address_in_a_configuration_keeps_its_secrets():

@@ -61,7 +61,7 @@ def test_what_is_no_record_of_a_run_is_damage(tmp_path, name, content):
     elif name == "begun.json":
         with pytest.raises(Damaged):
             inventory.record(storage)
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError, match=r"begun\.json"):
             folder._begun(storage, False)
         assert folder._begun(storage, True) == {"identity": {}}
     else:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from whole_run import as_lines, documented
+from whole_run import as_lines, as_toml, documented, read_record
 
 from tempscale_jobs.runs import observing
 from tempscale_jobs.runs.observing import JsonLines, RayMetrics, Slow, StatusFile
@@ -26,35 +26,27 @@ def command(*arguments, **environment):
 
 @pytest.fixture(scope="module")
 def night(tmp_path_factory, small_model, ray_address):
-    """A night that fails its gate, with JSON lines."""
+    """The id of a night that fails its gate, its JSON lines and its status file; and the same again without its corpus."""
     folder = tmp_path_factory.mktemp("json")
     (folder / "corpus.jsonl").write_text(as_lines(documented("pyarrow")[:40]))
-    (folder / "night.toml").write_text(
-        f"""
-        out = "{folder}/{{night}}"
-        [corpus]
-        source = "{folder}/corpus.jsonl"
-        [embedding]
-        models = ["{small_model}"]
-        temperatures = [1.0]
-        [analysis]
-        socm_sample = 0
-        probe_sample = 0
-        [gate]
-        thresholds = ["texts >= 1000"]
-        """
-    )
+    asked = {
+        "out": f"{folder}/{{night}}", "corpus": {"source": f"{folder}/corpus.jsonl"},
+        "embedding": {"models": [small_model], "temperatures": [1.0]}, "analysis": {"socm_sample": 0, "probe_sample": 0},
+        "gate": {"thresholds": ["texts >= 1000"]},
+    }  # fmt: skip
+    (folder / "night.toml").write_text(as_toml(asked))
     arguments = ["audit", str(folder / "night.toml"), "--night", "2026-11-22", "--log-format", "json"]
     arguments += ["--workers", "1", "--address", ray_address]
-    return folder, command(*arguments), lambda: command(*arguments)
+    first, out = command(*arguments), folder / "2026-11-22"
+    status = json.loads((out / "status.json").read_text())
+    (folder / "corpus.jsonl").unlink()
+    return read_record(out)["run"], first, status, command(*arguments)
 
 
 def test_every_line_is_json_and_from_its_beginning_on_names_the_run(night):
-    folder, ended, _ = night
-    assert ended.returncode == 1
-    assert ended.stdout == ""
+    run, ended, status, again = night
+    assert (ended.returncode, ended.stdout) == (1, "")
     lines = [json.loads(line) for line in ended.stderr.splitlines()]
-    run = json.loads((folder / "2026-11-22" / "run.json").read_text())["run"]
     first = next(place for place, line in enumerate(lines) if line["run"] is not None)
     assert first <= 2  # Nothing but the command itself comes before it is known which run this is.
     assert {(line["run"], line["night"]) for line in lines[first:]} == {(run, "2026-11-22")}
@@ -62,24 +54,11 @@ def test_every_line_is_json_and_from_its_beginning_on_names_the_run(night):
     assert stages[0] == "read the corpus"
     assert {"cosine, τ 1.0", "gate", "report"} <= set(stages)
     assert lines[-1]["event"] == "complete"
-    assert lines[-1]["message"] == "gate failed; texts of tiny-bert at 1.0 is 40 and should be >= 1000"
-
-
-def test_the_status_file_says_how_it_ended(night):
-    folder, _, _ = night
-    status = json.loads((folder / "2026-11-22" / "status.json").read_text())
-    assert status["state"] == "complete"
-    assert status["run"] == json.loads((folder / "2026-11-22" / "run.json").read_text())["run"]
-    assert status["message"].startswith("gate failed")
-    assert status["slow"] == []
-
-
-def test_an_error_is_a_json_line_too(night):
-    folder, _, again = night
-    (folder / "corpus.jsonl").unlink()
-    ended = again()
-    assert ended.returncode == 2
-    last = json.loads(ended.stderr.splitlines()[-1])
+    assert "texts of tiny-bert at 1.0 is 40" in lines[-1]["message"]
+    assert (status["state"], status["run"], status["slow"]) == ("complete", run, [])
+    assert status["message"] == lines[-1]["message"]
+    assert again.returncode == 2
+    last = json.loads(again.stderr.splitlines()[-1])
     assert last["event"] == "failed"
     assert "corpus.jsonl" in last["message"]
 

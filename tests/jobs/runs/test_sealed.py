@@ -1,5 +1,6 @@
 """Bits that flip and ends that are cut are noticed in all Parquet, and in the JSON that decides."""
 
+import io
 import random
 from pathlib import Path
 
@@ -92,20 +93,13 @@ def test_a_cut_part_is_damaged(tmp_path, left):
     whole = (tmp_path / "part.parquet").read_bytes()
     (tmp_path / "part.parquet").write_bytes(whole[:left])
     for read in (storage.read_table, storage.rows):
-        with pytest.raises(Damaged, match=r"part.parquet' is damaged: "):
+        with pytest.raises(Damaged, match=r"part\.parquet"):
             read("part.parquet")
 
 
 def test_no_flipped_bit_of_a_json_that_decides_passes(tmp_path):
     storage = Storage(str(tmp_path))
-    value = {
-        "unit": 3,
-        "usable": 12,
-        "parts": [[3, 44], [9, 1]],
-        "reasons": {"empty": 2, "ä": 1},
-        "x": 0.1,
-        "no": None,
-    }
+    value = {"unit": 3, "parts": [[3, 44], [9, 1]], "reasons": {"empty": 2, "ä": 1}, "x": 0.1, "no": None}
     storage.write_json("unit.json", value)
     whole = (tmp_path / "unit.json").read_bytes()
     noticed, same = outcomes(storage, "unit.json", whole, lambda: storage.read_json("unit.json"), 8 * len(whole))
@@ -123,19 +117,15 @@ def test_json_comes_back_as_it_was(value):
     assert sealed.loads(sealed.dumps(value, plain=True)) == value
 
 
-def test_every_reader_of_parquet_reads_a_sealed_file(tmp_path):
-    table = part()
+def test_every_reader_reads_a_sealed_file_and_files_of_earlier_versions_are_read(tmp_path):
+    table, storage = part(), Storage(str(tmp_path))
     (tmp_path / "part.parquet").write_bytes(sealed.parquet(table, rows_of_group=7))
     assert pq.read_table(tmp_path / "part.parquet").equals(table)
     assert pl.read_parquet(tmp_path / "part.parquet").equals(pl.DataFrame(pl.from_arrow(table)))
     assert pl.scan_parquet(tmp_path / "part.parquet").filter(pl.col("source_row") == 77).collect().height == 1
-
-
-def test_files_of_earlier_versions_are_read(tmp_path):
-    storage, table = Storage(str(tmp_path)), part()
-    pq.write_table(table, tmp_path / "part.parquet", compression="zstd")
+    pq.write_table(table, tmp_path / "old.parquet", compression="zstd")
     (tmp_path / "old.json").write_text('{"a": 1}')
-    assert storage.read_table("part.parquet").equals(table)
+    assert storage.read_table("old.parquet").equals(table)
     assert storage.read_json("old.json") == {"a": 1}
 
 
@@ -147,7 +137,7 @@ def test_a_large_footer_is_read_whole(tmp_path):
     assert int.from_bytes(whole[-8:-4], "little") > 1 << 16
     assert storage.read_table("wide.parquet").equals(table)
     (tmp_path / "wide.parquet").write_bytes(flipped(whole, 8 * (len(whole) - 100_000)))
-    with pytest.raises(Damaged, match="footer has another digest"):
+    with pytest.raises(Damaged, match=r"wide\.parquet"):
         storage.read_table("wide.parquet")
 
 
@@ -155,17 +145,11 @@ def test_an_error_of_the_disk_is_no_damage(tmp_path, monkeypatch):
     storage = Storage(str(tmp_path))
     storage.write_table("part.parquet", part(8, 4))
 
-    class Failing:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            pass
-
+    class Failing(io.BytesIO):
         def seek(self, *where):
             raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(storage, "opened", lambda name: Failing())
+    monkeypatch.setattr(storage, "opened", lambda name: Failing(b""))
     with pytest.raises(OSError, match="Input/output error") as error:
         storage.read_table("part.parquet")
     assert not isinstance(error.value, Damaged)

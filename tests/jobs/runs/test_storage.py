@@ -14,26 +14,51 @@ from tempscale_jobs.tables import audit, pairs, parts
 from tempscale_jobs.tables.columns import Table
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=["local", "memory", pytest.param("s3", marks=pytest.mark.proof)])
 def storage(request, tmp_path):
-    found = Storage(str(tmp_path / "run") if request.param == "local" else f"memory://{tmp_path.name}/run")
+    roots = {"local": str(tmp_path), "memory": f"memory://{tmp_path.name}"}
+    found = Storage(f"{roots.get(request.param) or request.getfixturevalue('bucket') + '/' + tmp_path.name}/run")
     yield found
     found.remove("")
 
 
 def test_written_files_are_listed_read_and_removed(storage):
-    storage.write("b/2.json", b"{}")
+    assert (storage.list(""), storage.exists("a")) == ([], False)
+    storage.write_json("b/2.json", {"τ": [1, None]})
     storage.write("a/1.parquet", b"x")
-    storage.write("a/deep/3.parquet", b"y")
+    storage.write("a/deep/3.parquet", b"yz")
     assert storage.list("") == ["a/1.parquet", "a/deep/3.parquet", "b/2.json"]
     assert storage.list("a", ".parquet") == ["a/1.parquet", "a/deep/3.parquet"]
-    assert storage.list("none") == []
-    assert storage.read("a/1.parquet") == b"x"
+    assert (storage.list("none"), storage.list("b", ".parquet")) == ([], [])
+    assert storage.read_json("b/2.json") == {"τ": [1, None]}
+    assert (storage.read("a/1.parquet"), storage.size("a/deep/3.parquet"), storage.exists("a")) == (b"x", 2, True)
     storage.write("a/1.parquet", b"new")
-    assert storage.read("a/1.parquet") == b"new"
+    assert pickle.loads(pickle.dumps(storage)).read("a/1.parquet") == b"new"  # As it travels to workers.
     storage.remove("a")
     assert storage.list("") == ["b/2.json"]
     storage.remove("a")
+    with pytest.raises(FileNotFoundError):
+        storage.read("a/1.parquet")
+
+
+NAMES = ("run[1]", "run*", "run?", "[a-z]un1", "run{1,2}", "r%20n", "r#n", "run 1", "-run", "~run", "run@1", "rün")
+"""Names that are patterns, or parts of addresses, to somebody."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_no_pattern(storage, name):
+    other, mine = Storage(f"{storage.root}/run1"), Storage(f"{storage.root}/{name}")
+    for one in (other, mine):
+        one.write("tables/a.parquet", one.root.encode())
+        assert one.create(".lock", b"")
+    assert not mine.create(".lock", b"")
+    assert mine.read("tables/a.parquet") == mine.root.encode()
+    assert (mine.size("tables/a.parquet"), mine.names()) == (len(mine.root.encode()), [".lock", "tables"])
+    assert mine.list("") == [".lock", "tables/a.parquet"]
+    mine.remove("tables")
+    mine.remove(".lock")
+    assert (mine.exists("tables"), mine.exists(".lock"), mine.list("")) == (False, False, [])
+    assert other.list("") == [".lock", "tables/a.parquet"]
 
 
 @pytest.mark.parametrize(
@@ -47,14 +72,6 @@ def test_any_name_of_a_local_folder_is_that_folder(tmp_path, name, monkeypatch):
     Storage(name).remove("tables")
     assert Storage(name).list("") == []
     assert Storage("run1").list("") == ["tables/a"]
-
-
-def test_a_folder_in_memory_is_removed_by_its_name(tmp_path):
-    mine, other = (Storage(f"memory://{tmp_path.name}/{name}") for name in ("run[1]", "run1"))
-    for one in (mine, other):
-        one.write("a/b/c", b"1")
-    mine.remove("a")
-    assert (mine.exists("a"), other.list("")) == (False, ["a/b/c"])
 
 
 def test_a_link_in_place_of_a_folder_is_removed_and_not_what_it_leads_to(tmp_path):
@@ -75,16 +92,7 @@ def test_equal_tables_give_equal_bytes_and_come_back_with_their_meaning(storage)
     assert table.to_pylist() == rows
     assert table.schema.field("characters").metadata[b"unit"] == b"characters"
     assert storage.read_table("x.parquet", ["text_id"]).column_names == ["text_id"]
-
-
-def test_json_comes_back(storage):
-    storage.write_json("a.json", {"τ": [1, None]})
-    assert storage.read_json("a.json") == {"τ": [1, None]}
-
-
-def test_storage_travels_to_workers(storage):
-    storage.write("a", b"x")
-    assert pickle.loads(pickle.dumps(storage)).read("a") == b"x"
+    assert storage.rows("x.parquet") == 1
 
 
 def test_what_a_killed_writer_left_is_never_listed_and_swept(tmp_path):
@@ -104,7 +112,7 @@ def test_a_full_disk_is_an_incomplete_run_and_leaves_nothing_half(tmp_path, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(IncompleteRun, match="the disk is full"):
+    with pytest.raises(IncompleteRun, match="full"):
         storage.write("a/b.parquet", b"x")
     assert list((tmp_path / "a").iterdir()) == []
 
@@ -129,13 +137,13 @@ def test_nothing_is_written_where_a_check_raises(storage):
 
     guarded = storage.guarded(refused)
     storage.write("a", b"1")
-    for write in (
-        lambda: guarded.write("a", b"2"),
-        lambda: guarded.write_json("b.json", {}),
-        lambda: guarded.write_table("c", pa.table({})),
+    for write, *what in (
+        (guarded.write, "a", b"2"),
+        (guarded.write_json, "b", {}),
+        (guarded.write_table, "c", pa.table({})),
     ):
         with pytest.raises(IncompleteRun, match="not any more"):
-            write()
+            write(*what)
     assert storage.list("") == ["a"]
     assert guarded.read("a") == b"1"
 
@@ -143,9 +151,7 @@ def test_nothing_is_written_where_a_check_raises(storage):
 def test_a_storage_that_nobody_knows_is_a_sentence_without_secrets():
     storage = Storage("nosuchscheme://bob:SECRET@host/run")
     for ask in (storage.check_reachable, lambda: storage.exists("a")):
-        with pytest.raises(
-            UsageError, match=r"^'nosuchscheme://\*\*\*@host/run' cannot be opened: .*nosuchscheme"
-        ) as caught:
+        with pytest.raises(UsageError, match=r"^'nosuchscheme://\*\*\*@host/run'") as caught:
             ask()
         assert "SECRET" not in str(caught.value)
 
@@ -156,35 +162,25 @@ def test_of_two_that_create_a_file_the_first_does(storage):
     assert storage.read("lock") == b"first"
 
 
-@pytest.mark.parametrize("answer", [
-    "An error occurred (PreconditionFailed) when calling the PutObject operation",
-    "412, At least one of the pre-conditions you specified did not hold.",
+@pytest.mark.parametrize(("error", "told"), [
+    (OSError("An error occurred (PreconditionFailed) when calling the PutObject operation"), None),
+    (OSError("412, At least one of the pre-conditions you specified did not hold."), None),
+    (OSError("the network is down"), OSError),
+    (TypeError("unexpected keyword 'mode'"), NotImplementedError), (ValueError("mode create"), NotImplementedError),
 ])  # fmt: skip
-def test_a_store_may_say_in_its_own_words_that_a_file_is_there(monkeypatch, answer):
+def test_a_store_may_say_in_its_own_words_that_a_file_is_there_or_that_it_cannot_create_one(monkeypatch, error, told):
     storage = Storage("memory://answers/run")
 
     def refused(path, data, mode):
         assert (path, data, mode) == (storage.path("lock"), b"x", "create")
-        raise OSError(answer)
-
-    monkeypatch.setattr(storage._fs[0], "pipe_file", refused)
-    assert storage.create("lock", b"x") is False
-
-
-@pytest.mark.parametrize(("error", "told", "words"), [
-    (OSError("the network is down"), OSError, "^the network is down$"),
-    (TypeError("unexpected keyword 'mode'"), NotImplementedError, "^'memory://answers/run' is on a storage without"),
-    (ValueError("mode create"), NotImplementedError, "is on a storage without such a step"),
-])  # fmt: skip
-def test_what_else_goes_wrong_while_a_file_is_created_is_no_file_that_is_there(monkeypatch, error, told, words):
-    storage = Storage("memory://answers/run")
-
-    def fails(path, data, mode):
         raise error
 
-    monkeypatch.setattr(storage._fs[0], "pipe_file", fails)
-    with pytest.raises(told, match=words):
-        storage.create("lock", b"x")
+    monkeypatch.setattr(storage._fs[0], "pipe_file", refused)
+    if told is None:
+        assert storage.create("lock", b"x") is False
+    else:
+        with pytest.raises(told, match=str(error) if told is OSError else storage.root):
+            storage.create("lock", b"x")
 
 
 def test_schema_rejects_missing_and_unknown_columns():
@@ -244,11 +240,12 @@ def test_some_rows_of_a_file_are_read_in_their_order_and_other_groups_are_not(st
     storage.write_table("a.parquet", pa.table({"number": numbers, "other": -numbers}), rows_of_group=10)
     storage.write_table("b.parquet", pa.table({"number": numbers + 1000, "other": -numbers}))
     read, real = [], pq.ParquetFile.read_row_group
-    monkeypatch.setattr(
-        pq.ParquetFile,
-        "read_row_group",
-        lambda own, k, columns, **how: read.append((k, columns)) or real(own, k, columns, **how),
-    )
+
+    def noted(own, k, columns, **how):
+        read.append((k, columns))
+        return real(own, k, columns, **how)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
     rows = [np.array([57, 3, 99, 3, 50, 9]), np.array([0, 99])]
     found = [own.column("number").to_pylist() for own in storage.taken(["a.parquet", "b.parquet"], ["number"], rows)]
     assert found == [[57, 3, 99, 3, 50, 9], [1000, 1099]]

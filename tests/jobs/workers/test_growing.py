@@ -1,16 +1,13 @@
-"""A cluster of twelve nodes on one machine that grows and shrinks while tiles, and a whole run, are computed."""
+"""A cluster of twelve nodes on one machine that grows and shrinks while tiles are computed."""
 
-import subprocess
 import sys
 import time
 
-import chaos
 import numpy as np
 import pytest
 import ray
 import ray.exceptions
 import shared_ray
-import whole_run
 from ray import cloudpickle
 from tile_grid import TEXTS, TRIANGLE, digests, grid, tiled
 
@@ -51,8 +48,6 @@ def test_nodes_that_come_are_used_and_nodes_that_go_lose_nothing(nodes, tmp_path
     tiles = [(i, j) for _ in range(20) for i, j in TRIANGLE]  # Each many times: what is written is the same each time.
 
     def work(tiling, i, j, device):
-        import time
-
         time.sleep(0.5)
         blocks.work(tiling, i, j)
         (tmp_path / ray.get_runtime_context().get_node_id()).touch()
@@ -78,69 +73,37 @@ def test_nodes_that_come_are_used_and_nodes_that_go_lose_nothing(nodes, tmp_path
     assert np.all([blocks.read_cells(tiling, *tile).pairs.sum() > 0 for tile in TRIANGLE])
 
 
-def model_actors(nodes):
-    """The nodes that have a model actor."""
-    return {node.node_id for node in nodes if chaos.workers_of(node, "ModelActor")}
+@pytest.fixture
+def crew(monkeypatch):
+    """A function of actors, and of what Ray says whenever the crew waits, that makes a crew of them."""
+
+    def crew(actors, waits):
+        found, said = Crew(None, engine.Cluster(3, 1), None, None), iter(waits)
+        found._actors = actors
+        monkeypatch.setattr(found, "_hire", lambda wanted: None)
+        monkeypatch.setattr(ray, "wait", lambda references, num_returns, timeout: (next(said), []))
+        monkeypatch.setattr(ray, "get", lambda reference: {"told by": reference})
+        found.ended = []
+        monkeypatch.setattr(ray, "kill", found.ended.append)
+        return found
+
+    return crew
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(2000)  # Thirteen raylets on two cores: each of its two runs may take 900 seconds.
-def test_a_whole_run_uses_nodes_that_come_and_outlives_nodes_that_go(no_ray, tmp_path):
-    from ray.cluster_utils import Cluster
-
-    own = {"num_cpus": 1, "object_store_memory": 80 << 20}
-    command = [sys.executable, "-m", "tempscale_jobs", "audit", "--corpus", "docstrings:scipy", "--sample", "600"]
-    command += ["--socm-sample", "80", "--tau", "1.0", "--tau", "0.8"]
-    alone, out = tmp_path / "alone", tmp_path / "run"
-    subprocess.run([*command, "--out", str(alone)], check=True, timeout=900)
-    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 120 << 20})
-    try:
-        first, later, used = [found.add_node(**own) for _ in range(FIRST)], [], [set(), set()]
-        command += ["--out", str(out), "--address", found.address, "--workers", str(NODES)]
-        with open(tmp_path / "driver.log", "wb") as log:
-            driver = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        deadline = time.monotonic() + 900
-        while driver.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.5)
-            done = len(list((out / "texts").rglob("*.parquet")))
-            used[0] |= model_actors(first)
-            used[1] |= model_actors(later)
-            if done >= 1 and not later:
-                later = [found.add_node(wait=False, **own) for _ in range(NODES - FIRST)]
-            if len(used[1]) >= 2 and first:
-                for node in first:
-                    found.remove_node(node, allow_graceful=False)
-                first = []
-        driver.kill()
-    finally:
-        found.shutdown()
-    assert driver.returncode == 0, (tmp_path / "driver.log").read_text()[-2000:]
-    assert not first, "the first nodes went while the run went on"
-    assert used[0]
-    assert len(used[1]) >= 2
-    ours = whole_run.digests(out)
-    assert len(ours) > 20
-    assert ours == whole_run.digests(alone)
-
-
-def test_an_actor_without_work_makes_room_for_one_that_has_lost_its_place(monkeypatch):
+def test_an_actor_without_work_makes_room_for_one_that_has_lost_its_place(crew):
     """What is given to an actor whose node has gone waits until there is a place to start it again."""
-    crew, ended, waits = Crew(None, engine.Cluster(3, 1), None, None), [], iter([[], [], ["the piece"], ["the piece"]])
-    crew._actors, crew._beginning = ["busy", "spare"], {"its start": "late"}
-    monkeypatch.setattr(ray, "kill", ended.append)
-    monkeypatch.setattr(ray, "wait", lambda references, num_returns, timeout: (next(waits), []))
-    monkeypatch.setattr(ray, "get", lambda reference: f"the result of {reference}")
-    assert list(crew._each(lambda worker, item: item, ["the piece"])) == ["the result of the piece"]
-    assert ended == ["late", "spare"]
-    assert (crew._actors, crew._beginning) == (["busy"], {})
+    own = crew(["busy", "spare"], [[], [], ["the piece"], ["the piece"]])
+    own._beginning = {"its start": "late"}
+    assert list(own._each(lambda worker, item: item, ["the piece"])) == [{"told by": "the piece"}]
+    assert own.ended == ["late", "spare"]
+    assert (own._actors, own._beginning) == (["busy"], {})
 
 
 @pytest.mark.parametrize(("cost", "order"), [(None, [0, 1, 2, 3]), ([1, 3, 2, 3].__getitem__, [1, 3, 2, 0])])
-def test_the_costliest_piece_is_given_out_first(monkeypatch, cost, order):
-    crew = Crew(None, engine.Cluster(2, 0), None, None)
-    monkeypatch.setattr(crew, "_hire", lambda wanted: None)
-    monkeypatch.setattr(crew, "_each", lambda submit, numbers, kind: numbers)
-    assert list(crew.work(None, dict.fromkeys([2, 0, 1, 3]), kind=Kind("piece", cost))) == order
+def test_the_costliest_piece_is_given_out_first(crew, monkeypatch, cost, order):
+    own = crew([], [])
+    monkeypatch.setattr(own, "_each", lambda submit, numbers, kind: numbers)
+    assert list(own.work(None, dict.fromkeys([2, 0, 1, 3]), kind=Kind("piece", cost))) == order
 
 
 class Named:
@@ -196,7 +159,7 @@ def test_a_piece_whose_worker_cannot_be_reached_is_given_out_again(monkeypatch, 
     assert {*crew._actors, *crew._beginning.values()} == {first, second}
 
 
-def test_a_last_cell_gets_room_too(monkeypatch):
+def test_a_last_cell_gets_room_too(crew):
     class Busy:
         @property
         def run(self):
@@ -208,12 +171,7 @@ def test_a_last_cell_gets_room_too(monkeypatch):
         def remote(self, process, number, piece):
             return f"cell {number}"
 
-    busy, spare, ended = Busy(), Busy(), []
-    crew, waits = Crew(None, engine.Cluster(2, 1), None, None), iter([[], ["cell 0"], ["cell 0"]])
-    crew._actors = [spare, busy]  # The last of them gets the first piece.
-    monkeypatch.setattr(crew, "_hire", lambda wanted: None)
-    monkeypatch.setattr(ray, "kill", ended.append)
-    monkeypatch.setattr(ray, "wait", lambda references, num_returns, timeout: (next(waits), []))
-    monkeypatch.setattr(ray, "get", lambda reference: {"told by": reference})
-    assert list(crew.attempt(None, {0: None})) == [(0, {"told by": "cell 0"}, None)]
-    assert ended == [spare]
+    busy, spare = Busy(), Busy()
+    own = crew([spare, busy], [[], ["cell 0"], ["cell 0"]])  # The last of them gets the first piece.
+    assert list(own.attempt(None, {0: None})) == [(0, {"told by": "cell 0"}, None)]
+    assert own.ended == [spare]

@@ -16,10 +16,6 @@ def wait(seconds=5.0):
         time.sleep(0.02)
 
 
-def test_the_share_in_use_is_a_share():
-    assert 0 < headroom.used_share() < 1
-
-
 @pytest.mark.parametrize("threshold", ["0", "0.001"])
 def test_full_memory_interrupts_whatever_waits(monkeypatch, threshold):
     monkeypatch.setenv(THRESHOLD, threshold)
@@ -31,24 +27,17 @@ def test_full_memory_interrupts_whatever_waits(monkeypatch, threshold):
 
 
 @pytest.mark.parametrize(
-    "environment",
+    ("environment", "patience"),
     [
-        {THRESHOLD: "0.9999"},
-        {THRESHOLD: "1"},
-        {THRESHOLD: "0", REFRESH: "0"},
-        {THRESHOLD: "nan"},
-        {THRESHOLD: "0", "patience": "60"},
+        ({THRESHOLD: "0.9999"}, 0.2), ({THRESHOLD: "1"}, 0.2), ({THRESHOLD: "0", REFRESH: "0"}, 0.2),
+        ({THRESHOLD: "nan"}, 0.2), ({THRESHOLD: "0"}, 60),
     ],
-)
-def test_a_run_with_memory_is_left_alone(monkeypatch, environment):
-    patience = float(environment.pop("patience", "0.2"))
+)  # fmt: skip
+def test_a_run_with_memory_is_left_alone_and_an_interrupt_by_the_user_stays_one(monkeypatch, environment, patience):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    assert 0 < headroom.used_share() < 1
     with headroom.kept(patience):
         wait(0.6)
-
-
-def test_an_interrupt_by_the_user_stays_one(monkeypatch):
-    monkeypatch.setenv(THRESHOLD, "0")
-    with pytest.raises(KeyboardInterrupt), headroom.kept(patience=60):
+    with pytest.raises(KeyboardInterrupt), headroom.kept(patience):
         raise KeyboardInterrupt

@@ -1,28 +1,26 @@
 """A model whose files are exchanged while a run goes on: no figure is of another model than the one that is named."""
 
-import itertools
 import os
 import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from prepared import prepared
 from safetensors.torch import load_file, save_file
-from whole_run import as_lines, audited, digests, documented, evaluated, paired
+from whole_run import as_lines, audited, digests, documented
 
 from tempscale.model import checkpoint
 from tempscale.model.encoder import Encoder
 from tempscale_jobs import lifecycle
 from tempscale_jobs.config.audit import resolve
-from tempscale_jobs.config.evaluate import read_tasks
-from tempscale_jobs.embedding.embed import embed_shard, tokenise
+from tempscale_jobs.embedding.embed import embed_shard
 from tempscale_jobs.errors import IncompleteRun, OtherModel, UsageError
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.provenance import on_this_machine
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.tables.audit import SHARDS
-from tempscale_jobs.workers.actor import ModelActor, pack, tokenizer, unpack
+from tempscale_jobs.workers.actor import ModelActor, tokenizer
 
 pytestmark = pytest.mark.proof
 
@@ -42,14 +40,9 @@ def model(small_model, tmp_path):
     return Path(shutil.copytree(small_model, tmp_path / "model"))
 
 
-@pytest.fixture(scope="module")
-def texts():
-    return documented("pyarrow")[:40]
-
-
 @pytest.fixture
-def settings(model, texts, tmp_path):
-    (tmp_path / "texts.jsonl").write_text(as_lines(texts))
+def settings(model, tmp_path):
+    (tmp_path / "texts.jsonl").write_text(as_lines(documented("pyarrow")[:40]))
 
     def settings(out="run", **more):
         return {
@@ -65,67 +58,30 @@ def settings(model, texts, tmp_path):
 # --- a whole run ------------------------------------------------------------------------------------------------------
 
 
-def exchanged_after_begin(monkeypatch, model, exchange=other_weights):
+@pytest.mark.usefixtures("ray_session")
+def test_a_model_exchanged_before_it_is_loaded_ends_with_3_and_leaves_nothing(settings, model, monkeypatch, tmp_path):
     """The driver reads model A; before an actor has loaded it, somebody puts another one in its place."""
     begin = folder.begin
 
     def begun(*given, **how):
         found = begin(*given, **how)
-        exchange(model)
+        other_weights(model)
         return found
 
-    monkeypatch.setattr(lifecycle.folder, "begin", begun)
-
-
-@pytest.mark.usefixtures("ray_session")
-def test_a_model_exchanged_before_it_is_loaded_ends_with_3_and_leaves_nothing(settings, model, monkeypatch, tmp_path):
     shutil.copytree(model, tmp_path / "a")
     audited(settings("expected", execution={"workers": 1}))
     with monkeypatch.context() as patch:
-        exchanged_after_begin(patch, model)
-        with pytest.raises(
-            IncompleteRun, match=r"files of model model in '.*' were exchanged while the run went on; nothing"
-        ):
+        patch.setattr(lifecycle.folder, "begin", begun)
+        with pytest.raises(IncompleteRun, match=f"'{model}'"):
             audited(settings())
     assert not list((tmp_path / "run" / "texts").rglob("*.parquet"))
     assert not list((tmp_path / "cache").rglob("*.parquet"))
     # The new model is not taken for the old one by the same command, and the old one goes on.
-    with pytest.raises(UsageError, match=r"holds a different run: models.model.fingerprint was"):
+    with pytest.raises(UsageError, match=r"models\.model\.fingerprint"):
         audited(settings())
     shutil.copytree(tmp_path / "a", model, dirs_exist_ok=True)
     audited(settings())
     assert digests(tmp_path / "run", "texts", "tables") == digests(tmp_path / "expected", "texts", "tables")
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("ray_session")
-def test_a_tokenizer_exchanged_before_it_is_loaded_ends_with_3(settings, model, monkeypatch, tmp_path):
-    def exchange(path):
-        file = path / "tokenizer_config.json"
-        file.write_text(file.read_text().replace("{", '{"a_new_key": 1, ', 1))
-
-    exchanged_after_begin(monkeypatch, model, exchange)
-    with pytest.raises(IncompleteRun, match="were exchanged while the run went on"):
-        audited(settings())
-    assert not list((tmp_path / "run" / "texts").rglob("*.parquet"))
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("command", ["pairs", "evaluate"])
-def test_other_commands_see_it_too(settings, model, texts, monkeypatch, tmp_path, command):
-    exchanged_after_begin(monkeypatch, model)
-    shared = {key: value for key, value in settings().items() if key in ("out", "embedding")} | {"execution": {"workers": 1}}
-    shared["embedding"] = {"models": [str(model)], "temperatures": TAUS}
-    names = ("text_a", "text_b") if command == "pairs" else ("sentence1", "sentence2")
-    sides = enumerate(itertools.pairwise(texts))
-    pairs = [{names[0]: a["text"], names[1]: b["text"], "score": k % 5} for k, (a, b) in sides]
-    file = tmp_path / "pairs.jsonl"
-    file.write_text(as_lines(pairs))
-    own = {"pairs": {"source": str(file)}} if command == "pairs" else {"tasks": read_tasks([f"sts:{file}"], None, None)}
-    with pytest.raises(IncompleteRun, match="were exchanged while the run went on"):
-        (paired if command == "pairs" else evaluated)(shared | own)
-    assert not (tmp_path / "run" / "run.json").exists()
 
 
 @pytest.mark.soak
@@ -142,7 +98,7 @@ def test_a_worker_with_other_files_than_the_driver_is_wrong_usage(settings, mode
 
     monkeypatch.setattr(folder, "find_models", found)
     monkeypatch.setattr(folder, "check_models", lambda run: None)  # The driver's own are as they were.
-    with pytest.raises(OtherModel, match=r"in '.*elsewhere' on .* are not those that the run began"):
+    with pytest.raises(OtherModel, match=f"'{elsewhere}'"):
         audited(settings())
     assert OtherModel.exit_code == 2
     assert not list((tmp_path / "run" / "texts").rglob("*.parquet"))
@@ -157,7 +113,7 @@ def test_files_that_change_while_they_are_fingerprinted_are_wrong_usage(settings
         return found
 
     monkeypatch.setattr(checkpoint, "fingerprint", read)
-    with pytest.raises(UsageError, match="changed while they were read; start again when they are whole"):
+    with pytest.raises(UsageError, match=str(model)):
         folder.find_models(resolve(settings()))
 
 
@@ -174,38 +130,32 @@ def of(path, **more):
 def begun(model, tmp_path):
     """An actor, and one shard for it."""
     storage = Storage(str(tmp_path / "run"))
-    columns = {"text_id": [str(k) for k in range(8)], "text": ["a river and a bridge " * (1 + k) for k in range(8)]}
-    columns |= {"content_sha": ["0" * 64] * 8, "cut": [False] * 8, "document": [None] * 8, "source_row": [None] * 8}
-    storage.write_table("shards/0.parquet", SHARDS.build(columns))
-    row = {"number": 0, "payload": pack(pa.table({"name": ["shards/0.parquet"]}))}
-    (found,) = tokenise(pa.Table.from_pylist([row]), storage, str(model), 64, "truncate").to_pylist()
+    work = prepared(storage, model, ["a river and a bridge " * (1 + k) for k in range(8)])
     worker = ModelActor(storage, of(model), TAUS, {"max_length": 64, "token_budget": 64}, 0)
     worker.started()
-    return worker, unpack(found["payload"])
+    return worker, work
 
 
 def embed(worker, work):
     return worker.run(lambda actor, number, piece: embed_shard(actor, number, piece, actor.storage), 0, work)
 
 
-def test_weights_overwritten_in_place_under_an_actor_write_no_part(begun, model, tmp_path):
-    # They are mapped from the disk: the loaded model itself changes.
-    worker, work = begun
-    before = worker.encoder.encode(["a river"]).embeddings
-    file = model / "model.safetensors"
-    with file.open("r+b") as stream:
+def overwritten(path):
+    """In place: weights are mapped from the disk, so the loaded model itself changes."""
+    with (path / "model.safetensors").open("r+b") as stream:
         stream.seek(-50_000, os.SEEK_END)
         stream.write(bytes(50_000))
-    assert abs(worker.encoder.encode(["a river"]).embeddings - before).max() > 0  # Why this matters.
-    with pytest.raises(OtherModel, match="are not those that the run began with"):
-        embed(worker, work)
-    assert not list((tmp_path / "run" / "texts").rglob("*.parquet"))
 
 
-@pytest.mark.parametrize("exchange", [other_weights, shutil.rmtree, lambda path: (path / "vocab.txt").write_text("x")])
+@pytest.mark.parametrize(
+    "exchange", [overwritten, other_weights, shutil.rmtree, lambda path: (path / "vocab.txt").write_text("x")]
+)
 def test_files_exchanged_under_an_actor_write_no_part(begun, model, tmp_path, exchange):
     worker, work = begun
+    before = worker.encoder.encode(["a river"]).embeddings
     exchange(model)
+    moved = abs(worker.encoder.encode(["a river"]).embeddings - before).max() > 0
+    assert moved == (exchange is overwritten)  # Why this matters.
     with pytest.raises(OtherModel):
         embed(worker, work)
     assert not list((tmp_path / "run" / "texts").rglob("*.parquet"))
@@ -236,7 +186,7 @@ def test_a_restarted_actor_that_finds_another_model_runs_nothing(model, tmp_path
     other_weights(model)
     worker = ModelActor(Storage(str(tmp_path / "run")), known, TAUS, {}, 0)
     for call in (worker.started, lambda: worker.run(lambda *given: pytest.fail("it ran"), 0, pa.table({}))):
-        with pytest.raises(OtherModel, match="are not those that the run began with"):
+        with pytest.raises(OtherModel):
             call()
 
 
@@ -303,14 +253,10 @@ def test_a_run_whose_hub_name_moved_is_another_run(hub, settings):
     data = settings()
     data["embedding"]["models"] = ["mine/small"]
     begun = folder.begin(resolve(data))
-    assert [own.revision for own in begun.models] == ["1" * 40]
     begun.storage.write_json(folder.SHARDED, {})  # Its corpus was read.
     assert folder.begin(resolve(data)).models == begun.models
     (hub / "refs" / "main").write_text("2" * 40)
-    with pytest.raises(UsageError, match=r"holds a different run: models.small.fingerprint was"):
+    with pytest.raises(UsageError, match=r"models\.small\.fingerprint"):
         folder.begin(resolve(data))
-
-
-def test_a_revision_that_is_not_there_is_one_sentence(hub):
-    with pytest.raises(checkpoint.ModelError, match="'mine/small@no-such' is no local folder, is not in the local"):
+    with pytest.raises(checkpoint.ModelError, match="'mine/small@no-such'"):
         checkpoint.resolve("mine/small@no-such")

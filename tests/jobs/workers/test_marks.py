@@ -6,24 +6,30 @@ import random
 import sys
 
 import numpy as np
-import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prepared import prepared
 from ray import cloudpickle
-from whole_run import audited
+from whole_run import as_lines, audited, read_parts, read_record, rejected
 
-from tempscale_jobs.embedding.embed import embed_shard, tokenise
+from tempscale import Encoder
+from tempscale_jobs.embedding.embed import embed_shard
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.tables.audit import SHARDS
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.marks import DEADLY, Marks, forget
 
 pytestmark = pytest.mark.proof
+
+
+BATCHES = [[3, 1], [0, 2]]
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return Storage(str(tmp_path))
 
 
 class Death(BaseException):
@@ -62,8 +68,7 @@ def test_exactly_what_kills_is_left_out(tmp_path_factory, sizes, data):
     assert not storage.list("marks")
 
 
-def test_each_micro_batch_is_marked_only_after_a_death(tmp_path):
-    storage = Storage(str(tmp_path))
+def test_each_micro_batch_is_marked_only_after_a_death(storage):
     for fine, doing in ((False, "shard"), (True, [3, 4])):
         marks = Marks(storage, "marks/shard.json")
         batches = marks.begin([[1, 2], [3, 4]])
@@ -76,16 +81,9 @@ def test_each_micro_batch_is_marked_only_after_a_death(tmp_path):
 def test_a_shard_loses_the_text_that_kills_its_process_and_no_other(tmp_path, tiny_folder):
     folder, storage = str(tiny_folder()), Storage(str(tmp_path))
     texts = [*(f"a b {letter}" for letter in "cdefghij"), "k z", *(f"m n {letter}" for letter in "opqr")]
-    columns = {"text_id": [f"t{k}" for k in range(len(texts))], "text": texts, "content_sha": ["0" * 64] * len(texts)}
-    nothing = {"document": [None] * len(texts), "cut": [False] * len(texts), "source_row": [None] * len(texts)}
-    storage.write_table("shards/0.parquet", SHARDS.build(columns | nothing))
-    row = {"number": 0, "payload": actor.pack(pa.table({"name": ["shards/0.parquet"]}))}
-    (piece,) = tokenise(pa.Table.from_pylist([row]), storage, folder, 64, "truncate").to_pylist()
-    work, deaths = actor.unpack(piece["payload"]), 0
+    work, deaths, how = prepared(storage, folder, texts), 0, {"max_length": 64, "token_budget": 30}
     while deaths < 20:
-        worker = actor.ModelActor(
-            storage, Model("tiny", folder, "", 64), [1.0, 0.5], {"max_length": 64, "token_budget": 30}, 0
-        )
+        worker = actor.ModelActor(storage, Model("tiny", folder, "", 64), [1.0, 0.5], how, 0)
         (deadly,) = worker.encoder.tokenizer(["z"]).ids
         hidden = worker.encoder._hidden
 
@@ -106,78 +104,67 @@ def test_a_shard_loses_the_text_that_kills_its_process_and_no_other(tmp_path, ti
     assert not storage.list("partials/marks")
     for tau in ("1.0", "0.5"):
         (name,) = storage.list(f"texts/model=tiny/temperature={tau}")
-        assert sorted(storage.read_table(name).column("text_id").to_pylist()) == sorted(set(columns["text_id"]) - {"t8"})
+        found = storage.read_table(name).column("text_id").to_pylist()
+        assert sorted(found) == sorted(f"t{k}" for k in range(len(texts)) if k != 8)
 
 
-def test_deaths_while_a_shard_is_written_are_not_its_own(tmp_path):
+def test_deaths_while_a_shard_is_written_are_not_its_own(storage):
     """Beside it, another shard has a text that kills the process: twenty times would be too often for its own work."""
-    storage, batches = Storage(str(tmp_path)), [[3, 1], [0, 2]]
     for deaths in range(20):
         marks = Marks(storage, "marks/shard.json")
-        assert marks.begin(batches) == batches
+        assert marks.begin(BATCHES) == BATCHES
         assert marks._known["deaths"] == deaths
-        for batch in batches:
+        for batch in BATCHES:
             marks.before(batch)
         marks.after()
         marks.written()
-    assert not marks.deadly
-    assert not marks.halved
+    assert (marks.deadly, marks.halved) == ([], False)
     marks.done()
     assert not storage.list("marks")
 
 
-def test_one_death_with_another_cause_changes_no_batch(tmp_path):
-    storage, batches = Storage(str(tmp_path)), [[3, 1], [0, 2]]
+def test_deaths_with_another_cause_or_of_an_earlier_session_change_no_batch(storage):
     for place in (0, 1):
         lives = iter([False] * place + [True])
-        assert attempt(storage, batches, lambda batch, lives=lives: next(lives)) is None
-    assert attempt(storage, batches, lambda batch: False) == (batches, [], False)
-
-
-def test_marks_of_an_earlier_session_are_no_deaths(tmp_path):
-    storage, batches = Storage(str(tmp_path)), [[3, 1], [0, 2]]
+        assert attempt(storage, BATCHES, lambda batch, lives=lives: next(lives)) is None
+    assert attempt(storage, BATCHES, lambda batch: False) == (BATCHES, [], False)
     for _ in range(6):  # A user stops the run at the same place again and again.
-        assert attempt(storage, batches, lambda batch: batch == [0, 2]) is None
+        assert attempt(storage, BATCHES, lambda batch: batch == [0, 2]) is None
         forget(storage, "marks")
-    assert attempt(storage, batches, lambda batch: False) == (batches, [], False)
+    assert attempt(storage, BATCHES, lambda batch: False) == (BATCHES, [], False)
 
 
-def test_what_was_learned_outlives_the_session(tmp_path):
-    storage, batches = Storage(str(tmp_path)), [[3, 1, 4], [0, 2]]
+def test_what_was_learned_outlives_the_session(storage):
     for _ in range(4):
-        assert attempt(storage, batches, lambda batch: 4 in batch) is None
+        assert attempt(storage, [[3, 1, 4], [0, 2]], lambda batch: 4 in batch) is None
     forget(storage, "marks")
-    known = json.loads((tmp_path / "marks" / "shard.json").read_text())
-    assert known["batches"] == [[3, 1], [4], [0, 2]]
+    assert storage.read_json("marks/shard.json")["batches"] == [[3, 1], [4], [0, 2]]
 
 
-def test_processes_that_die_in_ever_other_texts_end_the_session(tmp_path):
-    storage, batches = Storage(str(tmp_path)), [[k] for k in range(1000)]
+def test_processes_that_die_in_ever_other_texts_end_the_session(storage):
+    batches = [[k] for k in range(1000)]
     for struck in range(101):
         assert attempt(storage, batches, lambda batch, struck=struck: batch == [struck]) is None
-    with pytest.raises(IncompleteRun, match="died 100 times, for ever other texts"):
+    with pytest.raises(IncompleteRun, match="100 times"):
         attempt(storage, batches, lambda batch: False)
-    # The next session begins anew.
-    forget(storage, "marks")
+    forget(storage, "marks")  # The next session begins anew.
     assert attempt(storage, batches, lambda batch: False) is not None
 
 
-def test_a_process_that_dies_again_and_again_before_the_model_runs_ends_the_session(tmp_path):
-    storage, batches = Storage(str(tmp_path)), [[0, 1], [2]]
+def test_a_process_that_dies_again_and_again_before_the_model_runs_ends_the_session(storage):
     for _ in range(7):
-        assert Marks(storage, "marks/shard.json").begin(batches) == batches
-    with pytest.raises(IncompleteRun, match=r"works on marks/shard\.json died 7 times outside of the model; look for what"):
-        Marks(storage, "marks/shard.json").begin(batches)
+        assert Marks(storage, "marks/shard.json").begin(BATCHES) == BATCHES
+    with pytest.raises(IncompleteRun, match=r"marks/shard\.json died 7 times"):
+        Marks(storage, "marks/shard.json").begin(BATCHES)
 
 
 @pytest.mark.parametrize("left", ["", "{", "[]", '{"doing": "shard"}'])
-def test_a_mark_that_the_fall_of_a_machine_cut_off_is_none(tmp_path, left):
-    storage, batches = Storage(str(tmp_path)), [[0, 1], [2]]
+def test_a_mark_that_the_fall_of_a_machine_cut_off_is_none(storage, left):
     storage.write("marks/shard.json", left.encode())
     forget(storage, "marks")
     assert storage.list("marks") == []
     storage.write("marks/shard.json", left.encode())
-    assert attempt(storage, batches, lambda batch: False) == (batches, [], False)
+    assert attempt(storage, BATCHES, lambda batch: False) == (BATCHES, [], False)
 
 
 # --- on Ray -----------------------------------------------------------------------------------------------------------
@@ -217,7 +204,7 @@ def survived(no_ray, tmp_path_factory, small_model):
     for place, word in ((17, "killing"), (120, "failing"), (244, "filling")):
         texts[place]["text"] += f" {word}"
     file, out = folder / "texts.jsonl", folder / "run"
-    file.write_text("".join(json.dumps(text) + "\n" for text in texts))
+    file.write_text(as_lines(texts))
     data = {
         "out": str(out), "corpus": {"source": str(file)}, "execution": {"workers": 2},
         "embedding": {"models": [small_model], "shard_texts": 100, "token_budget": 128},
@@ -234,41 +221,24 @@ def survived(no_ray, tmp_path_factory, small_model):
 
 
 @pytest.mark.soak
-def test_texts_that_kill_or_fail_are_recorded_and_all_others_analysed(survived):
-    files = sorted((survived / "rejected").rglob("*.parquet"))
-    reasons = {row["text_id"]: row["reason"] for file in files for row in pq.read_table(file).to_pylist()}
+def test_texts_that_kill_or_fail_are_recorded_and_all_others_analysed(survived, small_model):
+    reasons = rejected(survived)
     assert set(reasons) == {"t017", "t120"}
     assert reasons["t017"].endswith(DEADLY)
-    assert reasons["t120"].endswith("the model fails with IndexError: index out of range in self")
-    found = pl.read_parquet(survived / "texts" / "**" / "*.parquet", hive_partitioning=False)
-    ids = {f"t{i:03d}" for i in range(300)} - set(reasons)
-    assert sorted(found["text_id"]) == sorted([*ids, *ids])
-    assert json.loads((survived / "run.json").read_text())["corpus"]["rejected_by_models"] == 2
-    assert np.isfinite(np.stack(found["embedding"].to_list())).all()
-
-
-@pytest.mark.soak
-def test_what_leaves_byte_identity_is_listed(survived):
-    exceptions = json.loads((survived / "run.json").read_text())["byte_identity_exceptions"]
-    assert len(exceptions) == 2
-    assert sum("its process died there" in line for line in exceptions) == 1
-    assert sum("memory did not hold" in line for line in exceptions) == 1
-    assert "its process died there" in (survived / "report.html").read_text("utf-8")
+    assert "IndexError: index out of range in self" in reasons["t120"]
+    record = read_record(survived)
+    assert record["corpus"]["rejected_by_models"] == 2
+    assert len(record["byte_identity_exceptions"]) == 2  # A process died, and memory did not hold a batch.
+    texts = {row["id"]: row["text"] for row in map(json.loads, (survived.parent / "texts.jsonl").read_text().splitlines())}
+    assert set(read_parts(survived, "texts", 0.8)["text_id"]) == set(texts) - set(reasons)
+    found = read_parts(survived, "texts", 1.0)
+    assert sorted(found["text_id"]) == sorted(set(texts) - set(reasons))
+    expected = Encoder.load(small_model, device="cpu").encode([texts[name] for name in found["text_id"]])
+    np.testing.assert_allclose(np.stack(found["embedding"].to_list()), expected.embeddings.numpy(), atol=1e-6)
+    np.testing.assert_allclose(found["spread"].to_numpy(), expected.moments.spread.numpy(), rtol=1e-4)
 
 
 @pytest.mark.soak
 def test_the_number_of_deaths_is_bounded(survived):
     assert 4 <= len((survived / "deaths").read_text().splitlines()) <= 9
     assert not list((survived / "partials" / "marks").rglob("*.json"))
-
-
-@pytest.mark.soak
-def test_embeddings_beside_a_deadly_text_are_those_of_a_run_without_it(survived, small_model):
-    from tempscale import Encoder
-
-    found = pl.read_parquet(survived / "texts" / "*" / "temperature=1.0" / "*.parquet", hive_partitioning=False)
-    lines = (survived.parent / "texts.jsonl").read_text().splitlines()
-    texts = {row["id"]: row["text"] for row in map(json.loads, lines)}
-    expected = Encoder.load(small_model, device="cpu").encode([texts[i] for i in found["text_id"]])
-    np.testing.assert_allclose(np.stack(found["embedding"].to_list()), expected.embeddings.numpy(), atol=1e-6)
-    np.testing.assert_allclose(found["spread"].to_numpy(), expected.moments.spread.numpy(), rtol=1e-4)

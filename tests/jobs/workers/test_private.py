@@ -87,52 +87,38 @@ def started(home):
 def second(known, what, **token):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | known["ray"]
     environment = {name: value for name, value in (environment | token).items() if value is not None}
-    return subprocess.run(
-        [sys.executable, "-c", SECOND.get(what, ADDRESS), known["address"]],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    command = [sys.executable, "-c", SECOND.get(what, ADDRESS), known["address"]]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
 
 
 @pytest.mark.parametrize(
-    ("what", "token"),
+    ("what", "token", "printed"),
     [
-        ("join", {"RAY_AUTH_TOKEN": None}),
-        ("list", {"RAY_AUTH_TOKEN": None}),
-        ("run", {"RAY_AUTH_TOKEN": None, "RAY_AUTH_MODE": None}),
-        ("list", {"RAY_AUTH_TOKEN": "0" * 64}),
+        ("join", {}, ""), ("list", {}, "1"), ("run", {}, "42"), ("join", {"RAY_AUTH_TOKEN": None}, None),
+        ("list", {"RAY_AUTH_TOKEN": None}, None), ("list", {"RAY_AUTH_TOKEN": "0" * 64}, None),
+        ("run", {"RAY_AUTH_TOKEN": None, "RAY_AUTH_MODE": None}, None),
     ],
-)
-def test_a_process_without_the_token_cannot_enter(started, home, what, token):
+)  # fmt: skip
+def test_only_a_process_with_the_token_enters(started, home, what, token, printed):
     found = second(started[0], what, HOME=str(home), **token)
-    assert found.returncode != 0
-    assert "42" not in found.stdout
+    assert (found.returncode == 0) == (printed is not None), found.stderr[-2000:]
+    if printed is None:
+        assert "42" not in found.stdout
+    else:
+        assert found.stdout.strip() == printed
 
 
-@pytest.mark.parametrize("what", SECOND)
-def test_a_process_with_the_token_can(started, home, what):
-    found = second(started[0], what, HOME=str(home))
-    assert found.returncode == 0, found.stderr[-2000:]
-    assert found.stdout.strip() == {"join": "", "list": "1", "run": "42"}[what]
-
-
-def test_a_command_joins_with_the_token_and_with_its_file(started, home):
+def test_a_command_joins_with_the_token_and_with_its_file_and_is_refused_without(started, home):
     token = started[0]["ray"]["RAY_AUTH_TOKEN"]
     (home / "token").write_text(token)
     for given in ({}, {"RAY_AUTH_TOKEN": None, "RAY_AUTH_TOKEN_PATH": str(home / "token")}):
         found = second(started[0], "address", HOME=str(home), RAY_AUTH_MODE=None, **given)
         assert (found.returncode, found.stdout.strip()) == (0, "1"), found.stderr[-2000:]
-
-
-@pytest.mark.parametrize("token", [{"RAY_AUTH_TOKEN": None}, {"RAY_AUTH_TOKEN": "0" * 64}])
-def test_a_command_without_the_token_is_refused_in_a_sentence(started, home, token):
-    found = second(started[0], "address", HOME=str(home), **token)
-    assert found.returncode == 2, found.stderr[-2000:]
-    assert len(found.stdout.splitlines()) == 1
-    assert "RAY_AUTH_TOKEN" in found.stdout
-    assert "0" * 64 not in found.stdout
+    for wrong in (None, "0" * 64):
+        found = second(started[0], "address", HOME=str(home), RAY_AUTH_TOKEN=wrong)
+        assert (found.returncode, len(found.stdout.splitlines())) == (2, 1), found.stderr[-2000:]
+        assert "RAY_AUTH_TOKEN" in found.stdout
+        assert "0" * 64 not in found.stdout
 
 
 def listening(process):
@@ -185,10 +171,14 @@ def test_its_files_are_where_a_long_tmpdir_says_and_gone_at_the_end(tmp_path):
     assert not link.exists()
 
 
-@pytest.mark.parametrize("letters", [10, 24, 60, 110, 200])
-def test_a_socket_of_ray_fits_whatever_the_length_of_tmpdir(tmp_path_factory, monkeypatch, letters):
+@pytest.fixture
+def nothing_set(monkeypatch):
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("letters", [10, 24, 60, 110, 200])
+def test_a_socket_of_ray_fits_whatever_the_length_of_tmpdir(nothing_set, tmp_path_factory, monkeypatch, letters):
     base = Path(tmp_path_factory.mktemp("t"))
     place = base / ("x" * (letters - len(str(base)) - 1)) if letters > len(str(base)) + 1 else Path("/tmp")
     place.mkdir(exist_ok=True)
@@ -215,66 +205,44 @@ def test_a_folder_that_cannot_be_used_is_refused_by_name(tmp_path, monkeypatch, 
     assert str(place) in str(refused.value)
 
 
-@pytest.fixture
-def nothing_set(monkeypatch):
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.mark.parametrize(
     ("given", "joined", "mode", "token"),
     [
-        ({}, False, "token", True),
-        ({"RAY_AUTH_MODE": "token"}, False, None, True),
-        ({"RAY_AUTH_TOKEN": ""}, False, "token", True),
-        ({"RAY_AUTH_TOKEN": "mine"}, False, "token", False),
-        ({"RAY_AUTH_MODE": "disabled"}, False, None, False),
-        ({}, True, None, False),
-        ({"RAY_AUTH_TOKEN": "mine"}, True, "token", False),
+        ({}, False, "token", True), ({"RAY_AUTH_MODE": "token"}, False, None, True),
+        ({"RAY_AUTH_TOKEN": ""}, False, "token", True), ({"RAY_AUTH_TOKEN": "\n"}, False, "token", True),
+        ({"RAY_AUTH_TOKEN": "mine"}, False, "token", False), ({"RAY_AUTH_MODE": "disabled"}, False, None, False),
+        ({}, True, None, False), ({"RAY_AUTH_TOKEN": "mine"}, True, "token", False),
         ({"RAY_AUTH_MODE": "token"}, True, None, False),
     ],
-)
-def test_what_the_user_has_set_is_kept(nothing_set, monkeypatch, given, joined, mode, token):
+)  # fmt: skip
+def test_what_the_user_has_set_is_kept_and_put_back(nothing_set, monkeypatch, given, joined, mode, token):
+    """Each Ray has another token."""
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    set_too = private.variables(joined)
+    set_too, other, before = private.variables(joined), private.variables(joined), dict(os.environ)
     assert set_too.get("RAY_AUTH_MODE") == mode
     assert ("RAY_AUTH_TOKEN" in set_too) == token
-
-
-def test_each_ray_has_another_token(nothing_set):
-    assert len({private.variables(joined=False)["RAY_AUTH_TOKEN"] for _ in range(5)}) == 5
+    if token:
+        assert len({set_too["RAY_AUTH_TOKEN"], other["RAY_AUTH_TOKEN"]}) == 2
+        assert len(set_too["RAY_AUTH_TOKEN"]) == 64
+    with private.environment(set_too | {"HOME": "elsewhere"}):
+        assert os.environ["HOME"] == "elsewhere"
+        assert set_too.items() <= os.environ.items()
+    assert dict(os.environ) == before
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_a_token_s_file_is_used_and_one_that_is_absent_is_refused(nothing_set, monkeypatch, tmp_path, joined):
+def test_a_token_s_file_is_used_and_one_that_is_absent_or_another_mode_is_refused(
+    nothing_set, monkeypatch, tmp_path, joined
+):
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     with pytest.raises(UsageError, match="RAY_AUTH_TOKEN_PATH"):
         private.variables(joined)
     (tmp_path / "token").write_text("mine")
     assert private.variables(joined)["RAY_AUTH_MODE"] == "token"
     assert "RAY_AUTH_TOKEN" not in private.variables(joined)
-
-
-def test_the_environment_is_put_back(nothing_set, monkeypatch):
-    before = dict(os.environ)
-    with private.environment({"RAY_AUTH_TOKEN": "mine", "HOME": "elsewhere"}):
-        assert os.environ["RAY_AUTH_TOKEN"] == "mine"
-    assert dict(os.environ) == before
-
-
-@pytest.mark.parametrize("mode", ["bogus", "tokens", " token"])
-def test_a_mode_that_ray_does_not_have_is_refused(monkeypatch, mode):
-    monkeypatch.setenv("RAY_AUTH_MODE", mode)
-    with pytest.raises(UsageError):
-        private.variables(False)
-
-
-@pytest.mark.parametrize("token", [" ", "", "\n"])
-def test_a_blank_token_counts_as_none(monkeypatch, token):
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("RAY_AUTH_TOKEN", token)
-    known = private.variables(False)
-    assert known["RAY_AUTH_MODE"] == "token"
-    assert len(known["RAY_AUTH_TOKEN"]) == 64
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")
+    for mode in ("bogus", "tokens", " token"):
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+        with pytest.raises(UsageError, match="RAY_AUTH_MODE"):
+            private.variables(joined)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
+import sys
 import time
 
+import pyarrow as pa
 import pytest
+import ray
+from ray import cloudpickle
 from rich.console import Console
 
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus, Execution
-from tempscale_jobs.corpus import reading
 from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.corpus.units import Piece, Unit, named
@@ -36,6 +40,11 @@ class Seen:
 
     def step(self, kind=slow.PIECE, at_once=1, finished=lambda keys: []):
         return self.watch.step(kind, at_once, finished)
+
+    def after(self, seconds):
+        """The names of the slow pieces so many seconds later."""
+        self.now += seconds
+        return self.names()
 
     def names(self):
         before = len(self.reports)
@@ -68,13 +77,11 @@ def test_a_piece_of_ten_times_the_median_is_named_until_it_ends(seen):
         shards.begin(7, 7, "a")
         finish(seen, shards, [9, 9, 9, 9])
         assert seen.names() == []
-        seen.now += 100
-        assert seen.names() == []  # Four finished: there is no median yet.
+        assert seen.after(100) == []  # Four finished: there is no median yet.
         finish(seen, shards, [9])
         assert seen.names() == ["shard 7"]
         assert seen.reports[-1] == ([Slow("shard 7", 145.0, 9.0)], ["shard 7"])
-        seen.now += 10
-        assert seen.names() == ["shard 7"]
+        assert seen.after(10) == ["shard 7"]
         assert seen.reports[-1] == ([Slow("shard 7", 155.0, 9.0)], [])  # It is new once.
         shards.end(7)
         assert seen.reports[-1] == ([], [])
@@ -83,50 +90,65 @@ def test_a_piece_of_ten_times_the_median_is_named_until_it_ends(seen):
         assert len(seen.reports) == told  # Nothing to say.
 
 
-def test_nothing_is_slow_within_half_a_minute(seen):
-    with seen.step() as pieces:
-        finish(seen, pieces, [0.1] * 5)
-        pieces.begin(7, 7)
-        seen.now += 30
-        assert seen.names() == []
-        seen.now += 0.1
-        assert seen.names() == ["piece 7"]
-
-
 def test_pieces_that_are_alike_are_never_named(seen):
     with seen.step() as pieces:
         for number in range(50):
             pieces.begin(number, number, number % 3)
-            seen.now += 40 + number % 7
-            assert seen.names() == []
+            assert seen.after(40 + number % 7) == []
             pieces.end(number)
     assert seen.reports == []
+
+
+def test_nothing_is_slow_within_half_a_minute_and_an_error_in_a_report_ends_no_run(seen):
+    with seen.step() as pieces:
+        finish(seen, pieces, [0.1] * 5)
+        pieces.begin(7, 7)
+        assert seen.after(30) == []
+        assert seen.after(0.1) == ["piece 7"]
+
+        def fail(every, new):
+            raise OSError("the disk is full")
+
+        seen.watch._report = fail
+        seen.watch.report()
+        pieces.end(7)
+
+
+def test_only_pieces_of_one_sort_that_did_not_fail_are_compared_by_their_work(seen):
+    work = {1: 100.0, 2: 1.0, 3: 1.0} | dict.fromkeys(range(100, 106), 1.0)
+    with seen.step(Kind("piece", work.__getitem__, alike=lambda number: number == 3)) as pieces:
+        finish(seen, pieces, [5] * 4)
+        pieces.begin(4, 104)
+        pieces.end(4, done=False)
+        for number, worker in ((1, "a"), (2, "b"), (3, "c")):
+            pieces.begin(number, number, worker)
+        assert seen.after(60) == []  # Four finished: there is no median yet.
+        finish(seen, pieces, [0], first=105)
+        assert seen.names() == ["piece 2"]
+        pieces.end(2)
+        assert seen.after(4941) == ["piece 1"]
+        assert seen.reports[-1][0] == [Slow("piece 1", 5001.0, 500.0)]
 
 
 def test_the_end_of_a_step_ends_its_slow_pieces(seen):
     with seen.step(Kind("tile")) as tiles:
         finish(seen, tiles, [1] * 5)
         tiles.begin("a", (3, 4))
-        seen.now += 60
-        assert seen.names() == ["tile 3, 4"]
+        assert seen.after(60) == ["tile 3, 4"]
     assert seen.reports[-1] == ([], [])
     with seen.step(Kind("tile")) as tiles:  # The next step has a median of its own.
         tiles.begin("b", (0, 0))
-        seen.now += 1000
-        assert seen.names() == []
+        assert seen.after(1000) == []
 
 
 def test_time_counts_from_the_head_of_the_queue(seen):
     """A worker has a second piece ahead, which waits for the first."""
     with seen.step() as pieces:
         two_of_one_worker(seen, pieces)
-        seen.now += 60
-        assert seen.names() == ["piece 1"]
+        assert seen.after(60) == ["piece 1"]
         pieces.end(1)
-        seen.now += 50
-        assert seen.names() == []
-        seen.now += 1
-        assert seen.names() == ["piece 2"]
+        assert seen.after(50) == []
+        assert seen.after(1) == ["piece 2"]
         assert seen.reports[-1][0] == [Slow("piece 2", 51.0, 5.0)]
 
 
@@ -138,12 +160,10 @@ def test_of_tasks_as_many_run_as_there_are_workers(seen):
             seen.now += 10
             pieces.end(number)
         assert seen.names() == []  # Piece 1 began with the first, 50 s ago; piece 7 has not begun.
-        seen.now += 51
-        assert seen.names() == ["piece 1"]
+        assert seen.after(51) == ["piece 1"]
         pieces.end(1)
         pieces.end(6)
-        seen.now += 99
-        assert seen.names() == []
+        assert seen.after(99) == []
 
 
 def test_tasks_that_overtake_others_count_since_they_were_given(seen):
@@ -153,10 +173,8 @@ def test_tasks_that_overtake_others_count_since_they_were_given(seen):
         seen.now += 40
         for number in (2, 3, 4, 5, 6, 7):
             pieces.end(number)
-        seen.now += 360
-        assert seen.names() == []
-        seen.now += 1
-        assert seen.names() == ["piece 0", "piece 1"]
+        assert seen.after(360) == []
+        assert seen.after(1) == ["piece 0", "piece 1"]
         assert seen.reports[-1][0][0] == Slow("piece 0", 401.0, 40.0)
 
 
@@ -166,58 +184,11 @@ def test_pieces_that_come_back_unseen_are_not_slow_and_those_behind_them_begin(s
     with seen.step(finished=lambda keys: [key for key in keys if key in back]) as pieces:
         two_of_one_worker(seen, pieces)
         back.add(1)
-        seen.now += 100
-        assert seen.names() == []
-        seen.now += 51
-        assert seen.names() == ["piece 2"]
+        assert seen.after(100) == []
+        assert seen.after(51) == ["piece 2"]
         pieces.end(1)  # The driver comes to it.
         pieces.end(2)
         assert seen.names() == []
-
-
-def test_pieces_known_to_differ_are_compared_by_their_work(seen):
-    work = {1: 100.0, 2: 1.0} | dict.fromkeys(range(100, 105), 1.0)
-    with seen.step(Kind("piece", work.__getitem__)) as pieces:
-        finish(seen, pieces, [5] * 5)
-        pieces.begin(1, 1, "a")
-        pieces.begin(2, 2, "b")
-        seen.now += 60
-        assert seen.names() == ["piece 2"]
-        pieces.end(2)
-        seen.now += 4941
-        assert seen.names() == ["piece 1"]
-        assert seen.reports[-1][0] == [Slow("piece 1", 5001.0, 500.0)]
-
-
-def test_pieces_of_another_sort_are_not_compared(seen):
-    with seen.step(Kind("cell", alike=lambda number: number == 1)) as cells:
-        finish(seen, cells, [1] * 9)
-        cells.begin(1, 1, "a")
-        seen.now += 1000
-        assert seen.names() == []
-
-
-def test_a_piece_that_failed_says_nothing_of_the_others(seen):
-    with seen.step() as pieces:
-        finish(seen, pieces, [1] * 4)
-        pieces.begin(1, 1)
-        pieces.end(1, done=False)
-        pieces.begin(2, 2)
-        seen.now += 1000
-        assert seen.names() == []
-
-
-def test_an_error_in_a_report_does_not_end_the_run(seen):
-    def fail(every, new):
-        raise OSError("the disk is full")
-
-    seen.watch._report = fail
-    with seen.step() as pieces:
-        finish(seen, pieces, [1] * 5)
-        pieces.begin(1, 1)
-        seen.now += 100
-        seen.watch.report()
-        pieces.end(1)
 
 
 def test_a_watch_stays_where_it_is():
@@ -266,31 +237,22 @@ def wait_for(run, wanted):
 
 @pytest.fixture(scope="module")
 def cluster(ray_session):
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     with engine.session(Execution.model_validate({"workers": 2})) as found:
         yield found
-
-
-def sleeper(folder):
-    """A task that waits for its file, where it is a slow one."""
-    import ray
-
-    @ray.remote(num_cpus=0)
-    def task(number, slow):
-        import os
-        import time
-
-        while slow and not os.path.exists(f"{folder}/go"):
-            time.sleep(0.02)
-        return number
-
-    return task
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 def test_a_task_that_sleeps_is_in_the_status_file_until_it_ends(cluster, run, tmp_path, capsys):
-    task = sleeper(tmp_path)
+    @ray.remote(num_cpus=0)
+    def task(number, go):
+        while number == 3 and not os.path.exists(go):
+            time.sleep(0.02)
+        return number
+
     with cluster.watch.reported(run.slow), run.stage("cosine", 12) as stage:
-        found, updated = [], None
-        for number, _ in engine.results(cluster, lambda k: task.remote(k, k == 3), range(12), kind=Kind("block")):
+        found, go = [], str(tmp_path / "go")
+        for number, _ in engine.results(cluster, lambda k: task.remote(k, go), range(12), kind=Kind("block")):
             found.append(number)
             stage.advance(1)
             if len(found) == 11:  # All but one.
@@ -303,7 +265,7 @@ def test_a_task_that_sleeps_is_in_the_status_file_until_it_ends(cluster, run, tm
                 (tmp_path / "go").touch()
         wait_for(run, [])
     assert sorted(found) == list(range(12))
-    assert run.console_text().count("slow: block 3 has taken") == 1
+    assert run.console_text().count("slow: block 3") == 1
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     # The first ones may be slow here, too, while their processes start.
     (line,) = [line for line in lines if line["event"] == "slow" and line["piece"] == "block 3"]
@@ -311,44 +273,35 @@ def test_a_task_that_sleeps_is_in_the_status_file_until_it_ends(cluster, run, tm
     assert {"seconds", "median_seconds"} <= set(line)
 
 
-def test_tasks_that_are_alike_are_not_named(cluster, run, tmp_path, capsys):
-    import ray
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+class Worker:
+    """Takes pieces of which the sixth waits for a file."""
 
-    @ray.remote(num_cpus=0)
-    def task(number):
-        import time
-
-        time.sleep(each_seconds)
+    def work(self, number, go):
+        while number == 6 and not os.path.exists(go):
+            time.sleep(0.02)
         return number
 
-    each_seconds = 1.2  # Longer than the least that is slow.
-    with cluster.watch.reported(run.slow), run.stage("cosine", 12):
-        assert len(list(engine.results(cluster, task.remote, range(12)))) == 12
-    assert "slow" not in run.console_text()
-    assert '"event": "slow"' not in capsys.readouterr().err
-    assert run.status()["slow"] == []
+    def take(self, process, block):
+        return [{"number": self.work(number, process)} for number in block.column("number").to_pylist()]
 
 
-def test_the_piece_that_a_worker_has_ahead_is_not_named(cluster, run, tmp_path, monkeypatch):
-    """Two actors get two pieces each; the second of the slow actor's waits with the first."""
-    import ray
+@pytest.mark.parametrize("how", ["pieces", "stream"])
+def test_the_piece_that_a_worker_has_ahead_is_not_named(cluster, run, tmp_path, how):
+    """Two actors get two pieces each; the second of the slow actor's waits with the first.
 
-    @ray.remote(num_cpus=0)
-    class Worker:
-        def work(self, number):
-            import os
-            import time
-
-            while number == 6 and not os.path.exists(f"{tmp_path}/go"):
-                time.sleep(0.02)
-            return number
-
-    crew = Crew(None, cluster, None, None)
+    Ray Data prepares the shards of a stream, in any order; only their blocks know which they are.
+    """
+    crew, go, found = Crew(None, cluster, None, None), str(tmp_path / "go"), []
     crew._actors = [Worker.remote() for _ in range(2)]
     ray.get([worker.__ray_ready__.remote() for worker in crew._actors])
-    found = []
     with crew, cluster.watch.reported(run.slow), run.stage("embed", 20):
-        for number in crew._each(lambda worker, k: worker.work.remote(k), range(20), Kind("shard")):
+        if how == "pieces":
+            done = crew._each(lambda worker, k: worker.work.remote(k, go), range(20), Kind("shard"))
+        else:
+            shards = {k: pa.table({"k": [k]}) for k in range(20)}
+            done = (report["number"] for report in crew.stream(go, shards, lambda batch: batch, {}))
+        for number in done:
             found.append(number)
             if len(found) == 18:  # All but the slow one and the one behind it.
                 wait_for(run, ["shard 6"])
@@ -357,100 +310,29 @@ def test_the_piece_that_a_worker_has_ahead_is_not_named(cluster, run, tmp_path, 
                 (tmp_path / "go").touch()
         wait_for(run, [])
     assert sorted(found) == list(range(20))
-    assert run.console_text().count("slow: ") == 1
+    assert run.console_text().count("slow: shard 6") == 1
 
 
-def test_a_slow_shard_of_a_stream_is_named_by_its_number(cluster, run, tmp_path):
-    """Ray Data prepares the shards, in any order; only their blocks know which they are."""
-    import pyarrow as pa
-    import ray
-
-    go = str(tmp_path / "go")
-
-    @ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
-    class Worker:
-        def take(self, process, block):
-            import os
-            import time
-
-            numbers = block.column("number").to_pylist()
-            while 6 in numbers and not os.path.exists(go):
-                time.sleep(0.02)
-            return [{"number": number} for number in numbers]
-
-    crew = Crew(None, cluster, None, None)
-    crew._actors = [Worker.remote() for _ in range(2)]
-    ray.get([worker.__ray_ready__.remote() for worker in crew._actors])
-    found = []
-    with crew, cluster.watch.reported(run.slow), run.stage("embed", 12):
-        for report in crew.stream(None, {k: pa.table({"k": [k]}) for k in range(12)}, lambda batch: batch, {}):
-            found.append(report["number"])
-            if len(found) == 10:
-                wait_for(run, ["shard 6"])
-                (tmp_path / "go").touch()
-    assert sorted(found) == list(range(12))
-    assert run.status()["slow"] == []
-
-
-def test_the_block_of_a_slow_shard_says_its_number(cluster):
-    import pyarrow as pa
-    import ray
-
-    from tempscale_jobs.workers.crew import _named
-
-    assert _named("shard", ray.put(pa.table({"number": [7], "payload": [b""]}))) == "shard 7"
-    assert _named("shard", "no reference") == "a shard"
-
-
-def test_a_unit_that_is_read_slowly_is_named_by_its_file(cluster, run, tmp_path, monkeypatch):
-    data = tmp_path / "data"
+def test_a_unit_that_is_read_slowly_is_named_by_its_file(cluster, tmp_path, monkeypatch):
+    """The last of nine units, whichever that is, has taken a thousand seconds by the watch's clock."""
+    data, out = tmp_path / "data", str(tmp_path / "one")
     data.mkdir()
     for k in range(9):
         (data / f"{k}.csv").write_text("\n".join(["id,text", *(f"t{k}-{i},words" for i in range(20))]))
-    original, go = reading.read_unit, str(tmp_path / "go")
-
-    def read_unit(storage, contents, unit, seed, state):
-        import os
-        import time
-
-        while unit.number == 4 and not os.path.exists(go):
-            time.sleep(0.02)
-        return original(storage, contents, unit, seed, state)
-
     config = resolve({"corpus": {"source": str(data), "unit_rows": 20, "unit_bytes": 150}})
-    storage, out = Storage(str(tmp_path / "one")), str(tmp_path / "one")
-    stream = Stream(storage, Texts(config.corpus, config.embedding, out), 0, out)
-    assert len(stream.units) == 9
-    monkeypatch.setattr("tempscale_jobs.corpus.stream._read_units", reader(read_unit))
-    with cluster.watch.reported(run.slow), run.stage("read the corpus"):
-        found = []
+    corpus = Stream(Storage(out), Texts(config.corpus, config.embedding, out), 0, out)
+    assert len(corpus.units) == 9
+    now, found, told = [0.0], [], []
+    monkeypatch.setattr(cluster.watch, "clock", lambda: now[0])
 
-        def on_unit(unit):
-            found.append(unit.number)
-            if len(found) == 8:
-                wait_for(run, ["unit 4: 4.csv"])
-                (tmp_path / "go").touch()
+    def on_unit(unit):
+        found.append(unit.number)
+        now[0] += 1000 if len(found) == 8 else 1
+        if len(found) == 8:
+            cluster.watch.report()
 
-        stream.finish(cluster, on_unit)
-        wait_for(run, [])
-    assert stream.index.analysed == 180
-
-
-def reader(read_unit):
-    """`stream._read_units` with another `reading.read_unit`, for a task."""
-    import sys
-
-    from ray import cloudpickle
-
-    from tempscale_jobs.corpus import stream
-
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    original = stream._read_units
-
-    def read(batch, **how):
-        from unittest import mock
-
-        with mock.patch("tempscale_jobs.corpus.reading.read_unit", read_unit):
-            return original(batch, **how)
-
-    return read
+    with cluster.watch.reported(lambda every, new: told.append([piece.piece for piece in every])):
+        corpus.finish(cluster, on_unit)
+    assert told[0] == [f"unit {found[8]}: {found[8]}.csv"]
+    assert told[-1] == []
+    assert corpus.index.analysed == 180

@@ -1,0 +1,18 @@
+"""Shards as a model actor gets them: written, tokenised and unpacked."""
+
+import pyarrow as pa
+
+from tempscale_jobs.embedding.embed import tokenise
+from tempscale_jobs.tables.audit import SHARDS
+from tempscale_jobs.workers.actor import pack, unpack
+
+
+def prepared(storage, folder, texts, number=0):
+    """The work of a shard of these texts, whose ids are t0, t1 and so on, for the model in this folder."""
+    nothing, name = [None] * len(texts), f"shards/{number}.parquet"
+    columns = {"text_id": [f"t{k}" for k in range(len(texts))], "text": texts, "content_sha": ["0" * 64] * len(texts)}
+    columns |= {"cut": [False] * len(texts), "document": nothing, "source_row": nothing}
+    storage.write_table(name, SHARDS.build(columns))
+    row = {"number": number, "payload": pack(pa.table({"name": [name]}))}
+    (found,) = tokenise(pa.Table.from_pylist([row]), storage, str(folder), 64, "truncate").to_pylist()
+    return unpack(found["payload"])
