@@ -33,12 +33,8 @@ def test_an_interval_holds_its_lower_edge_and_not_its_upper_one():
     assert interval_of(tokens, edges).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 4, 6, 7, 7, 7]
 
 
-def test_one_edge_is_one_open_interval():
-    assert interval_of(np.array([0, 7, 10**9]), [0]).tolist() == [0, 0, 0]
-
-
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(1, 600), min_size=1, max_size=8, unique=True), st.lists(st.integers(0, 700), max_size=20))
+@given(st.lists(st.integers(1, 600), max_size=8, unique=True), st.lists(st.integers(0, 700), max_size=20))
 def test_every_length_is_in_the_one_interval_whose_edges_enclose_it(inner, tokens):
     edges = [0, *sorted(inner)]
     for length, k in zip(tokens, interval_of(np.array(tokens), edges), strict=True):
@@ -121,32 +117,17 @@ def test_rotation_and_order_leave_the_sums(texts, seed):
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 20), st.integers(1, 4), seeds)
-def test_text_means_equal_those_of_every_pair(texts, intervals, seed):
+def test_text_means_equal_those_of_every_pair_also_of_a_part_of_the_texts(texts, intervals, seed):
     embeddings, interval = units(texts, 4, seed), some_intervals(texts, intervals, seed)
-    found = text_means(embeddings, interval, CosineSums.of(embeddings, interval, intervals))
-    np.testing.assert_allclose(found, oracles.text_means(embeddings, interval, intervals), atol=1e-12)
+    sums, expected = CosineSums.of(embeddings, interval, intervals), oracles.text_means(embeddings, interval, intervals)
+    for rows in (slice(None), slice(texts // 3, texts // 3 + 4)):
+        np.testing.assert_allclose(text_means(embeddings[rows], interval[rows], sums), expected[rows], atol=1e-12)
 
 
 def test_text_means_by_hand_leave_the_text_itself_out():
     embeddings = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
     found = text_means(embeddings, np.array([0, 0, 1]), CosineSums.of(embeddings, np.array([0, 0, 1]), 3))
     np.testing.assert_allclose(found, [[0.6, 0.0, np.nan], [0.6, 0.8, np.nan], [0.4, np.nan, np.nan]], atol=1e-15)
-
-
-def test_text_means_of_one_block_use_the_sums_of_all():
-    embeddings, interval = units(12), some_intervals(12, 3)
-    sums = CosineSums.of(embeddings, interval, 3)
-    whole = text_means(embeddings, interval, sums)
-    np.testing.assert_allclose(text_means(embeddings[5:9], interval[5:9], sums), whole[5:9], atol=1e-15)
-
-
-def test_the_mean_of_text_means_is_the_mean_of_pairs():
-    embeddings, interval = units(30, seed=3), some_intervals(30, 2, 3)
-    sums = CosineSums.of(embeddings, interval, 2)
-    means, first, pairs = text_means(embeddings, interval, sums), sums.sums()[0], sums.pairs()
-    for a in range(2):
-        for b in range(2):
-            assert means[interval == a, b].mean() == pytest.approx(first[a, b] / pairs[a, b])
 
 
 # --- moments ----------------------------------------------------------------------------------------------------------
@@ -173,16 +154,7 @@ def test_moments_leave_nan_out_column_by_column():
     assert found.values.tolist() == [3, 2, 1]
     assert found.mean.tolist() == [4.0, 7.0, 2.0]
     assert found.variance()[:2].tolist() == [13.0, 8.0]
-    assert np.isnan(found.variance()[2])
-
-
-def test_no_values_are_the_neutral_element():
-    nothing, some = Moments.of(np.zeros((0, 2))), Moments.of(np.array([[1.0, 2.0], [5.0, 9.0]]))
-    assert np.isnan(nothing.variance()).all()
-    for merged in (nothing.merged(some), some.merged(nothing)):
-        for found, expected in zip(merged, some, strict=True):
-            np.testing.assert_array_equal(found, expected)
-    assert nothing.merged(nothing).values.tolist() == [0, 0]
+    assert np.isnan([found.variance()[2], *Moments.of(np.zeros((0, 2))).variance()]).all()
 
 
 def test_a_million_alike_values_far_from_zero_have_no_variance():
@@ -206,14 +178,6 @@ def test_errors_equal_the_typed_formulas(rows, columns, seed):
     expected = oracles.between_error(means[:rows, 1].tolist(), means[rows:, 0].tolist())
     found = between_error(moments[0].variance()[1], rows, moments[1].variance()[0], columns)
     assert float(found) == pytest.approx(expected)
-
-
-def test_errors_by_hand():
-    assert within_error(0.25, 25) == pytest.approx(2 * 0.5 / 5)
-    assert float(between_error(9.0, 100, 16.0, 100)) == pytest.approx(0.5)
-    # Four times the texts halve either.
-    assert within_error(0.25, 100) == pytest.approx(within_error(0.25, 25) / 2)
-    assert between_error(9.0, 400, 16.0, 400) == pytest.approx(0.25)
 
 
 def population(texts=400, seed=5):
@@ -277,15 +241,6 @@ def test_the_interval_of_a_sample_covers_its_own_corpus_once_corrected():
     covered = np.mean(np.array(deviations) <= 1.96 * np.array(errors))
     assert 0.90 <= covered <= 0.99
     assert np.mean(np.array(deviations) <= 1.96 * 2 * np.array(errors)) > 0.995
-
-
-def test_the_finite_population_in_its_limits():
-    assert finite_population(100, 100) == 0.0
-    assert finite_population(75, 100) == pytest.approx(0.5)
-    assert finite_population(1, 10**12) == pytest.approx(1.0)
-    assert finite_population(0, 100) == 1.0
-    assert finite_population(101, 100) == 0.0
-    assert finite_population(0, 0) == 0.0
 
 
 # --- the gap and the rank ---------------------------------------------------------------------------------------------
