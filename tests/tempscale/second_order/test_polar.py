@@ -196,8 +196,8 @@ def test_real_texts_equal_float64(short_factors, long_factors, dtype):
     error = 5e-6 if dtype == torch.float32 else 1e-8
     assert worst(polar_norms(short, short), short, short) < min(error, 2e-6)
     assert worst(polar_norms(short[::3], long), short[::3], long) < error
-    found = polar_norms(long[:1], long)
-    assert worst(found, long[:1], long) < error
+    found = polar_norms(long[::2], long)
+    assert worst(found, long[::2], long) < error
     assert float(found.min()) > 0.3
 
 

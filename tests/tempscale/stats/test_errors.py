@@ -101,14 +101,13 @@ def corpus(encoder, request):
 # --- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def drawn_again(texts, size):
-    """With replacement: independent draws from all texts, as from a corpus without end."""
-    return lambda random: random.integers(0, texts, size)
-
-
-def drawn_once(texts, size):
-    """Without replacement: a sample of this very corpus."""
-    return lambda random: random.permutation(texts)[:size]
+def drawing(texts, size, again):
+    """What draws places of texts, and the correction of its errors: independent draws, as from a corpus without end, or a
+    sample of this very corpus, without replacement.
+    """
+    if again:
+        return lambda random: random.integers(0, texts, size), 1.0
+    return lambda random: random.permutation(texts)[:size], finite_population(size, texts)
 
 
 def covered(figures, truth, draws=DRAWS):
@@ -193,21 +192,16 @@ def cosine_truth(corpus, again):
     return with_changes(found)
 
 
-def test_errors_of_cosine_hold_for_a_corpus_without_end(corpus):
-    draw = drawn_again(PAIRED, 150)
-    check(covered(lambda random: cosine_figures(corpus, draw(random), 1.0), cosine_truth(corpus, again=True)))
-
-
-def test_errors_of_cosine_hold_for_the_corpus_of_which_half_was_drawn(corpus):
-    draw, correction = drawn_once(PAIRED, PAIRED // 2), finite_population(PAIRED // 2, PAIRED)
-    check(covered(lambda random: cosine_figures(corpus, draw(random), correction), cosine_truth(corpus, again=False)))
+@pytest.mark.parametrize("again", [True, False])
+def test_errors_of_cosine_hold_for_a_corpus_without_end_and_for_one_of_which_half_was_drawn(corpus, again):
+    draw, correction = drawing(PAIRED, 150 if again else PAIRED // 2, again)
+    check(covered(lambda random: cosine_figures(corpus, draw(random), correction), cosine_truth(corpus, again)))
 
 
 @pytest.mark.parametrize("again", [True, False])
 def test_errors_of_the_prefix_probe_hold(corpus, again):
     texts = len(corpus.prefixes[32])
-    draw = drawn_again(texts, 60) if again else drawn_once(texts, 60)
-    correction = 1.0 if again else finite_population(60, texts)
+    draw, correction = drawing(texts, 60, again)
     short, long = (np.float64(corpus.prefixes[n]) for n in PREFIXES)
     kept = np.ones((texts, texts), dtype=bool) if again else ~np.eye(texts, dtype=bool)
     truth = {"mean": (short @ short.T)[kept].mean(), "gap": (long @ long.T - short @ short.T)[kept].mean()}
@@ -257,16 +251,10 @@ def socm_truth(corpus, again):
     return with_changes({tau: pair_means(socm_values(corpus, tau), interval, again) for tau in TAUS})
 
 
-def test_errors_of_socm_hold_for_a_corpus_without_end(corpus):
-    draw = drawn_again(PAIRED, 200)
-    check(covered(lambda random: socm_figures(corpus, draw(random), 1.0), socm_truth(corpus, again=True), SOCM_DRAWS))
-
-
-def test_errors_of_socm_hold_for_the_corpus_of_which_half_was_drawn(corpus):
-    draw, correction = drawn_once(PAIRED, PAIRED // 2), finite_population(PAIRED // 2, PAIRED)
-    check(
-        covered(lambda random: socm_figures(corpus, draw(random), correction), socm_truth(corpus, again=False), SOCM_DRAWS)
-    )
+@pytest.mark.parametrize("again", [True, False])
+def test_errors_of_socm_hold_for_a_corpus_without_end_and_for_one_of_which_half_was_drawn(corpus, again):
+    draw, correction = drawing(PAIRED, PAIRED // 2, again)
+    check(covered(lambda random: socm_figures(corpus, draw(random), correction), socm_truth(corpus, again), SOCM_DRAWS))
 
 
 def dealt_figures(corpus, texts, groups, random):
