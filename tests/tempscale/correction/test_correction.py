@@ -170,9 +170,11 @@ def test_limits():
     # Nothing is left of the removed directions.
     removed = fitted("remove_top(3)").documents(DOCUMENTS).double().numpy()
     assert np.linalg.matrix_rank(removed, tol=1e-4) == 9
+    # Where nobody asks, queries are moved as documents are.
+    alone = fit("remove_top(3)", DOCUMENTS)
+    assert torch.equal(alone.queries(DOCUMENTS), alone.documents(DOCUMENTS))
     # Rows that do not differ from their mean have no direction, and are not numbers divided by 0.
     same = fit("whiten(1)", DOCUMENTS[:1].repeat(100, 1))
-    assert torch.equal(same.queries(DOCUMENTS), same.documents(DOCUMENTS))  # Nobody asks: the documents' own mean.
     assert not same.documents(DOCUMENTS[:1]).abs().max() > 1e-3
 
 
