@@ -52,10 +52,14 @@ def test_token_moments_equal_the_equations_whatever_stands_at_padded_places(leng
 def test_two_tokens_worked_by_hand():
     # (3, 0) and (1, 4): μ = (2, 2), ‖μ‖² = 8; deviations (1, −2), (−1, 2): S = 5, S/‖μ‖² = 5/8.
     # cos = 3·1/(3·√17) = 1/√17; all four pairs: (1 + 1 + 2/√17)/4.
-    found = alone(torch.tensor([[3.0, 0.0], [1.0, 4.0]], dtype=DOUBLE))
+    tokens = torch.tensor([[3.0, 0.0], [1.0, 4.0]], dtype=DOUBLE)
+    found, (mean, factor) = alone(tokens), covariance_factor(tokens)
     assert float(found.mean_norm) == pytest.approx(8**0.5)
     assert float(found.spread) == pytest.approx(5 / 8)
     assert float(found.within_cosine) == pytest.approx((1 + 17**-0.5) / 2)
+    # Over ‖μ‖ = √8 the deviations are ±(1, −2)/√8, each row over √2 once more.
+    np.testing.assert_allclose(mean, [0.5**0.5, 0.5**0.5], atol=1e-15)
+    np.testing.assert_allclose(factor, np.array([[1, -2], [-1, 2]]) / 4, atol=1e-15)
 
 
 def test_alike_tokens_have_no_spread_and_cosine_one():
@@ -126,13 +130,6 @@ def test_the_factor_gives_the_covariance_over_the_squared_norm_of_the_mean(n, di
     np.testing.assert_allclose(mean, mu / norm, atol=1e-12)
     np.testing.assert_allclose(factor.T @ factor, sigma / norm**2, atol=1e-11 * max(1.0, np.trace(sigma) / norm**2))
     assert factor.shape == (min(n, dim), dim)
-
-
-def test_a_factor_worked_by_hand():
-    # (3, 0) and (1, 4) over ‖μ‖ = √8: deviations ±(1, −2)/√8, each row over √2 once more.
-    mean, factor = covariance_factor(torch.tensor([[3.0, 0.0], [1.0, 4.0]], dtype=DOUBLE))
-    np.testing.assert_allclose(mean, [0.5**0.5, 0.5**0.5], atol=1e-15)
-    np.testing.assert_allclose(factor, np.array([[1, -2], [-1, 2]]) / 4, atol=1e-15)
 
 
 def test_more_tokens_than_dimensions_of_low_rank():
