@@ -230,15 +230,10 @@ def test_the_interval_between_covers_the_truth():
 @pytest.mark.parametrize(
     ("texts", "expected"),
     [
-        ([30, 30], (0, 1)),
-        ([29, 30, 500, 30, 29], (1, 3)),
-        ([100, 0, 0, 100, 0], (0, 3)),
-        ([29, 1000, 29], None),
-        ([29, 29], None),
-        ([1000], None),
-        ([], None),
+        ([30, 30], (0, 1)), ([29, 30, 500, 30, 29], (1, 3)), ([100, 0, 0, 100, 0], (0, 3)), ([29, 1000, 29], None),
+        ([29, 29], None), ([1000], None), ([], None),
     ],
-)
+)  # fmt: skip
 def test_the_gap_compares_the_shortest_and_longest_intervals_with_enough_texts(texts, expected):
     assert gap_intervals(texts) == expected
 
