@@ -79,7 +79,7 @@ def test_commuting_covariances_give_the_distance_of_their_square_roots():
     assert float(found.d_mu) == 0.0
 
 
-def test_pairs_of_real_texts_equal_the_equations(token_embeddings):
+def test_pairs_of_real_texts_all_at_once_and_two_alone_equal_the_equations(token_embeddings):
     found = pairwise_socm(token_embeddings)
     units = [oracles.unit_moments(tokens.numpy()) for tokens in token_embeddings]
     halves = [oracles.root(sigma) for _, sigma in units]
@@ -97,15 +97,9 @@ def test_pairs_of_real_texts_equal_the_equations(token_embeddings):
     assert float(found.socm.max()) > 0.3
     assert float(found.socm.diagonal().max()) < 1e-7
     assert float(found.d_mu.diagonal().max()) == 0.0
-
-
-def test_two_real_texts_in_single_precision_equal_the_pairwise_form(token_embeddings):
-    chosen = token_embeddings[::6]
-    every = pairwise_socm(chosen)
-    for i, x1 in enumerate(chosen):
-        for j, x2 in enumerate(chosen):
-            for one, all_pairs in zip(socm(x1, x2), every, strict=True):
-                assert float(one) == pytest.approx(float(all_pairs[i, j]), abs=1e-5)
+    for i, j in itertools.product(range(0, len(units), 6), repeat=2):
+        for one, every in zip(socm(token_embeddings[i], token_embeddings[j]), found, strict=True):
+            assert float(one) == pytest.approx(float(every[i, j]), abs=1e-5)
 
 
 # --- a Bures–Wasserstein distance -------------------------------------------------------------------------------------
