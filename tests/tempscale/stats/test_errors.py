@@ -258,19 +258,14 @@ def test_errors_of_socm_hold_for_a_corpus_without_end_and_for_one_of_which_half_
 
 
 def dealt_figures(corpus, texts, groups, random):
-    """The figures of groups dealt from these texts."""
-    interval = corpus.interval[texts]
+    """What the summary and the socm table say of groups dealt from these texts, and what the other temperature changes."""
+    interval, tokens = corpus.interval[texts], corpus.tokens[texts]
     sizes = texts_of_a_group(np.bincount(interval, minlength=3), groups)
     own = [random.permutation(np.flatnonzero(interval == a))[: groups * size] for a, size in enumerate(sizes)]
+    place = np.concatenate(own)
     group = np.concatenate([np.arange(len(mine)) // size for mine, size in zip(own, sizes, strict=True)])
-    return grouped_figures(corpus, texts, np.concatenate(own), group, groups)
-
-
-def grouped_figures(corpus, texts, place, group, groups):
-    """What the summary and the socm table say of these groups of texts, and what the other temperature changes."""
     first, second = np.nonzero(np.triu(group[:, None] == group, 1))
-    tokens, ids = corpus.tokens[texts], np.array([f"t{k}" for k in range(len(texts))], dtype=object)
-    interval = corpus.interval[texts]
+    ids = np.array([f"t{k}" for k in range(len(texts))], dtype=object)
     layout = Layout.of(ids, tokens, interval, corpus.edges)
     dealt = [Dealt(ids[place[group == k]].tolist(), k) for k in range(groups)]
     estimates = []
@@ -293,7 +288,10 @@ def grouped_figures(corpus, texts, place, group, groups):
 @pytest.mark.parametrize("groups", [16, 32])
 def test_errors_of_groups_hold_for_another_corpus(corpus, groups):
     """Another corpus also holds other shares of the length intervals."""
-    figures = lambda random: dealt_figures(corpus, random.integers(0, PAIRED, 300), groups, random)  # noqa: E731
+
+    def figures(random):
+        return dealt_figures(corpus, random.integers(0, PAIRED, 300), groups, random)
+
     check(covered(figures, socm_truth(corpus, again=True)))
 
 
