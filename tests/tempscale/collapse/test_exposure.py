@@ -63,7 +63,9 @@ def test_exposure_equals_a_count_of_every_slot(texts, k, intervals, own, seed):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(3, 15), st.integers(1, 4), st.booleans(), st.floats(1, 9), seeds)
+@given(
+    st.integers(3, 15), st.integers(1, 4), st.booleans(), st.one_of(st.just(1), st.just(math.inf), st.floats(1, 9)), seeds
+)
 def test_its_error_is_that_of_slots_that_share_texts(texts, k, own, more, seed):
     label, interval = graph(texts, k, seed, None if own else 9, 0.4), some_intervals(texts, 3, seed)
     found = exposure(label, interval, 3, own, population=more * texts)
@@ -87,26 +89,12 @@ def test_its_error_by_hand():
     np.testing.assert_allclose(found.corrected, [1, 0], atol=1e-15)
 
 
-def test_a_corpus_drawn_whole_has_no_error_of_its_own():
-    found = exposure(graph(20, 3), some_intervals(20, 3), 3, population=20)
-    assert (found.corrected == 0).all()
-    assert (found.error > 0).all()
-    unlimited = exposure(graph(20, 3), some_intervals(20, 3), 3)
-    np.testing.assert_array_equal(unlimited.corrected, unlimited.error)
-
-
 @pytest.mark.parametrize("own", [True, False])
 def test_one_interval_has_all_the_exposure_there_is_and_no_error(own):
     label = graph(20, 3, queries=None if own else 11)
     found = exposure(label, np.full(20, 1), 3, own)
     np.testing.assert_allclose(found.exposure, [np.nan, 1.0, np.nan])
     np.testing.assert_allclose(found.error, [np.nan, 0.0, np.nan], atol=1e-12)
-
-
-def test_an_interval_that_nobody_finds_has_exposure_zero():
-    label = np.array([[1], [0], [0], [1]])
-    found = exposure(label, np.array([0, 0, 1, 1]), 2)
-    assert found.exposure.tolist() == [2.0, 0.0]
 
 
 @settings(max_examples=30, deadline=None)
@@ -132,24 +120,6 @@ def test_names_of_texts_and_of_intervals_and_the_order_of_neighbours_do_not_matt
     names = random.permutation(3)
     for one, other in zip(before, exposure(label, names[interval], 3, own), strict=True):
         np.testing.assert_allclose(one, other[names], atol=1e-12)
-
-
-@pytest.mark.parametrize("own", [True, False])
-def test_a_slot_that_nobody_fills_is_as_if_it_were_not_there(own):
-    label, interval = graph(15, 3, queries=None if own else 8), some_intervals(15, 3)
-    padded = np.concatenate([label, np.full((len(label), 4), NOBODY)], axis=1)
-    for one, other in zip(exposure(label, interval, 3, own), exposure(padded, interval, 3, own), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_more_queries_leave_less_error():
-    # Every text is found equally often, so that nothing but the queries' own share tells intervals apart.
-    interval = np.repeat([0, 1], 50)
-    label = np.concatenate([np.arange(100)[:, None]] * 4)
-    few = exposure(label[:100], interval, 2, own=False).error
-    many = exposure(label, interval, 2, own=False).error
-    assert math.isfinite(few[0])
-    assert (many < few).all()
 
 
 @pytest.mark.parametrize("queries", [None, 75])

@@ -14,18 +14,12 @@ ids = st.lists(st.text(max_size=6), max_size=40, unique=True)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 60), st.integers(1, 70))
-def test_blocks_hold_every_row_once_in_order(texts, size):
+@given(st.integers(0, 30), st.integers(1, 35))
+def test_blocks_hold_every_row_in_order_and_their_grid_every_unordered_pair_of_texts_once(texts, size):
     parts = blocks(texts, size)
     assert [row for start, stop in parts for row in range(start, stop)] == list(range(texts))
     assert all(stop - start == size for start, stop in parts[:-1])
     assert all(0 < stop - start <= size for start, stop in parts)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 25), st.integers(1, 30))
-def test_the_grid_holds_every_unordered_pair_of_texts_once(texts, size):
-    parts = blocks(texts, size)
     pairs = []
     for i, j in upper_triangle(len(parts)):
         rows, columns = range(*parts[i]), range(*parts[j])
@@ -40,16 +34,15 @@ def test_the_grid_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("texts", "rows"),
-    [(0, 1024), (2000, 1024), (16_384, 1024), (16_385, 2048), (100_000, 7168), (1_000_000, 63_488), (10**7, 65_536)],
-)
-def test_a_block_is_about_a_sixteenth_of_the_texts(texts, rows):
-    assert block_size(texts, 384) == rows
-
-
-@pytest.mark.parametrize(("dim", "rows"), [(1, 65_536), (512, 65_536), (768, 43_008), (1024, 32_768), (4096, 8192)])
-def test_a_block_of_many_texts_holds_no_more_than_128_megabytes(dim, rows):
-    assert block_size(10**8, dim) == rows
+    ("texts", "dim", "rows"),
+    [
+        (0, 384, 1024), (2000, 384, 1024), (16_384, 384, 1024), (16_385, 384, 2048), (100_000, 384, 7168),
+        (1_000_000, 384, 63_488), (10**7, 384, 65_536), (10**8, 1, 65_536), (10**8, 512, 65_536), (10**8, 768, 43_008),
+        (10**8, 1024, 32_768), (10**8, 4096, 8192),
+    ],
+)  # fmt: skip
+def test_a_block_is_about_a_sixteenth_of_the_texts_and_no_more_than_128_megabytes(texts, dim, rows):
+    assert block_size(texts, dim) == rows
     assert rows * dim * 4 <= LARGEST_BLOCK_BYTES == 128 * 2**20
 
 
@@ -87,18 +80,13 @@ def test_the_hash_is_frozen(text_id, seed, expected):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.text(max_size=20), st.integers(-(2**63), 2**63 - 1))
-def test_the_hash_has_64_bits(text_id, seed):
-    assert 0 <= keyed_hash(text_id, seed) < 2**64
-
-
-@settings(max_examples=60, deadline=None)
 @given(ids, st.integers(0, 45), st.integers(0, 2**32))
 def test_a_sample_has_the_smallest_hashes_in_order_whatever_the_order_of_ids(texts, size, seed):
     found = seeded_sample(texts, size, seed)
     assert found == sorted(texts, key=lambda text_id: keyed_hash(text_id, seed))[:size]
     assert found == seeded_sample(reversed(texts), size, seed)
     assert len(found) == min(size, len(texts))
+    assert all(0 <= keyed_hash(text_id, seed) < 2**64 for text_id in texts)
 
 
 @settings(max_examples=60, deadline=None)
@@ -108,12 +96,6 @@ def test_adding_or_removing_a_text_changes_at_most_one(texts, size, seed):
     after = set(seeded_sample(texts, size, seed))
     assert len(before - after) <= 1
     assert after - before <= {texts[0]}
-
-
-@settings(max_examples=30, deadline=None)
-@given(ids, st.integers(0, 20), st.integers(0, 2**32))
-def test_a_larger_sample_begins_with_the_smaller(texts, size, seed):
-    assert seeded_sample(texts, 2 * size, seed)[:size] == seeded_sample(texts, size, seed)
 
 
 def test_every_text_is_drawn_equally_often_and_pairs_independently():
@@ -127,8 +109,3 @@ def test_every_text_is_drawn_equally_often_and_pairs_independently():
     together = (drawn.T @ drawn / draws)[np.triu_indices(30, 1)]
     expected = 10 / 30 * 9 / 29
     assert np.abs(together - expected).max() < 5 * (expected * (1 - expected) / draws) ** 0.5
-
-
-def test_another_seed_draws_another_sample():
-    texts = [f"doc-{k}" for k in range(200)]
-    assert len(set(seeded_sample(texts, 100, 0)) & set(seeded_sample(texts, 100, 1))) < 80

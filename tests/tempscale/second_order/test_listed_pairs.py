@@ -55,7 +55,8 @@ def test_listed_pairs_of_the_published_code_and_with_exponents(dtype):
 
 def test_listed_pairs_by_hand_in_order_and_none():
     factors = [torch.tensor([[3.0, 0, 0], [0, 1, 0]]), torch.tensor([[2.0, 0, 0]]), torch.zeros(0, 3)]
-    assert paired_nuclear_norms(factors, [0, 1, 0, 2], [1, 0, 0, 1]).tolist() == pytest.approx([6, 6, 10, 0], abs=1e-6)
+    first, second = [0, 1, 0, 2, 0, 2], [1, 0, 0, 1, 2, 2]
+    assert paired_nuclear_norms(factors, first, second).tolist() == pytest.approx([6, 6, 10, 0, 0, 0], abs=1e-6)
     assert paired_nuclear_norms(factors, [], []).shape == (0,)
     many = [covariance_factor(text)[1] for text in embedded(LENGTHS)]
     whole = paired_nuclear_norms(many, FIRST, SECOND)

@@ -1,12 +1,14 @@
 """Nuclear norms of cross blocks, sixteen at a time in SIMD lanes, against numpy's float64 singular values of each block."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tempscale.second_order import bidiagonal, nuclear
+from tempscale.second_order import nuclear
 from tempscale.second_order.bidiagonal import nuclear_norms
 from tempscale.second_order.nuclear import all_nuclear_norms, cross_nuclear_norms, paired_nuclear_norms
 from tempscale.second_order.socm import pairwise_socm
@@ -77,44 +79,20 @@ def two_threads():
 # --- sixteen blocks ---------------------------------------------------------------------------------------------------
 
 SHAPES = [
-    (1, 1),
-    (1, 2),
-    (2, 1),
-    (1, 9),
-    (9, 1),
-    (2, 2),
-    (3, 5),
-    (5, 3),
-    (4, 4),
-    (7, 8),
-    (8, 7),
-    (16, 17),
-    (33, 32),
-    (12, 40),
-    (40, 12),
-    (64, 64),
-]
+    (1, 1), (1, 2), (2, 1), (1, 9), (9, 1), (2, 2), (3, 5), (5, 3), (4, 4), (7, 8), (8, 7), (16, 17), (33, 32), (12, 40),
+    (40, 12), (64, 64),
+]  # fmt: skip
+LONG = [(200, 200, 1), (200, 200, 5), (384, 384, 20), (384, 384, 384), (512, 130, 130), (130, 512, 7)]
+"""Shapes and ranks of the blocks of long texts."""
 
 
-@pytest.mark.parametrize(("rows", "columns"), SHAPES)
-@pytest.mark.parametrize("rank", [None, 1])
+@pytest.mark.parametrize(("rows", "columns", "rank"), [*((*shape, rank) for shape in SHAPES for rank in (None, 1)), *LONG])
 def test_every_shape_equals_the_singular_values(rows, columns, rank):
     group = [random(rows, columns, seed, rank) for seed in range(LANES)]
     found = in_lanes([group])[0]
-    for norm, block in zip(found, group, strict=True):
+    for norm, block in list(zip(found, group, strict=True))[:: 5 if rows > 64 else 1]:
         assert norm == pytest.approx(exact(block), abs=allowed(block))
     assert len(set(found)) == LANES, "each lane has its own matrix"
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "rank"),
-    [(200, 200, 1), (200, 200, 5), (384, 384, 20), (384, 384, 384), (512, 130, 130), (130, 512, 7)],
-)
-def test_blocks_of_long_texts_equal_the_singular_values(rows, columns, rank):
-    group = [random(rows, columns, seed, rank) for seed in range(LANES)]
-    found = in_lanes([group])[0]
-    for norm, block in list(zip(found, group, strict=True))[::5]:
-        assert norm == pytest.approx(exact(block), abs=allowed(block))
 
 
 def test_matrices_worked_by_hand():
@@ -178,7 +156,7 @@ def test_awkward_blocks_side_by_side_equal_the_singular_values(rows, columns):
 @st.composite
 def over_decades(draw):
     """Low rank, its columns and perhaps its rows scaled by anything from 1e-20 to 1: squares underflow in float32."""
-    rows, columns = draw(st.integers(1, 20)), draw(st.integers(1, 20))
+    rows, columns = draw(st.integers(1, 47)), draw(st.integers(1, 47))
     exponents = st.one_of(st.just(0.0), st.floats(-20, 0), st.floats(-20, -17), st.floats(-16, -14))
     block = random(rows, columns, draw(seeds), draw(st.integers(1, min(rows, columns)))).astype(np.float64)
     block *= 10.0 ** np.array(draw(st.lists(exponents, min_size=columns, max_size=columns)))
@@ -208,19 +186,6 @@ def test_a_lane_depends_neither_on_its_place_nor_on_the_texts_beside_it(rows, co
     for k in (0, 7, 15):
         assert in_lanes([[*beside, group[k]]])[0, -1] == pytest.approx(found[k], abs=1e-6)
         assert in_lanes([[group[k]] + [0 * group[k]] * (LANES - 1)])[0, 0] == pytest.approx(found[k], abs=1e-6)
-
-
-def test_the_iteration_converges_on_many_random_blocks():
-    generator = np.random.default_rng(0)
-    for rows, columns in generator.integers(1, 48, (200, 2)):
-        ranks = generator.integers(1, min(rows, columns) + 1, LANES)
-        decades = 10.0 ** generator.uniform(-generator.integers(0, 12), 0, (LANES, columns))
-        group = [random(rows, columns, int(generator.integers(2**32)), int(ranks[k])) * decades[k] for k in range(LANES)]
-        group = [block.astype(np.float32) for block in group]
-        found = in_lanes([group])[0]
-        assert np.isfinite(found).all()
-        for k in (0, 9):
-            assert found[k] == pytest.approx(exact(group[k]), abs=allowed(group[k]))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e30], ids=["nan", "inf", "-inf", "square above float32"])
@@ -259,6 +224,7 @@ def test_ranks_in_any_order_and_factors_without_rows():
     assert all_nuclear_norms(nothing).tolist() == [[0.0] * 3] * 3
     assert cross_nuclear_norms([], one).shape == (0, len(one))
     assert cross_nuclear_norms(one, []).shape == (len(one), 0)
+    assert all_nuclear_norms([]).shape == (0, 0)
 
 
 def test_awkward_factors_against_one_another():
@@ -299,13 +265,6 @@ def test_all_pairs_are_symmetric_to_the_bit_and_the_same_in_any_order(ranks, dim
     torch.testing.assert_close(cross_nuclear_norms(texts, texts), found, atol=1e-6, rtol=1e-6)
 
 
-def test_a_pair_does_not_depend_on_the_texts_it_is_computed_among():
-    texts = factors([1 + (11 * k) % 29 for k in range(50)], dim=48, seed=4)
-    whole = all_nuclear_norms(texts)
-    for i, j in ((0, 1), (3, 49), (20, 20), (49, 7)):
-        assert float(cross_nuclear_norms([texts[i]], [texts[j]])) == pytest.approx(float(whole[i, j]), abs=1e-6)
-
-
 @pytest.mark.usefixtures("two_threads")
 def test_one_and_two_threads_give_the_same_bytes():
     texts = factors([1 + (11 * k) % 37 for k in range(120)], dim=32, seed=5)
@@ -316,53 +275,24 @@ def test_one_and_two_threads_give_the_same_bytes():
         assert torch.equal(two, one)
 
 
-@pytest.mark.parametrize("elements", [1, 700, 20_000])
-def test_the_size_of_a_chunk_changes_nothing(monkeypatch, elements):
-    texts = factors([0, *(1 + (11 * k) % 23 for k in range(40))], dim=32, seed=6)
-    whole = all_nuclear_norms(texts), cross_nuclear_norms(texts, texts[:19])
-    monkeypatch.setattr(nuclear, "_CHUNK_ELEMENTS", elements)
-    for found, before in zip((all_nuclear_norms(texts), cross_nuclear_norms(texts, texts[:19])), whole, strict=True):
-        torch.testing.assert_close(found, before, atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("largest", [1, 60, 400])
-def test_blocks_too_large_for_lanes_fall_back_to_eigenvalues(monkeypatch, largest):
+@pytest.mark.parametrize(
+    ("name", "value"), [*(("_CHUNK_ELEMENTS", n) for n in (1, 700, 20_000)), *(("_LARGEST_BLOCK", n) for n in (1, 60, 400))]
+)
+def test_chunks_of_any_size_and_blocks_too_large_for_lanes_give_the_same(monkeypatch, name, value):
     texts = factors([0, *(1 + (11 * k) % 23 for k in range(40))], dim=32, seed=7)
     whole = all_nuclear_norms(texts), cross_nuclear_norms(texts, texts[:19])
-    in_lanes, by_eigenvalues = [], []
-    kernel, gram_norms = bidiagonal.nuclear_norms, nuclear._gram_norms
-
-    def record_kernel(block, starts, rank, norms):
-        in_lanes.append(np.diff(starts).max() * rank)
-        kernel(block, starts, rank, norms)
-
-    def record_gram_norms(first, second, *rest):
-        by_eigenvalues.append(max(map(len, first)) * max(map(len, second)))
-        return gram_norms(first, second, *rest)
-
-    monkeypatch.setattr(nuclear, "_LARGEST_BLOCK", largest)
-    monkeypatch.setattr(bidiagonal, "nuclear_norms", record_kernel)
-    monkeypatch.setattr(nuclear, "_gram_norms", record_gram_norms)
-    for found, before in zip((all_nuclear_norms(texts), cross_nuclear_norms(texts, texts[:19])), whole, strict=True):
+    monkeypatch.setattr(nuclear, name, value)
+    with mock.patch.object(nuclear, "_gram_norms", wraps=nuclear._gram_norms) as by_eigenvalues:
+        again = all_nuclear_norms(texts), cross_nuclear_norms(texts, texts[:19])
+    assert by_eigenvalues.called == (name == "_LARGEST_BLOCK")
+    for found, before in zip(again, whole, strict=True):
         torch.testing.assert_close(found, before, atol=1e-6, rtol=0)
-    assert max(in_lanes, default=0) <= largest < max(by_eigenvalues)
 
 
 def test_blocks_past_the_largest_of_the_lanes_are_right():
     first, second = factors([600, 3], 640, seed=1), factors([520, 600], 640, seed=2)
     assert nuclear._LARGEST_BLOCK < 600 * 520
     assert_right(cross_nuclear_norms(first, second), first, second)
-
-
-def test_no_texts_have_no_norms():
-    found = all_nuclear_norms([])
-    assert found.shape == (0, 0)
-    assert found.dtype == torch.float64
-
-
-@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0), (1, 3)])
-def test_a_listed_pair_with_a_text_of_rank_zero_has_no_norm(first, second):
-    assert paired_nuclear_norms(factors([3, 0, 5, 0]), [first], [second]).tolist() == [0.0]
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0)])

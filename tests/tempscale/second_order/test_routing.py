@@ -10,7 +10,6 @@ from tempscale.second_order import nuclear, polar
 from tempscale.second_order.moments import covariance_factor
 from tempscale.second_order.nuclear import paired_nuclear_norms
 from tempscale.second_order.routing import float64_rate, moved, socm_device
-from tempscale.second_order.socm import socm_pairs
 
 CARDS = {
     "P100": (6, 0, True), "GTX 1080": (6, 1, False), "V100": (7, 0, True), "T4": (7, 5, False), "A100": (8, 0, True),
@@ -100,19 +99,3 @@ def test_listed_pairs_on_a_gpu_take_this_way(texts):
         paired_nuclear_norms(texts, first, second)
         assert taken.call_count == 1
     assert nuclear.paired_nuclear_norms is paired_nuclear_norms
-
-
-def test_figures_of_pairs_by_this_way_are_those_of_the_processor(texts, token_embeddings):
-    first, second = np.array([0, 3, 7, 20, 24]), np.array([1, 4, 7, 21, 25])
-    of_texts = [*token_embeddings[:24], *token_embeddings[:3]]
-    means = torch.stack([torch.nn.functional.normalize(x.mean(0), dim=0) for x in of_texts])
-    expected = socm_pairs(means, texts, first, second)
-
-    def iterated(factors, i, j, **_):
-        return torch.from_numpy(polar.pair_norms(factors, np.asarray(i), np.asarray(j)))
-
-    with mock.patch("tempscale.second_order.socm.paired_nuclear_norms", side_effect=iterated) as taken:
-        found = socm_pairs(means, texts, first, second)
-    assert taken.call_count == 1
-    for own, exact in zip(found, expected, strict=True):
-        np.testing.assert_allclose(own, exact, atol=1e-5)

@@ -320,11 +320,3 @@ def test_sums_by_document_of_any_split_are_those_of_all_texts():
         expected = documents_error([values[:, column]], [2.0], [document])
         assert error_of_sums([merged], [column], [2.0]) == pytest.approx(expected, rel=1e-12)
     assert np.isnan(error_of_sums([DocumentSums.of(values[:9], np.arange(9))], [0], [2.0]))
-
-
-def test_an_error_from_sums_by_hand():
-    """Ten documents of two texts each: document g adds 2·√(10/9)·(its sum − 2·mean)/20."""
-    values = np.arange(20, dtype=float)
-    found = error_of_sums([DocumentSums.of(values[:, None], np.arange(20) // 2)], [0], [2.0])
-    sums = np.array([4 * g + 1 for g in range(10)]) - 2 * 9.5
-    assert found == pytest.approx(np.sqrt(10 / 9 * np.square(2 * sums / 20).sum()), rel=1e-14)

@@ -67,13 +67,6 @@ def test_order_direction_and_names_do_not_matter_shift_and_scale_do_as_they_must
     assert dyadic_error(7 - 3 * values, first, second) == pytest.approx(3 * error)
 
 
-def test_sharing_counts():
-    """The same values have a larger error where alike pairs share a text."""
-    values = np.repeat([0.0, 1.0, 2.0, 3.0], 5)
-    shared = dyadic_error(values, np.repeat(np.arange(4), 5), np.arange(10, 30))
-    assert shared > 2 * dyadic_error(values, np.arange(40, 60), np.arange(10, 30))
-
-
 def test_a_double_sum_below_zero_gives_the_error_of_independent_pairs():
     values = np.array([1.0, -1.0] * 6)  # A chain a–b–c–…: every two neighbours differ.
     plain = pytest.approx(oracles.standard_error(values))

@@ -101,14 +101,13 @@ def corpus(encoder, request):
 # --- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def drawn_again(texts, size):
-    """With replacement: independent draws from all texts, as from a corpus without end."""
-    return lambda random: random.integers(0, texts, size)
-
-
-def drawn_once(texts, size):
-    """Without replacement: a sample of this very corpus."""
-    return lambda random: random.permutation(texts)[:size]
+def drawing(texts, size, again):
+    """What draws places of texts, and the correction of its errors: independent draws, as from a corpus without end, or a
+    sample of this very corpus, without replacement.
+    """
+    if again:
+        return lambda random: random.integers(0, texts, size), 1.0
+    return lambda random: random.permutation(texts)[:size], finite_population(size, texts)
 
 
 def covered(figures, truth, draws=DRAWS):
@@ -193,21 +192,16 @@ def cosine_truth(corpus, again):
     return with_changes(found)
 
 
-def test_errors_of_cosine_hold_for_a_corpus_without_end(corpus):
-    draw = drawn_again(PAIRED, 150)
-    check(covered(lambda random: cosine_figures(corpus, draw(random), 1.0), cosine_truth(corpus, again=True)))
-
-
-def test_errors_of_cosine_hold_for_the_corpus_of_which_half_was_drawn(corpus):
-    draw, correction = drawn_once(PAIRED, PAIRED // 2), finite_population(PAIRED // 2, PAIRED)
-    check(covered(lambda random: cosine_figures(corpus, draw(random), correction), cosine_truth(corpus, again=False)))
+@pytest.mark.parametrize("again", [True, False])
+def test_errors_of_cosine_hold_for_a_corpus_without_end_and_for_one_of_which_half_was_drawn(corpus, again):
+    draw, correction = drawing(PAIRED, 150 if again else PAIRED // 2, again)
+    check(covered(lambda random: cosine_figures(corpus, draw(random), correction), cosine_truth(corpus, again)))
 
 
 @pytest.mark.parametrize("again", [True, False])
 def test_errors_of_the_prefix_probe_hold(corpus, again):
     texts = len(corpus.prefixes[32])
-    draw = drawn_again(texts, 60) if again else drawn_once(texts, 60)
-    correction = 1.0 if again else finite_population(60, texts)
+    draw, correction = drawing(texts, 60, again)
     short, long = (np.float64(corpus.prefixes[n]) for n in PREFIXES)
     kept = np.ones((texts, texts), dtype=bool) if again else ~np.eye(texts, dtype=bool)
     truth = {"mean": (short @ short.T)[kept].mean(), "gap": (long @ long.T - short @ short.T)[kept].mean()}
@@ -257,32 +251,21 @@ def socm_truth(corpus, again):
     return with_changes({tau: pair_means(socm_values(corpus, tau), interval, again) for tau in TAUS})
 
 
-def test_errors_of_socm_hold_for_a_corpus_without_end(corpus):
-    draw = drawn_again(PAIRED, 200)
-    check(covered(lambda random: socm_figures(corpus, draw(random), 1.0), socm_truth(corpus, again=True), SOCM_DRAWS))
-
-
-def test_errors_of_socm_hold_for_the_corpus_of_which_half_was_drawn(corpus):
-    draw, correction = drawn_once(PAIRED, PAIRED // 2), finite_population(PAIRED // 2, PAIRED)
-    check(
-        covered(lambda random: socm_figures(corpus, draw(random), correction), socm_truth(corpus, again=False), SOCM_DRAWS)
-    )
+@pytest.mark.parametrize("again", [True, False])
+def test_errors_of_socm_hold_for_a_corpus_without_end_and_for_one_of_which_half_was_drawn(corpus, again):
+    draw, correction = drawing(PAIRED, PAIRED // 2, again)
+    check(covered(lambda random: socm_figures(corpus, draw(random), correction), socm_truth(corpus, again), SOCM_DRAWS))
 
 
 def dealt_figures(corpus, texts, groups, random):
-    """The figures of groups dealt from these texts."""
-    interval = corpus.interval[texts]
+    """What the summary and the socm table say of groups dealt from these texts, and what the other temperature changes."""
+    interval, tokens = corpus.interval[texts], corpus.tokens[texts]
     sizes = texts_of_a_group(np.bincount(interval, minlength=3), groups)
     own = [random.permutation(np.flatnonzero(interval == a))[: groups * size] for a, size in enumerate(sizes)]
+    place = np.concatenate(own)
     group = np.concatenate([np.arange(len(mine)) // size for mine, size in zip(own, sizes, strict=True)])
-    return grouped_figures(corpus, texts, np.concatenate(own), group, groups)
-
-
-def grouped_figures(corpus, texts, place, group, groups):
-    """What the summary and the socm table say of these groups of texts, and what the other temperature changes."""
     first, second = np.nonzero(np.triu(group[:, None] == group, 1))
-    tokens, ids = corpus.tokens[texts], np.array([f"t{k}" for k in range(len(texts))], dtype=object)
-    interval = corpus.interval[texts]
+    ids = np.array([f"t{k}" for k in range(len(texts))], dtype=object)
     layout = Layout.of(ids, tokens, interval, corpus.edges)
     dealt = [Dealt(ids[place[group == k]].tolist(), k) for k in range(groups)]
     estimates = []
@@ -305,7 +288,10 @@ def grouped_figures(corpus, texts, place, group, groups):
 @pytest.mark.parametrize("groups", [16, 32])
 def test_errors_of_groups_hold_for_another_corpus(corpus, groups):
     """Another corpus also holds other shares of the length intervals."""
-    figures = lambda random: dealt_figures(corpus, random.integers(0, PAIRED, 300), groups, random)  # noqa: E731
+
+    def figures(random):
+        return dealt_figures(corpus, random.integers(0, PAIRED, 300), groups, random)
+
     check(covered(figures, socm_truth(corpus, again=True)))
 
 

@@ -17,6 +17,7 @@ def test_an_error_between_two_sets_adds_the_variances_of_both():
 
 def test_a_sample_of_a_finite_population_has_less_error_and_all_of_it_none():
     assert finite_population(64, 100) == pytest.approx(0.6, rel=1e-15)
+    assert finite_population(1, 10**12) == pytest.approx(1)
     assert (finite_population(100, 100), finite_population(0, 100), finite_population(0, 0)) == (0, 1, 0)
     assert finite_population(101, 100) == 0  # Never the root of something negative.
 

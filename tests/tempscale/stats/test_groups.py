@@ -10,7 +10,6 @@ from tempscale.stats.groups import (
     between_strata,
     covariance_of_shares,
     jackknife_error,
-    pairs_of_sets,
     quantile,
     shares_of_pairs,
     texts_of_a_group,
@@ -60,21 +59,6 @@ def test_a_group_without_pairs_is_left_out_of_the_replicates():
     weights = np.ones(1)
     np.testing.assert_allclose(gaps.replicates(weights), plain.replicates(weights), rtol=1e-12)
     np.testing.assert_allclose(gaps.estimate(weights, [0]), plain.estimate(weights, [0]), rtol=1e-12)
-
-
-def test_pairs_of_sets_are_those_of_a_count():
-    """By looking at each pair: 40 texts of 9 documents in 3 strata and 2 sets."""
-    random = np.random.default_rng(2)
-    document, stratum = random.integers(0, 9, 40), random.integers(0, 3, 40)
-    set_of = document % 2
-    cells = [(a, b) for a in range(3) for b in range(a, 3)]
-    expected = np.zeros((2, 12))
-    for i in range(40):
-        for j in range(i):
-            if set_of[i] == set_of[j]:
-                column = cells.index((min(stratum[i], stratum[j]), max(stratum[i], stratum[j])))
-                expected[set_of[i], column + 6 * (document[i] == document[j])] += 1
-    np.testing.assert_array_equal(pairs_of_sets(stratum, document, set_of, (2, 3)), expected)
 
 
 def test_a_quantile_by_hand():
