@@ -181,7 +181,7 @@ def norm(**values):
     return lambda folder: change(folder / "3_LayerNorm", "config.json", **values)
 
 
-def stages(*kinds):
+def of_stages(*kinds):
     """An edit of modules.json: other stages."""
     rows = [{"idx": k, "path": str(k), "type": f"sentence_transformers.models.{kind}"} for k, kind in enumerate(kinds)]
     return lambda folder: (folder / "modules.json").write_text(json.dumps(rows))
@@ -205,12 +205,12 @@ REFUSED = [
     (" mean_sqrt_len_tokens;", pooling(pooling_mode_mean_sqrt_len_tokens=True)),
     (" mean + weightedmean;", pooling(pooling_mode_weightedmean_tokens=True, pooling_mode_mean_tokens=True)),
     (" nothing;", pooling(pooling_mode=[])),
-    ("LSTM'", stages("Transformer", "Pooling", "LSTM")),
-    ("[]", stages()),
-    ("['Transformer']", stages("Transformer")),
-    ("['Dense', 'Pooling']", stages("Dense", "Pooling")),
-    ("['Transformer', 'Normalize']", stages("Transformer", "Normalize")),
-    ("['Pooling', 'Transformer']", stages("Pooling", "Transformer")),
+    ("LSTM'", of_stages("Transformer", "Pooling", "LSTM")),
+    ("[]", of_stages()),
+    ("['Transformer']", of_stages("Transformer")),
+    ("['Dense', 'Pooling']", of_stages("Dense", "Pooling")),
+    ("['Transformer', 'Normalize']", of_stages("Transformer", "Normalize")),
+    ("['Pooling', 'Transformer']", of_stages("Pooling", "Transformer")),
     ("modules.json", text("")),
     ("modules.json", text("nonsense")),
     ("modules.json", text('{"a": 1}')),
