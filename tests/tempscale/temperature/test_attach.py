@@ -46,12 +46,19 @@ def test_every_family_of_the_table_is_tested():
 
 
 @pytest.mark.parametrize("tau", TAUS)
-def test_attach_equals_attention_by_hand_with_logits_divided_in_all_layers(tiny_model, family, tau):
+def test_attach_equals_attention_by_hand_in_all_layers_and_padding_changes_nothing(tiny_model, family, tau):
     model, plain = attach(tiny_model(family), tau), tiny_model(family)
-    for text in random_ids(model, (1, 2, 17, 40)):
+    texts = random_ids(model, (1, 2, 17, 40))
+    padded = [
+        (inputs["attention_mask"].bool(), run(model, inputs))
+        for inputs in [batch(model, texts, side) for side in ("right", "left")]
+    ]
+    for row, text in enumerate(texts):
         with by_hand(plain, tau):
             expected = alone(plain, text)
         assert relative(alone(model, text), expected) < 1e-5
+        for mask, found in padded:
+            assert relative(found[row][mask[row]], expected) < 2e-5
 
 
 @pytest.mark.parametrize("kernel", ["eager", "sdpa"])
@@ -65,19 +72,6 @@ def test_in_double_precision_the_agreement_is_to_rounding_under_either_kernel(ti
         expected = alone(plain, text)
     # Many an eager softmax, and ModernBERT's rotary embedding, are computed in float32 whatever the weights are.
     assert relative(alone(model, text), expected) < (1e-11 if kernel == "sdpa" and family != "modernbert" else 2e-6)
-
-
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("tau", [0.5, 1.0])
-def test_padding_changes_nothing_on_either_side(tiny_model, family, tau, side):
-    model, plain = attach(tiny_model(family), tau), tiny_model(family)
-    texts = random_ids(model, (5, 31, 12))
-    inputs = batch(model, texts, side)
-    found = run(model, inputs)
-    for row, text in enumerate(texts):
-        with by_hand(plain, tau):
-            expected = alone(plain, text)
-        assert relative(found[row][inputs["attention_mask"][row].bool()], expected) < 2e-5
 
 
 @pytest.mark.parametrize("tau", TAUS)
@@ -181,15 +175,18 @@ def test_a_decoder_that_looks_both_ways(tiny_model, family, changes, side):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_with_and_without_gradients_are_equal_to_the_bit(tiny_model, family, dtype):
+def test_with_and_without_gradients_are_equal_to_the_bit_and_gradients_flow(tiny_model, family, dtype):
     model = attach(tiny_model(family).to(dtype), 0.7)
     use(model, "eager")  # T5's bias wants gradients, and sdpa takes another kernel for it.
     inputs = {"input_ids": torch.tensor(random_ids(model, (23, 23)))}
     with_gradients = model(**inputs).last_hidden_state
-    with torch.no_grad():
-        assert torch.equal(model(**inputs).last_hidden_state, with_gradients)
-    with torch.inference_mode():
-        assert torch.equal(model(**inputs).last_hidden_state, with_gradients)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert torch.equal(model(**inputs).last_hidden_state, with_gradients)
+    with_gradients[0, 0, 0].backward()
+    gradient = places(model)[0].query.weight.grad
+    assert torch.isfinite(gradient).all()
+    assert gradient.abs().max() > 0
 
 
 # --- as it was ----------------------------------------------------------------------------------------------------------
@@ -218,15 +215,6 @@ def test_a_model_with_a_head_has_the_temperature_in_its_base(head):
     (text,) = random_ids(model, (12,))
     assert relative(alone(model.base_model, text), written_out_oracle(model.base_model, text, 0.5)[0]) < 1e-5
     verify(model)
-
-
-def test_gradients_flow_through_an_attached_model(tiny_model, family):
-    model = attach(tiny_model(family), 0.5)
-    (text,) = random_ids(model, (12,))
-    model(input_ids=torch.tensor([text])).last_hidden_state[0, 0, 0].backward()
-    gradient = places(model)[0].query.weight.grad
-    assert torch.isfinite(gradient).all()
-    assert gradient.abs().max() > 0
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

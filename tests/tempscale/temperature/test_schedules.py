@@ -25,6 +25,11 @@ def tau_of(schedule, tokens):
     return 1.0 if tokens < 6 else 0.8 if tokens < 20 else 0.5
 
 
+def of_place(taus):
+    """τ of each layer, or of each head of it, as attention by hand takes it."""
+    return lambda layer: torch.tensor(taus[layer], dtype=torch.float64).reshape(-1, 1, 1)
+
+
 # --- against attention by hand ----------------------------------------------------------------------------------------
 
 
@@ -42,48 +47,35 @@ def test_each_text_of_a_batch_has_the_temperature_of_its_own_length(tiny_model, 
         assert relative(alone(model, text), expected) < 1e-5
 
 
-def test_each_layer_has_its_own_temperature(tiny_model, family):
+@pytest.mark.parametrize("kind", ["layers", "heads"])
+def test_each_layer_and_each_head_has_its_own_temperature(tiny_model, family, kind):
     plain = tiny_model(family)
-    taus = layer_taus(plain)
-    model = attach(tiny_model(family), Temperature.by_layer(taus))
-    (text,) = random_ids(model, (27,))
-    with by_hand(plain, lambda layer: taus[layer]):
-        expected = alone(plain, text)
-    assert relative(alone(model, text), expected) < 1e-5
-    assert relative(alone(model, text), expected) < 1e-5, "a second pass must begin at the first layer again"
-
-
-def test_each_head_has_its_own_temperature(tiny_model, family):
-    plain = tiny_model(family)
-    taus = head_taus(plain)
-    model = attach(tiny_model(family), Temperature.by_head(taus))
+    taus = layer_taus(plain) if kind == "layers" else head_taus(plain)
+    schedule = Temperature.by_layer(taus) if kind == "layers" else Temperature.by_head(taus)
+    model = attach(tiny_model(family), schedule)
     texts = random_ids(model, (27, 9))
-    found = run(model, inputs := batch(model, texts))
+    inputs = batch(model, texts)
+    found = run(model, inputs)
     for row, text in enumerate(texts):
-        with by_hand(plain, lambda layer: torch.tensor(taus[layer], dtype=torch.float64)[:, None, None]):
+        with by_hand(plain, of_place(taus)):
             expected = alone(plain, text)
         assert relative(found[row][inputs["attention_mask"][row].bool()], expected) < 1e-5
+        assert relative(alone(model, text), expected) < 1e-5, "a second pass must begin at the first layer again"
 
 
-def test_each_role_has_its_own_temperature(tiny_model, family):
-    model = attach(tiny_model(family), Temperature.by_role(query=1.0, document=0.5))
+def test_each_role_has_its_own_temperature_or_schedule(tiny_model, family):
+    model = attach(tiny_model(family), Temperature.by_role(query=1.0, document=STEPS))
     (text,) = random_ids(model, (27,))
-    plain, half = tiny_model(family), attach(tiny_model(family), 0.5)
+    plain, steps = tiny_model(family), attach(tiny_model(family), STEPS)
     with role(model, "query"):
         assert torch.equal(alone(model, text), alone(plain, text))
         with role(model, "document"):
-            assert torch.equal(alone(model, text), alone(half, text))
+            assert torch.equal(alone(model, text), alone(steps, text))
         assert torch.equal(alone(model, text), alone(plain, text))
     with pytest.raises(TemperatureError, match="depends on the role"):
         alone(model, text)
-
-
-def test_a_role_can_have_a_schedule(tiny_model):
-    model = attach(tiny_model("bert"), Temperature.by_role(query=0.9, document=STEPS))
-    (text,) = random_ids(model, (30,))
-    with role(model, "document"):
-        found = alone(model, text)
-    assert torch.equal(found, alone(attach(tiny_model("bert"), STEPS), text))
+    with pytest.raises(TemperatureError, match="'passage'"), role(model, "passage"):
+        pass
 
 
 def test_verify_passes_on_every_family_and_schedule(tiny_model, family):
@@ -104,7 +96,7 @@ def test_half_precision_stays_within_its_rounding(tiny_model, family, dtype, kin
     value, tau = {
         "constant": (0.8, 0.8),
         "steps": (STEPS, 0.5),
-        "heads": (Temperature.by_head(taus), lambda layer: torch.tensor(taus[layer], dtype=torch.float64)[:, None, None]),
+        "heads": (Temperature.by_head(taus), of_place(taus)),
     }[kind]
     (text,) = random_ids(plain, (27,))
     with by_hand(plain, tau):
@@ -257,12 +249,3 @@ def test_a_schedule_that_does_not_fit_leaves_the_model_alone(tiny_model, schedul
         attach(model, schedule)
     assert attached(model) is None
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-
-def test_a_role_that_is_none_is_refused(tiny_model):
-    model = attach(tiny_model("bert"), 0.5)
-    with (
-        pytest.raises(TemperatureError, match="'passage'"),
-        role(model, "passage"),
-    ):
-        pass

@@ -10,14 +10,12 @@ from tempscale.temperature.families import places
 from tempscale.temperature.verify import VerificationError, verify
 
 
-@pytest.mark.parametrize("tau", [0.3, 0.5, 0.8, 0.95, 1.0, 1.5, 2.0])
-def test_verify_passes_on_every_family(tiny_model, family, tau):
-    verify(attach(tiny_model(family), tau))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_verify_passes_in_other_precisions(tiny_model, family, dtype):
-    verify(attach(tiny_model(family).to(dtype), 0.5))
+@pytest.mark.parametrize(
+    ("dtype", "tau"),
+    [*((torch.float32, tau) for tau in (0.3, 0.5, 0.8, 0.95, 1.0, 1.5, 2.0)), (torch.float64, 0.5), (torch.bfloat16, 0.5)],
+)
+def test_verify_passes_on_every_family(tiny_model, family, dtype, tau):
+    verify(attach(tiny_model(family).to(dtype), tau))
 
 
 @pytest.mark.parametrize(
