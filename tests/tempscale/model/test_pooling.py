@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from sentence_transformers_cases import change, nested, pooling
+from sentence_transformers_cases import change, pooling
 
 from tempscale.model.checkpoint import ModelError
 from tempscale.model.encoder import Encoder
@@ -14,10 +14,6 @@ from tempscale.model.pooling import Head, Normalize, load_head
 from tempscale.model.settings import Settings
 
 TEXTS = ["a", "b c", "the quick brown fox", "0 1 2 3 4 5 6 7 8 9", "mean pooling hides what differs", "!"]
-LEGACY = {
-    "cls": "cls_token", "mean": "mean_tokens", "weightedmean": "weightedmean_tokens", "lasttoken": "lasttoken",
-}  # fmt: skip
-"""What sentence-transformers wrote before its version 5.3."""
 
 
 @pytest.fixture(scope="module")
@@ -27,31 +23,15 @@ def bare(tiny_folder):
 
 
 @pytest.fixture(scope="module")
-def saved(bare, tmp_path_factory):
-    """A function that saves a SentenceTransformer of the given stages and returns it with its folder."""
-
-    def save(*stages):
-        from sentence_transformers import SentenceTransformer
-        from sentence_transformers.models import Transformer
-
-        torch.manual_seed(0)
-        model = SentenceTransformer(modules=[Transformer(str(bare)), *stages], device="cpu")
-        for stage in stages:
-            for parameter in stage.parameters():
-                torch.nn.init.normal_(parameter, std=0.5)
-        folder = tmp_path_factory.mktemp("saved")
-        model.save(str(folder))
-        return model, folder
-
-    return save
-
-
-@pytest.fixture(scope="module")
-def whole(saved):
+def whole(bare, tmp_path_factory):
     """The folder of a model of all stages; tests edit copies."""
-    from sentence_transformers.models import Dense, LayerNorm, Pooling
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Dense, LayerNorm, Pooling, Transformer
 
-    return saved(Pooling(32), Dense(32, 12), LayerNorm(12))[1]
+    folder = tmp_path_factory.mktemp("saved")
+    stages = [Transformer(str(bare)), Pooling(32), Dense(32, 12), LayerNorm(12)]
+    SentenceTransformer(modules=stages, device="cpu").save(str(folder))
+    return folder
 
 
 def unit(rows):
@@ -101,45 +81,7 @@ def test_stages_come_after_pooling_and_the_result_has_unit_length():
     np.testing.assert_allclose(norms.detach(), [13**0.5], atol=1e-6)
 
 
-# --- saved by sentence-transformers -----------------------------------------------------------------------------------
-
-STAGES = {
-    **{
-        mode: lambda models, mode=mode: [
-            models.Pooling(32, pooling_mode=mode), models.Dense(32, 12), models.LayerNorm(12), models.Normalize(),
-        ]
-        for mode in LEGACY
-    },
-    **{
-        f"{name}, {bias=}": lambda models, name=name, bias=bias: [
-            models.Pooling(32), models.Dense(32, 12, bias=bias, activation_function=getattr(torch.nn, name)())
-        ]
-        for name in ("Tanh", "Identity", "ReLU", "GELU", "SiLU", "Sigmoid")
-        for bias in (True, False)
-    },
-    "a residual": lambda models: [models.Pooling(32), models.Dense(32, 32, use_residual=True)],
-    "a residual to another width": lambda models: [models.Pooling(32), models.Dense(32, 12, use_residual=True)],
-    "another order": lambda models: [models.Pooling(32), models.LayerNorm(32), models.Dense(32, 12)],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("stages", STAGES)
-def test_a_saved_model_gives_the_vectors_of_its_own_encode(saved, stages):
-    from sentence_transformers import models
-
-    model, folder = saved(*STAGES[stages](models))
-    expected, out = model.encode(TEXTS), Encoder.load(folder, device="cpu").encode(TEXTS)
-    norms = np.linalg.norm(expected, axis=1)
-    np.testing.assert_allclose(out.embeddings, unit(expected), atol=1e-5)
-    np.testing.assert_allclose(out.norms, norms, rtol=1e-5)
-    assert (out.embeddings - out.embeddings[0]).abs().max() > 0.1
-    if stages not in LEGACY:
-        assert np.abs(norms - 1).max() > 0.05
-        return
-    assert "pooling_mode" in json.loads((folder / "1_Pooling" / "config.json").read_text("utf-8"))
-    pooling(**{f"pooling_mode_{key}": mode == stages for mode, key in LEGACY.items()})(folder)
-    assert load_head(folder).pooling == stages
-    assert torch.equal(Encoder.load(folder, device="cpu").encode(TEXTS).embeddings, out.embeddings)
+# --- loaded -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_real_model_has_mean_pooling_and_normalize(minilm):
@@ -156,18 +98,6 @@ def test_a_plain_transformers_folder_gets_mean_pooling(bare):
     assert (head.pooling, len(head.stages)) == ("mean", 0)
     expected = unit(SentenceTransformer(str(bare), device="cpu").encode(TEXTS))
     np.testing.assert_allclose(Encoder.load(bare, device="cpu").encode(TEXTS).embeddings, expected, atol=1e-5)
-
-
-def test_a_transformer_in_its_own_folder_is_found(saved):
-    from sentence_transformers.models import Pooling
-
-    model, folder = saved(Pooling(32))
-    nested(folder)
-    assert Settings.of(folder).transformer == folder / "0_Transformer"
-    # So the folders of sentence-transformers before its version 2 were, with a config.json of its own at the root.
-    (folder / "config.json").write_text(json.dumps({"__version__": "0.4.1"}), "utf-8")
-    found = Encoder.load(folder, device="cpu").encode(TEXTS).embeddings.numpy()
-    np.testing.assert_allclose(found, unit(model.encode(TEXTS)), atol=1e-5)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

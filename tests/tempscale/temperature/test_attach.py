@@ -49,16 +49,14 @@ def test_every_family_of_the_table_is_tested():
 def test_attach_equals_attention_by_hand_in_all_layers_and_padding_changes_nothing(tiny_model, family, tau):
     model, plain = attach(tiny_model(family), tau), tiny_model(family)
     texts = random_ids(model, (1, 2, 17, 40))
-    padded = [
-        (inputs["attention_mask"].bool(), run(model, inputs))
-        for inputs in [batch(model, texts, side) for side in ("right", "left")]
-    ]
+    padded = [batch(model, texts, side) for side in ("right", "left")]
+    found = [run(model, inputs) for inputs in padded]
     for row, text in enumerate(texts):
         with by_hand(plain, tau):
             expected = alone(plain, text)
         assert relative(alone(model, text), expected) < 1e-5
-        for mask, found in padded:
-            assert relative(found[row][mask[row]], expected) < 2e-5
+        for inputs, own in zip(padded, found, strict=True):
+            assert relative(own[row][inputs["attention_mask"][row].bool()], expected) < 2e-5
 
 
 @pytest.mark.parametrize("kernel", ["eager", "sdpa"])
