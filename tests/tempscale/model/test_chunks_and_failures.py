@@ -8,7 +8,6 @@ import torch
 from tempscale.model.batches import NO_MEMORY, lost_device, run_batches
 from tempscale.model.checkpoint import ModelError
 from tempscale.model.encoder import Encoder
-from tempscale.model.gathering import Pass, gather
 from tempscale.model.tokens import Tokenizer, Tokens
 from tempscale.second_order.moments import token_sums
 
@@ -46,17 +45,20 @@ def plain(encoder, text):
 @pytest.mark.parametrize("tau", [1.0, 0.7])
 def test_chunks_together_are_the_text(chunking, tau):
     chunking.set_temperature(tau)
-    out = chunking.encode(TEXTS, factors=True)
+    out, without = chunking.encode(TEXTS, factors=True), chunking.encode(TEXTS, moments=False)
     chunks = [plain(chunking, text) for text in TEXTS]
     chunking.set_temperature(1.0)
     assert max(map(len, chunks)) >= 3
     assert min(map(len, chunks)) == 1
     assert not out.truncated.any()
+    assert (without.moments, without.factors) == (None, None)
     for k, own in enumerate(chunks):
         x = np.concatenate(own)
         assert out.tokens[k] == len(x)
         mean, sigma = oracles.moments(x)
-        np.testing.assert_allclose(out.embeddings[k].numpy(), mean / np.linalg.norm(mean), atol=1e-6)
+        for found in (out, without):
+            np.testing.assert_allclose(found.embeddings[k].numpy(), mean / np.linalg.norm(mean), atol=1e-6)
+            np.testing.assert_allclose(found.norms[k], np.linalg.norm(mean), rtol=1e-5)
         np.testing.assert_allclose(out.moments.mean_norm[k], np.linalg.norm(mean), rtol=1e-5)
         np.testing.assert_allclose(out.moments.spread[k], oracles.spread(x), rtol=1e-5)
         np.testing.assert_allclose(out.moments.within_cosine[k], oracles.within_cosine(x), rtol=1e-5)
@@ -71,21 +73,6 @@ def test_a_chunk_by_hand(chunking):
     assert tokens.text == [0, 1, 1]
     assert tokens.chunks()[1][1][1:-1] == chunking.tokenizer(["h"]).ids[0][1:-1]
     assert Tokens.of_chunks(tokens.chunks(), tokens.truncated) == tokens
-
-
-def test_chunks_without_moments_are_merged_by_their_tokens():
-    """Three tokens at (1, 0) and one at (5, 4): (3·1 + 5, 4)/4."""
-    tokens = Tokens.of_chunks([[[1, 2, 3], [4]], [[5, 6]]], [False, False])
-    passes = [
-        Pass([2, 0], torch.tensor([[7.0, 8.0], [1.0, 0.0]]), None, None, None, {}),
-        Pass([1], torch.tensor([[5.0, 4.0]]), None, None, None, {}),
-    ]
-    out = gather(tokens, passes, 2, {}, [], lambda pooled: (pooled, pooled.norm(dim=1)), (False, False), {})
-    assert out.embeddings.tolist() == [[2, 1], [7, 8]]
-    assert out.norms.tolist() == pytest.approx([5**0.5, 113**0.5])
-    assert out.tokens.tolist() == [4, 2]
-    assert out.moments is None
-    assert out.factors is None
 
 
 def test_texts_within_the_window_are_as_if_never_chunked(folder, chunking):

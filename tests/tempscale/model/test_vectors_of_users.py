@@ -106,14 +106,13 @@ def test_a_transformer_in_its_own_folder_is_found(saved):
     assert apart(as_users_have_it(Encoder.load(folder, device="cpu"), TEXTS), expected) < 1e-5
 
 
-@pytest.mark.proof
 def test_the_real_model_has_its_own_window_and_the_vectors_of_its_users(minilm, real_texts):
     from sentence_transformers import SentenceTransformer
 
+    texts = real_texts[::2]
     model, encoder = SentenceTransformer(str(minilm), device="cpu"), Encoder.load(minilm, device="cpu")
-    assert encoder.tokenizer.max_length == model.max_seq_length == 256
-    assert max(encoder.tokenizer(real_texts).lengths) == 256
-    assert apart(as_users_have_it(encoder, real_texts), model.encode(real_texts)) < 1e-5
+    assert encoder.tokenizer.max_length == model.max_seq_length == max(encoder.tokenizer(texts).lengths) == 256
+    assert apart(as_users_have_it(encoder, texts), model.encode(texts, batch_size=4)) < 1e-5
 
 
 @pytest.mark.proof

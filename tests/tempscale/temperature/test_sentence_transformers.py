@@ -37,6 +37,8 @@ def test_queries_and_documents_have_their_own_temperature_and_prompt(model, at):
     np.testing.assert_array_equal(model.encode_query(TEXTS), at(1.0, "query: "))
     np.testing.assert_array_equal(model.encode_document(TEXTS), at(0.5, "passage: "))
     np.testing.assert_array_equal(model.encode_query(TEXTS), at(1.0, "query: "))
+    with role(model, "query"):  # A role named by hand goes before the one of the call.
+        np.testing.assert_array_equal(model.encode_document(TEXTS), at(1.0, "passage: "))
     assert np.abs(at(0.5, "query: ") - at(1.0, "query: ")).max() > 1e-3
 
 
@@ -49,12 +51,6 @@ def test_encode_without_a_role_says_what_is_missing(model, at):
     verify(model)
     detach(model)
     np.testing.assert_array_equal(model.encode(TEXTS), at(1.0))
-
-
-def test_a_role_named_by_hand_goes_before_the_one_of_the_call(model, at):
-    attach(model, ROLES)
-    with role(model, "query"):
-        np.testing.assert_array_equal(model.encode_document(TEXTS), at(1.0, "passage: "))
 
 
 @pytest.mark.parametrize("inner", [False, True])
