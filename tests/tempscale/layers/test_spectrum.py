@@ -97,14 +97,6 @@ def test_it_is_found_however_near_the_next_singular_value_is(gap, n):
             np.testing.assert_allclose(way(both.to(dtype)), 1.0, rtol=1e-4)
 
 
-def test_heads_that_attend_to_themselves_are_found_too():
-    """Identity and noise: singular values that lie close together."""
-    generator = torch.Generator().manual_seed(0)
-    heads = [torch.eye(n).mul(0.9) + 0.1 * torch.softmax(3 * torch.randn(n, n, generator=generator), -1) for n in (128, 300)]
-    for attention in heads:
-        assert float(sigma_a(attention)) == pytest.approx(oracles.sigma_a(attention.double().numpy()), rel=1e-4)
-
-
 def test_attention_that_is_repeated_leaves_the_mean_alone(encoder, attentions, real_texts):
     """S1's Lemma 1: ‖HC[Aᵗz]‖/‖DC[Aᵗz]‖ → 0 for every head, at the rate of its second eigenvalue."""
     (ids,) = encoder.tokenizer([real_texts[9]]).ids
@@ -174,10 +166,6 @@ def test_the_fitted_schedule_holds_the_measured_filter(own, fitted, attentions, 
     assert fitted.temperature.of_length(48) == 1.0
     assert fitted.temperature.of_length(96) == step.tau
     assert Temperature.of(fitted.temperature.canonical) == fitted.temperature
-
-
-@pytest.mark.proof
-def test_the_encoder_is_left_as_it_was(own, fitted):
     assert own.temperature == Temperature(0.7)
     assert own.model.config._attn_implementation == "sdpa"
 
