@@ -274,7 +274,7 @@ def test_dropout_the_encoders_temperature_and_the_callers_mode_have_no_part_in_t
         assert not torch.is_grad_enabled()
 
 
-def test_more_texts_need_no_more_memory_and_a_budget_for_a_gpu_is_not_that_of_a_graph(encoder_of, monkeypatch):
+def test_a_budget_for_a_gpu_is_not_that_of_a_graph(encoder_of, monkeypatch):
     encoder = encoder_of("bert")
     short, long = prefixes(encoder, texts=12)
     seen, hidden = {True: [], False: []}, encoder._hidden
