@@ -34,7 +34,7 @@ def test_every_promised_name_is_there():
 
 
 def test_a_name_that_is_not_there_is_an_ordinary_error():
-    with pytest.raises(AttributeError, match="module 'tempscale' has no attribute 'sock'"):
+    with pytest.raises(AttributeError, match="'sock'"):
         ts.sock  # noqa: B018
     assert not hasattr(ts, "_no_such_thing")
 
@@ -51,27 +51,19 @@ assert ts.socm is sys.modules["tempscale.second_order.socm"].socm
     modules_after(code)
 
 
-def test_no_module_is_named_like_a_public_function():
-    assert not {path.stem for path in PACKAGE.iterdir()} & set(ts.__all__)
-
-
-def test_importing_the_package_costs_nothing():
-    before = modules_after("")
-    found = modules_after("import tempscale")
-    assert not found & {"torch", "numpy", "scipy", "transformers", "sentence_transformers", "ray", "pyarrow"}
-    assert "tempscale" in found - before
-
-
 @pytest.mark.parametrize(
     "code",
     [
+        "import tempscale",
         "from tempscale import Temperature; Temperature(0.8)",
         "import tempscale.model.checkpoint",
         "import tempscale.collapse.grid",
     ],
 )
 def test_light_modules_import_no_torch(code):
-    assert not modules_after(code) & {"torch", "transformers", "numpy"}
+    found = modules_after(code)
+    assert "tempscale" in found
+    assert not found & {"torch", "numpy", "scipy", "transformers", "sentence_transformers", "ray", "pyarrow"}
 
 
 def test_no_module_imports_transformers_before_a_model_is_loaded():
@@ -81,15 +73,6 @@ def test_no_module_imports_transformers_before_a_model_is_loaded():
     )
     assert "torch" in found
     assert not found & {"transformers", "sentence_transformers", "ray", "pyarrow", "tempscale_jobs", "datasets", "polars"}
-
-
-def test_errors_can_be_caught_as_what_they_are():
-    assert issubclass(ts.TemperatureError, ValueError)
-    assert issubclass(ts.UnsupportedArchitecture, ValueError)
-    with pytest.raises(ts.TemperatureError):
-        ts.Temperature(0)
-    with pytest.raises(ts.UnsupportedArchitecture):
-        ts.attach(torch.nn.Linear(1, 1), 0.8)
 
 
 def test_the_example_of_the_package_runs(tiny_folder):
@@ -107,9 +90,3 @@ def test_the_example_of_the_package_runs(tiny_folder):
     d_mu, d_sigma, value = ts.socm(one, other)
     assert float(value) == pytest.approx(float((1 - d_mu) * d_sigma))
     assert ts.pairwise_socm([one, other]).socm[0, 1].item() == pytest.approx(float(value), abs=1e-5)
-
-
-def test_the_version_is_the_packages():
-    parts = ts.__version__.split(".")
-    assert len(parts) == 3
-    assert all(part.isdigit() for part in parts)

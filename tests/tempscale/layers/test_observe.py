@@ -123,7 +123,7 @@ def agrees(model, exact, family, ids, tau):
             gains.numpy(),
             weights,
             contraction(layer),
-            (high_frequency_ratios(layer)),
+            high_frequency_ratios(layer),
         )
 
     found = observe(model, ids, figures)

@@ -8,7 +8,6 @@ import torch
 from tempscale.model.batches import NO_MEMORY, lost_device, run_batches
 from tempscale.model.checkpoint import ModelError
 from tempscale.model.encoder import Encoder
-from tempscale.model.gathering import Pass, gather
 from tempscale.model.tokens import Tokenizer, Tokens
 from tempscale.second_order.moments import token_sums
 
@@ -46,17 +45,20 @@ def plain(encoder, text):
 @pytest.mark.parametrize("tau", [1.0, 0.7])
 def test_chunks_together_are_the_text(chunking, tau):
     chunking.set_temperature(tau)
-    out = chunking.encode(TEXTS, factors=True)
+    out, without = chunking.encode(TEXTS, factors=True), chunking.encode(TEXTS, moments=False)
     chunks = [plain(chunking, text) for text in TEXTS]
     chunking.set_temperature(1.0)
     assert max(map(len, chunks)) >= 3
     assert min(map(len, chunks)) == 1
     assert not out.truncated.any()
+    assert (without.moments, without.factors) == (None, None)
     for k, own in enumerate(chunks):
         x = np.concatenate(own)
         assert out.tokens[k] == len(x)
         mean, sigma = oracles.moments(x)
-        np.testing.assert_allclose(out.embeddings[k].numpy(), mean / np.linalg.norm(mean), atol=1e-6)
+        for found in (out, without):
+            np.testing.assert_allclose(found.embeddings[k].numpy(), mean / np.linalg.norm(mean), atol=1e-6)
+            np.testing.assert_allclose(found.norms[k], np.linalg.norm(mean), rtol=1e-5)
         np.testing.assert_allclose(out.moments.mean_norm[k], np.linalg.norm(mean), rtol=1e-5)
         np.testing.assert_allclose(out.moments.spread[k], oracles.spread(x), rtol=1e-5)
         np.testing.assert_allclose(out.moments.within_cosine[k], oracles.within_cosine(x), rtol=1e-5)
@@ -71,21 +73,6 @@ def test_a_chunk_by_hand(chunking):
     assert tokens.text == [0, 1, 1]
     assert tokens.chunks()[1][1][1:-1] == chunking.tokenizer(["h"]).ids[0][1:-1]
     assert Tokens.of_chunks(tokens.chunks(), tokens.truncated) == tokens
-
-
-def test_chunks_without_moments_are_merged_by_their_tokens():
-    """Three tokens at (1, 0) and one at (5, 4): (3·1 + 5, 4)/4."""
-    tokens = Tokens.of_chunks([[[1, 2, 3], [4]], [[5, 6]]], [False, False])
-    passes = [
-        Pass([2, 0], torch.tensor([[7.0, 8.0], [1.0, 0.0]]), None, None, None, {}),
-        Pass([1], torch.tensor([[5.0, 4.0]]), None, None, None, {}),
-    ]
-    out = gather(tokens, passes, 2, {}, [], lambda pooled: (pooled, pooled.norm(dim=1)), (False, False), {})
-    assert out.embeddings.tolist() == [[2, 1], [7, 8]]
-    assert out.norms.tolist() == pytest.approx([5**0.5, 113**0.5])
-    assert out.tokens.tolist() == [4, 2]
-    assert out.moments is None
-    assert out.factors is None
 
 
 def test_texts_within_the_window_are_as_if_never_chunked(folder, chunking):
@@ -105,11 +92,6 @@ def test_merged_sums_do_not_depend_on_the_cuts(pieces):
     found = together.merged(torch.zeros(len(cut), dtype=torch.long), 1).moments()
     np.testing.assert_allclose(found.spread[0], oracles.spread(x.numpy()), rtol=1e-12)
     np.testing.assert_allclose(found.within_cosine[0], oracles.within_cosine(x.numpy()), rtol=1e-12)
-
-
-def test_an_unknown_way_with_long_texts_is_named(folder):
-    with pytest.raises(ModelError, match="'wrap'"):
-        Tokenizer(folder, long="wrap")
 
 
 # --- what can go wrong ------------------------------------------------------------------------------------------------
@@ -174,6 +156,8 @@ def test_texts_that_the_model_fails_on_are_found_and_the_others_embedded(encoder
     assert out.moments.spread[3].isnan()
     assert out.factors[3][1].isnan().all()
     torch.testing.assert_close(out.embeddings[good], expected.embeddings[good], atol=1e-6, rtol=0)
+    with pytest.raises(IndexError):
+        encoder.encode_tokens(tokens)
 
 
 def test_a_text_too_large_for_the_memory_is_named_alone(encoder, monkeypatch):
@@ -189,17 +173,22 @@ def test_a_text_too_large_for_the_memory_is_named_alone(encoder, monkeypatch):
         encoder.encode_tokens(tokens)
 
 
+CUBLAS = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+
+
+@pytest.mark.parametrize("words", ["CUDA error: device-side assert triggered", CUBLAS])
 @pytest.mark.parametrize("isolate", [True, False])
-def test_a_lost_device_is_no_fault_of_a_text(encoder, monkeypatch, isolate):
+def test_a_lost_device_is_no_fault_of_a_text(encoder, monkeypatch, isolate, words):
+    """A cuBLAS that never begins is one, too."""
+
     def rule(ids):
-        raise RuntimeError("CUDA error: device-side assert triggered")
+        raise RuntimeError(words)
 
     failing(encoder, monkeypatch, rule)
-    with pytest.raises(RuntimeError, match="device-side"):
+    with pytest.raises(RuntimeError, match="CUDA error") as error:
         encoder.encode_tokens(encoder.tokenizer(TEXTS), isolate=isolate)
-
-
-CUBLAS = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+    assert str(error.value) == words
+    assert lost_device(error.value)
 
 
 @pytest.mark.parametrize("isolate", [True, False])
@@ -216,26 +205,6 @@ def test_a_cublas_that_cannot_begin_is_want_of_memory_first(encoder, monkeypatch
     out = encoder.encode_tokens(tokens, isolate=isolate)
     assert out.failed == {}
     torch.testing.assert_close(out.embeddings, expected.embeddings, atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("isolate", [True, False])
-def test_a_cublas_that_never_begins_is_a_lost_device_and_no_fault_of_a_text(encoder, monkeypatch, isolate):
-    def rule(ids):
-        raise RuntimeError(CUBLAS)
-
-    failing(encoder, monkeypatch, rule)
-    with pytest.raises(RuntimeError, match="CUBLAS_STATUS_NOT_INITIALIZED") as error:
-        encoder.encode_tokens(encoder.tokenizer(TEXTS), isolate=isolate)
-    assert lost_device(error.value)
-
-
-def test_an_error_is_raised_where_nothing_is_isolated(encoder, monkeypatch):
-    def rule(ids):
-        raise IndexError("index out of range in self")
-
-    failing(encoder, monkeypatch, rule)
-    with pytest.raises(IndexError):
-        encoder.encode(TEXTS)
 
 
 def test_a_failed_chunk_loses_its_text_alone(chunking, monkeypatch):
@@ -285,6 +254,8 @@ def test_bfloat16_stays_near_float32_on_the_real_model(minilm, real_texts):
     torch.testing.assert_close(found.moments.spread, exact.moments.spread, rtol=0.01, atol=0)
 
 
-def test_an_unknown_precision_is_named(folder):
+def test_an_unknown_precision_and_an_unknown_way_with_long_texts_are_named(folder):
     with pytest.raises(ValueError, match="'float16'"):
         Encoder.load(folder, device="cpu", precision="float16")
+    with pytest.raises(ModelError, match="'wrap'"):
+        Tokenizer(folder, long="wrap")

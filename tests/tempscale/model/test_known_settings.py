@@ -137,39 +137,35 @@ def config(**values):
     return lambda folder: change(folder, "config.json", **values)
 
 
-def adapter(folder):
-    change(folder, "adapter_config.json", peft_type="LORA", r=4)
-
-
+OF_THE_STAGE = {
+    "module_output_name": "sentence_embedding", "transformer_task": "fill-mask", "config_args": {"hidden_act": "relu"},
+    "config_kwargs": {"hidden_act": "relu"}, "tokenizer_name_or_path": "other", "query_length": 32, "document_length": 32,
+    "query_expansion": {"strategy": "fixed", "length": 32}, "max_sequence_length": 12, "max_seq_length": 2,
+}  # fmt: skip
+OF_THE_WHOLE = {"truncate_dim": -5, "model_type": "SparseEncoder", "dimensions": 64, "prompts": ["query: "]}
+OF_THE_MODEL = {
+    "position_embedding_type": "relative_key", "quantization": {"bits": 4, "group_size": 64}, "embedding_size": 16,
+    "pruned_heads": {"0": [1]}, "attention_temperature": 0.5,
+}  # fmt: skip
 REFUSED = {
+    **{name: stage(**{name: value}) for name, value in OF_THE_STAGE.items()},
+    **{name: whole(**{name: value}) for name, value in OF_THE_WHOLE.items()},
+    **{name: config(**{name: value}) for name, value in OF_THE_MODEL.items()},
     "message": stage(**MESSAGE),
     "modality_config": stage(modality_config={"image": {"method": "forward"}}, module_output_name="token_embeddings"),
     "hidden_states": stage(
         modality_config={"text": {"method": "forward", "method_output_name": ["hidden_states", -2]}},
         module_output_name="token_embeddings",
     ),
-    "module_output_name": stage(module_output_name="sentence_embedding"),
-    "transformer_task": stage(transformer_task="fill-mask"),
-    "config_args": stage(config_args={"hidden_act": "relu"}),
-    "config_kwargs": stage(config_kwargs={"hidden_act": "relu"}),
     "subfolder": stage(model_args={"subfolder": "other"}),
     "variant": stage(model_kwargs={"variant": "fp16"}),
     "tokenizer_file": stage(tokenizer_args={"tokenizer_file": "/other/tokenizer.json"}),
     "truncation_side": stage(processor_kwargs={"truncation_side": "middle"}),
-    "tokenizer_name_or_path": stage(tokenizer_name_or_path="other"),
-    "query_length": stage(query_length=32),
-    "document_length": stage(document_length=32),
-    "query_expansion": stage(query_expansion={"strategy": "fixed", "length": 32}),
     "add_special_tokens": stage(processing_kwargs={"text": {"add_special_tokens": False}}),
     "max_length": stage(processing_kwargs={"text": {"max_length": "12"}}),
     "only_second": stage(processing_kwargs={"text": {"truncation": "only_second"}}),
     "texts": stage(processing_kwargs={"texts": {"max_length": 12}}),
-    "max_sequence_length": stage(max_sequence_length=12),
-    "truncate_dim": whole(truncate_dim=-5),
-    "model_type": whole(model_type="SparseEncoder"),
-    "dimensions": whole(dimensions=64),
-    "prompts": whole(prompts=["query: "]),
-    "adapter_config.json": adapter,
+    "adapter_config.json": lambda folder: change(folder, "adapter_config.json", peft_type="LORA", r=4),
     "processor_config.json": lambda folder: change(folder, "processor_config.json", processor_class="X"),
     "mylib.Pooling": modules(1, type="mylib.Pooling"),
     "mylib.models.Transformer": modules(0, type="mylib.models.Transformer"),
@@ -179,22 +175,12 @@ REFUSED = {
     "sentence_transformers.models.Attention": modules(1, type="sentence_transformers.models.Attention"),
     "name": modules(1, name="0"),
     "weight": modules(1, weight=0.5),
-    "max": pooling(pooling_mode="max"),
-    "cls + mean": pooling(pooling_mode=["cls", "mean"]),
     "temperature": pooling(pooling_mode="mean", temperature=0.5),
     "include_prompt": pooling(include_prompt="no"),
-    "quantization_config": config(quantization_config={"quant_method": "gptq", "bits": 4}),
-    "position_embedding_type": config(position_embedding_type="relative_key"),
     "rotary": config(position_embedding_type="rotary"),
-    "quantization": config(quantization={"bits": 4, "group_size": 64}),
-    "embedding_size": config(embedding_size=16),
-    "num_labels": config(num_labels=10**9),
     "padding_side": tokenizer(padding_side="left"),
     "side 'left'": stage(processor_kwargs={"padding_side": "left"}),
     "attention_mask": tokenizer(model_input_names=["input_ids", "token_type_ids"]),
-    "max_seq_length": stage(max_seq_length=2),
-    "pruned_heads": config(pruned_heads={"0": [1]}),
-    "attention_temperature": config(attention_temperature=0.5),
 }
 
 
@@ -230,19 +216,10 @@ def test_the_inner_folder_of_a_model_is_not_taken_for_the_whole(edited):
 @pytest.mark.parametrize(
     "extras",
     [
-        {
-            "gradient_checkpointing": False,
-            "use_cache": True,
-            "position_embedding_type": "absolute",
-            "classifier_dropout": None,
-        },
+        {"use_cache": True, "position_embedding_type": "absolute", "classifier_dropout": None},
         {"directionality": "bidi", "pooler_fc_size": 768, "pooler_num_fc_layers": 3, "pooler_type": "first_token_transform"},
         {"output_past": True, "task_specific_params": {"a": 1}, "_name_or_path": "x", "torch_dtype": "float32"},
-        {
-            "id2label": {"0": "LABEL_0"},
-            "label2id": {"LABEL_0": 0},
-            "sbert_ce_default_activation_function": "torch.nn.Identity",
-        },
+        {"id2label": {"0": "LABEL_0"}, "sbert_ce_default_activation_function": "torch.nn.Identity"},
         {"matryoshka_dimensions": [64], "attn_implementation": None, "adapters": {"adapters": {}, "config_map": {}}},
         {"something_new": None, "another": False, "a_third": {}},
         {"auto_map": {"AutoModel": "code.Model"}, "emb_pooler": "mean", "rotary_emb_base": 1000},

@@ -109,7 +109,7 @@ def test_a_micro_batch_is_uploaded_once_for_all_temperatures_and_downloaded_in_o
 
 @pytest.mark.proof
 @pytest.mark.parametrize("text", [None, [0, 1, 1, 2]], ids=["whole", "in chunks"])
-def test_nobody_waits_for_embeddings_and_moments(on_device, family, text):
+def test_nobody_waits_for_embeddings_and_moments_and_chunks_come_in_one_piece(on_device, family, text):
     tokens = Tokens(IDS, [False] * (4 if text is None else 3), text)
     batches = len(on_device.batches(tokens))
     with faked() as counts:
@@ -117,6 +117,11 @@ def test_nobody_waits_for_embeddings_and_moments(on_device, family, text):
     assert len(counts.behind) == batches
     assert len(counts.downloads) == (0 if text is None else 2)
     assert len(counts.asked) <= batches * ASKED.get(family, 1)
+    if text is not None:
+        with faked() as counts:
+            on_device.encode_tokens(tokens, factors=True)
+        assert len(counts.uploads) == batches + 1  # What is merged goes through the last stages on the device.
+        assert len(counts.downloads) == batches + 2
 
 
 @pytest.mark.proof
@@ -138,13 +143,3 @@ def test_who_is_told_before_each_micro_batch_finds_those_before_ended(on_device)
         on_device.encode_tokens(tokens, before=lambda batch: told.append(len(counts.downloads)))
     assert told == [0, 1, 2]
     assert counts.behind == []
-
-
-@pytest.mark.proof
-def test_chunks_of_texts_are_downloaded_in_one_piece_too(on_device):
-    tokens = Tokens(IDS, [False] * 3, [0, 1, 1, 2])
-    with faked() as counts:
-        on_device.encode_tokens(tokens, factors=True)
-    batches = len(on_device.batches(tokens))
-    assert len(counts.uploads) == batches + 1  # What is merged goes through the last stages on the device.
-    assert len(counts.downloads) == batches + 2

@@ -110,12 +110,10 @@ def test_weights_are_rounded_to_nearest_and_angles_are_not(tiny_model):
 
 
 def test_tf32_is_no_precision_of_a_cpu(tiny_model, minilm):
-    for build in (
-        lambda: Encoder(tiny_model("bert"), None, Head("mean", []), precision="tf32"),
-        lambda: Encoder.load(minilm, device="cpu", precision="tf32"),
-    ):
-        with pytest.raises(ValueError, match="tf32 is a precision of GPUs, and this model is on the CPU"):
-            build()
+    with pytest.raises(ValueError, match="tf32"):
+        Encoder(tiny_model("bert"), None, Head("mean", []), precision="tf32")
+    with pytest.raises(ValueError, match="tf32"):
+        Encoder.load(minilm, device="cpu", precision="tf32")
 
 
 def test_on_a_gpu_weights_are_rounded_once_and_nothing_is_cast(tiny_model):

@@ -18,21 +18,22 @@ ONE_NORM = ("qwen3", "gemma3_text")
 
 
 @pytest.mark.parametrize("tau", [0.5, 0.8, 1.0, 1.7])
-def test_fold_equals_attach_and_attention_by_hand(tiny_model, family, tau):
-    folded, model, plain = fold(tiny_model(family), tau), attach(tiny_model(family), tau), tiny_model(family)
+def test_fold_equals_attention_by_hand(tiny_model, family, tau):
+    folded, plain = fold(tiny_model(family), tau), tiny_model(family)
     for text in random_ids(plain, (2, 17, 40)):
         with by_hand(plain, tau):
             expected = alone(plain, text)
         assert relative(alone(folded, text), expected) < 1e-5
-        assert relative(alone(folded, text), alone(model, text)) < 1e-5
 
 
-def test_a_folded_model_is_a_plain_one(tiny_model, family):
-    model = tiny_model(family)
-    assert fold(model, 0.8) is model
+def test_a_folded_model_is_a_plain_one_and_one_changes_no_bit(tiny_model, family):
+    before, model = tiny_model(family).state_dict(), tiny_model(family)
+    assert fold(model, 1.0) is model
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    fold(model, 0.8)
     assert attached(model) is None
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    assert model.state_dict().keys() == tiny_model(family).state_dict().keys()
+    assert model.state_dict().keys() == before.keys()
     attach(model, 0.5)
 
 
@@ -57,20 +58,13 @@ def test_fold_changes_the_query_and_the_bias_table_alone(tiny_model, family):
             assert torch.equal(value, 2 * before[name])
 
 
-def test_one_changes_no_bit(tiny_model, family):
-    before, model = tiny_model(family).state_dict(), fold(tiny_model(family), 1.0)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
 def test_a_temperature_for_each_layer_is_folded_or_refused(tiny_model, family):
     model = tiny_model(family)
     temperature = Temperature.by_layer(layer_taus(model))
     before = copy.deepcopy(model.state_dict())
     if family in (*SHARED_BIAS, "albert"):
         shared = "share their weights" if family == "albert" else "share one position bias"
-        with pytest.raises(
-            TemperatureError, match=f"the layers of .*{family} {shared}, so they share one temperature; fold a con"
-        ):
+        with pytest.raises(TemperatureError, match=f"{family} {shared}"):
             fold(model, temperature)
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
         return
@@ -83,7 +77,7 @@ def test_a_temperature_for_each_head_is_folded_or_refused(tiny_model, family):
     model = tiny_model(family)
     temperature = Temperature.by_head(head_taus(model))
     if family in ONE_NORM:
-        with pytest.raises(TemperatureError, match=f"one q_norm serves all heads of a layer of {family}"):
+        with pytest.raises(TemperatureError, match=f"q_norm .*{family}"):
             fold(model, temperature)
         return
     if family in (*SHARED_BIAS, "albert"):
@@ -98,20 +92,15 @@ def test_a_temperature_for_each_head_is_folded_or_refused(tiny_model, family):
 @pytest.mark.parametrize(
     ("temperature", "message"),
     [
-        (STEPS, "depends on each text's length, which weights do not know; attach it at run time"),
-        (Temperature.log_length(8), "log_length.8. depends on each text's length"),
-        (Temperature.by_role(query=1.0, document=0.8), "differs by role, .* fold each role into a separate checkpoint"),
-        (Temperature.by_layer([0.8] * 2), "names 2 layers, the model has 3"),
+        (STEPS, "length"), (Temperature.log_length(8), r"log_length\(8\) .* length"),
+        (Temperature.by_role(query=1.0, document=0.8), "role"), (Temperature.by_layer([0.8] * 2), "2 layers, .* 3"),
     ],
-)
+)  # fmt: skip
 def test_what_weights_cannot_say_is_refused(tiny_model, temperature, message):
     with pytest.raises(TemperatureError, match=message):
         fold(tiny_model("bert"), temperature)
-
-
-def test_a_model_with_a_temperature_is_refused(tiny_model):
     model = attach(tiny_model("bert"), 0.5)
-    with pytest.raises(TemperatureError, match=r"has temperature 0\.5 attached; detach it before folding one"):
+    with pytest.raises(TemperatureError, match=r"0\.5 attached"):
         fold(model, 0.8)
 
 
@@ -120,22 +109,20 @@ def test_weights_that_are_not_plain_are_refused_as_a_whole(tiny_model):
     before = copy.deepcopy(model.state_dict())
     weight = model.encoder.layer[2].attention.self.query.weight
     model.encoder.layer[2].attention.self.query.weight = torch.nn.Parameter(weight.to(torch.int8), requires_grad=False)
-    with pytest.raises(
-        TemperatureError, match=r"layer 2: weight is a Parameter of torch.int8 on cpu; quantised, sharded or offl"
-    ):
+    with pytest.raises(TemperatureError, match=r"layer 2: .*torch.int8"):
         fold(model, 0.8)
     first = "encoder.layer.0.attention.self.query.weight"
     assert torch.equal(model.state_dict()[first], before[first])
     with torch.device("meta"):
         away = type(model)(model.config)
-    with pytest.raises(TemperatureError, match="on meta; quantised, sharded or offloaded"):
+    with pytest.raises(TemperatureError, match="on meta"):
         fold(away, 0.8)
 
 
 def test_adapters_on_the_query_are_refused(tiny_model):
     model = tiny_model("bert")
     torch.nn.utils.parametrizations.weight_norm(model.encoder.layer[1].attention.self.query)
-    with pytest.raises(TemperatureError, match=r"layer 1: its query is wrapped .* merge adapters"):
+    with pytest.raises(TemperatureError, match="layer 1: its query is wrapped"):
         fold(model, 0.8)
 
 

@@ -25,40 +25,27 @@ def test_a_number_its_text_and_plain_data_read_as_the_same_temperature(value):
 def test_the_range_is_open_at_zero_and_closed_at_two():
     assert Temperature(2.0).tau == 2.0
     assert Temperature(1e-3).tau == 1e-3
-    with pytest.raises(TemperatureError, match="out of range"):
-        Temperature(2.0000001)
+    for value in (2.0000001, 0, -0.0, -0.8, "nan", float("inf"), "-inf"):
+        with pytest.raises(TemperatureError, match=f"{value} is out of range"):
+            Temperature.of(value)
 
 
 @pytest.mark.parametrize(
-    "value", [0, 0.0, -0.0, -0.8, 2.5, float("nan"), float("inf"), float("-inf"), "nan", "-1", "0", "1e400"]
+    "value", [True, None, [0.8], 0.8j, {"constant": True}, {"constant": "0.8"}, "", "warm", "0,8", "0.8 1.0"]
 )
-def test_out_of_range_is_refused_with_the_range(value):
-    with pytest.raises(TemperatureError, match=r"temperature .* is out of range; τ must be above 0 and at most 2"):
-        Temperature.of(value)
-
-
-@pytest.mark.parametrize("value", [True, False, None, [0.8], 0.8j, {"constant": True}, {"constant": "0.8"}])
 def test_what_is_no_number_is_refused_though_python_would_convert_it(value):
-    with pytest.raises(TemperatureError, match=r"is not a number; give a τ in \(0, 2\]"):
-        Temperature.of(value)
-
-
-@pytest.mark.parametrize("value", ["", "warm", "0,8", "0.8 1.0"])
-def test_text_that_is_no_number_is_quoted(value):
-    with pytest.raises(TemperatureError, match=f"temperature '{value}' is not a number"):
+    with pytest.raises(TemperatureError, match="is not a number"):
         Temperature.of(value)
 
 
 def test_text_is_read_by_of_only():
-    with pytest.raises(TemperatureError, match=r"temperature '0.8' is not a number"):
+    with pytest.raises(TemperatureError, match=r"'0\.8' is not a number"):
         Temperature("0.8")
 
 
 @pytest.mark.parametrize("value", [{}, {"tau": 0.8}, {"constant": 0.8, "by_length": {}}])
-def test_unknown_plain_data_is_refused_with_an_example(value):
-    with pytest.raises(
-        TemperatureError, match=r"is not known; write one of constant, by_length, .*, e\.g\. \{'constant': 0.8\}"
-    ):
+def test_unknown_plain_data_is_refused_with_what_is_known(value):
+    with pytest.raises(TemperatureError, match="constant, by_length"):
         Temperature.of(value)
 
 
@@ -74,23 +61,13 @@ def test_only_one_is_the_identity():
 
 
 @settings(max_examples=60, deadline=None)
-@given(taus)
-def test_canonical_text_and_plain_data_read_back_the_same_number(tau):
-    temperature = Temperature(tau)
+@given(taus, taus)
+def test_texts_and_plain_data_read_back_the_same_number_and_are_equal_exactly_where_temperatures_are(first, second):
+    temperature = Temperature(first)
     assert Temperature.of(temperature.canonical) == temperature
     assert Temperature.of(json.loads(json.dumps(temperature.as_data()))) == temperature
-
-
-@settings(max_examples=60, deadline=None)
-@given(taus, taus)
-def test_texts_are_equal_exactly_where_temperatures_are(first, second):
-    assert (Temperature(first).canonical == Temperature(second).canonical) == (first == second)
-
-
-@settings(max_examples=30, deadline=None)
-@given(taus)
-def test_the_slug_is_a_folder_name(tau):
-    assert set(Temperature(tau).slug) <= set("0123456789.e-+")
+    assert set(temperature.slug) <= set("0123456789.e-+")
+    assert (temperature.canonical == Temperature(second).canonical) == (first == second)
 
 
 def test_a_temperature_cannot_be_changed():
@@ -168,66 +145,43 @@ def test_log_length_is_the_entropy_invariant_rule(tokens, tau):
     assert Temperature.log_length(16).of_length(tokens) == pytest.approx(tau, rel=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
+def table(*rows):
+    """Steps as a list of (from, to, τ), without `to` where it is None."""
+    return [{"from": begin, "tau": tau} | ({} if end is None else {"to": end}) for begin, end, tau in rows]
+
+
+REFUSED = [
+    *(({"by_length": steps}, words) for steps, words in (
         ({}, "is no table"), (0.8, "is no table"), ([], "is no table"),
-        ({64: 0.8}, "has a gap: it starts at 64 tokens; the first step must start at 0"),
-        ({0: 1.0, "0": 0.8}, "overlapping steps: 0 tokens appear twice"),
-        ({0: 1.0, -5: 0.8}, "has a step at -5; steps start at whole numbers of tokens, from 0"),
-        ({0: 1.0, 2.5: 0.8}, r"has a step at 2\.5"), ({0: 1.0, "long": 0.8}, "has a step at 'long'"),
-        ({0: 1.0, 64: 0.0}, r"temperature 0\.0 is out of range"), ({0: 1.0, 64: "0.8"}, "is not a number"),
-        ([{"from": 0, "to": 64, "tau": 1.0}, {"from": 100, "tau": 0.8}], "a gap: one step runs to 64, the next starts"),
-        ([{"from": 0, "to": 128, "tau": 1.0}, {"from": 100, "tau": 0.8}], "an overlap: one step runs to 128, the next"),
-        ([{"from": 0, "tau": 1.0}, {"from": 100, "tau": 0.8}], "has an overlap: one step runs to its end"),
-        ([{"from": 0, "to": 100, "tau": 1.0}], "has a gap: one step runs to 100, and none follows"),
+        ({64: 0.8}, "gap: .* 64"), ({0: 1.0, "0": 0.8}, "overlapping steps: 0"),
+        ({0: 1.0, -5: 0.8}, "step at -5"), ({0: 1.0, 2.5: 0.8}, r"step at 2\.5"), ({0: 1.0, "long": 0.8}, "step at 'long'"),
+        ({0: 1.0, 64: 0.0}, r"0\.0 is out of range"), ({0: 1.0, 64: "0.8"}, "is not a number"),
+        (table((0, 64, 1.0), (100, None, 0.8)), "gap: .* 64"), (table((0, 128, 1.0), (100, None, 0.8)), "overlap: .* 128"),
+        (table((0, None, 1.0), (100, None, 0.8)), "overlap"), (table((0, 100, 1.0)), "gap: .* 100"),
         ([{"from": 0, "tau": 1.0, "upto": 3}], "must be"), ([0.8], "must be"),
-    ],
-)  # fmt: skip
-def test_a_step_table_with_gaps_or_overlaps_is_refused(steps, message):
-    with pytest.raises(TemperatureError, match=message):
-        Temperature.of({"by_length": steps})
+    )),
+    *(({"log_length": n0}, "log_length .* whole number") for n0 in (1, -3, 64.0, True, "64", None)),
+    *(({"by_layer": taus}, words) for taus, words in (
+        ([], "by_layer .* no list"), (0.8, "by_layer .* no list"), ("0.8", "no list"), ([0.8, 3.0], r"3\.0 is out of range"),
+    )),
+    *(({"by_head": taus}, words) for taus, words in (
+        ([0.8], "by_head .* no table"), ([[0.8], [0.8, 0.9]], "by_head .* no table"), ([[]], "by_head .* no table"),
+        ([[0.8, float("nan")]], "nan is out of range"),
+    )),
+    *(({"by_role": roles}, words) for roles, words in (
+        (0.8, "query .* document"), ({"query": 0.8}, "query .* document"),
+        ({"query": 0.8, "document": 1.0, "passage": 1.0}, "nothing else"),
+        ({"query": {"by_role": {"query": 1.0, "document": 0.5}}, "document": 1.0}, "by_role inside by_role"),
+    )),
+    ("log_length(1)", "log_length 1"), ("by_length(0: 1.0, 0: 0.5)", "overlapping steps"), ("by_layer()", "no list"),
+    *((text, "is not a number") for text in ("log_length(x)", "by_layer(0.8", "by_role(query: 1.0)", "warm(1)", "1e")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("n0", [1, 0, -3, 64.0, True, "64", None])
-def test_log_length_needs_a_whole_number_from_two(n0):
-    with pytest.raises(TemperatureError, match=r"log_length .* must be a whole number of tokens, at least 2"):
-        Temperature.of({"log_length": n0})
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"by_layer": []}, "by_layer .* is no list"), ({"by_layer": 0.8}, "by_layer 0.8 is no list"),
-        ({"by_layer": [0.8, 3.0]}, "3.0 is out of range"), ({"by_layer": "0.8"}, "is no list"),
-        ({"by_head": [0.8]}, "by_head .* is no table"), ({"by_head": [[0.8], [0.8, 0.9]]}, "by_head .* is no table"),
-        ({"by_head": [[]]}, "by_head .* is no table"), ({"by_head": [[0.8, float("nan")]]}, "nan is out of range"),
-        ({"by_role": 0.8}, "must name a temperature for query and one for document"),
-        ({"by_role": {"query": 0.8}}, "must name a temperature for query and one for document"),
-        ({"by_role": {"query": 0.8, "document": 1.0, "passage": 1.0}}, "and nothing else"),
-        ({"by_role": {"query": {"by_role": {"query": 1.0, "document": 0.5}}, "document": 1.0}}, "by_role inside by_role"),
-    ],
-)  # fmt: skip
-def test_a_schedule_that_means_nothing_is_refused(data, message):
-    with pytest.raises(TemperatureError, match=message):
+@pytest.mark.parametrize(("data", "words"), REFUSED)
+def test_a_schedule_that_means_nothing_is_refused(data, words):
+    with pytest.raises(TemperatureError, match=words):
         Temperature.of(data)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "log_length(1)",
-        "log_length(x)",
-        "by_layer(0.8",
-        "by_length(0: 1.0, 0: 0.5)",
-        "by_role(query: 1.0)",
-        "warm(1)",
-        "by_layer()",
-    ],
-)
-def test_a_text_that_is_no_schedule_is_refused(text):
-    with pytest.raises(TemperatureError):
-        Temperature.of(text)
 
 
 def test_a_schedule_of_layers_is_no_function_of_length_nor_the_other_way_round():

@@ -10,14 +10,12 @@ from tempscale.temperature.families import places
 from tempscale.temperature.verify import VerificationError, verify
 
 
-@pytest.mark.parametrize("tau", [0.3, 0.5, 0.8, 0.95, 1.0, 1.5, 2.0])
-def test_verify_passes_on_every_family(tiny_model, family, tau):
-    verify(attach(tiny_model(family), tau))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_verify_passes_in_other_precisions(tiny_model, family, dtype):
-    verify(attach(tiny_model(family).to(dtype), 0.5))
+@pytest.mark.parametrize(
+    ("dtype", "tau"),
+    [*((torch.float32, tau) for tau in (0.3, 0.5, 0.8, 0.95, 1.0, 1.5, 2.0)), (torch.float64, 0.5), (torch.bfloat16, 0.5)],
+)
+def test_verify_passes_on_every_family(tiny_model, family, dtype, tau):
+    verify(attach(tiny_model(family).to(dtype), tau))
 
 
 @pytest.mark.parametrize(
@@ -34,23 +32,20 @@ def test_verify_names_the_layer_whose_query_is_not_divided(tiny_model, family, l
     query = places(model)[layer].query
     query._forward_hooks.clear()
     first = [place.query for place in places(model)].index(query)  # ALBERT's layers share theirs.
-    with pytest.raises(VerificationError, match=f"layer {first}: .* not applied as it should be"):
+    with pytest.raises(VerificationError, match=f"layer {first}:"):
         verify(model)
 
 
-@pytest.mark.parametrize("family", ["t5", "mt5", "mpnet"])
+@pytest.mark.parametrize("family", ["t5", "mt5", "mpnet", "umt5"])
 @pytest.mark.parametrize("layer", [0, 1, 2])
 def test_verify_names_the_layer_whose_position_bias_is_not_divided(tiny_model, family, layer):
     model = attach(tiny_model(family), 0.8)
-    places(model)[layer].attention._forward_pre_hooks.clear()
-    with pytest.raises(VerificationError, match=f"layer {layer}: .* not applied as it should be"):
-        verify(model)
-
-
-def test_verify_names_the_layer_whose_own_position_bias_is_not_divided(tiny_model):
-    model = attach(tiny_model("umt5"), 0.8)
-    del places(model)[1].attention.compute_bias
-    with pytest.raises(VerificationError, match=r"layer 1: .* not applied as it should be"):
+    attention = places(model)[layer].attention
+    if family == "umt5":  # Each of its layers has a bias of its own.
+        del attention.compute_bias
+    else:
+        attention._forward_pre_hooks.clear()
+    with pytest.raises(VerificationError, match=f"layer {layer}:"):
         verify(model)
 
 
@@ -60,7 +55,7 @@ def test_verify_names_the_layer_with_another_temperature(tiny_model, written_out
     present, query = attachment(model), places(model)[1].query
     query._forward_hooks.clear()
     query.register_forward_hook(lambda module, inputs, output: output / wrong if present.enabled else output)
-    with pytest.raises(VerificationError, match=r"layer 1: log A_τ differs from \(log A_1\)/τ, τ = 0.8"):
+    with pytest.raises(VerificationError, match=r"layer 1: .*0\.8"):
         verify(model)
 
 
@@ -74,7 +69,7 @@ def test_verify_names_the_layer_whose_kernel_does_not_see_the_temperature(tiny_m
         return sdpa(module, query * 0.8 if module is places(model)[2].attention else query, *rest, **kwargs)
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", without)
-    with pytest.raises(VerificationError, match="layer 2: the model's sdpa attention and eager attention differ by"):
+    with pytest.raises(VerificationError, match=r"layer 2: .*sdpa"):
         verify(model)
 
 
@@ -100,7 +95,7 @@ def test_verify_refuses_to_judge_constant_logits(tiny_model, family):
                 place.query.weight.fill_(-1)
             if place.bias_table is not None:
                 place.bias_table.weight.zero_()
-    with pytest.raises(VerificationError, match="layer 0: attention logits are too even to tell"):
+    with pytest.raises(VerificationError, match="layer 0: attention logits are too even"):
         verify(attach(model, 0.8))
 
 
