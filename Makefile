@@ -7,6 +7,8 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: audit test proof soak mutants coverage check bench gpu requirements clean
 .DELETE_ON_ERROR:
+# Hundreds of processes import the same files: each file is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 
 audit: $(VENV)/.demo
 	$(BIN)/tempscale audit

@@ -56,6 +56,8 @@ def socm_figures(x1, x2):
 
 def run_alone(encoder, text):
     """The token embeddings (n, d) of a text that no other runs with."""
+    import torch
+
     with torch.inference_mode():
         return encoder.model(input_ids=torch.tensor(encoder.tokenizer([text]).ids)).last_hidden_state[0].double().numpy()
 
