@@ -164,7 +164,7 @@ def _sum_of_roots(
         store(eigenvalues, k * LANES, value)
         store(squares, k * LANES, a * a * before)
     negligible = trace * trace * splat(zero, 1e-32) + tiny
-    total, missed = zero, zero
+    total, missed, spoilt = zero, zero, zero
     for l in range(size):  # noqa: E741 - the name of this index in the literature
         steps = 0
         while l + 1 < size and largest(load(squares, l * LANES) - negligible) > 0.0:
@@ -175,8 +175,9 @@ def _sum_of_roots(
             steps += 1
         x = load(eigenvalues, l * LANES)
         total = total + sqrt(where_positive(x, x, zero))
-    # where_positive turns NaN into 0, so the trace must carry values that are not finite into the result.
-    total = total + where_positive(missed, zero / zero, trace - trace)
+        spoilt = spoilt + (x - x)
+    # where_positive turns NaN into 0, so the trace and each eigenvalue must carry what is not finite into the result.
+    total = total + where_positive(missed, zero / zero, (trace - trace) + spoilt)
     store(norms, place * LANES, total)
 
 
@@ -199,8 +200,9 @@ def _ql_step(
         r = p + square
         if i != size - 2:
             store(squares, (i + 1) * LANES, s * r)
-        before, inverse = c, where_positive(r, one / r, zero)
-        c = where_positive(r, p * inverse, one)
+        # Of a lane that has converged before the others, r may be so small that 1/r is infinite.
+        before, inverse = c, where_positive(r - tiny, one / r, zero)
+        c = where_positive(r - tiny, p * inverse, one)
         s = square * inverse
         last, alpha = gamma, load(eigenvalues, i * LANES)
         gamma = c * (alpha - shift) - s * last

@@ -174,6 +174,25 @@ def test_entries_over_twenty_decades_equal_the_singular_values(block, seed):
     assert found[0] == found[-1] == pytest.approx(exact(block), abs=allowed(block))
 
 
+def bidiagonal(size, generator):
+    """A matrix that is bidiagonal already, with entries of order one, far below the rounding of float32, and of zero."""
+    most, least = generator.uniform(-3, 0, 2 * size), generator.uniform(-19, -10, 2 * size)
+    entries = 10.0 ** np.where(generator.integers(0, 3, 2 * size) == 0, most, least)
+    entries[generator.integers(0, 6, 2 * size) == 0] = 0
+    return (np.diag(entries[:size]) + np.diag(entries[size:-1], 1)).astype(np.float32)
+
+
+def test_a_lane_that_has_converged_before_the_others_keeps_its_sum():
+    """It is iterated with them to the end, with numbers that underflow."""
+    generator = np.random.default_rng(0)
+    for _ in range(150):
+        size = int(generator.integers(6, 13))
+        group = [bidiagonal(size, generator) for _ in range(LANES - 2)]
+        group += [random(size, size, int(generator.integers(2**32))) for _ in range(2)]
+        for found, block in zip(in_lanes([group])[0], group, strict=True):
+            assert found == pytest.approx(exact(block), abs=allowed(block))
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 30), seeds)
 def test_a_lane_depends_neither_on_its_place_nor_on_the_texts_beside_it(rows, columns, seed):
