@@ -112,6 +112,7 @@ def test_items_without_a_value_or_a_cosine_cannot_choose():
 # ---------------------------------------------------------------------------------------------- the choice
 
 
+@pytest.mark.proof
 def test_a_real_gain_is_found_and_its_interval_covers_the_truth():
     covered, n, gain, draws = 0, 400, 0.05, 60
     for seed in range(draws):
@@ -204,6 +205,7 @@ def test_few_gold_scores_do_not_hide_a_gain(fewer_resamples):
     assert row["held_score"] > 0.7 > first["held_score"]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("of_pairs", [False, True])
 def test_the_interval_is_that_of_a_plain_paired_bootstrap(of_pairs, fewer_resamples):
     own, gold = pairs(1, 80)

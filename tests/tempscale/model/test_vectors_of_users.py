@@ -73,6 +73,7 @@ STAGES = {
 }  # fmt: skip
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("stages", STAGES)
 def test_every_head_and_window_gives_the_vectors_of_sentence_transformers(saved, stages):
     from sentence_transformers import SentenceTransformer, models

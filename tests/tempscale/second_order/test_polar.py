@@ -189,6 +189,7 @@ def worst(found, first, second):
     return np.abs(found.numpy() - np.array(values)).max()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 def test_real_texts_equal_float64(short_factors, long_factors, dtype):
     # d_Σ has half of it. In single precision the product is rounded; the iteration, in float64, adds nothing to that.
