@@ -35,7 +35,7 @@ def tasks(tmp_path_factory, task_texts):
     ]
     pairs = [
         {"sentence1": one, "sentence2": one[: 3 * k] + other, "score": k}
-        for k, (one, other) in enumerate(zip(task_texts[:half], task_texts[half:], strict=True))
+        for k, (one, other) in enumerate(zip(task_texts[:half], task_texts[half : 2 * half], strict=True))
     ]
     for name, rows in (("labels", labels), ("pairs", pairs)):
         (folder / f"{name}.jsonl").write_text(as_lines(rows))

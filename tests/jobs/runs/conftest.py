@@ -100,7 +100,7 @@ def bucket():
         for name, value in settings.items():
             patch.setenv(name, value)
         s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir("bucket")
+        s3fs.S3FileSystem().makedirs("bucket", exist_ok=True)  # The servers of a process have the same buckets.
         yield "s3://bucket"
     s3fs.S3FileSystem.clear_instance_cache()
     server.stop()
