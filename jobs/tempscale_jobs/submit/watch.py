@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 120.0
 """A head that does not answer for longer is lost, and perhaps its job too."""
 LOOK_SECONDS = 1.0
-_QUIET_SECONDS = 60.0
-_LOG_BYTES_A_SECOND = 1_000_000
+QUIET_SECONDS = 60.0
+LOG_BYTES_A_SECOND = 1_000_000
 """Ray returns only whole logs, so a large log is fetched less often."""
 _LAST_LOOKS = 3
 
@@ -196,7 +196,7 @@ class Watch:
             if is_over(job):
                 return self._ended(job)
             self._show_log()
-            if time.monotonic() - self._printed_at > _QUIET_SECONDS:
+            if time.monotonic() - self._printed_at > QUIET_SECONDS:
                 self._say(f"{status(job).lower()} for {duration(time.monotonic() - self._begun)}")
             time.sleep(LOOK_SECONDS)
 
@@ -213,7 +213,7 @@ class Watch:
                 f"the cluster at '{masked(self._url)}' has not answered for {duration(silent)}: {why(error, self._url)}; "
                 "submit the same command again to go on where it stopped"
             )
-        if time.monotonic() - self._printed_at > _QUIET_SECONDS / 2:
+        if time.monotonic() - self._printed_at > QUIET_SECONDS / 2:
             self._say(f"no answer for {duration(silent)}")
 
     def _ended(self, job: Any) -> int:
@@ -240,7 +240,7 @@ class Watch:
             log = self._client.get_job_logs(self._identifier)
         except (OSError, RuntimeError, ValueError):
             return False  # The status decides; the log may be there the next time.
-        self._next_log = time.monotonic() + len(log) / _LOG_BYTES_A_SECOND
+        self._next_log = time.monotonic() + len(log) / LOG_BYTES_A_SECOND
         end = len(log) if last else log.rfind("\n") + 1
         if end > self._printed:
             new, self._printed, self._printed_at = log[self._printed : end], end, time.monotonic()

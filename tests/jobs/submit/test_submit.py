@@ -421,6 +421,18 @@ def test_a_head_that_stays_away_is_lost(told, monkeypatch, lost):
     assert (client.asked == 2) == ("404" in str(lost))
 
 
+def test_a_quiet_job_is_told_of_and_a_large_log_is_fetched_less_often(told, monkeypatch):
+    monkeypatch.setattr(watch, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(watch, "LOG_BYTES_A_SECOND", 1)
+    client = Head(*[RUNNING] * 20, DONE, logs=["a log\n"])
+    fetched, fetch = [], client.get_job_logs
+    client.get_job_logs = lambda identifier: fetched.append(identifier) or fetch(identifier)
+    run = told(client, "--", *RUN)
+    assert run.out == "a log\n"
+    assert len(fetched) == 2  # The first, and the last.
+    assert "running for 0 s" in run.err
+
+
 def test_ctrl_c_without_a_terminal_leaves_the_job_running(told):
     client = Head(RUNNING, KeyboardInterrupt(), DONE)
     run = told(client, "--", *RUN)
