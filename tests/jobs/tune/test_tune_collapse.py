@@ -8,6 +8,7 @@ from scipy.stats import t as student
 from tempscale.stats import paired
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.tune.collapse import Seen, _fairer, _Noise, by_interval, choose, exposure, kept, prefix_gap
+from tempscale_jobs.tune.words import evidence
 
 pytestmark = pytest.mark.proof
 
@@ -149,6 +150,12 @@ def test_with_too_few_documents_nothing_is_chosen_because_no_error_is_known(docu
     assert first["eligible"]
     assert row["chosen"] is row["eligible"] is chosen
     assert ("documents" in row["reason"]) is not chosen
+    names = ({"temperature": temperature, "correction": None} for temperature in ("1.0", "0.5"))
+    rows = [own | name for own, name in zip((first, row), names, strict=True)]
+    run = {"choice": {"by": "collapse", "texts": N, "probed": N}}
+    told = " ".join(evidence(run, {"tuning_collapse": pl.DataFrame(rows, infer_schema_length=None)}, [0, 64]))
+    assert ("documents" in told) is not chosen
+    assert "neighbours" not in told
 
 
 def test_a_change_that_few_documents_show_must_be_larger():
