@@ -428,6 +428,7 @@ def damages(data):
         "flipped": flipped(data, 8 * (len(data) // 3)), "footer": flipped(data, 8 * (len(data) - 60)),
         "cut": data[: len(data) // 2], "empty": b"", "a note": b"do not remove",
         "another table": sealed.parquet(pa.table({"night": ["2026-11-02"]})),
+        "some columns": sealed.parquet(pa.table({"night": ["2026-11-02"], "measured": ["{}"]})),
     }  # fmt: skip
 
 
