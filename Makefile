@@ -34,7 +34,7 @@ coverage: $(VENV)/.dev $(VENV)/.sbom
 soak: $(VENV)/.dev
 	$(BIN)/python tests/soak.py
 
-# Whether the tests would notice a mistake: each of tests/mutations.py is made in a copy, and its tests are run. An hour.
+# Whether the tests would notice a mistake: each of tests/mutations.py is made in a copy, and its tests are run. Two hours.
 mutants: $(VENV)/.dev
 	$(BIN)/python tests/mutants.py
 

@@ -62,10 +62,8 @@ def tables_of(
     for tau, gap_now in ((first, gap), (second, None if gap is None else gap + change)):
         own = key(tau, model)
         for a, b in [(a, b) for a in EDGES for b in EDGES if a <= b]:
-            mean, cell = (
-                0.05 + (gap_now or 0.0) * (EDGES.index(a) + EDGES.index(b)) / 4,
-                own | {"interval_a": a, "interval_b": b},
-            )
+            mean = 0.05 + (gap_now or 0.0) * (EDGES.index(a) + EDGES.index(b)) / 4
+            cell = own | {"interval_a": a, "interval_b": b}
             rows[LENGTH_COLLAPSE].append(
                 cell | {"texts_a": 40, "texts_b": 40, "pairs": 780, "near_duplicates": 3}
                 | measured("cosine_mean", mean, 0.004)

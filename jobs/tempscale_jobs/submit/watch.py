@@ -38,6 +38,7 @@ PATIENCE_SECONDS = 120.0
 """A head that does not answer for longer is lost, and perhaps its job too."""
 LOOK_SECONDS = 1.0
 QUIET_SECONDS = 60.0
+"""A job that prints nothing for longer is said to run still."""
 LOG_BYTES_A_SECOND = 1_000_000
 """Ray returns only whole logs, so a large log is fetched less often."""
 _LAST_LOOKS = 3
