@@ -325,13 +325,13 @@ CACHE = Subject(
     + of(
         f"{JOBS}/embedding/lookup.py",
         (
-            "_look_up",
+            "look_up_range",
             'everywhere &= set(tables[-1].column("content_sha").to_pylist())',
             'everywhere |= set(tables[-1].column("content_sha").to_pylist())',
         ),
-        ("_look_up", 'columns |= {"truncated": pc.or_(rows.column("truncated"), hits.column("cut"))}', ""),
+        ("look_up_range", 'columns |= {"truncated": pc.or_(rows.column("truncated"), hits.column("cut"))}', ""),
         (
-            "_look_up",
+            "look_up_range",
             'columns |= {"truncated": pc.or_(rows.column("truncated"), ...)}\ncolumns |= {column: hits.column(column) for column in ...}',
             'columns |= {"truncated": pc.or_(rows.column("truncated"), ...)}\ncolumns |= {column: rows.column(column) for column in ()} | {column: hits.column(column).take(pa.array(range(hits.num_rows))[::-1]) for column in ...}',
         ),
@@ -364,15 +364,15 @@ LOCKS = Subject(
             "not _tried(lambda: _holds(self._storage, own))",
         ),
         ("_taken", "if _tried(lambda: _holds(storage, own)):\n    return True", "return True"),
-        ("_taken", "not _dead(other, waiting, storage)", "False"),
+        ("_taken", "not owner_is_gone(other, waiting, storage)", "False"),
         ("_taken", "_tried(lambda: _read(storage)) == other", "True"),
         ("_created", "storage.create(NAME, _written(own)) or _holds(storage, own)", "storage.create(NAME, _written(own))"),
         ("_tried", "wait is None or error.errno in _LASTING", "True"),
-        ("_dead", "process.status() == psutil.STATUS_ZOMBIE", "False"),
-        ("_dead", 'return bool(other["ticks"] != _ticks(other["pid"]))', "return False"),
-        ("_dead", 'other.get("ticks") is not None', "False"),
-        ("_dead", 'time.time() - other["renewed"] > _FORGOTTEN_SECONDS', "False"),
-        ("_dead", "now != other", "False"),
+        ("owner_is_gone", "process.status() == psutil.STATUS_ZOMBIE", "False"),
+        ("owner_is_gone", 'return bool(other["ticks"] != started_ticks(other["pid"]))', "return False"),
+        ("owner_is_gone", 'other.get("ticks") is not None', "False"),
+        ("owner_is_gone", 'time.time() - other["renewed"] > _FORGOTTEN_SECONDS', "False"),
+        ("owner_is_gone", "now != other", "False"),
         ("locked", "if _holds(storage, own):\n    storage.remove(NAME)", "storage.remove(NAME)"),
         ("_renew", "lost.set()\nreturn", "pass"),
     )
@@ -425,8 +425,12 @@ STORAGE = Subject(
             "try: ...\nexcept FileExistsError:\n    return False\nexcept OSError as error: ...",
             "try: ...\nexcept FileExistsError:\n    return True\nexcept OSError as error: ...",
         ),
-        ("Storage._fs", "fsspec.core.url_to_fs(self.root, use_listings_cache=False)", "fsspec.core.url_to_fs(self.root)"),
-        ("Storage.write", "self._check()\nfs, _ = self._fs", "fs, _ = self._fs"),
+        (
+            "Storage.filesystem",
+            "fsspec.core.url_to_fs(self.root, use_listings_cache=False)",
+            "fsspec.core.url_to_fs(self.root)",
+        ),
+        ("Storage.write", "self._check()\nfs, _ = self.filesystem", "fs, _ = self.filesystem"),
         ("Storage.read_range", "found.max >= low", "found.max > low"),
         ("Storage.read_range", "pc.less(values, ...)", "pc.less_equal(values, ...)"),
         ("Storage.arrays", "if filled + len(values[0]) > rows:\n    break", "pass"),
@@ -526,9 +530,9 @@ DAMAGED_NIGHTS = Subject(
     + of(
         f"{JOBS}/nights/night.py",
         ("_others", "[name for name in damaged if name != history.part(rows_of_night)]", "[name for name in damaged]"),
-        ("_changed_texts", "any(name > str(history.part([last])) for name in known.damaged)", "known.damaged"),
+        ("count_changed_texts", "any(name > str(history.part([last])) for name in known.damaged)", "known.damaged"),
         (
-            "_changed_texts",
+            "count_changed_texts",
             "if any(name > str(history.part([last])) for name in known.damaged):\n    return dict(_UNKNOWN)",
             "if False:\n    return dict(_UNKNOWN)",
         ),
@@ -586,7 +590,7 @@ RESUMED = Subject(
     + of(
         f"{JOBS}/embedding/lookup.py",
         ("look_up", "run.storage.exists(name)", "False"),
-        ("_sort", "how.storage.exists(_sorted(first))", "False"),
+        ("sort_group", "how.storage.exists(_sorted(first))", "False"),
     )
     + of(
         f"{JOBS}/embedding/cache.py",
@@ -609,7 +613,7 @@ RESUMED = Subject(
     + of(
         f"{JOBS}/collapse/cosine.py",
         ("cosine", 'is_closed = is_whole(run.storage, f"{grid.place}/closed.json")', "is_closed = False"),
-        ("_gather", "[g for g in groups if not all(grid.block(k) in there for k in g)]", "[g for g in groups]"),
+        ("gather", "[g for g in groups if not all(grid.block(k) in there for k in g)]", "[g for g in groups]"),
         (
             "_compare",
             "[(i, j) for i, j in triangle if not there.issuperset(grid.written(i, j, near))]",
@@ -809,7 +813,7 @@ REJECTED = Subject(
     )
     + of(
         f"{JOBS}/pairs/chunks.py",
-        ("_pairs", "counts.lost -= len(first) * len(second)", "counts.lost -= 1"),
+        ("pairs_of_rows", "counts.lost -= len(first) * len(second)", "counts.lost -= 1"),
         ("_pairs_named", "max(1, math.prod(...))", "max(0, math.prod(...))"),
         ("chunk", "(counts.lost, counts.pairs + counts.lost)", "(0, 1)"),
     )
@@ -857,8 +861,8 @@ ESCAPES = Subject(
         f"{JOBS}/report/page.py",
         ("page", "jinja2.Environment(**..., autoescape=True, **...)", "jinja2.Environment(**..., autoescape=False, **...)"),
         ("page", "jinja2.Environment(**..., finalize=_shown)", "jinja2.Environment(**...)"),
-        ("_safe_json", r'text.replace("<", "\\u003c")', "text"),
-        ("page", "_shown_in(chart.to_dict(validate=False))", "chart.to_dict(validate=False)"),
+        ("safe_json", r'text.replace("<", "\\u003c")', "text"),
+        ("page", "shown_in(chart.to_dict(validate=False))", "chart.to_dict(validate=False)"),
     )
     + of(
         f"{JOBS}/urls.py",
@@ -992,7 +996,7 @@ DEVICES = Subject(
     ),
     of(
         f"{SCIENCE}/collapse/gpu.py",
-        ("_counted", "most >= _EXACT", "False"),
+        ("_counted", "most >= EXACT", "False"),
         ("_counted", "found[0] += missing - above", ""),
         ("_counted", "found[-1] += above", ""),
         ("_Found.result", "for side in self._sides.values():\n    side.merge()", ""),
@@ -1068,7 +1072,7 @@ TOGETHER = Subject(
     )
     + of(
         f"{SCIENCE}/choosing/by_layer.py",
-        ("_gradient", "budget = min(encoder.token_budget, _GRAPH_BUDGET)", "budget = encoder.token_budget"),
+        ("gradient_of", "budget = min(encoder.token_budget, GRAPH_BUDGET)", "budget = encoder.token_budget"),
     )
     + of(
         f"{JOBS}/corpus/shards.py",

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from tempscale.collapse.neighbours import NOBODY
 from tempscale.stats.errors import tell_an_error
 
-_AT_ONCE = 1 << 17
+AT_ONCE = 1 << 17
 """Queries whose neighbours are looked at at a time."""
 
 
@@ -190,11 +190,11 @@ def _filled(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """The unit of the query, the filler and its unit of every slot that is filled; many at a time."""
     for queries in asked:
-        for start in range(0, len(queries.text), _AT_ONCE):
-            own = queries.text[start : start + _AT_ONCE]
+        for start in range(0, len(queries.text), AT_ONCE):
+            own = queries.text[start : start + AT_ONCE]
             filled = own != NOBODY
             filler = own[filled]
-            query = np.repeat(queries.unit[start : start + _AT_ONCE].astype(np.int64), filled.sum(1))
+            query = np.repeat(queries.unit[start : start + AT_ONCE].astype(np.int64), filled.sum(1))
             yield query, filler, (filler if unit is None else unit[filler]).astype(np.int64)
 
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_ROWS, _COLUMNS = 1, 2048
+TILE_ROWS, TILE_COLUMNS = 1, 2048
 """Rows and columns of a program's tile: of the shapes that were tried on an H100, the fastest (benchmarks/NOTES.md)."""
 
 
@@ -64,13 +64,13 @@ def scan(cosines: Tensor, row_floor: Tensor, column_floor: Tensor, duplicate: fl
     that reach the floor of their row, that of their column, or `duplicate`.
     """
     (rows, columns), device = cosines.shape, cosines.device
-    tiles = triton.cdiv(rows, _ROWS), triton.cdiv(columns, _COLUMNS)
+    tiles = triton.cdiv(rows, TILE_ROWS), triton.cdiv(columns, TILE_COLUMNS)
     sums = torch.zeros((2, *tiles), dtype=torch.float64, device=device)
     number = torch.zeros(1, dtype=torch.int32, device=device)
     places = torch.empty(most, dtype=torch.int32, device=device)
     kernel: Any = _scan[tiles]
     kernel(
         cosines, row_floor, column_floor, sums[0], sums[1], number, places, rows, columns, duplicate, most,
-        ROWS=_ROWS, COLUMNS=_COLUMNS,
+        ROWS=TILE_ROWS, COLUMNS=TILE_COLUMNS,
     )  # fmt: skip
     return Scan(sums[0].sum(), sums[1].sum(), number, places)

@@ -31,9 +31,9 @@ from tempscale.collapse.aggregates import (
 from tempscale.collapse.neighbours import NOBODY, Nearest
 from tempscale.tf32 import tf32_products
 
-_ROWS, _COLUMNS = 16_384, 16_384
+ROWS, COLUMNS = 16_384, 16_384
 """One block of the product: 1 GB of float32."""
-_LOOKED = 1 << 22
+LOOKED = 1 << 22
 """Pairs of a product that are looked at one by one at once: 200 MB of places, labels and sorted integers."""
 _BLOCKS_BYTES = 1 << 30
 """Size of the blocks of texts that stay on a device, where they are more than two."""
@@ -42,9 +42,9 @@ _LARGEST = 1.0 + 1e-5
 """No cosine of unit vectors is larger, whatever its rounding."""
 _PART = 8
 """A list that is not full takes its floor from one in so many of a block's pairs, or more of them; see `_Found._floors`."""
-_WAITING = 4
+WAITING = 4
 """Pairs found for some texts wait until there are a quarter of their lists, and are then sorted into them at once."""
-_EXACT = 1 << 24
+EXACT = 1 << 24
 """torch counts in float32, which is exact below this."""
 FUSED = "TEMPSCALE_FUSED"
 """The variable that switches the kernel off (0), or on where it would not be used (1)."""
@@ -87,23 +87,23 @@ class _Block(NamedTuple):
     labels: Tensor
 
 
-_uploaded: dict[tuple[int, str, str], tuple[Block, _Block]] = {}
+uploaded_blocks: dict[tuple[int, str, str], tuple[Block, _Block]] = {}
 """Blocks on a device by the identity of what was uploaded, which is kept beside them; the last used last."""
 
 
 def _on_device(block: Block, device: str, precision: Precision) -> _Block:
     """A block on a device: tiles share their blocks, and so do the tasks of a process."""
     key = id(block), device, precision
-    if key in _uploaded:
-        kept = _uploaded.pop(key)
+    if key in uploaded_blocks:
+        kept = uploaded_blocks.pop(key)
     else:
         embeddings = torch.tensor(block.embeddings, device=device)
         if precision == "bfloat16":
             embeddings = embeddings.bfloat16()
         kept = block, _Block(embeddings, torch.tensor(block.labels, dtype=torch.int64, device=device))
-    _uploaded[key] = kept
-    while len(_uploaded) > 2 and sum(own.embeddings.nbytes for _, own in _uploaded.values()) > _BLOCKS_BYTES:
-        del _uploaded[next(iter(_uploaded))]
+    uploaded_blocks[key] = kept
+    while len(uploaded_blocks) > 2 and sum(own.embeddings.nbytes for _, own in uploaded_blocks.values()) > _BLOCKS_BYTES:
+        del uploaded_blocks[next(iter(uploaded_blocks))]
     return kept[1]
 
 
@@ -119,7 +119,7 @@ class _Found:
         self._duplicates = np.zeros((intervals, intervals), np.int64)
         self._histogram = torch.zeros((intervals, intervals, BINS), dtype=torch.int64, device=device)
         self._near: dict[int, Tensor] = {}
-        self._sides: dict[tuple[int, int, int], _Side] = {}
+        self._sides: dict[tuple[int, int, int], Side] = {}
         self._listing = Duplicates(np.empty(0, np.float32), np.empty((0, 2), np.int32))
         self._fused = serves(device)
 
@@ -130,12 +130,12 @@ class _Found:
         self._lists(tile.column, columns)
         diagonal = tile.row == tile.column
         sums = torch.zeros((2, self._intervals, self._intervals), dtype=torch.float64, device=self._device)
-        for a, top, bottom in _segments(tile.rows.interval, _ROWS):
-            for b, begin, end in _segments(tile.columns.interval, _COLUMNS):
+        for a, top, bottom in _segments(tile.rows.interval, ROWS):
+            for b, begin, end in _segments(tile.columns.interval, COLUMNS):
                 if diagonal and end <= top + 1:
                     continue
                 below = top - begin + 1 if diagonal and begin < bottom else None
-                cosines = _product(rows.embeddings[top:bottom], columns.embeddings[begin:end].mT, self._precision)
+                cosines = cosine_product(rows.embeddings[top:bottom], columns.embeddings[begin:end].mT, self._precision)
                 if below is not None:  # A pair below the diagonal is above it too, and reaches nothing here.
                     cosines = cosines.masked_fill(_below(cosines, below), -torch.inf)
                 counts, pairs = torch.histc(cosines, BINS, -1, 1), _pairs_of(len(cosines), cosines.shape[1], below)
@@ -151,15 +151,15 @@ class _Found:
             shape = len(block.labels), self._neighbours
             self._near[number] = torch.full(shape, _NONE, dtype=torch.int64, device=self._device)
 
-    def _side(self, number: int, block: _Block, start: int, stop: int) -> _Side:
+    def _side(self, number: int, block: _Block, start: int, stop: int) -> Side:
         """Some texts of a block, with their nearest texts so far."""
         key = number, start, stop
         if key not in self._sides:
-            self._sides[key] = _Side(self._near[number][start:stop], block.labels[start:stop])
+            self._sides[key] = Side(self._near[number][start:stop], block.labels[start:stop])
         return self._sides[key]
 
     def _scan(
-        self, sums: Tensor, cosines: Tensor, rows: _Side, columns: _Side, cell: tuple[int, int], *, whole: bool
+        self, sums: Tensor, cosines: Tensor, rows: Side, columns: Side, cell: tuple[int, int], *, whole: bool
     ) -> None:  # fmt: skip
         """Sum the cosines of one block, all of one cell, and look for neighbours and near-duplicates.
 
@@ -176,25 +176,25 @@ class _Found:
             return
         from tempscale.collapse import fused
 
-        found = fused.scan(cosines, *floors, self._duplicate, _LOOKED if looking else 1)
+        found = fused.scan(cosines, *floors, self._duplicate, LOOKED if looking else 1)
         sums += torch.stack([found.first, found.second])
         if not looking:
             return
         number = int(found.number)
-        if number > _LOOKED:
+        if number > LOOKED:
             self._look(cosines, floors, rows, columns, cell)
         elif number:
             places = found.places[:number].sort().values.long()
             self._found(cosines, places // cosines.shape[1], places % cosines.shape[1], rows, columns, cell)
 
     def _look(
-        self, cosines: Tensor, floors: tuple[Tensor, Tensor], rows: _Side, columns: _Side, cell: tuple[int, int]
+        self, cosines: Tensor, floors: tuple[Tensor, Tensor], rows: Side, columns: Side, cell: tuple[int, int]
     ) -> None:  # fmt: skip
         """Look for neighbours and near-duplicates among the cosines of one block, in parts if they are many."""
         reach = self._reach(cosines, floors)
-        if int(reach.sum()) > _LOOKED:
+        if int(reach.sum()) > LOOKED:
             reach = self._reach(cosines, self._floors(cosines, rows, columns, sharply=True))
-            if int(reach.sum()) > _LOOKED and len(cosines) > 1:
+            if int(reach.sum()) > LOOKED and len(cosines) > 1:
                 half = len(cosines) // 2
                 for part in (slice(half), slice(half, None)):
                     own = rows.part(part)
@@ -206,7 +206,7 @@ class _Found:
             self._found(cosines, where[:, 0], where[:, 1], rows, columns, cell)
 
     def _found(
-        self, cosines: Tensor, row: Tensor, column: Tensor, rows: _Side, columns: _Side, cell: tuple[int, int]
+        self, cosines: Tensor, row: Tensor, column: Tensor, rows: Side, columns: Side, cell: tuple[int, int]
     ) -> None:  # fmt: skip
         """Keep the pairs of some rows and columns of a block that reach a list or the threshold."""
         value = cosines[row, column]
@@ -219,7 +219,7 @@ class _Found:
             self._list(value[twins], rows.labels[row[twins]], columns.labels[column[twins]])
 
     def _floors(
-        self, cosines: Tensor, rows: _Side, columns: _Side, *, sharply: bool = False
+        self, cosines: Tensor, rows: Side, columns: Side, *, sharply: bool = False
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """The least cosine that each text's list still takes, of both sides; infinite if nobody looks for neighbours.
 
@@ -227,7 +227,7 @@ class _Found:
         half of what can be looked at at once reaches it. `sharply`: of the whole block, whatever the lists are.
         """
         reaching = 2 * self._neighbours * sum(cosines.shape)
-        part = 1 if sharply else max(1, min(_PART, _LOOKED // max(1, reaching)))
+        part = 1 if sharply else max(1, min(_PART, LOOKED // max(1, reaching)))
         height, width = (max(self._neighbours, n // part) for n in cosines.shape)
         # On a diagonal there are pairs in the last columns of a row, and in the first rows of a column.
         parts = (rows, cosines[:, -width:]), (columns, cosines[:height].mT)
@@ -270,7 +270,7 @@ class _Found:
         return CosineTiles(cells, self._listing, near)
 
 
-class _Side:
+class Side:
     """The texts of the rows or of the columns of one block of a product, and their nearest texts so far."""
 
     def __init__(self, near: Tensor, labels: Tensor) -> None:
@@ -286,14 +286,14 @@ class _Side:
         else:
             self.floor, self.full = torch.full((len(self.labels),), torch.inf, device=self.labels.device), True
 
-    def part(self, rows: slice) -> _Side:
+    def part(self, rows: slice) -> Side:
         """Some of them, whose lists are the same."""
-        return _Side(self._near[rows], self.labels[rows])
+        return Side(self._near[rows], self.labels[rows])
 
     def keep(self, owner: Tensor, packed: Tensor) -> None:
         """Add packed neighbours of some of the texts to their lists, now or later: until then the floors are lower."""
         self._waiting.append((owner, packed))
-        if not self.full or _WAITING * sum(len(own) for own, _ in self._waiting) > self._near.numel():
+        if not self.full or WAITING * sum(len(own) for own, _ in self._waiting) > self._near.numel():
             self.merge()
 
     def merge(self) -> None:
@@ -304,7 +304,7 @@ class _Side:
             self._read()
 
 
-def _product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
+def cosine_product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
     """Cosines from factors in the given precision; the product itself is at least float32."""
     if not left.is_cuda:  # A CPU would round the product to bfloat16 too.
         return left.float() @ right.float() if precision == "bfloat16" else left @ right
@@ -320,8 +320,8 @@ def _counted(counts: Tensor, cosines: Tensor, pairs: int) -> Tensor:
     """
     total, most = torch.stack([counts.sum(dtype=torch.float64), counts.max().double()]).tolist()
     found = counts.long()
-    if most >= _EXACT:
-        parts = torch.split(cosines, max(1, _EXACT // cosines.shape[1]))
+    if most >= EXACT:
+        parts = torch.split(cosines, max(1, EXACT // cosines.shape[1]))
         found = torch.stack([torch.histc(part, BINS, -1, 1).long() for part in parts]).sum(0)
         total = int(found.sum())
     missing = pairs - int(total)

@@ -66,7 +66,7 @@ def resolve(name: str) -> Path:
             raise ModelError(
                 f"model '{name}' is not a folder; give a folder with config.json and *.safetensors, or a hub name"
             )
-        path = _from_hub(name)
+        path = from_hub(name)
     inner = transformer(path)
     if not (inner / "config.json").is_file():
         _check_first_stage(name, path)
@@ -299,7 +299,12 @@ def _of_hub(name: str) -> tuple[str, str | None]:
     return repository, revision or None
 
 
-def _from_hub(name: str) -> Path:
+def from_hub(name: str) -> Path:
+    """The folder of a model of the hub, which is downloaded if the cache lacks it.
+
+    Raises:
+        ModelError: the hub does not have it, or cannot be asked.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         HfHubHTTPError,

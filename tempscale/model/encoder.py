@@ -274,7 +274,7 @@ class Encoder:
         waits = before is not None
 
         def run(batch: list[int]) -> Pass:
-            hidden, mask = self._hidden(*ready[batch], sum(lengths[i] for i in batch))
+            hidden, mask = self.hidden_states(*ready[batch], sum(lengths[i] for i in batch))
             with torch.autocast(device.type, enabled=False):
                 hidden = hidden.float()
                 sums = token_sums(hidden, mask) if moments else None
@@ -303,7 +303,7 @@ class Encoder:
         failed: dict[int, str] | None = {} if isolate else None
         with attach.role(self.model, role), torch.inference_mode():
             # One autocast for all micro-batches, because it caches the weights it has cast until it ends.
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self._casts(device)):
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.casts(device)):
                 passes = list(run_batches(batches, run, halved=halved, failed=failed, before=before))
                 finished(device)
             self.halved += len(halved)
@@ -329,7 +329,7 @@ class Encoder:
             TemperatureError: the temperature depends on the role and none is given.
         """
         with attach.role(self.model, role), torch.inference_mode():
-            hidden, _ = self._hidden(*self.padded(Tokens([list(ids)], [False]))[[0]], len(ids))
+            hidden, _ = self.hidden_states(*self.padded(Tokens([list(ids)], [False]))[[0]], len(ids))
         return hidden[0].float().cpu()
 
     def batches(self, tokens: Tokens) -> list[list[int]]:
@@ -385,7 +385,7 @@ class Encoder:
         """
         return Padded(tokens.sequences, self._padding, next(self.model.parameters()).device)
 
-    def _hidden(self, ids: Tensor, mask: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+    def hidden_states(self, ids: Tensor, mask: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
         """Last-layer token embeddings of one right-padded micro-batch of so many tokens, and its mask."""
         with tf32_products(self.precision == "tf32") if ids.is_cuda else nullcontext():
             if self._packed is not None:
@@ -393,7 +393,7 @@ class Encoder:
             output = self._run(input_ids=ids, attention_mask=mask.long(), **self._arguments)
         return output.last_hidden_state, mask
 
-    def _casts(self, device: torch.device) -> bool:
+    def casts(self, device: torch.device) -> bool:
         """Whether products are cast to bfloat16 as they come: weights that a GPU holds in it need no cast."""
         return self.precision == "bfloat16" and device.type == "cpu"
 

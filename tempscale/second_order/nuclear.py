@@ -19,11 +19,11 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 _LANES = 16
-_LARGEST_BLOCK = 512 * 512
+LARGEST_BLOCK = 512 * 512
 """Elements of the largest cross block computed in lanes: sixteen of these take 16 MB."""
 _CHUNK_ELEMENTS = 1 << 19
 """Float32 elements of the products computed at once on a CPU: 2 MB, about the second-level cache of one core."""
-_GRAM_ELEMENTS = 4_000_000
+GRAM_ELEMENTS = 4_000_000
 """Float64 elements of the cross blocks whose eigenvalues are computed at once: 32 MB."""
 _FEW = 64
 """So few texts may be packed pair by pair: sixteen texts of all lengths in one block are padded to the longest."""
@@ -58,7 +58,7 @@ def cross_nuclear_norms(
     if not len(factors1) or not len(factors2):
         return torch.from_numpy(norms)
     if regularization:
-        return _gram_norms(factors1, factors2, regularization)
+        return gram_norms(factors1, factors2, regularization)
     rows, columns = _by_rank(factors1), _by_rank(factors2)
     sorted1, sorted2 = [factors1[i] for i in rows], [factors2[j] for j in columns]
 
@@ -245,7 +245,7 @@ def _each_group(
         return
     for group in groups:
         first = first_row(group)
-        place(group, first, _gram_norms(rows[first:], columns[group : group + _LANES]).numpy())
+        place(group, first, gram_norms(rows[first:], columns[group : group + _LANES]).numpy())
 
 
 def _each(one: Callable[[int], None], groups: range) -> None:
@@ -267,9 +267,9 @@ def _pair_norms(tall: list[np.ndarray], narrow: list[np.ndarray]) -> np.ndarray:
     rows, columns = max(map(len, tall)), max(map(len, narrow))
     if columns == 0:
         return np.zeros(len(tall))
-    if rows * columns > _LARGEST_BLOCK:
+    if rows * columns > LARGEST_BLOCK:
         singles = zip(map(torch.from_numpy, tall), map(torch.from_numpy, narrow), strict=True)
-        return np.array([float(_gram_norms([one], [other])) for one, other in singles])
+        return np.array([float(gram_norms([one], [other])) for one, other in singles])
     block = np.zeros((rows, columns, _LANES), dtype=np.float32)
     for lane, (one, other) in enumerate(zip(tall, narrow, strict=True)):
         block[: len(one), : len(other), lane] = one @ other.T
@@ -294,7 +294,7 @@ def _lane_norms(stacked: np.ndarray, starts: np.ndarray, group: list[np.ndarray]
     width = rank * _LANES
     right = lanes.reshape(width, dim).T
     ranks = np.diff(starts)
-    fitting = int(np.searchsorted(ranks, _LARGEST_BLOCK // rank, side="right"))
+    fitting = int(np.searchsorted(ranks, LARGEST_BLOCK // rank, side="right"))
     most_rows = max(_CHUNK_ELEMENTS // width, int(ranks[:fitting].max(initial=1)))
     buffer = np.empty(most_rows * width, dtype=np.float32)
     first = 0
@@ -311,21 +311,21 @@ def _lane_norms(stacked: np.ndarray, starts: np.ndarray, group: list[np.ndarray]
     if fitting < texts:
         large = [torch.from_numpy(stacked[starts[k] : starts[k + 1]]) for k in range(fitting, texts)]
         for lane, factor in enumerate(group):  # One at a time: sixteen of the largest would take gigabytes.
-            norms[fitting:, lane] = _gram_norms(large, [torch.from_numpy(factor)])[:, 0].numpy()
+            norms[fitting:, lane] = gram_norms(large, [torch.from_numpy(factor)])[:, 0].numpy()
     return norms[:, : len(group)]
 
 
-def _gram_norms(factors1: Factors, factors2: Factors, regularization: float = 0.0) -> Tensor:
+def gram_norms(factors1: Factors, factors2: Factors, regularization: float = 0.0) -> Tensor:
     """Norms from the eigenvalues, in float64, of the smaller Gram matrix of each cross block."""
     dim = factors1[0].shape[1]
     norms = torch.zeros(len(factors1), len(factors2), dtype=torch.float64)
     rank1, rank2 = max(f.shape[0] for f in factors1), max(f.shape[0] for f in factors2)
     if rank1 > rank2 and not regularization:
-        return _gram_norms(factors2, factors1).mT
+        return gram_norms(factors2, factors1).mT
     if rank2 == 0:
         return norms.fill_(dim * regularization**0.5)
     padded2 = torch.nn.utils.rnn.pad_sequence(list(factors2), batch_first=True)
-    columns = max(1, _GRAM_ELEMENTS // (max(1, rank1) * rank2))
+    columns = max(1, GRAM_ELEMENTS // (max(1, rank1) * rank2))
     for row, factor in enumerate(factors1):
         for start in range(0, len(factors2), columns):
             block = padded2[start : start + columns]

@@ -19,11 +19,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-_SMALLEST = {torch.float32: 1e-5, torch.float64: 1e-10}
+SMALLEST = {torch.float32: 1e-5, torch.float64: 1e-10}
 """Where the first interval begins, relative to ‖G‖_F; smaller singular values are counted only in part."""
-_MARGIN = 1.01
+MARGIN = 1.01
 """Rounding may move a singular value above its interval, where a quintic falls quickly."""
-_BATCH_ELEMENTS = 1 << 26
+BATCH_ELEMENTS = 1 << 26
 """Elements of the cross blocks computed at once: 512 MB of float64, plus three times as much for temporary results."""
 
 
@@ -91,7 +91,7 @@ def pair_norms(factors: Sequence[Float[Tensor, "rank dim"]], first: np.ndarray, 
     while start < len(order):
         # The narrow side is sorted, so the last pair of a chunk has its most rows.
         elements = np.maximum.accumulate(ranks[tall[order[start:]]]) * ranks[narrow[order[start:]]]
-        fitting = elements * np.arange(1, len(elements) + 1) <= _BATCH_ELEMENTS
+        fitting = elements * np.arange(1, len(elements) + 1) <= BATCH_ELEMENTS
         stop = start + max(1, int(np.argmin(fitting)) if not fitting.all() else len(fitting))
         own = order[start:stop]
         if ranks[narrow[own]].max():
@@ -108,14 +108,14 @@ def nuclear_norms(blocks: Float[Tensor, "pair row column"]) -> Float[Tensor, " p
         blocks: G, float32 or float64.
 
     Returns:
-        ≥ 0, in the batch's precision; a singular value below `_SMALLEST` of ‖G‖_F is counted only in part.
+        ≥ 0, in the batch's precision; a singular value below `SMALLEST` of ‖G‖_F is counted only in part.
     """
     if blocks.shape[1] > blocks.shape[2]:
         blocks = blocks.mT
     blocks = blocks.contiguous()
     scale = torch.linalg.matrix_norm(blocks, keepdim=True)
     x = blocks / torch.where(scale > 0, scale, 1.0)
-    for a, b, c in quintics(_SMALLEST[blocks.dtype]):
+    for a, b, c in quintics(SMALLEST[blocks.dtype]):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return (x * blocks).sum((1, 2)).clamp_min_(0)
@@ -126,14 +126,14 @@ def quintics(smallest: float) -> tuple[tuple[float, float, float], ...]:
     """(a, b, c) of the steps x ← ax + bx³ + cx⁵ that take every singular value in [smallest, 1] to 1."""
     steps, low, high = [], smallest, 1.0
     while True:
-        (a, b, c), error = _closest_to_one(low, high * _MARGIN)
+        (a, b, c), error = closest_to_one(low, high * MARGIN)
         steps.append((a, b, c))
         low, high = 1 - error, 1 + error
         if error < 0.02:  # From here the classical quintic converges cubically despite rounding.
             return (*steps, *[(15 / 8, -10 / 8, 3 / 8)] * 3)
 
 
-def _closest_to_one(low: float, high: float) -> tuple[tuple[float, float, float], float]:
+def closest_to_one(low: float, high: float) -> tuple[tuple[float, float, float], float]:
     """The odd quintic with the smallest maximum distance from 1 on [low, high], and that distance (Remez's exchange)."""
     points = np.array([low, low + (high - low) / 3, low + 2 * (high - low) / 3, high])
     signs = np.array([1.0, -1.0, 1.0, -1.0])
@@ -150,6 +150,6 @@ def _closest_to_one(low: float, high: float) -> tuple[tuple[float, float, float]
 def _chunk(ranks: np.ndarray, start: int, columns: int) -> int:
     """The end of the chunk of texts, at least one, whose padded blocks fit in a batch."""
     stop = start + 1
-    while stop < len(ranks) and (stop + 1 - start) * ranks[stop] * columns <= _BATCH_ELEMENTS:
+    while stop < len(ranks) and (stop + 1 - start) * ranks[stop] * columns <= BATCH_ELEMENTS:
         stop += 1
     return stop

@@ -210,7 +210,7 @@ class Attachment:
             return
         architecture = supported(family_of(base))
         self._parameters = list(inspect.signature(base.forward).parameters)
-        self._around(base, self._begin)
+        self._around(base, self.begin)
         if isinstance(model, nn.Sequential):  # A SentenceTransformer calls `forward` itself, without the hooks.
             self._around(model[0], self._begin_features)
             self._handles.append(model.register_forward_pre_hook(self._take_task, with_kwargs=True))
@@ -266,7 +266,7 @@ class Attachment:
         """Store the task that a SentenceTransformer passes with every batch: queries or documents."""
         self._task = kwargs.get("task")
 
-    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the first layer: select the schedule for the role, and the τ of each text."""
         if self._held:
             return
@@ -278,7 +278,7 @@ class Attachment:
                 self._texts = text_temperatures(self._now, given, self._constants)
 
     def _begin_features(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._begin(module, (), args[0] if args else kwargs["features"])
+        self.begin(module, (), args[0] if args else kwargs["features"])
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         """After the last layer: discard the τ of the texts of this batch."""
@@ -316,7 +316,7 @@ class Attachment:
         query = divided(output[..., :width], tau)
         return torch.cat((query, output[..., width:]), -1) if layout == "fused" else query
 
-    def _divide_bias(self, numbers: list[int], bias: Tensor) -> Tensor:
+    def divide_bias(self, numbers: list[int], bias: Tensor) -> Tensor:
         """A position bias (1, head, token, token), or one a text, divided by τ."""
         if self._texts is not None:
             if self._texts.shape[1] != 1:
@@ -340,7 +340,7 @@ class Attachment:
         self._bias = bias
         if bias is None or not self.enabled:
             return args, kwargs
-        bias = self._divide_bias(numbers, bias)
+        bias = self.divide_bias(numbers, bias)
         if place < len(args):
             return (*args[:place], bias, *args[place + 1 :]), kwargs
         return args, kwargs | {"position_bias": bias}
@@ -351,4 +351,4 @@ class Attachment:
 
     def _own_bias(self, numbers: list[int], module: Any, *args: Any, **kwargs: Any) -> Tensor:
         bias: Tensor = type(module).compute_bias(module, *args, **kwargs)
-        return self._divide_bias(numbers, bias) if self.enabled else bias
+        return self.divide_bias(numbers, bias) if self.enabled else bias

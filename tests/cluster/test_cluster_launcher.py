@@ -158,6 +158,6 @@ def test_a_job_runs_on_gpus_that_are_still_to_come(resources, gpus, monkeypatch,
 
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "cluster_resources", lambda: resources)
-    monkeypatch.setattr(engine, "_configure_data", types.SimpleNamespace)
+    monkeypatch.setattr(engine, "configure_data", types.SimpleNamespace)
     with engine.session(Execution.model_validate({"workers": 8})) as cluster:
         assert (cluster.workers, cluster.gpus) == (8, gpus)

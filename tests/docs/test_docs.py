@@ -117,7 +117,7 @@ def test_the_plan_s_lines_are_explained():
     for line in lines:
         assert f"\n| {line} | " in text
         assert re.search(rf"^ {{4,}}{line} ", text, re.MULTILINE)
-    assert f"embeds {plan._MEASURED_TEXTS} of its texts" in text
+    assert f"embeds {plan.MEASURED_TEXTS} of its texts" in text
 
 
 @pytest.mark.proof

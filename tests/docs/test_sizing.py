@@ -39,6 +39,7 @@ def test_the_slowest_measured_card_has_its_columns_and_nothing_is_computed(table
     assert cells(found, 10_000_000)[1:6] == ["5·10¹³", "17.4 h", "17 min", "2 min", "16 s"]
 
 
+@pytest.mark.words
 def test_without_a_card_two_ends_are_computed_and_said_to_be(table):
     found = table()
     assert "No GPU has been timed" in found

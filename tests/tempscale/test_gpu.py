@@ -156,7 +156,7 @@ def test_socm_in_double_precision_on_the_gpu_equals_the_cpu(mixed_texts, in_doub
 def test_cross_terms_do_not_depend_on_how_they_are_cut(monkeypatch, mixed_texts, elements):
     factors = [covariance_factor(x)[1] for x in mixed_texts if len(x) < 130]
     factors.append(torch.zeros(0, factors[0].shape[1]))
-    monkeypatch.setattr(polar, "_BATCH_ELEMENTS", elements)
+    monkeypatch.setattr(polar, "BATCH_ELEMENTS", elements)
     on_cpu = cross_nuclear_norms([factor.double() for factor in factors], [factor.double() for factor in factors[:17]])
     found = cross_nuclear_norms([factor.cuda() for factor in factors], [factor.cuda() for factor in factors[:17]])
     assert float((found - on_cpu).abs().max()) <= 1e-5
@@ -180,7 +180,7 @@ def test_what_tensor_cores_cut_off_is_within_its_bound(dim, precision):
     rows = 8 + np.random.default_rng(0).normal(size=(200, dim)).astype(np.float32)
     seen = torch.from_numpy(rounded(rows / np.linalg.norm(rows, axis=1, keepdims=True), precision)).cuda()
     exact, factors = seen.double() @ seen.double().mT, seen.bfloat16() if precision == "bfloat16" else seen
-    lost = exact - gpu._product(factors, factors.mT, precision).double()
+    lost = exact - gpu.cosine_product(factors, factors.mT, precision).double()
     assert float(lost.abs().max()) <= truncation_error(precision, dim) + 1e-6
     assert float(exact.min()) > 0.9
 

@@ -60,7 +60,7 @@ def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
     edges = tuple(config.analysis.intervals)
     with Crew(run, audit.cluster, model, config.embedding) as crew:
         if config.corpus.embedding_column is None:
-            encoding = _settle(audit, crew, model)
+            encoding = settle(audit, crew, model)
             texts, rejected = _run_model(audit, crew, model, encoding, edges)
         else:
             encoding, rejected = config.embedding, 0
@@ -86,7 +86,7 @@ def _run_model(
 ) -> tuple[Layout, int]:  # fmt: skip
     """Embed the texts, samples of them again, and the queries; returns the texts and how many were rejected."""
     run = audit.run
-    rejected = _embed_corpus(audit, crew, model, encoding)
+    rejected = embed_corpus(audit, crew, model, encoding)
     index = audit.index
     texts = layout(run, audit.cluster, model, index.usable, edges, audit.config.seed)
     if len(texts) != index.analysed - rejected or not texts.are_distinct():
@@ -103,7 +103,7 @@ def _run_model(
     return texts, rejected
 
 
-def _embed_corpus(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -> int:
+def embed_corpus(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -> int:
     """Embed the corpus, while it is read where it has not been; returns how many texts were rejected.
 
     What a cache has of a corpus is looked up at once, and which texts a sample takes is known at the end: with either all of
@@ -138,7 +138,7 @@ def _embed_while_read(audit: Audit, crew: Crew, model: Model, encoding: Embeddin
     return rejected
 
 
-def _settle(audit: Audit, crew: Crew, model: Model) -> Embedding:
+def settle(audit: Audit, crew: Crew, model: Model) -> Embedding:
     """The embedding configuration with the model's token budget, measured first if the user asked for that."""
     first = lambda: audit.corpus.finish(audit.cluster).shards[0]  # noqa: E731
     how = (audit.run, audit.cluster, crew, model, audit.config.embedding, first)

@@ -33,7 +33,7 @@ from tempscale_jobs.runs.journal import duration
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers import bfloat16
 
-_MEASURED_TEXTS = 48
+MEASURED_TEXTS = 48
 _LOOKED_AT = 2000
 _BASE_BYTES, _WORKER_BYTES = 900 << 20, 800 << 20
 """Memory of Ray with this process, and of one worker without its model, measured on the quick start."""
@@ -214,7 +214,7 @@ def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rate
     if not good:
         raise UsageError(f"model {model.label}: {tokens.failed[0]}, and so on each of {len(texts):,} texts of the corpus")
     lengths = np.array(tokens.lengths)[good]
-    few = tokens.take(good[:: max(1, len(good) // _MEASURED_TEXTS)])
+    few = tokens.take(good[:: max(1, len(good) // MEASURED_TEXTS)])
     begun = time.process_time()
     found = encoder.encode_tokens(few, factors=True)
     token_seconds = (time.process_time() - begun) / int(found.tokens.sum())

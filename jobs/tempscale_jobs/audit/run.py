@@ -56,7 +56,7 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
             with life.cluster_ahead():
                 with journal.stage("read the corpus") as stage:
                     asking = _open_queries(config, run)  # First, so that a mistake in them leaves no run to resume.
-                    corpus = _open(config, run, config.corpus, stage)
+                    corpus = open_corpus(config, run, config.corpus, stage)
                     stage.note = corpus.described()
                 with life.cluster(**cache) as cluster, closing(corpus):
                     queries = None if asking is None else _read_queries(config, cluster, asking, journal)
@@ -126,7 +126,7 @@ def _contents(config: AuditConfig, source: Corpus, folder_of_vectors: str) -> Co
     return Texts(source, config.embedding, config.out)
 
 
-def _open(config: AuditConfig, run: Run, source: Corpus, stage: Stage | None = None) -> Stream:
+def open_corpus(config: AuditConfig, run: Run, source: Corpus, stage: Stage | None = None) -> Stream:
     """Plan a source of texts to embed, or of embeddings that are taken as they are; one of one unit is read at once."""
     how: dict[str, Any] = {} if stage is None else {"on_rows": stage.advance}
     contents = _contents(config, source, run.place("texts", GIVEN, run.temperatures[0]))
@@ -138,7 +138,7 @@ def _open_queries(config: AuditConfig, run: Run) -> tuple[Run, Stream] | None:
     if config.queries is None:
         return None
     own = run.below("queries")
-    return own, _open(config, own, config.queries)
+    return own, open_corpus(config, own, config.queries)
 
 
 def _read_queries(config: AuditConfig, cluster: Cluster, asking: tuple[Run, Stream], journal: Journal) -> Queries:

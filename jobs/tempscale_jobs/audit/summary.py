@@ -224,7 +224,7 @@ def _figures(
         samples["collapse_gap"] = Sampled([long, short], both, True, correction)
     row |= _exposure(found["exposure"], found["length_collapse"], row)
     row |= _probe_gap(run, model, temperature, samples)
-    row |= _socm(run, model, temperature, layout, samples)
+    row |= socm_figures(run, model, temperature, layout, samples)
     shares = [figure for figure, column in SHARES.items() if column == "texts"]
     for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "spread_mean", "socm_mean", "socm_over_1_share", *shares):
         name = figure.removesuffix("_mean")
@@ -283,7 +283,7 @@ def _probe_gap(run: Run, model: Model, temperature: Temperature, samples: Sample
     }  # fmt: skip
 
 
-def _socm(run: Run, model: Model, temperature: Temperature, layout: Layout, samples: Samples) -> dict[str, Any]:
+def socm_figures(run: Run, model: Model, temperature: Temperature, layout: Layout, samples: Samples) -> dict[str, Any]:
     """The figures of SOCM; what is behind them goes into `samples`."""
     place = run.place("partials/socm", model, temperature)
     none = dict.fromkeys(("socm_pairs", "socm_groups", "socm_freedom", "socm_mean", "socm_over_1_share"))

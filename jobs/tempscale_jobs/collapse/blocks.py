@@ -186,7 +186,7 @@ def work(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:
     cells, pairs = found.cells, found.duplicates
     if tiling.neighbours:
         for side, panel in {"columns": j, "rows": i}.items() if i != j else [("rows", i)]:
-            tiling.storage.write_table(tiling.near(i, j, side), _near_table([found.near[k] for k in tiling.panel(panel)]))
+            tiling.storage.write_table(tiling.near(i, j, side), near_table([found.near[k] for k in tiling.panel(panel)]))
     listed = {"cosine": pairs.cosine, "first": pairs.labels[:, 0], "second": pairs.labels[:, 1]}
     tiling.storage.write_table(tiling.duplicates(i, j), parts.DUPLICATE_TILE.build(listed))
     of_cells: list[dict[str, Any]] = [
@@ -218,7 +218,7 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
             yield item
 
 
-def _near_table(near: Sequence[Nearest]) -> pa.Table:
+def near_table(near: Sequence[Nearest]) -> pa.Table:
     """The neighbours of the texts of consecutive blocks."""
     cosine, label = (np.concatenate([getattr(own, name) for own in near]) for name in ("cosine", "label"))
     return parts.near_tile(cosine.shape[1]).build({"cosine": parts.fixed_lists(cosine), "label": parts.fixed_lists(label)})

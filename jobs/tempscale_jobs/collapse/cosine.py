@@ -69,7 +69,7 @@ def cosine(
         return
     dim = dimensions(run, model, temperature)
     names = run.storage.list(run.place("texts", model, temperature))
-    _gather(cluster, grid, names, bounds, layout, GATHERED_BYTES // (4 * dim), analysis.compares)
+    gather(cluster, grid, names, bounds, layout, GATHERED_BYTES // (4 * dim), analysis.compares)
     if is_closed:
         if needed.near and analysis.cosine == "full":
             _compare(crew, grid, bounds, on_pairs, needed.near)
@@ -80,7 +80,7 @@ def cosine(
         triangle = _compare(crew, grid, bounds, on_pairs, needed.near)
         cells = blocks.merged(cluster, _cells, grid, triangle, CosineCells.merged, kind=Kind("cells"))
         seen = sums if grid.precision == "float32" else _closed_form(cluster, grid, len(bounds), grid.precision)
-        _check_closed_form(cells, seen, grid.precision, dim)
+        check_closed_form(cells, seen, grid.precision, dim)
         rounding = _rounding(grid, sums, seen, dim)
     else:
         on_pairs(n * (n - 1) // 2)
@@ -95,7 +95,7 @@ def rounding(run: Run, model: Model, temperature: Temperature) -> dict[str, Any]
     return dict(closed["rounding"]) if closed["rounding"] else None
 
 
-def _gather(
+def gather(
     cluster: Cluster, grid: Tiling, names: list[str], bounds: list[tuple[int, int]], layout: Layout, rows: int, pairs: bool
 ) -> None:
     """Write the missing blocks, about `rows` texts in a task, each of which reads the parts that hold them.
@@ -184,10 +184,10 @@ def _text_means(cluster: Cluster, grid: Tiling, count: int, sums: CosineSums, la
 
 def _means(grid: Tiling, numbers: range, sums: CosineSums, edges: tuple[int, ...], documents: bool) -> _Means:
     """Write the means of the texts of some blocks."""
-    return merge_tree((_block_means(grid, number, sums, edges, documents) for number in numbers), _Means.merged)
+    return merge_tree((block_means(grid, number, sums, edges, documents) for number in numbers), _Means.merged)
 
 
-def _block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, ...], documents: bool) -> _Means:
+def block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, ...], documents: bool) -> _Means:
     """Write the means of the texts of a block."""
     block, intervals = blocks.read_block(grid, number), len(edges)
     means = text_means(block.embeddings, block.interval, sums)
@@ -228,7 +228,7 @@ def _pairs(bounds: list[tuple[int, int]], i: int, j: int) -> int:
     return rows * (rows - 1) // 2 if i == j else rows * columns
 
 
-def _check_closed_form(cells: CosineCells, sums: CosineSums, precision: Precision, dim: int) -> None:
+def check_closed_form(cells: CosineCells, sums: CosineSums, precision: Precision, dim: int) -> None:
     """Raise unless every pair is counted once, and each cell's sums are those of the closed form up to rounding."""
     upper = np.triu_indices(len(sums.texts))
     pairs = sums.pairs()[upper]
@@ -274,7 +274,7 @@ def _finish(
             if not pairs[a, b]:
                 continue
             mean = first[a, b] / pairs[a, b]
-            error = _error(means.moments, counts, a, b)
+            error = cell_error(means.moments, counts, a, b)
             elsewhere = error if means.documents is None else _documents_error(means.documents, a, b)
             percentiles = {f"cosine_p{q:02d}": cells and cells.percentile(a, b, q / 100) for q in (5, 50, 95)}
             rows.append(
@@ -299,7 +299,7 @@ def _finish(
     run.storage.write_json(f"{place}/closed.json", closed)
 
 
-def _error(moments: Sequence[Moments], counts: np.ndarray, a: int, b: int) -> float | None:
+def cell_error(moments: Sequence[Moments], counts: np.ndarray, a: int, b: int) -> float | None:
     """Standard error of a cell's mean from per-text means; None where there are too few texts."""
     if a == b:
         return within_error(moments[a].variance()[a], counts[a]) if counts[a] >= VALUES_FOR_AN_ERROR else None

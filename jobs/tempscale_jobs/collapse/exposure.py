@@ -80,18 +80,18 @@ def expose(
             found = neighbours.merge(
                 cluster, grid, run.place("neighbours", model, temperature), bounds, every, ray.put(order)
             )  # fmt: skip
-            graph = _Graph(found, len(texts), own=True, every=True)
-            counted = _count(cluster, grid, texts, graph)
-            rows = _exposures(counted, graph, texts, key)
+            graph = Graph(found, len(texts), own=True, every=True)
+            counted = count(cluster, grid, texts, graph)
+            rows = exposure_rows(counted, graph, texts, key)
             hubs = ranked(key, "hub", counted[-1].most, counted[-1].times, texts)
         every_asks = full and len(texts) <= by_length.ALL_ASK
         drawn = np.arange(len(texts)) if every_asks else np.sort(texts.sample(analysis.exposure_sample))
         taken = corrected.of(Asking(run, texts, corrected.sample, corrected.sample, True), bounds) if len(drawn) else None
         if len(texts) > 1 and (not full or taken is not None):
             asked = neighbours.ask(*how, Asking(run, texts, drawn, drawn, True), order, names, taken, plain=not full)
-            graph = _Graph(asked.files, len(drawn), own=True, every=every_asks)
+            graph = Graph(asked.files, len(drawn), own=True, every=every_asks)
             if not full:
-                rows = _exposures(_count(cluster, grid, texts, graph), graph, texts, key)
+                rows = exposure_rows(count(cluster, grid, texts, graph), graph, texts, key)
             moved += _corrected(cluster, grid, texts, graph, asked, texts.interval[drawn], key)
         if queries is not None:
             asking = layout(queries, cluster, model, 0, texts.edges, texts.seed)
@@ -100,8 +100,8 @@ def expose(
             own = Asking(queries, asking, drawn, np.arange(len(drawn)), False)
             asked = neighbours.ask(*how, own, order, names, corrected.of(own, bounds))
             documents = None if asking.documents is None else asking.documents[drawn]
-            graph = _Graph(asked.files, len(drawn), own=False, every=len(drawn) == len(asking), documents=documents)
-            rows += _exposures(_count(cluster, grid, texts, graph), graph, texts, key)
+            graph = Graph(asked.files, len(drawn), own=False, every=len(drawn) == len(asking), documents=documents)
+            rows += exposure_rows(count(cluster, grid, texts, graph), graph, texts, key)
             moved += _corrected(cluster, grid, texts, graph, asked, asking.interval[drawn], key)
     run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows))
     run.storage.write_table(f"{place}/exposure_corrected.parquet", EXPOSURE_CORRECTED.build_rows(moved))
@@ -114,7 +114,7 @@ def expose(
     run.storage.remove(f"{grid.place}/near")
 
 
-class _Graph(NamedTuple):
+class Graph(NamedTuple):
     """The nearest texts of those that asked, in parts."""
 
     files: list[str]
@@ -142,7 +142,7 @@ class _Counted(NamedTuple):
     """and N_k of each."""
 
 
-def _count(cluster: Cluster, grid: Tiling, texts: Layout, graph: _Graph) -> list[_Counted]:
+def count(cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph) -> list[_Counted]:
     """Count the slots of a graph for the nearest text alone and for all k, by text and, where there are any, by document."""
     import ray
 
@@ -187,7 +187,7 @@ class _OfUnits(NamedTuple):
 
 
 def _count_units(
-    grid: Tiling, graph: _Graph, interval: np.ndarray, units: Units, here: range, keys: np.ndarray | None
+    grid: Tiling, graph: Graph, interval: np.ndarray, units: Units, here: range, keys: np.ndarray | None
 ) -> list[_OfUnits]:
     """Count the slots of a range of units; of texts, which have `keys`, N_k too, and where it is largest."""
 
@@ -205,7 +205,7 @@ def _count_units(
     return found
 
 
-def _exposures(counted: Sequence[_Counted], graph: _Graph, texts: Layout, key: dict[str, Any]) -> list[dict[str, Any]]:
+def exposure_rows(counted: Sequence[_Counted], graph: Graph, texts: Layout, key: dict[str, Any]) -> list[dict[str, Any]]:
     """One row for each interval, for the nearest text alone and for all k."""
     population = texts.population(len(texts)) if graph.own else float("inf")
     share = graph.asked / len(texts) if graph.own else 1.0
@@ -227,14 +227,14 @@ def _exposures(counted: Sequence[_Counted], graph: _Graph, texts: Layout, key: d
 
 
 def _corrected(
-    cluster: Cluster, grid: Tiling, texts: Layout, graph: _Graph, asked: Found, interval: np.ndarray, key: dict[str, Any]
+    cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph, asked: Found, interval: np.ndarray, key: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Rows of exposure_corrected; `interval` is that of each text that asked. None where nothing was corrected."""
     if not asked.corrected:
         return []
     graph = graph._replace(files=asked.corrected)
     rows = []
-    for row in _exposures(_count(cluster, grid, texts, graph), graph, texts, key):
+    for row in exposure_rows(count(cluster, grid, texts, graph), graph, texts, key):
         own = asked.kept[interval == texts.edges.index(row["interval"])]
         kept = float(own.mean()) if len(own) and row["k"] == grid.neighbours else None
         rows.append(row | {"correction": by_length.RECIPE, "neighbours_kept": kept})

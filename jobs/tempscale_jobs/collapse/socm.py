@@ -33,7 +33,7 @@ _GROUP_TEXTS, _GROUP_ROWS = 128, 8192
 
 
 @dataclass(frozen=True)
-class _Tiling:
+class Tiling:
     """The folder of a sample's tiles and the settings of its pairs."""
 
     storage: Storage
@@ -41,6 +41,7 @@ class _Tiling:
     regularization: float
 
     def tile(self, i: int, j: int) -> str:
+        """The file of a tile."""
         return tile(self.place, i, j)
 
 
@@ -56,7 +57,7 @@ def socm(
         return pairs
     sample = all_pairs(run, crew, model, temperature, layout, analysis, on_pairs)
     vectors = embeddings(run, cluster, model, temperature, layout, layout.places(sample.ids.tolist()))
-    _finish(run, place, run.key(model, temperature), layout, analysis, seed, sample, vectors)
+    finish(run, place, run.key(model, temperature), layout, analysis, seed, sample, vectors)
     return len(sample.pairs())
 
 
@@ -82,7 +83,7 @@ def all_pairs(
     tokens = np.concatenate([head.column("tokens").to_numpy() for head in heads]).astype(np.int64)
     sizes = [sum(heads[k].num_rows for k in group) for group in groups]
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
-    tiling = _Tiling(run.storage, run.place(tiles, model, temperature), analysis.socm_regularization)
+    tiling = Tiling(run.storage, run.place(tiles, model, temperature), analysis.socm_regularization)
     triangle = grid.upper_triangle(len(groups))
     pairs = {(i, j): sizes[i] * (sizes[i] - 1) // 2 if i == j else sizes[i] * sizes[j] for i, j in triangle}
     written = set(run.storage.list(tiling.place))
@@ -94,13 +95,13 @@ def all_pairs(
     on_pairs(sum(pairs[t] for t in there), sum(work[t] for t in there) / whole)
     files = [[names[k] for k in group] for group in groups]
     arguments = lambda t: (tiling, t[0], t[1], files[t[0]], files[t[1]], starts[t[0]], starts[t[1]])  # noqa: E731
-    for done in crew.call(_tile, missing, arguments, Kind("tile", work.__getitem__), socm=not tiling.regularization):
+    for done in crew.call(factor_tile, missing, arguments, Kind("tile", work.__getitem__), socm=not tiling.regularization):
         on_pairs(pairs[done], work[done] / whole)
-    return _assemble(tiling, triangle, ids, tokens, interval_of(tokens, layout.edges), analysis)
+    return assemble(tiling, triangle, ids, tokens, interval_of(tokens, layout.edges), analysis)
 
 
-def _tile(
-    tiling: _Tiling, i: int, j: int, rows: list[str], columns: list[str], first_row: int, first_column: int,
+def factor_tile(
+    tiling: Tiling, i: int, j: int, rows: list[str], columns: list[str], first_row: int, first_column: int,
     device: str = "cpu",
 ) -> None:  # fmt: skip
     """Compute one super-tile on a device and write its pairs row < column."""
@@ -126,8 +127,8 @@ def _tile(
     tiling.storage.write_table(tiling.tile(i, j), parts.SOCM_TILE.build(values))
 
 
-def _assemble(
-    tiling: _Tiling, triangle: list[tuple[int, int]], ids: np.ndarray, tokens: np.ndarray, interval: np.ndarray,
+def assemble(
+    tiling: Tiling, triangle: list[tuple[int, int]], ids: np.ndarray, tokens: np.ndarray, interval: np.ndarray,
     analysis: Analysis,
 ) -> Sample:  # fmt: skip
     """Join the tiles and check that no pair is missing."""
@@ -151,7 +152,7 @@ def _assemble(
     return Sample(ids, tokens, interval, whole["d_mu"], whole["d_sigma"], value)
 
 
-def _finish(
+def finish(
     run: Run, place: str, key: dict[str, Any], layout: Layout, analysis: Analysis, seed: int, sample: Sample,
     vectors: np.ndarray,
 ) -> None:  # fmt: skip

@@ -35,9 +35,9 @@ from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster, results
 from tempscale_jobs.workers.slow import TILE, Kind
 
-_SEEDS = 1024
+SEEDS = 1024
 """Texts of largest tr Σ, whose pairs are computed first."""
-_MOST_PAIRS = 50_000_000
+MOST_PAIRS = 50_000_000
 _OF_SEEDS, _OF_LEFT = "partials/top-seeds", "partials/top-factors"
 """The folders of the factors of these texts, and of those that the bounds leave, until the pairs are ranked."""
 RANKINGS = ("socm", "same_mean")
@@ -70,7 +70,7 @@ class _Search:
 def begin(corpus: Searched, crew: Crew) -> int:
     """Write the factors of the texts of largest tr Σ, by a crew that has loaded the model; return how many they are."""
     seeds = _seeds(corpus)
-    _factors(corpus, seeds, _OF_SEEDS, crew)
+    missing_factors(corpus, seeds, _OF_SEEDS, crew)
     return sum(map(len, seeds.values()))
 
 
@@ -79,7 +79,7 @@ def _seeds(corpus: Searched) -> dict[str, np.ndarray]:
     run, model, layout = corpus.run, corpus.model, corpus.layout
     todo = [t for t in run.temperatures if not is_done(run, model, t)]
     traces = {t.slug: column(run, model, t, layout, "spread") for t in todo}
-    return {slug: np.sort(np.argsort(-trace, kind="stable")[:_SEEDS]) for slug, trace in traces.items()}
+    return {slug: np.sort(np.argsort(-trace, kind="stable")[:SEEDS]) for slug, trace in traces.items()}
 
 
 def is_done(run: Run, model: Model, temperature: Temperature) -> bool:
@@ -107,14 +107,14 @@ def search(corpus: Searched, on_step: Callable[[str], None]) -> dict[str, int]:
     searches, left = {}, {}
     for t in todo:
         on_step(f"bounds over all pairs, τ {t.canonical}")
-        searches[t.slug] = _bounds(corpus, t, seeds[t.slug])
+        searches[t.slug] = seed_thresholds(corpus, t, seeds[t.slug])
         left[t.slug] = _survivors(corpus, t, searches[t.slug], means)
     on_step("factors of the texts that are left")
     texts = {slug: np.unique(pairs.places) for slug, pairs in left.items()}
     if todo:
         # Another crew: that of the steps before had to make room for the tiles.
         with Crew(run, corpus.cluster, model, corpus.encoding) as crew:
-            _factors(corpus, texts, _OF_LEFT, crew)
+            missing_factors(corpus, texts, _OF_LEFT, crew)
     for t in todo:
         on_step(f"exact pairs, τ {t.canonical}")
         _finish(corpus, t, searches[t.slug], left[t.slug], texts[t.slug])
@@ -133,7 +133,7 @@ def _means_are_embeddings(model: Model) -> bool:
     return load_head(resolve(model.name)).keeps_means
 
 
-def _factors(corpus: Searched, wanted: dict[str, np.ndarray], kind: str, crew: Crew) -> None:
+def missing_factors(corpus: Searched, wanted: dict[str, np.ndarray], kind: str, crew: Crew) -> None:
     """Write the factors of the wanted texts of each temperature, one part for each shard."""
     run, model, layout, index = corpus.run, corpus.model, corpus.layout, corpus.index
     work: dict[int, pa.Table] = {}
@@ -184,7 +184,7 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
     return {"number": number, "texts": len(wanted_texts)}
 
 
-def _bounds(corpus: Searched, temperature: Temperature, seeds: np.ndarray) -> _Search:
+def seed_thresholds(corpus: Searched, temperature: Temperature, seeds: np.ndarray) -> _Search:
     """Thresholds that enough pairs reach to fill the ranking, from all pairs of the seed texts."""
     run, model, layout, analysis = corpus.run, corpus.model, corpus.layout, corpus.analysis
     closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
@@ -230,9 +230,9 @@ def _survivors(corpus: Searched, temperature: Temperature, search: _Search, mean
     for i, j in triangle:
         table = run.storage.read_table(tile(search.place, i, j))
         total += table.num_rows
-        if total > _MOST_PAIRS:
+        if total > MOST_PAIRS:
             raise UsageError(
-                f"the bounds leave more than {_MOST_PAIRS:,} pairs of this corpus under τ {temperature.canonical}; rank "
+                f"the bounds leave more than {MOST_PAIRS:,} pairs of this corpus under τ {temperature.canonical}; rank "
                 "those of a sample: --sample N, or --socm-top-over sample"
             )
         tables.append(table)

@@ -42,8 +42,8 @@ _COLUMNS_NAMED = 20
 LONGEST_VALUE = 64 * 2**20
 """Bytes of the longest line, field or cell that is read: a megabyte that was compressed may be gigabytes."""
 _TOO_LONG = f"longer than {LONGEST_VALUE >> 20} MiB"
-_BLOCK_BYTES, _BATCH_BYTES = 2**20, 128 * 2**20
-_LARGE_DICTIONARY, _SMALL_COLUMN = 4 * 2**20, 2**16
+BLOCK_BYTES, _BATCH_BYTES = 2**20, 128 * 2**20
+LARGE_DICTIONARY, SMALL_COLUMN = 4 * 2**20, 2**16
 """A column whose values lie in a larger dictionary is read as numbers in it: as a value for each row it may fit nowhere."""
 _HEADER_BYTES, _NUMBER_FOLLOWS = 32, 0x15
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
@@ -105,7 +105,7 @@ def read(stream: Any, file: str, place: str, columns: Columns) -> Iterator[Recor
     ending = os.path.splitext(_name(file))[1]
     with _DECOMPRESSED.get(ending, _plain)(stream) as decompressed:
         head, _ = beginning(decompressed, place)
-        reader = {"jsonl": _jsonl, "csv": _csv, "text": _lines}[kind]
+        reader = {"jsonl": read_jsonl, "csv": read_csv, "text": _lines}[kind]
         yield from reader((line for line, _ in bounded(decompressed, head)), place, columns)
 
 
@@ -155,17 +155,17 @@ def _batches(stream: Any, file: pq.ParquetFile, groups: Iterable[int], wanted: S
             yield _left_out(file, wanted, group.num_rows)  # Some cell must be too long: none is taken into memory.
             continue
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(1, size)))
-        sizes = {cell.path_in_schema: _dictionary_bytes(stream, cell) for cell in cells if "." not in cell.path_in_schema}
-        large = [name for name, own in sizes.items() if own > _LARGE_DICTIONARY]
-        if most := max((own for own in sizes.values() if own <= _LARGE_DICTIONARY), default=0):
+        sizes = {cell.path_in_schema: dictionary_bytes(stream, cell) for cell in cells if "." not in cell.path_in_schema}
+        large = [name for name, own in sizes.items() if own > LARGE_DICTIONARY]
+        if most := max((own for own in sizes.values() if own <= LARGE_DICTIONARY), default=0):
             rows = max(1, min(rows, 2 * _BATCH_BYTES // most))  # Each of them may be the longest value.
         source = pq.ParquetFile(stream, read_dictionary=large, pre_buffer=False) if large else file
         yield from source.iter_batches(batch_size=rows, row_groups=[number], **how)
 
 
-def _dictionary_bytes(stream: Any, cell: Any) -> int:
+def dictionary_bytes(stream: Any, cell: Any) -> int:
     """The size of the dictionary of a column of texts in a row group: the most that one value of it has."""
-    if cell.physical_type != "BYTE_ARRAY" or not cell.has_dictionary_page or cell.total_uncompressed_size < _SMALL_COLUMN:
+    if cell.physical_type != "BYTE_ARRAY" or not cell.has_dictionary_page or cell.total_uncompressed_size < SMALL_COLUMN:
         return 0
     stream.seek(cell.dictionary_page_offset)
     header = stream.read(_HEADER_BYTES)
@@ -218,7 +218,7 @@ def lines(stream: Any, file: str, place: str, columns: Columns, first: int, last
                 return
 
     if KINDS[suffix(file)] == "jsonl":
-        yield from _jsonl(own(), place, columns, number)
+        yield from read_jsonl(own(), place, columns, number)
     else:
         yield from _lines(own(), place, columns, number)
 
@@ -229,7 +229,7 @@ def beginning(stream: Any, place: str) -> tuple[bytes, int]:
     Raises:
         UsageError: the file is UTF-16 or UTF-32, whose bytes can be read as letters between zeros.
     """
-    block = stream.read(_BLOCK_BYTES)
+    block = stream.read(BLOCK_BYTES)
     if encoding := _other_encoding(block):
         raise UsageError(f"'{place}' is {encoding}, not UTF-8; convert it with: iconv -f {encoding} -t UTF-8 < in > out")
     text = block.removeprefix(codecs.BOM_UTF8)
@@ -273,7 +273,7 @@ def bounded(stream: Any, head: bytes = b"") -> Iterator[tuple[bytes | None, int]
     `head` was read from the stream before.
     """
     rest, passed = b"", 0
-    for block in itertools.chain([head] if head else [], iter(lambda: stream.read(_BLOCK_BYTES), b"")):
+    for block in itertools.chain([head] if head else [], iter(lambda: stream.read(BLOCK_BYTES), b"")):
         *ended, last = block.split(b"\n")
         for part in ended:
             size = passed + len(rest) + len(part) + 1
@@ -354,10 +354,10 @@ def _arrow(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
     fields = [opened.schema.names.index(name) for name in wanted]
     opened = open_it(stream, options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields))
     batches = map(opened.get_batch, range(opened.num_record_batches)) if is_file else opened
-    yield from batches_as_records((part for batch in batches for part in _parts(batch.select(wanted))), place)
+    yield from batches_as_records((part for batch in batches for part in small_parts(batch.select(wanted))), place)
 
 
-def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def small_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A batch in parts, because a Python object takes more memory than a value of Arrow."""
     dictionaries = (len(column.dictionary) for column in batch.columns if pa.types.is_dictionary(column.type))
     rows = max(_BATCH_ROWS, *dictionaries, 0)  # Each part reads the whole of a dictionary.
@@ -449,7 +449,7 @@ def _unchecked(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _jsonl(stream: Iterable[bytes | None], place: str, columns: Columns, number: int = 0) -> Iterator[Record]:
+def read_jsonl(stream: Iterable[bytes | None], place: str, columns: Columns, number: int = 0) -> Iterator[Record]:
     """Records may have different columns: one without an id gets a digest as its id, one without a text is rejected.
 
     A required column is missing if none of the first 1,000 records of a file has it; `number` is the first line's.
@@ -501,7 +501,8 @@ def _json_records(stream: Iterable[bytes | None], place: str, number: int = 0) -
         yield f"{place}:{own}", record
 
 
-def _csv(stream: Iterable[bytes | None], place: str, columns: Columns) -> Iterator[Record]:
+def read_csv(stream: Iterable[bytes | None], place: str, columns: Columns) -> Iterator[Record]:
+    """Records of a table whose first line names its columns; blank lines are none."""
     records = filter(None, _csv_records(stream, place))  # Skip blank lines.
     names = next(records, [])
     if not names:

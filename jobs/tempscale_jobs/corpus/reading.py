@@ -26,7 +26,7 @@ from tempscale_jobs.runs.storage import Storage
 
 IDS_OF_A_GROUP = 16_384
 """Ids of a row group: what a partition of the ids does not need of a unit is not read."""
-_IDS_OF_A_RUN = 1 << 17
+IDS_OF_A_RUN = 1 << 17
 """Ids that are sorted together: more than most units have, and few enough to hold."""
 _IDS = pa.schema(
     [("digest", pa.binary(ID_BYTES)), ("row", pa.int32()), ("text_id", pa.string()), ("place", pa.string())]
@@ -113,10 +113,10 @@ def read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int, state
 
 def _read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int) -> UnitRead:
     counts, rejects, sample = Counts(), Rejects(storage, unit.number), contents.corpus.sample
-    ids = _UnitIds(sample, seed)
+    ids = UnitIds(sample, seed)
     items = ids.noted(contents.items(unit, counts, rejects, lambda rows: None))
     if sample is None:
-        parts, fingerprint = _keep(storage, contents, unit.number, 0, items)
+        parts, fingerprint = keep_rows(storage, contents, unit.number, 0, items)
     else:
         parts, fingerprint = [], 0
         for _ in items:
@@ -133,7 +133,7 @@ def read_whole(
     """Read a source of one unit, and draw its sample; returns also how many rows are kept."""
     counts, rejects, sample = Counts(), Rejects(storage), contents.corpus.sample
     items = contents.items(unit, counts, rejects, on_rows)
-    parts, fingerprint = _keep(storage, contents, 0, 0, items if sample is None else sampled(items, sample, seed))
+    parts, fingerprint = keep_rows(storage, contents, 0, 0, items if sample is None else sampled(items, sample, seed))
     return _unit_read(0, counts, (parts, fingerprint), rejects), sum(rows for rows, _ in parts)
 
 
@@ -163,7 +163,7 @@ def without_repeated(storage: Storage, contents: Contents, unit: UnitRead, rows:
     if old:  # Of a sample nothing is kept yet.
         dropped, first = set(rows.tolist()), unit.first + len(unit.parts)
         left = (item for number, item in enumerate(_items(storage, contents, old)) if number not in dropped)
-        parts, fingerprint = _keep(storage, contents, unit.number, first, left)
+        parts, fingerprint = keep_rows(storage, contents, unit.number, first, left)
         found = replace(found, first=first, parts=parts, fingerprint=_hex(fingerprint))
     found = _written(storage, found)
     sweep(storage, contents, found)
@@ -188,7 +188,7 @@ def choose(storage: Storage, contents: Contents, unit: Unit, rows: np.ndarray, s
 def regroup(storage: Storage, contents: Contents, number: int, chosen: Sequence[int]) -> UnitRead:
     """Keep the chosen rows of consecutive units as the parts of one."""
     items = _items(storage, contents, [chosen_of(unit) for unit in chosen])
-    parts, fingerprint = _keep(storage, contents, number, 0, items)
+    parts, fingerprint = keep_rows(storage, contents, number, 0, items)
     found = UnitRead(number, 0, 0, {}, _hex(fingerprint), 0, parts, 0)
     storage.write_json(f"{of_unit('sample', number)}.json", asdict(found))
     return found
@@ -224,7 +224,7 @@ def fingerprint_of(read: Iterable[UnitRead]) -> str:
     return f"sum:{_hex(sum(int(unit.fingerprint, 16) for unit in read))}"
 
 
-class _UnitIds:
+class UnitIds:
     """The ids of a unit's usable rows as a Parquet file, sorted by digest in runs, and the rows that a sample may take."""
 
     def __init__(self, sample: int | None, seed: int) -> None:
@@ -239,7 +239,7 @@ class _UnitIds:
         """The items, each noted."""
         for item in items:
             self._run.append((item.digest, item.text_id, item.place, item.copy))
-            if len(self._run) == _IDS_OF_A_RUN:
+            if len(self._run) == IDS_OF_A_RUN:
                 self._flush()
             yield item
 
@@ -274,7 +274,7 @@ def _items(storage: Storage, contents: Contents, names: Sequence[str]) -> Iterat
         yield from contents.items_of(storage.read_table(name))
 
 
-def _keep(
+def keep_rows(
     storage: Storage, contents: Contents, unit: int, first: int, items: Iterable[Any]
 ) -> tuple[list[list[int]], int]:  # fmt: skip
     """Write items as the parts of a unit; return the rows and characters of each part, and the sum of the rows' digests."""

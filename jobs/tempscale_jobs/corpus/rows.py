@@ -30,7 +30,7 @@ REPEATED = "the id appeared before"
 ID_BYTES = 12
 _NO_DIGEST = bytes(ID_BYTES)
 """No id has this digest, as far as 2⁻⁹⁶ goes."""
-_REJECTED_ROWS = 10_000
+REJECTED_ROWS = 10_000
 _EXACT_FLOATS = 2**53
 _DIGITS = 80
 """More than a number of 256 bits has."""
@@ -147,7 +147,7 @@ class Rejects:
     def add(self, text_id: str | None, place: str, reason: str) -> None:
         """Add a rejected row."""
         self._rows.append({"text_id": text_id, "place": place, "reason": reason})
-        if len(self._rows) == _REJECTED_ROWS:
+        if len(self._rows) == REJECTED_ROWS:
             self.flush()
 
     def flush(self) -> None:

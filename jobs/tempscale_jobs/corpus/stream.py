@@ -32,7 +32,7 @@ from tempscale_jobs.workers.engine import Cluster, done, readable_failures
 from tempscale_jobs.workers.nodes import that_sees
 from tempscale_jobs.workers.slow import PIECE, Kind, Pieces
 
-_SAMPLE_GROUP = 32_768
+SAMPLE_GROUP = 32_768
 """Rows of a sample that are grouped into parts together."""
 _STOP_SECONDS = 5
 
@@ -311,7 +311,7 @@ class Stream:
         for number in sorted(counts):
             own.append(number)
             rows += counts[number]
-            if rows >= _SAMPLE_GROUP:
+            if rows >= SAMPLE_GROUP:
                 groups, own, rows = [*groups, own], [], 0
         groups = [*groups, own] if own else groups
         there = set(self._storage.list("shards"))

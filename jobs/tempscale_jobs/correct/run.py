@@ -49,7 +49,7 @@ def correct(config: CorrectConfig, journal: Journal, *, fresh: bool = False) -> 
         with life.cluster() as cluster, journal.stage(found.correction.canonical, rows) as stage:
             task = units.Task(run.storage, config.embeddings, found.correction, config.side, config.equal_norms)
             _correct(config, cluster, task, planned, stage.advance)
-            facts = _counted(task, planned)
+            facts = counted(task, planned)
             if sources.changes(config.embeddings, state, config.out):
                 run.storage.remove("shards")  # What was read is a mixture: nothing of it is to be resumed.
                 raise Changed(
@@ -139,7 +139,7 @@ def _correct(
             advance(left[report["number"]].rows)
 
 
-def _counted(task: units.Task, planned: tuple[units.Unit, ...]) -> dict[str, Any]:
+def counted(task: units.Task, planned: tuple[units.Unit, ...]) -> dict[str, Any]:
     """The counts of all units.
 
     Raises:

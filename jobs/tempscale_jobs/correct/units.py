@@ -34,9 +34,9 @@ from tempscale_jobs.workers import actor
 
 VECTORS = "vectors"
 """The folder of the corrected embeddings."""
-_AT_ONCE = 8192
+AT_ONCE = 8192
 """Rows that are corrected at a time."""
-_ROWS_OF_A_PART = 65_536
+ROWS_OF_A_PART = 65_536
 _READERS = 16
 _SHOWN = 24
 """Characters of a wrong length in its reason."""
@@ -139,7 +139,7 @@ def _check_schema(given: Embeddings, file: str, schema: pa.Schema, first: pa.Sch
 
 def check_lengths(given: Embeddings, units: tuple[Unit, ...]) -> None:
     """Raise a UsageError if the first rows have texts where lengths are asked for, and none is a number in digits."""
-    first = next(_batches(given, units[0]), None)
+    first = next(batches(given, units[0]), None)
     if given.length_column is None or first is None:
         return
     cells = [cell for cell in readers.values(first.column(given.length_column).combine_chunks()) if cell is not None]
@@ -155,7 +155,7 @@ def other_dimensions(given: Embeddings, units: tuple[Unit, ...], wanted: int) ->
     """
     sizes = Counter[int]()
     for unit in units:
-        for batch in _batches(given, unit):
+        for batch in batches(given, unit):
             sizes.update(pc.list_value_length(batch.column(given.column)).drop_null().to_pylist())
             if wanted in sizes:
                 return None
@@ -170,36 +170,36 @@ def correct(batch: pa.Table, task: Task, units: dict[int, Unit]) -> pa.Table:
     if not task.storage.exists(task.done(number)):
         try:
             with threadpool_limits(1):  # The last bits of a product may depend on the number of threads.
-                task.storage.write_json(task.done(number), _corrected(task, units[number]))
+                task.storage.write_json(task.done(number), correct_unit(task, units[number]))
         except UsageError as error:
             usage = str(error)
         return_freed()
     return actor.rows({number: pa.table({"usage": pa.array([usage], pa.string())})})
 
 
-def _corrected(task: Task, unit: Unit) -> dict[str, Any]:
+def correct_unit(task: Task, unit: Unit) -> dict[str, Any]:
     """Write the parts of a unit; return how many rows they have and why others have none."""
     rejects, reasons = Rejects(task.storage, unit.number), Counter[str]()
     waiting, number, kept, row = list[pa.Table](), 0, 0, unit.first
-    for batch in _batches(task.given, unit):
-        table, wrong = _moved(task, batch)
+    for batch in batches(task.given, unit):
+        table, wrong = moved_rows(task, batch)
         for k, reason in sorted(wrong.items()):
             rejects.add(None, f"{unit.place}:{row + k}", reason)
         reasons.update(wrong.values())
         row, kept = row + batch.num_rows, kept + table.num_rows
         waiting.append(table)
-        if sum(own.num_rows for own in waiting) >= _ROWS_OF_A_PART:
+        if sum(own.num_rows for own in waiting) >= ROWS_OF_A_PART:
             number, waiting = _written(task, unit, number, waiting), []
     _written(task, unit, number, waiting)
     rejects.flush()
     return {"rows": unit.rows, "corrected": kept, "reasons": dict(sorted(reasons.items()))}
 
 
-def _batches(given: Embeddings, unit: Unit) -> Iterator[pa.Table]:
+def batches(given: Embeddings, unit: Unit) -> Iterator[pa.Table]:
     """The rows of a unit, a few at a time."""
     with sources.readable(unit.file), sources.file_system(given).open(unit.file, "rb") as stream:
         file = pq.ParquetFile(stream, pre_buffer=False)
-        for batch in file.iter_batches(batch_size=_AT_ONCE, row_groups=list(unit.groups), use_threads=False):
+        for batch in file.iter_batches(batch_size=AT_ONCE, row_groups=list(unit.groups), use_threads=False):
             yield pa.table(batch)
 
 
@@ -209,11 +209,11 @@ def _written(task: Task, unit: Unit, number: int, waiting: list[pa.Table]) -> in
     if whole is None or not whole.num_rows:
         return number
     name = numbered_in(VECTORS, unit.number, number)
-    task.storage.write_table(name, whole.replace_schema_metadata(None), rows_of_group=_AT_ONCE)
+    task.storage.write_table(name, whole.replace_schema_metadata(None), rows_of_group=AT_ONCE)
     return number + 1
 
 
-def _moved(task: Task, batch: pa.Table) -> tuple[pa.Table, dict[int, str]]:
+def moved_rows(task: Task, batch: pa.Table) -> tuple[pa.Table, dict[int, str]]:
     """The usable rows of a batch with corrected embeddings; and why others are not usable, by their number."""
     given, correction = task.given, task.correction
     needed = correction.needs_tokens if task.side == "documents" else correction.needs_query_tokens

@@ -50,7 +50,7 @@ def lengths(run: Run, cluster: Cluster, model: Model, index: Index, on_texts: Ca
     """The length in tokens of every text by id, as the model sees it; texts that do not tokenise are rejected."""
     import ray
 
-    task, shards = ray.remote(num_cpus=1)(_write_lengths), index.shards
+    task, shards = ray.remote(num_cpus=1)(write_lengths), index.shards
     names = [run.part(_LENGTHS, model, None, k) for k in range(len(shards))]
     missing = [k for k, name in enumerate(names) if not run.storage.exists(name)]
     on_texts(index.analysed - sum(shards[k].texts for k in missing))
@@ -63,7 +63,7 @@ def lengths(run: Run, cluster: Cluster, model: Model, index: Index, on_texts: Ca
     return found
 
 
-def _write_lengths(storage: Storage, shard: str, model: Model, number: int) -> None:
+def write_lengths(storage: Storage, shard: str, model: Model, number: int) -> None:
     """Write the lengths of a shard's texts, and the texts that do not tokenise to rejected/."""
     table = storage.read_table(shard, ["text_id", "text"])
     tokenizer = actor.tokenizer(model.name, model.max_length, "truncate", model.document_prompt, model.settings)
@@ -172,7 +172,7 @@ def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[
         own = {k: {"text_id": names[k], "tokens": len(tokens.ids[k])} for k in good}
         layers = [own[k] | row for k in good for row in looked[k][0]]
         heads = [own[k] | row for k in good for row in looked[k][1]]
-        columns = {"embedding": embeddings[good], "words": _mean_words(words, [tokens.ids[k] for k in good], around)}
+        columns = {"embedding": embeddings[good], "words": mean_words(words, [tokens.ids[k] for k in good], around)}
         columns = {name: parts.fixed_lists(matrix) for name, matrix in columns.items()}
         columns |= {name: [looked[k][2][name] for k in good] for name in _CONCENTRATION}
         lengths = {"text_id": [names[k] for k in good], "tokens": [len(tokens.ids[k]) for k in good]}
@@ -218,7 +218,7 @@ def fitting(model: Any, look: Callable[[], Seen]) -> Seen:
     raise AssertionError("the third attempt returns or raises")
 
 
-def _mean_words(table: Any, ids: list[list[int]], around: set[int]) -> np.ndarray:
+def mean_words(table: Any, ids: list[list[int]], around: set[int]) -> np.ndarray:
     """The unit-norm mean of each text's word embeddings, before any layer (texts, d).
 
     Without the special tokens around it, which all texts share: they would make short texts alike. A text of nothing else

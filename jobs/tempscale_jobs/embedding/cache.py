@@ -178,7 +178,7 @@ def remember(run: Run, cluster: Cluster, model: Model, cache: Cache, parts: int)
     try:
         store, task = (
             Storage(cache.root),
-            ray.remote(**BESIDE_ACTORS)(_remember),
+            ray.remote(**BESIDE_ACTORS)(remember_parts),
         )  # The model's actors hold the CPUs.
         keys = [key(cache, cluster, model, t) for t in run.temperatures]
         for values in keys:
@@ -201,7 +201,7 @@ def remember(run: Run, cluster: Cluster, model: Model, cache: Cache, parts: int)
     return None
 
 
-def _remember(storage: Storage, parts: list[str], root: str, place: str) -> None:
+def remember_parts(storage: Storage, parts: list[str], root: str, place: str) -> None:
     """Add the texts of some parts to their buckets."""
     table = pa.concat_tables([storage.read_table(name) for name in parts]).combine_chunks()
     shas = table.column("content_sha").to_pylist()

@@ -16,7 +16,7 @@ from tempscale_jobs.runs.folder import Model
 START_SECONDS = 8.0
 """Until the actors have loaded the model."""
 _CHARACTERS_OF_A_TOKEN = 4.0
-_OF_GEMM = 0.6
+OF_GEMM = 0.6
 """The share of the processor's rate of matrix products that embedding reaches, attention and padding included."""
 
 
@@ -32,7 +32,7 @@ def seconds(model: Model, shards: Sequence[Shard], temperatures: int, workers: i
     tokens = sum(about_tokens(shard, model.max_length) for shard in shards)
     # A token meets four matrices of width × width in attention and two of width × inner; each number is two operations.
     operations = 2 * layers * (4 * width**2 + 2 * width * inner) * tokens * temperatures
-    return START_SECONDS + operations / (_OF_GEMM * _gemm_rate() * max(1, workers))
+    return START_SECONDS + operations / (OF_GEMM * gemm_rate() * max(1, workers))
 
 
 def about_tokens(shard: Shard, window: int) -> float:
@@ -41,7 +41,7 @@ def about_tokens(shard: Shard, window: int) -> float:
 
 
 @lru_cache(maxsize=1)
-def _gemm_rate() -> float:
+def gemm_rate() -> float:
     """Operations per second of one thread in matrix products, the best of a few."""
     a, b = np.ones((256, 384), np.float32), np.ones((384, 1536), np.float32)
     best = float("inf")

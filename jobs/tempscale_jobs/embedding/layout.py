@@ -25,9 +25,9 @@ from tempscale_jobs.tables import parts
 from tempscale_jobs.workers.engine import Cluster, done
 from tempscale_jobs.workers.slow import Kind
 
-_PARTS_OF_A_TASK = 32
+PARTS_OF_A_TASK = 32
 """Parts of texts/ that one task reads."""
-_AT_ONCE = 1 << 20
+AT_ONCE = 1 << 20
 """Texts that are compared with the wanted ones at a time."""
 
 
@@ -106,8 +106,8 @@ class Layout:
         if not len(wanted):
             return {}
         found = []
-        for start in range(0, len(self), _AT_ONCE):
-            own = self.key[start : start + _AT_ONCE]
+        for start in range(0, len(self), AT_ONCE):
+            own = self.key[start : start + AT_ONCE]
             at = np.minimum(np.searchsorted(wanted, own), len(wanted) - 1)
             found.append(start + np.flatnonzero(wanted[at] == own))
         places = np.concatenate([*found, np.zeros(0, np.int64)])
@@ -197,7 +197,7 @@ def embeddings(
     names = run.storage.list(run.place("texts", model, temperature))
     part, row = layout.parts_and_rows(places)
     used = np.unique(part)
-    cuts = np.array_split(used, max(1, len(used) // _PARTS_OF_A_TASK))
+    cuts = np.array_split(used, max(1, len(used) // PARTS_OF_A_TASK))
     rows = [np.flatnonzero(np.isin(part, cut)) for cut in cuts]
     work = [
         (run.storage, [names[k] for k in cut], np.searchsorted(cut, part[own]), row[own])
@@ -229,8 +229,8 @@ def layout(
 ) -> Layout:  # fmt: skip
     """Sort the texts in the parts of the first temperature by length; tasks read the parts."""
     names = run.storage.list(run.place("texts", model, run.temperatures[0]))
-    groups = [names[k : k + _PARTS_OF_A_TASK] for k in range(0, len(names), _PARTS_OF_A_TASK)]
-    found = _each(cluster, _look, [(run.storage, group, seed) for group in groups])
+    groups = [names[k : k + PARTS_OF_A_TASK] for k in range(0, len(names), PARTS_OF_A_TASK)]
+    found = of_each(cluster, _look, [(run.storage, group, seed) for group in groups])
     starts = np.concatenate([[0], np.cumsum([count for own in found for count in own[0]])])
     tokens = np.concatenate([own[1] for own in found])
     interval = interval_of(tokens, edges).astype(np.int16)
@@ -243,7 +243,7 @@ def layout(
     documents = None
     if any(own[3] is not None for own in found):
         missing = [k for k, own in enumerate(found) if own[3] is None]
-        others = dict(zip(missing, _each(cluster, _own, [(run.storage, groups[k]) for k in missing]), strict=True))
+        others = dict(zip(missing, of_each(cluster, _own, [(run.storage, groups[k]) for k in missing]), strict=True))
         documents = np.concatenate([others.get(k, own[3]) for k, own in enumerate(found)])[stored]
     key = np.concatenate([own[2] for own in found])[stored]
     ids = _Stored(run.storage, names, stored, starts)
@@ -253,7 +253,7 @@ def layout(
     )  # fmt: skip
 
 
-def _each(cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[Any, ...]]) -> list[Any]:
+def of_each(cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[Any, ...]]) -> list[Any]:
     """The results of a function of each of these arguments, in this process where there is one piece, else by tasks."""
     return (
         done(cluster, function, work, kind=Kind("parts of texts"))

@@ -31,7 +31,7 @@ from tempscale_jobs.tables.audit import texts
 from tempscale_jobs.workers.engine import Cluster, done
 from tempscale_jobs.workers.slow import Kind
 
-_TEXTS_OF_A_GROUP, _TEXTS_OF_A_RANGE = 131_072, 32_768
+TEXTS_OF_A_GROUP, TEXTS_OF_A_RANGE = 131_072, 32_768
 """About the texts of a group of shards, and those that one task looks up: 50 MB of embeddings at 384 dimensions."""
 _SORTED_ROWS = 16_384
 """Texts of a row group: what a range of buckets does not need of a group of shards is not read."""
@@ -77,7 +77,7 @@ def look_up(
             run.storage.remove(place)
     plan = Plan(index.shards)
     if cache is not None:
-        plan = _exchanged(run, cluster, model, cache, index, Texts(corpus, sizes, ""))
+        plan = look_up_all(run, cluster, model, cache, index, Texts(corpus, sizes, ""))
         if plan.found:
             note = f"{model.label}: {plan.found} of {index.analysed} texts from the cache, whose last digits may differ"
             run.storage.write_json(f"{run.place(EXCEPTIONS, model)}/cache.json", note)
@@ -103,7 +103,7 @@ def without(run: Run, model: Model) -> None:
         run.storage.write_json(planned(run, model), {"shards": None, "found": 0})
 
 
-class _Exchange(NamedTuple):
+class Exchange(NamedTuple):
     """What all tasks of a look-up know."""
 
     storage: Storage
@@ -125,12 +125,12 @@ class _Exchange(NamedTuple):
         return f"{self.scratch}/absent-{part:08d}.parquet"
 
 
-def _exchanged(run: Run, cluster: Cluster, model: Model, cache: Cache, index: Index, contents: Texts) -> Plan:
+def look_up_all(run: Run, cluster: Cluster, model: Model, cache: Cache, index: Index, contents: Texts) -> Plan:
     """Look all texts of a corpus up."""
     store, keys = Storage(cache.root), [key(cache, cluster, model, t) for t in run.temperatures]
     if foreign := sum(is_foreign(store, values) for values in keys):
         return Plan(index.shards, 0, {"folders are of other settings": foreign})
-    how = _Exchange(
+    how = Exchange(
         run.storage,
         store.root,
         [folder(values) for values in keys],
@@ -139,19 +139,19 @@ def _exchanged(run: Run, cluster: Cluster, model: Model, cache: Cache, index: In
         dimensions(checkpoint.resolve(model.name)),
     )
     groups = [(first, [shard.name for shard in own]) for first, own in _groups(index.shards)]
-    done(cluster, _sort, [(how, *group) for group in groups], kind=Kind("shards for the cache"))
-    parts = min(BUCKETS, -(-index.analysed // _TEXTS_OF_A_RANGE))
+    done(cluster, sort_group, [(how, *group) for group in groups], kind=Kind("shards for the cache"))
+    parts = min(BUCKETS, -(-index.analysed // TEXTS_OF_A_RANGE))
     cuts = pairwise(BUCKETS * k // parts for k in range(parts + 1))
     firsts = [first for first, _ in groups]
     looked_up = done(
-        cluster, _look_up, [(how, firsts, range(*between), k) for k, between in enumerate(cuts)], kind=Kind("look-up")
+        cluster, look_up_range, [(how, firsts, range(*between), k) for k, between in enumerate(cuts)], kind=Kind("look-up")
     )
     counts, ignored = [number for number, _ in looked_up], sum((own for _, own in looked_up), Counter[str]())
     shards = index.shards
     if any(counts):
         target = run.place("shards", model)
         written = done(
-            cluster, _write, [(how, contents, *group, counts, target) for group in groups], kind=Kind("shards to embed")
+            cluster, write_hits, [(how, contents, *group, counts, target) for group in groups], kind=Kind("shards to embed")
         )
         shards = tuple(Shard(*shard) for own in written for shard in own)
     run.storage.remove(how.scratch)
@@ -160,9 +160,9 @@ def _exchanged(run: Run, cluster: Cluster, model: Model, cache: Cache, index: In
 
 def _groups(shards: Sequence[Shard]) -> list[tuple[int, list[Shard]]]:
     """Consecutive shards of about as many texts as a unit of a source has, each group with the number of its first."""
-    groups, texts = list[tuple[int, list[Shard]]](), _TEXTS_OF_A_GROUP
+    groups, texts = list[tuple[int, list[Shard]]](), TEXTS_OF_A_GROUP
     for number, shard in enumerate(shards):
-        if texts >= _TEXTS_OF_A_GROUP:
+        if texts >= TEXTS_OF_A_GROUP:
             groups.append((number, []))
             texts = 0
         groups[-1][1].append(shard)
@@ -175,7 +175,7 @@ def _sorted(first: int) -> str:
     return f"{of_unit('contents', first)}.parquet"
 
 
-def _sort(how: _Exchange, first: int, names: list[str]) -> None:
+def sort_group(how: Exchange, first: int, names: list[str]) -> None:
     """Write the texts of a group of shards, without what they say, in the order of their contents."""
     if how.storage.exists(_sorted(first)):
         return
@@ -189,7 +189,7 @@ def _sort(how: _Exchange, first: int, names: list[str]) -> None:
     how.storage.write_table(_sorted(first), whole, rows_of_group=_SORTED_ROWS)
 
 
-def _look_up(how: _Exchange, groups: list[int], buckets: range, number: int) -> tuple[int, Counter[str]]:
+def look_up_range(how: Exchange, groups: list[int], buckets: range, number: int) -> tuple[int, Counter[str]]:
     """Write the texts of a range of buckets that every key has, and the places of the others.
 
     Return how many it has, and what of the cache was not used.
@@ -217,8 +217,8 @@ def _look_up(how: _Exchange, groups: list[int], buckets: range, number: int) -> 
     return int(hits.num_rows), ignored
 
 
-def _write(
-    how: _Exchange, contents: Texts, first: int, names: list[str], found: list[int], target: str
+def write_hits(
+    how: Exchange, contents: Texts, first: int, names: list[str], found: list[int], target: str
 ) -> list[tuple[str, int, int]]:
     """Write what was found of a group of shards to texts/, and the others as new shards; return what is known of these."""
     own = "source_row", source_row(first, 0), source_row(first + len(names), 0)

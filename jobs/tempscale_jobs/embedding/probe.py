@@ -51,7 +51,7 @@ def probe(
         _write(run, crew, model, layout, index, layout.ids[layout.sample(size, eligible)].tolist(), lengths, on_texts)
         if analysis.probe_sample is not None or not left:
             break
-        errors = [_gap_error(_means(run, model, t, layout, size)) for t in run.temperatures]
+        errors = [gap_error(_means(run, model, t, layout, size)) for t in run.temperatures]
         more = size * max(1.0, max(errors) / analysis.probe_se) ** 2
         more = min(CHUNK * math.ceil(more / CHUNK), _MOST_TEXTS, len(eligible))
         if more <= size:
@@ -135,7 +135,7 @@ def _means(run: Run, model: Model, temperature: Temperature, layout: Layout, tex
     return _Means(ids, prefix[order], np.concatenate(inside), layout.documents_of(layout.places(ids.tolist())))
 
 
-def _gap_error(means: _Means) -> float:
+def gap_error(means: _Means) -> float:
     """The error of the prefix gap; that of independent texts where there are too few documents."""
     ends = [means.prefix == end for end in (means.prefix.max(), means.prefix.min())]
     gap = means.inside[ends[0]] - means.inside[ends[1]]

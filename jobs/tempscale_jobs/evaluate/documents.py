@@ -123,7 +123,7 @@ def write_piece(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[s
         inputs = create_dataloader(corpus, task_metadata=task.metadata, prompt_type=PromptType.document, batch_size=512)
         texts, keys, _ = model.read(inputs, task.metadata, PromptType.document)
         name = digest(keys, "document", temperature)
-        at = _name(worker.model, temperature, unit, name)
+        at = piece_name(worker.model, temperature, unit, name)
         if worker.storage.exists(at):
             return {"there": True, "failure": None}
         with worker.noting(f"{unit.slug} documents {name[:12]} τ {temperature.slug}"):
@@ -141,7 +141,7 @@ def reader(storage: Storage, model: Model, unit: Unit) -> Callable[[Temperature,
     """A function that reads the embeddings of a piece of a task's documents, or returns None where there are none."""
 
     def read(temperature: Temperature, name: str) -> np.ndarray | None:
-        at = _name(model, temperature, unit, name)
+        at = piece_name(model, temperature, unit, name)
         return matrix_of_bytes(storage.read_table(at), "embedding") if storage.exists(at) else None
 
     return read
@@ -168,6 +168,6 @@ def _folder(model: Model, temperature: Temperature, unit: Unit) -> str:
     return f"{place(CELL_DOCUMENTS, model, temperature)}/task={unit.slug}"
 
 
-def _name(model: Model, temperature: Temperature, unit: Unit, name: str) -> str:
+def piece_name(model: Model, temperature: Temperature, unit: Unit, name: str) -> str:
     """The file of a piece, which the digest of its texts, their role and their temperature names."""
     return f"{_folder(model, temperature, unit)}/{name}.parquet"

@@ -14,7 +14,7 @@ from tempscale_jobs.workers import actor
 _OF_TASK = ("unit", "state", "seed", "prompts", "edges", "lengths_by", "max_length", "piece_texts")
 """What a task and its model are made of."""
 
-_holding: dict[str, tuple[Any, Any] | str] = {}
+holding: dict[str, tuple[Any, Any] | str] = {}
 """In a worker: the last task and its model, or the reason why it cannot be loaded."""
 
 
@@ -25,8 +25,8 @@ def held(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any] | st
     from tempscale_jobs.evaluate.mteb_model import GridModel
 
     key = json.dumps([worker.storage.root, worker.model.fingerprint, *(spec[name] for name in _OF_TASK)])
-    if key not in _holding:
-        _holding.clear()
+    if key not in holding:
+        holding.clear()
         unit = Unit(**spec["unit"])
         try:
             # The first model's tokenizer decides the lengths, so that every model gets the same texts.
@@ -42,13 +42,13 @@ def held(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any] | st
             settings = Settings.of(resolve(worker.model.name)) if spec["prompts"] == "model" else None
             own = worker.model
             model = GridModel(worker.encoder, own.label, own.fingerprint, own.similarity, settings, spec["piece_texts"])
-            _holding[key] = task, model
+            holding[key] = task, model
         except Changed:
             raise
         except Exception as error:
             actor.end_if_lost(error)
-            _holding[key] = sentence(unit.name, error)
-    return _holding[key]
+            holding[key] = sentence(unit.name, error)
+    return holding[key]
 
 
 def sentence(name: str, error: Exception) -> str:

@@ -56,7 +56,7 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
             encoding = life.settled(config, cluster).embedding
             for model in run.models:
                 with Crew(run, cluster, model, encoding) as crew:
-                    wrong = _score(evaluation, crew, model, journal)
+                    wrong = score_missing(evaluation, crew, model, journal)
                 missing |= {(model.label, temperature, task): why for (task, temperature), why in wrong.items()}
         if not missing:
             documents.remove_all(run)
@@ -80,7 +80,7 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
     return run
 
 
-def _score(evaluation: Evaluation, crew: Crew, model: Model, journal: Journal) -> dict[tuple[str, str], str]:
+def score_missing(evaluation: Evaluation, crew: Crew, model: Model, journal: Journal) -> dict[tuple[str, str], str]:
     """Score the missing cells of a model; returns the reason for each failed cell, by task and canonical temperature."""
     run = evaluation.run
     with journal.stage(f"score {model.label}", evaluation.cells) as stage:

@@ -135,7 +135,7 @@ class _Record:
                 def __call__(self, train_embeddings: Any, test_embeddings: Any) -> Any:
                     labels = super().__call__(train_embeddings, test_embeddings)
                     right = np.asarray(labels) == np.asarray(self.eval_dataset[self.label_column_name])
-                    record.labels.append((right, _entropy(self.evaluator_model, test_embeddings)))
+                    record.labels.append((right, entropies(self.evaluator_model, test_embeddings)))
                     return labels
 
             task.evaluator = Recording
@@ -144,7 +144,7 @@ class _Record:
             task._calculate_scores = lambda labels, found: scores_of(task, np.asarray(labels), np.asarray(found))
 
 
-def _entropy(classifier: Any, embeddings: Any) -> np.ndarray:
+def entropies(classifier: Any, embeddings: Any) -> np.ndarray:
     """Entropy of each text's distribution over labels, in nats; NaN where the classifier gives no distribution."""
     if not hasattr(classifier, "predict_proba"):
         return np.full(len(embeddings), np.nan)
@@ -165,7 +165,7 @@ def _items(
         return items, relevant
     if isinstance(task, AbsTaskClassification) and record.experiments and not task.is_cross_validation:
         mine, record.labels = record.labels[: record.experiments], record.labels[record.experiments :]
-        return _texts(here, own[-1], _dataset(task, split, subset), mine, task.metadata.main_score), []
+        return text_rows(here, own[-1], _dataset(task, split, subset), mine, task.metadata.main_score), []
     if isinstance(task, AbsTaskSTS):
         return _pairs(here, own, _dataset(task, split, subset), predicted[subset][split]), []
     return [], []
@@ -213,9 +213,10 @@ def _rank_the_rest(model: GridModel, own: list[Texts], relevant: list[dict[str, 
             row["rank"] = ranks.get((row["query"], row["document"]))
 
 
-def _texts(
+def text_rows(
     here: dict[str, str], own: Texts, data: Any, experiments: list[tuple[np.ndarray, np.ndarray]], metric: str
 ) -> list[dict[str, Any]]:
+    """One row for each text of a classification: what its experiments got right, and how sure they were."""
     ids, windows = (data[name] if name in data.column_names else None for name in ("id", "window"))
     names = [str(key) for key in (range(len(data)) if ids is None else ids)]
     if len(set(names)) < len(names):  # Repeated ids cannot match texts between temperatures.

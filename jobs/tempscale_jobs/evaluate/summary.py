@@ -105,14 +105,14 @@ def summarise(
                     where = {"task": unit.name, "split": None, "subset": None, "type": None, "metric": None}
                     rows[EVALUATION].append(key | where | _NONE | _taus(temperature) | {"problem": why})
                     continue
-                found = _of_cell(evaluation, temperature, unit, cell, first)
+                found = of_cell(evaluation, temperature, unit, cell, first)
                 errors[unit.name] = [row["change_se"] for row in found[EVALUATION]]
                 for table, own in found.items():
                     rows[table] += [key | row for row in own]
             if temperature in evaluation.given:
                 rows[TYPES] += [key | row for row in _types(evaluation, cells, model, temperature, errors)]
     analyses.mark_best(rows[LENGTHS])
-    correlations, models = _compare(evaluation, compared, cells)
+    correlations, models = compare(evaluation, compared, cells)
     rows[CORRELATIONS] += correlations
     rows[MODELS] += models
     tables = {table.name: table.build_rows(rows[table]) for table in TABLES if table not in (ITEMS, RELEVANT)}
@@ -126,7 +126,7 @@ def summarise(
     return tables
 
 
-def _of_cell(
+def of_cell(
     evaluation: Evaluation, temperature: Temperature, unit: Unit, cell: Cell, first: Cell | None
 ) -> dict[Table, list[dict[str, Any]]]:
     """The rows of one cell, without their key columns."""
@@ -213,7 +213,7 @@ def _types(
             _mean_score([cells[model.label, t, name] for name in names], over == "types")
             for t in (temperature.canonical, labels[0])
         )
-        error = _mean_error(errors, list(types.values()) if over == "types" else [names])
+        error = mean_error(errors, list(types.values()) if over == "types" else [names])
         rows.append(
             {"over": over, "type": kind, "tasks": len(names), "score": own, "change": own - old, "change_se": error}
             | {"change_spread_se": None if over == "types" else _spread(cells, model, temperature, labels[0], names)}
@@ -236,7 +236,7 @@ def _mean_score(cells: Sequence[Cell], by_type: bool) -> float:
     return statistics.fmean(statistics.fmean(c.score() for c in cells if c.result["type"] == kind) for kind in kinds)
 
 
-def _mean_error(errors: Mapping[str, Sequence[float | None]], groups: list[list[str]]) -> float | None:
+def mean_error(errors: Mapping[str, Sequence[float | None]], groups: list[list[str]]) -> float | None:
     """The standard error of the mean of the groups' mean changes, with independent tasks; None where a task has none."""
     squares = []
     for names in groups:
@@ -267,7 +267,7 @@ class Compared:
     backbones: dict[str, str]
 
 
-def _compare(evaluation: Evaluation, compared: Compared, cells: Cells) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def compare(evaluation: Evaluation, compared: Compared, cells: Cells) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Compare scores with audits: rows of correlations over models, and rows of each model with its backbone."""
     if not compared.audits and not compared.backbones:
         return [], []

@@ -43,7 +43,7 @@ class Chosen(NamedTuple):
     window: bool
 
 
-class _Split(NamedTuple):
+class SplitText(NamedTuple):
     """A text split into words."""
 
     source: Labelled
@@ -53,10 +53,10 @@ class _Split(NamedTuple):
     """Tokens before each word and, last, of the whole text; estimates, since words are measured one by one."""
 
 
-class _Window(NamedTuple):
+class Window(NamedTuple):
     """The words [first, last) of a text, with the number of tokens that they should have."""
 
-    split: _Split
+    split: SplitText
     first: int
     last: int
     target: int
@@ -66,10 +66,11 @@ class _Window(NamedTuple):
         return self.split.source.text[self.split.spans[self.first][0] : self.split.spans[self.last - 1][1]]
 
     def chosen(self) -> Chosen:
+        """The window as a text of its own, which its words in the text name."""
         source = self.split.source
         return Chosen(f"{source.id}[{self.first}:{self.last}]", self.text(), source.label, True)
 
-    def moved(self, tokens: int) -> _Window | None:
+    def moved(self, tokens: int) -> Window | None:
         """The window with a better end, given its measured number of tokens; None where the text ends first."""
         last = int(_nearest(self.split.tokens, self.split.tokens[self.last] + self.target - tokens))
         if last == self.last:
@@ -116,7 +117,7 @@ class _Measure:
             found += self._tokenizer(texts[first : first + _BATCH], self._tokenizer.max_length).lengths
         return np.array(found, np.int64)
 
-    def split(self, sources: Iterable[Labelled]) -> list[_Split]:
+    def split(self, sources: Iterable[Labelled]) -> list[SplitText]:
         """Split texts into words; each distinct word is tokenised once."""
         spans = [(source, [match.span() for match in _WORD.finditer(source.text)]) for source in sources]
         words = [[source.text[first:last] for first, last in own] for source, own in spans]
@@ -125,7 +126,7 @@ class _Measure:
         counts = self.tokens([f"a {word}" for word in new]) - self._before
         self._words.update(zip(new, counts.tolist(), strict=True))
         return [
-            _Split(source, own, np.cumsum([0, *(self._words[word] for word in named)]))
+            SplitText(source, own, np.cumsum([0, *(self._words[word] for word in named)]))
             for (source, own), named in zip(spans, words, strict=True)
         ]
 
@@ -146,14 +147,14 @@ def _windows(sources: Sequence[Labelled], measure: _Measure, low: int, high: int
     order = sorted(sources, key=lambda source: drawn("order", source))
     found: list[Chosen] = []
     for first in range(0, len(order), _BATCH):
-        meant: list[_Window] = []
+        meant: list[Window] = []
         for split in measure.split(order[first : first + _BATCH]):
             target = fewest + drawn("length", split.source) % (high - fewest)
             starts, ends = _places(split.tokens, target - measure.special, fewest - measure.special, high - measure.special)
             if len(starts):
                 place = drawn("place", split.source) % len(starts)
-                meant.append(_Window(split, int(starts[place]), int(ends[place]), target))
-        found += [window.chosen() for window in _fitted(meant, measure, fewest, high)]
+                meant.append(Window(split, int(starts[place]), int(ends[place]), target))
+        found += [window.chosen() for window in fitted(meant, measure, fewest, high)]
         if len(found) >= wanted:
             break
     return found[:wanted]
@@ -176,9 +177,9 @@ def _nearest(ascending: Int[np.ndarray, " word+1"], values: Int[np.ndarray, "...
     return np.asarray(np.where(ascending[above] - values < values - ascending[above - 1], above, above - 1))
 
 
-def _fitted(meant: Sequence[_Window], measure: _Measure, low: int, high: int) -> list[_Window]:
+def fitted(meant: Sequence[Window], measure: _Measure, low: int, high: int) -> list[Window]:
     """The windows that measure `low` to `high` − 1 tokens, after their ends were moved where needed, in order."""
-    found: dict[int, _Window] = {}
+    found: dict[int, Window] = {}
     open_ = dict(enumerate(meant))
     for _ in range(_ROUNDS):
         counts = measure.tokens([window.text() for window in open_.values()]).tolist()

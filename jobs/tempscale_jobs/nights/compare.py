@@ -101,7 +101,7 @@ def compare(folder_a: str, folder_b: str) -> Compared:
     for row_a, row_b in pairs:
         texts_a, texts_b = a.texts(row_a), b.texts(row_b)
         edges = b.record["config"]["analysis"]["intervals"]
-        shared, changes = _Shared.of(texts_a, texts_b, edges), _changes(texts_a, texts_b)
+        shared, changes = Shared.of(texts_a, texts_b, edges), _changes(texts_a, texts_b)
         key = {name: row_b[name] for name in _KEY}
         figures += [key | _figure(row_a, row_b, figure, shared) for figure in WITH_ERRORS if _measured(row_a, row_b, figure)]
         cells = (_cells(run, row) for run, row in ((a, row_a), (b, row_b)))
@@ -138,7 +138,7 @@ def _measured(a: Row, b: Row, figure: str) -> bool:
     return a[figure] is not None and b[figure] is not None
 
 
-def _figure(a: Row, b: Row, figure: str, shared: _Shared | None) -> Row:
+def _figure(a: Row, b: Row, figure: str, shared: Shared | None) -> Row:
     """The row of one figure: its values in both runs and, where the embeddings give it, on the same texts."""
     errors = [standard_error(row, figure) for row in (a, b)]
     ends = ENDS.get(figure, ())
@@ -192,7 +192,7 @@ def _intervals(a: dict[tuple[int, int], Row], b: dict[tuple[int, int], Row]) -> 
     return found
 
 
-class _Shared:
+class Shared:
     """The texts that both runs have, by id, with both embeddings of each."""
 
     def __init__(self, both: pl.DataFrame, edges: list[int]) -> None:
@@ -213,7 +213,7 @@ class _Shared:
         self._vectors = tuple(same[name] for name in ("embedding", "embedding_b"))
 
     @classmethod
-    def of(cls, a: pl.DataFrame | None, b: pl.DataFrame | None, edges: list[int]) -> _Shared | None:
+    def of(cls, a: pl.DataFrame | None, b: pl.DataFrame | None, edges: list[int]) -> Shared | None:
         """The shared texts, or None where embeddings are gone or the runs share too few texts."""
         if a is None or b is None:
             return None

@@ -224,11 +224,12 @@ def check_windows(night: Night, asked: int | str | None) -> None:
 def changed_texts(night: Night, record: dict[str, Any]) -> dict[str, int | None]:
     """The numbers of texts added, removed and edited since the night before; None where its texts are gone."""
     with suppress(Exception):  # This count is an extra: a failure must not end the night.
-        return _changed_texts(night, record)
+        return count_changed_texts(night, record)
     return dict(_UNKNOWN)
 
 
-def _changed_texts(night: Night, record: dict[str, Any]) -> dict[str, int | None]:
+def count_changed_texts(night: Night, record: dict[str, Any]) -> dict[str, int | None]:
+    """The same, for a night whose folders can be read."""
     known = history.read(night.history)
     nights = known.rows.filter(
         pl.col("name") == night.record.name,

@@ -17,8 +17,8 @@ from tempscale_jobs.nights.gate import notes
 from tempscale_jobs.report.text import count
 from tempscale_jobs.urls import masked
 
-_SECONDS, _PAUSES = 10.0, (1.0, 5.0)
-_ALL_SECONDS = 40.0
+_SECONDS, PAUSES = 10.0, (1.0, 5.0)
+ALL_SECONDS = 40.0
 """The whole exchange with its pauses: a server that sends a byte now and then never exceeds the seconds of one read."""
 _SHOWN_REASONS = 10
 
@@ -94,7 +94,7 @@ def _exchanged(url: str, message: bytes) -> int:
 
     threading.Thread(target=exchange, name="webhook", daemon=True).start()
     try:
-        end = ends.get(timeout=_ALL_SECONDS)
+        end = ends.get(timeout=ALL_SECONDS)
     except queue.Empty:
         raise TimeoutError from None
     if isinstance(end, Exception):
@@ -108,7 +108,7 @@ def _posted(url: str, message: bytes) -> int:
         url, message, {"Content-Type": "application/json"}, method="POST"
     )
     opener = urllib.request.build_opener(_NotRedirected)
-    for pause in (*_PAUSES, None):
+    for pause in (*PAUSES, None):
         try:
             with opener.open(request, timeout=_SECONDS) as answer:
                 return int(answer.status)

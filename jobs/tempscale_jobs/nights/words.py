@@ -38,10 +38,11 @@ def _runs(found: Compared) -> list[str]:
     newer = [k for k in sorted({*versions[0], *versions[1]}) if versions[0].get(k) != versions[1].get(k)]
     if newer:
         lines.append(f"Versions differ: {', '.join(f'{k} {versions[0].get(k)} → {versions[1].get(k)}' for k in newer)}.")
-    return [*lines, _corpus(found)]
+    return [*lines, corpus_words(found)]
 
 
-def _corpus(found: Compared) -> str:
+def corpus_words(found: Compared) -> str:
+    """Whether both runs read the same corpus, and how many texts are others."""
     a, b = (run.record["corpus"] for run in (found.a, found.b))
     changed = found.changed[0]
     # Fingerprints of earlier versions are of another kind, and tell nothing beside one of today's.

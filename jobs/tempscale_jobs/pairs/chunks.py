@@ -88,7 +88,7 @@ def chunk(storage: Storage, settings: Pairs, out: str, on_rows: Callable[[int], 
     state, counts, rejects = sources.identity(settings, out), Counts(), Rejects(storage)
     digest, chunks = hashlib.sha256(), list[Chunk]()
     with sources.unchanged(settings, state, out):
-        for number, pairs in enumerate(_chunks(_pairs(settings, out, counts, rejects, on_rows), settings)):
+        for number, pairs in enumerate(_chunks(pairs_of_rows(settings, out, counts, rejects, on_rows), settings)):
             name = numbered("shards", number)
             for pair in pairs:
                 ids = (pair.pair_id, pair.a.text_id, pair.b.text_id)
@@ -113,7 +113,9 @@ def records(settings: Pairs, out: str) -> Iterator[Record]:
     yield from sources.records(settings, Columns(texts, {}, dict.fromkeys(("id", "id_a", "id_b"))), out)
 
 
-def _pairs(settings: Pairs, out: str, counts: Counts, rejects: Rejects, on_rows: Callable[[int], None]) -> Iterator[Pair]:
+def pairs_of_rows(
+    settings: Pairs, out: str, counts: Counts, rejects: Rejects, on_rows: Callable[[int], None]
+) -> Iterator[Pair]:
     """The pairs of all rows; a row or text that gives none is recorded with a reason and counted."""
     for record in records(settings, out):
         if settings.limit is not None and counts.rows >= settings.limit:

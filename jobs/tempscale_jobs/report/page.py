@@ -19,7 +19,7 @@ from tempscale_jobs.runs.storage import Storage
 
 FIGURES = "figures"
 BUNDLE = "vega.js"
-_TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 _WIDTH = 820
 """Pixels of a figure in a file; on the page it is as wide as the window."""
 _PER_PIXEL = 2
@@ -63,7 +63,7 @@ def page(
     `charts` are by the id of their element, which begins with a model's id; `small` ones are not written as files.
     """
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -71,13 +71,13 @@ def page(
         finalize=_shown,
     )
     environment.filters |= {"number": number, "share": share, "share_of": share_of, "count": count, "encoding": encoding}
-    specs = {key: _shown_in(chart.to_dict(validate=False)) for key, chart in charts.items()}
+    specs = {key: shown_in(chart.to_dict(validate=False)) for key, chart in charts.items()}
     html = environment.get_template(template).render(
         run=run,
         steps=steps,
         config=json.dumps(run.get("config", {}), indent=2, ensure_ascii=False),
-        specs=_safe_json(specs),
-        bundle=_bundle(),
+        specs=safe_json(specs),
+        bundle=vega_bundle(),
         models=models,
         **values,
     )
@@ -90,11 +90,11 @@ def _shown(value: Any) -> Any:
     return visible(value, "\n\t") if isinstance(value, str) and not isinstance(value, markupsafe.Markup) else value
 
 
-def _shown_in(value: Any) -> Any:
+def shown_in(value: Any) -> Any:
     """The same of all texts in a specification."""
     if isinstance(value, dict):
-        return {key: _shown_in(own) for key, own in value.items()}
-    return [_shown_in(own) for own in value] if isinstance(value, list) else _shown(value)
+        return {key: shown_in(own) for key, own in value.items()}
+    return [shown_in(own) for own in value] if isinstance(value, list) else _shown(value)
 
 
 def _file(key: str, names: Mapping[str, str]) -> str:
@@ -106,13 +106,13 @@ def _file(key: str, names: Mapping[str, str]) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', names[place])[:60]}-{place}-{figure}"
 
 
-def _safe_json(value: Any) -> str:
+def safe_json(value: Any) -> str:
     """JSON that cannot end the script element around it."""
     text = json.dumps(value, ensure_ascii=False, sort_keys=True)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 @lru_cache(maxsize=1)
-def _bundle() -> str:
+def vega_bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script, which `python docs/generate.py` writes."""
-    return (_TEMPLATES / BUNDLE).read_text("utf-8").replace("</script", "<\\/script")
+    return (TEMPLATES / BUNDLE).read_text("utf-8").replace("</script", "<\\/script")

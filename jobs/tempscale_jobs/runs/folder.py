@@ -222,7 +222,7 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
     identity["config"] = without_secrets(identity["config"])
     if config.command != "audit":  # An audit's folder does not name its command, because audits came first.
         identity["command"] = config.command
-    found = _begun(storage, fresh)
+    found = begun_record(storage, fresh)
     if found is not None:
         own = _OURS_OF.get(found["identity"].get("command", "audit"), ())
         # Until the corpus is read there is nothing worth keeping, so a mistyped --corpus does not block the folder.
@@ -458,7 +458,12 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _begun(storage: Storage, fresh: bool) -> dict[str, Any] | None:
+def begun_record(storage: Storage, fresh: bool) -> dict[str, Any] | None:
+    """What a run wrote when it began in this folder; None where none has.
+
+    Raises:
+        UsageError: it is damaged, and the run is not to start over; or the folder is a file.
+    """
     if storage.exists(BEGUN):
         try:
             begun = storage.read_object(BEGUN)

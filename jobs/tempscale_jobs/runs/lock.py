@@ -22,10 +22,10 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked, reason
 
 NAME = ".lock"
-_RENEWED_SECONDS, _STALE_SECONDS, _LOOK_SECONDS = 30.0, 150.0, 5.0
+RENEWED_SECONDS, _STALE_SECONDS, _LOOK_SECONDS = 30.0, 150.0, 5.0
 _FORGOTTEN_SECONDS = 600.0
 """More than clocks of two machines differ; a lock that was not renewed for so long is dead without being watched."""
-_SETTLED_SECONDS = {True: 0.2, False: 1.0}
+SETTLED_SECONDS = {True: 0.2, False: 1.0}
 """Wait after taking over a dead run's lock, so that only the last of several processes still finds its own lock."""
 _CLOCK_SECONDS = 2.0
 """Tolerance of a process's start time, because the clock may have been set since; only where the kernel counts no ticks."""
@@ -78,7 +78,7 @@ def locked(
     storage.check_reachable()
     own = {
         "run": uuid.uuid4().hex, "host": socket.gethostname(), "machine": machine(), "pid": os.getpid(),
-        "since": psutil.Process().create_time(), "ticks": _ticks(os.getpid()),
+        "since": psutil.Process().create_time(), "ticks": started_ticks(os.getpid()),
     }  # fmt: skip
     if not _taken(storage, own, waiting, unlocked):
         yield Lock(storage, None)
@@ -118,12 +118,12 @@ def _taken(
     while True:
         if created:
             # Another process may have found the same dead lock and may now remove this one by mistake.
-            time.sleep(_SETTLED_SECONDS[storage.is_local])
+            time.sleep(SETTLED_SECONDS[storage.is_local])
             if _tried(lambda: _holds(storage, own)):
                 return True
         other = _tried(lambda: _read(storage))
         if other is not None:
-            if not _dead(other, waiting, storage):
+            if not owner_is_gone(other, waiting, storage):
                 raise UsageError(
                     f"'{masked(storage.root)}' is in use by another run (process {other['pid']} on {other['host']}); "
                     "wait for its end or choose another --out"
@@ -184,7 +184,7 @@ def _holds(storage: Storage, own: dict[str, Any]) -> bool:
 
 
 def _renew(storage: Storage, own: dict[str, Any], ended: threading.Event, lost: threading.Event) -> None:
-    while not ended.wait(_RENEWED_SECONDS):
+    while not ended.wait(RENEWED_SECONDS):
         # Every storage has its own exceptions. One failure is harmless: several must fail before the lock counts as dead.
         with suppress(Exception):
             if not _holds(storage, own):  # Another run may have taken it over while this machine slept, and ended since.
@@ -211,7 +211,7 @@ def _read(storage: Storage) -> dict[str, Any] | None:
     return {"run": "", "host": "", "machine": "", "pid": 0, "since": 0.0, "renewed": 0.0} | found
 
 
-def _dead(other: dict[str, Any], waiting: Callable[[], AbstractContextManager[Any]], storage: Storage) -> bool:
+def owner_is_gone(other: dict[str, Any], waiting: Callable[[], AbstractContextManager[Any]], storage: Storage) -> bool:
     """Whether a lock's owner is gone: its process on this machine, or the renewals of its lock from another machine."""
     if other["machine"] == machine():
         try:
@@ -219,7 +219,7 @@ def _dead(other: dict[str, Any], waiting: Callable[[], AbstractContextManager[An
             if process.status() == psutil.STATUS_ZOMBIE:
                 return True
             if other.get("ticks") is not None:
-                return bool(other["ticks"] != _ticks(other["pid"]))
+                return bool(other["ticks"] != started_ticks(other["pid"]))
             return bool(abs(process.create_time() - other["since"]) > _CLOCK_SECONDS)
         except psutil.NoSuchProcess:
             return True
@@ -236,7 +236,7 @@ def _dead(other: dict[str, Any], waiting: Callable[[], AbstractContextManager[An
     return True
 
 
-def _ticks(pid: int) -> int | None:
+def started_ticks(pid: int) -> int | None:
     """When a process started, in ticks since its kernel did, whatever clocks are set to; None where that is not told."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")

@@ -18,9 +18,9 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import hidden
 
 STATUS = "status.json"
-_STATUS_SECONDS = {True: 5.0, False: 30.0}
+STATUS_SECONDS = {True: 5.0, False: 30.0}
 """How often a stage writes the status file, remotely (False) and locally (True)."""
-_LINE_SECONDS = 30.0
+LINE_SECONDS = 30.0
 
 Unit = Literal["texts", "pairs", "rejected", "cache_hits"]
 State = Literal["running", "complete", "incomplete", "failed"]
@@ -99,7 +99,7 @@ class JsonLines(Observer):
     @override
     def progress(self, done: int) -> None:
         super().progress(done)
-        if time.monotonic() - self._written >= _LINE_SECONDS:
+        if time.monotonic() - self._written >= LINE_SECONDS:
             self._written = time.monotonic()
             self.say("progress", "")
 
@@ -171,7 +171,7 @@ class StatusFile(Observer):
     @property
     def _is_due(self) -> bool:
         """Whether the file is as old as it may become."""
-        return self._storage is not None and time.monotonic() - self._written >= _STATUS_SECONDS[self._storage.is_local]
+        return self._storage is not None and time.monotonic() - self._written >= STATUS_SECONDS[self._storage.is_local]
 
     def _write(self, state: State, message: str, moved: bool = True) -> None:
         """Write the file; `updated` stays as it is where nothing has `moved`, so that it shows a run that hangs."""
@@ -193,7 +193,7 @@ class RayMetrics(Observer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._metrics: dict[str, Any] = {}
+        self.gauges: dict[str, Any] = {}
 
     @override
     def stage(self, name: str, total: int | None) -> None:
@@ -237,15 +237,15 @@ class RayMetrics(Observer):
         ray = sys.modules.get("ray")
         if ray is None or not ray.is_initialized():
             return None
-        if name not in self._metrics:
+        if name not in self.gauges:
             from ray.util import metrics
 
             if name == "stage":
-                self._metrics[name] = metrics.Gauge("tempscale_stage", "1 for the stage under way", ("run", "stage"))
+                self.gauges[name] = metrics.Gauge("tempscale_stage", "1 for the stage under way", ("run", "stage"))
             elif name == "slow_pieces":
                 what = "pieces of work in flight that take ten times the median of their step"
-                self._metrics[name] = metrics.Gauge("tempscale_slow_pieces", what, ("run",))
+                self.gauges[name] = metrics.Gauge("tempscale_slow_pieces", what, ("run",))
             else:
                 what = f"{name.replace('_', ' ')} of tempscale runs"
-                self._metrics[name] = metrics.Counter(f"tempscale_{name}_total", what, ("run",))
-        return self._metrics[name]
+                self.gauges[name] = metrics.Counter(f"tempscale_{name}_total", what, ("run",))
+        return self.gauges[name]

@@ -72,7 +72,8 @@ class Storage:
         return other
 
     @cached_property
-    def _fs(self) -> tuple[Any, str]:
+    def filesystem(self) -> tuple[Any, str]:
+        """The file system of fsspec, and the folder in its words."""
         if self.is_local:  # Without fsspec's reading of names, which takes :: for a chain.
             return LocalFileSystem(), self.root.removeprefix("file://")
         try:
@@ -101,15 +102,15 @@ class Storage:
 
     def path(self, name: str) -> str:
         """The full path of a name."""
-        return f"{self._fs[1]}/{name}" if name else self._fs[1]
+        return f"{self.filesystem[1]}/{name}" if name else self.filesystem[1]
 
     def exists(self, name: str) -> bool:
         """Whether the file or folder exists."""
-        return bool(self._fs[0].exists(self.path(name)))
+        return bool(self.filesystem[0].exists(self.path(name)))
 
     def names(self) -> list[str]:
         """The names of the files and folders directly in the folder; empty if it does not exist."""
-        fs, root = self._fs
+        fs, root = self.filesystem
         if not fs.exists(root):
             return []
         found = (file.rstrip("/").rsplit("/", 1)[-1] for file in fs.ls(root, detail=False) if file.rstrip("/") != root)
@@ -117,7 +118,7 @@ class Storage:
 
     def list(self, folder: str, suffix: str = "") -> list[str]:
         """The sorted names of all finished files below a folder."""
-        fs, root = self._fs
+        fs, root = self.filesystem
         if not fs.exists(self.path(folder)):
             return []
         names = [
@@ -127,11 +128,11 @@ class Storage:
 
     def read(self, name: str) -> bytes:
         """The bytes of a file."""
-        return bytes(self._fs[0].cat_file(self.path(name)))
+        return bytes(self.filesystem[0].cat_file(self.path(name)))
 
     def opened(self, name: str) -> Any:
         """A file, open for reading as bytes."""
-        return self._fs[0].open(self.path(name), "rb")
+        return self.filesystem[0].open(self.path(name), "rb")
 
     def write(self, name: str, data: bytes, durable: bool = True) -> None:
         """Write a file whole or not at all; a `durable` file survives a crash of the machine, not only of this process.
@@ -140,7 +141,7 @@ class Storage:
             IncompleteRun: the disk is full or the folder cannot be written.
         """
         self._check()
-        fs, _ = self._fs
+        fs, _ = self.filesystem
         target = self.path(name)
         try:
             if not self.is_local:
@@ -161,7 +162,7 @@ class Storage:
         Raises:
             NotImplementedError: the storage has no such step.
         """
-        fs, _ = self._fs
+        fs, _ = self.filesystem
         target = self.path(name)
         if self.is_local:
             with _temporary(target, data, durable=False) as temporary:
@@ -193,7 +194,7 @@ class Storage:
         """Remove a file or folder, if it exists."""
         if not self.exists(name):
             return
-        (fs, _), path = self._fs, self.path(name)
+        (fs, _), path = self.filesystem, self.path(name)
         if self.is_local or not has_magic(path):
             fs.rm(path, recursive=True)
             return
@@ -216,7 +217,7 @@ class Storage:
 
     def sweep(self, seconds: float = 0.0) -> None:
         """Remove the unfinished files of killed writers that have not changed for `seconds`."""
-        fs, _ = self._fs
+        fs, _ = self.filesystem
         if self.is_local and fs.exists(self.path("")):
             for file in fs.find(self.path("")):
                 if os.path.basename(file).startswith(_TEMPORARY):
@@ -226,7 +227,7 @@ class Storage:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """The size in bytes of each finished file below a folder, by name."""
-        fs, root = self._fs
+        fs, root = self.filesystem
         if not fs.exists(self.path(folder)):
             return {}
         found = dict[str, int]()
@@ -364,7 +365,7 @@ class Storage:
 
     def size(self, name: str) -> int:
         """The size of a file in bytes."""
-        return int(self._fs[0].size(self.path(name)))
+        return int(self.filesystem[0].size(self.path(name)))
 
     def write_table(
         self, name: str, table: pa.Table, compression: str = "zstd", rows_of_group: int | None = None

@@ -19,7 +19,7 @@ ENDED = {
     INCOMPLETE: "incomplete; submit the same command again to go on where it stopped",
 }  # fmt: skip
 """The meaning of each exit code."""
-_CONNECT_SECONDS, _ANSWER_SECONDS, _SEND_SECONDS = 5.0, 10.0, 300.0
+_CONNECT_SECONDS, ANSWER_SECONDS, _SEND_SECONDS = 5.0, 10.0, 300.0
 
 
 def address_of(given: str | None) -> str:
@@ -57,7 +57,7 @@ def connect(url: str) -> Any:
 
     class Client(JobSubmissionClient):  # type: ignore[misc, unused-ignore]
         def _do_request(self, method: str, *arguments: Any, **more: Any) -> Any:  # Ray's would wait for ever.
-            seconds = _ANSWER_SECONDS if method == "GET" else _SEND_SECONDS
+            seconds = ANSWER_SECONDS if method == "GET" else _SEND_SECONDS
             return super()._do_request(method, *arguments, timeout=(_CONNECT_SECONDS, seconds), **more)
 
     with readable(url), _preferred(url):

@@ -176,7 +176,7 @@ class Watch:
                 try:
                     return self._follow()
                 except KeyboardInterrupt as interrupt:
-                    wish = "leave" if isinstance(interrupt, _Terminated) else self._ask()
+                    wish = "leave" if isinstance(interrupt, _Terminated) else self.ask()
                 if wish == "stop":
                     self._stop()
                 elif wish == "leave":
@@ -253,7 +253,8 @@ class Watch:
         self._printed_at = time.monotonic()
         self._console.print(what, highlight=False, markup=False, soft_wrap=True)
 
-    def _ask(self) -> str:
+    def ask(self) -> str:
+        """What somebody at the terminal wants: "stop", "leave" or "go on"; "leave" where nobody is there."""
         if not (sys.stdin.isatty() and self._console.is_terminal):
             return "leave"
         with suppress(EOFError, KeyboardInterrupt):

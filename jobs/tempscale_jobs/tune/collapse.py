@@ -43,7 +43,7 @@ class Seen(NamedTuple):
         return dict(self.texts.select("text_id", "document").iter_rows())
 
 
-class _Noise(NamedTuple):
+class Noise(NamedTuple):
     """How many of its errors a change must be to be more than noise, by Student's t."""
 
     worse: float
@@ -52,7 +52,7 @@ class _Noise(NamedTuple):
     """Of the changes of all candidates together (Bonferroni)."""
 
     @classmethod
-    def of(cls, first: Seen, candidates: int) -> _Noise:
+    def of(cls, first: Seen, candidates: int) -> Noise:
         """With the documents of the length interval that has the fewest, less one, as degrees of freedom."""
         each = [table["document"] for _, table in first.texts.group_by("group") if len(table) >= TEXTS_FOR_AN_INTERVAL]
         freedom = min(len(own) if own.null_count() else equal_documents(own.to_numpy()) for own in each) - 1
@@ -160,7 +160,7 @@ def choose(
         )
     ends = (found[0][place]["interval"] for place in (0, -1))
     short, long = (set(first.texts.filter(pl.col("group") == edge)["text_id"]) for edge in ends)
-    of_noise = _Noise.of(first, len(every) - 1)
+    of_noise = Noise.of(first, len(every) - 1)
     rows: list[dict[str, Any]] = []
     for own, intervals in zip(every, found, strict=True):
         gap, gap_change = prefix_gap(own, first)
@@ -175,7 +175,7 @@ def choose(
         rows.append(row | _judged(row, rows[0] if rows else row, intervals, keep_neighbours, of_noise, edges))
     better = [row for row in rows[1:] if row["better"]]
     probed = rows[0]["prefix_gap"] is not None
-    chosen = min(better, key=lambda row: row["prefix_gap"] if probed else -_fairer(row, rows[0])) if better else rows[0]
+    chosen = min(better, key=lambda row: row["prefix_gap"] if probed else -fairer(row, rows[0])) if better else rows[0]
     chosen["chosen"] = True
     if chosen is rows[0]:
         chosen["reason"] = "no eligible candidate betters it by more than noise"
@@ -185,7 +185,7 @@ def choose(
 
 
 def _judged(
-    row: dict[str, Any], first: dict[str, Any], intervals: list[dict[str, Any]], keep: float, noise: _Noise,
+    row: dict[str, Any], first: dict[str, Any], intervals: list[dict[str, Any]], keep: float, noise: Noise,
     edges: Sequence[int],
 ) -> dict[str, Any]:  # fmt: skip
     """Whether a candidate is eligible, whether it is better than the reference, and the reason."""
@@ -201,7 +201,7 @@ def _judged(
         reason_text = f"short texts keep {share(row['short_kept'])} of their nearest texts; {share(keep)} are asked"
         return {"eligible": False, "better": False, "reason": reason_text}
     gap = -_size(row["prefix_gap_change"], row["prefix_gap_change_se"])
-    exposed = _fairer(row, first)
+    exposed = fairer(row, first)
     if min(gap, exposed) < -noise.worse:
         what = "prefix gap" if gap < -noise.worse else "exposure of long texts"
         return {"eligible": True, "better": False, "reason": f"worsens the {what} beyond its error"}
@@ -211,7 +211,7 @@ def _judged(
     return {"eligible": True, "better": True, "reason": f"betters the {' and the '.join(good)} beyond noise"}
 
 
-def _fairer(row: dict[str, Any], first: dict[str, Any]) -> float:
+def fairer(row: dict[str, Any], first: dict[str, Any]) -> float:
     """How much the exposure of long texts moves towards 1, on a log scale, in standard errors of its change."""
     own, before = row["exposure_long"], first["exposure_long"]
     if own <= 0 or before <= 0:

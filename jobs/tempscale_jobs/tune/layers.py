@@ -46,7 +46,7 @@ def search(run: Run, crew: Crew, model: Model, source: Source, choosing: Choosin
     if not run.storage.exists(FOUND) or run.storage.read_json(FOUND)["states"] != source.states:
         run.storage.remove(FOUND)
         tokens = min(choosing.layer_tokens, model.max_length)
-        texts = _long_texts(model, source, choosing, seed, tokens)
+        texts = long_texts(model, source, choosing, seed, tokens)
         if len(texts) < TEXTS_FOR_LAYERS or tokens <= _SHORT:
             note = "left out: too few texts are long enough"
             run.storage.write_json(FOUND, {"temperatures": None, "note": note, "states": source.states})
@@ -83,10 +83,10 @@ def search_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
     return {"number": number, "found": result}
 
 
-def _long_texts(model: Model, source: Source, choosing: Choosing, seed: int, tokens: int) -> list[str]:
+def long_texts(model: Model, source: Source, choosing: Choosing, seed: int, tokens: int) -> list[str]:
     """A seeded sample of texts of at least `tokens` tokens, from the first 20,000 rows."""
     tokenizer = actor.tokenizer(model.name, model.max_length, "truncate", model.document_prompt, model.settings)
-    rows = dict.fromkeys(islice(_texts(source, choosing, seed, tokenizer), _ROWS))
+    rows = dict.fromkeys(islice(texts_of_source(source, choosing, seed, tokenizer), _ROWS))
     ordered = sorted(rows, key=lambda text: (keyed_hash(text, seed + 1), text))
     found: list[str] = []
     for start in range(0, len(ordered), _BATCH):
@@ -98,7 +98,7 @@ def _long_texts(model: Model, source: Source, choosing: Choosing, seed: int, tok
     return found
 
 
-def _texts(source: Source, choosing: Choosing, seed: int, tokenizer: Any) -> Iterator[str]:
+def texts_of_source(source: Source, choosing: Choosing, seed: int, tokenizer: Any) -> Iterator[str]:
     """The texts of the corpus, or those of the tasks where there are some."""
     if not source.tasks:
         for row in sources.rows(source.corpus, source.out):

@@ -20,7 +20,7 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.evaluate import analyses
 from tempscale_jobs.evaluate.analyses import sources, together
 
-_RESAMPLES = 9_999
+RESAMPLES = 9_999
 _BATCH = 250
 _CONFIDENCE = 0.95
 
@@ -60,7 +60,7 @@ class Half(NamedTuple):
     def resampled(self, candidate: str, reference: str, generator: np.random.Generator) -> np.ndarray:
         """The change in each resample of the items, (resamples,); NaN where a resample has one gold score only."""
         own, first = self.values[candidate], self.values[reference]
-        how: dict[str, Any] = {"n_resamples": _RESAMPLES, "batch": _BATCH, "method": "percentile", "rng": generator}
+        how: dict[str, Any] = {"n_resamples": RESAMPLES, "batch": _BATCH, "method": "percentile", "rng": generator}
         if self.gold is None:
             _, groups = np.unique(np.arange(len(own)) if self.clusters is None else self.clusters, return_inverse=True)
             sums, sizes = np.bincount(groups, own - first), np.bincount(groups)
@@ -80,7 +80,7 @@ class Half(NamedTuple):
             return 0.0
         moved = self.drawn[candidate] - self.drawn[reference]
         error = paired.mean(moved).se
-        return 0.0 if not error else np.asarray(error * generator.standard_t(len(moved) - 1, _RESAMPLES))
+        return 0.0 if not error else np.asarray(error * generator.standard_t(len(moved) - 1, RESAMPLES))
 
 
 class Parts(NamedTuple):
@@ -188,7 +188,7 @@ def _over(tasks: dict[str, list[Half]], figure: Any) -> float:
 
 def _interval(tasks: dict[str, list[Half]], candidate: str, reference: str, seed: int) -> tuple[float, float]:
     """The percentile interval of the change of the mean over tasks, with each task's items resampled separately."""
-    total, generator = np.zeros(_RESAMPLES), np.random.default_rng(seed)
+    total, generator = np.zeros(RESAMPLES), np.random.default_rng(seed)
     for halves in tasks.values():
         for half in halves:
             total += half.resampled(candidate, reference, generator) / len(halves) / len(tasks)

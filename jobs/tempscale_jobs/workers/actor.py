@@ -123,7 +123,7 @@ class ModelActor(PlainActor):
         from tempscale.temperature.schedule import Temperature
 
         super().__init__(gpus)
-        self._turn = threading.Lock()
+        self.turn = threading.Lock()
         """Of the piece that runs the model; of an actor without a GPU there is one piece at a time."""
         self.overlaps = bool(gpus)
         """Whether a piece is written while another one runs the model."""
@@ -184,7 +184,7 @@ class ModelActor(PlainActor):
     def _done(self, process: Process, number: int, work: pa.Table) -> Report:
         """The report of a piece of work whose parts are durable."""
         self.started()  # It may have been restarted.
-        with self._turn:
+        with self.turn:
             found = process(self, number, work)
         return found() if callable(found) else found
 
@@ -285,7 +285,7 @@ def budget_kept(found: dict[str, Any], device: str) -> int | None:
     return int(found["token_budget"]) if found.get("token_budget_of") in (None, device) else None
 
 
-def _ahead(cluster: Cluster) -> int:
+def ahead(cluster: Cluster) -> int:
     """How many tasks prepare work: one for many actors without a GPU, several for one with a GPU."""
     if cluster.gpus:
         return min(cluster.tasks, _TASKS_OF_A_GPU * cluster.workers)
@@ -308,7 +308,7 @@ def prepared(
     # These tasks claim no CPU: in a cluster that has become smaller, the actors could occupy all CPUs for ever.
     return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _prepared, batch_size=1, batch_format="pyarrow", num_cpus=0,
-        compute=ray.data.TaskPoolStrategy(size=min(tasks or _ahead(cluster), len(rows))),
+        compute=ray.data.TaskPoolStrategy(size=min(tasks or ahead(cluster), len(rows))),
         fn_kwargs={"prepare": prepare, "arguments": arguments}, **where,
     )  # fmt: skip
 

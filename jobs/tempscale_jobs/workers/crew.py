@@ -55,8 +55,8 @@ class Crew:
 
     def __init__(self, run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> None:
         self._run, self._cluster, self._model, self._encoding = run, cluster, model, encoding
-        self._actors: list[Any] = []
-        self._beginning: dict[Any, Any] = {}
+        self.actors: list[Any] = []
+        self.beginning: dict[Any, Any] = {}
         """Actors that have not started yet, by the reference that tells when they have."""
         self._stream: Generator[Any] | None = None
         self._unloaded = False
@@ -73,9 +73,9 @@ class Crew:
         """End the actors; the next work starts others."""
         import ray
 
-        for worker in [*self._actors, *self._beginning.values()]:
+        for worker in [*self.actors, *self.beginning.values()]:
             ray.kill(worker)
-        self._actors, self._beginning = [], {}
+        self.actors, self.beginning = [], {}
 
     def stream(
         self, process: Process, work: dict[int, pa.Table], prepare: Callable[..., pa.Table], arguments: dict[str, Any],
@@ -90,16 +90,16 @@ class Crew:
             return
         self._begin(min(self._cluster.workers, len(work)))  # While these load the model, the tasks begin.
         blocks = self._stream = _blocks(prepared(work, prepare, arguments, self._cluster))
-        self._hire(min(self._cluster.workers, len(work)))
+        self.hire(min(self._cluster.workers, len(work)))
         with readable_failures():
             submit = lambda worker, block: _patient(worker.take, -1).remote(process, block)  # noqa: E731
-            for reports in self._each(submit, blocks, Kind(lambda block: _named(what, block))):
+            for reports in self.each(submit, blocks, Kind(lambda block: _named(what, block))):
                 for report in reports:
                     if report.get("failure"):
                         raise ended(report) from RuntimeError(report["traceback"])
                     yield report
 
-    def _each(self, submit: Callable[[Any, Any], Any], items: Iterable[Any], kind: Kind = PIECE) -> Iterator[Any]:
+    def each(self, submit: Callable[[Any, Any], Any], items: Iterable[Any], kind: Kind = PIECE) -> Iterator[Any]:
         """Give the items to the actors as these become free, a second one to each ahead; yield results as they come."""
         with self._cluster.watch.step(kind) as pieces:
             yield from self._each_of(submit, items, pieces)
@@ -108,7 +108,7 @@ class Crew:
         import ray
         import ray.exceptions
 
-        idle, flying = [*self._actors, *self._actors], dict[Any, tuple[Any, Any, int]]()
+        idle, flying = [*self.actors, *self.actors], dict[Any, tuple[Any, Any, int]]()
         again: list[tuple[Any, int]] = []
         """Items whose worker could not be reached, and how often that has happened to each."""
 
@@ -120,7 +120,7 @@ class Crew:
 
         def landed() -> Iterator[Any]:
             done = self._next(flying)
-            if done in self._beginning:
+            if done in self.beginning:
                 idle.extend(2 * [self._join(done)])
                 return
             worker, item, unreached = flying.pop(done)
@@ -155,7 +155,7 @@ class Crew:
         """What is done next: work, or the start of an actor."""
         import ray
 
-        done, _ = ray.wait([*flying, *self._beginning], num_returns=1, timeout=NO_PROGRESS_SECONDS)
+        done, _ = ray.wait([*flying, *self.beginning], num_returns=1, timeout=NO_PROGRESS_SECONDS)
         if not done:
             raise IncompleteRun(NO_PROGRESS)
         return done[0]
@@ -165,7 +165,7 @@ class Crew:
         import ray
 
         return bool(
-            ray.wait([*flying, *self._beginning], num_returns=1, timeout=min(_PATIENCE_SECONDS, NO_PROGRESS_SECONDS))[0]
+            ray.wait([*flying, *self.beginning], num_returns=1, timeout=min(_PATIENCE_SECONDS, NO_PROGRESS_SECONDS))[0]
         )
 
     def _make_room(self, busy: Iterable[Any]) -> bool:
@@ -175,13 +175,13 @@ class Crew:
         """
         import ray
 
-        for worker in self._beginning.values():
+        for worker in self.beginning.values():
             ray.kill(worker)
-        self._beginning = {}
+        self.beginning = {}
         working = list(busy)
-        spare = next((worker for worker in self._actors if worker not in working), None)
+        spare = next((worker for worker in self.actors if worker not in working), None)
         if spare is not None:
-            self._actors.remove(spare)
+            self.actors.remove(spare)
             ray.kill(spare)
         return spare is not None
 
@@ -191,11 +191,11 @@ class Crew:
         """Run `process` on each piece; yield each report as it finishes. -1 `retries` are for pieces with marks."""
         if not pieces:
             return
-        self._hire(min(self._cluster.workers, len(pieces)))
+        self.hire(min(self._cluster.workers, len(pieces)))
         numbers = self._cluster.ordered(_costliest_first(sorted(pieces), kind))
         with readable_failures():
             submit = lambda worker, k: _patient(worker.run, retries).remote(process, k, pieces[k])  # noqa: E731
-            yield from self._each(submit, numbers, kind)
+            yield from self.each(submit, numbers, kind)
 
     def attempt(
         self, process: Process, pieces: dict[int, pa.Table], kind: Kind = PIECE
@@ -212,8 +212,8 @@ class Crew:
         import ray
         import ray.exceptions
 
-        self._hire(min(self._cluster.workers, len(pieces)))
-        idle, waiting = list(self._actors), self._cluster.ordered(numbers)[::-1]
+        self.hire(min(self._cluster.workers, len(pieces)))
+        idle, waiting = list(self.actors), self._cluster.ordered(numbers)[::-1]
         flying: dict[Any, tuple[Any, int]] = {}
         unreached: set[int] = set()
         while waiting or flying:
@@ -223,9 +223,9 @@ class Crew:
                 flying[reference] = worker, number
                 watched.begin(reference, number, worker)
             while not waiting and not self._is_next(flying) and self._make_room([worker for worker, _ in flying.values()]):
-                idle = [worker for worker in idle if worker in self._actors]
+                idle = [worker for worker in idle if worker in self.actors]
             done = self._next(flying)
-            if done in self._beginning:
+            if done in self.beginning:
                 idle.append(self._join(done))
                 continue
             worker, number = flying.pop(done)
@@ -241,11 +241,11 @@ class Crew:
                 else:
                     yield number, None, failure(error)
                 ray.kill(worker)  # It may be anywhere in its restarts.
-                self._actors.remove(worker)
-                self._begin(len(self._actors) + len(self._beginning) + 1)
-                if not self._actors:
-                    self._hire(1)
-                    idle += self._actors
+                self.actors.remove(worker)
+                self._begin(len(self.actors) + len(self.beginning) + 1)
+                if not self.actors:
+                    self.hire(1)
+                    idle += self.actors
             else:
                 idle.append(worker)
                 watched.end(done)
@@ -267,7 +267,7 @@ class Crew:
         if self._cluster.gpus and not on_gpus:
             yield from self._by_tasks(function, items, arguments, kind)
             return
-        self._hire(min(self._cluster.workers, len(items)))
+        self.hire(min(self._cluster.workers, len(items)))
         yield from self._called(function, items, arguments, kind, {"device": "cuda"} if on_gpus else {})
 
     def tiles(
@@ -285,10 +285,10 @@ class Crew:
             yield from self._by_tasks(work, items, lambda item: (*arguments, *item), kind, ahead=1)
             return
         if not self._unloaded:
-            for worker in self._actors:
+            for worker in self.actors:
                 worker.unload.remote()  # Nobody waits for it: an actor may have lost its node.
         self._unloaded = True  # Actors that start from now on have no model.
-        self._hire(min(self._cluster.workers, len(items)))
+        self.hire(min(self._cluster.workers, len(items)))
         yield from self._called(work, items, lambda item: (*arguments, *item), kind, {"device": "cuda"})
 
     def _by_tasks(
@@ -309,16 +309,16 @@ class Crew:
         """Give the actors a function of each of these items; yield each item as it is done."""
         with readable_failures():
             give = lambda worker, k: _patient(worker.call).remote(k, function, *arguments(items[k]), **how)  # noqa: E731
-            for number in self._each(give, self._cluster.ordered(range(len(items))), kind.of(items)):
+            for number in self.each(give, self._cluster.ordered(range(len(items))), kind.of(items)):
                 yield items[number]
 
     def _compute_socm(self, wanted: int) -> bool:
         """Whether every actor's GPU computes SOCM."""
         import ray
 
-        self._hire(wanted)
+        self.hire(wanted)
         with readable_failures():
-            asked = [worker.computes_socm.remote() for worker in self._actors]
+            asked = [worker.computes_socm.remote() for worker in self.actors]
             return all(ray.get(asked, timeout=NO_PROGRESS_SECONDS))
 
     def begin(self, wanted: int) -> None:
@@ -331,7 +331,7 @@ class Crew:
 
         turns = TURNS if self._cluster.gpus else 1
         how: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": turns} | self._cluster.claim
-        missing = wanted - len(self._actors) - len(self._beginning)
+        missing = wanted - len(self.actors) - len(self.beginning)
         if missing > 0:
             kind_of_actor: type[PlainActor] = PlainActor
             given: dict[str, Any] = {"gpus": self._cluster.gpus}
@@ -339,35 +339,33 @@ class Crew:
                 kind_of_actor, given = ModelActor, arguments(self._run, self._cluster, self._model, self._encoding)
             worker = ray.remote(**how)(kind_of_actor)
             new = [worker.remote(**given) for _ in range(missing)]
-            self._beginning |= {actor.started.remote(): actor for actor in new}
+            self.beginning |= {actor.started.remote(): actor for actor in new}
 
-    def _hire(self, wanted: int) -> None:
+    def hire(self, wanted: int) -> None:
         """Start actors until there are `wanted`, and wait for the first of all."""
         import ray
 
         self._begin(wanted)
-        if not self._actors:
-            await_one(list(self._beginning))
-        ready, _ = (
-            ray.wait(list(self._beginning), num_returns=len(self._beginning), timeout=0) if self._beginning else ([], [])
-        )
+        if not self.actors:
+            await_one(list(self.beginning))
+        ready, _ = ray.wait(list(self.beginning), num_returns=len(self.beginning), timeout=0) if self.beginning else ([], [])
         for reference in ready:
             self._join(reference)
 
     def _await(self, worker: Any) -> None:
         """Give an actor that cannot be reached no work until it has started again."""
-        if worker in self._actors:
-            self._actors.remove(worker)
-            self._beginning[worker.started.remote()] = worker
+        if worker in self.actors:
+            self.actors.remove(worker)
+            self.beginning[worker.started.remote()] = worker
 
     def _join(self, reference: Any) -> Any:
         """Count an actor that has started among those that get work; raise what prevented it."""
         import ray
 
-        worker = self._beginning.pop(reference)
+        worker = self.beginning.pop(reference)
         with readable_failures():
             ray.get(reference)
-        self._actors.append(worker)
+        self.actors.append(worker)
         return worker
 
 

@@ -40,7 +40,7 @@ NO_PLACE = (
 _CONNECT_SECONDS = 10
 _NOT_LET_IN = "; if it asks for another token, set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
 """What to do where Ray was given a token and does not say why it could not connect."""
-_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The variables that torch's allocator reads: the first from 2.9 on, the second before."""
 _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -190,7 +190,7 @@ _ahead: list[_Ahead] = []
 @contextmanager
 def ahead(execution: Execution) -> Iterator[None]:
     """Start Ray on this machine in the background; a `session` in the block waits for it. A cluster is joined there only."""
-    if _initialized() or execution.address is not None:
+    if initialized() or execution.address is not None:
         yield
         return
     _ahead.append(_Ahead(execution))
@@ -200,7 +200,7 @@ def ahead(execution: Execution) -> Iterator[None]:
         _ahead.pop().stop()
 
 
-def _initialized() -> bool:
+def initialized() -> bool:
     """Whether Ray runs in this process, without importing it."""
     return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
@@ -211,14 +211,14 @@ def session(execution: Execution) -> Iterator[Cluster]:
     warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
     if _ahead:
         _ahead[-1].wait()
-    begun_ahead, started = bool(_ahead), not _initialized()
+    begun_ahead, started = bool(_ahead), not initialized()
     own = _Ahead(execution) if started else None  # Before Ray is imported, which reads its environment then.
     try:
         if own is not None:
             own.wait()
         import ray
 
-        _configure_data()
+        configure_data()
         resources = ray.cluster_resources()
         # A cluster that starts without GPU workers declares the number that its autoscaler can start.
         gpus = int(max(resources.get("GPU", 0), resources.get(_TO_COME, 0)))
@@ -237,7 +237,7 @@ def session(execution: Execution) -> Iterator[Cluster]:
 
 def holds_gpus(execution: Execution) -> bool:
     """Whether the workers of a run hold GPUs: those of this machine, or of the cluster that it joins."""
-    if execution.address is None and not _initialized():
+    if execution.address is None and not initialized():
         import torch
 
         return torch.cuda.device_count() > 0  # It asks the driver, and does not begin CUDA.
@@ -334,7 +334,8 @@ def _is_two(stream: Any) -> bool:
         return False
 
 
-def _configure_data() -> None:
+def configure_data() -> None:
+    """Ray Data in silence, and with an end to its waits."""
     import ray.data
 
     context = ray.data.DataContext.get_current()
@@ -401,8 +402,8 @@ def grow_segments() -> None:
 
     Before CUDA is first used, when the allocator reads its settings. What the environment of the node says is kept.
     """
-    if not any(os.environ.get(name) for name in _ALLOCATOR):
-        os.environ.update(dict.fromkeys(_ALLOCATOR, "expandable_segments:True"))
+    if not any(os.environ.get(name) for name in ALLOCATOR):
+        os.environ.update(dict.fromkeys(ALLOCATOR, "expandable_segments:True"))
 
 
 @contextmanager

@@ -29,7 +29,7 @@ class Marks:
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name, self.fine = storage, name, False
-        self._known: dict[str, Any] = {}
+        self.known: dict[str, Any] = {}
 
     def begin(self, batches: list[list[int]]) -> list[list[int]]:
         """Mark the shard; return the micro-batches to run, without deadly sequences and with killing batches in halves.
@@ -66,7 +66,7 @@ class Marks:
                 known["deadly"] += doing
                 known["last"] = None
         self.fine = found
-        self._known = known | {"doing": None if found else "shard"}
+        self.known = known | {"doing": None if found else "shard"}
         self._write()
         self.deadly: list[int] = known["deadly"]
         self.halved = known["batches"] is not None
@@ -76,18 +76,18 @@ class Marks:
     def before(self, batch: list[int]) -> None:
         """Mark a micro-batch that is about to run, if a process died in this shard before."""
         if self.fine:
-            self._known["doing"] = batch
+            self.known["doing"] = batch
             self._write()
 
     def after(self) -> None:
         """Remove the mark of the micro-batch that has run."""
         if self.fine:
-            self._known["doing"] = None
+            self.known["doing"] = None
             self._write()
 
     def written(self) -> None:
         """Mark that the model is done with the shard, while another one runs: a death is not its own then."""
-        self._known["doing"] = WRITTEN
+        self.known["doing"] = WRITTEN
         self._write()
 
     def done(self) -> None:
@@ -96,7 +96,7 @@ class Marks:
 
     def _write(self) -> None:
         # Not durable: the mark must survive this process but not the machine, whose crash no text causes.
-        self._storage.write_json(self._name, self._known, durable=False)
+        self._storage.write_json(self._name, self.known, durable=False)
 
 
 def forget(storage: Storage, folder: str) -> None:

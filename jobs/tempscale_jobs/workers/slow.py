@@ -172,7 +172,7 @@ class Watch:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock, self.lock = clock, threading.Lock()
         self._steps: list[Pieces] = []
-        self._report: Report | None = None
+        self.tell: Report | None = None
         self._reporting = threading.RLock()
         self._reported = False
         """Whether the last report had a piece."""
@@ -206,7 +206,7 @@ class Watch:
             while not ended.wait(LOOK_SECONDS):
                 self.report()
 
-        self._report, thread = report, threading.Thread(target=look, name="slow", daemon=True)
+        self.tell, thread = report, threading.Thread(target=look, name="slow", daemon=True)
         thread.start()
         try:
             yield
@@ -216,12 +216,12 @@ class Watch:
             with self.lock:
                 self._steps = []
             self.report()
-            self._report = None
+            self.tell = None
 
     def report(self) -> None:
         """Report the slow pieces, if there are any or were any; an error in that does not end the run."""
         with self._reporting, suppress(Exception):
-            if self._report is None:
+            if self.tell is None:
                 return
             with self.lock:
                 steps = list(self._steps)
@@ -229,7 +229,7 @@ class Watch:
             every, new = ([slow for own in found for slow in own[k]] for k in (0, 1))
             if every or self._reported:
                 self._reported = bool(every)
-                self._report(sorted(every, key=lambda slow: -slow.seconds), new)
+                self.tell(sorted(every, key=lambda slow: -slow.seconds), new)
 
 
 def _come_back(references: Sequence[Any]) -> list[Any]:

@@ -37,13 +37,13 @@ def stopped_and_finished(once, asked_corpus, small_model):
     def make(folder):
         data = settings(folder / "run", asked_corpus, small_model, **own)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(worst, "_SEEDS", 40)  # Fewer than there are texts: the bounds must do their part.
-            most = worst._MOST_PAIRS
-            patch.setattr(worst, "_MOST_PAIRS", RANKED - 2)
+            patch.setattr(worst, "SEEDS", 40)  # Fewer than there are texts: the bounds must do their part.
+            most = worst.MOST_PAIRS
+            patch.setattr(worst, "MOST_PAIRS", RANKED - 2)
             with pytest.raises(UsageError) as said:
                 audited(data)
             (folder / "said.txt").write_text(str(said.value), "utf-8")
-            patch.setattr(worst, "_MOST_PAIRS", most)
+            patch.setattr(worst, "MOST_PAIRS", most)
             audited(data)
 
     folder = once("asked", make, ray=True)

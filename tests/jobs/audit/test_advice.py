@@ -25,6 +25,7 @@ def starts(found):
     return [next(start for start in (SPLIT, WIN, ITSELF, line.text) if line.text.startswith(start)) for line in found]
 
 
+@pytest.mark.words
 def test_what_is_wrong_comes_first_and_three_lines_at_most():
     found = lines(exposed=(1.5, 1.0, 0.5))
     assert starts(found) == [SPLIT, WIN]
@@ -58,6 +59,7 @@ def test_a_line_needs_its_reason_beyond_noise(figures, expected):
         assert line.text.startswith(start)
 
 
+@pytest.mark.words
 def test_texts_that_were_cut_are_not_called_texts_of_the_windows_length():
     found = lines(exposed=(0.5, 1.5, 0.5))
     assert found[1].text.startswith("Texts of 100 tokens or more, cut at 256,")
@@ -79,6 +81,7 @@ def test_without_a_reason_nothing_needs_to_be_done():
     assert "not measured" not in line.text
 
 
+@pytest.mark.words
 def test_what_was_not_measured_asks_for_more_texts():
     (found, *_) = lines(gap=None)
     assert "120 texts" in found.text

@@ -276,8 +276,8 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(finished, asked)
 def test_texts_that_are_lost_or_doubled_stop_the_run(monkeypatch, ids):
     count = np.arange(len(ids))
     found = Layout.of(ids, count + 3, count * 0, [0])
-    monkeypatch.setattr(analysis, "_embed_corpus", lambda *_: 1)  # One of four is rejected: three are to be there.
-    monkeypatch.setattr(analysis, "_settle", lambda *_: None)
+    monkeypatch.setattr(analysis, "embed_corpus", lambda *_: 1)  # One of four is rejected: three are to be there.
+    monkeypatch.setattr(analysis, "settle", lambda *_: None)
     monkeypatch.setattr(analysis, "layout", lambda *_: found)
     index, run = SimpleNamespace(analysed=4, usable=4), SimpleNamespace(named=lambda model: "")
     audit = analysis.Audit(resolve({}), run, None, SimpleNamespace(index=index), None, None)

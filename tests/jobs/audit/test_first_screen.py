@@ -51,6 +51,7 @@ def test_without_errors_nothing_is_known():
     assert [tile["says"] for tile in verdict.tiles(row, [], pl.DataFrame(), "m0")][1:3] == ["not known", "not known"]
 
 
+@pytest.mark.words
 def test_the_four_figures_stand_first_with_what_the_other_temperature_changes():
     page = rendered(tables_of(), RUN)
     first = page[page.index('class="tiles"') : page.index("<h2>In words</h2>")].replace("\u00a0", " ")
@@ -100,6 +101,7 @@ def test_the_gate_is_on_the_first_screen(verdict_, failed):
     assert page.index('<div class="gate') < page.index("<h2>In words</h2>")
 
 
+@pytest.mark.words
 def test_the_worst_texts_are_listed_with_their_excerpts():
     tables = tables_of(text="the hub of all")
     page = Page(rendered(tables, RUN)).text

@@ -37,6 +37,7 @@ def changed(**columns):
     return tables | {"collapse_summary": tables["collapse_summary"].with_columns(**columns)}
 
 
+@pytest.mark.words
 def test_each_sentence_has_its_figures_and_their_errors():
     length, prefix, effect, second, assumptions = words()
     for figure in ("0.1300 ± 0.0078", "0.0500 ± 0.0078", "0.080 ± 0.020", "400+", "0–99"):
@@ -61,6 +62,7 @@ PREFIX = {
 }  # fmt: skip
 
 
+@pytest.mark.words
 @pytest.mark.parametrize(
     ("gap", "prefix", "beside"),
     [
@@ -85,6 +87,7 @@ def test_no_sentence_claims_more_than_is_beyond_noise_and_inside_what_was_probed
         assert "between different texts of 0–99 and of 400+ tokens)" in probed
 
 
+@pytest.mark.words
 def test_what_was_not_measured_has_no_figure_and_no_table():
     *_, effect, second, assumptions = words(gap=None, prefix=None, socm=None)
     assert "nothing was measured under both" in effect
@@ -104,6 +107,7 @@ def ends_drawn(spec):
     return any(place.get("field") == "low" for place in places)
 
 
+@pytest.mark.words
 def test_unknown_errors_are_told_as_unknown_and_not_as_no_difference():
     tables = without_errors(tables_of())
     length, prefix, effect, second, _ = told(tables)
@@ -122,6 +126,7 @@ def test_unknown_errors_are_told_as_unknown_and_not_as_no_difference():
     assert "does not tell how much of the collapse gap (0.080 ± 0.020" in beside_a_known_gap
 
 
+@pytest.mark.words
 def test_intervals_are_named_by_the_configured_edges():
     edges = [0, 50, 100, 400, 900, 901]  # Of these, [50, 100) and [900, ∞) hold no text.
     length, prefix, *_ = told(tables_of(), edges)
@@ -137,6 +142,7 @@ def test_intervals_are_named_by_the_configured_edges():
     assert [interval_name(edge, edges) for edge in (900, 901)] == ["900", "901+"]
 
 
+@pytest.mark.words
 def test_whose_texts_fill_the_results_is_said_with_its_error():
     found = words(exposed=(0.62, 1.05, 1.33))[2]
     for figure in ("33.3 %", "20.7 % (exposure 0.620 ± 0.098)", "44.3 % (exposure 1.330 ± 0.098)"):
@@ -153,6 +159,7 @@ def test_whose_texts_fill_the_results_is_said_with_its_error():
         assert number_of_pairs in page
 
 
+@pytest.mark.words
 def test_texts_that_a_model_rejected_are_not_counted_as_analysed():
     run = RUN | {"corpus": RUN["corpus"] | {"rejected_by_models": 3}}
     text = Page(rendered(changed(texts=pl.lit(117, pl.Int64)), run)).text
@@ -191,6 +198,7 @@ def test_figures_are_rounded_by_their_error_and_are_0_or_100_per_cent_only_where
     assert shown(*given) == text
 
 
+@pytest.mark.words
 def test_one_text_and_one_pair_are_singular():
     one = pl.lit(1, pl.Int64)
     tables = changed(texts=one, socm_texts=one + 1)
@@ -212,6 +220,7 @@ def test_labels_are_short_and_distinct():
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.words
 def test_hostile_text_stays_text():
     corpus = RUN["corpus"] | {"source": HOSTILE, "rejected_reasons": {HOSTILE: 1}}
     run = RUN | {"corpus": corpus, "config": RUN["config"] | {"id": HOSTILE}}
@@ -286,6 +295,7 @@ def test_the_last_words_on_the_screen_are_plain_text(tmp_path, capsys):
     assert SCHEDULES[1] not in " ".join(out.split())
 
 
+@pytest.mark.words
 def test_window_and_prompts_are_said_and_which_intervals_they_leave_empty():
     known = {"max_length": 256, "prompts": {"document": "passage: ", "query": "query: "}}
     encoded, empty = protocol(known, [0, 100, 256, 300, 400], chunked=False)

@@ -56,7 +56,7 @@ def test_a_run_that_began_without_gpus_goes_on_so(begin, workers_hold_gpus, name
 
 
 def test_whether_workers_hold_gpus_is_asked_of_this_machine_or_of_the_cluster(monkeypatch):
-    monkeypatch.setattr(engine, "_initialized", lambda: False)
+    monkeypatch.setattr(engine, "initialized", lambda: False)
     for count in (0, 2):
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
         assert engine.holds_gpus(Execution()) == bool(count)
@@ -80,7 +80,7 @@ def test_texts_are_in_larger_shards_where_the_run_began_with_gpus(begin, tmp_pat
     for gpus in (False, True):
         workers_hold_gpus(gpus)
         config, run = begin(str(gpus))
-        stream = audits._open(audits.sized(config, run), run, config.corpus)
+        stream = audits.open_corpus(audits.sized(config, run), run, config.corpus)
         found.append([shard.texts for shard in stream.index.shards])
     assert sum(found[0]) == sum(found[1]) == 1500
     assert len(found[0]) > 3

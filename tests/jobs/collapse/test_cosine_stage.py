@@ -59,10 +59,10 @@ def tiled(storage):
     """A function that leaves the three tiles of both groups, and where they lie."""
 
     def leave(regularization=0.0):
-        tiling = socm._Tiling(storage, "partials/socm", regularization)
+        tiling = socm.Tiling(storage, "partials/socm", regularization)
         sides = [(NAMES[:2], 0), (NAMES[2:], 4)]
         for i, j in TRIANGLE:
-            socm._tile(tiling, i, j, sides[i][0], sides[j][0], sides[i][1], sides[j][1])
+            socm.factor_tile(tiling, i, j, sides[i][0], sides[j][0], sides[i][1], sides[j][1])
         return tiling
 
     return leave
@@ -71,7 +71,7 @@ def tiled(storage):
 def assembled(tiling, **analysis):
     ids, tokens = np.array([f"t{k}" for k in range(len(LENGTHS))], dtype=object), np.array(LENGTHS)
     asked = Analysis.model_validate(analysis)
-    return socm._assemble(tiling, TRIANGLE, ids, tokens, np.zeros(len(ids), int), asked)
+    return socm.assemble(tiling, TRIANGLE, ids, tokens, np.zeros(len(ids), int), asked)
 
 
 def test_a_tile_of_two_groups_has_the_published_codes_epsilon(storage, tiled, clouds):
@@ -125,11 +125,11 @@ def cells_and_sums():
 
 def test_tiles_that_hold_a_pair_twice_or_not_at_all_or_other_sums_are_refused(cells_and_sums):
     cells, sums = cells_and_sums
-    cosine._check_closed_form(cells, sums, "float32", 5)
+    cosine.check_closed_form(cells, sums, "float32", 5)
 
     def refused(named, wrong):
         with pytest.raises(IncompleteRun, match=f"{named}.*--fresh"):
-            cosine._check_closed_form(wrong, sums, "float32", 5)
+            cosine.check_closed_form(wrong, sums, "float32", 5)
 
     fewer, moved = cells.pairs.copy(), cells.histogram.copy()
     fewer[0, 1] -= 1
@@ -172,21 +172,21 @@ def test_tiles_of_tensor_cores_are_accepted_and_lost_and_doubled_ones_are_not(pr
     cells.pairs[0, 0], cells.histogram[0, 0, 0] = len(own), len(own)
     cells.first[0, 0], cells.second[0, 0] = own.sum(), (own**2).sum()
     assert own.mean() == pytest.approx(mean, abs=0.02)
-    cosine._check_closed_form(cells, sums, precision, 768)
+    cosine.check_closed_form(cells, sums, precision, 768)
     if mean > 0.5 and together == 4:
         with pytest.raises(IncompleteRun, match="closed form"):  # As they were before.
-            cosine._check_closed_form(cells, sums, "float32", 768)
+            cosine.check_closed_form(cells, sums, "float32", 768)
     half = {name: getattr(cells, name) * 0.5 for name in ("first", "second")}
     for wrong in (cells.merged(cells), replace(cells, **half)):
         with pytest.raises(IncompleteRun):
-            cosine._check_closed_form(wrong, sums, precision, 768)
+            cosine.check_closed_form(wrong, sums, precision, 768)
 
 
 def test_blocks_that_are_there_are_not_gathered_again(tmp_path):
     grid = Tiling(Storage(str(tmp_path)), "partials/cosine", 1, 0, 1.0, 0, 2)
     for number in range(2):
         grid.storage.write(grid.block(number), b"a block")
-    cosine._gather(Cluster(2, 0), grid, [], [(0, 2), (2, 4)], None, 2, True)  # No task is asked.
+    cosine.gather(Cluster(2, 0), grid, [], [(0, 2), (2, 4)], None, 2, True)  # No task is asked.
     assert [file.read_bytes() for file in sorted(Path(tmp_path).rglob("block-*"))] == [b"a block"] * 2
 
 
@@ -199,7 +199,7 @@ def test_means_by_text_name_the_document_of_each_text(tmp_path, some):
     columns["document"] = [7, None, 7] if some else [None] * 3
     grid.storage.write_table(grid.block(0), parts.blocks(4).build(columns), "none")
     sums = CosineSums.of(rows, np.array([0, 0, 1]), 2)
-    found = cosine._block_means(grid, 0, sums, (0, 20), some)
+    found = cosine.block_means(grid, 0, sums, (0, 20), some)
     (name,) = all_means_by_text(grid.storage, grid.place)
     table = grid.storage.read_table(name).to_pydict()
     assert table["document"] == ([7, own_document("b"), 7] if some else [None] * 3)

@@ -56,11 +56,11 @@ def test_ranges_of_any_width_give_the_figures_of_the_whole_graph(cluster, tmp_pa
     label[4, 2:] = NOBODY
     named = random.integers(0, 12, QUERIES) if documents and not own else None
     tiling = replace(grid(tmp_path), neighbours=K)
-    graph = exposure._Graph(written(tiling, asker, label), len(asker), own, len(asker) in (TEXTS, QUERIES), named)
+    graph = exposure.Graph(written(tiling, asker, label), len(asker), own, len(asker) in (TEXTS, QUERIES), named)
     for width in (7, 1000):
         monkeypatch.setattr(exposure, "UNITS_OF_A_TASK", width)
-        counted = exposure._count(cluster, tiling, layout, graph)
-        rows = exposure._exposures(counted, graph, layout, KEY)
+        counted = exposure.count(cluster, tiling, layout, graph)
+        rows = exposure.exposure_rows(counted, graph, layout, KEY)
         assert [row["k"] for row in rows] == [1] * 3 + [K] * 3
         for k, mine in ((1, rows[:3]), (K, rows[3:])):
             population = layout.population(TEXTS) if own else np.inf

@@ -102,7 +102,7 @@ def of_all(tiling, read, merged):
 def test_one_tile_is_computed_at_a_time_and_written_while_the_next_one_is(undisturbed, tmp_path, monkeypatch):
     """An actor with a GPU has two pieces at once, and memory for the blocks of one."""
     tiling, computing, most, writing = grid(tmp_path / "run"), [], [], threading.Event()
-    compute, near_table = blocks.cosine_tiles, blocks._near_table
+    compute, near_table = blocks.cosine_tiles, blocks.near_table
 
     def computed(*given, **how):
         computing.append(None)
@@ -119,7 +119,7 @@ def test_one_tile_is_computed_at_a_time_and_written_while_the_next_one_is(undist
         return near_table(near)
 
     monkeypatch.setattr(blocks, "cosine_tiles", computed)
-    monkeypatch.setattr(blocks, "_near_table", table)
+    monkeypatch.setattr(blocks, "near_table", table)
     worker = PlainActor(0)
     with ThreadPoolExecutor(2) as pool:
         done = [pool.submit(worker.call, k, blocks.work, tiling, *tile) for k, tile in enumerate(TRIANGLE)]

@@ -86,8 +86,8 @@ def test_a_cell_that_is_too_long_is_a_rejected_row(tmp_path, monkeypatch, dictio
     texts = ["short", "a" * 3000, None, "b" * 999, "c" * 1001, *map(str, range(20))]
     pq.write_table(pa.table({"text": texts}), tmp_path / "x.parquet", use_dictionary=dictionary)
     monkeypatch.setattr(readers, "LONGEST_VALUE", 1000)
-    monkeypatch.setattr(readers, "_LARGE_DICTIONARY", 100)
-    monkeypatch.setattr(readers, "_SMALL_COLUMN", 1)
+    monkeypatch.setattr(readers, "LARGE_DICTIONARY", 100)
+    monkeypatch.setattr(readers, "SMALL_COLUMN", 1)
     with open(tmp_path / "x.parquet", "rb") as stream:
         found = list(read(stream, "x.parquet", "x.parquet", COLUMNS))
     assert [row.problem is None for row in found[:5]] == [True, False, True, True, False]
@@ -115,8 +115,8 @@ def test_the_size_of_a_dictionary_is_in_its_header(compression, texts):
     pq.write_table(table, sink, compression=compression, dictionary_pagesize_limit=2**30)
     cell = pq.read_metadata(sink).row_group(0).column(1)
     expected = sum(4 + len(text) for text in set(texts))  # Each value after its length.
-    found = readers._dictionary_bytes(sink, cell)
-    assert found == (expected if cell.total_uncompressed_size >= readers._SMALL_COLUMN else 0)
+    found = readers.dictionary_bytes(sink, cell)
+    assert found == (expected if cell.total_uncompressed_size >= readers.SMALL_COLUMN else 0)
 
 
 # --- the same lines as before -----------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_the_size_of_a_dictionary_is_in_its_header(compression, texts):
 def test_bounded_lines_are_the_lines(own, ended, block, longest):
     data = b"\n".join(own) + (b"\n" if ended else b"")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readers, "_BLOCK_BYTES", block)
+        patch.setattr(readers, "BLOCK_BYTES", block)
         patch.setattr(readers, "LONGEST_VALUE", longest)
         found = list(bounded(io.BytesIO(data)))
     expected = io.BytesIO(data).readlines()
@@ -146,7 +146,7 @@ def test_every_line_is_in_the_range_where_it_begins(texts, cuts, block):
     data = "".join(f"{text}\n" for text in texts).encode()
     ends = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readers, "_BLOCK_BYTES", block)
+        patch.setattr(readers, "BLOCK_BYTES", block)
         found = [
             record.values["text"].decode()
             for first, last in itertools.pairwise(ends)

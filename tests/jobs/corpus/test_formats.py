@@ -391,4 +391,4 @@ def test_a_large_batch_of_arrow_is_read_in_parts_and_in_its_wanted_columns(tmp_p
     with (tmp_path / "t.arrow").open("rb") as stream:
         record = next(readers.read(stream, "t.arrow", "t.arrow", readers.Columns({"text": None}, {}, {})))
     assert record == ("t.arrow:0", {"text": "text 0"}, None)
-    assert [part.num_rows for part in readers._parts(table.to_batches()[0])] == parts
+    assert [part.num_rows for part in readers.small_parts(table.to_batches()[0])] == parts

@@ -88,7 +88,7 @@ def test_a_corpus_begins_with_smaller_shards(tmp_path, unit):
     sizes = resolve({"embedding": {"shard_texts": 1000, "shard_characters": 8000}}).embedding
     texts = [shards.Text(f"{k:05}", "x" * 99 + str(k % 10), False, None) for k in range(3000)]
     contents, storage = Texts(Corpus(source="x"), sizes, ""), Storage(str(tmp_path))
-    parts, _ = reading._keep(storage, contents, unit, 0, texts)
+    parts, _ = reading.keep_rows(storage, contents, unit, 0, texts)
     kept = pa.concat_tables([storage.read_table(name) for name in storage.list("shards")]).column("text_id").to_pylist()
     assert kept == [text.text_id for text in texts]
     found = [texts for texts, _ in parts]
@@ -155,7 +155,7 @@ def write(path, data):
 
 
 def test_rejected_rows_are_written_in_parts_before_there_are_too_many(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "_REJECTED_ROWS", 2)
+    monkeypatch.setattr(rows, "REJECTED_ROWS", 2)
     file = write(tmp_path / "a.txt", b"good\n" + b"\xff\n" * 5)
     index, texts, rejected = read(tmp_path, file)
     assert [row["text"] for row in texts] == ["good"]

@@ -125,13 +125,13 @@ def test_columns_that_text_files_and_docstrings_have_are_read_and_others_refused
 def test_a_quote_that_is_never_closed_draws_no_large_file_into_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "LONGEST_VALUE", 1000)
     taken = itertools.count()
-    first = list(itertools.islice(readers._jsonl((b'{"text": "x"}\n' for _ in taken), "a.jsonl", TEXT), 3))
+    first = list(itertools.islice(readers.read_jsonl((b'{"text": "x"}\n' for _ in taken), "a.jsonl", TEXT), 3))
     assert len(first) == 3
     assert next(taken) <= 4  # Lines are streamed.
     taken = itertools.count()
     lines = itertools.chain([b"id,text\n", b'1,"open\n'], (b"%d,x\n" % k for k in taken))
     with pytest.raises(UsageError, match=r"line 2: .*1000"):
-        list(readers._csv(lines, "a.csv", TEXT))
+        list(readers.read_csv(lines, "a.csv", TEXT))
     assert next(taken) < 1000
 
 

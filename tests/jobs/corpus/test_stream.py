@@ -141,7 +141,7 @@ def test_ids_are_compared_by_partitions(cluster, tmp_path, monkeypatch):
     source, sizes = written("parquet", tmp_path / "data")
     one = read(cluster, tmp_path, source)
     monkeypatch.setattr(distinct, "PARTITION_IDS", 50)
-    monkeypatch.setattr(stream, "_SAMPLE_GROUP", 40)
+    monkeypatch.setattr(stream, "SAMPLE_GROUP", 40)
     many = read(cluster, tmp_path, source, sizes, "many")
     assert one[1:] == many[1:]
     sampled = read(cluster, tmp_path, source, sizes, "sampled", sample=100)
@@ -169,8 +169,8 @@ def test_a_long_unit_s_ids_are_sorted_in_runs(tmp_path, monkeypatch, sample):
     items = [Text(f"id {k}", "", False, None, place=f"file:{k}", digest=digest_of_id(f"id {k}")) for k in range(100)]
     found = {}
     for run in (7, 50, 1000):
-        monkeypatch.setattr(reading, "_IDS_OF_A_RUN", run)
-        ids = reading._UnitIds(sample, 3)
+        monkeypatch.setattr(reading, "IDS_OF_A_RUN", run)
+        ids = reading.UnitIds(sample, 3)
         assert list(ids.noted(items)) == items
         table = pq.read_table(pa.BufferReader(ids.file()))
         own = table.column("digest").to_pylist()

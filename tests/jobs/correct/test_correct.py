@@ -132,7 +132,7 @@ def test_the_bytes_do_not_depend_on_workers_or_order_and_a_killed_run_goes_on(fo
     assert digests(ordered, "vectors") == expected
     broken = folder / "killed"
     with monkeypatch.context() as patch:
-        patch.setattr("tempscale_jobs.correct.run._counted", lambda *_: (_ for _ in ()).throw(IncompleteRun("killed")))
+        patch.setattr("tempscale_jobs.correct.run.counted", lambda *_: (_ for _ in ()).throw(IncompleteRun("killed")))
         with pytest.raises(IncompleteRun):
             run(folder, fitted["whiten(0.5)"], name="killed")
     for number in (2, 5):  # Two units died before their end: one of them in the middle of a part.
@@ -149,8 +149,8 @@ def test_the_bytes_do_not_depend_on_workers_or_order_and_a_killed_run_goes_on(fo
 
 
 def test_a_large_row_group_is_several_parts_of_the_same_rows(folder, table, fitted, monkeypatch):
-    monkeypatch.setattr(units, "_AT_ONCE", 64)
-    monkeypatch.setattr(units, "_ROWS_OF_A_PART", 128)
+    monkeypatch.setattr(units, "AT_ONCE", 64)
+    monkeypatch.setattr(units, "ROWS_OF_A_PART", 128)
     rows, lengths = table
     pq.write_table(pa.table({"embedding": list(rows), "tokens": lengths}), folder / "one.parquet")
     given = checked(units.Embeddings, {"source": str(folder / "one.parquet"), "length_column": "tokens"})
@@ -162,7 +162,7 @@ def test_a_large_row_group_is_several_parts_of_the_same_rows(folder, table, fitt
 
     task = units.Task(Noting(), given, fitted["length"], "documents", False)
     (own,) = units.plan(given, units.columns_of(given), str(folder / "none"))
-    assert units._corrected(task, own) == {"rows": ROWS, "corrected": ROWS, "reasons": {}}
+    assert units.correct_unit(task, own) == {"rows": ROWS, "corrected": ROWS, "reasons": {}}
     assert [t.num_rows for t in written.values()] == [128, 128, 128, 128, 128, 60]
     together = np.stack(pa.concat_tables(written.values()).column("embedding").to_pylist())
     np.testing.assert_allclose(together, moved(fitted["length"], table), atol=2e-7)
@@ -179,8 +179,8 @@ def test_lengths_of_any_type_that_holds_whole_numbers_are_lengths(tmp_path, tabl
     units.check_lengths(given, (own,))
     assert units.other_dimensions(given, (own,), rows.shape[1]) is None
     assert units.other_dimensions(given, (own,), rows.shape[1] + 1) == rows.shape[1]
-    (batch,) = units._batches(given, own)
-    found, wrong = units._moved(units.Task(None, given, fitted["length"], "documents", False), batch)
+    (batch,) = units.batches(given, own)
+    found, wrong = units.moved_rows(units.Task(None, given, fitted["length"], "documents", False), batch)
     assert wrong == {}
     expected = moved(fitted["length"], table, slice(9))
     np.testing.assert_allclose(np.stack(found.column("embedding").to_pylist()), expected, atol=2e-7)

@@ -295,6 +295,7 @@ def test_workers_order_and_a_lost_part_change_no_byte(finished, tmp_path, corpus
     assert digests(other, "tables") == before
 
 
+@pytest.mark.words
 def test_the_report_stands_alone_and_says_what_was_found(finished, tables):
     page = read_report(finished)
     mine = tables["findings"].filter((pl.col("finding") == "temperature") & (pl.col("tau") == 0.7))

@@ -80,6 +80,7 @@ def test_a_text_of_one_token_is_left_out(tmp_path, ray_session, tiny_folder):
     assert tables["heads"]["sigma_a"].null_count() == 0
 
 
+@pytest.mark.words
 @pytest.mark.soak
 def test_one_text_and_a_schedule_are_looked_into(tmp_path, ray_session, small_model):
     schedule = {"by_length": {"0": 1.0, "64": 0.8}}
@@ -161,6 +162,7 @@ def test_sentences_say_which_way(row, parts):
         assert part in sentence
 
 
+@pytest.mark.words
 @pytest.mark.parametrize(
     ("change", "beside"),
     [
@@ -207,7 +209,7 @@ def test_a_text_that_does_not_tokenise_is_rejected_and_the_others_are_counted(tm
     storage.write_table(shard, pa.table({"text_id": ["a", "b", "c"], "text": ["one", "two", "three"]}))
     tokens = Tokens([[1, 2], [0], [1, 2, 3]], [False] * 3, None, {1: "the tokenizer fails with ValueError: no"})
     monkeypatch.setattr(actor, "tokenizer", lambda *how: lambda texts, isolate: tokens)
-    looks._write_lengths(storage, shard, Model("tiny", "tiny", "", 64), 3)
+    looks.write_lengths(storage, shard, Model("tiny", "tiny", "", 64), 3)
     lengths = storage.read_table("partials/lengths/model=tiny/part-00000003.parquet")
     assert lengths.to_pydict() == {"text_id": ["a", "c"], "tokens": [2, 3]}
     (row,) = storage.read_table("rejected/model=tiny/lengths-00000003.parquet").to_pylist()
@@ -259,14 +261,14 @@ def test_a_vocabulary_that_knows_neither_word_tells_nothing_of_the_ends():
 
 
 def test_a_named_text_that_the_model_fails_on_is_said_with_the_mend(worker, monkeypatch):
-    hidden, failing = worker.encoder._hidden, worker.encoder.tokenizer(["zzz"]).ids[0]
+    hidden, failing = worker.encoder.hidden_states, worker.encoder.tokenizer(["zzz"]).ids[0]
 
     def guarded(ids, mask, tokens):
         if failing in [row[own].tolist() for row, own in zip(ids, mask, strict=True)]:
             raise IndexError("index out of range in self")
         return hidden(ids, mask, tokens)
 
-    monkeypatch.setattr(worker.encoder, "_hidden", guarded)
+    monkeypatch.setattr(worker.encoder, "hidden_states", guarded)
     work = pa.table({"a": ["one"], "b": ["two"], "text_a": ["some letters"], "text_b": ["zzz"], "keep": [True]})
     with pytest.raises(UsageError, match=r"model tiny .* text 'two' .*index out of range in self.* --pair"):
         two_texts.write_pair(worker, 0, work)
@@ -276,7 +278,7 @@ def test_special_tokens_are_left_out_of_word_embeddings_and_unknown_words_are_no
     tokenizer = Tokenizer(Path(small_model))
     around, table = tokenizer.around(), torch.eye(30522)
     (words, unknown, nothing) = tokenizer(["pipe the pipe", "\U0001f9a9", ""]).ids
-    found = looks._mean_words(table, [words, unknown, nothing], around)
+    found = looks.mean_words(table, [words, unknown, nothing], around)
     pipe, the = words[1], words[2]
     np.testing.assert_allclose(found[0, [pipe, the]], np.array([2, 1]) / 5**0.5, atol=1e-6)
     assert np.flatnonzero(found[0]).tolist() == sorted([pipe, the])

@@ -85,7 +85,7 @@ def again(nights, small_model):
     run_until(tempscale_jobs.embedding.embed, "embed", *how)
     run_until(tempscale_jobs.audit.model, "layout", *how)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lookup, "_exchanged", stop)  # It is asked once, and
+        patch.setattr(lookup, "look_up_all", stop)  # It is asked once, and
         patch.setattr(cache, "key", stop)  # is added to once.
         run(*how)
     return nights / "again"
@@ -334,9 +334,9 @@ def test_a_text_that_was_cut_here_is_truncated_though_it_is_whole_where_it_was_e
     given |= {name: [1.0, 1.0] for name in ("mean_norm", "spread", "within_cosine")}
     held = texts(2).build(given).drop_columns(["text_id", "document", "source_row"])
     cache.write_bucket(Storage(str(tmp_path / "cache")), "key", 17, held)
-    how = lookup._Exchange(storage, str(tmp_path / "cache"), ["key"], ["texts/x"], "scratch", 2)
-    lookup._sort(how, 0, ["shards/part-00000000.parquet"])
-    assert lookup._look_up(how, [0], range(256), 0) == (2, {})
+    how = lookup.Exchange(storage, str(tmp_path / "cache"), ["key"], ["texts/x"], "scratch", 2)
+    lookup.sort_group(how, 0, ["shards/part-00000000.parquet"])
+    assert lookup.look_up_range(how, [0], range(256), 0) == (2, {})
     found = storage.read_table(how.found(0, 0))
     assert found.select(["text_id", "truncated"]).to_pydict() == {"text_id": ["x", "y"], "truncated": [True, False]}
 
@@ -359,7 +359,7 @@ def test_an_interrupted_look_up_leaves_no_text_twice(nights, small_model, monkey
 
         def interrupted(cluster, function, work, **how):
             found = done(cluster, function, work, **how)
-            return stop() if function is lookup._write else found
+            return stop() if function is lookup.write_hits else found
 
         patch.setattr(lookup, "done", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -372,8 +372,8 @@ def test_an_interrupted_look_up_leaves_no_text_twice(nights, small_model, monkey
 
 def test_a_corpus_in_many_groups_and_ranges_is_looked_up_the_same(nights, small_model, monkeypatch, tmp_path):
     """Three groups of a shard each and seven ranges of buckets, of which texts of one content are in two groups."""
-    monkeypatch.setattr(lookup, "_TEXTS_OF_A_GROUP", 64)
-    monkeypatch.setattr(lookup, "_TEXTS_OF_A_RANGE", TEXTS // 7 + 1)
+    monkeypatch.setattr(lookup, "TEXTS_OF_A_GROUP", 64)
+    monkeypatch.setattr(lookup, "TEXTS_OF_A_RANGE", TEXTS // 7 + 1)
     run(tmp_path / "run", nights / "tuesday.jsonl", small_model, nights / "cache", shard_texts=64, shard_characters=1 << 20)
     assert known(tmp_path / "run") == TEXTS  # All that the first two nights embedded.
     for tau in TAUS:
@@ -415,7 +415,7 @@ def test_a_cache_that_cannot_be_added_to_costs_the_run_nothing(nights, small_mod
         raise IncompleteRun("cannot write 'cache': the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache, "_remember", full)
+        patch.setattr(cache, "remember_parts", full)
         run(tmp_path / "run", nights / "monday.jsonl", small_model, tmp_path / "cache")
     assert "disk is full" in capsys.readouterr().err
     assert len(embedded(tmp_path / "run")) == TEXTS

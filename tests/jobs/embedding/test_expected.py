@@ -12,7 +12,7 @@ from tempscale_jobs.runs.folder import Model
 
 def test_seconds_by_hand(tmp_path, monkeypatch):
     """Two layers of 4·8² + 2·8·16 = 512 products a token; 100 tokens of 400 characters, and 3 texts cut at 10 tokens."""
-    monkeypatch.setattr(expected, "_gemm_rate", lambda: 1000.0)
+    monkeypatch.setattr(expected, "gemm_rate", lambda: 1000.0)
     monkeypatch.setattr("tempscale.model.checkpoint.resolve", str)  # There are no weights.
     sizes = {"num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16}
     (tmp_path / "config.json").write_text(json.dumps(sizes))
@@ -30,7 +30,7 @@ def test_the_operations_are_those_of_a_real_model(monkeypatch):
 
     from tempscale import Encoder
 
-    monkeypatch.setattr(expected, "_gemm_rate", lambda: 1 / expected._OF_GEMM)
+    monkeypatch.setattr(expected, "gemm_rate", lambda: 1 / expected.OF_GEMM)
     encoder = Encoder.load(default_model(), device="cpu")
     text = "token " * 126  # 128 tokens with both special ones, so that no micro-batch has padding.
     with FlopCounterMode(display=False) as counted:

@@ -58,7 +58,7 @@ def test_samples_are_those_of_the_ids(size):
 
 
 def test_texts_are_found_by_their_ids(monkeypatch):
-    monkeypatch.setattr(layout, "_AT_ONCE", 64)
+    monkeypatch.setattr(layout, "AT_ONCE", 64)
     own, asked = laid_out(), [IDS[k] for k in (499, 3, 250, 3)]
     assert own.are_distinct()
     assert own.places(asked).tolist() == [499, 3, 250, 3]
@@ -79,7 +79,7 @@ def test_ids_of_one_hash_are_told_apart(monkeypatch):
 
 
 def test_parts_are_laid_out_by_interval_and_place_in_the_source(run, monkeypatch):
-    monkeypatch.setattr(layout, "_PARTS_OF_A_TASK", 10_000)  # In this process.
+    monkeypatch.setattr(layout, "PARTS_OF_A_TASK", 10_000)  # In this process.
     for number, own in enumerate(np.split(np.arange(500), [100, 100, 350])):
         write(run, f"part-{number:08d}", own)
     found = layout.layout(run, None, run.models[0], 700, EDGES, SEED)
@@ -115,8 +115,8 @@ def test_parts_of_a_cache_are_in_the_source_s_order_with_the_others(run):
 
 @pytest.fixture
 def part_by_part(monkeypatch):
-    monkeypatch.setattr(layout, "_PARTS_OF_A_TASK", 1)
-    monkeypatch.setattr(layout, "_each", lambda cluster, function, work: [function(*how) for how in work])
+    monkeypatch.setattr(layout, "PARTS_OF_A_TASK", 1)
+    monkeypatch.setattr(layout, "of_each", lambda cluster, function, work: [function(*how) for how in work])
 
 
 def test_texts_without_a_document_among_others_are_documents_of_their_own(run, part_by_part):
@@ -151,7 +151,7 @@ def test_blocks_read_texts_once_for_each_interval_at_most(monkeypatch, tmp_path,
     monkeypatch.setattr(ray, "remote", lambda task: SimpleNamespace(remote=lambda *given: asked.append(given[1])))
     monkeypatch.setattr(cosine, "results", lambda cluster, submit, groups, kind: [submit(group) for group in groups])
     names = [f"part {k}" for k in range(parts)]
-    cosine._gather(Cluster(2, 0), grid, names, tiles.blocks(count, per), own, per, False)
+    cosine.gather(Cluster(2, 0), grid, names, tiles.blocks(count, per), own, per, False)
     assert len(asked) == count // per
     assert {name for given in asked for name in given.values()} == set(names)
     assert all(names[number] == name for given in asked for number, name in given.items())

@@ -55,7 +55,7 @@ def test_a_smaller_error_takes_more_texts_and_as_many_give_the_same(corpus, smal
 
 def test_the_last_round_s_texts_are_all_embedded(corpus, small_model, tmp_path, monkeypatch):
     """Errors that fall slower than expected ask for more texts after the last round, too."""
-    monkeypatch.setattr(probe, "_gap_error", lambda means: 0.0112)
+    monkeypatch.setattr(probe, "gap_error", lambda means: 0.0112)
     _, summary = run(tmp_path / "run", corpus, small_model, probe_se=0.01)
     assert summary["prefix_texts"].to_list() == [112, 112]  # 64, 88, 112: 1.12² times as many each, in pieces of 8.
 

@@ -27,7 +27,7 @@ def _counting(name):
 
     def counted(self, *arguments, **how):
         if Counted.worker is not None:
-            Counted.told.append((name, Counted.worker._turn.locked()))
+            Counted.told.append((name, Counted.worker.turn.locked()))
         return own(self, *arguments, **how)
 
     return counted
@@ -60,13 +60,13 @@ def test_what_a_shard_asks_of_storage_in_its_turn_and_beside_the_next(shards, mo
     None comes between two micro-batches.
     """
     worker, pieces = shards
-    run, told = worker.encoder._hidden, []
+    run, told = worker.encoder.hidden_states, []
 
     def hidden(*given):
         Counted.told.append(("model", True))
         return run(*given)
 
-    monkeypatch.setattr(worker.encoder, "_hidden", hidden)
+    monkeypatch.setattr(worker.encoder, "hidden_states", hidden)
     for number, work in enumerate(pieces):
         Counted.told = []
         assert worker.run(process, number, work) == {"number": number, "texts": 40}

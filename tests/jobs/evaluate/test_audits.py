@@ -12,7 +12,7 @@ from nights_by_hand import summary_row
 from tempscale import Temperature
 from tempscale.collapse.length import interval_of
 from tempscale_jobs.audit import summary
-from tempscale_jobs.collapse.socm import _finish
+from tempscale_jobs.collapse.socm import finish
 from tempscale_jobs.collapse.socm_tables import Sample
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.embedding.layout import Layout
@@ -269,9 +269,9 @@ def stepped(root, temperature):
         sample = Sample(ids, tokens, interval, d_mu, d_sigma, value)
         (tau,) = run.temperatures
         key, place = run.key(model, tau), run.place("partials/socm", model, tau)
-        _finish(run, place, key, layout, found.analysis, found.seed, sample, np.eye(TEXTS))
+        finish(run, place, key, layout, found.analysis, found.seed, sample, np.eye(TEXTS))
         samples = {}
-        summed = summary._socm(run, model, tau, layout, samples)
+        summed = summary.socm_figures(run, model, tau, layout, samples)
         summed["socm_se_superpopulation"] = samples["socm_mean"].errors()[0]
         rows.append(summary_row(model.label, tau.canonical, spread_mean=1.0) | summed)
         means[model.label] = dict(zip(ids, (sum(v for v in own if v == v) / (TEXTS - 1) for own in value), strict=True))
@@ -324,7 +324,7 @@ def test_errors_of_groups_are_paired_where_the_groups_are_the_same(tmp_path, dra
 def test_scores_of_a_run_stand_beside_what_audits_measured(finished):
     """SOCM .1, .2, .3 against scores .9, .5, .7 of one task: d = 2, 1, 1, so ρ = 1 − 6·6/(3·8) = −.5."""
     pytest.importorskip("mteb")
-    from tempscale_jobs.evaluate.summary import Compared, _compare
+    from tempscale_jobs.evaluate.summary import Compared, compare
 
     rows = [summary_row(m, **figures(s, 0.01, 1 + s)) for m, s in zip("abc", (0.1, 0.2, 0.3), strict=True)]
     audit = finished("audit", rows)
@@ -333,7 +333,7 @@ def test_scores_of_a_run_stand_beside_what_audits_measured(finished):
     evaluation = SimpleNamespace(run=run, units=[SimpleNamespace(name="x"), SimpleNamespace(name="y")])
     scores = {("a", "x"): 0.9, ("b", "x"): 0.5, ("c", "x"): 0.7, ("a", "y"): 0.1, ("c", "y"): 0.4}  # b has no score of y.
     cells = {(m, "1.0", task): SimpleNamespace(score=lambda value=value: value) for (m, task), value in scores.items()}
-    found, models = _compare(evaluation, Compared([audit], {"c": "a"}), cells)
+    found, models = compare(evaluation, Compared([audit], {"c": "a"}), cells)
     # Of y, and of the mean over both, only two models are known.
     assert {(one["task"], one["models"]) for one in found} == {("x", 3)}
     assert {one["measure"]: one["rho"] for one in found} == pytest.approx({"socm_mean": -0.5, "spread_mean": -0.5})
@@ -345,4 +345,4 @@ def test_scores_of_a_run_stand_beside_what_audits_measured(finished):
     assert by_model["c"]["socm_change_se"] == pytest.approx(math.hypot(0.01, 0.01))
     assert by_model["a"]["score_change"] is None
     assert by_model["a"]["tau"] == 1.0
-    assert _compare(evaluation, Compared([], {}), {}) == ([], [])
+    assert compare(evaluation, Compared([], {}), {}) == ([], [])

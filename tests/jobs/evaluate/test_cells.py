@@ -163,7 +163,7 @@ def test_the_entropy_of_a_classifiers_output_by_hand_and_where_it_has_none():
             return np.array([[0.5, 0.5], [1.0, 0.0], [0.25, 0.75]])
 
     expected = [math.log(2), 0.0, 0.25 * math.log(4) + 0.75 * math.log(4 / 3)]
-    np.testing.assert_allclose(scored._entropy(Sure(), np.zeros((3, 4))), expected, atol=1e-12)
-    none = scored._entropy(object(), np.zeros((3, 4)))
+    np.testing.assert_allclose(scored.entropies(Sure(), np.zeros((3, 4))), expected, atol=1e-12)
+    none = scored.entropies(object(), np.zeros((3, 4)))
     assert none.shape == (3,)
     assert np.isnan(none).all()

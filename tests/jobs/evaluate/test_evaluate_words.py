@@ -15,7 +15,7 @@ from tempscale_jobs.config.evaluate import EvaluateConfig, read_backbones, read_
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.evaluate import analyses
-from tempscale_jobs.evaluate.summary import Part, _mean_error, _of_cell, score_errors
+from tempscale_jobs.evaluate.summary import Part, mean_error, of_cell, score_errors
 from tempscale_jobs.evaluate.words import of_model
 from tempscale_jobs.report.text import with_error
 from tempscale_jobs.tables.evaluate import ROLES
@@ -85,6 +85,7 @@ def said(changes, errors, over=None, over_error=None):
     return of_model({"evaluation": as_named(rows), "evaluation_types": pl.DataFrame(types)}, EDGES)
 
 
+@pytest.mark.words
 def test_a_difference_is_claimed_only_beyond_its_error():
     mean, raised, fallen = said([0.04, -0.1, 0.03], [0.01, 0.02, 0.02], over=-0.01, over_error=0.02)
     assert "−0.010 ± 0.039 (−2 %) against τ 1.0: no difference" in mean
@@ -137,7 +138,7 @@ def test_texts_whose_ids_come_again_are_called_by_their_places():
     for ids, expected in ((["a", "b", "c"], ["a", "b", "c"]), (["a", "b", "a"], ["0", "1", "2"])):
         data = Dataset.from_list([{"id": own} for own in ids])
         own = Texts("document", "test", "default", ids, [5, 6, 7], [5, 6, 7], 0, None)
-        items = scored._texts({}, own, data, [(np.array([True, False, True]), np.zeros(3))], "accuracy")
+        items = scored.text_rows({}, own, data, [(np.array([True, False, True]), np.zeros(3))], "accuracy")
         assert [row["item"] for row in items] == expected
         assert [(row["tokens"], row["value"]) for row in items] == [(5, 1), (6, 0), (7, 1)]
 
@@ -205,9 +206,9 @@ def test_where_a_score_has_no_error_or_that_of_its_items_alone():
 
 def test_a_mean_over_tasks_has_an_error_only_where_each_of_them_has_one():
     errors = {"a": [0.3], "b": [0.4], "c": [None]}
-    assert _mean_error(errors, [["a", "b"]]) == pytest.approx(math.hypot(0.3, 0.4) / 2)
-    assert _mean_error(errors, [["a"], ["b", "c"]]) is None
-    assert _mean_error({}, []) is None
+    assert mean_error(errors, [["a", "b"]]) == pytest.approx(math.hypot(0.3, 0.4) / 2)
+    assert mean_error(errors, [["a"], ["b", "c"]]) is None
+    assert mean_error({}, []) is None
 
 
 def test_what_was_learned_from_counts_only_where_both_temperatures_tell_it():
@@ -228,6 +229,6 @@ def test_a_schedule_has_no_place_in_the_grid_of_roles():
     unit = SimpleNamespace(name="t", sides=True)
     result = {"type": "Retrieval", "metric": "ndcg_at_10", "truncated_share": 0.0}
     cell = SimpleNamespace(result=result, parts=lambda: {("test", "default"): part()})
-    (row,) = _of_cell(evaluation, Temperature(0.5), unit, cell, None)[ROLES]
+    (row,) = of_cell(evaluation, Temperature(0.5), unit, cell, None)[ROLES]
     assert (row["query_tau"], row["document_tau"], row["case"], row["score"]) == (0.5, 0.5, "both", 0.5)
-    assert _of_cell(evaluation, Temperature.of({"log_length": 64}), unit, cell, None)[ROLES] == []
+    assert of_cell(evaluation, Temperature.of({"log_length": 64}), unit, cell, None)[ROLES] == []

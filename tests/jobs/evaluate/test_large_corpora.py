@@ -17,7 +17,7 @@ from tempscale_jobs.config.evaluate import EvaluateConfig
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.evaluate import cells, documents, held, tasks
-from tempscale_jobs.evaluate.run import _score
+from tempscale_jobs.evaluate.run import score_missing
 from tempscale_jobs.evaluate.tasks import Evaluation
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.journal import Journal
@@ -75,7 +75,7 @@ def scored(tmp_path, task_files, small_model, encoder, monkeypatch):
 
     def score(out, own, piece=PIECE, loses=False, **embedding):
         monkeypatch.setattr(tasks, "PIECE_TEXTS", piece)
-        held._holding.clear()
+        held.holding.clear()
         config = checked(EvaluateConfig, settings(tmp_path / out, small_model, own, **embedding))
         run = folder.begin(config)
         evaluation = Evaluation(run, tuple(tasks.expand(config.tasks)), config.embedding, tuple(EDGES), config.seed)
@@ -85,7 +85,7 @@ def scored(tmp_path, task_files, small_model, encoder, monkeypatch):
             monkeypatch.context() as own,
         ):
             own.setattr(encoder, "encode_tokens", crew.encode)
-            wrong = _score(evaluation, crew, run.models[0], journal)
+            wrong = score_missing(evaluation, crew, run.models[0], journal)
         assert not wrong
         assert not run.storage.list(CELL_DOCUMENTS)
         return crew, stages
@@ -197,7 +197,7 @@ def test_a_resumed_run_embeds_the_missing_pieces_and_keeps_those_of_failed_cells
     run = SimpleNamespace(storage=folder.Storage(str(tmp_path / "kept")))
     model = folder.Model("m", "m", "f", LONGEST)
     for temperature in kept.temperatures:
-        run.storage.write(documents._name(model, temperature, kept.unit, "0a"), b"x")
+        run.storage.write(documents.piece_name(model, temperature, kept.unit, "0a"), b"x")
     documents.remove(run, model, kept, [Temperature.by_role(query=1.0, document=0.5)])
     assert [name.split("/")[2] for name in run.storage.list(CELL_DOCUMENTS)] == ["temperature=0.5"]
 

@@ -12,7 +12,7 @@ from whole_run import documented
 
 from tempscale.model.tokens import Tokenizer
 from tempscale.stats.enough import TOKENS_FOR_A_WINDOW
-from tempscale_jobs.evaluate.windows import Chosen, Labelled, _fitted, _Split, _Window, by_interval
+from tempscale_jobs.evaluate.windows import Chosen, Labelled, SplitText, Window, by_interval, fitted
 
 pytestmark = pytest.mark.proof
 
@@ -235,9 +235,9 @@ def test_words_that_the_tokenizer_writes_otherwise_after_a_space(corpus, tmp_pat
 
 def test_a_window_whose_text_ends_before_it_is_long_enough_is_given_up():
     """Three words were taken for ten tokens and are three: there is no fourth word to go on with."""
-    split = _Split(Labelled("x", "a b c", 0), [(0, 1), (2, 3), (4, 5)], np.array([0, 4, 7, 10]))
-    window = _Window(split, 0, 3, 10)
+    split = SplitText(Labelled("x", "a b c", 0), [(0, 1), (2, 3), (4, 5)], np.array([0, 4, 7, 10]))
+    window = Window(split, 0, 3, 10)
     measure = SimpleNamespace(tokens=lambda texts: np.array([len(text.split()) for text in texts]))
     assert window.moved(3) is None
-    assert _fitted([window], measure, 8, 12) == []
-    assert _fitted([window], measure, 3, 12) == [window]
+    assert fitted([window], measure, 8, 12) == []
+    assert fitted([window], measure, 3, 12) == [window]

@@ -199,24 +199,24 @@ def test_a_text_without_a_document_is_its_own_and_one_run_may_name_them_alone():
     errors = {}
     for which, a, b in (("none", None, None), ("a", named, None), ("b", None, named), ("both", named, named)):
         sides = [one if own is None else one.with_columns(document=own) for one, own in ((texts, a), (later, b))]
-        errors[which] = compare._Shared.of(*sides, EDGES).figure("cosine_mean", ())["change_same_texts_se"]
+        errors[which] = compare.Shared.of(*sides, EDGES).figure("cosine_mean", ())["change_same_texts_se"]
     assert errors["a"] == errors["b"] == errors["both"] > 1.5 * errors["none"]
 
 
 def test_too_few_texts_in_common_tell_nothing():
     two, four = of_texts(list("ab")), of_texts(list("abcd"))
-    assert compare._Shared.of(two, four, EDGES) is None
-    edited = compare._Shared.of(four, of_texts(list("abxy")), EDGES)  # Four ids, of which two texts are as they were.
+    assert compare.Shared.of(two, four, EDGES) is None
+    edited = compare.Shared.of(four, of_texts(list("abxy")), EDGES)  # Four ids, of which two texts are as they were.
     assert edited.same == 2
     assert edited.figure("cosine_mean", (0, 32)) == {}
-    shared = compare._Shared.of(four, four, EDGES)
+    shared = compare.Shared.of(four, four, EDGES)
     assert shared.figure("collapse_gap", (0, 32)) == {}  # All are of the first interval.
     assert shared.figure("cosine_mean", (0, 32))["change_same_texts"] == 0
 
 
 def test_embeddings_of_another_width_have_no_cosine_to_themselves():
     for width, cosine in ((4, None), (3, pytest.approx(1))):
-        (first, *_) = compare._Shared.of(of_texts(list("abcd")), of_texts(list("abcd"), width), EDGES).moved(True)
+        (first, *_) = compare.Shared.of(of_texts(list("abcd")), of_texts(list("abcd"), width), EDGES).moved(True)
         assert first["cosine_to_itself"] == cosine
 
 
@@ -233,4 +233,4 @@ def test_embeddings_of_another_width_have_no_cosine_to_themselves():
 def test_fingerprints_of_two_kinds_tell_nothing_and_texts_do(fingerprint, changed, differs):
     corpus = [SimpleNamespace(record={"corpus": {"fingerprint": one, "analysed": 9}}) for one in (fingerprint, "sum:1")]
     found = SimpleNamespace(a=corpus[0], b=corpus[1], changed=[{"added": changed, "removed": changed, "edited": changed}])
-    assert ("differs" in words._corpus(found)) == differs
+    assert ("differs" in words.corpus_words(found)) == differs

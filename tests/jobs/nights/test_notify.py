@@ -87,7 +87,7 @@ def test_many_reasons_are_cut_and_counted(webhook):
 
 
 def test_a_webhook_that_fails_costs_nothing_and_its_address_is_not_told(webhook, monkeypatch):
-    monkeypatch.setattr(notify, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(notify, "PAUSES", (0.0, 0.0))
     webhook.answer = 404
     told = [notify.post_verdict(Gate(), record("x"), "out")]
     for address in (f"http://127.0.0.1:9/{SECRET}", f"ftp://{SECRET}", f"http://[{SECRET}", f"https://{SECRET}.invalid/"):
@@ -113,7 +113,7 @@ def test_a_webhook_that_fails_costs_nothing_and_its_address_is_not_told(webhook,
 def test_a_webhook_that_drips_ends_in_time(monkeypatch, drip):
     server, posts = socket.create_server(("127.0.0.1", 0)), []
     monkeypatch.setenv("TEMPSCALE_WEBHOOK", f"http://127.0.0.1:{server.getsockname()[1]}/{SECRET}")
-    monkeypatch.setattr(notify, "_ALL_SECONDS", 1.0)
+    monkeypatch.setattr(notify, "ALL_SECONDS", 1.0)
 
     def serve():
         with contextlib.suppress(OSError):
@@ -150,7 +150,7 @@ def test_github_shows_an_error_a_failed_check():
 
 
 def test_a_webhook_that_is_busy_is_asked_again_and_one_that_refuses_is_not(webhook, monkeypatch):
-    monkeypatch.setattr(notify, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(notify, "PAUSES", (0.0, 0.0))
     for answer, times in ((503, 3), (429, 3), (403, 1)):
         webhook.got.clear()
         webhook.answer = answer

@@ -21,9 +21,9 @@ from tempscale_jobs.nights import record as history
 from tempscale_jobs.nights.night import (
     PRUNED,
     Night,
-    _changed_texts,
     changed_texts,
     check_windows,
+    count_changed_texts,
     judge,
     prune_record,
     pruned,
@@ -149,6 +149,7 @@ def test_models_of_the_night_before_that_a_night_does_not_measure_are_named(tmp_
     assert all(f"model-{model}" in sentence for model, sentence in zip(named, found, strict=True))
 
 
+@pytest.mark.words
 def test_a_night_that_was_compared_with_none_is_no_baseline_unless_accepted_and_the_first_one_is(tmp_path):
     switched = '{"max_length": 256}'
     first = baseline(recorded(tmp_path), row("2026-11-01"))
@@ -161,6 +162,7 @@ def test_a_night_that_was_compared_with_none_is_no_baseline_unless_accepted_and_
     assert baseline(storage, row("2026-11-03", measured=switched)).row["night"] == "2026-11-02"
 
 
+@pytest.mark.words
 def test_a_setting_that_older_nights_did_not_write_has_its_old_value(tmp_path):
     old = pa.table({name: [value] for name, value in row("2026-11-01").items() if name != "compared"})
     storage = Storage(str(tmp_path / "history"))
@@ -329,16 +331,16 @@ def test_texts_are_compared_with_those_of_the_night_before_unless_they_are_gone(
     before.write_json("run.json", {"run": "run02"})
     unknown = dict.fromkeys(("texts_added", "texts_removed", "texts_edited"))
     texts_of(now.run.storage, {"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"})
-    assert _changed_texts(now, this) == unknown  # The night before was pruned.
+    assert count_changed_texts(now, this) == unknown  # The night before was pruned.
     texts_of(before, {"b": "2", "c": "0", "x": "9"})
     texts_of(before, {"b": "2"}, "n")  # Another model's, of the same texts but for those it rejected.
     assert changed_texts(now, this) == {"texts_added": 3, "texts_removed": 1, "texts_edited": 1}
     now.run.storage.remove("texts")
-    assert _changed_texts(now, this) == unknown
+    assert count_changed_texts(now, this) == unknown
     texts_of(now.run.storage, {"a": "1"})
     before.write("run.json", b"{")
     with pytest.raises(Damaged, match=r"run\.json' is damaged"):
-        _changed_texts(now, this)
+        count_changed_texts(now, this)
     assert changed_texts(now, this) == unknown  # Damaged, it costs no more than this.
 
 

@@ -76,14 +76,14 @@ def test_a_text_that_kills_its_process_costs_its_pairs_only(tiny_folder, tmp_pat
 
     def attempt():
         actor = ModelActor(storage, model, temperatures, {"max_length": 64}, 0)
-        hidden = actor.encoder._hidden
+        hidden = actor.encoder.hidden_states
 
         def guarded(ids, mask, tokens):
             if (ids == deadly[1]).any():
                 raise Death
             return hidden(ids, mask, tokens)
 
-        actor.encoder._hidden = guarded
+        actor.encoder.hidden_states = guarded
         return measure_chunk(actor, 0, work)
 
     deaths = 0
@@ -112,7 +112,7 @@ def test_a_chunk_whose_every_text_fails_is_rejected_whole(tmp_path, tiny_folder,
     def fail(ids, mask, tokens):
         raise IndexError("index out of range in self")
 
-    monkeypatch.setattr(worker.encoder, "_hidden", fail)
+    monkeypatch.setattr(worker.encoder, "hidden_states", fail)
     assert measure_chunk(worker, 0, work) == {"number": 0, "pairs": 2}
     assert [storage.rows(name) for name in storage.list("partials/pairs")] == [0, 0]
     assert ["IndexError: index out of range" in row["reason"] for row in left_out(storage)] == [True] * 2

@@ -52,7 +52,7 @@ def test_what_looks_like_markup_in_a_table_is_text():
 
 def test_no_text_of_a_figure_ends_the_script_that_holds_it():
     given = {"title": "</script><script>alert(1)</script>", "sub": "<!-- \u2028 & \u2029"}
-    text = page._safe_json(given)
+    text = page.safe_json(given)
     assert "<" not in text
     assert json.loads(text) == given
 
@@ -60,13 +60,13 @@ def test_no_text_of_a_figure_ends_the_script_that_holds_it():
 def test_the_texts_of_a_figure_are_shown_and_not_obeyed():
     """All texts of a specification: names, values and those in lists."""
     given = {"data": [{"id": "a\x1b[2Jb", "value": 1.5}], "title": ["\x9bm", None, True]}
-    shown = page._shown_in(given)
+    shown = page.shown_in(given)
     assert shown == {"data": [{"id": r"a\x1b[2Jb", "value": 1.5}], "title": [r"\x9bm", None, True]}
     chart = SimpleNamespace(to_dict=lambda validate: given)
     run = {"run": "r", "command": "audit", "config": {}}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "_TEMPLATES", {"x.html.j2": "{{ specs }}"})
+        patch.setattr(page, "TEMPLATES", {"x.html.j2": "{{ specs }}"})
         patch.setattr(page.jinja2, "FileSystemLoader", page.jinja2.DictLoader)
-        patch.setattr(page, "_bundle", lambda: "")
+        patch.setattr(page, "vega_bundle", lambda: "")
         made = page.page("x.html.j2", run, {"m-figure": chart}, {})
     assert list(made.figures.values()) == [shown]

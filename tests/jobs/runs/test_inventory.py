@@ -62,8 +62,8 @@ def test_what_is_no_record_of_a_run_is_damage(tmp_path, name, content):
         with pytest.raises(Damaged):
             inventory.record(storage)
         with pytest.raises(UsageError, match=r"begun\.json"):
-            folder._begun(storage, False)
-        assert folder._begun(storage, True) == {"identity": {}}
+            folder.begun_record(storage, False)
+        assert folder.begun_record(storage, True) == {"identity": {}}
     else:
         with pytest.raises(UsageError):
             inventory.damaged(storage, record)

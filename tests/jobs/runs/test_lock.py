@@ -72,7 +72,7 @@ def sleeping(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(lock, "_SETTLED_SECONDS", {True: 0.0})
+    monkeypatch.setattr(lock, "SETTLED_SECONDS", {True: 0.0})
 
 
 def test_a_second_run_is_kept_out_and_the_next_let_in(storage):
@@ -162,7 +162,7 @@ def test_of_several_that_take_over_a_dead_lock_one_holds_it(storage, sleeping):
 
 def test_a_lock_is_renewed_and_a_damaged_one_no_obstacle(storage, monkeypatch):
     storage.write(lock.NAME, b"{")
-    monkeypatch.setattr(lock, "_RENEWED_SECONDS", 0.01)
+    monkeypatch.setattr(lock, "RENEWED_SECONDS", 0.01)
     with lock.locked(storage):
         first = owner(storage)["renewed"]
         deadline = time.monotonic() + 5
@@ -173,10 +173,10 @@ def test_a_lock_is_renewed_and_a_damaged_one_no_obstacle(storage, monkeypatch):
 
 def test_a_lock_makes_no_folder_one_that_is_in_use_by_others(storage):
     with lock.locked(storage):
-        assert folder._begun(storage, False) is None
+        assert folder.begun_record(storage, False) is None
     storage.write("letter.txt", b"hello")
     with pytest.raises(UsageError, match=storage.root):
-        folder._begun(storage, False)
+        folder.begun_record(storage, False)
 
 
 def test_a_take_over_is_recorded_with_what_was_known_of_the_dead_run(storage, config):
@@ -214,7 +214,7 @@ def test_a_lock_that_goes_while_it_is_looked_at_is_taken(storage, creating):
 
 def test_a_lock_that_another_run_takes_while_this_one_looks_at_the_dead_is_left_to_it(storage, monkeypatch):
     """Two runs find a dead lock; the other is faster, and lives."""
-    dead = lock._dead
+    dead = lock.owner_is_gone
     written(storage, run="dead", pid=2**22 - 1)
 
     def taken_meanwhile(other, *how):
@@ -224,7 +224,7 @@ def test_a_lock_that_another_run_takes_while_this_one_looks_at_the_dead_is_left_
             written(storage, run="faster")
         return found
 
-    monkeypatch.setattr(lock, "_dead", taken_meanwhile)
+    monkeypatch.setattr(lock, "owner_is_gone", taken_meanwhile)
     is_in_use(storage)
     assert owner(storage)["run"] == "faster"
 
@@ -235,7 +235,7 @@ def test_a_lock_that_another_run_takes_while_this_one_looks_at_the_dead_is_left_
 @pytest.mark.parametrize("set_by", [-3600.0, -3.0, 3.0, 86400.0])
 def test_a_clock_that_is_set_takes_no_lock_from_the_living(storage, set_by):
     since = psutil.Process().create_time() + set_by  # What psutil derives from the time of the boot moves with the clock.
-    written(storage, since=since, ticks=lock._ticks(os.getpid()))
+    written(storage, since=since, ticks=lock.started_ticks(os.getpid()))
     is_in_use(storage)
 
 
@@ -249,11 +249,11 @@ def test_a_lock_that_holds_no_record_is_that_of_a_dead_run(storage, content):
 
 
 def test_ticks_tell_processes_of_one_number_apart(storage):
-    written(storage, ticks=lock._ticks(os.getpid()) - 1)
+    written(storage, ticks=lock.started_ticks(os.getpid()) - 1)
     with lock.locked(storage):
         held = owner(storage)
-    assert held["ticks"] == lock._ticks(os.getpid()) == int(Path("/proc/self/stat").read_text().split()[21])
-    assert lock._ticks(2**22 + 1) is None
+    assert held["ticks"] == lock.started_ticks(os.getpid()) == int(Path("/proc/self/stat").read_text().split()[21])
+    assert lock.started_ticks(2**22 + 1) is None
 
 
 class Transient(Exception):
@@ -370,7 +370,7 @@ def test_a_lost_lock_is_noticed_and_that_of_another_run_is_not_removed(storage, 
 
 def test_a_lock_that_was_lost_for_a_while_stays_lost(storage, monkeypatch):
     """Another run may have begun and ended meanwhile."""
-    monkeypatch.setattr(lock, "_RENEWED_SECONDS", 0.01)
+    monkeypatch.setattr(lock, "RENEWED_SECONDS", 0.01)
     with lock.locked(storage) as held:
         own = storage.read(lock.NAME)
         storage.remove(lock.NAME)

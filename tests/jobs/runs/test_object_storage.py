@@ -28,7 +28,7 @@ def test_what_another_process_wrote_is_seen_at_once(storage):
     storage.write("a/one", b"1")
     assert storage.list("a") == ["a/one"]
     other = Storage(storage.root)
-    other._fs[0].clear_instance_cache()
+    other.filesystem[0].clear_instance_cache()
     Storage(storage.root).write("a/two", b"2")
     assert storage.exists("a/two")
     assert storage.list("a") == ["a/one", "a/two"]
@@ -62,7 +62,7 @@ def test_a_slash_at_the_end_names_the_same_folder(storage):
 
 def test_a_file_that_arrives_short_is_an_incomplete_run(bucket, monkeypatch):
     storage = Storage(f"{bucket}/short")
-    monkeypatch.setattr(storage._fs[0], "info", lambda path: {"size": 3})
+    monkeypatch.setattr(storage.filesystem[0], "info", lambda path: {"size": 3})
     with pytest.raises(IncompleteRun, match="not written whole"):
         storage.write("a", b"hello")
 

@@ -72,10 +72,10 @@ def test_the_status_file_is_written_now_and_then_and_never_in_the_way(tmp_path, 
     status.stage("embed", 100)
     status.progress(40)
     assert (read()["stage"], read()["done"]) == ("embed", 0)  # Written a moment ago.
-    monkeypatch.setattr(observing, "_STATUS_SECONDS", {True: 0.0})
+    monkeypatch.setattr(observing, "STATUS_SECONDS", {True: 0.0})
     status.progress(50)
     assert (read()["stage"], read()["done"], read()["total"]) == ("embed", 50, 100)
-    monkeypatch.setattr(observing, "_STATUS_SECONDS", {True: 1000.0})
+    monkeypatch.setattr(observing, "STATUS_SECONDS", {True: 1000.0})
     status.slow([Slow("shard 7", 812.3, 9.21)], [])  # Which pieces there are is written at once.
     assert read()["slow"] == [{"piece": "shard 7", "seconds": 812, "median_seconds": 9.2}]
     status.slow([Slow("shard 7", 822.3, 9.21)], [])
@@ -98,7 +98,7 @@ def test_progress_of_a_long_stage_is_told_now_and_then(capsys, monkeypatch):
     lines.follow(*RUN, Storage("unused"))
     lines.stage("embed", 10)
     lines.progress(3)
-    monkeypatch.setattr(observing, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(observing, "LINE_SECONDS", 0.0)
     lines.progress(5)
     told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(line["event"], line["done"], line["total"]) for line in told] == [("begin", 0, 10), ("progress", 5, 10)]
@@ -111,7 +111,7 @@ def test_metrics_are_silent_where_ray_does_not_run(monkeypatch):
     metrics = RayMetrics()
     metrics.stage("cosine, τ 1.0", 10)
     metrics.count("pairs", 3)
-    assert metrics._metrics == {}
+    assert metrics.gauges == {}
 
 
 @pytest.mark.soak

@@ -175,7 +175,7 @@ def test_a_store_may_say_in_its_own_words_that_a_file_is_there_or_that_it_cannot
         assert (path, data, mode) == (storage.path("lock"), b"x", "create")
         raise error
 
-    monkeypatch.setattr(storage._fs[0], "pipe_file", refused)
+    monkeypatch.setattr(storage.filesystem[0], "pipe_file", refused)
     if told is None:
         assert storage.create("lock", b"x") is False
     else:

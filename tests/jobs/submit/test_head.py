@@ -65,7 +65,7 @@ def test_what_is_no_head_or_refuses_the_token_is_one_sentence(status, named):
 
 
 def test_what_cannot_be_reached_or_does_not_answer_is_told_within_seconds(monkeypatch):
-    monkeypatch.setattr(head, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(head, "ANSWER_SECONDS", 0.5)
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:1")  # What is given wins over it.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

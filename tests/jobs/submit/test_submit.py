@@ -461,7 +461,7 @@ def test_ctrl_c_asks_and_the_answer_may_be_short(monkeypatch, typed, code, stopp
 
 
 def test_a_polite_kill_asks_nobody_and_leaves_the_job_running(told, monkeypatch):
-    monkeypatch.setattr(watch.Watch, "_ask", lambda self: pytest.fail("nobody is there"))
+    monkeypatch.setattr(watch.Watch, "ask", lambda self: pytest.fail("nobody is there"))
 
     def killed():
         os.kill(os.getpid(), signal.SIGTERM)

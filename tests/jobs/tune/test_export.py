@@ -83,7 +83,7 @@ def test_a_hub_snapshot_gives_its_revision(tiny_folder, tmp_path, monkeypatch, n
 
     snapshot = tmp_path / "models--team--model" / "snapshots" / ("0123456789" * 4)
     shutil.copytree(tiny_folder(), snapshot)
-    monkeypatch.setattr("tempscale.model.checkpoint._from_hub", lambda name: snapshot)
+    monkeypatch.setattr("tempscale.model.checkpoint.from_hub", lambda name: snapshot)
     export(name, Temperature(0.5), str(tmp_path / "m"))
     card = (tmp_path / "m" / "README.md").read_text()
     assert f"| revision | `{snapshot.name}` |" in card

@@ -165,6 +165,7 @@ def test_a_chosen_correction_is_followed_by_the_commands_that_apply_it():
         )  # fmt: skip
 
 
+@pytest.mark.words
 def test_what_betters_the_reference_is_chosen_and_told(gained, small_model, capsys):
     first, row, _ = table(gained, COLLAPSE).to_dicts()
     assert (first["temperature"], row["temperature"], row["chosen"]) == ("0.5", "1.0", True)
@@ -340,7 +341,7 @@ def test_texts_of_tasks_serve_the_search_of_layers(scored, tmp_path, texts, smal
     pairs = scored[0].parent / "pairs.jsonl"
     own = {"tasks": [{"name": "pairs", "type": "sts", "source": str(pairs)}]}
     data = {k: v for k, v in settings(tmp_path / "run", "", small_model).items() if k != "corpus"} | own
-    found = layers._long_texts(*searched(checked(TuneConfig, data)))
+    found = layers.long_texts(*searched(checked(TuneConfig, data)))
     assert len(set(found)) == 8
     assert set(found) <= {text.strip() for text in texts[: PAIRS + 60]} | set(texts[: PAIRS + 60])
 
@@ -370,7 +371,7 @@ def test_rows_without_a_text_are_passed_over_in_the_search_for_long_ones(tmp_pat
     data = settings(tmp_path / "run", corpus, "a model")
     data["corpus"]["max_characters"] = 7
     _, source, choosing, seed, _ = searched(checked(TuneConfig, data), models=[None])
-    assert list(layers._texts(source, choosing, seed, None)) == ["a text", "another"]
+    assert list(layers.texts_of_source(source, choosing, seed, None)) == ["a text", "another"]
 
 
 @pytest.mark.proof

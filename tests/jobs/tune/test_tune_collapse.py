@@ -7,7 +7,7 @@ from scipy.stats import t as student
 
 from tempscale.stats import paired
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.tune.collapse import Seen, _fairer, _Noise, by_interval, choose, exposure, kept, prefix_gap
+from tempscale_jobs.tune.collapse import Noise, Seen, by_interval, choose, exposure, fairer, kept, prefix_gap
 from tempscale_jobs.tune.words import evidence
 
 pytestmark = pytest.mark.proof
@@ -160,13 +160,14 @@ def test_with_too_few_documents_nothing_is_chosen_because_no_error_is_known(docu
 
 def test_a_change_that_few_documents_show_must_be_larger():
     """Student's t of twelve documents: 2.2 errors where many texts need 1.96."""
-    few, many = (_Noise.of(made(documents=own), 1) for own in (lambda text: int(text[1:]) % 12, None))
+    few, many = (Noise.of(made(documents=own), 1) for own in (lambda text: int(text[1:]) % 12, None))
     assert many.worse == pytest.approx(student.isf(0.025, N - 1))
     assert many.better == many.worse
     assert few.worse > 2.1
-    assert _Noise.of(made(), 5).better == pytest.approx(student.isf(0.005, N - 1))
+    assert Noise.of(made(), 5).better == pytest.approx(student.isf(0.005, N - 1))
 
 
+@pytest.mark.words
 def test_what_lessens_the_gap_beyond_noise_is_chosen():
     first, row = verdicts(made(gap=-0.1))
     assert (first["chosen"], row["chosen"], row["eligible"]) == (False, True, True)
@@ -244,9 +245,10 @@ def test_exposure_must_come_nearer_to_fair_from_either_side():
     assert (row["chosen"], row["reason"].startswith("worsens the exposure")) == (False, True)
     # Ratios have no place for 0: −0.5 and +0.5 in errors of 0.1.
     none, some = ({"exposure_long": value, "exposure_long_change_se": 0.1} for value in (0.0, 0.5))
-    assert (_fairer(none, some), _fairer(some, none), _fairer(none, none)) == pytest.approx((-5, 5, 0))
+    assert (fairer(none, some), fairer(some, none), fairer(none, none)) == pytest.approx((-5, 5, 0))
 
 
+@pytest.mark.words
 def test_a_worse_gap_is_refused_and_both_gains_are_told():
     few = made(near=turned(LONG[:30], False))
     worse, both = (verdicts(made(gap=gap), first=few)[1] for gap in (0.1, -0.1))

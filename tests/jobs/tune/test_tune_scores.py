@@ -130,7 +130,7 @@ def test_a_real_gain_is_found_and_its_interval_covers_the_truth():
 
 def test_noise_is_chosen_about_as_often_as_its_level_allows(monkeypatch):
     """The best of four that differ by nothing: one side of a 95 % interval, 2.5 %, for items are seen once more."""
-    monkeypatch.setattr(scores, "_RESAMPLES", 999)
+    monkeypatch.setattr(scores, "RESAMPLES", 999)
     names, draws, chosen, led = [FIRST, OTHER, "0.7", "0.5"], 400, 0, 0
     for seed in range(draws):
         random = np.random.default_rng(seed)
@@ -172,7 +172,7 @@ def pairs(seed, n=120, noise=1.0):
 @pytest.fixture
 def fewer_resamples(monkeypatch):
     """Rank correlations take a second a thousand."""
-    monkeypatch.setattr(scores, "_RESAMPLES", 1999)
+    monkeypatch.setattr(scores, "RESAMPLES", 1999)
 
 
 @pytest.mark.proof

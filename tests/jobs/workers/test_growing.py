@@ -79,8 +79,8 @@ def crew(monkeypatch):
 
     def crew(actors, waits):
         found, said = Crew(None, engine.Cluster(3, 1), None, None), iter(waits)
-        found._actors = actors
-        monkeypatch.setattr(found, "_hire", lambda wanted: None)
+        found.actors = actors
+        monkeypatch.setattr(found, "hire", lambda wanted: None)
         monkeypatch.setattr(ray, "wait", lambda references, num_returns, timeout: (next(said), []))
         monkeypatch.setattr(ray, "get", lambda reference: {"told by": reference})
         found.ended = []
@@ -93,16 +93,16 @@ def crew(monkeypatch):
 def test_an_actor_without_work_makes_room_for_one_that_has_lost_its_place(crew):
     """What is given to an actor whose node has gone waits until there is a place to start it again."""
     own = crew(["busy", "spare"], [[], [], ["the piece"], ["the piece"]])
-    own._beginning = {"its start": "late"}
-    assert list(own._each(lambda worker, item: item, ["the piece"])) == [{"told by": "the piece"}]
+    own.beginning = {"its start": "late"}
+    assert list(own.each(lambda worker, item: item, ["the piece"])) == [{"told by": "the piece"}]
     assert own.ended == ["late", "spare"]
-    assert (own._actors, own._beginning) == (["busy"], {})
+    assert (own.actors, own.beginning) == (["busy"], {})
 
 
 @pytest.mark.parametrize(("cost", "order"), [(None, [0, 1, 2, 3]), ([1, 3, 2, 3].__getitem__, [1, 3, 2, 0])])
 def test_the_costliest_piece_is_given_out_first(crew, monkeypatch, cost, order):
     own = crew([], [])
-    monkeypatch.setattr(own, "_each", lambda submit, numbers, kind: numbers)
+    monkeypatch.setattr(own, "each", lambda submit, numbers, kind: numbers)
     assert list(own.work(None, dict.fromkeys([2, 0, 1, 3]), kind=Kind("piece", cost))) == order
 
 
@@ -125,7 +125,7 @@ def test_a_piece_whose_worker_cannot_be_reached_is_given_out_again(monkeypatch, 
     """Ray may use up its retries before it knows that a node is lost; a worker gets nothing until it has started again."""
     first, second = Named("first"), Named("second")
     crew, given, waited = Crew(None, engine.Cluster(2, 1), None, None), [], []
-    crew._actors = [first, second]
+    crew.actors = [first, second]
 
     def submit(worker, item):
         given.append((worker.name, item))
@@ -146,7 +146,7 @@ def test_a_piece_whose_worker_cannot_be_reached_is_given_out_again(monkeypatch, 
 
     monkeypatch.setattr(ray, "wait", wait)
     monkeypatch.setattr(ray, "get", get)
-    pieces = crew._each(submit, ["lost", "one", "two", "three", "four"])
+    pieces = crew.each(submit, ["lost", "one", "two", "three", "four"])
     if lost == 3:
         with pytest.raises(ray.exceptions.ActorUnavailableError):
             list(pieces)
@@ -156,7 +156,7 @@ def test_a_piece_whose_worker_cannot_be_reached_is_given_out_again(monkeypatch, 
     assert len(given) == 5 + lost
     assert next(name for name, item in given if item == "lost") == "first"
     assert any("first is ready" in references for references in waited)
-    assert {*crew._actors, *crew._beginning.values()} == {first, second}
+    assert {*crew.actors, *crew.beginning.values()} == {first, second}
 
 
 def test_a_last_cell_gets_room_too(crew):

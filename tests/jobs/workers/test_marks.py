@@ -85,14 +85,14 @@ def test_a_shard_loses_the_text_that_kills_its_process_and_no_other(tmp_path, ti
     while deaths < 20:
         worker = actor.ModelActor(storage, Model("tiny", folder, "", 64), [1.0, 0.5], how, 0)
         (deadly,) = worker.encoder.tokenizer(["z"]).ids
-        hidden = worker.encoder._hidden
+        hidden = worker.encoder.hidden_states
 
         def guarded(ids, mask, tokens, deadly=deadly[1], hidden=hidden):
             if (ids == deadly).any():
                 raise Death
             return hidden(ids, mask, tokens)
 
-        worker.encoder._hidden = guarded
+        worker.encoder.hidden_states = guarded
         try:
             assert embed_shard(worker, 0, work, storage)()["texts"] == len(texts)
             break
@@ -113,7 +113,7 @@ def test_deaths_while_a_shard_is_written_are_not_its_own(storage):
     for deaths in range(20):
         marks = Marks(storage, "marks/shard.json")
         assert marks.begin(BATCHES) == BATCHES
-        assert marks._known["deaths"] == deaths
+        assert marks.known["deaths"] == deaths
         for batch in BATCHES:
             marks.before(batch)
         marks.after()
@@ -177,7 +177,7 @@ class KillingActor(actor.ModelActor):
         super().__init__(**arguments)
         tokenizer = self.encoder.tokenizer
         kills, fails, fills = (tokenizer([word]).ids[0][1] for word in ("killing", "failing", "filling"))
-        hidden = self.encoder._hidden
+        hidden = self.encoder.hidden_states
 
         def guarded(ids, mask, tokens):
             seen = set(ids[mask].tolist())
@@ -191,7 +191,7 @@ class KillingActor(actor.ModelActor):
                 raise MemoryError
             return hidden(ids, mask, tokens)
 
-        self.encoder._hidden = guarded
+        self.encoder.hidden_states = guarded
 
 
 @pytest.fixture(scope="module")

@@ -153,7 +153,7 @@ def test_tasks_have_the_cpus_beside_the_gpus(cluster, tmp_path):
     """Five CPUs, one of them left to the driver; where workers have no GPUs their number counts, as the user gave it."""
     one_gpu, one_cpu = engine.Cluster(1, 1), engine.Cluster(1, 0)
     assert (one_gpu.tasks, one_cpu.tasks, engine.Cluster(9, 1).tasks) == (4, 1, 9)
-    assert actor._ahead(one_gpu) == 4
+    assert actor.ahead(one_gpu) == 4
     for own, together in ((one_gpu, 4), (one_cpu, 1)):
         folder = tmp_path / str(together)
         folder.mkdir()
@@ -262,10 +262,10 @@ def test_several_actors_share_a_gpu(cluster, crew):
 
 
 def test_the_allocator_grows_its_segments_unless_the_node_says_otherwise(monkeypatch):
-    for name in engine._ALLOCATOR:
+    for name in engine.ALLOCATOR:
         monkeypatch.delenv(name, raising=False)
     actor.PlainActor(1)
-    assert {os.environ[name] for name in engine._ALLOCATOR} == {"expandable_segments:True"}
+    assert {os.environ[name] for name in engine.ALLOCATOR} == {"expandable_segments:True"}
     monkeypatch.delenv("PYTORCH_ALLOC_CONF")
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     engine.grow_segments()

@@ -36,7 +36,7 @@ class Seen:
     def __init__(self):
         self.now, self.reports = 0.0, []
         self.watch = Watch(lambda: self.now)
-        self.watch._report = lambda every, new: self.reports.append((list(every), [piece.piece for piece in new]))
+        self.watch.tell = lambda every, new: self.reports.append((list(every), [piece.piece for piece in new]))
 
     def step(self, kind=slow.PIECE, at_once=1, finished=lambda keys: []):
         return self.watch.step(kind, at_once, finished)
@@ -109,7 +109,7 @@ def test_nothing_is_slow_within_half_a_minute_and_an_error_in_a_report_ends_no_r
         def fail(every, new):
             raise OSError("the disk is full")
 
-        seen.watch._report = fail
+        seen.watch.tell = fail
         seen.watch.report()
         pieces.end(7)
 
@@ -293,11 +293,11 @@ def test_the_piece_that_a_worker_has_ahead_is_not_named(cluster, run, tmp_path, 
     Ray Data prepares the shards of a stream, in any order; only their blocks know which they are.
     """
     crew, go, found = Crew(None, cluster, None, None), str(tmp_path / "go"), []
-    crew._actors = [Worker.remote() for _ in range(2)]
-    ray.get([worker.__ray_ready__.remote() for worker in crew._actors])
+    crew.actors = [Worker.remote() for _ in range(2)]
+    ray.get([worker.__ray_ready__.remote() for worker in crew.actors])
     with crew, cluster.watch.reported(run.slow), run.stage("embed", 20):
         if how == "pieces":
-            done = crew._each(lambda worker, k: worker.work.remote(k, go), range(20), Kind("shard"))
+            done = crew.each(lambda worker, k: worker.work.remote(k, go), range(20), Kind("shard"))
         else:
             shards = {k: pa.table({"k": [k]}) for k in range(20)}
             done = (report["number"] for report in crew.stream(go, shards, lambda batch: batch, {}))

@@ -73,7 +73,7 @@ def test_a_tile_against_every_pair(device, diagonal, height, width, k, threshold
     rows, columns = (both, both) if diagonal else (part(both, 0, height), part(both, height, height + width))
     module = cosine if device == "cpu" else gpu
     how = {"neighbours": k, "duplicate": threshold, "listed": listed, "device": device}
-    with mock.patch.object(module, "_ROWS", block[0]), mock.patch.object(module, "_COLUMNS", block[1]):
+    with mock.patch.object(module, "ROWS", block[0]), mock.patch.object(module, "COLUMNS", block[1]):
         tile = cosine_tile(rows, columns, 3, diagonal=diagonal, **how)
     cosines, counted = all_pairs(rows, columns, diagonal)
     check_nearest(tile.rows, oracles.nearest(cosines, columns.labels, counted, k), k)
@@ -137,7 +137,7 @@ def test_those_that_ask_find_the_nearest_that_a_tile_keeps_for_its_rows(kind, he
     both = texts_of(400, seed=5)
     rows, columns = part(both, 0, 61), part(both, 61, 400)
     rows, columns = (replace(own, embeddings=own.embeddings.astype(kind)) for own in (rows, columns))
-    with mock.patch.object(cosine, "_ROWS", height), mock.patch.object(cosine, "_COLUMNS", width):
+    with mock.patch.object(cosine, "ROWS", height), mock.patch.object(cosine, "COLUMNS", width):
         found = cosine.nearest(rows, [columns], k)
         expected = cosine_tile(rows, columns, 3, diagonal=False, neighbours=k).rows
     np.testing.assert_array_equal(found.label, expected.label)
@@ -273,7 +273,7 @@ def test_on_a_device_few_pairs_are_looked_at_at_once_and_none_is_missed(cosines,
     whole = cosine_tile(texts, texts, 3, **settings)
     with (
         mock.patch.object(gpu, "_LOOKED", looked),
-        mock.patch.object(gpu._Side, "keep", autospec=True, side_effect=gpu._Side.keep) as keep,
+        mock.patch.object(gpu.Side, "keep", autospec=True, side_effect=gpu.Side.keep) as keep,
     ):
         same(cosine_tile(texts, texts, 3, **settings), whole)
         kept = [len(call.args[1]) for call in keep.call_args_list]
@@ -284,7 +284,7 @@ def test_on_a_device_few_pairs_are_looked_at_at_once_and_none_is_missed(cosines,
 @pytest.mark.parametrize("turned", [0, 15])
 @pytest.mark.parametrize("value", [0.5, 1.0])
 def test_cosines_beyond_one_by_rounding_are_in_the_outermost_bins(exact, turned, value, monkeypatch):
-    monkeypatch.setattr(gpu, "_EXACT", exact)
+    monkeypatch.setattr(gpu, "EXACT", exact)
     rows = np.zeros((40, 3), np.float32)
     rows[:, 0], rows[:, 1] = value, 1e-3
     rows[:turned] *= -1
@@ -306,9 +306,9 @@ def test_a_bin_with_more_pairs_than_float32_counts_has_them_all():
 
 @pytest.mark.parametrize("waiting", [0, 1, 10**9])
 def test_pairs_that_wait_for_their_lists_are_not_lost(waiting, monkeypatch):
-    monkeypatch.setattr(gpu, "_WAITING", waiting)
-    monkeypatch.setattr(gpu, "_ROWS", 30)
-    monkeypatch.setattr(gpu, "_COLUMNS", 20)
+    monkeypatch.setattr(gpu, "WAITING", waiting)
+    monkeypatch.setattr(gpu, "ROWS", 30)
+    monkeypatch.setattr(gpu, "COLUMNS", 20)
     texts = texts_of(300, seed=8)
     settings = {"diagonal": True, "neighbours": 3, "duplicate": 0.5, "listed": 30}
     same(*(cosine_tile(texts, texts, 3, **settings, device=device) for device in ("cpu:0", "cpu")))
@@ -329,7 +329,7 @@ def test_a_device_gets_a_block_once_for_all_its_tiles():
             device="cpu:0",
         )
         assert again.call_count > 2 * len(parts)
-        assert len(gpu._uploaded) == 2
+        assert len(gpu.uploaded_blocks) == 2
 
 
 def test_no_tile_is_no_result():

@@ -131,7 +131,7 @@ def test_a_graph_that_is_counted_in_steps_gives_the_same(monkeypatch, queries, d
     whole = exposure(label, interval, 4, own, population=200, **how)
     assert whole.slots_share.max() > 0
     for step in (1, 7, 64):
-        monkeypatch.setattr(module, "_AT_ONCE", step)
+        monkeypatch.setattr(module, "AT_ONCE", step)
         for one, other in zip(exposure(label, interval, 4, own, population=200, **how), whole, strict=True):
             np.testing.assert_array_equal(one, other)
 

@@ -80,8 +80,8 @@ def test_pairs_beyond_what_is_listed_are_counted():
 @pytest.fixture
 def switched_on(monkeypatch):
     monkeypatch.setenv(gpu.FUSED, "1")
-    monkeypatch.setattr(fused, "_ROWS", 16)  # The interpreter takes its time for every program.
-    monkeypatch.setattr(fused, "_COLUMNS", 128)
+    monkeypatch.setattr(fused, "TILE_ROWS", 16)  # The interpreter takes its time for every program.
+    monkeypatch.setattr(fused, "TILE_COLUMNS", 128)
     gpu.serves.cache_clear()
     assert gpu.serves("cpu:0")
     yield
@@ -92,7 +92,7 @@ def switched_on(monkeypatch):
 @pytest.mark.parametrize("diagonal", [True, False])
 def test_a_tile_by_the_kernel_is_the_tile_of_the_cpu(switched_on, monkeypatch, diagonal, looked):
     """Also where more pairs reach a floor than are looked at at once."""
-    monkeypatch.setattr(gpu, "_LOOKED", looked)
+    monkeypatch.setattr(gpu, "LOOKED", looked)
     both = texts_of(330, seed=4)
     rows, columns = (both, both) if diagonal else (part(both, 0, 140), part(both, 140, 330))
     settings = {"diagonal": diagonal, "neighbours": 4, "duplicate": 0.5, "listed": 100}
@@ -116,7 +116,7 @@ def test_many_tiles_by_the_kernel_find_what_the_cpu_finds(switched_on, neighbour
 
 def test_few_pairs_are_looked_at_once_lists_are_full(switched_on, monkeypatch):
     """The first block fills the lists from one in eight of its pairs; of the others few reach a floor."""
-    monkeypatch.setattr(gpu, "_COLUMNS", 64)
+    monkeypatch.setattr(gpu, "COLUMNS", 64)
     random = np.random.default_rng(3)
     rows = random.normal(size=(512, 24)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tempscale.collapse.gpu import _product
+from tempscale.collapse.gpu import cosine_product
 from tempscale.tf32 import tf32_products
 
 MATMUL = torch.backends.cuda.matmul
@@ -50,5 +50,5 @@ def test_a_product_of_cuda_tensors_is_float32_whatever_was_set(precision):
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         left, right = (torch.empty(8, 4, device="cuda", dtype=dtype) for _ in range(2))
         assert left.is_cuda
-        assert _product(left, right.mT, precision).dtype == torch.float32
+        assert cosine_product(left, right.mT, precision).dtype == torch.float32
     assert MATMUL.fp32_precision == "tf32"

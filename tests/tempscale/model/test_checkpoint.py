@@ -67,7 +67,7 @@ def test_a_folder_is_itself_and_needs_a_configuration(folder, monkeypatch):
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./no-such-folder", "a/b/c", "~/no-such-folder", __file__])
 def test_a_path_that_is_no_folder_is_refused_without_asking_the_hub(name, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_from_hub", lambda name: pytest.fail("the hub was asked"))
+    monkeypatch.setattr(checkpoint, "from_hub", lambda name: pytest.fail("the hub was asked"))
     with pytest.raises(ModelError, match=f"model '{re.escape(name)}' is not a folder"):
         resolve(name)
 

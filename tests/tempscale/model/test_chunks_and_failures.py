@@ -4,6 +4,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from tempscale.model.batches import NO_MEMORY, lost_device, run_batches
 from tempscale.model.checkpoint import ModelError
@@ -29,9 +30,9 @@ def chunking(folder):
     return Encoder.load(folder, device="cpu", max_length=WINDOW, token_budget=20, long="chunk")
 
 
-def plain(encoder, text):
+def plain(encoder, folder, text):
     """A text's token embeddings: every window of its tokens with special tokens of its own, one after another."""
-    tokenizer = encoder.tokenizer._tokenizer
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     inner = tokenizer(text, add_special_tokens=False)["input_ids"]
     first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
     windows = [[first, *inner[k : k + WINDOW - 2], last] for k in range(0, len(inner), WINDOW - 2)]
@@ -43,10 +44,10 @@ def plain(encoder, text):
 
 
 @pytest.mark.parametrize("tau", [1.0, 0.7])
-def test_chunks_together_are_the_text(chunking, tau):
+def test_chunks_together_are_the_text(folder, chunking, tau):
     chunking.set_temperature(tau)
     out, without = chunking.encode(TEXTS, factors=True), chunking.encode(TEXTS, moments=False)
-    chunks = [plain(chunking, text) for text in TEXTS]
+    chunks = [plain(chunking, folder, text) for text in TEXTS]
     chunking.set_temperature(1.0)
     assert max(map(len, chunks)) >= 3
     assert min(map(len, chunks)) == 1
@@ -76,7 +77,7 @@ def test_a_chunk_by_hand(chunking):
 
 
 def test_texts_within_the_window_are_as_if_never_chunked(folder, chunking):
-    short = [text for text in TEXTS if len(plain(chunking, text)) == 1]
+    short = [text for text in TEXTS if len(plain(chunking, folder, text)) == 1]
     cut = Encoder.load(folder, device="cpu", max_length=WINDOW, token_budget=20)
     assert len(short) >= 3
     assert chunking.tokenizer(short) == cut.tokenizer(short)
@@ -99,14 +100,14 @@ def test_merged_sums_do_not_depend_on_the_cuts(pieces):
 
 def failing(encoder, monkeypatch, rule):
     """Let `rule(ids)` raise before a micro-batch runs; returns the sizes of those that did run."""
-    ran, hidden = [], encoder._hidden
+    ran, hidden = [], encoder.hidden_states
 
     def guarded(ids, mask, tokens):
         rule([row[own].tolist() for row, own in zip(ids, mask, strict=True)])
         ran.append(len(ids))
         return hidden(ids, mask, tokens)
 
-    monkeypatch.setattr(encoder, "_hidden", guarded)
+    monkeypatch.setattr(encoder, "hidden_states", guarded)
     return ran
 
 

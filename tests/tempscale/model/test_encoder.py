@@ -17,7 +17,7 @@ from tempscale.model.checkpoint import ModelError
 from tempscale.model.encoder import TOKEN_BUDGET, Encoder, usual_budget
 from tempscale.model.loading import check_family, load_transformer
 from tempscale.model.tokens import Tokenizer, Tokens
-from tempscale.temperature.families import ARCHITECTURES, UnsupportedArchitecture
+from tempscale.temperature.families import ARCHITECTURES, UnsupportedArchitecture, base_model
 from tempscale.temperature.reading import TemperatureError
 from tempscale.temperature.schedule import Temperature
 
@@ -197,7 +197,7 @@ def test_an_error_of_the_tokenizer_is_raised_unless_it_is_to_be_isolated_and_no_
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(tokenizer, "_tokens", fail)
+    monkeypatch.setattr(tokenizer, "tokens_of", fail)
     with pytest.raises(type(error)):
         tokenizer(LETTERS, isolate=isolate)
 
@@ -300,7 +300,7 @@ def test_a_text_whose_tokens_cancel_has_no_spread_and_no_factor(encoder):
         output["last_hidden_state"] = hidden - hidden.mean(1, keepdim=True)
 
     text = "attention is a low-pass filter that gets stronger with length"
-    handle = encoder._run.register_forward_hook(centred)
+    handle = base_model(encoder.model).register_forward_hook(centred)
     try:
         out = encoder.encode([text])
         with pytest.raises(ValueError, match="zero"):

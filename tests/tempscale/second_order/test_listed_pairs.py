@@ -21,9 +21,9 @@ FIRST = [0, 1, 1, 2, 3, 9, 4, 8, 5, 1, 7, 6, 0, 3, 3, 2, 9, 1, 4]
 SECOND = [1, 0, 4, 7, 3, 8, 1, 2, 6, 4, 1, 5, 9, 8, 1, 2, 0, 7, 6]
 
 
-@pytest.mark.parametrize("block", [nuclear._LARGEST_BLOCK, 60])
+@pytest.mark.parametrize("block", [nuclear.LARGEST_BLOCK, 60])
 def test_every_listed_pair_equals_the_equations(monkeypatch, block):
-    monkeypatch.setattr(nuclear, "_LARGEST_BLOCK", block)  # 60: most blocks are too large for lanes.
+    monkeypatch.setattr(nuclear, "LARGEST_BLOCK", block)  # 60: most blocks are too large for lanes.
     texts = embedded(LENGTHS)
     means, factors = zip(*map(covariance_factor, texts), strict=True)
     found = socm_pairs(torch.stack(means), factors, FIRST, SECOND)

@@ -295,22 +295,22 @@ def test_one_and_two_threads_give_the_same_bytes():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [*(("_CHUNK_ELEMENTS", n) for n in (1, 700, 20_000)), *(("_LARGEST_BLOCK", n) for n in (1, 60, 400))]
+    ("name", "value"), [*(("_CHUNK_ELEMENTS", n) for n in (1, 700, 20_000)), *(("LARGEST_BLOCK", n) for n in (1, 60, 400))]
 )
 def test_chunks_of_any_size_and_blocks_too_large_for_lanes_give_the_same(monkeypatch, name, value):
     texts = factors([0, *(1 + (11 * k) % 23 for k in range(40))], dim=32, seed=7)
     whole = all_nuclear_norms(texts), cross_nuclear_norms(texts, texts[:19])
     monkeypatch.setattr(nuclear, name, value)
-    with mock.patch.object(nuclear, "_gram_norms", wraps=nuclear._gram_norms) as by_eigenvalues:
+    with mock.patch.object(nuclear, "gram_norms", wraps=nuclear.gram_norms) as by_eigenvalues:
         again = all_nuclear_norms(texts), cross_nuclear_norms(texts, texts[:19])
-    assert by_eigenvalues.called == (name == "_LARGEST_BLOCK")
+    assert by_eigenvalues.called == (name == "LARGEST_BLOCK")
     for found, before in zip(again, whole, strict=True):
         torch.testing.assert_close(found, before, atol=1e-6, rtol=0)
 
 
 def test_blocks_past_the_largest_of_the_lanes_are_right():
     first, second = factors([600, 3], 640, seed=1), factors([520, 600], 640, seed=2)
-    assert nuclear._LARGEST_BLOCK < 600 * 520
+    assert nuclear.LARGEST_BLOCK < 600 * 520
     assert_right(cross_nuclear_norms(first, second), first, second)
 
 
@@ -319,7 +319,7 @@ def test_a_listed_pair_too_large_for_lanes_has_the_norm_of_its_block(first, seco
     """600 × 500 times the number 2: one singular value, 2·√(600·500)."""
     tall, wide = torch.zeros(600, 3), torch.zeros(500, 3)
     tall[:, 0], wide[:, 0] = 1, 2
-    assert len(tall) * len(wide) > nuclear._LARGEST_BLOCK
+    assert len(tall) * len(wide) > nuclear.LARGEST_BLOCK
     found = paired_nuclear_norms([tall, wide, *factors([4], dim=3)], [first], [second])
     assert found.tolist() == [pytest.approx(2 * (600 * 500) ** 0.5, rel=1e-4)]
 

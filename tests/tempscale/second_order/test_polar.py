@@ -41,12 +41,12 @@ def value(step, x):
 
 
 # At 1e-4 and 1e-9 rounding moves the points of the last exchange for ever: it ends after its 200 rounds.
-@pytest.mark.parametrize("smallest", sorted({*polar._SMALLEST.values(), 1e-4, 1e-9}))
+@pytest.mark.parametrize("smallest", sorted({*polar.SMALLEST.values(), 1e-4, 1e-9}))
 def test_each_quintic_is_the_closest_to_one_on_what_the_last_has_left(smallest):
     low, high = smallest, 1.0
     for step in quintics(smallest)[:-3]:
-        top = high * polar._MARGIN
-        _, error = polar._closest_to_one(low, top)
+        top = high * polar.MARGIN
+        _, error = polar.closest_to_one(low, top)
         a, b, c = step
         turns = np.sqrt(np.roots([5 * c, 3 * b, a]))
         assert low < min(turns) < max(turns) < top
@@ -207,7 +207,7 @@ def test_the_size_of_a_batch_changes_nothing(monkeypatch, elements):
     generator = torch.Generator().manual_seed(0)
     factors = [torch.randn(k // 2, 24, generator=generator) / (1 + k) for k in range(30)]
     whole = polar_norms(factors, factors[5:21])
-    monkeypatch.setattr(polar, "_BATCH_ELEMENTS", elements)
+    monkeypatch.setattr(polar, "BATCH_ELEMENTS", elements)
     torch.testing.assert_close(polar_norms(factors, factors[5:21]), whole, atol=1e-7, rtol=0)
 
 

@@ -67,7 +67,7 @@ def texts(token_embeddings):
 def test_pairs_of_any_shapes_are_iterated_together(monkeypatch, texts, elements):
     random = np.random.default_rng(0)
     first, second = random.integers(0, len(texts), (2, 70))
-    monkeypatch.setattr(polar, "_BATCH_ELEMENTS", elements)
+    monkeypatch.setattr(polar, "BATCH_ELEMENTS", elements)
     with mock.patch.object(polar, "nuclear_norms", wraps=polar.nuclear_norms) as iterated:
         found = polar.pair_norms(texts, first, second)
     batches = [call.args[0].shape for call in iterated.call_args_list]

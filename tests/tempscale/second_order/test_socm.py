@@ -361,7 +361,7 @@ def test_a_tile_equals_the_block_of_all_pairs():
 @pytest.mark.parametrize("regularization", [0.0, 1e-9])
 @pytest.mark.parametrize("elements", [1, 100, 4_000_000])
 def test_the_cross_term_is_the_nuclear_norm_however_it_is_cut(monkeypatch, elements, regularization):
-    monkeypatch.setattr(nuclear, "_GRAM_ELEMENTS", elements)
+    monkeypatch.setattr(nuclear, "GRAM_ELEMENTS", elements)
     first = [covariance_factor(x)[1] for x in corpus([3, 12, 1, 5], 7, seed=0)]
     second = [covariance_factor(x)[1] for x in corpus([2, 2, 9], 7, seed=9)]
     found = cross_nuclear_norms(first, second, regularization=regularization)

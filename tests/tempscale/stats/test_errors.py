@@ -170,7 +170,7 @@ def cosine_figures(corpus, drawn, correction):
         if tau == 1.0:
             moments = [Moments.of(means[interval == a]) for a in range(3)]
             cell = {(a, b): means[interval == a, b].mean() for a in range(3) for b in range(a, 3)}
-            figures = {ab: (mean, cosine._error(moments, counts, *ab) * correction) for ab, mean in cell.items()}
+            figures = {ab: (mean, cosine.cell_error(moments, counts, *ab) * correction) for ab, mean in cell.items()}
     for name, before in by_tau[1.0].items():
         changes = by_tau[0.8][name].less(before)
         figures[name] = estimate(before.sets), before.errors()[1]

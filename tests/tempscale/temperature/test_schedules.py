@@ -125,9 +125,9 @@ def test_an_unpadded_batch_is_refused_where_each_text_would_need_its_own_positio
     model = attach(tiny_model("t5"), STEPS)
     present = attachment(base_model(model))
     ids = torch.zeros(1, 28, dtype=torch.long)
-    present._begin(model, (), {"input_ids": ids, "cu_seq_lens_q": torch.tensor([0, 3, 23, 28])})
+    present.begin(model, (), {"input_ids": ids, "cu_seq_lens_q": torch.tensor([0, 3, 23, 28])})
     with pytest.raises(TemperatureError, match="position bias"):
-        present._divide_bias([0], torch.zeros(1, HEADS, 28, 28))
+        present.divide_bias([0], torch.zeros(1, HEADS, 28, 28))
 
 
 def test_without_a_mask_every_token_counts():
