@@ -1072,7 +1072,7 @@ TOGETHER = Subject(
     )
     + of(
         f"{SCIENCE}/choosing/by_layer.py",
-        ("gradient_of", "budget = min(encoder.token_budget, GRAPH_BUDGET)", "budget = encoder.token_budget"),
+        ("_gradient", "budget = min(encoder.token_budget, GRAPH_BUDGET)", "budget = encoder.token_budget"),
     )
     + of(
         f"{JOBS}/corpus/shards.py",

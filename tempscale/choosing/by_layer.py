@@ -120,35 +120,35 @@ def layer_temperatures(
     # On the CPU even if the model is not: a CPU scalar can divide a tensor of any device.
     taus = torch.ones(len(places(encoder)), dtype=torch.float64, requires_grad=True)
     history: list[Cosines] = []
-    with searching(encoder, taus):
-        untouched = plain_embeddings(encoder, short)
-        everything = Objective(untouched, keep)
-        before = everything(torch.cat([untouched, plain_embeddings(encoder, long)]))[1]
-        clamp_all(taus, bounds)
+    with _searching(encoder, taus):
+        untouched = _embeddings(encoder, short)
+        everything = _Objective(untouched, keep)
+        before = everything(torch.cat([untouched, _embeddings(encoder, long)]))[1]
+        _project(taus, bounds)
         optimizer = torch.optim.Adam([taus], lr=learning_rate)
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
         for _ in range(steps):
             chosen = list(range(len(short)))
             if texts_per_step < len(short):
                 chosen = sorted(torch.randperm(len(short), generator=generator)[:texts_per_step].tolist())
-            objective = Objective(untouched[chosen], keep)
+            objective = _Objective(untouched[chosen], keep)
             ids = [side[i] for side in (short, long) for i in chosen]
-            taus.grad, cosines = gradient_of(encoder, ids, taus, objective)
+            taus.grad, cosines = _gradient(encoder, ids, taus, objective)
             history.append(cosines)
             optimizer.step()
             schedule.step()
-            clamp_all(taus, bounds)
+            _project(taus, bounds)
         with torch.no_grad():
             taus.copy_(taus.mul(100).round().div(100))
-        clamp_all(taus, bounds)
-        after = everything(plain_embeddings(encoder, [*short, *long]))[1]
+        _project(taus, bounds)
+        after = everything(_embeddings(encoder, [*short, *long]))[1]
     return Found(taus.tolist(), before, after, history)
 
 
 # --- the objective ------------------------------------------------------------------------------------------------------
 
 
-class Objective:
+class _Objective:
     """The objective, for embeddings of short prefixes followed by those of long prefixes."""
 
     def __init__(self, untouched: Float[Tensor, "text dim"], keep: float) -> None:
@@ -174,19 +174,19 @@ def _pair_cosines(embeddings: Float[Tensor, "text dim"]) -> Float[Tensor, " pair
     return (embeddings @ embeddings.T)[rows, columns]
 
 
-def gradient_of(
-    encoder: Encoder, ids: Sequence[Sequence[int]], taus: Tensor, objective: Objective
+def _gradient(
+    encoder: Encoder, ids: Sequence[Sequence[int]], taus: Tensor, objective: _Objective
 ) -> tuple[Float[Tensor, " layer"], Cosines]:
     """The exact gradient of the objective with respect to τ, with the graph of one micro-batch at a time.
 
     dL/dτ = Σ_b (∂U_b/∂τ)ᵀ ∂L/∂U_b over micro-batches b, because only L combines the embeddings U of different batches.
     """
-    leaf = plain_embeddings(encoder, ids).requires_grad_()
+    leaf = _embeddings(encoder, ids).requires_grad_()
     value, cosines = objective(leaf)
     (slope,) = torch.autograd.grad(value, leaf)
 
     def part(batch: list[int]) -> Tensor:
-        found: Tensor = torch.autograd.grad(embedded(encoder, [ids[i] for i in batch]), taus, slope[batch])[0]
+        found: Tensor = torch.autograd.grad(_embedded(encoder, [ids[i] for i in batch]), taus, slope[batch])[0]
         return found
 
     total = torch.zeros_like(taus)
@@ -196,18 +196,18 @@ def gradient_of(
     return total, cosines
 
 
-def plain_embeddings(encoder: Encoder, ids: Sequence[Sequence[int]]) -> Float[Tensor, "prefix dim"]:
+def _embeddings(encoder: Encoder, ids: Sequence[Sequence[int]]) -> Float[Tensor, "prefix dim"]:
     """Embeddings in float64 on the CPU, without a graph."""
     with torch.no_grad():
         batches = micro_batches([len(row) for row in ids], encoder.token_budget)
-        run = lambda batch: (batch, embedded(encoder, [ids[i] for i in batch]))  # noqa: E731
+        run = lambda batch: (batch, _embedded(encoder, [ids[i] for i in batch]))  # noqa: E731
         passes = list(run_batches(batches, run, halved=[]))
         order = torch.tensor([i for batch, _ in passes for i in batch])
         together = torch.cat([embeddings for _, embeddings in passes])
         return torch.empty_like(together).index_copy_(0, order, together)
 
 
-def embedded(encoder: Encoder, ids: list[Sequence[int]]) -> Float[Tensor, "prefix dim"]:
+def _embedded(encoder: Encoder, ids: list[Sequence[int]]) -> Float[Tensor, "prefix dim"]:
     """Embeddings of one micro-batch as in `Encoder.encode_tokens`, but without inference mode."""
     tokens = Tokens([list(row) for row in ids], [False] * len(ids))
     hidden, mask = encoder.hidden_states(*encoder.padded(tokens)[range(len(ids))], sum(map(len, ids)))
@@ -230,7 +230,7 @@ class _Differentiable(Temperature):
 
 
 @contextmanager
-def searching(encoder: Encoder, taus: Tensor) -> Iterator[None]:
+def _searching(encoder: Encoder, taus: Tensor) -> Iterator[None]:
     """A context in which the encoder has `taus`, frozen weights and no dropout; afterwards its old state is restored."""
     modules = [*encoder.model.modules(), *encoder.head.modules()]
     parameters = [*encoder.model.parameters(), *encoder.head.parameters()]
@@ -256,7 +256,7 @@ def searching(encoder: Encoder, taus: Tensor) -> Iterator[None]:
             attach(encoder.model, before)
 
 
-def clamp_all(taus: Tensor, bounds: tuple[float, float]) -> None:
+def _project(taus: Tensor, bounds: tuple[float, float]) -> None:
     """Clamp every τ to the bounds."""
     with torch.no_grad():
         taus.clamp_(*bounds)

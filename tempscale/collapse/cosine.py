@@ -24,10 +24,10 @@ from tempscale.collapse.aggregates import (
 )
 from tempscale.collapse.neighbours import Nearest
 
-_ROWS, _COLUMNS = 512, 2048
+ROWS, COLUMNS = 512, 2048
 """One block of the product: 4 MB of float32, which stay in the caches until they are scanned."""
 
-_COUNTED = 1 << 31
+COUNTED = 1 << 31
 """Counts are moved from uint32 to int64 after this many pairs, so that the next block cannot overflow."""
 _DROPPED = {"float32": 0, "tf32": 13, "bfloat16": 16}
 """Bits of float32's mantissa that are rounded off."""
@@ -171,7 +171,7 @@ class _Found:
         self._pair_cosine, self._pair_ids = np.empty(listed, np.float32), np.empty((listed, 2), np.int32)
         self._kept = np.zeros(1, np.int64)
         self._counts, self._counted = np.zeros(self._cells.histogram.shape, np.uint32), 0
-        self._bins = np.empty(_COLUMNS, np.int32)
+        self._bins = np.empty(COLUMNS, np.int32)
 
     def add(self, tile: Tile) -> tuple[np.ndarray, np.ndarray]:
         """Σcos and Σcos² of a tile, by cell; everything else is added to what was found."""
@@ -184,7 +184,7 @@ class _Found:
         starts = np.searchsorted(columns.interval, np.arange(self._intervals + 1)).astype(np.int64)
         row_interval, duplicate = rows.interval.astype(np.int64), rows.embeddings.dtype.type(self._duplicate)
         for start, begin, product in _products(rows, columns, diagonal):
-            if self._counted > _COUNTED:
+            if self._counted > COUNTED:
                 self._move()
             scan(
                 product, start, begin, diagonal, row_interval, starts,
@@ -269,7 +269,7 @@ def _products(rows: Block, columns: Block, diagonal: bool) -> Iterator[tuple[int
     """Blocks of the product, with their first row and column: each is gone when the next comes. `diagonal` leaves out those
     that are below the diagonal.
     """
-    height, width = max(1, min(_ROWS, len(rows))), max(1, min(_COLUMNS, len(columns)))
+    height, width = max(1, min(ROWS, len(rows))), max(1, min(COLUMNS, len(columns)))
     buffer = np.empty(height * width, rows.embeddings.dtype)
     for start in range(0, len(rows), height):
         left = rows.embeddings[start : start + height]

@@ -35,7 +35,7 @@ ROWS, COLUMNS = 16_384, 16_384
 """One block of the product: 1 GB of float32."""
 LOOKED = 1 << 22
 """Pairs of a product that are looked at one by one at once: 200 MB of places, labels and sorted integers."""
-_BLOCKS_BYTES = 1 << 30
+BLOCKS_BYTES = 1 << 30
 """Size of the blocks of texts that stay on a device, where they are more than two."""
 _NONE = -(1 << 63)
 _LARGEST = 1.0 + 1e-5
@@ -102,7 +102,7 @@ def _on_device(block: Block, device: str, precision: Precision) -> _Block:
             embeddings = embeddings.bfloat16()
         kept = block, _Block(embeddings, torch.tensor(block.labels, dtype=torch.int64, device=device))
     uploaded_blocks[key] = kept
-    while len(uploaded_blocks) > 2 and sum(own.embeddings.nbytes for _, own in uploaded_blocks.values()) > _BLOCKS_BYTES:
+    while len(uploaded_blocks) > 2 and sum(own.embeddings.nbytes for _, own in uploaded_blocks.values()) > BLOCKS_BYTES:
         del uploaded_blocks[next(iter(uploaded_blocks))]
     return kept[1]
 

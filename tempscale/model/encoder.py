@@ -303,7 +303,7 @@ class Encoder:
         failed: dict[int, str] | None = {} if isolate else None
         with attach.role(self.model, role), torch.inference_mode():
             # One autocast for all micro-batches, because it caches the weights it has cast until it ends.
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.casts(device)):
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self._casts(device)):
                 passes = list(run_batches(batches, run, halved=halved, failed=failed, before=before))
                 finished(device)
             self.halved += len(halved)
@@ -386,14 +386,23 @@ class Encoder:
         return Padded(tokens.sequences, self._padding, next(self.model.parameters()).device)
 
     def hidden_states(self, ids: Tensor, mask: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-        """Last-layer token embeddings of one right-padded micro-batch of so many tokens, and its mask."""
+        """Last-layer token embeddings of one micro-batch.
+
+        Args:
+            ids: (texts, tokens), padded on the right.
+            mask: (texts, tokens), 1 where a token is one of the text.
+            tokens: how many these are.
+
+        Returns:
+            (texts, tokens, dimensions), and the mask.
+        """
         with tf32_products(self.precision == "tf32") if ids.is_cuda else nullcontext():
             if self._packed is not None:
                 return self._packed(ids, mask, tokens), mask
             output = self._run(input_ids=ids, attention_mask=mask.long(), **self._arguments)
         return output.last_hidden_state, mask
 
-    def casts(self, device: torch.device) -> bool:
+    def _casts(self, device: torch.device) -> bool:
         """Whether products are cast to bfloat16 as they come: weights that a GPU holds in it need no cast."""
         return self.precision == "bfloat16" and device.type == "cpu"
 

@@ -295,7 +295,7 @@ class Tokenizer:
         cut = self.long == "truncate" or max_length is not None
         try:
             prompt = self.prompt if prompt is None else prompt
-            return self.tokens_of([prompt + text for text in texts], limit, cut)
+            return self._tokens([prompt + text for text in texts], limit, cut)
         except BaseException as error:  # A panic in the library's compiled code is not an Exception.
             if not isolate or isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
@@ -326,7 +326,7 @@ class Tokenizer:
         """
         return [str(token) for token in self._tokenizer.convert_ids_to_tokens(list(ids))]
 
-    def tokens_of(self, texts: Sequence[str], limit: int, cut: bool) -> Tokens:
+    def _tokens(self, texts: Sequence[str], limit: int, cut: bool) -> Tokens:
         """The tokens of texts with their prompt: up to a limit, or in chunks of it."""
         if not texts:
             return Tokens([], [])

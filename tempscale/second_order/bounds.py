@@ -18,7 +18,7 @@ from tempscale.compiled import compiled
 
 SLACK = 1e-5
 """Relative margin of every comparison, because cosines and traces are float32."""
-_ROWS, _COLUMNS = 512, 2048
+ROWS, COLUMNS = 512, 2048
 
 
 def survivors(
@@ -41,12 +41,12 @@ def survivors(
         `same_mean`, 3 for both.
     """
     found = []
-    for start in range(0, len(rows), _ROWS):
-        left = rows[start : start + _ROWS]
-        for begin in range(0, len(columns), _COLUMNS):
-            if diagonal and begin + _COLUMNS <= start:
+    for start in range(0, len(rows), ROWS):
+        left = rows[start : start + ROWS]
+        for begin in range(0, len(columns), COLUMNS):
+            if diagonal and begin + COLUMNS <= start:
                 continue
-            product = left @ columns[begin : begin + _COLUMNS].T
+            product = left @ columns[begin : begin + COLUMNS].T
             arguments = (
                 product, start, begin, diagonal, row_trace, column_trace, socm * (1 - SLACK), same_mean * (1 - SLACK),
                 cosine, alpha, beta, means,

@@ -138,6 +138,11 @@ def test_sentences_without_secrets_stay_as_they_are(text):
     assert urls.hidden(text) == text
 
 
+@pytest.mark.parametrize("password", ["pa zzz", 'pa"zzz', "pa,zzz zzz", "pa\tzzz"])
+def test_a_password_with_what_ends_an_address_in_a_sentence_is_hidden_whole(password):
+    assert urls.hidden(f"cannot open https://KEY:{password}@host/x today") == "cannot open https://***@host/x today"
+
+
 @pytest.mark.parametrize("kind", [UsageError, IncompleteRun, Damaged])
 def test_errors_and_the_screen_show_no_secret_and_are_short(kind, capsys):
     address = "https://user:pa/zzz@host/x?token=zzz"

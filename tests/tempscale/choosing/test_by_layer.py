@@ -73,7 +73,7 @@ def encoded(encoder, ids):
 
 def objective_of(encoder, short, keep=10.0):
     """The objective, of an untouched encoder's short prefixes."""
-    return by_layer.Objective(by_layer.plain_embeddings(encoder, short), keep)
+    return by_layer._Objective(by_layer._embeddings(encoder, short), keep)
 
 
 # --- the same embeddings ------------------------------------------------------------------------------------------------
@@ -87,9 +87,9 @@ def test_every_family_embeds_as_with_the_schedule_attached_with_a_graph_and_with
     encoder.set_temperature(Temperature.by_layer(taus.tolist()))
     expected = encoded(encoder, [*short, *long])
     encoder.set_temperature(1.0)
-    with by_layer.searching(encoder, taus):
-        found = by_layer.plain_embeddings(encoder, [*short, *long])
-        with_graph = by_layer.embedded(encoder, long)
+    with by_layer._searching(encoder, taus):
+        found = by_layer._embeddings(encoder, [*short, *long])
+        with_graph = by_layer._embedded(encoder, long)
     assert (found - expected).abs().max() < 1e-5
     assert (with_graph - expected[TEXTS:]).abs().max() < 1e-5
     assert with_graph.requires_grad
@@ -106,17 +106,17 @@ def test_gradients_in_two_passes_are_those_of_one_graph_and_equal_central_differ
     ids, objective = [*short, *long], objective_of(encoder, short)
     start, step = some_taus(encoder), 1e-4
     assert len(micro_batches([len(row) for row in ids], encoder.token_budget)) >= 3
-    with by_layer.searching(encoder, taus := leaf(start)):
-        gradient, cosines = by_layer.gradient_of(encoder, ids, taus, objective)
-        value, cosines_of_one = objective(torch.cat([by_layer.embedded(encoder, [row]) for row in ids]))
+    with by_layer._searching(encoder, taus := leaf(start)):
+        gradient, cosines = by_layer._gradient(encoder, ids, taus, objective)
+        value, cosines_of_one = objective(torch.cat([by_layer._embedded(encoder, [row]) for row in ids]))
         (of_one,) = torch.autograd.grad(value, taus)
     differences = []
     for layer in range(len(start)):
         sides = []
         for sign in (1, -1):
             moved = leaf([tau + sign * step * (number == layer) for number, tau in enumerate(start)])
-            with by_layer.searching(encoder, moved):
-                sides.append(objective(by_layer.plain_embeddings(encoder, ids))[0])
+            with by_layer._searching(encoder, moved):
+                sides.append(objective(by_layer._embeddings(encoder, ids))[0])
         differences.append((sides[0] - sides[1]) / (2 * step))
     expected = torch.stack(differences)
     assert expected.abs().max() > 1e-3
@@ -129,8 +129,8 @@ def test_batches_that_memory_does_not_hold_run_in_halves(double, monkeypatch):
     encoder = double("bert")
     short, long = prefixes(encoder)
     ids, objective = [*short, *long], objective_of(encoder, short)
-    with by_layer.searching(encoder, taus := leaf([0.7, 0.9, 0.8])):
-        expected, _ = by_layer.gradient_of(encoder, ids, taus, objective)
+    with by_layer._searching(encoder, taus := leaf([0.7, 0.9, 0.8])):
+        expected, _ = by_layer._gradient(encoder, ids, taus, objective)
         hidden = encoder.hidden_states
 
         def small(ids, mask, tokens):
@@ -139,7 +139,7 @@ def test_batches_that_memory_does_not_hold_run_in_halves(double, monkeypatch):
             return hidden(ids, mask, tokens)
 
         monkeypatch.setattr(encoder, "hidden_states", small)
-        found, _ = by_layer.gradient_of(encoder, ids, taus, objective)
+        found, _ = by_layer._gradient(encoder, ids, taus, objective)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -163,12 +163,12 @@ def test_the_objective_is_the_one_that_is_written_down():
     change = mean([(a - b) ** 2 for a, b in zip(cosines(short), cosines(before), strict=True)])
     raised = mean(cosines(short)) - mean(cosines(before))
     assert raised > 0.1
-    objective = by_layer.Objective(before, 3.0)
+    objective = by_layer._Objective(before, 3.0)
     value, found = objective(torch.cat([short, long]))
     assert float(value) == pytest.approx(mean(cosines(long)) + raised + 3.0 * change)
     assert found == pytest.approx((float(value), mean(cosines(long)), mean(cosines(short)), change**0.5))
     assert found.long - found.short == pytest.approx(mean(cosines(long)) - mean(cosines(short)))
-    lowered, _ = by_layer.Objective(short, 3.0)(torch.cat([before, long]))
+    lowered, _ = by_layer._Objective(short, 3.0)(torch.cat([before, long]))
     assert float(lowered) == pytest.approx(mean(cosines(long)) + 3.0 * change), "falling short texts cost only their change"
 
 
@@ -184,7 +184,7 @@ def test_the_objective_falls_and_what_is_reported_is_what_an_attached_schedule_g
     assert found.temperature == Temperature.by_layer(found.temperatures)
     untouched = encoded(encoder, short)
     encoder.set_temperature(found.temperature)
-    expected = by_layer.Objective(untouched, by_layer.KEEP)(encoded(encoder, [*short, *long]))[1]
+    expected = by_layer._Objective(untouched, by_layer.KEEP)(encoded(encoder, [*short, *long]))[1]
     encoder.set_temperature(1.0)
     assert found.after == pytest.approx(expected, abs=1e-5)
 
@@ -252,7 +252,7 @@ def test_the_encoder_is_left_as_it_was(monkeypatch, tiny_folder, family, tau, fa
             raise KeyboardInterrupt
 
     if fails:
-        monkeypatch.setattr(by_layer, "clamp_all", fail)
+        monkeypatch.setattr(by_layer, "_project", fail)
         with pytest.raises(KeyboardInterrupt):
             layer_temperatures(encoder, short, long, steps=3)
     else:

@@ -58,7 +58,7 @@ def test_every_unordered_pair_is_in_its_cell_exactly_once(device, texts, interva
     # `inner` and `across` cut the tile itself, as more rows and columns than a block of the product would.
     embeddings, interval = corpus(texts, intervals, seed)
     module = cosine if device == "cpu" else gpu
-    with mock.patch.object(module, "_ROWS", inner), mock.patch.object(module, "_COLUMNS", across):
+    with mock.patch.object(module, "ROWS", inner), mock.patch.object(module, "COLUMNS", across):
         cells = merged(tiled(embeddings, interval, intervals, size, device))
     for (a, b), cosines in oracles.cell_cosines(embeddings, interval, intervals).items():
         assert cells.pairs[a, b] == len(cosines)

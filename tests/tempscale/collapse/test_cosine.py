@@ -246,7 +246,7 @@ def test_any_grid_finds_what_one_tile_finds_merged_or_into_the_same_lists(device
     parts = [part(texts, *bounds) for bounds in blocks(len(texts), size)]
     cells, near, pairs = gridded(parts, **how)
     tiles = [Tile(i, parts[i], j, parts[j]) for i, j in upper_triangle(len(parts))]
-    with mock.patch.object(gpu, "_LOOKED", looked), mock.patch.object(cosine, "_COUNTED", 0):
+    with mock.patch.object(gpu, "LOOKED", looked), mock.patch.object(cosine, "COUNTED", 0):
         found = cosine_tiles(iter(tiles), 3, **how)
     assert sorted(found.near) == list(range(len(parts)))
     for lists in (near, together([found.near[i] for i in range(len(parts))])):
@@ -272,7 +272,7 @@ def test_on_a_device_few_pairs_are_looked_at_at_once_and_none_is_missed(cosines,
     settings = {"diagonal": True, "neighbours": 4, "duplicate": 0.9, "listed": 20, "device": "cpu:0"}
     whole = cosine_tile(texts, texts, 3, **settings)
     with (
-        mock.patch.object(gpu, "_LOOKED", looked),
+        mock.patch.object(gpu, "LOOKED", looked),
         mock.patch.object(gpu.Side, "keep", autospec=True, side_effect=gpu.Side.keep) as keep,
     ):
         same(cosine_tile(texts, texts, 3, **settings), whole)
@@ -321,7 +321,7 @@ def test_a_device_gets_a_block_once_for_all_its_tiles():
     with mock.patch.object(gpu.torch, "tensor", wraps=torch.tensor) as uploaded:
         cosine_tiles(tiles, 3, neighbours=2, device="cpu:0")
         assert uploaded.call_count == 2 * len(parts)  # Embeddings and labels.
-    with mock.patch.object(gpu, "_BLOCKS_BYTES", 0), mock.patch.object(gpu.torch, "tensor", wraps=torch.tensor) as again:
+    with mock.patch.object(gpu, "BLOCKS_BYTES", 0), mock.patch.object(gpu.torch, "tensor", wraps=torch.tensor) as again:
         cosine_tiles(
             [tile._replace(rows=replace(tile.rows), columns=replace(tile.columns)) for tile in tiles],
             3,

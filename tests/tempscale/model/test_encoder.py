@@ -197,7 +197,7 @@ def test_an_error_of_the_tokenizer_is_raised_unless_it_is_to_be_isolated_and_no_
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(tokenizer, "tokens_of", fail)
+    monkeypatch.setattr(tokenizer, "_tokens", fail)
     with pytest.raises(type(error)):
         tokenizer(LETTERS, isolate=isolate)
 

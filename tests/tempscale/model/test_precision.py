@@ -120,7 +120,7 @@ def test_on_a_gpu_weights_are_rounded_once_and_nothing_is_cast(tiny_model):
     """On torch's device «meta», which is no CPU and computes nothing."""
     encoder = Encoder(tiny_model("bert").to("meta"), None, Head("mean", []), precision="bfloat16")
     assert {own.dtype for own in encoder.model.parameters()} == {torch.bfloat16}
-    assert not encoder.casts(torch.device("meta"))
+    assert not encoder._casts(torch.device("meta"))
     on_cpu = Encoder(tiny_model("bert"), None, Head("mean", []), precision="bfloat16")
     assert {own.dtype for own in on_cpu.model.parameters()} == {torch.float32}
-    assert on_cpu.casts(torch.device("cpu"))
+    assert on_cpu._casts(torch.device("cpu"))

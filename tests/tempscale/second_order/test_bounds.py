@@ -48,7 +48,7 @@ def test_pairs_that_reach_a_threshold_are_kept_once_and_no_others(
     row_trace = random.uniform(0, 4, len(rows)).astype(np.float32)
     column_trace = row_trace if diagonal else random.uniform(0, 4, len(columns)).astype(np.float32)
     alpha, beta = exponents
-    with mock.patch.object(module, "_ROWS", product[0]), mock.patch.object(module, "_COLUMNS", product[1]):
+    with mock.patch.object(module, "ROWS", product[0]), mock.patch.object(module, "COLUMNS", product[1]):
         places, cosines, ranking = survivors(
             rows, row_trace, columns, column_trace, diagonal=diagonal, socm=socm, same_mean=same_mean, cosine=cosine,
             alpha=alpha, beta=beta, means=means,

@@ -1,7 +1,7 @@
 """The words of one help page, of one audit in the terminal and of its report, as tests/golden/ holds them.
 
 No other test of tier 1 asserts a sentence that these files have. Figures, times and paths are masked, because other tests
-prove them. After a change of words, `TEMPSCALE_GOLDEN=write python -m pytest tests/jobs/audit/test_golden.py` writes the
+prove them. After a change of words, `TEMPSCALE_GOLDEN=write python -m pytest tests/test_golden.py` writes the
 files again: read what changed before you commit it.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from command_line import in_process
 from pages import Page
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parent / "golden"
 WRITE = os.environ.get("TEMPSCALE_GOLDEN") == "write"
 
 
