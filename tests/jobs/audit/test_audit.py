@@ -24,7 +24,7 @@ TAUS = [1.0, 0.8]
 TEXTS, SOCM_TEXTS, PROBE_TEXTS = PLAIN.texts, PLAIN.socm, PLAIN.probed
 
 
-@pytest.fixture(scope="module", params=["small_audit", pytest.param("real_audit", marks=pytest.mark.proof)])
+@pytest.fixture(scope="module", params=["small_audit", pytest.param("real_audit", marks=pytest.mark.soak)])
 def finished(request):
     """A run on a small random model, and one on the real model."""
     return request.getfixturevalue(request.param) / "run"

@@ -38,6 +38,7 @@ def test_one_text_has_no_pairs(run, tmp_path):
     assert tables["collapse_summary"]["cosine_mean"].to_list() == [None, None]
 
 
+@pytest.mark.soak
 def test_texts_that_are_all_the_same_have_one_embedding_and_ids_may_be_integers(run, tmp_path):
     pq.write_table(pa.table({"key": range(-1, 39), "text": ["always the same words"] * 40}), tmp_path / "t.parquet")
     record, tables = run(tmp_path / "t.parquet", id_column="key")

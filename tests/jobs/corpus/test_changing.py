@@ -155,6 +155,7 @@ def test_a_source_of_one_unit_that_changes_is_not_indexed(data, tmp_path, monkey
     assert not (tmp_path / "run" / "shards" / "index.json").exists()
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_an_audit_of_a_changing_corpus_is_exit_2_and_leaves_nothing(data, small_model, tmp_path, monkeypatch):
     folder, write = data

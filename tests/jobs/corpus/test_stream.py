@@ -238,7 +238,7 @@ def test_tasks_that_die_while_reading_are_done_again(cluster, tmp_path, sample):
 
 
 @pytest.mark.parametrize("where", ["repeated", "without_repeated", "sampled", "choose", "regroup"])
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_tasks_of_the_exchange_that_die_are_done_again(cluster, tmp_path, monkeypatch, where, after):
     """Before they begin, or when all is written and nobody has heard of it."""
     once = str(tmp_path / "once")

@@ -163,6 +163,7 @@ def test_measured_micro_batches_are_kept_and_are_those_of_the_same_budget_given(
     assert other["token_budget"] == model["token_budget"]
 
 
+@pytest.mark.soak
 def test_a_worker_loads_the_model_once_for_all_steps_before_the_tiles(run, texts, monkeypatch):
     """One load by one worker; the search of the worst pairs of a whole corpus needs another one after its tiles."""
     loads, arguments = [], actor.arguments

@@ -66,6 +66,7 @@ class Death(BaseException):
     """The process is gone: nothing is tidied up."""
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("temperatures", [[1.0, 0.8], [1.0, {"by_role": {"query": 0.9, "document": 0.8}}]])
 def test_a_text_that_kills_its_process_costs_its_pairs_only(tiny_folder, tmp_path, temperatures):
     folder = tiny_folder()

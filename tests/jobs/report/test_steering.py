@@ -10,7 +10,7 @@ import pytest
 from pages import EVIL, STEERS
 from whole_run import as_lines
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.soak
 
 
 @pytest.fixture(scope="module")

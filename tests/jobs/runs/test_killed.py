@@ -7,16 +7,14 @@ import subprocess
 import sys
 import time
 
-import pytest
 from whole_run import audited, digests
 
 
-@pytest.mark.usefixtures("ray_session")
-def test_an_audit_that_is_killed_while_it_embeds_goes_on_to_the_same_bytes(small_audit, tmp_path):
+def test_an_audit_that_is_killed_while_it_embeds_goes_on_to_the_same_bytes(small_audit, ray_address, tmp_path):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "tempscale_jobs", "audit", str(small_audit / "audit.toml"), "--workers", "1"]
-    # It starts a Ray of its own, as on a machine where nothing else runs.
-    with subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, start_new_session=True) as process:
+    command += ["--address", ray_address, "--out", str(out)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True) as process:
         try:
             while len(list(out.glob("texts/*/*/part-*.parquet"))) < 3:
                 assert process.poll() is None, process.stderr.read()

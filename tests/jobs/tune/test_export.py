@@ -29,6 +29,7 @@ def exported(minilm, tmp_path_factory):
     return out, stderr
 
 
+@pytest.mark.proof
 def test_plain_sentence_transformers_equals_the_attached_model(exported, minilm):
     from sentence_transformers import SentenceTransformer
 

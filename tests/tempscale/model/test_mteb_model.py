@@ -32,29 +32,29 @@ def encoded(model, texts, **how):
     return model.encode([{"text": texts}], task_metadata=None, hf_split="test", hf_subset="default", **how)
 
 
-def test_at_one_it_scores_what_sentence_transformers_scores(tasks, minilm):
+def test_at_one_it_scores_what_sentence_transformers_scores(tasks, small_model):
     from sentence_transformers import SentenceTransformer
 
-    plain = SentenceTransformer(str(minilm), device="cpu")
+    plain = SentenceTransformer(str(small_model), device="cpu")
     for task in tasks:
-        assert scores(ts.MtebModel(minilm, device="cpu"), task) == pytest.approx(scores(plain, task), abs=1e-6)
+        assert scores(ts.MtebModel(small_model, device="cpu"), task) == pytest.approx(scores(plain, task), abs=1e-6)
 
 
-def test_a_temperature_is_that_of_attach(tasks, minilm):
+def test_a_temperature_is_that_of_attach(tasks, small_model):
     from sentence_transformers import SentenceTransformer
 
-    attached = ts.attach(SentenceTransformer(str(minilm), device="cpu"), 0.5)
-    model = ts.MtebModel(minilm, temperature=0.5, device="cpu")
+    attached = ts.attach(SentenceTransformer(str(small_model), device="cpu"), 0.5)
+    model = ts.MtebModel(small_model, temperature=0.5, device="cpu")
     np.testing.assert_allclose(encoded(model, TEXTS), attached.encode(TEXTS), atol=1e-5)
     assert scores(model, tasks[0]) == pytest.approx(scores(attached, tasks[0]), abs=1e-6)
 
 
-def test_queries_and_documents_have_their_own_temperatures(minilm):
+def test_queries_and_documents_have_their_own_temperatures(small_model):
     from mteb.types import PromptType
 
-    both = ts.MtebModel(minilm, {"by_role": {"query": 1.0, "document": 0.5}}, device="cpu")
+    both = ts.MtebModel(small_model, {"by_role": {"query": 1.0, "document": 0.5}}, device="cpu")
     for role, tau in ((PromptType.query, 1.0), (PromptType.document, 0.5), (None, 0.5)):
-        one = ts.MtebModel(minilm, tau, device="cpu")
+        one = ts.MtebModel(small_model, tau, device="cpu")
         np.testing.assert_array_equal(encoded(both, TEXTS, prompt_type=role), encoded(one, TEXTS))
 
 

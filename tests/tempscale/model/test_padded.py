@@ -85,7 +85,11 @@ def on_device(tiny_model, family):
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("kind", [0.8, STEPS, LOG, "by head"], ids=["constant", "steps", "logarithm", "by head"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(0.8, id="constant", marks=pytest.mark.soak), pytest.param(STEPS, id="steps", marks=pytest.mark.soak),
+     pytest.param(LOG, id="logarithm"), pytest.param("by head", id="by head")],
+)  # fmt: skip
 def test_a_micro_batch_is_uploaded_once_for_all_temperatures_and_downloaded_in_one_piece(on_device, family, kind):
     taus = head_taus(on_device.model)
     tokens = Tokens(IDS, [False] * len(IDS))

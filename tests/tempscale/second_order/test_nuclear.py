@@ -422,7 +422,7 @@ def wikipedia_tokens(encoder, shared_corpora):
     return tokens
 
 
-@pytest.mark.proof
+@pytest.mark.soak
 def test_d_sigma_of_ten_thousand_pairs_equals_float64(wikipedia_tokens):
     texts = wikipedia_tokens + awkward_texts(wikipedia_tokens)
     pairs = np.triu_indices(len(texts), 1)

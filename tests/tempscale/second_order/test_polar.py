@@ -190,7 +190,7 @@ def worst(found, first, second):
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(DOUBLE, marks=pytest.mark.soak)])
 def test_real_texts_equal_float64(short_factors, long_factors, dtype):
     # d_Σ has half of it. In single precision the product is rounded; the iteration, in float64, adds nothing to that.
     short, long = ([factor.to(dtype) for factor in each] for each in (short_factors, long_factors))

@@ -79,6 +79,7 @@ def test_commuting_covariances_give_the_distance_of_their_square_roots():
     assert float(found.d_mu) == 0.0
 
 
+@pytest.mark.proof
 def test_pairs_of_real_texts_all_at_once_and_two_alone_equal_the_equations(token_embeddings):
     found = pairwise_socm(token_embeddings)
     units = [oracles.unit_moments(tokens.numpy()) for tokens in token_embeddings]

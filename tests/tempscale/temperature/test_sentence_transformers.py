@@ -10,21 +10,21 @@ ROLES = Temperature.by_role(query=1.0, document=0.5)
 
 
 @pytest.fixture
-def model(minilm):
+def model(small_model):
     from sentence_transformers import SentenceTransformer
 
-    found = SentenceTransformer(str(minilm), device="cpu")
+    found = SentenceTransformer(str(small_model), device="cpu")
     found.prompts = {"query": "query: ", "document": "passage: "}
     return found
 
 
 @pytest.fixture
-def at(minilm):
+def at(small_model):
     """Embeddings of an untouched model at a constant, by prompt."""
     from sentence_transformers import SentenceTransformer
 
     def encode(tau, prompt=None):
-        plain = SentenceTransformer(str(minilm), device="cpu")
+        plain = SentenceTransformer(str(small_model), device="cpu")
         if tau != 1.0:
             attach(plain, tau)
         return plain.encode(TEXTS, prompt=prompt)
@@ -70,7 +70,7 @@ def test_the_batch_does_not_change_what_a_schedule_by_length_gives(model, schedu
     verify(model)
 
 
-def test_folded_equals_attached(model, minilm, at):
+def test_folded_equals_attached(model, small_model, at):
     np.testing.assert_allclose(fold(model, 0.5).encode(TEXTS), at(0.5), atol=1e-6)
 
 
