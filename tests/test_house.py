@@ -1,6 +1,7 @@
 """The rules of the house: folders import downwards, light paths stay light, tempscale/ knows no Ray and no tables."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -52,11 +53,27 @@ def test_the_science_imports_no_ray_no_tables_no_storage_and_nothing_of_jobs(fil
     assert not roots & {"tempscale_jobs", "ray", "pydantic", "typer", "rich", *tables}
 
 
-def test_the_list_names_every_folder_once():
-    there = {folder(file) for file in sources(JOBS)} - {"__init__"}
-    listed = [name for names in FOLDERS for name in names]
-    assert sorted(listed) == sorted(set(listed))
-    assert there == set(listed)
+def mapped(text):
+    """What a map names, in its order: folders and files with the folder they are in; a line has names, a gap and words."""
+    names, inside = [], ""
+    for line in re.findall(r"^ {4,6}\S.*", text, re.MULTILINE):
+        here = re.split(r"\s{2,}", line.strip())[0].split(", ")
+        if not line.startswith(" " * 6):
+            inside = here[0] if here[0].endswith("/") else ""
+        names += [name if name == inside else inside + name for name in here]
+    return names
+
+
+def test_the_map_names_every_file_once_and_each_folder_above_those_it_may_import():
+    jobs, science = ast.get_docstring(ast.parse((JOBS / "__init__.py").read_text())).split("`tempscale/`")
+    named = mapped(jobs)
+    files = [str(file.relative_to(JOBS).with_suffix("")).removesuffix("__init__") for file in sources(JOBS)]
+    assert sorted(named) == sorted(filter(None, files))
+    order = iter(name.rstrip("/") for name in named if "/" not in name.rstrip("/"))
+    assert all({next(order) for _ in names} == names for names in FOLDERS)
+    parts = {file.relative_to(ROOT / "tempscale").parts[0] for file in sources(ROOT / "tempscale")}
+    folders = {part.removesuffix(".py") if part.endswith(".py") else f"{part}/" for part in parts}
+    assert sorted(mapped(science)) == sorted(folders - {"__init__", "__main__"})
 
 
 @pytest.mark.parametrize("file", sources(JOBS), ids=lambda f: str(f.relative_to(JOBS)))

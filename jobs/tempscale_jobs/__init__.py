@@ -1,38 +1,181 @@
-"""What runs on Ray. A folder is a subject, and each imports only from the folders below it in this list.
+"""What runs on Ray. A folder is a subject, and imports only from the folders below it in this list.
 
-    cli/          the command line. app, runs (commands that run), records (commands over finished runs), options, submit
-    submit/       a command as a Ray job: command (what is sent), packing (which files), watch, head
-    tune/         `tempscale tune`: by scores, by collapse, corrections, layers (by gradient); export (checkpoints)
-    audit/        `tempscale audit`. model: one model, a stage a step; words: sentences; verdict: the answer; plan: --plan;
-                  traffic: what its steps read and write
-    correct/      `tempscale correct`, a fitted correction for a table of embeddings: units (what one task reads and writes)
-    pairs/        `tempscale pairs`, SOCM of explicit pairs of texts: chunks, socm
-    diagnose/     `tempscale diagnose`, why embeddings collapse: looks, two_texts, repeated, versions, findings
-    evaluate/     `tempscale evaluate`, its scores: tasks, own_tasks, windows, documents, cells, scored, analyses, audits
-    nights/       nightly audits. night (the end of one), gate (thresholds and drift), record, compare, notify
-    collapse/     the O(n²) steps: blocks, cosine, calibration, neighbours, exposure, by_length, sample (of SOCM),
-                  socm, worst (pairs of the corpus)
-    embedding/    the O(n) steps: embed, lookup (in the cache), cache, budget, precision, factors (covariance), probe
-                  (prefixes), layout (texts in canonical order)
-    corpus/       sources (kinds), folders (which files), states (of files), readers (file formats), lakes (tables), hub (its
-                  data sets), units (of a source), rows (usable ones), reading (of one unit), distinct (repeated ids,
-                  samples), stream, shards (texts), vectors (embeddings), preview, peek (the first rows, before Ray starts)
-    lifecycle.py  a run from its lock to run.json, for all six commands
-    report/       what all reports share: text (figures in words), charts (colours, lines), page and its templates, screen,
-                  shell (commands to copy)
-    workers/      Ray: engine (the session), actor, crew, marks (deadly texts), nodes, raylet, slow
-    runs/         the run folder: folder, places (where it may be), storage, lock, journal (progress), observing (status),
-                  memory, provenance
-    config/       each setting with its option and help: sections (shared by commands), and a file a command
-    tables/       the Arrow schema of every table, a file a command
-    errors, outlets, urls  errors that a user reads; standard output and error; addresses without their secrets
+    __main__              `python -m tempscale_jobs`
+    cli/                  the command line
+      app                 the command: groups, help, exit codes
+      options             an option for each setting that has one
+      runs                the commands that write a run folder
+      records             the commands over finished runs: export, history, report, compare, cache
+      submit              `tempscale submit`
+      start               what every command does around its work: progress, what ends it early, its exit code
+    submit/               a command as a job of a Ray cluster
+      command             what is sent, read by our own command line first
+      packing             which files travel, and which never do
+      head                the address of a cluster and a client of its jobs
+      watch               submit it, show its log, give its exit code
+    tune/                 `tempscale tune` and `export`: choose a temperature or a correction
+      run, report, words  as in every command, see below
+      scores              choose by scores of tasks
+      collapse            choose without labels
+      corrections         what corrections do to scores and exposure
+      layers              one τ a layer, by gradient
+      export              a plain checkpoint with the choice in it
+      correction_stages   a correction as stages of a checkpoint
+      model_card          its card
+      measured            what runs have measured of it, for the card
+      push                the checkpoint on a hub
+    audit/                `tempscale audit`
+      run, summary, charts, words, report
+      model               the steps of one model
+      plan                --plan: what a run costs
+      traffic             what its steps read and write, for the plan
+      verdict             the first screen: the answer and four figures
+      advice              what follows, with a command
+      again               the command that goes on from a finished run
+    correct/              `tempscale correct`: a fitted correction for a table of embeddings
+      run
+      units               what one task reads and writes
+    pairs/                `tempscale pairs`: SOCM of explicit pairs of texts
+      run, summary
+      chunks              the pairs of a source, in pieces
+      socm                the pairs of a piece, on an actor
+    diagnose/             `tempscale diagnose`: why embeddings collapse
+      run, summary, charts, words, report
+      looks               texts of all lengths, every layer and head
+      two_texts           two texts, token by token
+      repeated            texts of one repeated token
+      versions            versions of one document
+      findings            single numbers with errors
+    evaluate/             `tempscale evaluate`: downstream scores
+      run, summary, charts, words, report
+      tasks               tasks by name
+      own_tasks           a user's data as tasks
+      windows             test sets by length
+      documents           large corpora, embedded before the cells
+      cells               a task under a temperature, on Ray
+      held                the task that a worker holds
+      mteb_model          the model that a cell scores
+      scored              a score, and the score of each item
+      corrected           a score with corrected embeddings
+      analyses            the papers' analyses of one cell
+      audits              scores beside finished audits
+    nights/               nightly audits
+      night               the end of a night
+      gate                thresholds and drift
+      record              one part a run, baselines, accepted runs
+      compare             what changed between two runs
+      notify              a webhook, annotations of a build
+      page                the record as a page
+      charts, words
+    collapse/             the steps over pairs
+      blocks              durable blocks of texts, and a tile task's files
+      cosine              all pairs: tiles, sums, length_collapse
+      calibration         how near two random texts are, by length
+      neighbours          the nearest texts
+      exposure            who fills the results; hubs, near-duplicates
+      by_length           a correction by length, fitted
+      source_order        whether neighbours in the source are alike
+      socm                all pairs of a sample
+      socm_tables         their tables
+      dealing             which texts make up the groups
+      groups              all pairs of each group, under every τ
+      group_tables        their tables
+      factor_pairs        bounds and exact values of listed pairs
+      largest             the pairs of the texts of largest tr Σ
+      worst               the most collapsed pairs of a whole corpus
+    embedding/            the steps over texts
+      embed               shards to texts/
+      expected            how long it takes, before it begins
+      budget              tokens of a micro-batch
+      lookup              what a cache has of a corpus
+      cache               texts by content, from night to night
+      prune               a smaller cache
+      layout              texts in canonical order
+      pieces              the pieces of a sample that are missing
+      precision           what bfloat16 changes
+      factors             covariance factors of a sample
+      probe               the same texts, cut to prefixes
+    corpus/               from a source to shards
+      stream              all units of a source, read by Ray Data
+      reading             one unit, read into durable parts
+      distinct            repeated ids and samples, over all units
+      preview             what --plan looks at
+      peek                the first rows, before Ray starts
+      index               what a run keeps of a source
+      shards              texts as the contents of a source
+      vectors             a user's embeddings as its contents
+      units               a source in pieces
+      rows                usable rows, and why others are not
+      sources             every kind of source
+      hub                 data sets of the hub
+      lakes               Lance and Delta
+      readers             formats of files
+      folders             which files are data
+      states              whether a file has changed
+    lifecycle             a run from its lock to run.json, for all commands
+    report/               what all reports share
+      page                template, charts, run.json: one page
+      charts              lines with bands, changes with intervals
+      screen              tables on the terminal
+      shell               commands to copy
+      text                figures in words
+    workers/              Ray
+      nodes               whether all machines see the files
+      crew                model actors for all steps of a run
+      actor               one model on one worker
+      loaded              whether it is the model that the run began with
+      marks               which text kills its process
+      bfloat16            the precision of the workers' processors
+      engine              start or join Ray, run tasks
+      private             a token and addresses of this machine alone
+      raylet              its daemon, watched
+      headroom            memory, watched
+      slow                pieces that take ten times as long
+    runs/                 the run folder
+      folder              identity, resume, completion
+      inventory           the digest of each of its files
+      mending             what is removed where a file is damaged
+      places              where it may be
+      lock                one run at a time
+      journal             progress for people
+      observing           progress for machines
+      pace                how long the rest takes
+      memory              how much a run takes
+      provenance          processors and sources, as they are written down
+      sealed              files that notice a flipped bit
+      storage             local or remote
+    config/               each setting once, with its option and its help
+      audit, correct, diagnose, evaluate, nights, pairs, tune
+      command             what all commands have in common
+      sections            what several of them have
+      fitted              a correction in a file
+      given               files and texts of a user
+      option              the option of a setting
+      strict              unknown keys are errors
+    tables/               the Arrow schema of every table
+      audit, diagnose, evaluate, nights, pairs, tune
+      parts               what one step leaves for another
+      finished            tables of earlier versions
+      columns             columns, and those of many tables
+    outlets               standard output and error
+    errors                errors that a user reads
+    urls                  addresses without their secrets
 
 In the folder of a command the same names mean the same thing: run (the command, top to bottom), its steps, summary (parts to
 tables), charts, words (tables to sentences), report (the page). Steps hand on durable parts, not objects in memory:
 corpus -> shards/ -> texts/ -> factors/ -> partials/ -> tables/ -> report.html.
 
-The steps compute with `tempscale/`, the science, which knows no Ray and no tables: temperature/ (schedule, families of
-models, attach, fold, verify), model/ (from a checkpoint to embeddings), collapse/ (cosine: a tile; aggregates: its histogram
-and sums; neighbours, exposure, length), second_order/ (moments, socm), layers/, choosing/, stats/ (errors, samples, enough);
-optional (libraries that may be missing).
+The steps compute with `tempscale/`, the science, which knows no Ray and no tables:
+
+    temperature/          schedules, families of models, attach, fold, verify
+    model/                from a checkpoint to embeddings
+    collapse/             cosines of a tile, their sums, neighbours, exposure, lengths
+    second_order/         token moments and SOCM
+    layers/               σ_a, HC, λ, ρ, r, C of each layer
+    choosing/             one τ a layer, or by length
+    correction/           corrections of embeddings, fitted and applied
+    stats/                errors, samples, how many values are enough
+    optional              libraries that may be missing
+    compiled, lanes       loops compiled by numba, sixteen numbers at once
+    tf32                  how a GPU multiplies float32
 """
