@@ -203,6 +203,7 @@ def test_an_image_without_the_digest_of_its_base_is_not_built(base, code):
     assert ("BASE must name the digest" in run.stderr) == bool(code)
 
 
+@pytest.mark.soak
 def test_the_image_lists_the_packages_in_it(tmp_path):
     """The command of the Dockerfile, on the environment that runs the tests."""
     every = " ".join(rest for name, rest in instructions() if name == "RUN")

@@ -48,6 +48,7 @@ def groups_of(out):
     return read_parts(out, "partials/groups", "1.0")["text_id"].to_list()
 
 
+@pytest.mark.soak
 def test_the_worst_pairs_are_those_of_all_pairs_of_the_texts_of_largest_trace(few, corpus, small_model):
     """Brute force in float64: the 128 texts of largest tr Σ of those that were dealt, and all of their pairs."""
     texts = {row["id"]: row["text"] for row in map(json.loads, corpus.read_text("utf-8").splitlines())}

@@ -212,7 +212,9 @@ def other_weights(path):
               metadata={"format": "pt"})  # fmt: skip
 
 
-@pytest.mark.parametrize("damage", [cut, huge_header, stray_stage, other_weights])
+@pytest.mark.parametrize(
+    "damage", [cut, other_weights, *(pytest.param(own, marks=pytest.mark.soak) for own in (huge_header, stray_stage))]
+)
 def test_a_damaged_model_is_one_sentence_and_exit_2(audit, small_model, tmp_path, damage):
     model = Path(shutil.copytree(small_model, tmp_path / "model"))
     damage(model)

@@ -384,6 +384,7 @@ def test_a_corpus_in_many_groups_and_ranges_is_looked_up_the_same(nights, small_
     assert len(list((tmp_path / "run" / "texts").rglob("part-cached-*"))) == 3 * len(TAUS)
 
 
+@pytest.mark.soak
 def test_a_run_embeds_again_what_its_cache_cannot_give_and_says_so(nights, small_model, tmp_path):
     """Of four buckets one has vectors of another width, one such that are none, one is cut, and one is as it was."""
     store = Storage(str(shutil.copytree(nights / "cache-of-two", tmp_path / "cache")))

@@ -51,7 +51,7 @@ def tasks(tmp_path_factory):
     }
 
 
-@pytest.fixture(scope="module", params=["bare", "dot", "prompts", "the real one"])
+@pytest.fixture(scope="module", params=["bare", "dot", "prompts", pytest.param("the real one", marks=pytest.mark.soak)])
 def folder(request, small_model, minilm, tmp_path_factory):
     """A model's folder: without Normalize, compared by dot product, or with prompts."""
     from sentence_transformers import SentenceTransformer

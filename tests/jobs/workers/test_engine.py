@@ -34,7 +34,7 @@ class Counting:
         return threads()
 
 
-@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("ahead", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_workers_have_one_thread_each_and_this_process_keeps_its_own(monkeypatch, ahead):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     for name in VARIABLES[1:]:

@@ -44,7 +44,7 @@ class PlacedActor(actor.ModelActor):
     able, failed = False, None
 
     def __init__(self, gpus, settings, **arguments):
-        self._turn = threading.Lock()
+        self.turn = threading.Lock()
         self.gpus, self.budget = gpus, settings["token_budget"]
 
     def computes_socm(self):

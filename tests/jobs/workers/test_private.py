@@ -159,6 +159,7 @@ def test_its_files_are_closed_and_hold_no_token(started, home):
     assert str(home) not in known["path"]
 
 
+@pytest.mark.soak
 def test_its_files_are_where_a_long_tmpdir_says_and_gone_at_the_end(tmp_path):
     place = tmp_path / ("x" * 110)
     place.mkdir()
