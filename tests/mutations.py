@@ -572,7 +572,7 @@ RESUMED = Subject(
     )
     + of(
         f"{JOBS}/corpus/stream.py",
-        ("Stream._begin", "reading.unit_name(unit.number) in there", "False"),
+        ("Stream._read_units", "reading.unit_name(unit.number) in there", "False"),
     )
     + of(
         f"{JOBS}/embedding/embed.py",

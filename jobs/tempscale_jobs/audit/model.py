@@ -12,9 +12,8 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import cosine, dealing, exposure, groups, largest, socm, source_order, worst
 from tempscale_jobs.config import sections
 from tempscale_jobs.config.audit import Analysis, AuditConfig, Embedding
-from tempscale_jobs.corpus.index import Index, Shard
+from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.corpus.rows import check_rejected
-from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.embedding import budget, cache, embed, expected, factors, lookup, precision, probe
 from tempscale_jobs.embedding.cache import Cache
 from tempscale_jobs.embedding.layout import Layout, layout
@@ -44,14 +43,10 @@ class Audit:
     config: AuditConfig
     run: Run
     cluster: Cluster
-    corpus: Stream
+    index: Index
+    """The index of the corpus."""
     queries: Queries | None
     journal: Journal
-
-    @property
-    def index(self) -> Index:
-        """The index of the corpus, once all of it has been read."""
-        return self.corpus.index
 
 
 def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
@@ -86,8 +81,8 @@ def _run_model(
 ) -> tuple[Layout, int]:  # fmt: skip
     """Embed the texts, samples of them again, and the queries; returns the texts and how many were rejected."""
     run = audit.run
-    rejected = embed_corpus(audit, crew, model, encoding)
-    index = audit.index
+    index, name = audit.index, f"embed {model.label}"
+    rejected = _embed(audit, crew, model, encoding, run, audit.config.corpus, index, name, actor.ROLE)
     texts = layout(run, audit.cluster, model, index.usable, edges, audit.config.seed)
     if len(texts) != index.analysed - rejected or not texts.are_distinct():
         raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
@@ -103,45 +98,9 @@ def _run_model(
     return texts, rejected
 
 
-def embed_corpus(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -> int:
-    """Embed the corpus, while it is read where it has not been; returns how many texts were rejected.
-
-    What a cache has of a corpus is looked up at once, and which texts a sample takes is known at the end: with either all of
-    the corpus is read first.
-    """
-    corpus, journal, config = audit.corpus, audit.journal, audit.config
-    if config.execution.cache is not None or config.corpus.sample is not None:
-        corpus.read_all(audit.cluster, journal, "all of the corpus")
-    how = (f"embed {model.label}", actor.ROLE)
-    if corpus.complete:
-        return _embed(audit, crew, model, encoding, audit.run, config.corpus, audit.index, *how)
-    return _embed_while_read(audit, crew, model, encoding)
-
-
-def _embed_while_read(audit: Audit, crew: Crew, model: Model, encoding: Embedding) -> int:
-    """Embed round after round of a corpus that is read meanwhile; returns how many texts were rejected."""
-    corpus, journal, run = audit.corpus, audit.journal, audit.run
-    lookup.without(run, model)
-    crew.begin(audit.cluster.workers)  # They load the model while the first unit is read.
-    with journal.stage(f"embed {model.label}", None, "texts", Pace()) as stage:
-        done, rejected = 0, 0
-        for shards in corpus.rounds(audit.cluster):
-            texts, characters = corpus.expected()
-            stage.resize(texts, expected.about_tokens(Shard("", texts, characters), model.max_length))
-            rejected = embed.embed(run, crew, model, encoding, shards, actor.ROLE, stage.advance, 0, done)
-            done += len(shards)
-        index = corpus.index
-        journal.count("rejected", rejected)
-        lost = f", {rejected:,} rejected" if rejected else ""
-        stage.note = f"{count(index.analysed - rejected, 'text')} under τ {run.taus}{lost}; {index.rejected:,} rows rejected"
-        _check_rejected(run, model, audit.config.corpus, index, rejected)
-    return rejected
-
-
 def settle(audit: Audit, crew: Crew, model: Model) -> Embedding:
     """The embedding configuration with the model's token budget, measured first if the user asked for that."""
-    first = lambda: audit.corpus.finish(audit.cluster).shards[0]  # noqa: E731
-    how = (audit.run, audit.cluster, crew, model, audit.config.embedding, first)
+    how = (audit.run, audit.cluster, crew, model, audit.config.embedding, audit.index.shards[0])
     if not audit.config.embedding.tune_batches:
         return budget.settle(*how)
     with audit.journal.stage(f"micro-batches{audit.run.named(model)}") as stage:

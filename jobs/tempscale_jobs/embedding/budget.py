@@ -29,7 +29,7 @@ _CLOSE = 0.02
 
 
 def settle(
-    run: Run, cluster: Cluster, crew: Crew, model: Model, encoding: Embedding, shard: Callable[[], Shard],
+    run: Run, cluster: Cluster, crew: Crew, model: Model, encoding: Embedding, shard: Shard,
     on_measured: Callable[[str], None] = lambda text: None,
 ) -> Embedding:  # fmt: skip
     """Return `encoding` with the model's token budget, measured on the texts of `shard` if the user wants that.
@@ -39,7 +39,7 @@ def settle(
     name = actor.budget_name(model)
     if encoding.tune_batches and not run.storage.exists(name):
         try:
-            for _ in crew.work(measure, {0: pa.table({"name": [shard().name], "gpu": [bool(cluster.gpus)]})}):
+            for _ in crew.work(measure, {0: pa.table({"name": [shard.name], "gpu": [bool(cluster.gpus)]})}):
                 pass
         except IncompleteRun as error:  # The run itself finds a text that kills workers.
             crew.dismiss()

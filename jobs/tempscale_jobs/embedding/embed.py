@@ -36,18 +36,18 @@ _ROUNDED = 1e-3
 
 def embed(
     run: Run, crew: Crew, model: Model, encoding: Encoding, shards: Sequence[Shard], role: str,
-    on_texts: Callable[[int, float], None], there: int = 0, first: int = 0,
+    on_texts: Callable[[int, float], None], there: int = 0,
 ) -> int:  # fmt: skip
     """Embed every shard that has no parts yet, under every temperature; return how many texts the model rejected.
 
     `on_texts` is called with the texts that exist already, `there` among them, then with those of each finished shard; and
-    with about how many tokens these have. `first` is the number of the first shard in the corpus.
+    with about how many tokens these have.
     """
     forget(run.storage, run.place(MARKS, model))
     work: dict[int, pa.Table] = {}
-    costs = {number: about_tokens(shard, model.max_length) or shard.texts for number, shard in enumerate(shards, first)}
+    costs = {number: about_tokens(shard, model.max_length) or shard.texts for number, shard in enumerate(shards)}
     written = {name for t in run.temperatures for name in run.storage.list(run.place("texts", model, t))}
-    for number, shard in enumerate(shards, first):
+    for number, shard in enumerate(shards):
         if all(run.part("texts", model, t, number) in written for t in run.temperatures):
             there += shard.texts
         else:

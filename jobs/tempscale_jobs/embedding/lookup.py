@@ -81,7 +81,8 @@ def look_up(
         if plan.found:
             note = f"{model.label}: {plan.found} of {index.analysed} texts from the cache, whose last digits may differ"
             run.storage.write_json(f"{run.place(EXCEPTIONS, model)}/cache.json", note)
-    run.storage.write_json(name, asdict(plan))
+    # Without a cache the index has the shards, whether or not a later session has one.
+    run.storage.write_json(name, asdict(plan) if cache is not None else {"shards": None, "found": 0})
     return plan
 
 
@@ -95,12 +96,6 @@ def ignored(run: Run, model: Model) -> dict[str, int]:
     name = planned(run, model)
     found: dict[str, int] = run.storage.read_json(name).get("ignored", {}) if run.storage.exists(name) else {}
     return found
-
-
-def without(run: Run, model: Model) -> None:
-    """Keep that a model embeds all shards, whether or not a later session has a cache."""
-    if not run.storage.exists(planned(run, model)):
-        run.storage.write_json(planned(run, model), {"shards": None, "found": 0})
 
 
 class Exchange(NamedTuple):
