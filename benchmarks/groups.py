@@ -119,8 +119,7 @@ GROUPS = {
     "reading": Group(
         "Reading a million sentences",
         """Wikipedia sentences of one Parquet row group, in eight units, checked and written as shards by tasks of Ray Data;
-        no model runs. The ratio is that of the seconds of one worker. The first shards are those that model actors would
-        begin with. No limit applies.""",
+        no model runs. The ratio is that of the seconds of one worker. No limit applies.""",
         "ratio to one worker",
     ),
     "proofs": Group(

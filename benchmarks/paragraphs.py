@@ -113,13 +113,16 @@ def embedding_step(
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from rich.console import Console
 
     from tempscale_jobs.config.audit import resolve
     from tempscale_jobs.config.sections import Execution
     from tempscale_jobs.corpus.shards import Texts
     from tempscale_jobs.corpus.stream import Stream
     from tempscale_jobs.embedding import embed
+    from tempscale_jobs.embedding.scope import Scope
     from tempscale_jobs.runs.folder import begin
+    from tempscale_jobs.runs.journal import Journal
     from tempscale_jobs.workers import engine
     from tempscale_jobs.workers.crew import Crew
 
@@ -137,7 +140,8 @@ def embedding_step(
             index = Stream(run.storage, contents, settings.seed, out).finish(cluster)
             begun = time.perf_counter()
             with Crew(run, cluster, run.models[0], settings.embedding) as crew:
-                embed.embed(run, crew, run.models[0], settings.embedding, index.shards, "document", lambda *done: None)
+                how = (settings, settings.embedding, settings.corpus, index, run, run.models[0], cluster, crew)
+                embed.embed(Scope(*how, Journal(Console(quiet=True))), "embed")
             seconds = time.perf_counter() - begun
         shards = [run.storage.read_table(shard.name).column("text").to_pylist() for shard in index.shards]
         return seconds, shards, run.models[0].name

@@ -30,18 +30,17 @@ config = resolve({"out": out, "corpus": {"source": source, "limit": limit}})
 memory = lambda: psutil.Process().memory_full_info().uss
 with engine.session(Execution.model_validate({"workers": workers})) as cluster:
     ray.get([ray.remote(num_cpus=0)(lambda: os.getpid()).remote() for _ in range(4)])
-    before, begun, first = memory(), time.perf_counter(), []
+    before, begun = memory(), time.perf_counter()
     stream = Stream(Storage(out), Texts(config.corpus, config.embedding, out), 0, out)
-    for shards in stream.rounds(cluster):
-        first = first or [time.perf_counter() - begun]
+    stream.finish(cluster)
     seconds = time.perf_counter() - begun
-    found = {"seconds": seconds, "first": first[0], "grown": memory() - before, "texts": stream.index.analysed}
+    found = {"seconds": seconds, "grown": memory() - before, "texts": stream.index.analysed}
 print(json.dumps(found))
 """
 
 
 def measure(texts: int = TEXTS) -> list[dict[str, Any]]:
-    """Seconds of reading with one and two workers, seconds to the first shards, and how much the driver grew."""
+    """Seconds of reading with one and two workers, and how much the driver grew."""
     source = WIKIPEDIA / "sentences_1M.parquet"
     if not source.is_file():
         return []
@@ -54,7 +53,7 @@ def measure(texts: int = TEXTS) -> list[dict[str, Any]]:
         {
             "what": f"reading {one['texts']:,} sentences, {workers} worker{'s' * (workers > 1)}", "unit": "texts/s",
             "rate": one["texts"] / one["seconds"], "ratio": found[1]["seconds"] / one["seconds"],
-            "seconds": one["seconds"], "first_shards_seconds": one["first"],
+            "seconds": one["seconds"],
             "driver_bytes_a_text": one["grown"] / one["texts"],
         }
         for workers, one in found.items()

@@ -18,9 +18,9 @@ import pyarrow as pa
 from benchmarks.measuring import fastest
 
 if TYPE_CHECKING:
-    from tempscale_jobs.embedding.layout import Layout
+    from tempscale_jobs.embedding.scope import Embedded
     from tempscale_jobs.runs.folder import Run
-    from tempscale_jobs.workers.engine import Cluster
+    from tempscale_jobs.runs.journal import Stage
 
 TEXTS, DIM, PART = 100_000, 384, 4096
 
@@ -61,7 +61,6 @@ def _socm() -> dict[str, Any]:
     from benchmarks.socm import sentences
     from tempscale import Encoder
     from tempscale_jobs.collapse import socm
-    from tempscale_jobs.config.audit import Analysis
     from tempscale_jobs.embedding import factors
     from tempscale_jobs.embedding.factors import CHUNK
 
@@ -78,11 +77,11 @@ def _socm() -> dict[str, Any]:
             table = factors.factor_table(ids, out.tokens[own].tolist(), out.factors[own])
             run.storage.write_table(run.part("factors", run.models[0], run.temperatures[0], number), table)
 
-    def work(run: Run, cluster: Cluster, where: Layout, on_pairs: Callable[[int], None]) -> None:
-        socm.all_pairs(run, cluster, run.models[0], run.temperatures[0], where, Analysis.model_validate({}), on_pairs)
+    def work(scope: Embedded, stage: Stage) -> None:
+        socm.all_pairs(scope, scope.run.temperatures[0], socm.Folders(), stage)
 
     pairs = len(chosen) * (len(chosen) - 1) // 2
-    seconds, memory, started = _stage(prepare, work, len(chosen), pairs)
+    seconds, memory, started = _stage(prepare, work, len(chosen))
     return (
         {"what": f"SOCM stage on Ray, {len(chosen):,} texts ({source})", "rate": pairs / seconds, "unit": "pairs/s"}
         | {"ratio": 1.0, "seconds": seconds, "ray_start_seconds": started, "peak_memory_bytes": memory, "workers": 2}
@@ -92,48 +91,47 @@ def _socm() -> dict[str, Any]:
 def cosine_stage(texts: int, neighbours: int = 0, workers: int = 2) -> tuple[float, int, float]:
     """Seconds of the cosine stage over random embeddings, its peak memory, and the seconds of Ray's start."""
     from tempscale_jobs.collapse import cosine
-    from tempscale_jobs.config.audit import Analysis
-    from tempscale_jobs.config.sections import Encoding
-    from tempscale_jobs.runs.folder import GIVEN
-    from tempscale_jobs.workers.crew import Crew
 
-    def work(run: Run, cluster: Cluster, where: Layout, on_pairs: Callable[[int], None]) -> None:
-        with Crew(run, cluster, GIVEN, Encoding.model_validate({})) as crew:
-            cosine.cosine(run, cluster, crew, run.models[0], run.temperatures[0], where, settings, on_pairs)
+    def work(scope: Embedded, stage: Stage) -> None:
+        cosine.cosine(scope, scope.run.temperatures[0])
 
-    settings = Analysis.model_validate({"neighbours": neighbours, "worst_duplicates": 100})
-    return _stage(lambda run: _write_texts(run, texts), work, texts, texts * (texts - 1) // 2, workers)
+    settings = {"neighbours": neighbours, "worst_duplicates": 100}
+    return _stage(lambda run: _write_texts(run, texts), work, texts, workers, settings)
 
 
 def _stage(
-    prepare: Callable[[Run], None], work: Callable[[Run, Cluster, Layout, Callable[[int], None]], None], texts: int,
-    pairs: int, workers: int = 2,
+    prepare: Callable[[Run], None], work: Callable[[Embedded, Stage], None], texts: int, workers: int = 2,
+    analysis: dict[str, Any] | None = None,
 ) -> tuple[float, int, float]:  # fmt: skip
     """Seconds of a stage, its peak memory (summed PSS of all processes), and the seconds of Ray's start."""
     from rich.console import Console
 
     from tempscale import Temperature
-    from tempscale_jobs.config.audit import Analysis
-    from tempscale_jobs.config.sections import Execution
+    from tempscale_jobs.config.audit import resolve
+    from tempscale_jobs.corpus.index import Index
     from tempscale_jobs.embedding.layout import layout
-    from tempscale_jobs.runs.folder import BEGUN, Model, Run
+    from tempscale_jobs.embedding.scope import Embedded
+    from tempscale_jobs.runs.folder import BEGUN, GIVEN, Model, Run
     from tempscale_jobs.runs.journal import Journal
     from tempscale_jobs.runs.storage import Storage
     from tempscale_jobs.workers import engine
+    from tempscale_jobs.workers.crew import Crew
 
     with tempfile.TemporaryDirectory(prefix="tempscale-stage-") as folder:
         run = Run(Storage(folder), [Model("random", "random", "", 512)], [Temperature(1.0)], "")
         run.storage.write_json(BEGUN, {"run": "stage"})
         prepare(run)
-        execution = Execution.model_validate({"workers": workers})
+        config = resolve({"out": folder, "analysis": analysis or {}, "execution": {"workers": workers}})
         journal, begun = Journal(Console(stderr=True)), time.perf_counter()
         try:
-            with engine.session(execution) as cluster:
-                started = time.perf_counter() - begun
-                where = layout(run, cluster, run.models[0], texts, tuple(Analysis.model_validate({}).intervals), 0)
-                with journal.stage("all pairs", pairs) as stage:
+            with engine.session(config.execution) as cluster, Crew(run, cluster, GIVEN, config.embedding) as crew:
+                started, (model,) = time.perf_counter() - begun, run.models
+                where = layout(run, cluster, model, texts, tuple(config.analysis.intervals), 0)
+                index = Index("", {}, "", texts, 0, texts, texts, {}, ())
+                shared = (config, config.embedding, config.corpus, index, run, model, cluster, crew, journal, where)
+                with journal.stage("all pairs", texts * (texts - 1) // 2) as stage:
                     begun = time.perf_counter()
-                    work(run, cluster, where, stage.advance)
+                    work(Embedded(*shared), stage)
                     seconds = time.perf_counter() - begun
         finally:
             journal.close()

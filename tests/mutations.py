@@ -572,13 +572,13 @@ RESUMED = Subject(
     )
     + of(
         f"{JOBS}/corpus/stream.py",
-        ("Stream._begin", "reading.unit_name(unit.number) in there", "False"),
+        ("Stream._read_units", "reading.unit_name(unit.number) in there", "False"),
     )
     + of(
         f"{JOBS}/embedding/embed.py",
-        ("embed", 'all(run.part("texts", model, t, number) in written for t in run.temperatures)', "False"),
+        ("embed_shards", 'all(run.part("texts", model, t, number) in written for t in run.temperatures)', "False"),
         (
-            "embed",
+            "embed_shards",
             'all(run.part("texts", model, t, number) in written for t in run.temperatures)',
             'any(run.part("texts", model, t, number) in written for t in run.temperatures)',
         ),
@@ -599,7 +599,7 @@ RESUMED = Subject(
     + of(
         f"{JOBS}/collapse/groups.py",
         ("_write", "not all(run.part(GROUPS, model, t, k) in written for t in run.temperatures)", "True"),
-        ("tabulate", 'is_whole(storage, f"{place}/done.json")', "False"),
+        ("_tabulate", 'is_whole(storage, f"{place}/done.json")', "False"),
     )
     + of(
         f"{JOBS}/collapse/largest.py",
@@ -612,18 +612,18 @@ RESUMED = Subject(
     )
     + of(
         f"{JOBS}/collapse/cosine.py",
-        ("cosine", 'is_closed = is_whole(run.storage, f"{grid.place}/closed.json")', "is_closed = False"),
+        ("_compute", 'is_closed = is_whole(run.storage, f"{grid.place}/closed.json")', "is_closed = False"),
         ("gather", "[g for g in groups if not all(grid.block(k) in there for k in g)]", "[g for g in groups]"),
         (
             "_compare",
             "[(i, j) for i, j in triangle if not there.issuperset(grid.written(i, j, near))]",
             "[(i, j) for i, j in triangle]",
         ),
-        ("cosine", "if is_closed:\n    ...\n    return", "if False:\n    ...\n    return"),
+        ("_compute", "if is_closed:\n    ...\n    return", "if False:\n    ...\n    return"),
     )
     + of(
         f"{JOBS}/collapse/exposure.py",
-        ("expose", "is_done(run, model, temperature)", "False"),
+        ("expose", "is_done(scope.run, scope.model, temperature)", "False"),
     )
     + of(
         f"{JOBS}/collapse/source_order.py",
@@ -636,9 +636,9 @@ RESUMED = Subject(
     )
     + of(
         f"{JOBS}/audit/model.py",
-        ("_compare_all_pairs", "near = analysis.compares and not exposure.is_done(run, model, temperature)", "near = False"),
+        ("_needed", "near = analysis.compares and not exposure.is_done(run, model, temperature)", "near = False"),
         (
-            "_compare_all_pairs",
+            "_needed",
             'search = analysis.socm_top_over == "corpus" and not worst.is_done(run, model, temperature)',
             "search = False",
         ),
@@ -705,13 +705,7 @@ EXCHANGE = Subject(
         f"{JOBS}/corpus/distinct.py",
         ("_equal", "same[1:] = (head[1:] == head[:-1]) & (tail[1:] == tail[:-1])", "same[1:] = head[1:] == head[:-1]"),
         ("_equal", "order = np.lexsort((row, unit, tail, head))", "order = np.lexsort((row, -unit, tail, head))"),
-        ("repeated", 'gone = gone.filter(pa.array(gone.column("unit").to_numpy() >= first))', "pass"),
-        (
-            "_range",
-            "return (number << 64) // count, (number + 1 << 64) // count",
-            "return (number << 64) // count, max(0, (number + 1 << 64) // count - (1 << 60))",
-        ),
-        ("SortedIds.read", "((high - 1) * self.files >> 64) + 1", "(high - 1) * self.files >> 64"),
+        ("_range", "(k << 64) // count", "(k << 64) // count - (k << 58)"),
         ("sampled", 'own.filter(pa.array(~np.isin(own.column("row").to_numpy(), repeated_rows.get(unit, nothing))))', "own"),
         ("sampled", 'both = both.sort_by([("key", "ascending"), *_BY_PLACE])', ""),
     )

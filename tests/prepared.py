@@ -1,8 +1,12 @@
-"""Shards as a model actor gets them: written, tokenised and unpacked."""
+"""What steps and actors are given: a scope, and shards that are written, tokenised and unpacked."""
 
 import pyarrow as pa
+from rich.console import Console
 
+from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.embedding.embed import tokenise
+from tempscale_jobs.embedding.scope import Embedded
+from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.tables.audit import SHARDS
 from tempscale_jobs.workers.actor import pack, unpack
 
@@ -16,3 +20,9 @@ def prepared(storage, folder, texts, number=0):
     row = {"number": number, "payload": pack(pa.table({"name": [name]}))}
     (found,) = tokenise(pa.Table.from_pylist([row]), storage, str(folder), 64, "truncate").to_pylist()
     return unpack(found["payload"])
+
+
+def scoped(run, model, texts=None, cluster=None, crew=None, index=None, **settings):
+    """What the steps of an audit with these settings are given of a run, a model and its texts."""
+    config, journal = resolve(settings), Journal(Console(quiet=True))
+    return Embedded(config, config.embedding, config.corpus, index, run, model, cluster, crew, journal, texts)

@@ -90,6 +90,7 @@
       lookup              what a cache has of a corpus
       cache               texts by content, from night to night
       prune               a smaller cache
+      scope               what the steps of an audit share: run, model, texts, workers
       layout              texts in canonical order
       pieces              the pieces of a sample that are missing
       precision           what bfloat16 changes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import closing
 from importlib import metadata
 from typing import Any
 
@@ -58,10 +57,11 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
                     asking = _open_queries(config, run)  # First, so that a mistake in them leaves no run to resume.
                     corpus = open_corpus(config, run, config.corpus, stage)
                     stage.note = corpus.described()
-                with life.cluster(**cache) as cluster, closing(corpus):
+                with life.cluster(**cache) as cluster:
                     queries = None if asking is None else _read_queries(config, cluster, asking, journal)
-                    _check_dimensions(config, run, cluster, journal, corpus, queries)
-                    audit = Audit(life.settled(config, cluster), run, cluster, corpus, queries, journal)
+                    corpus.read_all(cluster, journal, "all of the corpus")
+                    _check_dimensions(config, run, queries)
+                    audit = Audit(life.settled(config, cluster), run, cluster, corpus.index, queries, journal)
                     layouts, rejected = dict[str, Layout](), 0
                     for model in run.models:
                         layouts[model.label], lost = analyse(audit, model)
@@ -145,19 +145,13 @@ def _read_queries(config: AuditConfig, cluster: Cluster, asking: tuple[Run, Stre
     """Read all of the queries."""
     assert config.queries is not None
     run, stream = asking
-    with closing(stream):
-        stream.read_all(cluster, journal, "all of the queries")
+    stream.read_all(cluster, journal, "all of the queries")
     return Queries(run, config.queries, stream.index)
 
 
-def _check_dimensions(
-    config: AuditConfig, run: Run, cluster: Cluster, journal: Journal, corpus: Stream, queries: Queries | None
-) -> None:
+def _check_dimensions(config: AuditConfig, run: Run, queries: Queries | None) -> None:
     """Raise if the user's embeddings of the corpus have not as many dimensions as those of the queries."""
-    if config.corpus.embedding_column is None:
-        return
-    corpus.read_all(cluster, journal, "all of the corpus")
-    if queries is not None:
+    if config.corpus.embedding_column is not None and queries is not None:
         _check_same_width(*(folder.dimensions(one, GIVEN, one.temperatures[0]) for one in (queries.run, run)))
 
 

@@ -20,7 +20,7 @@ from tempscale_jobs.collapse import blocks as blocks_of
 from tempscale_jobs.collapse import by_length, exposure, neighbours
 from tempscale_jobs.collapse import cosine as gathering
 from tempscale_jobs.config.audit import AuditConfig
-from tempscale_jobs.corpus import distinct, shards, vectors
+from tempscale_jobs.corpus import shards, vectors
 from tempscale_jobs.runs import sealed
 from tempscale_jobs.tables import audit, parts
 from tempscale_jobs.tables.columns import Table
@@ -117,18 +117,13 @@ def _parts(config: AuditConfig, texts: int, given: Given) -> int:
 
 
 def _reading(config: AuditConfig, texts: int, count: int, stored: _Sizes, given: Given) -> Traffic:
-    """The source is read once; with several units the ids of each are kept, merged and compared."""
+    """The source is read once; with several units the ids of each are kept and compared."""
     sizes = _sizes(audit.SHARDS, given.ids, given.contents) if config.corpus.embedding_column is None else stored
     read, written, files = float(given.bytes), count * sizes.size(texts / count), count + 1
     if given.units > 1:
         ids = texts * (_ID_ROW + _SOURCE_IDS + 2 * stored.columns["text_id"])
-        # Rounds of twice the size each read the ids of all rounds before them once more.
-        levels, size = 0, distinct.TOGETHER
-        while merged := given.units // size:
-            own = -(-size * texts // given.units // distinct.PARTITION_IDS)
-            levels, size, files = levels + 1, size * distinct.TOGETHER, files + merged * own
-        read += texts * _ID_ROW * (2 + levels)
-        written, files = written + ids + levels * texts * (_ID_ROW + 2), files + 2 * given.units + 1
+        read += texts * _ID_ROW
+        written, files = written + ids, files + 2 * given.units + 1
     return Traffic("read", read, written, files)
 
 

@@ -16,9 +16,8 @@ from tempscale.collapse.aggregates import Block, CosineCells, Duplicates, Precis
 from tempscale.collapse.cosine import cosine_tiles, rounded
 from tempscale.collapse.neighbours import Nearest
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.config.audit import Analysis
-from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.runs.folder import BEGUN, Model, Run, dimensions, numbered, tile
+from tempscale_jobs.embedding.scope import Embedded
+from tempscale_jobs.runs.folder import BEGUN, dimensions, numbered, tile
 from tempscale_jobs.runs.memory import return_freed
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
@@ -91,10 +90,9 @@ class Tiling:
         return tile(f"{self.place}/near", i, j, "duplicates")
 
 
-def tiling(
-    run: Run, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis
-) -> tuple[Tiling, list[tuple[int, int]]]:
+def tiling(scope: Embedded, temperature: Temperature) -> tuple[Tiling, list[tuple[int, int]]]:
     """The grid of one model and temperature, and [start, stop) of each of its blocks in canonical order."""
+    run, model, layout, analysis = scope.run, scope.model, scope.texts, scope.analysis
     texts = len(layout)
     bounds = tiles.blocks(texts, tiles.block_size(texts, dimensions(run, model, temperature)))
     grid = Tiling(

@@ -13,10 +13,10 @@ from tempscale.correction.curve import Curve
 from tempscale.correction.recipes import LEAST_TEXTS
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse.neighbours import Asking
-from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout, embeddings
+from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.runs.folder import Model, Run
-from tempscale_jobs.workers.engine import Cluster, done
+from tempscale_jobs.workers.engine import done
 
 RECIPE = "length"
 """The correction; see `tempscale.correction`."""
@@ -35,22 +35,18 @@ def name(run: Run, model: Model, temperature: Temperature, who: str) -> str:
 class Fitting:
     """The texts of one model and temperature that a correction is fitted on."""
 
-    run: Run
-    cluster: Cluster
-    model: Model
+    scope: Embedded
     temperature: Temperature
-    texts: Layout
-    analysis: Analysis
 
     @cached_property
     def sample(self) -> np.ndarray:
         """The places of the texts that the curve is fitted on,"""
-        return self.texts.sample(FITTED)
+        return self.scope.texts.sample(FITTED)
 
     @cached_property
     def _documents(self) -> np.ndarray:
         """And their embeddings."""
-        return self._embedded(self.run, self.texts, self.sample)
+        return self._embedded(self.scope.run, self.scope.texts, self.sample)
 
     def of(self, asking: Asking, bounds: list[tuple[int, int]]) -> list[np.ndarray] | None:
         """What is taken off the cosines of each block's texts if these ask, float32; the correction is kept in corrections/.
@@ -58,20 +54,21 @@ class Fitting:
         None but under the first temperature, where it is left out, and where there are too few texts of either side.
         """
         few = min(len(self.sample), len(asking.places)) < LEAST_TEXTS
-        if self.temperature != self.run.temperatures[0] or not self.analysis.length_correction or few:
+        run, model = self.scope.run, self.scope.model
+        if self.temperature != run.temperatures[0] or not self.scope.analysis.length_correction or few:
             return None
         queries = None if asking.own else self._embedded(asking.run, asking.layout, asking.places[:FITTED])
-        tokens = np.maximum(self.texts.tokens, 1)
+        tokens = np.maximum(self.scope.texts.tokens, 1)
         # By a task: this process may know no torch, which takes 150 MB.
-        ((data, knots, values),) = done(self.cluster, _fitted, [(self._documents, tokens[self.sample], queries)])
+        ((data, knots, values),) = done(self.scope.cluster, _fitted, [(self._documents, tokens[self.sample], queries)])
         who = "corpus" if asking.own else "queries"
-        where = name(self.run, self.model, self.temperature, who)
-        self.run.storage.write_json(where, self.model.fitted(self.temperature, [data]), plain=True)
+        where = name(run, model, self.temperature, who)
+        run.storage.write_json(where, model.fitted(self.temperature, [data]), plain=True)
         every = Curve(knots, values)(tokens).astype(np.float32)
         return [every[start:stop] for start, stop in bounds]
 
     def _embedded(self, run: Run, texts: Layout, places: np.ndarray) -> np.ndarray:
-        return embeddings(run, self.cluster, self.model, self.temperature, texts, places)
+        return embeddings(run, self.scope.cluster, self.scope.model, self.temperature, texts, places)
 
 
 def _fitted(

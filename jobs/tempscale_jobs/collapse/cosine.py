@@ -7,7 +7,7 @@ a resumed run skips. Every run checks the tile sums against their closed form, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,10 +22,11 @@ from tempscale.stats.errors import DocumentSums, between_error, error_of_sums, f
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks, calibration
 from tempscale_jobs.collapse.blocks import Tiling
-from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout, filled_documents
+from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import Model, Run, dimensions, is_whole, means_of_block
+from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import COSINE_HISTOGRAM, LENGTH_COLLAPSE
 from tempscale_jobs.tables.columns import finite
@@ -50,40 +51,48 @@ class Needed(NamedTuple):
 NOTHING = Needed()
 
 
-def cosine(
-    run: Run, cluster: Cluster, crew: Crew, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
-    on_pairs: Callable[[int], None], needed: Needed = NOTHING,
-) -> None:  # fmt: skip
+def cosine(scope: Embedded, temperature: Temperature, needed: Needed = NOTHING) -> None:
     """Write length_collapse, the means by text and closed.json of one model and temperature.
 
-    `on_pairs` is called with the pairs of all panels that were compared already, then with those of each two. Where these
-    results are there, missing blocks and neighbours are still written if a later step needs them.
+    Where these results are there, missing blocks and neighbours are still written if a later step needs them.
 
     Raises:
         IncompleteRun: a task failed for good, or the tiles do not add up to their closed form.
     """
-    (grid, bounds), n = blocks.tiling(run, model, temperature, layout, analysis), len(layout)
+    pairs = len(scope.texts) * (len(scope.texts) - 1) // 2
+    with scope.journal.stage(scope.named("cosine", temperature), pairs, "pairs") as stage:
+        _compute(scope, temperature, needed, stage)
+        stage.note = f"{pairs:,} pairs, equal to their closed form"
+        if (moved := rounding(scope.run, scope.model, temperature)) is not None:
+            stage.note = f"{pairs:,} pairs in {moved['precision']}, equal to their closed form; means are exact"
+        if scope.analysis.cosine == "moments":
+            stage.note = f"mean and variance of {pairs:,} pairs in closed form"
+
+
+def _compute(scope: Embedded, temperature: Temperature, needed: Needed, stage: Stage) -> None:
+    run, cluster, model, layout = scope.run, scope.cluster, scope.model, scope.texts
+    (grid, bounds), n, analysis = blocks.tiling(scope, temperature), len(layout), scope.analysis
     is_closed = is_whole(run.storage, f"{grid.place}/closed.json")
     if is_closed and not any(needed):
-        on_pairs(n * (n - 1) // 2)
+        stage.advance(n * (n - 1) // 2)
         return
     dim = dimensions(run, model, temperature)
     names = run.storage.list(run.place("texts", model, temperature))
     gather(cluster, grid, names, bounds, layout, GATHERED_BYTES // (4 * dim), analysis.compares)
     if is_closed:
         if needed.near and analysis.cosine == "full":
-            _compare(crew, grid, bounds, on_pairs, needed.near)
+            _compare(scope.crew, grid, bounds, needed.near, stage)
         return
     sums = _closed_form(cluster, grid, len(bounds), "float32")
     cells, rounding = None, None
     if analysis.cosine == "full":
-        triangle = _compare(crew, grid, bounds, on_pairs, needed.near)
+        triangle = _compare(scope.crew, grid, bounds, needed.near, stage)
         cells = blocks.merged(cluster, _cells, grid, triangle, CosineCells.merged, kind=Kind("cells"))
         seen = sums if grid.precision == "float32" else _closed_form(cluster, grid, len(bounds), grid.precision)
         check_closed_form(cells, seen, grid.precision, dim)
         rounding = _rounding(grid, sums, seen, dim)
     else:
-        on_pairs(n * (n - 1) // 2)
+        stage.advance(n * (n - 1) // 2)
     # After the tiles, which take longest: a run that is stopped among them has not written the means in vain.
     means = _text_means(cluster, grid, len(bounds), sums, layout)
     _finish(run, grid, run.key(model, temperature), layout, cells, sums, means, rounding)
@@ -205,16 +214,16 @@ def block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, .
 
 
 def _compare(
-    crew: Crew, grid: Tiling, bounds: list[tuple[int, int]], on_pairs: Callable[[int], None], near: bool
+    crew: Crew, grid: Tiling, bounds: list[tuple[int, int]], near: bool, stage: Stage
 ) -> list[tuple[int, int]]:  # fmt: skip
     """Compare the panels that have not been compared, and return all pairs of panels."""
     triangle = tiles.upper_triangle(grid.panels)
     there = set(grid.storage.list(grid.place))
     missing = [(i, j) for i, j in triangle if not there.issuperset(grid.written(i, j, near))]
     bounds = [(bounds[own[0]][0], bounds[own[-1]][1]) for own in map(grid.panel, range(grid.panels))]
-    on_pairs(sum(_pairs(bounds, i, j) for i, j in set(triangle) - set(missing)))
+    stage.advance(sum(_pairs(bounds, i, j) for i, j in set(triangle) - set(missing)))
     for i, j in crew.tiles(blocks.work, (grid,), missing):
-        on_pairs(_pairs(bounds, i, j))
+        stage.advance(_pairs(bounds, i, j))
     return triangle
 
 

@@ -22,8 +22,8 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks, by_length, neighbours
 from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.collapse.neighbours import Asking, Found, Names
-from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding.layout import Layout, layout
+from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.runs.folder import Model, Run, is_whole
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import COLLAPSED_TEXTS, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES
@@ -42,32 +42,40 @@ def is_done(run: Run, model: Model, temperature: Temperature) -> bool:
     return is_whole(run.storage, f"{run.place('partials/exposure', model, temperature)}/done.json")
 
 
-def expose(
-    run: Run, cluster: Cluster, model: Model, temperature: Temperature, texts: Layout, analysis: Analysis,
-    queries: Run | None,
-) -> None:  # fmt: skip
+def expose(scope: Embedded, temperature: Temperature, queries: Run | None) -> None:
     """Write the neighbours, and the tables exposure, near_duplicates and collapsed_texts (hubs); in closed form exposure.
 
     `queries` is the run in the folder queries/, if there are queries. Under the first temperature exposure_corrected says
     what a correction by length would do.
     """
-    place = run.place("partials/exposure", model, temperature)
-    if is_done(run, model, temperature):
-        run.storage.remove(f"{run.place('partials/cosine', model, temperature)}/near")
-        return
+    analysis, texts = scope.analysis, len(scope.texts)
+    with scope.journal.stage(scope.named("exposure", temperature)) as stage:
+        if is_done(scope.run, scope.model, temperature):
+            scope.run.storage.remove(f"{scope.run.place('partials/cosine', scope.model, temperature)}/near")
+        else:
+            _write(scope, temperature, queries)
+        stage.note = f"{analysis.neighbours} nearest of {texts:,} texts"
+        if analysis.cosine != "full":
+            asked = min(texts, analysis.exposure_sample)
+            stage.note = f"{analysis.neighbours} nearest of {asked:,} texts among all {texts:,}"
+
+
+def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> None:
     import ray
 
-    (grid, bounds), key = blocks.tiling(run, model, temperature, texts, analysis), run.key(model, temperature)
+    run, cluster, model, texts, analysis = scope.run, scope.cluster, scope.model, scope.texts, scope.analysis
+    place = run.place("partials/exposure", model, temperature)
+    (grid, bounds), key = blocks.tiling(scope, temperature), run.key(model, temperature)
     full, rows, moved = analysis.cosine == "full", list[dict[str, Any]](), list[dict[str, Any]]()
     hubs = list[dict[str, Any]]()
-    corrected = by_length.Fitting(run, cluster, model, temperature, texts, analysis)
+    corrected = by_length.Fitting(scope, temperature)
     # Tiles name a text by its label; `order` turns it into the text's place in canonical order.
     order = texts.by_label()
     if full:
         duplicates = _duplicates(cluster, grid, texts, key, order)
         run.storage.write_table(f"{place}/near_duplicates.parquet", NEAR_DUPLICATES.build_rows(duplicates))
     if grid.neighbours:
-        every = neighbours.all_names(run, model, temperature, texts, order) if full else None
+        every = neighbours.all_names(scope, temperature, order) if full else None
 
         def names(labels: np.ndarray) -> Any:
             if every is not None:

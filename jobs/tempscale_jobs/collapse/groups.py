@@ -21,14 +21,14 @@ from tempscale_jobs.collapse.dealing import Dealt
 from tempscale_jobs.collapse.group_tables import Cells, Grouped
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.corpus import shards
-from tempscale_jobs.corpus.index import Index
-from tempscale_jobs.embedding.layout import Layout
+from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.errors import IncompleteRun
-from tempscale_jobs.runs.folder import Model, Run, is_whole
+from tempscale_jobs.runs.folder import is_whole
+from tempscale_jobs.runs.journal import Stage
+from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM, SOCM_SCATTER
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.slow import Kind
 
 if TYPE_CHECKING:
@@ -41,20 +41,35 @@ _MOST_GROUPS = 1024
 _ROUNDS = 3
 
 
-def measure(
-    run: Run, crew: Crew, model: Model, layout: Layout, index: Index, analysis: Analysis,
-    on_pairs: Callable[[int, float], None],
-) -> list[Dealt]:  # fmt: skip
-    """Write the missing groups; return all: as many as are configured, or as the wanted error takes."""
+def measure(scope: Embedded) -> list[Dealt]:
+    """Measure the pairs of groups of texts, as many as are configured or as the wanted error takes; write their tables."""
+    analysis = scope.analysis
+    planned = dealing.pairs_of(dealing.deal(scope.texts, analysis, analysis.socm_groups))
+    whole, pace = (planned, Pace(1.0)) if analysis.socm_se is None else (None, Pace(None))
+    with scope.journal.stage(scope.named("SOCM"), whole, "pairs", pace) as stage:
+        dealt = _measure(scope, stage)
+        pairs = [_tabulate(scope, temperature, dealt) for temperature in scope.run.temperatures]
+        stage.note = f"{pairs[-1]:,} pairs of {len(dealt)} groups under τ {scope.run.taus}, {method(analysis)}"
+    return dealt
+
+
+def method(analysis: Analysis) -> str:
+    """How d_Σ is computed."""
+    return f"with ε = {analysis.socm_regularization:g}" if analysis.socm_regularization else "exact"
+
+
+def _measure(scope: Embedded, stage: Stage) -> list[Dealt]:
+    """Write the missing groups; return all."""
+    run, analysis = scope.run, scope.analysis
     wanted, dealt = analysis.socm_groups, list[Dealt]()
     for _ in range(_ROUNDS):
-        measured, dealt = len(dealt), dealing.deal(layout, analysis, wanted)
+        measured, dealt = len(dealt), dealing.deal(scope.texts, analysis, wanted)
         if len(dealt) == measured:  # The corpus has no texts for further groups.
             break
-        _write(run, crew, model, layout, index, analysis, dealt, measured, on_pairs)
+        _write(scope, dealt, measured, stage)
         if analysis.socm_se is None:
             break
-        errors = [_error(run, model, t, layout, analysis, dealt) for t in run.temperatures]
+        errors = [_error(scope, t, dealt) for t in run.temperatures]
         more = math.ceil(wanted * max(1.0, *(error / analysis.socm_se for error in errors)) ** 2)
         more = min(more, _MOST_GROUPS)
         if not math.isfinite(max(errors)) or more <= wanted:
@@ -63,35 +78,31 @@ def measure(
     return dealt
 
 
-def _error(
-    run: Run, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis, dealt: list[Dealt]
-) -> float:
+def _error(scope: Embedded, temperature: Temperature, dealt: list[Dealt]) -> float:
     """The standard error of the corpus's mean SOCM from the groups measured so far."""
-    found = read(run, model, temperature, analysis, len(dealt))
-    cells = _cells(found, layout, analysis, dealt)
+    found = read(scope, temperature, len(dealt))
+    cells = _cells(scope, found, dealt)
     return jackknife_error(cells.sums(found.value).replicates(cells.weights))
 
 
-def _write(
-    run: Run, crew: Crew, model: Model, layout: Layout, index: Index, analysis: Analysis, dealt: list[Dealt], first: int,
-    on_pairs: Callable[[int, float], None],
-) -> None:  # fmt: skip
+def _write(scope: Embedded, dealt: list[Dealt], first: int, stage: Stage) -> None:
     """Measure the groups from number `first` on that are not written yet."""
+    run, model, layout = scope.run, scope.model, scope.texts
     written = {name for t in run.temperatures for name in run.storage.list(run.place(GROUPS, model, t))}
     missing = [
         k for k in range(first, len(dealt)) if not all(run.part(GROUPS, model, t, k) in written for t in run.temperatures)
     ]  # fmt: skip
     share, there = dealing.shares_of_work(dealt, layout), [k for k in range(first, len(dealt)) if k not in missing]
-    on_pairs(dealing.pairs_of([dealt[k] for k in there]), sum(share[k] for k in there))
+    stage.advance(dealing.pairs_of([dealt[k] for k in there]), sum(share[k] for k in there))
     ids = {i for k in missing for i in dealt[k].ids}
-    texts = shards.texts_of(run.storage, layout.within(index, ids), ids)
-    settings = {"regularization": repr(analysis.socm_regularization)}
+    texts = shards.texts_of(run.storage, layout.within(scope.index, ids), ids)
+    settings = {"regularization": repr(scope.analysis.socm_regularization)}
     work = {
         k: pa.table({"text_id": dealt[k].ids, "text": [texts[i] for i in dealt[k].ids]}).replace_schema_metadata(settings)
         for k in missing
     }
-    for report in crew.work(write_group, work, kind=Kind("group", share.__getitem__)):
-        on_pairs(report["pairs"], share[report["number"]])
+    for report in scope.crew.work(write_group, work, kind=Kind("group", share.__getitem__)):
+        stage.advance(report["pairs"], share[report["number"]])
 
 
 def write_group(worker: actor.ModelActor, number: int, work: pa.Table) -> Callable[[], actor.Report]:
@@ -130,12 +141,13 @@ def _write_group(worker: actor.ModelActor, number: int, work: pa.Table, encoded:
     return {"number": number, "pairs": len(row)}
 
 
-def read(run: Run, model: Model, temperature: Temperature, analysis: Analysis, groups: int) -> Grouped:
+def read(scope: Embedded, temperature: Temperature, groups: int) -> Grouped:
     """The first groups that were measured."""
     import torch
 
     from tempscale.second_order.socm import socm_value
 
+    run, model, analysis = scope.run, scope.model, scope.analysis
     rows = [run.storage.read_table(run.part(GROUPS, model, temperature, k)).to_pylist()[0] for k in range(groups)]
     starts = np.concatenate([[0], np.cumsum([len(row["text_id"]) for row in rows])]).astype(int)
     upper = [np.triu_indices(len(row["text_id"]), 1) for row in rows]
@@ -151,20 +163,18 @@ def read(run: Run, model: Model, temperature: Temperature, analysis: Analysis, g
     return Grouped(ids, tokens, trace, group, first, second, joined["d_mu"], joined["d_sigma"], value)
 
 
-def _cells(found: Grouped, layout: Layout, analysis: Analysis, dealt: list[Dealt]) -> Cells:
-    set_of = dealing.document_sets(layout, analysis)
-    return Cells.of(found, layout, dealt, set_of)
+def _cells(scope: Embedded, found: Grouped, dealt: list[Dealt]) -> Cells:
+    return Cells.of(found, scope.texts, dealt, dealing.document_sets(scope.texts, scope.analysis))
 
 
-def tabulate(
-    run: Run, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis, dealt: list[Dealt]
-) -> int:
+def _tabulate(scope: Embedded, temperature: Temperature, dealt: list[Dealt]) -> int:
     """Write the cells, the scatter, the estimates without each group and done.json; return the number of pairs."""
+    run, model, layout, analysis = scope.run, scope.model, scope.texts, scope.analysis
     storage, place, key = run.storage, run.place("partials/socm", model, temperature), run.key(model, temperature)
-    found = read(run, model, temperature, analysis, len(dealt))
+    found = read(scope, temperature, len(dealt))
     if is_whole(storage, f"{place}/done.json"):
         return len(found.value)
-    cells = _cells(found, layout, analysis, dealt)
+    cells = _cells(scope, found, dealt)
     sums, over = cells.sums(found.value), cells.sums((found.value > 1).astype(np.float64))
     by_document = cells.pairs is not None
     elsewhere = by_document or layout.documents is None

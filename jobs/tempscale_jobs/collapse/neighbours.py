@@ -19,6 +19,7 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks
 from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.embedding.layout import Layout, rows_of
+from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.runs.folder import Model, Run, numbered
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
@@ -42,12 +43,12 @@ class Names(NamedTuple):
         return self.ids.take(pa.array(label if self.labels is None else np.searchsorted(self.labels, label)))
 
 
-def all_names(run: Run, model: Model, temperature: Temperature, layout: Layout, order: np.ndarray) -> Any:
+def all_names(scope: Embedded, temperature: Temperature, order: np.ndarray) -> Any:
     """A reference to the names of all texts; `order` has their places by label."""
     import ray
 
-    files = run.storage.list(run.place("texts", model, temperature))
-    return ray.remote(_all_names).remote(run.storage, files, layout.stored[order])
+    files = scope.run.storage.list(scope.run.place("texts", scope.model, temperature))
+    return ray.remote(_all_names).remote(scope.run.storage, files, scope.texts.stored[order])
 
 
 def _all_names(storage: Storage, files: list[str], stored: np.ndarray) -> Names:

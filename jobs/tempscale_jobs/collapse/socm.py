@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,18 +13,20 @@ from tempscale.collapse.length import interval_of
 from tempscale.stats.errors import finite_population
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import socm_tables
+from tempscale_jobs.collapse.groups import method
 from tempscale_jobs.collapse.socm_tables import Sample
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding import factors as factor_parts
-from tempscale_jobs.embedding.layout import Layout, embeddings
+from tempscale_jobs.embedding.layout import embeddings
+from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import Model, Run, is_whole, means_by_text, tile
+from tempscale_jobs.runs.folder import is_whole, means_by_text, tile
+from tempscale_jobs.runs.journal import Stage
+from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM, SOCM_PAIRS, SOCM_SCATTER
-from tempscale_jobs.workers.crew import Crew
-from tempscale_jobs.workers.engine import Cluster
 from tempscale_jobs.workers.slow import Kind
 
 _GROUP_TEXTS, _GROUP_ROWS = 128, 8192
@@ -45,45 +46,43 @@ class Tiling:
         return tile(self.place, i, j)
 
 
-def socm(
-    run: Run, cluster: Cluster, crew: Crew, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
-    seed: int, on_pairs: Callable[[int, float], None],
-) -> int:  # fmt: skip
-    """Write the socm tables, the means by text and done.json of one model and temperature; return the number of pairs."""
-    place = run.place("partials/socm", model, temperature)
-    if is_whole(run.storage, f"{place}/done.json"):
-        pairs = int(run.storage.read_json(f"{place}/done.json")["pairs"])
-        on_pairs(pairs, 1.0)
-        return pairs
-    sample = all_pairs(run, crew, model, temperature, layout, analysis, on_pairs)
-    vectors = embeddings(run, cluster, model, temperature, layout, layout.places(sample.ids.tolist()))
-    finish(run, place, run.key(model, temperature), layout, analysis, seed, sample, vectors)
-    return len(sample.pairs())
+class Folders(NamedTuple):
+    """Where the factors of some texts are, and where the tiles of all their pairs go."""
+
+    factors: str = "factors"
+    tiles: str = "partials/socm"
+    most: int = _GROUP_TEXTS
+    """Most texts along one side of a tile."""
 
 
-def sample_size(run: Run, model: Model, temperature: Temperature) -> int:
-    """The number of texts that have factors."""
-    names = run.storage.list(run.place("factors", model, temperature))
-    return sum(map(run.storage.rows, names))
+def socm(scope: Embedded, temperature: Temperature, size: int) -> None:
+    """Write the socm tables, the means by text and done.json of a sample of this size, of one model and temperature."""
+    run, model, layout = scope.run, scope.model, scope.texts
+    with scope.journal.stage(scope.named("SOCM", temperature), size * (size - 1) // 2, "pairs", Pace(1.0)) as stage:
+        place = run.place("partials/socm", model, temperature)
+        if is_whole(run.storage, f"{place}/done.json"):
+            pairs = int(run.storage.read_json(f"{place}/done.json")["pairs"])
+            stage.advance(pairs, 1.0)
+        else:
+            sample = all_pairs(scope, temperature, Folders(), stage)
+            vectors = embeddings(run, scope.cluster, model, temperature, layout, layout.places(sample.ids.tolist()))
+            finish(scope, temperature, sample, vectors)
+            pairs = len(sample.pairs())
+        stage.note = f"{pairs:,} pairs, {method(scope.analysis)}"
 
 
-def all_pairs(
-    run: Run, crew: Crew, model: Model, temperature: Temperature, layout: Layout, analysis: Analysis,
-    on_pairs: Callable[[int, float], None], kind: str = "factors", tiles: str = "partials/socm", most: int = _GROUP_TEXTS,
-) -> Sample:  # fmt: skip
-    """Measure all pairs of the texts whose factors are in the folder `kind`; the folder `tiles` keeps finished tiles.
-
-    A tile has at most `most` texts on a side.
-    """
-    names = run.storage.list(run.place(kind, model, temperature))
+def all_pairs(scope: Embedded, temperature: Temperature, folders: Folders, stage: Stage) -> Sample:
+    """Measure all pairs of the texts that have factors; finished tiles are kept."""
+    run, model, layout, analysis = scope.run, scope.model, scope.texts, scope.analysis
+    names = run.storage.list(run.place(folders.factors, model, temperature))
     heads = [run.storage.read_table(name, ["text_id", "tokens", "rank"]) for name in names]
     rows = [int(np.sum(head.column("rank").to_numpy())) for head in heads]
-    groups = factor_parts.groups([head.num_rows for head in heads], rows, most, _GROUP_ROWS)
+    groups = factor_parts.groups([head.num_rows for head in heads], rows, folders.most, _GROUP_ROWS)
     ids = np.array([i for head in heads for i in head.column("text_id").to_pylist()], dtype=object)
     tokens = np.concatenate([head.column("tokens").to_numpy() for head in heads]).astype(np.int64)
     sizes = [sum(heads[k].num_rows for k in group) for group in groups]
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
-    tiling = Tiling(run.storage, run.place(tiles, model, temperature), analysis.socm_regularization)
+    tiling = Tiling(run.storage, run.place(folders.tiles, model, temperature), analysis.socm_regularization)
     triangle = grid.upper_triangle(len(groups))
     pairs = {(i, j): sizes[i] * (sizes[i] - 1) // 2 if i == j else sizes[i] * sizes[j] for i, j in triangle}
     written = set(run.storage.list(tiling.place))
@@ -92,11 +91,12 @@ def all_pairs(
     weights = [float(tokens[start:end].sum()) for start, end in pairwise(starts)]
     work = {(i, j): weights[i] * weights[j] / (2 if i == j else 1) for i, j in triangle}
     whole, there = sum(work.values()), set(triangle) - set(missing)
-    on_pairs(sum(pairs[t] for t in there), sum(work[t] for t in there) / whole)
+    stage.advance(sum(pairs[t] for t in there), sum(work[t] for t in there) / whole)
     files = [[names[k] for k in group] for group in groups]
     arguments = lambda t: (tiling, t[0], t[1], files[t[0]], files[t[1]], starts[t[0]], starts[t[1]])  # noqa: E731
-    for done in crew.call(factor_tile, missing, arguments, Kind("tile", work.__getitem__), socm=not tiling.regularization):
-        on_pairs(pairs[done], work[done] / whole)
+    kind = Kind("tile", work.__getitem__)
+    for done in scope.crew.call(factor_tile, missing, arguments, kind, socm=not tiling.regularization):
+        stage.advance(pairs[done], work[done] / whole)
     return assemble(tiling, triangle, ids, tokens, interval_of(tokens, layout.edges), analysis)
 
 
@@ -152,12 +152,10 @@ def assemble(
     return Sample(ids, tokens, interval, whole["d_mu"], whole["d_sigma"], value)
 
 
-def finish(
-    run: Run, place: str, key: dict[str, Any], layout: Layout, analysis: Analysis, seed: int, sample: Sample,
-    vectors: np.ndarray,
-) -> None:  # fmt: skip
+def finish(scope: Embedded, temperature: Temperature, sample: Sample, vectors: np.ndarray) -> None:
     """Write the tables of one model and temperature; done.json last."""
-    n = len(sample.ids)
+    run, layout, analysis, n = scope.run, scope.texts, scope.analysis, len(sample.ids)
+    place, key = run.place("partials/socm", scope.model, temperature), run.key(scope.model, temperature)
     overall_correction = finite_population(n, layout.population(len(layout)))
     correction = np.full(len(layout.edges), overall_correction)
     upper = np.triu_indices(n, 1)
@@ -166,7 +164,7 @@ def finish(
     tables = (
         (SOCM, socm_tables.cells(layout.edges, sample, correction, exact, documents)),
         (SOCM_PAIRS, socm_tables.ranked(sample, vectors, analysis.worst_pairs)),
-        (SOCM_SCATTER, socm_tables.scatter(sample.d_mu[upper], sample.d_sigma[upper], seed)),
+        (SOCM_SCATTER, socm_tables.scatter(sample.d_mu[upper], sample.d_sigma[upper], scope.config.seed)),
     )
     for table, rows in tables:
         run.storage.write_table(f"{place}/{table.name}.parquet", table.build_rows([key | row for row in rows]))

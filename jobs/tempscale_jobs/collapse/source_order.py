@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from tempscale.stats.order import beside
-from tempscale_jobs.corpus.index import Index
-from tempscale_jobs.embedding.layout import Layout, embeddings
+from tempscale_jobs.embedding.layout import embeddings
+from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.runs.folder import Model, Run, all_means_by_text, place
-from tempscale_jobs.workers.engine import Cluster
 
 _SHARDS = 256
 """Shards that are looked at; of more, stretches of four that lie evenly in the source."""
@@ -29,11 +28,12 @@ def result_name(model: Model) -> str:
     return f"{place('partials/order', model)}.json"
 
 
-def look(run: Run, cluster: Cluster, model: Model, layout: Layout, index: Index) -> None:
+def look(scope: Embedded) -> None:
     """Write how alike neighbours are under the first temperature, beside texts of the same length interval.
 
     Nothing is written where texts come with documents, or are too few.
     """
+    run, cluster, model, layout = scope.run, scope.cluster, scope.model, scope.texts
     if layout.documents is not None or run.storage.exists(result_name(model)):
         return
     temperature = run.temperatures[0]
@@ -42,7 +42,7 @@ def look(run: Run, cluster: Cluster, model: Model, layout: Layout, index: Index)
     texts = np.maximum(layout.texts(), 1)
     # Texts may be sorted by length, which alone makes neighbours alike.
     ordinary = np.bincount(layout.interval, means, len(texts)) / texts
-    stretches = _stretches(run, layout, index)
+    stretches = _stretches(scope)
     found = beside([means[own] - ordinary[layout.interval[own]] for own in stretches])
     if found is None:
         return
@@ -58,8 +58,9 @@ def look(run: Run, cluster: Cluster, model: Model, layout: Layout, index: Index)
     run.storage.write_json(result_name(model), result)
 
 
-def _stretches(run: Run, layout: Layout, index: Index) -> list[np.ndarray]:
+def _stretches(scope: Embedded) -> list[np.ndarray]:
     """Places of consecutive texts of the source, by stretch."""
+    run, layout, index = scope.run, scope.texts, scope.index
     if not index.shards:  # Embeddings of one's own are stored in the source's order.
         every = max(_EMBEDDINGS, -(-len(layout) // _EMBEDDINGS_STRETCHES))
         chosen_places = np.flatnonzero(layout.stored % every < _EMBEDDINGS)

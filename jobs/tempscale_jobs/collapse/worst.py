@@ -8,8 +8,7 @@ F_1F_2ᵀ rules out more pairs, and the rest is computed exactly. The factors of
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,18 +20,17 @@ from tempscale_jobs.collapse import blocks, socm_tables
 from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.collapse.factor_pairs import FactorFiles, bounded, exact_pairs
 from tempscale_jobs.collapse.socm_tables import Pairs
-from tempscale_jobs.config.audit import Analysis
-from tempscale_jobs.config.sections import Encoding
-from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding import factors
-from tempscale_jobs.embedding.layout import Layout, column, embeddings
+from tempscale_jobs.embedding.layout import column, embeddings
+from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run, is_whole, place, tile
+from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM_PAIRS, SOCM_SEARCH
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.crew import Crew
-from tempscale_jobs.workers.engine import Cluster, results
+from tempscale_jobs.workers.engine import results
 from tempscale_jobs.workers.slow import TILE, Kind
 
 SEEDS = 1024
@@ -41,19 +39,6 @@ MOST_PAIRS = 50_000_000
 _OF_SEEDS, _OF_LEFT = "partials/top-seeds", "partials/top-factors"
 """The folders of the factors of these texts, and of those that the bounds leave, until the pairs are ranked."""
 RANKINGS = ("socm", "same_mean")
-
-
-@dataclass(frozen=True)
-class Searched:
-    """The corpus that is searched, under one model."""
-
-    run: Run
-    cluster: Cluster
-    model: Model
-    encoding: Encoding
-    index: Index
-    layout: Layout
-    analysis: Analysis
 
 
 @dataclass(frozen=True)
@@ -67,16 +52,17 @@ class _Search:
     thresholds: dict[str, float]
 
 
-def begin(corpus: Searched, crew: Crew) -> int:
-    """Write the factors of the texts of largest tr Σ, by a crew that has loaded the model; return how many they are."""
-    seeds = _seeds(corpus)
-    missing_factors(corpus, seeds, _OF_SEEDS, crew)
-    return sum(map(len, seeds.values()))
+def begin(scope: Embedded) -> None:
+    """Write the factors of the texts of largest tr Σ, by the crew that has loaded the model."""
+    with scope.journal.stage(scope.named("texts of largest tr Σ")) as stage:
+        seeds = _seeds(scope)
+        missing_factors(scope, seeds, _OF_SEEDS)
+        stage.note = f"factors of {sum(map(len, seeds.values())):,} texts"
 
 
-def _seeds(corpus: Searched) -> dict[str, np.ndarray]:
+def _seeds(scope: Embedded) -> dict[str, np.ndarray]:
     """The places of the texts of largest tr Σ under every temperature whose search is not done."""
-    run, model, layout = corpus.run, corpus.model, corpus.layout
+    run, model, layout = scope.run, scope.model, scope.texts
     todo = [t for t in run.temperatures if not is_done(run, model, t)]
     traces = {t.slug: column(run, model, t, layout, "spread") for t in todo}
     return {slug: np.sort(np.argsort(-trace, kind="stable")[:SEEDS]) for slug, trace in traces.items()}
@@ -91,8 +77,8 @@ def _done(run: Run, model: Model, temperature: Temperature) -> str:
     return f"{run.place('partials/top', model, temperature)}/done.json"
 
 
-def search(corpus: Searched, on_step: Callable[[str], None]) -> dict[str, int]:
-    """Write socm_pairs and socm_search of the whole corpus under every temperature; count `pairs` and `exact` pairs.
+def search(scope: Embedded) -> None:
+    """Write socm_pairs and socm_search of the whole corpus under every temperature.
 
     `begin` has written the factors of the texts of largest tr Σ.
 
@@ -100,24 +86,31 @@ def search(corpus: Searched, on_step: Callable[[str], None]) -> dict[str, int]:
         UsageError: the bounds keep more pairs than fit in memory, so a second run would end in the same way.
         IncompleteRun: a task failed for good.
     """
-    run, model = corpus.run, corpus.model
+    with scope.journal.stage(scope.named("most collapsed pairs")) as stage:
+        counts = _search(scope, stage)
+        stage.note = f"of {counts['pairs']:,} pairs {counts['exact']:,} left by the bounds, exact"
+
+
+def _search(scope: Embedded, stage: Stage) -> dict[str, int]:
+    """Search under every temperature; count all `pairs` and the `exact` ones."""
+    run, model = scope.run, scope.model
     means = _means_are_embeddings(model)
-    seeds = _seeds(corpus)
+    seeds = _seeds(scope)
     todo = [t for t in run.temperatures if t.slug in seeds]
     searches, left = {}, {}
     for t in todo:
-        on_step(f"bounds over all pairs, τ {t.canonical}")
-        searches[t.slug] = seed_thresholds(corpus, t, seeds[t.slug])
-        left[t.slug] = _survivors(corpus, t, searches[t.slug], means)
-    on_step("factors of the texts that are left")
+        stage.tell(f"bounds over all pairs, τ {t.canonical}")
+        searches[t.slug] = seed_thresholds(scope, t, seeds[t.slug])
+        left[t.slug] = _survivors(scope, t, searches[t.slug], means)
+    stage.tell("factors of the texts that are left")
     texts = {slug: np.unique(pairs.places) for slug, pairs in left.items()}
     if todo:
         # Another crew: that of the steps before had to make room for the tiles.
-        with Crew(run, corpus.cluster, model, corpus.encoding) as crew:
-            missing_factors(corpus, texts, _OF_LEFT, crew)
+        with Crew(run, scope.cluster, model, scope.encoding) as crew:
+            missing_factors(replace(scope, crew=crew), texts, _OF_LEFT)
     for t in todo:
-        on_step(f"exact pairs, τ {t.canonical}")
-        _finish(corpus, t, searches[t.slug], left[t.slug], texts[t.slug])
+        stage.tell(f"exact pairs, τ {t.canonical}")
+        _finish(scope, t, searches[t.slug], left[t.slug], texts[t.slug])
     counts = [run.storage.read_json(_done(run, model, t)) for t in run.temperatures]
     for kind in (_OF_SEEDS, _OF_LEFT):
         for t in run.temperatures:
@@ -133,9 +126,9 @@ def _means_are_embeddings(model: Model) -> bool:
     return load_head(resolve(model.name)).keeps_means
 
 
-def missing_factors(corpus: Searched, wanted: dict[str, np.ndarray], kind: str, crew: Crew) -> None:
+def missing_factors(scope: Embedded, wanted: dict[str, np.ndarray], kind: str) -> None:
     """Write the factors of the wanted texts of each temperature, one part for each shard."""
-    run, model, layout, index = corpus.run, corpus.model, corpus.layout, corpus.index
+    run, model, layout, index = scope.run, scope.model, scope.texts, scope.index
     work: dict[int, pa.Table] = {}
     for t in run.temperatures:
         if t.slug not in wanted:
@@ -152,7 +145,7 @@ def missing_factors(corpus: Searched, wanted: dict[str, np.ndarray], kind: str, 
         number: table.replace_schema_metadata({"kind": kind, "shard": index.shards[number].name})
         for number, table in work.items()
     }
-    for _ in crew.work(write_factors, named, kind=Kind("shard", lambda k: named[k].num_rows)):
+    for _ in scope.crew.work(write_factors, named, kind=Kind("shard", lambda k: named[k].num_rows)):
         pass
 
 
@@ -184,15 +177,15 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
     return {"number": number, "texts": len(wanted_texts)}
 
 
-def seed_thresholds(corpus: Searched, temperature: Temperature, seeds: np.ndarray) -> _Search:
+def seed_thresholds(scope: Embedded, temperature: Temperature, seeds: np.ndarray) -> _Search:
     """Thresholds that enough pairs reach to fill the ranking, from all pairs of the seed texts."""
-    run, model, layout, analysis = corpus.run, corpus.model, corpus.layout, corpus.analysis
+    run, model, layout, analysis = scope.run, scope.model, scope.texts, scope.analysis
     closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
     cosine = float(closed["cosine_p99"] if closed["cosine_p99"] is not None else 2.0)
     files = FactorFiles.of(run, model, temperature, _OF_SEEDS)
     first, second = np.triu_indices(len(seeds), 1)
-    found = exact_pairs(corpus.cluster, files, layout.ids[seeds], first, second, analysis)
-    vectors = embeddings(run, corpus.cluster, model, temperature, layout, seeds)
+    found = exact_pairs(scope.cluster, files, layout.ids[seeds], first, second, analysis)
+    vectors = embeddings(run, scope.cluster, model, temperature, layout, seeds)
     # These cosines may differ from the grid's in the last digit; the margin keeps only pairs that qualify by both.
     near = (vectors @ vectors.T)[first, second] >= cosine + 1e-4
     thresholds = {}
@@ -212,19 +205,19 @@ class _Left:
     ranking: np.ndarray
 
 
-def _survivors(corpus: Searched, temperature: Temperature, search: _Search, means: bool) -> _Left:
+def _survivors(scope: Embedded, temperature: Temperature, search: _Search, means: bool) -> _Left:
     """Compare the trace bound of every pair of the grid with the thresholds; a finished tile is a durable part."""
     import ray
 
-    run, model, layout, analysis = corpus.run, corpus.model, corpus.layout, corpus.analysis
-    grid, bounds = blocks.tiling(run, model, temperature, layout, analysis)
+    run, analysis = scope.run, scope.analysis
+    grid, bounds = blocks.tiling(scope, temperature)
     triangle = tiles.upper_triangle(grid.panels)
     there = set(run.storage.list(search.place))
     missing = [t for t in triangle if tile(search.place, *t) not in there]
     task, shared, total = ray.remote(_bound_panels), ray.put(search), 0
     exponents = (analysis.socm_alpha, analysis.socm_beta, means)
     submit = lambda t: task.remote(grid, shared, t[0], t[1], bounds, exponents)  # noqa: E731
-    for _ in results(corpus.cluster, submit, missing, ahead=1, kind=TILE):
+    for _ in results(scope.cluster, submit, missing, ahead=1, kind=TILE):
         pass
     tables = []
     for i, j in triangle:
@@ -269,10 +262,10 @@ def _bound_tile(
     return parts.BOUND_TILE.build(kept | {"cosine": cosines, "ranking": ranking})
 
 
-def _finish(corpus: Searched, temperature: Temperature, search: _Search, left: _Left, texts: np.ndarray) -> None:
+def _finish(scope: Embedded, temperature: Temperature, search: _Search, left: _Left, texts: np.ndarray) -> None:
     """Bound the remaining pairs by the Frobenius norm, compute those still possible, and rank; done.json last."""
-    run, model, layout, analysis = corpus.run, corpus.model, corpus.layout, corpus.analysis
-    key, storage, cluster = run.key(model, temperature), run.storage, corpus.cluster
+    run, model, layout, analysis = scope.run, scope.model, scope.texts, scope.analysis
+    key, storage, cluster = run.key(model, temperature), run.storage, scope.cluster
     files = FactorFiles.of(run, model, temperature, _OF_LEFT)
     first, second = (np.searchsorted(texts, left.places[:, side]) for side in (0, 1))
     ids = layout.ids[texts]

@@ -1,22 +1,19 @@
 """What concerns all units of a source: rows whose ids an earlier unit has, and which rows a sample takes.
 
-Ids are compared by partitions of their digests, so that a task holds those of one partition only. The ids of many units are
-merged first, sixteen by sixteen: a partition is then read from a few files, not from one of each unit, and all partitions of
-all units together grow as the texts do.
+Ids are compared by partitions of their digests, so that a task holds those of one partition only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tempscale.stats.sample import keyed_hash
-from tempscale_jobs.corpus.reading import IDS_OF_A_GROUP, candidates_of, ids_of
+from tempscale_jobs.corpus.reading import candidates_of, ids_of
 from tempscale_jobs.corpus.rows import ID_BYTES, sample_key
-from tempscale_jobs.runs.folder import of_unit
 from tempscale_jobs.runs.storage import Storage
 
 _DRAWN = pa.schema([("key", pa.uint64()), ("digest", pa.binary(ID_BYTES)), ("row", pa.int32()), ("unit", pa.int32())])
@@ -25,83 +22,17 @@ PARTITION_IDS = 2_000_000
 """Ids of a partition, about: 50 MB while they are compared."""
 
 
-TOGETHER = 16
-"""Lists of ids that are merged into one."""
+def repeated(storage: Storage, units: Sequence[int], share: tuple[int, int], name: str) -> dict[int, int]:
+    """Write the usable rows whose ids an earlier unit has, in one partition of the ids; inside a unit they are distinct.
 
-
-class SortedIds(NamedTuple):
-    """The sorted ids of 16 ** `level` consecutive units, `number` of that level, in files of equal ranges of all digests."""
-
-    level: int
-    number: int
-    files: int
-    """A unit's ids are in one file, those of more in as many as partitions: a task holds one of them."""
-
-    @property
-    def names(self) -> list[str]:
-        """The names of its files."""
-        if not self.level:
-            return [ids_of(self.number)]
-        return [f"{of_unit(f'ids-{self.level}', self.number)}-{k:08d}.parquet" for k in range(self.files)]
-
-    def read(self, storage: Storage, low: int, high: int) -> pa.Table:
-        """The digests from `low` to before `high`, as their first eight bytes, with the unit and the row of each."""
-        own = self.names[low * self.files >> 64 : ((high - 1) * self.files >> 64) + 1]
-        columns = ["digest", "row", *(["unit"] if self.level else [])]
-        found = pa.concat_tables([storage.read_range(name, "digest", *_between(low, high), columns=columns) for name in own])
-        if self.level:
-            return found
-        return found.append_column("unit", pa.array(np.full(found.num_rows, self.number, np.int32)))
-
-
-def lists(rows: Sequence[int]) -> list[SortedIds]:
-    """As few lists as hold the ids of units with so many rows, in their order."""
-    found, at, level = list[SortedIds](), 0, 0
-    while TOGETHER ** (level + 1) <= len(rows):
-        level += 1
-    for own in range(level, -1, -1):
-        size = TOGETHER**own
-        found += [_list(own, number, rows) for number in range(at // size, len(rows) // size)]
-        at = len(rows) // size * size
-    return found
-
-
-def merges(rows: Sequence[int]) -> Iterator[list[tuple[SortedIds, list[SortedIds]]]]:
-    """The merged lists of units with so many rows, each with those it is merged from, by level; one needs the one below."""
-    level = 1
-    while count := len(rows) // TOGETHER**level:
-        below = [_list(level - 1, number, rows) for number in range(count * TOGETHER)]
-        yield [(_list(level, k, rows), below[k * TOGETHER : (k + 1) * TOGETHER]) for k in range(count)]
-        level += 1
-
-
-def _list(level: int, number: int, rows: Sequence[int]) -> SortedIds:
-    size = TOGETHER**level
-    own = sum(rows[number * size : (number + 1) * size])
-    return SortedIds(level, number, max(1, -(-own // PARTITION_IDS)) if level else 1)
-
-
-def merge(storage: Storage, ids: SortedIds, merged_from: Sequence[SortedIds], number: int) -> None:
-    """Write one file of a merged list."""
-    found = pa.concat_tables([own.read(storage, *_range(number, ids.files)) for own in merged_from])
-    storage.write_table(ids.names[number], found.sort_by("digest"), rows_of_group=IDS_OF_A_GROUP)
-
-
-def repeated(
-    storage: Storage, ids: Sequence[SortedIds], first: int, share: tuple[int, int], name: str
-) -> dict[int, int]:  # fmt: skip
-    """Write the usable rows of units from `first` on whose ids an earlier unit has, in one partition of the ids.
-
-    `ids` are those of all units up to the last, and inside a unit they are distinct. `share` is (k, n): partition k of n.
-    Returns the number of such rows by unit.
+    `share` is (k, n): partition k of n. Returns the number of such rows by unit.
     """
-    every = _equal(storage, ids, share)
+    every = _equal(storage, units, share)
     gone = every.table.filter(pa.array((every.before > 0) & ~every.of_content))
-    gone = gone.filter(pa.array(gone.column("unit").to_numpy() >= first))
     if gone.num_rows:
         storage.write_table(name, gone.select(["unit", "row"]))
-    units = np.unique(gone.column("unit").to_numpy(), return_counts=True)
-    return {int(own): int(count) for own, count in zip(*units, strict=True)}
+    counts = np.unique(gone.column("unit").to_numpy(), return_counts=True)
+    return {int(unit): int(count) for unit, count in zip(*counts, strict=True)}
 
 
 class Draw(NamedTuple):
@@ -111,12 +42,12 @@ class Draw(NamedTuple):
     seed: int
 
 
-def copies(storage: Storage, ids: Sequence[SortedIds], draw: Draw, share: tuple[int, int], name: str) -> None:
+def copies(storage: Storage, units: Sequence[int], draw: Draw, share: tuple[int, int], name: str) -> None:
     """Write which rows without ids a sample may take though an earlier row has their content, in one partition of all.
 
     They are at most as many as the sample has, those of smallest keyed hash.
     """
-    every = _equal(storage, ids, share)
+    every = _equal(storage, units, share)
     again = np.flatnonzero((every.before > 0) & every.of_content)
     table = every.table.take(pa.array(again))
     digests, before = table.column("digest").to_pylist(), every.before[again].tolist()
@@ -137,8 +68,11 @@ class _Equal(NamedTuple):
     """Whether the digest is of a content, for want of an id."""
 
 
-def _equal(storage: Storage, ids: Sequence[SortedIds], share: tuple[int, int]) -> _Equal:
-    found = pa.concat_tables([own.read(storage, *_range(*share)).select(["digest", "unit", "row"]) for own in ids])
+def _equal(storage: Storage, units: Sequence[int], share: tuple[int, int]) -> _Equal:
+    low, end = _range(*share)
+    read = {unit: storage.read_range(ids_of(unit), "digest", low, end, columns=["digest", "row"]) for unit in units}
+    numbered = [rows.append_column("unit", pa.array(np.full(len(rows), unit, np.int32))) for unit, rows in read.items()]
+    found = pa.concat_tables(numbered)
     head, tail = _halves(found)
     unit, row = (found.column(column).to_numpy() for column in ("unit", "row"))
     order = np.lexsort((row, unit, tail, head))
@@ -158,15 +92,11 @@ def _first_of_equal(table: pa.Table) -> np.ndarray:
     return found
 
 
-def _range(number: int, count: int) -> tuple[int, int]:
-    """One of `count` equal ranges of all digests, [low, high), as their first eight bytes."""
-    return (number << 64) // count, (number + 1 << 64) // count
-
-
-def _between(low: int, high: int) -> tuple[bytes | None, bytes | None]:
-    """The digests that a range begins with and that follows it; None for its end where it is that of all."""
-    first, end = (value.to_bytes(8, "big").ljust(ID_BYTES, b"\0") if value < 1 << 64 else None for value in (low, high))
-    return first, end
+def _range(number: int, count: int) -> tuple[bytes | None, bytes | None]:
+    """The digests with which one of `count` equal ranges of all begins and ends; None for the end of the last."""
+    low, end = ((k << 64) // count for k in (number, number + 1))
+    first, after = (value.to_bytes(8, "big").ljust(ID_BYTES, b"\0") if value < 1 << 64 else None for value in (low, end))
+    return first, after
 
 
 def _halves(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:

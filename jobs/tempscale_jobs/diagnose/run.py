@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -56,7 +56,7 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
         if stream.complete:
             with _leaving_nothing(run):
                 two_texts.check_named(run, settings.pair, stream.index)
-        with life.cluster() as cluster, closing(stream):
+        with life.cluster() as cluster:
             stream.read_all(cluster, journal, "its units")
             index = stream.index
             with _leaving_nothing(run):

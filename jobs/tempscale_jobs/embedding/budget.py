@@ -7,17 +7,15 @@ same micro-batches. The encoder's own depends on the device, so the first actor 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
 from tempscale_jobs.config.audit import Embedding
-from tempscale_jobs.corpus.index import Shard
+from tempscale_jobs.embedding.scope import Scope
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.engine import Cluster
 
 _TRIED = {False: (256, 512, 1024, 2048, 4096), True: (8192, 16_384, 32_768, 65_536, 131_072, 262_144)}
@@ -28,34 +26,38 @@ _CLOSE = 0.02
 """A smaller budget is preferred if it is within this share of the fastest, because it needs less memory."""
 
 
-def settle(
-    run: Run, cluster: Cluster, crew: Crew, model: Model, encoding: Embedding, shard: Callable[[], Shard],
-    on_measured: Callable[[str], None] = lambda text: None,
-) -> Embedding:  # fmt: skip
-    """Return `encoding` with the model's token budget, measured on the texts of `shard` if the user wants that.
+def settle(scope: Scope) -> Embedding:
+    """The scope's `encoding` with the model's token budget, measured on the first shard if the user wants that."""
+    if not scope.encoding.tune_batches:
+        return kept(scope.run, scope.cluster, scope.model, scope.encoding)
+    with scope.journal.stage(scope.named("micro-batches")) as stage:
+        name = actor.budget_name(scope.model)
+        if not scope.run.storage.exists(name):
+            first = {"name": [scope.index.shards[0].name], "gpu": [bool(scope.cluster.gpus)]}
+            try:
+                # The crew's first actor measures, and goes on with what it found; those that start later read it.
+                for _ in scope.crew.work(measure, {0: pa.table(first)}):
+                    pass
+            except IncompleteRun as error:  # The run itself finds a text that kills workers.
+                scope.crew.dismiss()
+                stage.note = f"not measured: {error}"
+        found = kept(scope.run, scope.cluster, scope.model, scope.encoding)
+        if found.token_budget is not None and (rates := scope.run.storage.read_json(name)["tokens_per_second"]):
+            tried = ", ".join(f"{int(budget):,}: {rate:,}" for budget, rate in rates.items())
+            stage.note = f"{found.token_budget:,} padded tokens at once (tokens/s by budget {tried})"
+    return found
 
-    The crew's first actor measures, and goes on with what it found; those that start later read it.
-    """
+
+def kept(run: Run, cluster: Cluster, model: Model, encoding: Embedding) -> Embedding:
+    """`encoding` with the budget that the run folder keeps; the user's is kept there first."""
     name = actor.budget_name(model)
-    if encoding.tune_batches and not run.storage.exists(name):
-        try:
-            for _ in crew.work(measure, {0: pa.table({"name": [shard().name], "gpu": [bool(cluster.gpus)]})}):
-                pass
-        except IncompleteRun as error:  # The run itself finds a text that kills workers.
-            crew.dismiss()
-            on_measured(f"not measured: {error}")
     if not run.storage.exists(name):
         if encoding.token_budget is None:
             return encoding
         run.storage.write_json(name, actor.budget_to_keep(encoding.token_budget, None))
-    found = run.storage.read_json(name)
-    kept = actor.budget_kept(found, "cuda" if cluster.gpus else "cpu")
-    if kept is None:  # The run has come to another kind of device.
-        return encoding
-    if found["tokens_per_second"]:
-        tried = ", ".join(f"{int(k):,}: {rate:,}" for k, rate in found["tokens_per_second"].items())
-        on_measured(f"{found['token_budget']:,} padded tokens at once (tokens/s by budget {tried})")
-    return encoding.model_copy(update={"token_budget": kept})
+    budget = actor.budget_kept(run.storage.read_json(name), "cuda" if cluster.gpus else "cpu")
+    # None where the run has come to another kind of device.
+    return encoding if budget is None else encoding.model_copy(update={"token_budget": budget})
 
 
 def measure(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:

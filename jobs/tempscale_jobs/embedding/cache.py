@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.sections import Encoding
-from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.embedding.scope import Scope
+from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import texts
 from tempscale_jobs.tables.parts import matrix
@@ -168,10 +169,11 @@ def _listed(store: Storage, place: str) -> list[str]:
         return []
 
 
-def remember(run: Run, cluster: Cluster, model: Model, cache: Cache, parts: int) -> str | None:
+def remember(scope: Scope, cache: Cache, parts: int) -> str | None:
     """Add this run's texts to the cache; return a sentence if that failed, because the run goes on without it."""
     import ray
 
+    run, cluster, model = scope.run, scope.cluster, scope.model
     done = f"{run.place('partials/cache', model)}/remembered.json"
     if run.storage.exists(done):
         return None

@@ -6,22 +6,27 @@ gives it a finite embedding, so that temperatures are compared on the same texts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from tempscale_jobs.config.sections import Encoding
-from tempscale_jobs.corpus.index import Shard
-from tempscale_jobs.embedding.expected import about_tokens
-from tempscale_jobs.runs.folder import Model, Run, place
+from tempscale_jobs.corpus.rows import check_rejected
+from tempscale_jobs.embedding import expected, lookup
+from tempscale_jobs.embedding.cache import Cache, remember
+from tempscale_jobs.embedding.scope import Scope
+from tempscale_jobs.report.text import count
+from tempscale_jobs.runs.folder import Model, gives_nothing, place, rejected_reasons
+from tempscale_jobs.runs.journal import Stage
+from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import texts
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
 
 if TYPE_CHECKING:
@@ -34,30 +39,67 @@ _ROUNDED = 1e-3
 """How far the norm of a unit embedding may be from 1."""
 
 
-def embed(
-    run: Run, crew: Crew, model: Model, encoding: Encoding, shards: Sequence[Shard], role: str,
-    on_texts: Callable[[int, float], None], there: int = 0, first: int = 0,
-) -> int:  # fmt: skip
-    """Embed every shard that has no parts yet, under every temperature; return how many texts the model rejected.
+def embed(scope: Scope, step: str, role: str = actor.ROLE) -> int:
+    """Embed the texts of the source that are not in the cache; return how many the model rejected.
 
-    `on_texts` is called with the texts that exist already, `there` among them, then with those of each finished shard; and
-    with about how many tokens these have. `first` is the number of the first shard in the corpus.
+    Raises:
+        UsageError: the model rejects every text, or more than the setting allows.
     """
+    journal, cluster, model, texts = scope.journal, scope.cluster, scope.model, scope.index.analysed
+    root = scope.config.execution.cache
+    store = None if root is None else Cache(root, scope.encoding, scope.source.max_characters, role)
+    plan = lookup.look_up(scope, None) if store is None else _look_up(scope, store)
+    journal.count("cache_hits", plan.found)
+    workers = cluster.workers if scope.config.execution.address else min(cluster.workers, os.cpu_count() or 1)
+    soon = None if cluster.gpus else expected.seconds(model, plan.shards, len(scope.run.temperatures), workers)
+    work = sum(expected.about_tokens(shard, model.max_length) or shard.texts for shard in plan.shards)
+    with journal.stage(step, texts, "texts", Pace(work or 1.0, soon)) as stage:
+        rejected = embed_shards(scope, plan, role, stage)
+        journal.count("rejected", rejected)
+        lost = f", {rejected:,} rejected" if rejected else ""
+        stage.note = f"{count(texts - rejected, 'text')} under τ {scope.run.taus}{lost}"
+        _check_rejected(scope, rejected)
+        if store is not None and (problem := remember(scope, store, len(plan.shards))) is not None:
+            stage.note = f"{stage.note}; {problem}"
+    return rejected
+
+
+def _look_up(scope: Scope, cache: Cache) -> lookup.Plan:
+    with scope.journal.stage(scope.named("cache")) as stage:
+        plan = lookup.look_up(scope, cache)
+        stage.note = plan.in_words(scope.index.analysed)
+    return plan
+
+
+def _check_rejected(scope: Scope, rejected: int) -> None:
+    """Raise a UsageError if the model rejected every text, or with the unusable rows more than the setting allows."""
+    run, index = scope.run, scope.index
+    if rejected == index.analysed:
+        raise gives_nothing(run, scope.model, "embedding for any text")
+    if rejected:
+        reasons = Counter(index.rejected_reasons) + rejected_reasons(run, scope.model)
+        lost = index.rejected + round(rejected * index.usable / index.analysed)  # In proportion, where it is a sample.
+        check_rejected(scope.source, (lost, index.read), reasons, run.storage.root)
+
+
+def embed_shards(scope: Scope, plan: lookup.Plan, role: str, stage: Stage) -> int:
+    """Embed every shard that has no parts yet, under every temperature; return how many texts the model rejected."""
+    run, model, shards, there = scope.run, scope.model, plan.shards, plan.found
     forget(run.storage, run.place(MARKS, model))
     work: dict[int, pa.Table] = {}
-    costs = {number: about_tokens(shard, model.max_length) or shard.texts for number, shard in enumerate(shards, first)}
+    costs = {number: expected.about_tokens(shard, model.max_length) or shard.texts for number, shard in enumerate(shards)}
     written = {name for t in run.temperatures for name in run.storage.list(run.place("texts", model, t))}
-    for number, shard in enumerate(shards, first):
+    for number, shard in enumerate(shards):
         if all(run.part("texts", model, t, number) in written for t in run.temperatures):
             there += shard.texts
         else:
             work[number] = pa.table({"name": [shard.name]})
-    on_texts(there, sum(cost for number, cost in costs.items() if number not in work))
+    stage.advance(there, sum(cost for number, cost in costs.items() if number not in work))
     arguments = {"storage": run.storage, "folder": model.name, "max_length": model.max_length}
-    arguments |= {"long": encoding.long, "prompt": model.prompt(role), "digest": model.settings}
+    arguments |= {"long": scope.encoding.long, "prompt": model.prompt(role), "digest": model.settings}
     process = partial(embed_shard, storage=run.storage, role=role)
-    for report in crew.stream(process, work, tokenise, arguments):
-        on_texts(report["texts"], costs[report["number"]])
+    for report in scope.crew.stream(process, work, tokenise, arguments):
+        stage.advance(report["texts"], costs[report["number"]])
     return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
 
 

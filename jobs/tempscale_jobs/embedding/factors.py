@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding import pieces
-from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.embedding.scope import Embedded
+from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import audit, parts
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.slow import Kind
 
 CHUNK, _FEWEST, _PARTS = 32, 8, 16
@@ -24,21 +22,27 @@ CHUNK, _FEWEST, _PARTS = 32, 8, 16
 few texts at least eight, so that all workers have some."""
 
 
-def collect(
-    run: Run, crew: Crew, model: Model, layout: Layout, index: Index, wanted: Iterable[str],
-    on_texts: Callable[[int], None], kind: str = "factors",
-) -> int:  # fmt: skip
+def collect_sample(scope: Embedded, wanted: Sequence[str]) -> None:
+    """Write the covariance factors of the texts of a sample, of which all pairs are measured."""
+    with scope.journal.stage(scope.named("covariance factors"), len(wanted)) as stage:
+        stage.note = f"{collect(scope, wanted, 'factors', stage):,} sampled texts"
+
+
+def collect(scope: Embedded, wanted: Iterable[str], kind: str, stage: Stage | None = None) -> int:
     """Write the covariance factors of the wanted texts, under every temperature, to the folder `kind`; count the texts."""
+    run, crew, model, layout, index = scope.run, scope.crew, scope.model, scope.texts, scope.index
     tokens = {text_id: int(layout.tokens[place]) for text_id, place in layout.where(wanted).items()}
     sample = sorted(tokens, key=lambda text_id: (tokens[text_id], text_id))
     size = max(_FEWEST, min(CHUNK, -(-len(sample) // _PARTS)))
     missing = pieces.missing(run, model, index, sample, size, [kind], layout)
-    on_texts(len(sample) - sum(piece.num_rows for piece in missing.values()))
+    if stage is not None:
+        stage.advance(len(sample) - sum(piece.num_rows for piece in missing.values()))
     work = {number: piece.replace_schema_metadata({"kind": kind}) for number, piece in missing.items()}
     # They are in the order of their lengths.
     cost = lambda k: sum(tokens[i] for i in work[k].column("text_id").to_pylist())  # noqa: E731
     for report in crew.work(write_factors, work, kind=Kind(f"piece of {kind}", cost)):
-        on_texts(report["texts"])
+        if stage is not None:
+            stage.advance(report["texts"])
     return len(sample)
 
 

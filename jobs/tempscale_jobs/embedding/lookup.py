@@ -19,16 +19,15 @@ import pyarrow.compute as pc
 
 from tempscale.model import checkpoint
 from tempscale.model.loading import dimensions
-from tempscale_jobs.config.audit import Embedding
-from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus.index import Index, Shard
+from tempscale_jobs.corpus.index import Shard
 from tempscale_jobs.corpus.shards import Texts, rewritten, source_row
 from tempscale_jobs.embedding.cache import BUCKETS, Cache, folder, is_foreign, key, known
+from tempscale_jobs.embedding.scope import Scope
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import EXCEPTIONS, Model, Run, cached, of_unit
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import texts
-from tempscale_jobs.workers.engine import Cluster, done
+from tempscale_jobs.workers.engine import done
 from tempscale_jobs.workers.slow import Kind
 
 TEXTS_OF_A_GROUP, TEXTS_OF_A_RANGE = 131_072, 32_768
@@ -59,11 +58,9 @@ class Plan:
         return f"{self.found:,} of {count(texts, 'text')} known{unused}"
 
 
-def look_up(
-    run: Run, cluster: Cluster, model: Model, cache: Cache | None, index: Index, corpus: Corpus, sizes: Embedding
-) -> Plan:
+def look_up(scope: Scope, cache: Cache | None) -> Plan:
     """Copy the texts that the cache has under every temperature into texts/; write and return shards of the others."""
-    name = planned(run, model)
+    run, model, index, name = scope.run, scope.model, scope.index, planned(scope.run, scope.model)
     if run.storage.exists(name):
         data = run.storage.read_json(name)
         return Plan(
@@ -77,11 +74,12 @@ def look_up(
             run.storage.remove(place)
     plan = Plan(index.shards)
     if cache is not None:
-        plan = look_up_all(run, cluster, model, cache, index, Texts(corpus, sizes, ""))
+        plan = look_up_all(scope, cache)
         if plan.found:
             note = f"{model.label}: {plan.found} of {index.analysed} texts from the cache, whose last digits may differ"
             run.storage.write_json(f"{run.place(EXCEPTIONS, model)}/cache.json", note)
-    run.storage.write_json(name, asdict(plan))
+    # Without a cache the index has the shards, whether or not a later session has one.
+    run.storage.write_json(name, asdict(plan) if cache is not None else {"shards": None, "found": 0})
     return plan
 
 
@@ -95,12 +93,6 @@ def ignored(run: Run, model: Model) -> dict[str, int]:
     name = planned(run, model)
     found: dict[str, int] = run.storage.read_json(name).get("ignored", {}) if run.storage.exists(name) else {}
     return found
-
-
-def without(run: Run, model: Model) -> None:
-    """Keep that a model embeds all shards, whether or not a later session has a cache."""
-    if not run.storage.exists(planned(run, model)):
-        run.storage.write_json(planned(run, model), {"shards": None, "found": 0})
 
 
 class Exchange(NamedTuple):
@@ -125,8 +117,10 @@ class Exchange(NamedTuple):
         return f"{self.scratch}/absent-{part:08d}.parquet"
 
 
-def look_up_all(run: Run, cluster: Cluster, model: Model, cache: Cache, index: Index, contents: Texts) -> Plan:
-    """Look all texts of a corpus up."""
+def look_up_all(scope: Scope, cache: Cache) -> Plan:
+    """Look all texts of a source up."""
+    run, cluster, model, index = scope.run, scope.cluster, scope.model, scope.index
+    contents = Texts(scope.source, scope.encoding, "")
     store, keys = Storage(cache.root), [key(cache, cluster, model, t) for t in run.temperatures]
     if foreign := sum(is_foreign(store, values) for values in keys):
         return Plan(index.shards, 0, {"folders are of other settings": foreign})

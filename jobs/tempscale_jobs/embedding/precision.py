@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tempscale_jobs.corpus import shards
-from tempscale_jobs.corpus.index import Index
-from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.runs.folder import Model, Run, place
+from tempscale_jobs.embedding.scope import Embedded
+from tempscale_jobs.runs.folder import Model, place
+from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.crew import Crew
 
 if TYPE_CHECKING:
     from tempscale.model.encoder import Encoder
@@ -21,11 +20,17 @@ if TYPE_CHECKING:
 SAMPLE, CHUNK = 256, 64
 
 
-def cosine_to_float32(
-    run: Run, crew: Crew, model: Model, precision: str, layout: Layout, index: Index,
-    on_texts: Callable[[int], None],
-) -> dict[str, Any]:  # fmt: skip
+def measure(scope: Embedded) -> None:
     """Measure the least and mean cosine of a sample's embeddings to those in float32, over all temperatures, and keep it."""
+    if scope.encoding.precision == "float32":
+        return
+    with scope.journal.stage(scope.named("precision"), min(len(scope.texts), SAMPLE)) as stage:
+        found = _cosine_to_float32(scope, stage)
+        stage.note = f"cosine to float32: {found['cosine_least']:.6f} at least, {found['cosine_mean']:.6f} in the mean"
+
+
+def _cosine_to_float32(scope: Embedded, stage: Stage) -> dict[str, Any]:
+    run, model, layout, index = scope.run, scope.model, scope.texts, scope.index
     if run.storage.exists(result_name(model)):
         found: dict[str, Any] = run.storage.read_json(result_name(model))
         return found
@@ -34,11 +39,11 @@ def cosine_to_float32(
     chunks = [sample[k : k + CHUNK] for k in range(0, len(sample), CHUNK)]
     work = {k: pa.table({"text": [texts[i] for i in chunk]}) for k, chunk in enumerate(chunks)}
     least, total = [], 0.0
-    for report in sorted(crew.work(write_cosines, work), key=lambda report: report["number"]):
-        on_texts(report["texts"])
+    for report in sorted(scope.crew.work(write_cosines, work), key=lambda report: report["number"]):
+        stage.advance(report["texts"])
         least.append(report["least"])
         total += report["sum"]
-    found = {"precision": precision, "texts": len(sample), "cosine_least": min(least)}
+    found = {"precision": scope.encoding.precision, "texts": len(sample), "cosine_least": min(least)}
     found["cosine_mean"] = total / (len(sample) * len(run.temperatures))
     run.storage.write_json(result_name(model), found)
     return found

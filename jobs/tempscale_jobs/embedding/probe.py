@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,16 +12,15 @@ from tempscale.collapse.length import CosineSums, text_means
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL, VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, finite_population, within_error
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.config.audit import Analysis
-from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding import pieces
 from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.runs.folder import Model, Run, means_by_text
+from tempscale_jobs.embedding.scope import Embedded
+from tempscale_jobs.runs.folder import means_by_text
+from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import PREFIX_PROBE
 from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.crew import Crew
 from tempscale_jobs.workers.slow import Kind
 
 SHORTEST_PREFIX = 32
@@ -33,51 +31,51 @@ PREFIXES = "partials/prefixes"
 """The folder of the prefixes' embeddings, 8 texts in a part."""
 
 
-def probe(
-    run: Run, crew: Crew, model: Model, layout: Layout, index: Index, analysis: Analysis,
-    on_texts: Callable[[int], None],
-) -> dict[str, Any]:  # fmt: skip
+def probe(scope: Embedded) -> None:
     """Embed the prefixes of some texts under every temperature and write the table of the probe.
 
-    These are `probe_sample` texts, or as many as the wanted error of the prefix gap takes. Return the number of texts and
-    the prefixes; there are no texts if fewer than 30 are long enough for two prefixes.
+    These are `probe_sample` texts, or as many as the wanted error of the prefix gap takes; none if fewer than 30 are long
+    enough for two prefixes.
     """
-    lengths = prefixes(layout, model.max_length)
-    eligible = np.flatnonzero(layout.tokens >= lengths[-1]) if lengths else np.zeros(0, np.int64)
-    if len(eligible) < 2 or not lengths:
-        return {"texts": 0, "prefixes": []}
+    if scope.analysis.probe_sample == 0:
+        return
+    with scope.journal.stage(scope.named("prefix probe")) as stage:
+        lengths = prefixes(scope.texts, scope.model.max_length)
+        eligible = np.flatnonzero(scope.texts.tokens >= lengths[-1]) if lengths else np.zeros(0, np.int64)
+        if len(eligible) < 2 or not lengths:
+            stage.note = "left out: too few texts are long enough"
+            return
+        size = _embed(scope, eligible, lengths, stage)
+        population = scope.texts.population(len(eligible))
+        for temperature in scope.run.temperatures:
+            _tabulate(scope, temperature, _means(scope, temperature, size), population)
+        stage.note = f"{size:,} long texts at {', '.join(map(str, lengths))} tokens"
+
+
+def _embed(scope: Embedded, eligible: np.ndarray, lengths: list[int], stage: Stage) -> int:
+    """Embed the prefixes of as many texts as are asked for, or as the wanted error takes; return how many these are."""
+    layout, analysis = scope.texts, scope.analysis
     size = min(_FIRST_TEXTS if analysis.probe_sample is None else analysis.probe_sample, len(eligible))
     for left in range(_ROUNDS)[::-1]:
-        _write(run, crew, model, layout, index, layout.ids[layout.sample(size, eligible)].tolist(), lengths, on_texts)
+        _write(scope, layout.ids[layout.sample(size, eligible)].tolist(), lengths, stage)
         if analysis.probe_sample is not None or not left:
             break
-        errors = [gap_error(_means(run, model, t, layout, size)) for t in run.temperatures]
+        errors = [gap_error(_means(scope, t, size)) for t in scope.run.temperatures]
         more = size * max(1.0, max(errors) / analysis.probe_se) ** 2
         more = min(CHUNK * math.ceil(more / CHUNK), _MOST_TEXTS, len(eligible))
         if more <= size:
             break
         size = more
-    for temperature in run.temperatures:
-        _tabulate(run, model, temperature, _means(run, model, temperature, layout, size), layout.population(len(eligible)))
-    return {"texts": size, "prefixes": lengths}
+    return size
 
 
-def _write(
-    run: Run,
-    crew: Crew,
-    model: Model,
-    layout: Layout,
-    index: Index,
-    sample: list[str],
-    lengths: list[int],
-    on_texts: Callable[[int], None],
-) -> None:
+def _write(scope: Embedded, sample: list[str], lengths: list[int], stage: Stage) -> None:
     """Embed the pieces of the sample that are missing; a larger sample begins with the same pieces."""
-    missing = pieces.missing(run, model, index, sample, CHUNK, [PREFIXES], layout)
+    missing = pieces.missing(scope.run, scope.model, scope.index, sample, CHUNK, [PREFIXES], scope.texts)
     metadata = {"prefixes": ",".join(map(str, lengths))}
     work = {number: piece.replace_schema_metadata(metadata) for number, piece in missing.items()}
-    for report in crew.work(write_prefixes, work, kind=Kind("piece of prefixes")):
-        on_texts(report["texts"])
+    for report in scope.crew.work(write_prefixes, work, kind=Kind("piece of prefixes")):
+        stage.advance(report["texts"])
 
 
 def prefixes(layout: Layout, max_length: int) -> list[int]:
@@ -121,8 +119,9 @@ class _Means(NamedTuple):
     documents: pa.Array
 
 
-def _means(run: Run, model: Model, temperature: Temperature, layout: Layout, texts: int) -> _Means:
+def _means(scope: Embedded, temperature: Temperature, texts: int) -> _Means:
     """The means of the first `texts` texts of the probe."""
+    run, model, layout = scope.run, scope.model, scope.texts
     names = [run.part(PREFIXES, model, temperature, number) for number in range(math.ceil(texts / CHUNK))]
     table = pa.concat_tables([run.storage.read_table(name) for name in names])
     prefix, embeddings = table.column("prefix_tokens").to_numpy(), parts.matrix(table, "embedding")
@@ -143,9 +142,9 @@ def gap_error(means: _Means) -> float:
     return _elsewhere(gap, means.documents.filter(pa.array(ends[0])), plain) or plain
 
 
-def _tabulate(run: Run, model: Model, temperature: Temperature, means: _Means, population: float) -> None:
+def _tabulate(scope: Embedded, temperature: Temperature, means: _Means, population: float) -> None:
     """Write the mean cosine over all pairs at each prefix, and each text's mean."""
-    rows = []
+    run, model, rows = scope.run, scope.model, []
     for length in np.unique(means.prefix):
         here = means.prefix == length
         own = means.inside[here]

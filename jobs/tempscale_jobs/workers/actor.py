@@ -8,7 +8,7 @@ import math
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -311,6 +311,15 @@ def prepared(
         compute=ray.data.TaskPoolStrategy(size=min(tasks or ahead(cluster), len(rows))),
         fn_kwargs={"prepare": prepare, "arguments": arguments}, **where,
     )  # fmt: skip
+
+
+def reports(data: ray.data.Dataset) -> Generator[dict[str, Any]]:
+    """The rows of a stream of Ray Data as they come, for pieces that are small."""
+    import ray
+
+    for bundle in data.iter_internal_ref_bundles():
+        for block in bundle.block_refs:
+            yield from ray.get(block).to_pylist()
 
 
 def _prepared(batch: pa.Table, prepare: Callable[..., pa.Table], arguments: dict[str, Any]) -> pa.Table:

@@ -321,10 +321,6 @@ class Crew:
             asked = [worker.computes_socm.remote() for worker in self.actors]
             return all(ray.get(asked, timeout=NO_PROGRESS_SECONDS))
 
-    def begin(self, wanted: int) -> None:
-        """Start so many actors ahead of their work, which they then join as they are ready."""
-        self._begin(wanted)
-
     def _begin(self, wanted: int) -> None:
         """Start actors, without waiting for them, until there are `wanted`."""
         import ray

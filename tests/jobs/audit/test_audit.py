@@ -16,7 +16,8 @@ from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.errors import IncompleteRun, UsageError
-from tempscale_jobs.runs.folder import Model
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import TABLES
 
 EDGES = list(PLAIN.edges)
@@ -273,13 +274,12 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(finished, asked)
 
 
 @pytest.mark.parametrize("ids", [["a", "b"], ["a", "b", "b"], ["a", "b", "c", "d"]])
-def test_texts_that_are_lost_or_doubled_stop_the_run(monkeypatch, ids):
+def test_texts_that_are_lost_or_doubled_stop_the_run(monkeypatch, tmp_path, ids):
     count = np.arange(len(ids))
     found = Layout.of(ids, count + 3, count * 0, [0])
-    monkeypatch.setattr(analysis, "embed_corpus", lambda *_: 1)  # One of four is rejected: three are to be there.
-    monkeypatch.setattr(analysis, "settle", lambda *_: None)
+    monkeypatch.setattr(analysis.embed, "embed", lambda *_: 1)  # One of four is rejected: three are to be there.
     monkeypatch.setattr(analysis, "layout", lambda *_: found)
-    index, run = SimpleNamespace(analysed=4, usable=4), SimpleNamespace(named=lambda model: "")
-    audit = analysis.Audit(resolve({}), run, None, SimpleNamespace(index=index), None, None)
+    run = Run(Storage(str(tmp_path)), [], [], "2026-11-27")
+    audit = analysis.Audit(resolve({}), run, None, SimpleNamespace(analysed=4, usable=4), None, None)
     with pytest.raises(IncompleteRun, match="--fresh"):
         analysis.analyse(audit, Model("tiny", "tiny", "", 64))

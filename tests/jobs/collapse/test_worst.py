@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
+from prepared import scoped
 
 from tempscale import Temperature
 from tempscale_jobs.collapse import socm_tables, worst
@@ -39,8 +40,8 @@ def test_factors_are_left_under_the_temperatures_that_want_some(tmp_path, tiny_f
 
     count, index = np.arange(4), SimpleNamespace(shards=(Shard(name, 4),))
     layout = Layout.of([f"t{k}" for k in count], count + 10, count * 0, [0])
-    searched = worst.Searched(run, None, model, None, index, layout, None)
-    worst.missing_factors(searched, {"0.8": np.array([2, 0])}, "partials/top-seeds", Here())
+    scope = scoped(run, model, layout, index=index, crew=Here())
+    worst.missing_factors(scope, {"0.8": np.array([2, 0])}, "partials/top-seeds")
     assert done == [{"number": 0, "texts": 2}]
     assert storage.list("partials/top-seeds") == [run.part("partials/top-seeds", model, Temperature(0.8), 0)]
     found = storage.read_table(storage.list("partials/top-seeds")[0])
@@ -69,8 +70,7 @@ def test_the_threshold_is_that_of_pairs_near_in_embedding_whatever_their_means(t
     monkeypatch.setattr(worst, "embeddings", lambda *_: vectors, raising=False)
     monkeypatch.setattr(worst, "column", lambda *_: np.ones(texts))
     layout = Layout.of([str(k) for k in range(texts)], np.zeros(texts), np.zeros(texts, dtype=int), [0])
-    analysis = Analysis.model_validate({"worst_pairs": ranked})
-    corpus = worst.Searched(run, None, model, None, None, layout, analysis)
-    begun = worst.seed_thresholds(corpus, temperature, np.arange(texts))
+    scope = scoped(run, model, layout, analysis={"worst_pairs": ranked})
+    begun = worst.seed_thresholds(scope, temperature, np.arange(texts))
     assert begun.thresholds["same_mean"] == np.sort(d_sigma[near])[-ranked] < 0.5
     assert begun.thresholds["socm"] == np.sort(d_sigma)[-ranked] > 0.7

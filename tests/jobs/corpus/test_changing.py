@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-from contextlib import closing
 from dataclasses import replace
 from typing import ClassVar
 
@@ -134,14 +133,13 @@ def test_a_source_of_many_units_of_which_one_changes_keeps_nothing(data, tmp_pat
     with monkeypatch.context() as patch:
         ends_changed(patch, sources, lambda: write(FILES - 1, "new"))
         changing = stream_of(folder, tmp_path / "run")
-    with closing(changing), pytest.raises(Changed, match=rf"{FILES - 1}\.parquet"):
+    with pytest.raises(Changed, match=rf"{FILES - 1}\.parquet"):
         changing.finish(cluster)
     storage = Storage(str(tmp_path / "run"))
     assert not storage.exists(PLANNED)  # So the next reading takes no unit of this one.
     assert not storage.exists(SHARDED)
     again = stream_of(folder, tmp_path / "run")
-    with closing(again):
-        index = again.finish(cluster)
+    index = again.finish(cluster)
     assert index.analysed == FILES * ROWS
     texts = [text for shard in index.shards for text in storage.read_table(shard.name)["text"].to_pylist()]
     assert sum(text.startswith("new") for text in texts) == ROWS

@@ -210,11 +210,15 @@ def test_reading_stops_at_once_whatever_its_tasks_still_read(cluster, tmp_path):
 
     config = resolve({"corpus": {"source": source} | sizes})
     found = Stream(Storage(str(tmp_path / "run")), Endless(config.corpus, config.embedding, ""), 0, str(tmp_path / "run"))
-    rounds = found.rounds(cluster)
-    assert next(rounds)
-    begun = time.monotonic()
-    found.close()
-    assert time.monotonic() - begun < 30
+    begun = []
+
+    def interrupted(unit):
+        begun.append(time.monotonic())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        found.finish(cluster, interrupted)
+    assert time.monotonic() - begun[0] < 30
     assert read(cluster, tmp_path, source)[0].usable > 500  # Ray goes on.
 
 
@@ -260,7 +264,7 @@ def test_tasks_of_the_exchange_that_die_are_done_again(cluster, tmp_path, monkey
     assert died[1:] == read(cluster, tmp_path, source, sample=sample)[1:]
 
 
-def test_empty_units_and_rounds_change_nothing(cluster, tmp_path):
+def test_empty_units_change_nothing(cluster, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     for k in range(5):

@@ -16,7 +16,7 @@ from whole_run import as_lines, audited, digests, paired, read_parts, read_recor
 from tempscale import Encoder, Temperature
 from tempscale.model.encoder import TOKEN_BUDGET
 from tempscale_jobs.config.audit import Embedding
-from tempscale_jobs.embedding.budget import settle
+from tempscale_jobs.embedding.budget import kept
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
@@ -184,7 +184,7 @@ def test_a_run_that_comes_to_another_kind_of_device_takes_the_usual_budget_there
     again = actor.ModelActor(storage, model, [1.0], {"token_budget": 1024}, 0)
     assert again.encoder.token_budget == (1024 if of == "cuda" else 90)
     run = Run(storage, [model], [Temperature(1.0)], "")
-    settled = settle(run, Cluster(1, 0), None, model, Embedding.model_validate({}), None)
+    settled = kept(run, Cluster(1, 0), model, Embedding.model_validate({}))
     assert settled.token_budget == (90 if budget == 90 else None)
 
 
