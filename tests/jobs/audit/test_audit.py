@@ -1,6 +1,7 @@
 """The main job, end to end, against the whole computed once more, plainly."""
 
 import json
+from contextlib import closing
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ import polars as pl
 import pytest
 from audit_ways import PLAIN
 from plain_audit import PlainBert, effective_rank, pair_means, socm_figures, standard_error, text_figures
+from rich.console import Console
 from whole_run import audited, read_parts, read_record, read_report, read_tables
 
 from tempscale_jobs.audit import model as analysis
@@ -17,6 +19,7 @@ from tempscale_jobs.corpus import sources
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import TABLES
 
@@ -279,7 +282,7 @@ def test_texts_that_are_lost_or_doubled_stop_the_run(monkeypatch, tmp_path, ids)
     found = Layout.of(ids, count + 3, count * 0, [0])
     monkeypatch.setattr(analysis.embed, "embed", lambda *_: 1)  # One of four is rejected: three are to be there.
     monkeypatch.setattr(analysis, "layout", lambda *_: found)
-    run = Run(Storage(str(tmp_path)), [], [], "2026-11-27")
-    audit = analysis.Audit(resolve({}), run, None, SimpleNamespace(analysed=4, usable=4), None, None)
-    with pytest.raises(IncompleteRun, match="--fresh"):
-        analysis.analyse(audit, Model("tiny", "tiny", "", 64))
+    model = Model("tiny", "tiny", "", 64)
+    run, index = Run(Storage(str(tmp_path)), [model], [], "2026-11-27"), SimpleNamespace(analysed=4, usable=4, rejected=0)
+    with pytest.raises(IncompleteRun, match="--fresh"), closing(Journal(Console(quiet=True))) as journal:
+        analysis.analyse(analysis.Audit(resolve({}), run, None, index, None, journal), model)

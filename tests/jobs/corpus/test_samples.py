@@ -128,15 +128,15 @@ def test_units_draw_the_sample_of_the_whole(tmp_path, size):
     read = [reading.read_unit(storage, contents, unit, 0, state) for unit in planned]
     assert len(read) == 5
     assert all(unit.unnamed for unit in read)
-    lists, names, repeated = distinct.lists([unit.read for unit in read]), ([], []), 0
+    numbers, names, repeated = range(5), ([], []), 0
     for k in range(3):
-        if gone := distinct.repeated(storage, lists, 0, (k, 3), f"gone-{k}.parquet"):
+        if gone := distinct.repeated(storage, numbers, (k, 3), f"gone-{k}.parquet"):
             names[0].append(f"gone-{k}.parquet")
             repeated += sum(gone.values())
-        distinct.copies(storage, lists, distinct.Draw(size, 0), (k, 3), f"copies-{k}.parquet")
+        distinct.copies(storage, numbers, distinct.Draw(size, 0), (k, 3), f"copies-{k}.parquet")
         names[1].append(f"copies-{k}.parquet")
     assert repeated == 2 * 13  # Of rows with ids alone.
-    distinct.sampled(storage, range(5), size, names, "drawn.parquet")
+    distinct.sampled(storage, numbers, size, names, "drawn.parquet")
     found = {unit: set(own.tolist()) for unit, own in distinct.rows_by_unit(storage, ["drawn.parquet"]).items()}
     every = [(unit.number, *pair) for unit in planned for pair in enumerate(contents.items(unit, Counts(), None, int))]
     whole = usable(sources.rows(config.corpus), None, Counts(), None, int, usable_text)

@@ -8,6 +8,7 @@ import oracles
 import pyarrow as pa
 import pytest
 from nights_by_hand import summary_row
+from prepared import scoped
 
 from tempscale import Temperature
 from tempscale.collapse.length import interval_of
@@ -268,8 +269,7 @@ def stepped(root, temperature):
         layout = Layout.of(ids, tokens, interval, EDGES)
         sample = Sample(ids, tokens, interval, d_mu, d_sigma, value)
         (tau,) = run.temperatures
-        key, place = run.key(model, tau), run.place("partials/socm", model, tau)
-        finish(run, place, key, layout, found.analysis, found.seed, sample, np.eye(TEXTS))
+        finish(scoped(run, model, layout, **settings), tau, sample, np.eye(TEXTS))
         samples = {}
         summed = summary.socm_figures(run, model, tau, layout, samples)
         summed["socm_se_superpopulation"] = samples["socm_mean"].errors()[0]
