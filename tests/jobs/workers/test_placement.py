@@ -252,7 +252,7 @@ def test_several_actors_share_a_gpu(cluster, crew):
     claims = [own.claim for own in (together, cluster, engine.Cluster(3, 0))]
     assert claims == [{"num_gpus": 0.5}, {"num_gpus": 1}, {"num_cpus": 1}]
     with crew(cluster=together) as own:
-        own.begin(together.workers)
+        own.hire(together.workers)
         reports = list(own.work(placed, pieces(60)))
     on_gpu = collections.defaultdict(set)
     for report in reports:
