@@ -16,7 +16,7 @@ audit: $(VENV)/.demo
 # A file's tests together.
 PYTEST = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 
-# Before every commit: the equations, every table of one audit, one run of every command. Seven minutes.
+# Before every commit: the equations, every table of one audit, one run of every command. Six minutes.
 test: $(VENV)/.dev
 	$(PYTEST) -n 2 -m "not proof and not soak" --ignore tests/test_typing.py
 
