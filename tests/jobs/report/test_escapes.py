@@ -57,16 +57,18 @@ def test_no_text_of_a_figure_ends_the_script_that_holds_it():
     assert json.loads(text) == given
 
 
-def test_the_texts_of_a_figure_are_shown_and_not_obeyed():
-    """All texts of a specification: names, values and those in lists."""
+def test_the_texts_of_a_page_and_of_its_figures_are_shown_and_not_obeyed():
+    """A value that a template prints, and all texts of a specification: names, values and those in lists."""
     given = {"data": [{"id": "a\x1b[2Jb", "value": 1.5}], "title": ["\x9bm", None, True]}
     shown = page.shown_in(given)
     assert shown == {"data": [{"id": r"a\x1b[2Jb", "value": 1.5}], "title": [r"\x9bm", None, True]}
     chart = SimpleNamespace(to_dict=lambda validate: given)
     run = {"run": "r", "command": "audit", "config": {}}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "TEMPLATES", {"x.html.j2": "{{ specs }}"})
+        patch.setattr(page, "TEMPLATES", {"x.html.j2": "{{ steers }}{{ specs }}"})
         patch.setattr(page.jinja2, "FileSystemLoader", page.jinja2.DictLoader)
         patch.setattr(page, "vega_bundle", lambda: "")
-        made = page.page("x.html.j2", run, {"m-figure": chart}, {})
+        made = page.page("x.html.j2", run, {"m-figure": chart}, {}, steers=EVIL)
+    assert made.html.startswith("\\x1b[2J")
+    assert not STEERS.search(made.html)
     assert list(made.figures.values()) == [shown]

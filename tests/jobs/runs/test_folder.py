@@ -94,8 +94,10 @@ def test_a_schedule_for_another_model_is_refused_before_anything_is_written(tmp_
 
 def test_a_password_in_the_source_is_not_kept(tmp_path, minilm):
     out = tmp_path / "run"
-    folder.begin(resolved(out, "http://bob:SECRETPW@127.0.0.1:1/x.jsonl?token=SECRETPW"))
+    config = resolved(out, "http://bob:SECRETPW@127.0.0.1:1/x.jsonl?token=SECRETPW")
+    run = folder.begin(config)
     assert "SECRETPW" not in (out / "begun.json").read_text()
+    assert "SECRETPW" not in json.dumps(folder.facts(run, config))
     assert "127.0.0.1" in json.loads((out / "begun.json").read_text())["identity"]["config"]["corpus"]["source"]
 
 
