@@ -209,12 +209,12 @@ def _polar(blocks: Tensor, smallest: float | None = None) -> Tensor:
 def _first_interval(dtype: torch.dtype, smallest: float | None) -> Iterator[None]:
     from tempscale.second_order import polar
 
-    before = polar._SMALLEST[dtype]
-    polar._SMALLEST[dtype] = smallest or before
+    before = polar.SMALLEST[dtype]
+    polar.SMALLEST[dtype] = smallest or before
     try:
         yield
     finally:
-        polar._SMALLEST[dtype] = before
+        polar.SMALLEST[dtype] = before
 
 
 def _triangles(blocks: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ CONSTANTS = {
     "tempscale_jobs.collapse.cosine:GATHERED_BYTES": (256 << 20) * DIM // OF_DIM // 100,
     "tempscale_jobs.corpus.vectors:PART": 4096 // 100 + 1,
     "tempscale_jobs.corpus.reading:IDS_OF_A_GROUP": 16_384 // 100,
-    "tempscale_jobs.corpus.reading:_IDS_OF_A_RUN": 131_072 // 100,
+    "tempscale_jobs.corpus.reading:IDS_OF_A_RUN": 131_072 // 100,
     "tempscale_jobs.corpus.distinct:PARTITION_IDS": 2_000_000 // 100,
     "tempscale_jobs.collapse.source_order:_EMBEDDINGS": 16_384 // 100,
 }

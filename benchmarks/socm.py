@@ -40,7 +40,7 @@ def measure() -> list[dict[str, Any]]:
 
 def _sentences(tokens: list[Tensor], source: str) -> list[dict[str, Any]]:
     from tempscale import pairwise_socm
-    from tempscale.second_order.nuclear import _gram_norms
+    from tempscale.second_order.nuclear import gram_norms
 
     count = len(tokens)
     pairs = count * (count - 1) // 2
@@ -61,7 +61,7 @@ def _sentences(tokens: list[Tensor], source: str) -> list[dict[str, Any]]:
         return work
 
     def gram() -> None:
-        norms = _gram_norms([factors[i] for i in rows], [factors[j] for j in columns]).tolist()
+        norms = gram_norms([factors[i] for i in rows], [factors[j] for j in columns]).tolist()
         found["gram"] = {
             (i, j): (traces[i] + traces[j] - 2 * norms[a][b]) / 4 for a, i in enumerate(rows) for b, j in enumerate(columns)
         }

@@ -49,7 +49,7 @@ FAULTS = (
             "test_stream::test_tasks_that_die_while_reading_are_done_again",
             "test_stream::test_tasks_of_the_exchange_that_die_are_done_again",
             "test_stream::test_the_first_copy_of_an_id_stays_though_its_unit_is_read_last",
-            "test_units::test_a_run_that_died_between_rounds_goes_on_to_the_same_bytes",
+            "test_units::test_a_run_that_died_after_it_embedded_goes_on_to_the_same_bytes",
             "test_units::test_a_run_that_is_killed_while_it_reads_goes_on_to_the_same_bytes",
         ),
     ),

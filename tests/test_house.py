@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -142,3 +143,39 @@ def test_the_names_of_durable_parts_are_made_in_one_file():
     authors = [file.relative_to(JOBS).as_posix() for file in sources(JOBS) if "/part-{" in file.read_text("utf-8")]
     places = [file.relative_to(JOBS).as_posix() for file in sources(JOBS) if "model={" in file.read_text("utf-8")]
     assert authors == places == ["runs/folder.py"]
+
+
+@cache
+def names_in(module):
+    """What a module of ours defines or imports outside of functions; None for a module of others."""
+    place = Path(*module.split("."))
+    files = [root / place.with_suffix(".py") for root in (ROOT, JOBS.parent)]
+    files += [root / place / "__init__.py" for root in (ROOT, JOBS.parent)]
+    file = next(filter(Path.exists, files), None)
+    if file is None:
+        return None
+    tree = ast.parse(file.read_text("utf-8"))
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names |= {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    imports = (node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)))
+    return (
+        names
+        | {alias.asname or alias.name for node in imports for alias in node.names}
+        | {f.stem for f in file.parent.iterdir()}
+    )
+
+
+@pytest.mark.parametrize("place", ["benchmarks", "tests", "docs"])
+def test_what_tests_and_benchmarks_use_of_a_module_is_there(place):
+    """What they import from it, also inside a function, and what they name as «module:NAME»."""
+    missing = []
+    for file in sources(ROOT / place):
+        tree = ast.parse(file.read_text("utf-8"))
+        used = [(n.module, a.name) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module for a in n.names]
+        texts = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+        used += [found.groups() for found in map(re.compile(r"(tempscale[\w.]*):(\w+)").fullmatch, texts) if found]
+        for module, name in used:
+            known = names_in(module) if module.split(".")[0] in ("tempscale", "tempscale_jobs", "benchmarks") else None
+            if known is not None and name not in known and name != "*":
+                missing.append(f"{file.name}: {module} has no {name}")
+    assert missing == []

@@ -70,7 +70,10 @@ def analyse(audit: Audit, model: Model) -> tuple[Layout, int]:
 
 
 def _embedded(scope: Scope, queries: Queries | None) -> tuple[Embedded, int]:
-    """Embed the corpus, and take all the steps that run the model; returns how many texts the model rejected too."""
+    """Embed the corpus and run all steps that need the model; returns how many texts the model rejected.
+
+    Embeddings of the user's own are taken as they are.
+    """
     if scope.source.embedding_column is not None:
         return Embedded.of(scope, _in_order(scope)), 0
     scope = replace(scope, encoding=budget.settle(scope))

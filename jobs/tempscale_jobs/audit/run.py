@@ -58,10 +58,11 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
                     corpus = open_corpus(config, run, config.corpus, stage)
                     stage.note = corpus.described()
                 with life.cluster(**cache) as cluster:
+                    config = life.settled(config, cluster)
                     queries = None if asking is None else _read_queries(config, cluster, asking, journal)
                     corpus.read_all(cluster, journal, "all of the corpus")
                     _check_dimensions(config, run, queries)
-                    audit = Audit(life.settled(config, cluster), run, cluster, corpus.index, queries, journal)
+                    audit = Audit(config, run, cluster, corpus.index, queries, journal)
                     layouts, rejected = dict[str, Layout](), 0
                     for model in run.models:
                         layouts[model.label], lost = analyse(audit, model)

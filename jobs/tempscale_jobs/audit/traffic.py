@@ -20,7 +20,7 @@ from tempscale_jobs.collapse import blocks as blocks_of
 from tempscale_jobs.collapse import by_length, exposure, neighbours
 from tempscale_jobs.collapse import cosine as gathering
 from tempscale_jobs.config.audit import AuditConfig
-from tempscale_jobs.corpus import shards, vectors
+from tempscale_jobs.corpus import distinct, reading, shards, vectors
 from tempscale_jobs.runs import sealed
 from tempscale_jobs.tables import audit, parts
 from tempscale_jobs.tables.columns import Table
@@ -122,7 +122,9 @@ def _reading(config: AuditConfig, texts: int, count: int, stored: _Sizes, given:
     read, written, files = float(given.bytes), count * sizes.size(texts / count), count + 1
     if given.units > 1:
         ids = texts * (_ID_ROW + _SOURCE_IDS + 2 * stored.columns["text_id"])
-        read += texts * _ID_ROW
+        parts = max(1, -(-texts // distinct.PARTITION_IDS))
+        # A partition takes at least a row group of each unit.
+        read += max(texts, parts * given.units * min(reading.IDS_OF_A_GROUP, texts / given.units)) * _ID_ROW
         written, files = written + ids, files + 2 * given.units + 1
     return Traffic("read", read, written, files)
 

@@ -23,7 +23,7 @@ PARTITION_IDS = 2_000_000
 
 
 def repeated(storage: Storage, units: Sequence[int], share: tuple[int, int], name: str) -> dict[int, int]:
-    """Write the usable rows whose ids an earlier unit has, in one partition of the ids; inside a unit they are distinct.
+    """Write the usable rows whose ids an earlier unit has, in one partition of the ids. Ids inside one unit are distinct.
 
     `share` is (k, n): partition k of n. Returns the number of such rows by unit.
     """
@@ -93,7 +93,7 @@ def _first_of_equal(table: pa.Table) -> np.ndarray:
 
 
 def _range(number: int, count: int) -> tuple[bytes | None, bytes | None]:
-    """The digests with which one of `count` equal ranges of all begins and ends; None for the end of the last."""
+    """The first digest of one of `count` equal ranges, and the first one after it; None after the last range."""
     low, end = ((k << 64) // count for k in (number, number + 1))
     first, after = (value.to_bytes(8, "big").ljust(ID_BYTES, b"\0") if value < 1 << 64 else None for value in (low, end))
     return first, after

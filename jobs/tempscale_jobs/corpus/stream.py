@@ -5,10 +5,11 @@ This process knows units and counts, never rows. What Ray Data reads of a unit i
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pyarrow as pa
@@ -106,7 +107,9 @@ class Stream:
             try:
                 self._found = self._read_units(cluster, on_unit)
             except UsageError:
-                self._storage.remove(PLANNED)  # Nothing has been embedded, so a mistake does not block the folder.
+                # A mistake does not block the folder; where texts are embedded, the source is read again after damage.
+                if self._contents.folder != "shards" or not self._storage.exists("texts"):
+                    self._storage.remove(PLANNED)
                 raise
         return self._found
 
@@ -115,7 +118,12 @@ class Stream:
         if self.complete:
             return
         with journal.stage(f"read {what}", len(self.units)) as stage:
-            self.finish(cluster, lambda unit: stage.advance(1))
+
+            def on_unit(unit: UnitRead) -> None:
+                stage.resize(len(self.units))  # A limit may leave some out.
+                stage.advance(1)
+
+            self.finish(cluster, on_unit)
             stage.note = self.described()
 
     def _read_whole(self, whole: Unit, on_rows: Callable[[int], None]) -> tuple[UnitRead, int]:
@@ -134,11 +142,14 @@ class Stream:
         there = set(self._storage.list("shards", ".json"))
         for unit in self.units:
             if reading.unit_name(unit.number) in there:
-                self._take(unit, on_unit)
-                reading.sweep(self._storage, self._contents, self._read[unit.number])
+                found = reading.as_read(self._storage, reading.unit_name(unit.number))
+                reading.sweep(self._storage, self._contents, found)
+                self._read[unit.number] = found
+                on_unit(found)
         left = [unit for unit in self.units if unit.number not in self._read]
-        for unit in self._by_tasks(cluster, left, where):
-            self._take(unit, on_unit)
+        for found in self._by_tasks(cluster, left, where):
+            self._read[found.number] = found
+            on_unit(found)
         if missing := len(self.units) - len(self._read):
             raise IncompleteRun(f"{missing} units of the {self._given.kind} were not read; start the same command again")
         if not self._contents.agrees(width for unit in self.units for width in self._read[unit.number].widths):
@@ -151,19 +162,14 @@ class Stream:
             kept = self._sampled(cluster, self._given.sample, repeated, where)
         return self._index(kept, sum(rows for unit in kept for rows, _ in unit.parts))
 
-    def _take(self, unit: Unit, on_unit: Callable[[UnitRead], None]) -> None:
-        """Count a unit among those that have been read."""
-        self._read[unit.number] = reading.as_read(self._storage, reading.unit_name(unit.number))
-        on_unit(self._read[unit.number])
-
     def _forget(self) -> None:
         """Remove what was read by the dimensions of the first embedding, where most have others."""
         for folder in ("shards", self._contents.folder, "rejected"):
             self._storage.remove(folder)
         self._read, self._width = {}, self._contents.width
 
-    def _by_tasks(self, cluster: Cluster, left: Sequence[Unit], where: dict[str, Any]) -> Iterator[Unit]:
-        """Read units by tasks of Ray Data; yield each when it has been read."""
+    def _by_tasks(self, cluster: Cluster, left: Sequence[Unit], where: dict[str, Any]) -> Iterator[UnitRead]:
+        """Read units by tasks of Ray Data; yield what is known of each when it has been read."""
         if not left:
             return
         by_number, tasks = {unit.number: unit for unit in left}, min(cluster.tasks, len(left))
@@ -180,7 +186,7 @@ class Stream:
                     pieces.end(report["number"], done=report["failure"] is None)
                     if report["failure"] is not None:
                         raise actor.ended(report) from RuntimeError(report["traceback"])
-                    yield by_number[report["number"]]
+                    yield UnitRead(**json.loads(actor.unpack(report["payload"]).column("unit")[0].as_py()))
 
     def _numbered(self, cluster: Cluster, where: dict[str, Any]) -> tuple[Unit, ...]:
         """The units, with their lines counted."""
@@ -302,9 +308,9 @@ class Stream:
 def _read_unit(
     batch: pa.Table, storage: Storage, contents: Contents, units: Sequence[Unit], seed: int, state: dict[str, Any]
 ) -> pa.Table:  # fmt: skip
-    """Read the units that a batch names; what is known of each is in its file."""
-    numbers = batch.column("number").to_pylist()
-    for unit in units:
-        if unit.number in numbers:
-            reading.read_unit(storage, contents, unit, seed, state)
-    return actor.rows(dict.fromkeys(numbers, pa.table({})))
+    """Read the units that a batch names."""
+    by_number, reports = {unit.number: unit for unit in units}, dict[int, pa.Table]()
+    for number in batch.column("number").to_pylist():
+        found = reading.read_unit(storage, contents, by_number[number], seed, state)
+        reports[number] = pa.table({"unit": [json.dumps(asdict(found))]})
+    return actor.rows(reports)

@@ -1,4 +1,4 @@
-"""What the steps of an audit share under one model: made once, and taken whole by every step."""
+"""What the steps of an audit share under one model. Every step takes it whole."""
 
 from __future__ import annotations
 

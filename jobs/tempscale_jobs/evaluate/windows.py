@@ -66,7 +66,7 @@ class Window(NamedTuple):
         return self.split.source.text[self.split.spans[self.first][0] : self.split.spans[self.last - 1][1]]
 
     def chosen(self) -> Chosen:
-        """The window as a text of its own, which its words in the text name."""
+        """The window as a text of its own; its id names its first and last word."""
         source = self.split.source
         return Chosen(f"{source.id}[{self.first}:{self.last}]", self.text(), source.label, True)
 

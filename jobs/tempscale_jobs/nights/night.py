@@ -229,7 +229,7 @@ def changed_texts(night: Night, record: dict[str, Any]) -> dict[str, int | None]
 
 
 def count_changed_texts(night: Night, record: dict[str, Any]) -> dict[str, int | None]:
-    """The same, for a night whose folders can be read."""
+    """The numbers of texts added, removed and edited since the night before; errors are not caught."""
     known = history.read(night.history)
     nights = known.rows.filter(
         pl.col("name") == night.record.name,

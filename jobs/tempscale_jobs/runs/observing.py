@@ -193,7 +193,7 @@ class RayMetrics(Observer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gauges: dict[str, Any] = {}
+        self.metrics: dict[str, Any] = {}
 
     @override
     def stage(self, name: str, total: int | None) -> None:
@@ -237,15 +237,15 @@ class RayMetrics(Observer):
         ray = sys.modules.get("ray")
         if ray is None or not ray.is_initialized():
             return None
-        if name not in self.gauges:
+        if name not in self.metrics:
             from ray.util import metrics
 
             if name == "stage":
-                self.gauges[name] = metrics.Gauge("tempscale_stage", "1 for the stage under way", ("run", "stage"))
+                self.metrics[name] = metrics.Gauge("tempscale_stage", "1 for the stage under way", ("run", "stage"))
             elif name == "slow_pieces":
                 what = "pieces of work in flight that take ten times the median of their step"
-                self.gauges[name] = metrics.Gauge("tempscale_slow_pieces", what, ("run",))
+                self.metrics[name] = metrics.Gauge("tempscale_slow_pieces", what, ("run",))
             else:
                 what = f"{name.replace('_', ' ')} of tempscale runs"
-                self.gauges[name] = metrics.Counter(f"tempscale_{name}_total", what, ("run",))
-        return self.gauges[name]
+                self.metrics[name] = metrics.Counter(f"tempscale_{name}_total", what, ("run",))
+        return self.metrics[name]

@@ -18,7 +18,7 @@ CONSTANTS = {
     "tempscale_jobs.corpus.vectors:PART": PART,
     "tempscale_jobs.corpus.reading:IDS_OF_A_GROUP": UNIT // 8,
     "tempscale_jobs.corpus.distinct:PARTITION_IDS": 16 * UNIT,
-    "tempscale_jobs.embedding.layout:_PARTS_OF_A_TASK": 8,
+    "tempscale_jobs.embedding.layout:PARTS_OF_A_TASK": 8,
     "tempscale_jobs.collapse.source_order:_EMBEDDINGS": PART,
     "tempscale_jobs.collapse.source_order:_PAIRS": 16,
     "tempscale_jobs.collapse.by_length:ALL_ASK": UNIT,

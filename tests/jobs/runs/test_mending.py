@@ -22,7 +22,8 @@ KEPT = [
     "texts/model=other/temperature=1.0/part-00000001.parquet", "rejected/model=m/part-00000001.parquet",
     "rejected/part-00000000.parquet", "partials/groups/model=m/temperature=1.0/part-00000001.parquet",
     "partials/cosine/model=m/temperature=1.0/closed.json", "tables/socm.parquet", "history/part-x.parquet",
-    "cache/x.parquet", "queries/shards/index.json", "queries/shards/plan.json", f"queries/{TEXT.format('1.0')}",
+    "cache/x.parquet", "queries/shards/index.json", "queries/shards/plan.json", "queries/shards/unit-00000000.json",
+    "queries/shards/part-00000000.parquet", f"queries/{TEXT.format('1.0')}",
     "partials/pairs/model=m/temperature=1.0/part-00000001.parquet", f"{CELL}/items.parquet", f"{CELL}/result.json",
     "cells/model=m/temperature=1.0/task=other/result.json",
     "measured/neighbours/model=m/temperature=1.0/part-00000000.parquet", "measured/run.json",
@@ -55,6 +56,10 @@ def mended(storage, command, name):
         ("audit", "shards/unit-00000000.json", ["shards/index.json"]),
         ("audit", "shards/index.json", []),
         ("audit", "queries/shards/index.json", []),
+        (
+            "audit", "queries/shards/part-00000000.parquet",
+            ["queries/shards/index.json", "queries/shards/unit-00000000.json"],
+        ),
         # What is left of the source is read again, and written over what is there.
         ("audit", "shards/part-00000000.parquet", ["shards/index.json", "shards/unit-00000000.json"]),
         ("audit", "rejected/part-00000000.parquet", ["shards/index.json", "shards/unit-00000000.json"]),
@@ -80,6 +85,16 @@ def test_what_is_not_the_runs_own_is_not_mended(full, command, name):
         mending.mend(full, command, error)
     assert raised.value is error
     assert full.list("") == sorted(KEPT)
+
+
+def test_a_finished_run_is_opened_again_for_its_sources_and_without_what_is_damaged(full):
+    """Its tables are written again anyway; the text is one that a step must find missing."""
+    record = {"corpus": {"source_state": {"size": 3}}, "queries": {"source_state": {"size": 5}}, "sizes": {"texts": 7}}
+    mending.reopen(full, record, ["tables/socm.parquet", TEXT.format("0.8")])
+    states = [full.read_json(f"{below}shards/plan.json")["source_state"] for below in ("", "queries/")]
+    assert states == [{"size": 3}, {"size": 5}]
+    assert full.read_json("shards/sizes.json") == {"texts": 7}
+    assert set(KEPT) - set(full.list("")) == {TEXT.format("0.8")}
 
 
 def test_without_a_plan_the_state_of_the_source_is_that_of_its_index_and_without_both_all_is_made_again(full):

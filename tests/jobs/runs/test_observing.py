@@ -111,7 +111,7 @@ def test_metrics_are_silent_where_ray_does_not_run(monkeypatch):
     metrics = RayMetrics()
     metrics.stage("cosine, τ 1.0", 10)
     metrics.count("pairs", 3)
-    assert metrics.gauges == {}
+    assert metrics.metrics == {}
 
 
 @pytest.mark.soak

@@ -6,11 +6,12 @@ import json
 import pyarrow as pa
 import pytest
 import torch
+from prepared import scoped
 from whole_run import as_lines, audited, digests, paired, read_record
 
 from tempscale import Encoder
 from tempscale.model.loading import round_weights
-from tempscale_jobs.embedding.precision import cosine_to_float32, in_float32, write_cosines
+from tempscale_jobs.embedding.precision import in_float32, measure, write_cosines
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights.record import measured
 from tempscale_jobs.runs.folder import Model, Run
@@ -154,8 +155,10 @@ def test_pairs_follow_it_too(tmp_path, ray_session, small_model, monkeypatch):
 def test_what_was_measured_is_not_measured_again(tmp_path):
     run, model = Run(Storage(str(tmp_path)), [], [], "2026-11-22"), Model("tiny", "tiny", "", 64)
     told = {"precision": "bfloat16", "texts": 3, "cosine_least": 0.9991, "cosine_mean": 0.9996}
-    run.storage.write_json("partials/precision/model=tiny.json", told)
-    assert cosine_to_float32(run, None, model, "bfloat16", None, None, None) == told  # No worker is asked.
+    name = "partials/precision/model=tiny.json"
+    run.storage.write_json(name, told)
+    measure(scoped(run, model, range(3), embedding={"precision": "bfloat16"}))  # There is no worker to ask.
+    assert run.storage.read_json(name) == told
 
 
 # --- TF32, and weights that are rounded ---------------------------------------------------------------------------------
