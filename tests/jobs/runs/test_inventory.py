@@ -48,6 +48,14 @@ def test_a_run_without_one_of_its_tables_ends_what_reads_it_with_2(tmp_path, com
         check_record(RecordOfNights(), Gate(baseline=storage.root), str(tmp_path / "out"))
 
 
+def test_the_run_json_of_another_run_is_damage(tmp_path):
+    storage = audit(tmp_path / "run", True)
+    record = storage.read_json("run.json")
+    storage.write_json("run.json", record | {"run": "another"})
+    assert inventory.record(storage) == record
+    assert inventory.damaged(storage, record) == ["run.json"]
+
+
 @pytest.mark.parametrize("content", ["[]", "5", "null", '"x"', "{}"])
 @pytest.mark.parametrize("name", ["run.json", "begun.json", "pruned.json"])
 def test_what_is_no_record_of_a_run_is_damage(tmp_path, name, content):

@@ -12,8 +12,6 @@ from tempscale_jobs.runs import mending
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
 
-pytestmark = pytest.mark.proof
-
 CELL = "cells/model=m/temperature=1.0/task=t"
 TEXT = "texts/model=m/temperature={}/part-00000001.parquet"
 KEPT = [
