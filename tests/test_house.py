@@ -21,10 +21,16 @@ FOLDERS = (
 """The folders of jobs/, from the top: each imports only from those further down, and none of one set another of it."""
 
 
+@cache
+def tree(file):
+    """What a file says."""
+    return ast.parse(file.read_text("utf-8"))
+
+
 def imported(file):
     """Top-level and local imports of a file, as dotted names."""
     names = set()
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -66,7 +72,7 @@ def mapped(text):
 
 
 def test_the_map_names_every_file_once_and_each_folder_above_those_it_may_import():
-    jobs, science = ast.get_docstring(ast.parse((JOBS / "__init__.py").read_text())).split("`tempscale/`")
+    jobs, science = ast.get_docstring(tree(JOBS / "__init__.py")).split("`tempscale/`")
     named = mapped(jobs)
     files = [str(file.relative_to(JOBS).with_suffix("")).removesuffix("__init__") for file in sources(JOBS)]
     assert sorted(named) == sorted(filter(None, files))
@@ -154,10 +160,10 @@ def names_in(module):
     file = next(filter(Path.exists, files), None)
     if file is None:
         return None
-    tree = ast.parse(file.read_text("utf-8"))
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    names |= {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    imports = (node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)))
+    parsed = tree(file)
+    names = {node.id for node in ast.walk(parsed) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names |= {node.name for node in parsed.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    imports = (node for node in ast.walk(parsed) if isinstance(node, (ast.Import, ast.ImportFrom)))
     return (
         names
         | {alias.asname or alias.name for node in imports for alias in node.names}
@@ -170,9 +176,9 @@ def test_what_tests_and_benchmarks_use_of_a_module_is_there(place):
     """What they import from it, also inside a function, and what they name as «module:NAME»."""
     missing = []
     for file in sources(ROOT / place):
-        tree = ast.parse(file.read_text("utf-8"))
-        used = [(n.module, a.name) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module for a in n.names]
-        texts = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+        parsed = tree(file)
+        used = [(n.module, a.name) for n in ast.walk(parsed) if isinstance(n, ast.ImportFrom) and n.module for a in n.names]
+        texts = (n.value for n in ast.walk(parsed) if isinstance(n, ast.Constant) and isinstance(n.value, str))
         used += [found.groups() for found in map(re.compile(r"(tempscale[\w.]*):(\w+)").fullmatch, texts) if found]
         for module, name in used:
             known = names_in(module) if module.split(".")[0] in ("tempscale", "tempscale_jobs", "benchmarks") else None
