@@ -164,11 +164,8 @@ def names_in(module):
     names = {node.id for node in ast.walk(parsed) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     names |= {node.name for node in parsed.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     imports = (node for node in ast.walk(parsed) if isinstance(node, (ast.Import, ast.ImportFrom)))
-    return (
-        names
-        | {alias.asname or alias.name for node in imports for alias in node.names}
-        | {f.stem for f in file.parent.iterdir()}
-    )
+    names |= {alias.asname or alias.name for node in imports for alias in node.names}
+    return names | {other.stem for other in file.parent.iterdir()}
 
 
 @pytest.mark.parametrize("place", ["benchmarks", "tests", "docs"])
