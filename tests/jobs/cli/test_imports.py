@@ -46,10 +46,10 @@ def test_a_full_path_in_the_path_counts(tmp_path):
     assert list((tmp_path / "marks").iterdir())
 
 
-@pytest.mark.parametrize(("folder", "path"), [(ROOT, "."), (ROOT, "./jobs:."), (ROOT / "jobs", "..:."), (ROOT, ".:/tmp")])
+@pytest.mark.parametrize(("folder", "path"), [(ROOT, "."), (ROOT, "./jobs:."), (ROOT / "jobs", "..:."), (ROOT, ".:{empty}")])
 @pytest.mark.parametrize("start", [["-P", "-c", SCRIPT], ["-m", "tempscale_jobs"]], ids=["script", "module"])
-def test_the_folders_of_the_packages_themselves_stay(folder, path, start):
-    found = run([*start, "history", "nowhere"], folder, PYTHONPATH=path)
+def test_the_folders_of_the_packages_themselves_stay(tmp_path, folder, path, start):
+    found = run([*start, "history", "nowhere"], folder, PYTHONPATH=path.format(empty=tmp_path))
     assert found.returncode == 2, found.stderr
     assert "Traceback" not in found.stderr
 
