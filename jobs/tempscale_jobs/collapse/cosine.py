@@ -59,7 +59,7 @@ def cosine(scope: Embedded, temperature: Temperature, needed: Needed = NOTHING) 
     Raises:
         IncompleteRun: a task failed for good, or the tiles do not add up to their closed form.
     """
-    pairs = len(scope.texts) * (len(scope.texts) - 1) // 2
+    pairs = scope.texts.pairs
     with scope.journal.stage(scope.named("cosine", temperature), pairs, "pairs") as stage:
         _compute(scope, temperature, needed, stage)
         stage.note = f"{pairs:,} pairs, equal to their closed form"
@@ -71,10 +71,10 @@ def cosine(scope: Embedded, temperature: Temperature, needed: Needed = NOTHING) 
 
 def _compute(scope: Embedded, temperature: Temperature, needed: Needed, stage: Stage) -> None:
     run, cluster, model, layout = scope.run, scope.cluster, scope.model, scope.texts
-    (grid, bounds), n, analysis = blocks.tiling(scope, temperature), len(layout), scope.analysis
+    (grid, bounds), analysis = blocks.tiling(scope, temperature), scope.analysis
     is_closed = is_whole(run.storage, f"{grid.place}/closed.json")
     if is_closed and not any(needed):
-        stage.advance(n * (n - 1) // 2)
+        stage.advance(layout.pairs)
         return
     dim = dimensions(run, model, temperature)
     names = run.storage.list(run.place("texts", model, temperature))
@@ -92,7 +92,7 @@ def _compute(scope: Embedded, temperature: Temperature, needed: Needed, stage: S
         check_closed_form(cells, seen, grid.precision, dim)
         rounding = _rounding(grid, sums, seen, dim)
     else:
-        stage.advance(n * (n - 1) // 2)
+        stage.advance(layout.pairs)
     # After the tiles, which take longest: a run that is stopped among them has not written the means in vain.
     means = _text_means(cluster, grid, len(bounds), sums, layout)
     _finish(run, grid, run.key(model, temperature), layout, cells, sums, means, rounding)

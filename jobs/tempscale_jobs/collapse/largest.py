@@ -33,7 +33,7 @@ def collect(scope: Embedded, dealt: int) -> None:
     with scope.journal.stage(scope.named("texts of largest tr Σ")) as stage:
         ranked = scope.analysis.socm_ranked
         wanted = {i for t in scope.run.temperatures for i in chosen(groups.read(scope, t, dealt), ranked).tolist()}
-        stage.note = f"factors of {factors.collect(scope, wanted, _FACTORS):,} texts"
+        stage.note = f"factors of {factors.collect(scope, wanted, _FACTORS, stage):,} texts"
 
 
 def chosen(found: Grouped, texts: int) -> np.ndarray:

@@ -271,7 +271,7 @@ def _finish(scope: Embedded, temperature: Temperature, search: _Search, left: _L
     ids = layout.ids[texts]
     ranked: list[dict[str, Any]] = []
     searched: list[dict[str, Any]] = []
-    pairs = len(layout) * (len(layout) - 1) // 2
+    pairs = layout.pairs
     wanted_texts = {"socm": (left.ranking & 1) > 0, "same_mean": (left.ranking & 2) > 0}
     needed = bounded(cluster, files, ids, first, second, wanted_texts, search.thresholds, analysis)
     every = needed["socm"] | needed["same_mean"]

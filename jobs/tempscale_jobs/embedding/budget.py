@@ -42,9 +42,8 @@ def settle(scope: Scope) -> Embedding:
                 scope.crew.dismiss()
                 stage.note = f"not measured: {error}"
         found = kept(scope.run, scope.cluster, scope.model, scope.encoding)
-        told = scope.run.storage.read_json(name) if scope.run.storage.exists(name) else {}
-        of_this_device = actor.budget_kept(told, "cuda" if scope.cluster.gpus else "cpu") if told else None
-        if of_this_device is not None and (rates := told["tokens_per_second"]):
+        # Unchanged where nothing is kept for this kind of device.
+        if found is not scope.encoding and (rates := scope.run.storage.read_json(name)["tokens_per_second"]):
             tried = ", ".join(f"{int(budget):,}: {rate:,}" for budget, rate in rates.items())
             stage.note = f"{found.token_budget:,} padded tokens at once (tokens/s by budget {tried})"
     return found

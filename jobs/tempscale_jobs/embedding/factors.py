@@ -28,21 +28,19 @@ def collect_sample(scope: Embedded, wanted: Sequence[str]) -> None:
         stage.note = f"{collect(scope, wanted, 'factors', stage):,} sampled texts"
 
 
-def collect(scope: Embedded, wanted: Iterable[str], kind: str, stage: Stage | None = None) -> int:
+def collect(scope: Embedded, wanted: Iterable[str], kind: str, stage: Stage) -> int:
     """Write the covariance factors of the wanted texts, under every temperature, to the folder `kind`; count the texts."""
     run, crew, model, layout, index = scope.run, scope.crew, scope.model, scope.texts, scope.index
     tokens = {text_id: int(layout.tokens[place]) for text_id, place in layout.where(wanted).items()}
     sample = sorted(tokens, key=lambda text_id: (tokens[text_id], text_id))
     size = max(_FEWEST, min(CHUNK, -(-len(sample) // _PARTS)))
     missing = pieces.missing(run, model, index, sample, size, [kind], layout)
-    if stage is not None:
-        stage.advance(len(sample) - sum(piece.num_rows for piece in missing.values()))
+    stage.advance(len(sample) - sum(piece.num_rows for piece in missing.values()))
     work = {number: piece.replace_schema_metadata({"kind": kind}) for number, piece in missing.items()}
     # They are in the order of their lengths.
     cost = lambda k: sum(tokens[i] for i in work[k].column("text_id").to_pylist())  # noqa: E731
     for report in crew.work(write_factors, work, kind=Kind(f"piece of {kind}", cost)):
-        if stage is not None:
-            stage.advance(report["texts"])
+        stage.advance(report["texts"])
     return len(sample)
 
 

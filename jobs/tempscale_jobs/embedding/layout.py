@@ -78,6 +78,11 @@ class Layout:
     def __len__(self) -> int:
         return len(self.key)
 
+    @property
+    def pairs(self) -> int:
+        """How many pairs of texts there are."""
+        return len(self) * (len(self) - 1) // 2
+
     def are_distinct(self) -> bool:
         """Whether no text occurs twice."""
         keys = np.sort(self.key)
