@@ -123,13 +123,13 @@ def embedding_step(
     from tempscale_jobs.embedding.scope import Scope
     from tempscale_jobs.runs.folder import begin
     from tempscale_jobs.runs.journal import Journal
-    from tempscale_jobs.workers import engine
-    from tempscale_jobs.workers.crew import Crew
+    from tempscale_jobs.workers import cluster as sessions
+    from tempscale_jobs.workers.dispatch import Crew
 
     embedding: dict[str, Any] = {"temperatures": [1.0]} | ({"shard_texts": shard_texts} if shard_texts else {})
     with (
         tempfile.TemporaryDirectory(prefix="tempscale-paragraphs-") as folder,
-        engine.session(Execution.model_validate({"workers": workers})) as cluster,
+        sessions.session(Execution.model_validate({"workers": workers})) as cluster,
     ):
         for number, corpus in enumerate(corpora):
             file, out = f"{folder}/texts-{number}.parquet", f"{folder}/run-{number}"

@@ -23,12 +23,12 @@ from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.workers import engine
+from tempscale_jobs.workers import cluster as sessions
 
 source, out, workers, limit = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 config = resolve({"out": out, "corpus": {"source": source, "limit": limit}})
 memory = lambda: psutil.Process().memory_full_info().uss
-with engine.session(Execution.model_validate({"workers": workers})) as cluster:
+with sessions.session(Execution.model_validate({"workers": workers})) as cluster:
     ray.get([ray.remote(num_cpus=0)(lambda: os.getpid()).remote() for _ in range(4)])
     before, begun = memory(), time.perf_counter()
     stream = Stream(Storage(out), Texts(config.corpus, config.embedding, out), 0, out)

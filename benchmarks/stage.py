@@ -114,8 +114,8 @@ def _stage(
     from tempscale_jobs.runs.folder import BEGUN, GIVEN, Model, Run
     from tempscale_jobs.runs.journal import Journal
     from tempscale_jobs.runs.storage import Storage
-    from tempscale_jobs.workers import engine
-    from tempscale_jobs.workers.crew import Crew
+    from tempscale_jobs.workers import cluster as sessions
+    from tempscale_jobs.workers.dispatch import Crew
 
     with tempfile.TemporaryDirectory(prefix="tempscale-stage-") as folder:
         run = Run(Storage(folder), [Model("random", "random", "", 512)], [Temperature(1.0)], "")
@@ -124,7 +124,7 @@ def _stage(
         config = resolve({"out": folder, "analysis": analysis or {}, "execution": {"workers": workers}})
         journal, begun = Journal(Console(stderr=True)), time.perf_counter()
         try:
-            with engine.session(config.execution) as cluster, Crew(run, cluster, GIVEN, config.embedding) as crew:
+            with sessions.session(config.execution) as cluster, Crew(run, cluster, GIVEN, config.embedding) as crew:
                 started, (model,) = time.perf_counter() - begun, run.models
                 where = layout(run, cluster, model, texts, tuple(config.analysis.intervals), 0)
                 index = Index("", {}, "", texts, 0, texts, texts, {}, ())

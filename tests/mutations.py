@@ -575,17 +575,10 @@ RESUMED = Subject(
         ("Stream._read_units", "reading.unit_name(unit.number) in there", "False"),
     )
     + of(
-        f"{JOBS}/embedding/embed.py",
-        ("embed_shards", 'all(run.part("texts", model, t, number) in written for t in run.temperatures)', "False"),
-        (
-            "embed_shards",
-            'all(run.part("texts", model, t, number) in written for t in run.temperatures)',
-            'any(run.part("texts", model, t, number) in written for t in run.temperatures)',
-        ),
-    )
-    + of(
-        f"{JOBS}/embedding/pieces.py",
-        ("missing", "not all(run.part(kind, model, t, number) in there for kind, t in every)", "True"),
+        f"{JOBS}/workers/dispatch.py",
+        ("missing", "not there.issuperset(piece.files)", "True"),
+        ("missing", "not there.issuperset(piece.files)", "there.isdisjoint(piece.files)"),
+        ("missing", "not there.issuperset(piece.files)", "False"),
     )
     + of(
         f"{JOBS}/embedding/lookup.py",
@@ -597,8 +590,28 @@ RESUMED = Subject(
         ("remember", "run.storage.exists(done)", "False"),
     )
     + of(
+        f"{JOBS}/embedding/embed.py",
+        ("embed_shards", "left = missing(run.storage, every)", "left = every"),
+    )
+    + of(
+        f"{JOBS}/embedding/factors.py",
+        (
+            "collect",
+            "missing(run.storage, pieces.of_sample(run, scope.model, sample, size, [kind]))",
+            "pieces.of_sample(run, scope.model, sample, size, [kind])",
+        ),
+    )
+    + of(
+        f"{JOBS}/embedding/probe.py",
+        (
+            "_write",
+            "missing(scope.run.storage, pieces.of_sample(scope.run, scope.model, sample, CHUNK, [PREFIXES]))",
+            "pieces.of_sample(scope.run, scope.model, sample, CHUNK, [PREFIXES])",
+        ),
+    )
+    + of(
         f"{JOBS}/collapse/groups.py",
-        ("_write", "not all(run.part(GROUPS, model, t, k) in written for t in run.temperatures)", "True"),
+        ("_write", "left = missing(run.storage, every)", "left = every"),
         ("_tabulate", 'is_whole(storage, f"{place}/done.json")', "False"),
     )
     + of(
@@ -608,17 +621,13 @@ RESUMED = Subject(
     + of(
         f"{JOBS}/collapse/socm.py",
         ("socm", 'is_whole(run.storage, f"{place}/done.json")', "False"),
-        ("all_pairs", "[t for t in triangle if tiling.tile(*t) not in written]", "[t for t in triangle]"),
+        ("all_pairs", "left = missing(run.storage, every)", "left = every"),
     )
     + of(
         f"{JOBS}/collapse/cosine.py",
         ("_compute", 'is_closed = is_whole(run.storage, f"{grid.place}/closed.json")', "is_closed = False"),
-        ("gather", "[g for g in groups if not all(grid.block(k) in there for k in g)]", "[g for g in groups]"),
-        (
-            "_compare",
-            "[(i, j) for i, j in triangle if not there.issuperset(grid.written(i, j, near))]",
-            "[(i, j) for i, j in triangle]",
-        ),
+        ("gather", "left = missing(grid.storage, every)", "left = every"),
+        ("_compare", "left = missing(grid.storage, every)", "left = every"),
         ("_compute", "if is_closed:\n    ...\n    return", "if False:\n    ...\n    return"),
     )
     + of(
@@ -632,7 +641,7 @@ RESUMED = Subject(
     + of(
         f"{JOBS}/collapse/worst.py",
         ("_seeds", "[t for t in run.temperatures if not is_done(run, model, t)]", "[t for t in run.temperatures]"),
-        ("_survivors", "[t for t in triangle if tile(search.place, *t) not in there]", "[t for t in triangle]"),
+        ("_survivors", "missing(run.storage, every)", "every"),
     )
     + of(
         f"{JOBS}/audit/model.py",
@@ -645,19 +654,11 @@ RESUMED = Subject(
     )
     + of(
         f"{JOBS}/pairs/socm.py",
-        (
-            "measure_pairs",
-            "all(run.storage.exists(run.part(PARTIALS, model, t, number)) for t in run.temperatures)",
-            "False",
-        ),
+        ("measure_pairs", "left = missing(run.storage, every)", "left = every"),
     )
     + of(
         f"{JOBS}/diagnose/looks.py",
-        (
-            "lengths",
-            "missing = [k for k, name in enumerate(names) if not run.storage.exists(name)]",
-            "missing = [*range(len(names))]",
-        ),
+        ("look", "left = missing(run.storage, every)", "left = every"),
     )
     + of(
         f"{JOBS}/diagnose/two_texts.py",
@@ -665,11 +666,7 @@ RESUMED = Subject(
     )
     + of(
         f"{JOBS}/diagnose/repeated.py",
-        (
-            "embed_repeated",
-            "not all(run.storage.exists(run.part(REPEATED_PARTS, model, t, k)) for t in run.temperatures)",
-            "True",
-        ),
+        ("embed_repeated", "missing(run.storage, every)", "every"),
     )
     + of(
         f"{JOBS}/evaluate/cells.py",
@@ -1093,8 +1090,8 @@ ACTORS = Subject(
         ("ModelActor.unload", "del self.encoder", ""),
     )
     + of(
-        f"{JOBS}/workers/crew.py",
-        ("Crew._begin", "self._model != GIVEN and not self._unloaded", "self._model != GIVEN"),
+        f"{JOBS}/workers/dispatch.py",
+        ("Crew.start", "self._model != GIVEN and not self._unloaded", "self._model != GIVEN"),
         ("Crew.tiles", '{"device": "cuda"}', "{}"),
     ),
 )

@@ -1,14 +1,12 @@
-"""What steps and actors are given: a scope, and shards that are written, tokenised and unpacked."""
+"""What steps and actors are given: a scope, and shards that are written and tokenised."""
 
-import pyarrow as pa
 from rich.console import Console
 
 from tempscale_jobs.config.audit import resolve
-from tempscale_jobs.embedding.embed import tokenise
+from tempscale_jobs.embedding.embed import Tokenising, tokenise
 from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.tables.audit import SHARDS
-from tempscale_jobs.workers.actor import pack, unpack
 
 
 def prepared(storage, folder, texts, number=0):
@@ -17,9 +15,7 @@ def prepared(storage, folder, texts, number=0):
     columns = {"text_id": [f"t{k}" for k in range(len(texts))], "text": texts, "content_sha": ["0" * 64] * len(texts)}
     columns |= {"cut": [False] * len(texts), "document": nothing, "source_row": nothing}
     storage.write_table(name, SHARDS.build(columns))
-    row = {"number": number, "payload": pack(pa.table({"name": [name]}))}
-    (found,) = tokenise(pa.Table.from_pylist([row]), storage, str(folder), 64, "truncate").to_pylist()
-    return unpack(found["payload"])
+    return tokenise(name, storage, Tokenising(str(folder), 64, "truncate"))
 
 
 def scoped(run, model, texts=None, cluster=None, crew=None, index=None, **settings):

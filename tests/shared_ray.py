@@ -16,10 +16,10 @@ def start():
     import ray
 
     from tempscale_jobs.config.sections import Execution
-    from tempscale_jobs.workers import engine
+    from tempscale_jobs.workers import cluster as sessions
 
     if not ray.is_initialized():
-        _HELD.enter_context(engine.session(Execution.model_validate({"workers": 1})))
+        _HELD.enter_context(sessions.session(Execution.model_validate({"workers": 1})))
 
 
 def end():

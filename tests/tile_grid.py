@@ -11,7 +11,7 @@ from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.runs.folder import GIVEN
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import texts
-from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.dispatch import Crew, Piece
 
 TEXTS, DIM, SIZE, INTERVALS = 2300, 24, 1024, 3
 BOUNDS = tiles.blocks(TEXTS, SIZE)
@@ -56,7 +56,7 @@ def grid(folder):
 def tiled(cluster, work, arguments, tiles):
     """Yield the super-tiles as they are done, by tasks or by actors without a model."""
     with Crew(None, cluster, GIVEN, None) as crew:
-        yield from crew.tiles(work, arguments, tiles)
+        yield from (piece.number for piece in crew.tiles(work, [Piece(tile, (*arguments, *tile)) for tile in tiles]))
 
 
 def digests(tiling):

@@ -92,7 +92,7 @@
       prune               a smaller cache
       scope               what the steps of an audit share: run, model, texts, workers
       layout              texts in canonical order
-      pieces              the pieces of a sample that are missing
+      pieces              the pieces of a sample of texts
       precision           what bfloat16 changes
       factors             covariance factors of a sample
       probe               the same texts, cut to prefixes
@@ -122,16 +122,16 @@
       text                figures in words
     workers/              Ray
       nodes               whether all machines see the files
-      crew                model actors for all steps of a run
+      dispatch            pieces of work to actors and tasks; the crew of model actors, what is slow
       actor               one model on one worker
       loaded              whether it is the model that the run began with
       marks               which text kills its process
       bfloat16            the precision of the workers' processors
-      engine              start or join Ray, run tasks
+      failures            what fails in a worker, as an error that a user reads
+      cluster             start or join Ray
       private             a token and addresses of this machine alone
       raylet              its daemon, watched
       headroom            memory, watched
-      slow                pieces that take ten times as long
     runs/                 the run folder
       folder              identity, resume, completion
       inventory           the digest of each of its files

@@ -15,8 +15,8 @@ from tempscale_jobs.runs import folder, inventory, lock, mending, places
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.workers import bfloat16, engine, nodes
-from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers import bfloat16, nodes
+from tempscale_jobs.workers.cluster import Cluster, check_reachable, session, session_ahead
 
 Config = TypeVar("Config", bound=Command)
 
@@ -35,18 +35,14 @@ class Lifecycle:
     @contextmanager
     def cluster_ahead(self) -> Iterator[None]:
         """Start Ray while the block reads the corpus; `cluster` in the block waits for it."""
-        with engine.ahead(self._config.execution):
+        with session_ahead(self._config.execution):
             yield
 
     @contextmanager
     def cluster(self, **shared: Storage) -> Iterator[Cluster]:
         """Join or start Ray; check that its machines share the run folder and the folders of the options in `shared`."""
         # Numbers merged in this process must not depend on the number of its cores.
-        with (
-            engine.session(self._config.execution) as cluster,
-            cluster.watch.reported(self._journal.slow),
-            threadpool_limits(1),
-        ):
+        with session(self._config.execution, self._journal) as cluster, threadpool_limits(1):
             folders = {"out": self.run.storage} | shared
             nodes.check_run(self.run, [(f"--{option}", storage) for option, storage in folders.items()])
             yield cluster
@@ -204,7 +200,7 @@ def running(
         if fresh or not folder.has_read(Storage(config.out)):
             check_inputs()
         if fresh:
-            engine.check_reachable(config.execution)
+            check_reachable(config.execution)
         run = folder.begin(config, fresh=fresh)
         journal.follow(run)
         life = Lifecycle(config, run, journal, held)

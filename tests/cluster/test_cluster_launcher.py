@@ -154,10 +154,10 @@ def test_a_job_runs_on_gpus_that_are_still_to_come(resources, gpus, monkeypatch,
     import ray
 
     from tempscale_jobs.config.sections import Execution
-    from tempscale_jobs.workers import engine
+    from tempscale_jobs.workers import cluster as sessions
 
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "cluster_resources", lambda: resources)
-    monkeypatch.setattr(engine, "configure_data", types.SimpleNamespace)
-    with engine.session(Execution.model_validate({"workers": 8})) as cluster:
+    monkeypatch.setattr(sessions, "configure_data", types.SimpleNamespace)
+    with sessions.session(Execution.model_validate({"workers": 8})) as cluster:
         assert (cluster.workers, cluster.gpus) == (8, gpus)

@@ -18,8 +18,8 @@ from tempscale_jobs.embedding.scope import Embedded, Scope
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.journal import Journal
-from tempscale_jobs.workers.crew import Crew
-from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import Crew
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from tempscale_jobs.runs.folder import GIVEN, Run
 from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.engine import Cluster, holds_gpus
+from tempscale_jobs.workers.cluster import Cluster, holds_gpus
 
 
 @lifecycle.mended

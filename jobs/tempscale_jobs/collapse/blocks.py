@@ -21,8 +21,8 @@ from tempscale_jobs.runs.folder import BEGUN, dimensions, numbered, tile
 from tempscale_jobs.runs.memory import return_freed
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
-from tempscale_jobs.workers.engine import Cluster, done
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import results
 
 Part = TypeVar("Part")
 Item = TypeVar("Item")
@@ -105,14 +105,14 @@ def tiling(scope: Embedded, temperature: Temperature) -> tuple[Tiling, list[tupl
 
 def merged(
     cluster: Cluster, function: Callable[..., Part], grid: Tiling, items: Sequence[Any], merge: Callable[[Part, Part], Part],
-    *shared: Any, kind: Kind,
+    *shared: Any, name: str,
 ) -> Part:  # fmt: skip
     """Merge what tasks, `function(grid, run, *shared)`, have merged of runs of blocks or of pairs of panels.
 
     To the bit as if one after the other, where a task merges its run along the fixed tree, too.
     """
     work = [(grid, items[own.start : own.stop], *shared) for own in tiles.runs(len(items), _RESULTS)]
-    found: list[Part] = done(cluster, function, work, kind=kind)
+    found: list[Part] = results(cluster, function, work, name)
     return merge_tree(found, merge)
 
 

@@ -16,7 +16,7 @@ from tempscale_jobs.collapse.neighbours import Asking
 from tempscale_jobs.embedding.layout import Layout, embeddings
 from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.runs.folder import Model, Run
-from tempscale_jobs.workers.engine import done
+from tempscale_jobs.workers.dispatch import results
 
 RECIPE = "length"
 """The correction; see `tempscale.correction`."""
@@ -60,7 +60,8 @@ class Fitting:
         queries = None if asking.own else self._embedded(asking.run, asking.layout, asking.places[:FITTED])
         tokens = np.maximum(self.scope.texts.tokens, 1)
         # By a task: this process may know no torch, which takes 150 MB.
-        ((data, knots, values),) = done(self.scope.cluster, _fitted, [(self._documents, tokens[self.sample], queries)])
+        given = [(self._documents, tokens[self.sample], queries)]
+        ((data, knots, values),) = results(self.scope.cluster, _fitted, given, "correction by length")
         who = "corpus" if asking.own else "queries"
         where = name(run, model, self.temperature, who)
         run.storage.write_json(where, model.fitted(self.temperature, [data]), plain=True)

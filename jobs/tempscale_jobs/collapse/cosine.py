@@ -7,7 +7,7 @@ a resumed run skips. Every run checks the tile sums against their closed form, s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,9 +30,8 @@ from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import COSINE_HISTOGRAM, LENGTH_COLLAPSE
 from tempscale_jobs.tables.columns import finite
-from tempscale_jobs.workers.crew import Crew
-from tempscale_jobs.workers.engine import Cluster, results
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import Crew, Piece, missing, run_tasks, share
 
 _CLOSED_FORM_TOLERANCE = 1e-6
 """Largest allowed distance of a cell's mean from its closed form: float32 products against float64 sums."""
@@ -87,7 +86,7 @@ def _compute(scope: Embedded, temperature: Temperature, needed: Needed, stage: S
     cells, rounding = None, None
     if analysis.cosine == "full":
         triangle = _compare(scope.crew, grid, bounds, needed.near, stage)
-        cells = blocks.merged(cluster, _cells, grid, triangle, CosineCells.merged, kind=Kind("cells"))
+        cells = blocks.merged(cluster, _cells, grid, triangle, CosineCells.merged, name="cells")
         seen = sums if grid.precision == "float32" else _closed_form(cluster, grid, len(bounds), grid.precision)
         check_closed_form(cells, seen, grid.precision, dim)
         rounding = _rounding(grid, sums, seen, dim)
@@ -111,33 +110,34 @@ def gather(
 
     Only where some `pairs` are compared have texts labels.
     """
-    import ray
-
     together = max(1, min(rows // bounds[0][1], -(-len(bounds) // cluster.tasks)))
     groups = [range(k, min(k + together, len(bounds))) for k in range(0, len(bounds), together)]
-    there = set(grid.storage.list(f"{grid.place}/blocks"))
-    missing = [g for g in groups if not all(grid.block(k) in there for k in g)]
-    if not missing:
+    every = [Piece(g, name=f"blocks {g[0]} to {g[-1]}", files=tuple(map(grid.block, g))) for g in groups]
+    left = missing(grid.storage, every)
+    if not left:
         return
-    task, labels = ray.remote(blocks.write_blocks), np.zeros(len(layout) if pairs else 0, np.int32)
+    labels = np.zeros(len(layout) if pairs else 0, np.int32)
     if pairs:
         labels[layout.by_label()] = np.arange(len(layout), dtype=np.int32)
 
-    def submit(group: range) -> Any:
-        own = slice(bounds[group[0]][0], bounds[group[-1]][1])
-        local = [(a - own.start, b - own.start) for a, b in (bounds[k] for k in group)]
-        part, row = layout.parts_and_rows(own)
-        needed = {k: names[k] for k in np.unique(part).tolist()}
-        label = labels[own] if pairs else np.zeros(len(part), np.int32)
-        return task.remote(grid, needed, group[0], local, part, row, layout.interval[own], label)
+    def with_texts() -> Iterator[Piece]:
+        """The pieces with what is known of their texts, which is taken when the piece is given out."""
+        for piece in cluster.ordered(left):
+            group = piece.number
+            own = slice(bounds[group[0]][0], bounds[group[-1]][1])
+            local = [(a - own.start, b - own.start) for a, b in (bounds[k] for k in group)]
+            part, row = layout.parts_and_rows(own)
+            needed = {k: names[k] for k in np.unique(part).tolist()}
+            label = labels[own] if pairs else np.zeros(len(part), np.int32)
+            yield piece._replace(arguments=(grid, needed, group[0], local, part, row, layout.interval[own], label))
 
-    for _ in results(cluster, submit, missing, kind=Kind(lambda group: f"blocks {group[0]} to {group[-1]}")):
+    for _ in run_tasks(cluster, blocks.write_blocks, with_texts(), ahead=2):
         pass
 
 
 def _closed_form(cluster: Cluster, grid: Tiling, count: int, precision: Precision) -> CosineSums:
     """The sums of all texts, with embeddings rounded to `precision`."""
-    found: _Sums = blocks.merged(cluster, _sums, grid, range(count), _Sums.merged, precision, kind=Kind("blocks"))
+    found: _Sums = blocks.merged(cluster, _sums, grid, range(count), _Sums.merged, precision, name="blocks")
     return found.sums.spread(found.present, grid.intervals)
 
 
@@ -184,11 +184,9 @@ class _Means(NamedTuple):
 
 def _text_means(cluster: Cluster, grid: Tiling, count: int, sums: CosineSums, layout: Layout) -> _Means:
     """Write each text's mean cosine with its interval and with all other texts, a part for each block."""
-    import ray
-
-    shared = ray.put(CosineSums(sums.texts, sums.vectors, sums.squares[:0], sums.norms))
+    shared = share(CosineSums(sums.texts, sums.vectors, sums.squares[:0], sums.norms))
     how = (shared, layout.edges, layout.documents is not None)
-    return blocks.merged(cluster, _means, grid, range(count), _Means.merged, *how, kind=Kind("blocks"))
+    return blocks.merged(cluster, _means, grid, range(count), _Means.merged, *how, name="blocks")
 
 
 def _means(grid: Tiling, numbers: range, sums: CosineSums, edges: tuple[int, ...], documents: bool) -> _Means:
@@ -218,12 +216,15 @@ def _compare(
 ) -> list[tuple[int, int]]:  # fmt: skip
     """Compare the panels that have not been compared, and return all pairs of panels."""
     triangle = tiles.upper_triangle(grid.panels)
-    there = set(grid.storage.list(grid.place))
-    missing = [(i, j) for i, j in triangle if not there.issuperset(grid.written(i, j, near))]
     bounds = [(bounds[own[0]][0], bounds[own[-1]][1]) for own in map(grid.panel, range(grid.panels))]
-    stage.advance(sum(_pairs(bounds, i, j) for i, j in set(triangle) - set(missing)))
-    for i, j in crew.tiles(blocks.work, (grid,), missing):
-        stage.advance(_pairs(bounds, i, j))
+    every = [
+        Piece((i, j), (grid, i, j), f"tile {i}, {j}", tuple(grid.written(i, j, near)), _pairs(bounds, i, j))
+        for i, j in triangle
+    ]
+    left = missing(grid.storage, every)
+    stage.advance(sum(piece.size for piece in every) - sum(piece.size for piece in left))
+    for piece in crew.tiles(blocks.work, left):
+        stage.advance(piece.size)
     return triangle
 
 

@@ -28,8 +28,8 @@ from tempscale_jobs.runs.folder import Model, Run, is_whole
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import COLLAPSED_TEXTS, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES
 from tempscale_jobs.tables.columns import finite
-from tempscale_jobs.workers.engine import Cluster, done
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import results, share
 
 UNITS_OF_A_TASK = 1 << 20
 """Texts or documents whose slots one task counts: it reads the neighbours of all, and keeps what is about these."""
@@ -61,8 +61,6 @@ def expose(scope: Embedded, temperature: Temperature, queries: Run | None) -> No
 
 
 def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> None:
-    import ray
-
     run, cluster, model, texts, analysis = scope.run, scope.cluster, scope.model, scope.texts, scope.analysis
     place = run.place("partials/exposure", model, temperature)
     (grid, bounds), key = blocks.tiling(scope, temperature), run.key(model, temperature)
@@ -86,7 +84,7 @@ def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> No
         how = (cluster, grid, model, temperature)
         if full and len(texts) > 1:
             found = neighbours.merge(
-                cluster, grid, run.place("neighbours", model, temperature), bounds, every, ray.put(order)
+                cluster, grid, run.place("neighbours", model, temperature), bounds, every, share(order)
             )  # fmt: skip
             graph = Graph(found, len(texts), own=True, every=True)
             counted = count(cluster, grid, texts, graph)
@@ -152,19 +150,17 @@ class _Counted(NamedTuple):
 
 def count(cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph) -> list[_Counted]:
     """Count the slots of a graph for the nearest text alone and for all k, by text and, where there are any, by document."""
-    import ray
-
     others, by_document = 0 if graph.own else graph.asked, texts.documents is not None or graph.documents is not None
     levels = [Units.of(len(texts), others)]
     levels += [Units.of(len(texts), others, texts.documents, graph.documents)] if by_document else []
-    interval, work = ray.put(texts.interval), []
+    interval, work = share(texts.interval), []
     for units in levels:
-        shared = ray.put(units)
+        shared = share(units)
         for start in range(0, units.total, UNITS_OF_A_TASK):
             here = range(start, min(start + UNITS_OF_A_TASK, units.total))
             keys = texts.key[here.start : here.stop] if units is levels[0] else None
             work.append((grid, graph, interval, shared, here, keys))
-    found = done(cluster, _count_units, work, kind=Kind("counts"))
+    found = results(cluster, _count_units, work, "counts")
     of_texts = [own for own, (*_, keys) in zip(found, work, strict=True) if keys is not None]
     of_documents = [own for own, (*_, keys) in zip(found, work, strict=True) if keys is None]
     return [
@@ -254,7 +250,7 @@ def _duplicates(
 ) -> list[dict[str, Any]]:
     """The listed near-duplicates of all panels."""
     first = lambda one, other: one.merged(other).first(grid.listed)  # noqa: E731
-    pairs = blocks.merged(cluster, _listed, grid, upper_triangle(grid.panels), first, kind=Kind("near-duplicates"))
+    pairs = blocks.merged(cluster, _listed, grid, upper_triangle(grid.panels), first, name="near-duplicates")
     places = order[pairs.labels]
     ids, tokens = layout.ids[places.ravel()].reshape(-1, 2), layout.tokens[places]
     turned = np.array([a > b for a, b in ids], dtype=bool)  # The smaller id stands first.

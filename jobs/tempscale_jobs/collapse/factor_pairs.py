@@ -13,8 +13,8 @@ from tempscale_jobs.collapse.socm_tables import Pairs
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding import factors as factor_parts
 from tempscale_jobs.runs.folder import Model, Run
-from tempscale_jobs.workers.engine import Cluster, results
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import Piece, run_tasks
 
 _GROUP_TEXTS, _GROUP_ROWS = 2048, 1 << 16
 """Most texts of one side of a task, and most rows of their factors together: 100 MB at 384 dimensions."""
@@ -86,8 +86,6 @@ def _by_group(
     cluster: Cluster, files: FactorFiles, ids: np.ndarray, first: np.ndarray, second: np.ndarray, what: str, epsilon: float
 ) -> Iterator[tuple[np.ndarray, Any]]:
     """Run one task for each two groups of parts that have a pair; yield the pairs' places and results."""
-    import ray
-
     if not len(first):
         return
     located = np.array([files.part[text_id] for text_id in ids.tolist()], dtype=np.int64).reshape(-1, 2)
@@ -97,17 +95,18 @@ def _by_group(
     order = np.argsort(cell, kind="stable")
     cells, starts = np.unique(cell[order], return_index=True)
     members = np.split(order, starts[1:])
-    task = ray.remote(_work)
 
-    def submit(k: int) -> Any:
-        places = members[k]
-        a, b = int(one[places[0]]), int(other[places[0]])
-        names = [tuple(files.names[p] for p in np.flatnonzero(group == g)) for g in (a, b)]
-        return task.remote(files.root, names[0], names[1], ids[first[places]], ids[second[places]], what, epsilon)
+    def pieces() -> Iterator[Piece]:
+        """The pairs of each two groups; their ids are taken when the piece is given out."""
+        for k in cluster.ordered(sorted(range(len(cells)), key=lambda k: -len(members[k]))):
+            places = members[k]
+            a, b = int(one[places[0]]), int(other[places[0]])
+            names = [tuple(files.names[p] for p in np.flatnonzero(group == g)) for g in (a, b)]
+            arguments = (files.root, *names, ids[first[places]], ids[second[places]], what, epsilon)
+            yield Piece(k, arguments, f"pairs of factors {k}", cost=float(len(places)))
 
-    kind = Kind("pairs of factors", lambda k: len(members[k]))
-    for k, found in results(cluster, submit, range(len(cells)), ahead=1, kind=kind):
-        yield members[k], found
+    for piece, found in run_tasks(cluster, _work, pieces()):
+        yield members[piece.number], found
 
 
 def _work(

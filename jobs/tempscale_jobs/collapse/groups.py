@@ -20,7 +20,7 @@ from tempscale_jobs.collapse import dealing, group_tables, socm_tables
 from tempscale_jobs.collapse.dealing import Dealt
 from tempscale_jobs.collapse.group_tables import Cells, Grouped
 from tempscale_jobs.config.audit import Analysis
-from tempscale_jobs.corpus import shards
+from tempscale_jobs.embedding import pieces
 from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import is_whole
@@ -29,7 +29,7 @@ from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM, SOCM_SCATTER
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.dispatch import Piece, advance_by_finished, missing
 
 if TYPE_CHECKING:
     from tempscale.model.gathering import Encoded
@@ -88,24 +88,23 @@ def _error(scope: Embedded, temperature: Temperature, dealt: list[Dealt]) -> flo
 def _write(scope: Embedded, dealt: list[Dealt], first: int, stage: Stage) -> None:
     """Measure the groups from number `first` on that are not written yet."""
     run, model, layout = scope.run, scope.model, scope.texts
-    written = {name for t in run.temperatures for name in run.storage.list(run.place(GROUPS, model, t))}
-    missing = [
-        k for k in range(first, len(dealt)) if not all(run.part(GROUPS, model, t, k) in written for t in run.temperatures)
+    share = dealing.shares_of_work(dealt, layout)
+    every = [
+        Piece(
+            k, (list(dealt[k].ids),), f"group {k}", tuple(run.part(GROUPS, model, t, k) for t in run.temperatures),
+            dealing.pairs_of([dealt[k]]), share[k],
+        )
+        for k in range(first, len(dealt))
     ]  # fmt: skip
-    share, there = dealing.shares_of_work(dealt, layout), [k for k in range(first, len(dealt)) if k not in missing]
-    stage.advance(dealing.pairs_of([dealt[k] for k in there]), sum(share[k] for k in there))
-    ids = {i for k in missing for i in dealt[k].ids}
-    texts = shards.texts_of(run.storage, layout.within(scope.index, ids), ids)
-    settings = {"regularization": repr(scope.analysis.socm_regularization)}
-    work = {
-        k: pa.table({"text_id": dealt[k].ids, "text": [texts[i] for i in dealt[k].ids]}).replace_schema_metadata(settings)
-        for k in missing
-    }
-    for report in scope.crew.work(write_group, work, kind=Kind("group", share.__getitem__)):
-        stage.advance(report["pairs"], share[report["number"]])
+    left = missing(run.storage, every)
+    advance_by_finished(stage, every, left)
+    work = pieces.with_texts(run.storage, layout.within(scope.index, pieces.ids_of(left)), left)
+    work = [piece._replace(arguments=(*piece.arguments, scope.analysis.socm_regularization)) for piece in work]
+    for piece, _ in scope.crew.run(write_group, work):
+        stage.advance(piece.size, piece.cost)
 
 
-def write_group(worker: actor.ModelActor, number: int, work: pa.Table) -> Callable[[], actor.Report]:
+def write_group(worker: actor.ModelActor, number: int, work: pa.Table, epsilon: float) -> Callable[[], None]:
     """Embed the texts of one group; return what writes d_μ and d_Σ of all its pairs, one row for each temperature."""
     tokens = worker.encoder.tokenizer(work.column("text").to_pylist())
     padded, encoded = worker.encoder.padded(tokens), list[Any]()
@@ -114,17 +113,16 @@ def write_group(worker: actor.ModelActor, number: int, work: pa.Table) -> Callab
         with worker.noting(f"group {number} under τ {temperature.slug}"):
             how: dict[str, Any] = {"moments": False, "factors": True, "role": actor.ROLE, "padded": padded}
             encoded.append(worker.encoder.encode_tokens(tokens, **how))
-    return partial(_write_group, worker, number, work, encoded)
+    return partial(_write_group, worker, number, work, epsilon, encoded)
 
 
-def _write_group(worker: actor.ModelActor, number: int, work: pa.Table, encoded: Sequence[Encoded]) -> actor.Report:
+def _write_group(worker: actor.ModelActor, number: int, work: pa.Table, epsilon: float, encoded: Sequence[Encoded]) -> None:
     """Compare the pairs of one group and write them."""
     import torch
 
     from tempscale.second_order.routing import moved, socm_device
     from tempscale.second_order.socm import socm_square, traces
 
-    epsilon = float(work.schema.metadata[b"regularization"])
     device = socm_device(worker.device, epsilon)
     row, column = np.triu_indices(work.num_rows, 1)  # Of texts: a long one may be several chunks.
     for temperature, out in zip(worker.temperatures, encoded, strict=True):
@@ -138,7 +136,6 @@ def _write_group(worker: actor.ModelActor, number: int, work: pa.Table, encoded:
             "d_sigma": [found.d_sigma.numpy()[row, column].tolist()],
         }  # fmt: skip
         worker.storage.write_table(worker.part(GROUPS, temperature, number), parts.SOCM_GROUP.build(values))
-    return {"number": number, "pairs": len(row)}
 
 
 def read(scope: Embedded, temperature: Temperature, groups: int) -> Grouped:

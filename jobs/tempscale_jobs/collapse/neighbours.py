@@ -5,7 +5,7 @@ Both are written twice: as `neighbours`, with ids, and as numbers that are count
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,8 +24,8 @@ from tempscale_jobs.runs.folder import Model, Run, numbered
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import NEIGHBOURS
-from tempscale_jobs.workers.engine import Cluster, results
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import Piece, later, run_tasks, share
 
 ASKING = 4096
 """Texts that ask together: their embeddings are with a task beside a block."""
@@ -45,10 +45,8 @@ class Names(NamedTuple):
 
 def all_names(scope: Embedded, temperature: Temperature, order: np.ndarray) -> Any:
     """A reference to the names of all texts; `order` has their places by label."""
-    import ray
-
     files = scope.run.storage.list(scope.run.place("texts", scope.model, temperature))
-    return ray.remote(_all_names).remote(scope.run.storage, files, scope.texts.stored[order])
+    return later(_all_names, scope.run.storage, files, scope.texts.stored[order])
 
 
 def _all_names(storage: Storage, files: list[str], stored: np.ndarray) -> Names:
@@ -63,13 +61,9 @@ def merge(
 
     `bounds` are [start, stop) of each block; `names` and `order`, the places by label, are references.
     """
-    import ray
-
-    task = ray.remote(_merge_panel)
     starts = [bounds[grid.panel(k)[0]][0] for k in range(grid.panels)]
-    for _ in results(
-        cluster, lambda k: task.remote(grid, k, starts[k], neighbours, names, order), range(grid.panels), ahead=1
-    ):
+    pieces = [Piece(k, (grid, k, start, neighbours, names, order), f"panel {k}") for k, start in enumerate(starts)]
+    for _ in run_tasks(cluster, _merge_panel, pieces):
         pass
     return [grid.found("corpus", k) for k in range(grid.panels)]
 
@@ -148,8 +142,6 @@ def ask(
     `taken`, what is taken off the cosines of each block's texts, they are found by corrected similarity too; without `plain`
     only these are written.
     """
-    import ray
-
     files = asking.run.storage.list(asking.run.place("texts", model, temperature))
     groups = [slice(k, k + ASKING) for k in range(0, len(asking.places), ASKING)]
     labels = np.full(len(asking.places), NOBODY, np.int32)
@@ -157,21 +149,22 @@ def ask(
         rank = np.empty(len(order), np.int32)
         rank[order] = np.arange(len(order), dtype=np.int32)
         labels = rank[asking.places]
-    read, search = ray.remote(_read), ray.remote(_nearest)
     asked: dict[int, Any] = {}
     """The embeddings of a group, until all panels have seen them."""
     seen, near = dict.fromkeys(range(len(groups)), 0), dict[int, tuple[Nearest, ...]]()
 
-    def submit(work: tuple[int, int]) -> Any:
-        group, panel = work
-        if group not in asked:
-            part, row = asking.layout.parts_and_rows(asking.places[groups[group]])
-            asked[group] = read.remote(asking.run.storage, files, part, row, labels[groups[group]], grid.precision)
-        off = None if taken is None else [taken[number] for number in grid.panel(panel)]
-        return search.remote(grid, panel, asked[group], grid.neighbours + asking.own, off)
+    def searches() -> Iterator[Piece]:
+        """Each group and panel; the embeddings of a group are read for the first of its panels."""
+        for group, panel in cluster.ordered([(g, p) for g in range(len(groups)) for p in range(grid.panels)]):
+            if group not in asked:
+                part, row = asking.layout.parts_and_rows(asking.places[groups[group]])
+                asked[group] = later(_read, asking.run.storage, files, part, row, labels[groups[group]], grid.precision)
+            off = None if taken is None else [taken[number] for number in grid.panel(panel)]
+            arguments = (grid, panel, asked[group], grid.neighbours + asking.own, off)
+            yield Piece((group, panel), arguments, f"asking {group}, {panel}")
 
-    work = [(group, panel) for group in range(len(groups)) for panel in range(grid.panels)]
-    for (group, _), own in results(cluster, submit, work, ahead=1, kind=Kind("asking")):
+    for piece, own in run_tasks(cluster, _nearest, searches()):
+        group, _ = piece.number
         near[group] = tuple(a.merged(b) for a, b in zip(near[group], own, strict=True)) if group in near else own
         seen[group] += 1
         if seen[group] == grid.panels:
@@ -179,22 +172,26 @@ def ask(
     if asking.own:
         near = {k: tuple(_others(one, labels[groups[k]]) for one in own) for k, own in near.items()}
     known = names(np.unique(np.concatenate([labels, *(one.label.ravel() for own in near.values() for one in own)])))
-    write, who, places = ray.remote(_write_asked), "corpus" if asking.own else "queries", ray.put(order)
+    who, places = "corpus" if asking.own else "queries", share(order)
     to = [
         (who, asking.run.place("neighbours", model, temperature)),
         (f"{who}-corrected", asking.run.place(CORRECTED, model, temperature)),
     ]
 
-    def written(work: tuple[int, int]) -> Any:
-        k, list_of = work
-        ids: Any = labels[groups[k]] if asking.own else pa.array(asking.layout.ids[asking.places[groups[k]]], pa.string())
-        name, where = to[list_of]
-        place = asking.run.storage, numbered(where, k), grid.found(name, k)
-        return write.remote(grid.storage, *place, ids, asking.numbers[groups[k]], near[k][list_of], known, places)
-
     lists = [*([0] if plain else []), *([1] if taken is not None else [])]
-    work = [(k, list_of) for list_of in lists for k in range(len(groups))]
-    for _ in results(cluster, written, work, ahead=1, kind=Kind("asking")):
+
+    def lists_found() -> Iterator[Piece]:
+        """Each group and list."""
+        for k, list_of in cluster.ordered([(k, list_of) for list_of in lists for k in range(len(groups))]):
+            ids: Any = (
+                labels[groups[k]] if asking.own else pa.array(asking.layout.ids[asking.places[groups[k]]], pa.string())
+            )
+            name, where = to[list_of]
+            place = grid.storage, asking.run.storage, numbered(where, k), grid.found(name, k)
+            arguments = (*place, ids, asking.numbers[groups[k]], near[k][list_of], known, places)
+            yield Piece((k, list_of), arguments, f"answers {k}, {list_of}")
+
+    for _ in run_tasks(cluster, _write_asked, lists_found()):
         pass
     names_of = [[grid.found(who, k) for k in range(len(groups))] for who, _ in to]
     kept = [_kept(*near[k]) for k in range(len(groups))] if taken is not None else [np.zeros(0)]

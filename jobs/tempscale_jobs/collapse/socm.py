@@ -27,7 +27,7 @@ from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM, SOCM_PAIRS, SOCM_SCATTER
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.dispatch import Piece, advance_by_finished, missing
 
 _GROUP_TEXTS, _GROUP_ROWS = 128, 8192
 """Most texts along one side of a super-tile, and most rows of their factors together: 13 MB at 384 dimensions."""
@@ -84,26 +84,35 @@ def all_pairs(scope: Embedded, temperature: Temperature, folders: Folders, stage
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
     tiling = Tiling(run.storage, run.place(folders.tiles, model, temperature), analysis.socm_regularization)
     triangle = grid.upper_triangle(len(groups))
-    pairs = {(i, j): sizes[i] * (sizes[i] - 1) // 2 if i == j else sizes[i] * sizes[j] for i, j in triangle}
-    written = set(run.storage.list(tiling.place))
-    missing = [t for t in triangle if tiling.tile(*t) not in written]
     # A pair costs about the product of its lengths.
     weights = [float(tokens[start:end].sum()) for start, end in pairwise(starts)]
-    work = {(i, j): weights[i] * weights[j] / (2 if i == j else 1) for i, j in triangle}
-    whole, there = sum(work.values()), set(triangle) - set(missing)
-    stage.advance(sum(pairs[t] for t in there), sum(work[t] for t in there) / whole)
-    files = [[names[k] for k in group] for group in groups]
-    arguments = lambda t: (tiling, t[0], t[1], files[t[0]], files[t[1]], starts[t[0]], starts[t[1]])  # noqa: E731
-    kind = Kind("tile", work.__getitem__)
-    for done in scope.crew.call(factor_tile, missing, arguments, kind, socm=not tiling.regularization):
-        stage.advance(pairs[done], work[done] / whole)
+    cost = {(i, j): weights[i] * weights[j] / (2 if i == j else 1) for i, j in triangle}
+    whole = sum(cost.values())
+    sides = [Side([names[k] for k in group], start) for group, start in zip(groups, starts, strict=False)]
+    every = [
+        Piece(
+            (i, j), (tiling, i, j, sides[i], sides[j]), f"tile {i}, {j}", (tiling.tile(i, j),),
+            sizes[i] * (sizes[i] - 1) // 2 if i == j else sizes[i] * sizes[j], cost[i, j] / whole,
+        )
+        for i, j in triangle
+    ]  # fmt: skip
+    left = missing(run.storage, every)
+    advance_by_finished(stage, every, left)
+    for piece in scope.crew.call(factor_tile, left, socm=not tiling.regularization):
+        stage.advance(piece.size, piece.cost)
     return assemble(tiling, triangle, ids, tokens, interval_of(tokens, layout.edges), analysis)
 
 
-def factor_tile(
-    tiling: Tiling, i: int, j: int, rows: list[str], columns: list[str], first_row: int, first_column: int,
-    device: str = "cpu",
-) -> None:  # fmt: skip
+class Side(NamedTuple):
+    """The texts along one side of a tile."""
+
+    files: list[str]
+    """The parts of their factors."""
+    first: int
+    """The number of the first of them."""
+
+
+def factor_tile(tiling: Tiling, i: int, j: int, rows: Side, columns: Side, device: str = "cpu") -> None:
     """Compute one super-tile on a device and write its pairs row < column."""
     import torch
 
@@ -112,17 +121,17 @@ def factor_tile(
 
     torch.set_num_threads(1)
     there = torch.device(device)
-    _, means, factors = factor_parts.read(tiling.storage.root, tuple(rows))
+    _, means, factors = factor_parts.read(tiling.storage.root, tuple(rows.files))
     means, factors = moved(means, factors, there)
     if i == j:
         found = socm_square(means, factors, regularization=tiling.regularization)
         row, column = np.triu_indices(len(factors), 1)
     else:
-        _, other_means, other_factors = factor_parts.read(tiling.storage.root, tuple(columns))
+        _, other_means, other_factors = factor_parts.read(tiling.storage.root, tuple(columns.files))
         other_means, other_factors = moved(other_means, other_factors, there)
         found = socm_tile(means, factors, other_means, other_factors, regularization=tiling.regularization)
         row, column = (index.ravel() for index in np.indices((len(factors), len(other_factors))))
-    values = {"row": first_row + row, "column": first_column + column}
+    values = {"row": rows.first + row, "column": columns.first + column}
     values |= {"d_mu": found.d_mu.numpy()[row, column], "d_sigma": found.d_sigma.numpy()[row, column]}
     tiling.storage.write_table(tiling.tile(i, j), parts.SOCM_TILE.build(values))
 

@@ -29,9 +29,7 @@ from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM_PAIRS, SOCM_SEARCH
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.crew import Crew
-from tempscale_jobs.workers.engine import results
-from tempscale_jobs.workers.slow import TILE, Kind
+from tempscale_jobs.workers.dispatch import Crew, Piece, missing, run_tasks, share
 
 SEEDS = 1024
 """Texts of largest tr Σ, whose pairs are computed first."""
@@ -141,21 +139,20 @@ def missing_factors(scope: Embedded, wanted: dict[str, np.ndarray], kind: str) -
                 continue
             own = pa.table({"temperature": [t.slug] * len(ids), "text_id": ids})
             work[number] = pa.concat_tables([work[number], own]) if number in work else own
-    named = {
-        number: table.replace_schema_metadata({"kind": kind, "shard": index.shards[number].name})
-        for number, table in work.items()
-    }
-    for _ in scope.crew.work(write_factors, named, kind=Kind("shard", lambda k: named[k].num_rows)):
+    pieces = [
+        Piece(number, (number, wanted_texts, index.shards[number].name, kind), f"shard {number}", cost=wanted_texts.num_rows)
+        for number, wanted_texts in sorted(work.items())
+    ]
+    for _ in scope.crew.run(write_factors, pieces):
         pass
 
 
-def write_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+def write_factors(worker: actor.ModelActor, number: int, work: pa.Table, name: str, kind: str) -> None:
     """Compute factors of some texts of a shard again, in the micro-batches in which they were embedded.
 
     Writes one part for each temperature that a text is wanted under.
     """
-    metadata = {key.decode(): value.decode() for key, value in work.schema.metadata.items()}
-    shard = worker.storage.read_table(metadata["shard"], ["text_id", "text"])
+    shard = worker.storage.read_table(name, ["text_id", "text"])
     tokens = worker.encoder.tokenizer(shard.column("text").to_pylist(), isolate=True)
     row = {text_id: k for k, text_id in enumerate(shard.column("text_id").to_pylist())}
     rejected = worker.storage.list(place("rejected", worker.model))
@@ -168,13 +165,12 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
         if not ids:
             continue
         worker.encoder.set_temperature(temperature)
-        with worker.noting(f"{metadata['kind'].rpartition('/')[2]} {number} under τ {temperature.slug}"):
+        with worker.noting(f"{kind.rpartition('/')[2]} {number} under τ {temperature.slug}"):
             wanted = {row[text_id] for text_id in ids}
             found = worker.encoder.factors_of(tokens, wanted, role=actor.ROLE, without=without, padded=padded)
         places = [row[text_id] for text_id in ids]
         table = factors.factor_table(ids, [tokens.lengths[k] for k in places], [found[k] for k in places])
-        worker.storage.write_table(worker.part(metadata["kind"], temperature, number), table)
-    return {"number": number, "texts": len(wanted_texts)}
+        worker.storage.write_table(worker.part(kind, temperature, number), table)
 
 
 def seed_thresholds(scope: Embedded, temperature: Temperature, seeds: np.ndarray) -> _Search:
@@ -207,19 +203,17 @@ class _Left:
 
 def _survivors(scope: Embedded, temperature: Temperature, search: _Search, means: bool) -> _Left:
     """Compare the trace bound of every pair of the grid with the thresholds; a finished tile is a durable part."""
-    import ray
-
     run, analysis = scope.run, scope.analysis
     grid, bounds = blocks.tiling(scope, temperature)
-    triangle = tiles.upper_triangle(grid.panels)
-    there = set(run.storage.list(search.place))
-    missing = [t for t in triangle if tile(search.place, *t) not in there]
-    task, shared, total = ray.remote(_bound_panels), ray.put(search), 0
+    triangle, shared = tiles.upper_triangle(grid.panels), share(search)
     exponents = (analysis.socm_alpha, analysis.socm_beta, means)
-    submit = lambda t: task.remote(grid, shared, t[0], t[1], bounds, exponents)  # noqa: E731
-    for _ in results(scope.cluster, submit, missing, ahead=1, kind=TILE):
+    every = [
+        Piece((i, j), (grid, shared, i, j, bounds, exponents), f"tile {i}, {j}", (tile(search.place, i, j),))
+        for i, j in triangle
+    ]
+    for _ in run_tasks(scope.cluster, _bound_panels, missing(run.storage, every)):
         pass
-    tables = []
+    tables, total = [], 0
     for i, j in triangle:
         table = run.storage.read_table(tile(search.place, i, j))
         total += table.num_rows

@@ -5,14 +5,10 @@ This process knows units and counts, never rows. What Ray Data reads of a unit i
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
-
-import pyarrow as pa
 
 from tempscale_jobs.corpus import distinct, reading, sources, units
 from tempscale_jobs.corpus.index import Index, Shard
@@ -21,13 +17,12 @@ from tempscale_jobs.corpus.rows import Counts, check_rejected, nothing_usable
 from tempscale_jobs.corpus.units import Unit
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import PLANNED, of_unit
-from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked
-from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.engine import Cluster, done, readable_failures
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import Piece, read, results
 from tempscale_jobs.workers.nodes import that_sees
-from tempscale_jobs.workers.slow import PIECE, Kind
 
 SAMPLE_GROUP = 32_768
 """Rows of a sample that are grouped into parts together."""
@@ -96,8 +91,8 @@ class Stream:
         texts = f"{self.index.analysed:,} of {self.index.usable:,} texts"
         return f"{texts}, {self.index.rejected:,} rows rejected{self._left_out}"
 
-    def finish(self, cluster: Cluster, on_unit: Callable[[UnitRead], None] = lambda unit: None) -> Index:
-        """Read what is not read yet; return the index.
+    def finish(self, cluster: Cluster, stage: Stage | None = None) -> Index:
+        """Read what is not read yet, as the progress of a stage; return the index.
 
         Raises:
             UsageError: a unit cannot be read, or the source has too few usable rows.
@@ -105,7 +100,7 @@ class Stream:
         """
         if self._found is None:
             try:
-                self._found = self._read_units(cluster, on_unit)
+                self._found = self._read_units(cluster, stage)
             except UsageError:
                 # A mistake does not block the folder; where texts are embedded, the source is read again after damage.
                 if self._contents.folder != "shards" or not self._storage.exists("texts"):
@@ -118,12 +113,7 @@ class Stream:
         if self.complete:
             return
         with journal.stage(f"read {what}", len(self.units)) as stage:
-
-            def on_unit(unit: UnitRead) -> None:
-                stage.resize(len(self.units))  # A limit may leave some out.
-                stage.advance(1)
-
-            self.finish(cluster, on_unit)
+            self.finish(cluster, stage)
             stage.note = self.described()
 
     def _read_whole(self, whole: Unit, on_rows: Callable[[int], None]) -> tuple[UnitRead, int]:
@@ -131,7 +121,7 @@ class Stream:
         with sources.unchanged(self._given, self._state, self._without):
             return reading.read_whole(self._storage, self._contents, whole, self._seed, on_rows)
 
-    def _read_units(self, cluster: Cluster, on_unit: Callable[[UnitRead], None]) -> Index:
+    def _read_units(self, cluster: Cluster, stage: Stage | None) -> Index:
         """Read the units that no earlier session has read, and then what concerns all of them."""
         self._width = self._contents.begin(self._width)
         where = that_sees(units.local_files(self._given, self.units))
@@ -142,19 +132,23 @@ class Stream:
         there = set(self._storage.list("shards", ".json"))
         for unit in self.units:
             if reading.unit_name(unit.number) in there:
-                found = reading.as_read(self._storage, reading.unit_name(unit.number))
-                reading.sweep(self._storage, self._contents, found)
-                self._read[unit.number] = found
-                on_unit(found)
-        left = [unit for unit in self.units if unit.number not in self._read]
-        for found in self._by_tasks(cluster, left, where):
-            self._read[found.number] = found
-            on_unit(found)
+                self._read[unit.number] = self._as_read(unit.number)
+                reading.sweep(self._storage, self._contents, self._read[unit.number])
+        if stage is not None:
+            stage.resize(len(self.units))  # A limit may leave some out.
+            stage.advance(len(self._read))
+        left = {unit.number: unit for unit in self.units if unit.number not in self._read}
+        shared = {"storage": self._storage, "contents": self._contents, "units": left, "seed": self._seed}
+        pieces = [Piece(number, (number,), units.named(self._given, unit)) for number, unit in left.items()]
+        for piece in read(cluster, read_unit, pieces, shared | {"state": self._state}, where):
+            self._read[piece.number] = self._as_read(piece.number)
+            if stage is not None:
+                stage.advance(1)
         if missing := len(self.units) - len(self._read):
             raise IncompleteRun(f"{missing} units of the {self._given.kind} were not read; start the same command again")
         if not self._contents.agrees(width for unit in self.units for width in self._read[unit.number].widths):
             self._forget()
-            return self._read_units(cluster, on_unit)
+            return self._read_units(cluster, stage)
         repeated = self._without_repeated(cluster)
         self._check_rejected()
         kept = [self._read[unit.number] for unit in self.units]
@@ -168,25 +162,9 @@ class Stream:
             self._storage.remove(folder)
         self._read, self._width = {}, self._contents.width
 
-    def _by_tasks(self, cluster: Cluster, left: Sequence[Unit], where: dict[str, Any]) -> Iterator[UnitRead]:
-        """Read units by tasks of Ray Data; yield what is known of each when it has been read."""
-        if not left:
-            return
-        by_number, tasks = {unit.number: unit for unit in left}, min(cluster.tasks, len(left))
-        arguments = {"storage": self._storage, "contents": self._contents, "units": tuple(left), "seed": self._seed}
-        work = {number: pa.table({"unit": [number]}) for number in by_number}
-        data = actor.prepared(work, _read_unit, arguments | {"state": self._state}, cluster, tasks, **where)
-        # Ray Data does not say when a task begins, but it starts so many at once, in their order.
-        kind = Kind(lambda number: units.named(self._given, by_number[number]))
-        with cluster.watch.step(kind, tasks, finished=lambda numbers: []) as pieces, readable_failures():
-            for number in cluster.ordered(list(by_number)):
-                pieces.begin(number, number)
-            with closing(actor.reports(data)) as reports:  # Ray Data ends with its iterator, before Ray itself does.
-                for report in reports:
-                    pieces.end(report["number"], done=report["failure"] is None)
-                    if report["failure"] is not None:
-                        raise actor.ended(report) from RuntimeError(report["traceback"])
-                    yield UnitRead(**json.loads(actor.unpack(report["payload"]).column("unit")[0].as_py()))
+    def _as_read(self, number: int) -> UnitRead:
+        """What is known of a unit that has been read."""
+        return reading.as_read(self._storage, reading.unit_name(number))
 
     def _numbered(self, cluster: Cluster, where: dict[str, Any]) -> tuple[Unit, ...]:
         """The units, with their lines counted."""
@@ -197,8 +175,8 @@ class Stream:
         self, cluster: Cluster, count: Callable[..., int], pieces: Sequence[units.Piece], where: dict[str, Any]
     ) -> list[int]:
         """What tasks count in each piece."""
-        work, kind = [(self._given, piece, self._contents.columns) for piece in pieces], Kind("count of rows")
-        return done(cluster, count, work, where, kind)
+        work = [(self._given, piece, self._contents.columns) for piece in pieces]
+        return results(cluster, count, work, "count of rows", where)
 
     def _limited(self, cluster: Cluster, planned: tuple[Unit, ...], where: dict[str, Any]) -> tuple[Unit, ...]:
         """The units that hold the first rows, if only these are asked for; rows that are not known are counted."""
@@ -221,11 +199,11 @@ class Stream:
         parts, numbers = self._partitions(read), [unit.number for unit in read]
         names = [f"{of_unit('repeated', 0)}-{k:08d}.parquet" for k in range(parts)]
         work: list[tuple[Any, ...]] = [(numbers, (k, parts), names[k]) for k in range(parts)]
-        counts = self._done(cluster, distinct.repeated, work, kind=Kind("range of ids"))
+        counts = self._results(cluster, distinct.repeated, work, "range of ids")
         names = [name for name, rows in zip(names, counts, strict=True) if rows]
         gone = distinct.rows_by_unit(self._storage, names)
         work = [(self._contents, self._read[n], rows) for n, rows in gone.items() if not self._read[n].repeated]
-        for unit in self._done(cluster, reading.without_repeated, work, kind=Kind("repeated rows")):
+        for unit in self._results(cluster, reading.without_repeated, work, "repeated rows"):
             self._read[unit.number] = unit
         return names
 
@@ -233,7 +211,7 @@ class Stream:
         """Draw the sample, read the units that hold rows of it once more, and group these rows; return the groups."""
         name, numbers = f"{of_unit('drawn', 0)}.parquet", [unit.number for unit in self.units]
         copied = self._copies(cluster, size)
-        (counts,) = self._done(cluster, distinct.sampled, [(numbers, size, (gone, copied), name)])
+        (counts,) = self._results(cluster, distinct.sampled, [(numbers, size, (gone, copied), name)], "sample")
         groups, own, rows = list[list[int]](), list[int](), 0
         for number in sorted(counts):
             own.append(number)
@@ -245,12 +223,10 @@ class Stream:
         chosen = distinct.rows_by_unit(self._storage, [name]) if counts else {}
         waiting = [number for number in chosen if reading.chosen_of(number) not in there]
         by_number = {unit.number: unit for unit in self.units}
-        kind = Kind(lambda k: units.named(self._given, by_number[waiting[k]]))
-        self._done(
-            cluster, reading.choose, [(self._contents, by_number[n], chosen[n], self._state) for n in waiting], where, kind
-        )
+        rows_of = [(self._contents, by_number[n], chosen[n], self._state) for n in waiting]
+        self._results(cluster, reading.choose, rows_of, "rows of the sample", where)
         work = [(self._contents, k, own) for k, own in enumerate(groups)]
-        return self._done(cluster, reading.regroup, work, kind=Kind("group of the sample"))
+        return self._results(cluster, reading.regroup, work, "group of the sample")
 
     def _copies(self, cluster: Cluster, size: int) -> list[str]:
         """Find the rows without ids that a sample may take though an earlier row has their content; return their tables."""
@@ -260,23 +236,20 @@ class Stream:
         parts, numbers = self._partitions(read), [unit.number for unit in read]
         names = [f"{of_unit('copies', 0)}-{k:08d}.parquet" for k in range(parts)]
         draw = distinct.Draw(size, self._seed)
-        self._done(cluster, distinct.copies, [(numbers, draw, (k, parts), names[k]) for k in range(parts)])
+        work = [(numbers, draw, (k, parts), names[k]) for k in range(parts)]
+        self._results(cluster, distinct.copies, work, "range of contents")
         return names
 
     def _partitions(self, read: Sequence[UnitRead]) -> int:
         """In how many parts the ids of units are compared."""
         return max(1, -(-sum(unit.usable for unit in read) // distinct.PARTITION_IDS))
 
-    def _done(
-        self,
-        cluster: Cluster,
-        function: Callable[..., Any],
-        work: Sequence[tuple[Any, ...]],
+    def _results(
+        self, cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[Any, ...]], name: str,
         where: dict[str, Any] | None = None,
-        kind: Kind = PIECE,
-    ) -> list[Any]:
+    ) -> list[Any]:  # fmt: skip
         """The results of a function of the storage and of each of these arguments, run as tasks."""
-        return done(cluster, function, [(self._storage, *own) for own in work], where, kind)
+        return results(cluster, function, [(self._storage, *arguments) for arguments in work], name, where)
 
     def _shards(self, kept: Sequence[UnitRead]) -> list[Shard]:
         if self._contents.folder != "shards":
@@ -305,12 +278,8 @@ class Stream:
         ).kept(self._storage)  # fmt: skip
 
 
-def _read_unit(
-    batch: pa.Table, storage: Storage, contents: Contents, units: Sequence[Unit], seed: int, state: dict[str, Any]
-) -> pa.Table:  # fmt: skip
-    """Read the units that a batch names."""
-    by_number, reports = {unit.number: unit for unit in units}, dict[int, pa.Table]()
-    for number in batch.column("number").to_pylist():
-        found = reading.read_unit(storage, contents, by_number[number], seed, state)
-        reports[number] = pa.table({"unit": [json.dumps(asdict(found))]})
-    return actor.rows(reports)
+def read_unit(
+    number: int, storage: Storage, contents: Contents, units: dict[int, Unit], seed: int, state: dict[str, Any]
+) -> None:  # fmt: skip
+    """Read a unit into durable parts."""
+    reading.read_unit(storage, contents, units[number], seed, state)

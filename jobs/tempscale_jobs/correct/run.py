@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pyarrow as pa
-
 from tempscale.model import checkpoint
 from tempscale_jobs import lifecycle
 from tempscale_jobs.config.correct import CorrectConfig
@@ -14,15 +12,14 @@ from tempscale_jobs.config.fitted import Saved
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.rows import check_rejected, most_frequent
 from tempscale_jobs.correct import units
-from tempscale_jobs.errors import Changed, IncompleteRun, UsageError
+from tempscale_jobs.errors import Changed, UsageError
 from tempscale_jobs.runs.folder import PLANNED, Run
-from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked
-from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.engine import Cluster, readable_failures
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import Piece, read
 from tempscale_jobs.workers.nodes import that_sees
-from tempscale_jobs.workers.slow import Kind
 
 
 @lifecycle.mended
@@ -48,7 +45,7 @@ def correct(config: CorrectConfig, journal: Journal, *, fresh: bool = False) -> 
             stage.note = f"{rows:,} rows in {len(planned):,} units{sources.left_out(config.embeddings, config.out)}"
         with life.cluster() as cluster, journal.stage(found.correction.canonical, rows) as stage:
             task = units.Task(run.storage, config.embeddings, found.correction, config.side, config.equal_norms)
-            _correct(config, cluster, task, planned, stage.advance)
+            _correct(config, cluster, task, planned, stage)
             facts = counted(task, planned)
             if sources.changes(config.embeddings, state, config.out):
                 run.storage.remove("shards")  # What was read is a mixture: nothing of it is to be resumed.
@@ -112,31 +109,20 @@ def _plan(config: CorrectConfig, storage: Storage, found: Saved) -> tuple[tuple[
 
 
 def _correct(
-    config: CorrectConfig, cluster: Cluster, task: units.Task, planned: tuple[units.Unit, ...], advance: Any
+    config: CorrectConfig, cluster: Cluster, task: units.Task, planned: tuple[units.Unit, ...], stage: Stage
 ) -> None:
     """Stream the units that are not done through tasks of Ray Data."""
     there = set(task.storage.list("shards", ".json"))
     left = {unit.number: unit for unit in planned if task.done(unit.number) not in there}
-    advance(sum(unit.rows for unit in planned if unit.number not in left))
+    stage.advance(sum(unit.rows for unit in planned if unit.number not in left))
     if not left:
         return
-    tasks = min(cluster.tasks, len(left))
     where = that_sees([unit.file for unit in planned]) if sources.is_local(config.embeddings) else {}
-    work = {number: pa.table({"unit": [number]}) for number in left}
-    data = actor.prepared(work, units.correct, {"task": task, "units": left}, cluster, tasks, **where)
-    pieces = cluster.watch.step(
-        Kind(lambda k: f"{left[k].place}, rows {left[k].first:,} and on"), tasks, finished=lambda _: []
-    )
-    with readable_failures(), pieces:
-        for number in cluster.ordered(list(left)):
-            pieces.begin(number, number)
-        for report in data.iter_rows():
-            if report["failure"]:
-                raise IncompleteRun(report["failure"]) from RuntimeError(report["traceback"])
-            if (usage := actor.unpack(report["payload"]).column("usage")[0].as_py()) is not None:
-                raise UsageError(usage)
-            pieces.end(report["number"])
-            advance(left[report["number"]].rows)
+    pieces = [
+        Piece(k, (k,), f"{unit.place}, rows {unit.first:,} and on", size=unit.rows) for k, unit in left.items()
+    ]  # fmt: skip
+    for piece in read(cluster, units.correct, pieces, {"task": task, "units": left}, where):
+        stage.advance(piece.size)
 
 
 def counted(task: units.Task, planned: tuple[units.Unit, ...]) -> dict[str, Any]:

@@ -30,7 +30,6 @@ from tempscale_jobs.runs.memory import return_freed
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.urls import masked
-from tempscale_jobs.workers import actor
 
 VECTORS = "vectors"
 """The folder of the corrected embeddings."""
@@ -164,17 +163,12 @@ def other_dimensions(given: Embeddings, units: tuple[Unit, ...], wanted: int) ->
     return sizes.most_common(1)[0][0] if sizes else None
 
 
-def correct(batch: pa.Table, task: Task, units: dict[int, Unit]) -> pa.Table:
-    """Correct the unit that a batch of Ray Data names, unless it is done; a mistake of the user is its report."""
-    number, usage = batch.column("number")[0].as_py(), None
+def correct(number: int, task: Task, units: dict[int, Unit]) -> None:
+    """Correct a unit, unless it is done."""
     if not task.storage.exists(task.done(number)):
-        try:
-            with threadpool_limits(1):  # The last bits of a product may depend on the number of threads.
-                task.storage.write_json(task.done(number), correct_unit(task, units[number]))
-        except UsageError as error:
-            usage = str(error)
+        with threadpool_limits(1):  # The last bits of a product may depend on the number of threads.
+            task.storage.write_json(task.done(number), correct_unit(task, units[number]))
         return_freed()
-    return actor.rows({number: pa.table({"usage": pa.array([usage], pa.string())})})
 
 
 def correct_unit(task: Task, unit: Unit) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from tempscale_jobs.embedding import pieces
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run, part
 from tempscale_jobs.runs.folder import place as place_of
+from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import REJECTED
@@ -27,9 +28,8 @@ from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.tables.diagnose import HEAD_PART, KINDS, LAYER_PART, seen
 from tempscale_jobs.urls import reason
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.crew import Crew
-from tempscale_jobs.workers.engine import Cluster, results
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import Crew, Piece, missing, run_tasks
 
 if TYPE_CHECKING:
     from tempscale.layers.observe import Layer
@@ -46,17 +46,19 @@ Rows = list[dict[str, Any]]
 Seen = TypeVar("Seen")
 
 
-def lengths(run: Run, cluster: Cluster, model: Model, index: Index, on_texts: Callable[[int], None]) -> dict[str, int]:
+def lengths(run: Run, cluster: Cluster, model: Model, index: Index, stage: Stage) -> dict[str, int]:
     """The length in tokens of every text by id, as the model sees it; texts that do not tokenise are rejected."""
-    import ray
-
-    task, shards = ray.remote(num_cpus=1)(write_lengths), index.shards
-    names = [run.part(_LENGTHS, model, None, k) for k in range(len(shards))]
-    missing = [k for k, name in enumerate(names) if not run.storage.exists(name)]
-    on_texts(index.analysed - sum(shards[k].texts for k in missing))
-    submit = lambda k: task.remote(run.storage, shards[k].name, model, k)  # noqa: E731
-    for k, _ in results(cluster, submit, missing, kind=Kind("shard")):
-        on_texts(shards[k].texts)
+    names = [run.part(_LENGTHS, model, None, k) for k in range(len(index.shards))]
+    left = missing(
+        run.storage,
+        [
+            Piece(k, (run.storage, shard.name, model, k), f"shard {k}", (name,), shard.texts)
+            for k, (shard, name) in enumerate(zip(index.shards, names, strict=True))
+        ],
+    )
+    stage.advance(index.analysed - sum(piece.size for piece in left))
+    for piece, _ in run_tasks(cluster, write_lengths, left, ahead=2):
+        stage.advance(piece.size)
     found: dict[str, int] = {}
     for name in names:
         found.update(zip(*(column.to_pylist() for column in run.storage.read_table(name).columns), strict=True))
@@ -122,16 +124,17 @@ def check_memory(model: Model, longest: int, workers: int) -> None:
         )
 
 
-def look(
-    run: Run, crew: Crew, model: Model, index: Index, chosen: list[str], size: int, on_texts: Callable[[int], None]
-) -> None:
-    """Write the missing pieces of `size` texts: the layers, heads and embeddings of the chosen texts at each temperature."""
-    missing = pieces.missing(run, model, index, chosen, size, KINDS)
-    on_texts(len(chosen) - sum(piece.num_rows for piece in missing.values()))
+def look(run: Run, crew: Crew, model: Model, index: Index, every: list[Piece], stage: Stage) -> None:
+    """Write the missing pieces of texts: the layers, heads and embeddings of each text at each temperature."""
+    left = missing(run.storage, every)
+    stage.advance(sum(piece.size for piece in every) - sum(piece.size for piece in left))
     # The attention of a text is of the square of its length.
-    cost = lambda k: sum(len(text) ** 2 for text in missing[k].column("text").to_pylist())  # noqa: E731
-    for report in crew.work(write_layers, missing, kind=Kind("piece", cost)):
-        on_texts(report["texts"])
+    work = [
+        piece._replace(cost=float(sum(len(text) ** 2 for text in piece.arguments[1].column("text").to_pylist())))
+        for piece in pieces.with_texts(run.storage, index, left)
+    ]
+    for piece, _ in crew.run(write_layers, work):
+        stage.advance(piece.size)
 
 
 def rejected(run: Run, model: Model) -> int:
@@ -140,7 +143,7 @@ def rejected(run: Run, model: Model) -> int:
     return sum(run.storage.read_table(name, ["text_id"]).num_rows for name in names)
 
 
-def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> None:
     """Write the layers, heads and embeddings of some texts, one part of each kind per temperature.
 
     A text that fails or has no finite embedding under one temperature is rejected under all of them.
@@ -184,7 +187,6 @@ def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[
             worker.storage.write_table(worker.part(kind, temperature, number), table)
     rejected = [(names[k], f"{worker.model.label}: {why}") for k, why in sorted(problems.items())]
     worker.reject(number, [{"text_id": i, "place": f"piece {number}", "reason": why} for i, why in rejected])
-    return {"number": number, "texts": work.num_rows}
 
 
 def _looked(worker: actor.ModelActor, glance: Glance, ids: list[int]) -> tuple[Rows, Rows, dict[str, Any]]:

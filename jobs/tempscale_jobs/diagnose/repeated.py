@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +11,18 @@ from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.tables.diagnose import REPEATED_PARTS
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.crew import Crew
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.dispatch import Crew, Piece, missing
 
 _BEGINNINGS = "▁Ġ"
 SHORTEST, LONGEST = 8, 512
+
+
+class Repeated(NamedTuple):
+    """Pairs of texts of one repeated token."""
+
+    tokens: int
+    pairs: int
+    seed: int
 
 
 def embed_repeated(run: Run, crew: Crew, model: Model, pairs: int, seed: int) -> int:
@@ -23,14 +30,14 @@ def embed_repeated(run: Run, crew: Crew, model: Model, pairs: int, seed: int) ->
     lengths = lengths_up_to(model.max_length)
     if not pairs or not lengths:
         return 0
-    missing = [
-        k
-        for k in range(len(lengths))
-        if not all(run.storage.exists(run.part(REPEATED_PARTS, model, t, k)) for t in run.temperatures)
-    ]
-    settings = {"pairs": [pairs], "seed": [seed]}
-    work = {k: pa.table(settings | {"tokens": [lengths[k]]}) for k in missing}
-    for _ in crew.work(write_cosines, work, kind=Kind("length", lengths.__getitem__)):
+    every = [
+        Piece(
+            k, (k, Repeated(length, pairs, seed)), f"length {length}",
+            tuple(run.part(REPEATED_PARTS, model, t, k) for t in run.temperatures), cost=float(length),
+        )
+        for k, length in enumerate(lengths)
+    ]  # fmt: skip
+    for _ in crew.run(write_cosines, missing(run.storage, every)):
         pass
     return len(lengths)
 
@@ -43,16 +50,15 @@ def lengths_up_to(window: int) -> list[int]:
     return lengths
 
 
-def write_cosines(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+def write_cosines(worker: actor.ModelActor, number: int, wanted: Repeated) -> None:
     """Write the cosine of each pair at one length, one part per temperature."""
     from tempscale.model.tokens import Tokens
 
     worker.note_processor()
-    row = work.to_pylist()[0]
     first, last = special_tokens(worker.encoder.tokenizer)
-    words = ordinary(worker.encoder.tokenizer, 2 * row["pairs"], row["seed"])
+    words = ordinary(worker.encoder.tokenizer, 2 * wanted.pairs, wanted.seed)
     words = words[: len(words) // 2 * 2]  # A small vocabulary gives fewer pairs.
-    inside = row["tokens"] - len(first) - len(last)
+    inside = wanted.tokens - len(first) - len(last)
     texts = Tokens([[*first, *[word] * inside, *last] for word in words], [False] * len(words))
     padded = worker.encoder.padded(texts)
     for temperature in worker.temperatures:
@@ -63,8 +69,7 @@ def write_cosines(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
             found = out.embeddings.double().numpy()
             cosine = (found[0::2] * found[1::2]).sum(1)
         name = worker.part(REPEATED_PARTS, temperature, number)
-        worker.storage.write_table(name, pa.table({"tokens": np.full(len(cosine), row["tokens"]), "cosine": cosine}))
-    return {"number": number, "texts": len(words)}
+        worker.storage.write_table(name, pa.table({"tokens": np.full(len(cosine), wanted.tokens), "cosine": cosine}))
 
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:

@@ -17,12 +17,14 @@ from tempscale_jobs.corpus.rows import check_rejected
 from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.diagnose import looks, repeated, summary, two_texts, versions
+from tempscale_jobs.embedding import pieces
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import PLANNED, SHARDED, Model, Run, load_tables, rejected_reasons
 from tempscale_jobs.runs.journal import Journal
-from tempscale_jobs.workers.crew import Crew
-from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.tables.diagnose import KINDS
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import Crew
 
 
 @lifecycle.mended
@@ -102,7 +104,7 @@ def _choose(
     found: list[dict[str, int]] = []
     for model in run.models:
         with journal.stage(f"lengths{run.named(model)}", index.analysed) as stage:
-            found.append(looks.lengths(run, cluster, model, index, stage.advance))
+            found.append(looks.lengths(run, cluster, model, index, stage))
             stage.note = count(len(found[-1]), "text")
             if not found[-1]:
                 raise UsageError(f"model {model.label}: its tokenizer fails on every text")
@@ -124,7 +126,8 @@ def _look(
     settings, of = config.diagnosis, run.named(model)
     with Crew(run, cluster, model, config.embedding) as crew:
         with journal.stage(f"look into {model.label}", len(chosen)) as stage:
-            looks.look(run, crew, model, index, chosen, settings.piece_texts, stage.advance)
+            every = pieces.of_sample(run, model, chosen, settings.piece_texts, KINDS)
+            looks.look(run, crew, model, index, every, stage)
             stage.note = f"{count(len(chosen), 'text')} under τ {run.taus}"
         with journal.stage(f"two texts{of}") as stage:
             pair = two_texts.look(run, crew, model, index, settings.pair, config.keep_text)

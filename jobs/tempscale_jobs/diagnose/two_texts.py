@@ -13,7 +13,7 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.tables.diagnose import KINDS, PAIR_PART, PAIR_PARTS
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.dispatch import Crew, Piece
 
 CANDIDATES = 100
 """Pairs of highest cosine whose SOCM is computed to find the most collapsed one."""
@@ -45,7 +45,7 @@ def look(
         # Copies of one text are no finding; they are used only where all pairs are copies.
         rows = [row for row in rows if row["text_a"] != row["text_b"]] or rows
         keep = pa.array([keep_text] * len(rows))
-        for _ in crew.work(write_pair, {0: pa.Table.from_pylist(rows).append_column("keep", keep)}):
+        for _ in crew.run(write_pair, [Piece(0, (0, pa.Table.from_pylist(rows).append_column("keep", keep)), "pair")]):
             pass
     found = run.storage.read_table(parts[0], ["text_id", "side"]).to_pylist()
     return tuple(next(row["text_id"] for row in found if row["side"] == side) for side in "ab")

@@ -7,16 +7,14 @@ same micro-batches. The encoder's own depends on the device, so the first actor 
 from __future__ import annotations
 
 import time
-from typing import Any
-
-import pyarrow as pa
 
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.embedding.scope import Scope
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import Piece
 
 _TRIED = {False: (256, 512, 1024, 2048, 4096), True: (8192, 16_384, 32_768, 65_536, 131_072, 262_144)}
 _ROUNDS = 3
@@ -33,10 +31,10 @@ def settle(scope: Scope) -> Embedding:
     with scope.journal.stage(scope.named("micro-batches")) as stage:
         name = actor.budget_name(scope.model)
         if not scope.run.storage.exists(name):
-            first = {"name": [scope.index.shards[0].name], "gpu": [bool(scope.cluster.gpus)]}
+            first = Piece(0, (scope.index.shards[0].name, bool(scope.cluster.gpus)), "micro-batches")
             try:
                 # The crew's first actor measures, and goes on with what it found; those that start later read it.
-                for _ in scope.crew.work(measure, {0: pa.table(first)}):
+                for _ in scope.crew.run(measure, [first]):
                     pass
             except IncompleteRun as error:  # The run itself finds a text that kills workers.
                 scope.crew.dismiss()
@@ -61,32 +59,30 @@ def kept(run: Run, cluster: Cluster, model: Model, encoding: Embedding) -> Embed
     return encoding if budget is None else encoding.model_copy(update={"token_budget": budget})
 
 
-def measure(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+def measure(worker: actor.ModelActor, shard: str, on_gpu: bool) -> None:
     """Choose the budget by the tokens a second of a shard under each, keep it in the run folder, and go on with it."""
-    rates = _tokens_per_second(worker, work)
+    rates = _tokens_per_second(worker, shard, on_gpu)
     if rates:
         best = min(k for k, rate in rates.items() if rate >= (1 - _CLOSE) * max(rates.values()))
-        device = "cuda" if work.column("gpu")[0].as_py() else "cpu"
+        device = "cuda" if on_gpu else "cpu"
         found = actor.budget_to_keep(best, device, {str(k): round(rate) for k, rate in rates.items()})
         worker.storage.write_json(actor.budget_name(worker.model), found)
         worker.encoder.token_budget = best
-    return {"number": number}
 
 
-def _tokens_per_second(worker: actor.ModelActor, work: pa.Table) -> dict[int, float]:
+def _tokens_per_second(worker: actor.ModelActor, shard: str, on_gpu: bool) -> dict[int, float]:
     """Tokens a second of a shard under each budget: the fastest of three rounds over all budgets."""
     import torch
 
-    row = work.to_pylist()[0]
-    texts = worker.storage.read_table(row["name"], ["text"]).column("text").to_pylist()
+    texts = worker.storage.read_table(shard, ["text"]).column("text").to_pylist()
     tokens = worker.encoder.tokenizer(texts, isolate=True)
-    if not row["gpu"]:
+    if not on_gpu:
         tokens = tokens.take(range(min(len(tokens), _CPU_TEXTS)))
     tokens = tokens.take([k for k in range(len(tokens)) if k not in tokens.failed])
     if not len(tokens):
         return {}
     worker.encoder.set_temperature(worker.temperatures[0])
-    own, best = worker.encoder.token_budget, dict.fromkeys(_TRIED[row["gpu"]], 0.0)
+    own, best = worker.encoder.token_budget, dict.fromkeys(_TRIED[on_gpu], 0.0)
     try:
         for _ in range(_ROUNDS):
             for budget in best:

@@ -31,8 +31,8 @@ from tempscale_jobs.tables.audit import texts
 from tempscale_jobs.tables.parts import matrix
 from tempscale_jobs.urls import reason
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.engine import BESIDE_ACTORS, Cluster, results
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import results
 
 BUCKETS = 256
 KEY = "key.json"
@@ -171,28 +171,22 @@ def _listed(store: Storage, place: str) -> list[str]:
 
 def remember(scope: Scope, cache: Cache, parts: int) -> str | None:
     """Add this run's texts to the cache; return a sentence if that failed, because the run goes on without it."""
-    import ray
-
     run, cluster, model = scope.run, scope.cluster, scope.model
     done = f"{run.place('partials/cache', model)}/remembered.json"
     if run.storage.exists(done):
         return None
     try:
-        store, task = (
-            Storage(cache.root),
-            ray.remote(**BESIDE_ACTORS)(remember_parts),
-        )  # The model's actors hold the CPUs.
+        store = Storage(cache.root)
         keys = [key(cache, cluster, model, t) for t in run.temperatures]
         for values in keys:
             if is_foreign(store, values):
                 return f"the cache was not added to: '{folder(values)}/{KEY}' is of other settings; remove it if it is yours"
-        work: list[tuple[list[str], str]] = []
+        work: list[tuple[Any, ...]] = []
         for temperature, values in zip(run.temperatures, keys, strict=True):
             names = [run.part("texts", model, temperature, number) for number in range(parts)]
-            work += [(names[k : k + _PARTS_OF_A_TASK], folder(values)) for k in range(0, parts, _PARTS_OF_A_TASK)]
-        submit = lambda k: task.remote(run.storage, work[k][0], store.root, work[k][1])  # noqa: E731
-        for _ in results(cluster, submit, range(len(work)), ahead=1, kind=Kind("parts for the cache")):
-            pass
+            some = [names[k : k + _PARTS_OF_A_TASK] for k in range(0, parts, _PARTS_OF_A_TASK)]
+            work += [(run.storage, own, store.root, folder(values)) for own in some]
+        results(cluster, remember_parts, work, "parts for the cache")
         # Written last, so that no texts stay without their key if the cache is pruned at the same time.
         used = {"name": model.label, "last_used": datetime.datetime.now(datetime.UTC).date().isoformat()}
         for values in keys:

@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import texts
 from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.dispatch import Piece, missing, sums
 from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
 
 if TYPE_CHECKING:
@@ -84,51 +85,57 @@ def _check_rejected(scope: Scope, rejected: int) -> None:
 
 def embed_shards(scope: Scope, plan: lookup.Plan, role: str, stage: Stage) -> int:
     """Embed every shard that has no parts yet, under every temperature; return how many texts the model rejected."""
-    run, model, shards, there = scope.run, scope.model, plan.shards, plan.found
+    run, model, shards = scope.run, scope.model, plan.shards
     forget(run.storage, run.place(MARKS, model))
-    work: dict[int, pa.Table] = {}
-    costs = {number: expected.about_tokens(shard, model.max_length) or shard.texts for number, shard in enumerate(shards)}
-    written = {name for t in run.temperatures for name in run.storage.list(run.place("texts", model, t))}
-    for number, shard in enumerate(shards):
-        if all(run.part("texts", model, t, number) in written for t in run.temperatures):
-            there += shard.texts
-        else:
-            work[number] = pa.table({"name": [shard.name]})
-    stage.advance(there, sum(cost for number, cost in costs.items() if number not in work))
-    arguments = {"storage": run.storage, "folder": model.name, "max_length": model.max_length}
-    arguments |= {"long": scope.encoding.long, "prompt": model.prompt(role), "digest": model.settings}
+    every = [
+        Piece(
+            number, (shard.name,), f"shard {number}", tuple(run.part("texts", model, t, number) for t in run.temperatures),
+            shard.texts, expected.about_tokens(shard, model.max_length) or shard.texts,
+        )
+        for number, shard in enumerate(shards)
+    ]  # fmt: skip
+    left = missing(run.storage, every)
+    (texts, work), (still, costing) = sums(every), sums(left)
+    stage.advance(plan.found + texts - still, work - costing)
+    how = Tokenising(model.name, model.max_length, scope.encoding.long, model.prompt(role), model.settings)
     process = partial(embed_shard, storage=run.storage, role=role)
-    for report in scope.crew.stream(process, work, tokenise, arguments):
-        stage.advance(report["texts"], costs[report["number"]])
+    for piece in scope.crew.stream(process, left, tokenise, {"storage": run.storage, "how": how}):
+        stage.advance(piece.size, piece.cost)
     return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
 
 
-def tokenise(
-    batch: pa.Table, storage: Storage, folder: str, max_length: int, long: str, prompt: str = "", digest: str = ""
-) -> pa.Table:
-    """Read and tokenise the shards that a batch names."""
-    pieces: dict[int, pa.Table] = {}
-    for row in batch.to_pylist():
-        shard = storage.read_table(actor.unpack(row["payload"]).column("name")[0].as_py())
-        tokens = actor.tokenizer(folder, max_length, long, prompt, digest)(shard.column("text").to_pylist(), isolate=True)
-        truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
-        pieces[row["number"]] = pa.table(
-            {
-                "text_id": shard.column("text_id"),
-                "content_sha": shard.column("content_sha"),
-                "document": shard.column("document"),
-                "source_row": shard.column("source_row"),
-                "ids": _lists(tokens),
-                "truncated": pa.array(truncated),
-                "failed": pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string()),
-            }
-        )
-    return actor.rows(pieces)
+class Tokenising(NamedTuple):
+    """How a model's texts become tokens."""
+
+    folder: str
+    max_length: int
+    long: str
+    prompt: str = ""
+    digest: str = ""
+    """Of the tokenizer's settings, as the run began with them."""
+
+
+def tokenise(name: str, storage: Storage, how: Tokenising) -> pa.Table:
+    """Read and tokenise a shard."""
+    shard = storage.read_table(name)
+    tokens = actor.tokenizer(*how)(shard.column("text").to_pylist(), isolate=True)
+    truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
+    return pa.table(
+        {
+            "text_id": shard.column("text_id"),
+            "content_sha": shard.column("content_sha"),
+            "document": shard.column("document"),
+            "source_row": shard.column("source_row"),
+            "ids": _lists(tokens),
+            "truncated": pa.array(truncated),
+            "failed": pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string()),
+        }
+    )
 
 
 def embed_shard(
     worker: actor.ModelActor, number: int, work: pa.Table, storage: Storage, role: str = actor.ROLE
-) -> Callable[[], actor.Report]:
+) -> Callable[[], None]:
     """Embed one shard; return what writes its parts, one a temperature, and its rejected texts into a run's folder."""
     own = worker.below(storage)
     own.note_processor()
@@ -148,9 +155,7 @@ def embed_shard(
     return partial(_write, own, number, work, tokens, encoded, marks)
 
 
-def _write(
-    own: actor.ModelActor, number: int, work: pa.Table, tokens: Tokens, encoded: list[Encoded], marks: Marks
-) -> actor.Report:
+def _write(own: actor.ModelActor, number: int, work: pa.Table, tokens: Tokens, encoded: list[Encoded], marks: Marks) -> None:
     """Write the parts of a shard and its rejected texts."""
     owner = range(work.num_rows) if tokens.text is None else tokens.text
     reasons = {owner[i]: DEADLY for i in marks.deadly}
@@ -167,7 +172,6 @@ def _write(
     for temperature, out in zip(own.temperatures, encoded, strict=True):
         own.storage.write_table(own.part("texts", temperature, number), _table(work, out, finite))
     marks.done()
-    return {"number": number, "texts": work.num_rows}
 
 
 def without_direction(encoded: list[Encoded]) -> dict[int, str]:

@@ -15,7 +15,7 @@ from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import audit, parts
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.dispatch import missing
 
 CHUNK, _FEWEST, _PARTS = 32, 8, 16
 """Most texts in one part, which are of similar length, so that they share micro-batches and have factors of similar rank; of
@@ -30,23 +30,23 @@ def collect_sample(scope: Embedded, wanted: Sequence[str]) -> None:
 
 def collect(scope: Embedded, wanted: Iterable[str], kind: str, stage: Stage) -> int:
     """Write the covariance factors of the wanted texts, under every temperature, to the folder `kind`; count the texts."""
-    run, crew, model, layout, index = scope.run, scope.crew, scope.model, scope.texts, scope.index
-    tokens = {text_id: int(layout.tokens[place]) for text_id, place in layout.where(wanted).items()}
+    run, texts = scope.run, scope.texts
+    tokens = {text_id: int(texts.tokens[place]) for text_id, place in texts.where(wanted).items()}
     sample = sorted(tokens, key=lambda text_id: (tokens[text_id], text_id))
     size = max(_FEWEST, min(CHUNK, -(-len(sample) // _PARTS)))
-    missing = pieces.missing(run, model, index, sample, size, [kind], layout)
-    stage.advance(len(sample) - sum(piece.num_rows for piece in missing.values()))
-    work = {number: piece.replace_schema_metadata({"kind": kind}) for number, piece in missing.items()}
+    left = missing(run.storage, pieces.of_sample(run, scope.model, sample, size, [kind]))
+    stage.advance(len(sample) - sum(piece.size for piece in left))
     # They are in the order of their lengths.
-    cost = lambda k: sum(tokens[i] for i in work[k].column("text_id").to_pylist())  # noqa: E731
-    for report in crew.work(write_factors, work, kind=Kind(f"piece of {kind}", cost)):
-        stage.advance(report["texts"])
+    left = [piece._replace(cost=sum(tokens[i] for i in piece.arguments[0])) for piece in left]
+    work = pieces.with_texts(run.storage, texts.within(scope.index, pieces.ids_of(left)), left)
+    work = [piece._replace(arguments=(*piece.arguments, kind)) for piece in work]
+    for piece, _ in scope.crew.run(write_factors, work):
+        stage.advance(piece.size)
     return len(sample)
 
 
-def write_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
-    """Embed sampled texts and write one chunk's factors, one part for each temperature."""
-    kind = work.schema.metadata[b"kind"].decode()
+def write_factors(worker: actor.ModelActor, number: int, work: pa.Table, kind: str) -> None:
+    """Embed sampled texts and write one piece's factors to the folder `kind`, one part for each temperature."""
     tokens = worker.encoder.tokenizer(work.column("text").to_pylist())
     padded = worker.encoder.padded(tokens)
     for temperature in worker.temperatures:
@@ -56,7 +56,6 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
         assert out.factors is not None
         table = factor_table(work.column("text_id"), out.tokens.tolist(), out.factors)
         worker.storage.write_table(worker.part(kind, temperature, number), table)
-    return {"number": number, "texts": work.num_rows}
 
 
 def factor_table(ids: Any, tokens: Sequence[int], found: Sequence[tuple[Any, Any]]) -> pa.Table:

@@ -22,8 +22,8 @@ from tempscale_jobs.corpus.shards import source_row
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
-from tempscale_jobs.workers.engine import Cluster, done
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import results
 
 PARTS_OF_A_TASK = 32
 """Parts of texts/ that one task reads."""
@@ -208,7 +208,7 @@ def embeddings(
         (run.storage, [names[k] for k in cut], np.searchsorted(cut, part[own]), row[own])
         for cut, own in zip(cuts, rows, strict=True)
     ]
-    gathered = np.concatenate(done(cluster, rows_of, work, kind=Kind("parts of texts")))
+    gathered = np.concatenate(results(cluster, rows_of, work, "parts of texts"))
     order = np.concatenate(rows)
     whole = np.empty_like(gathered)
     whole[order] = gathered
@@ -260,11 +260,9 @@ def layout(
 
 def of_each(cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[Any, ...]]) -> list[Any]:
     """The results of a function of each of these arguments, in this process where there is one piece, else by tasks."""
-    return (
-        done(cluster, function, work, kind=Kind("parts of texts"))
-        if len(work) > 1
-        else [function(*arguments) for arguments in work]
-    )
+    if len(work) > 1:
+        return results(cluster, function, work, "parts of texts")
+    return [function(*arguments) for arguments in work]
 
 
 def _look(

@@ -27,8 +27,7 @@ from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import EXCEPTIONS, Model, Run, cached, of_unit
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import texts
-from tempscale_jobs.workers.engine import done
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.dispatch import results
 
 TEXTS_OF_A_GROUP, TEXTS_OF_A_RANGE = 131_072, 32_768
 """About the texts of a group of shards, and those that one task looks up: 50 MB of embeddings at 384 dimensions."""
@@ -133,20 +132,18 @@ def look_up_all(scope: Scope, cache: Cache) -> Plan:
         dimensions(checkpoint.resolve(model.name)),
     )
     groups = [(first, [shard.name for shard in own]) for first, own in _groups(index.shards)]
-    done(cluster, sort_group, [(how, *group) for group in groups], kind=Kind("shards for the cache"))
+    results(cluster, sort_group, [(how, *group) for group in groups], "shards for the cache")
     parts = min(BUCKETS, -(-index.analysed // TEXTS_OF_A_RANGE))
     cuts = pairwise(BUCKETS * k // parts for k in range(parts + 1))
     firsts = [first for first, _ in groups]
-    looked_up = done(
-        cluster, look_up_range, [(how, firsts, range(*between), k) for k, between in enumerate(cuts)], kind=Kind("look-up")
-    )
+    ranges = [(how, firsts, range(*between), k) for k, between in enumerate(cuts)]
+    looked_up = results(cluster, look_up_range, ranges, "look-up")
     counts, ignored = [number for number, _ in looked_up], sum((own for _, own in looked_up), Counter[str]())
     shards = index.shards
     if any(counts):
         target = run.place("shards", model)
-        written = done(
-            cluster, write_hits, [(how, contents, *group, counts, target) for group in groups], kind=Kind("shards to embed")
-        )
+        work = [(how, contents, *group, counts, target) for group in groups]
+        written = results(cluster, write_hits, work, "shards to embed")
         shards = tuple(Shard(*shard) for own in written for shard in own)
     run.storage.remove(how.scratch)
     return Plan(shards, sum(counts), dict(ignored))

@@ -1,32 +1,37 @@
-"""The pieces of a sample that are not written yet, with their texts."""
+"""The pieces of a sample of texts, each of which one worker embeds again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.corpus.shards import texts_of
-from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers.dispatch import Piece
 
 
-def missing(
-    run: Run, model: Model, index: Index, sample: list[str], size: int, kinds: Sequence[str], layout: Layout | None = None
-) -> dict[int, pa.Table]:
-    """The ids and texts of each piece of `size` texts that lacks a part of one of the kinds at one of the temperatures.
+def of_sample(run: Run, model: Model, sample: Sequence[str], size: int, kinds: Sequence[str]) -> list[Piece]:
+    """Pieces of `size` texts, each of which writes a part of every kind under every temperature; with the texts' ids."""
+    pieces = []
+    for number, start in enumerate(range(0, len(sample), size)):
+        ids = list(sample[start : start + size])
+        files = tuple(run.part(kind, model, t, number) for kind in kinds for t in run.temperatures)
+        name = f"piece {number} of {kinds[0].rpartition('/')[2]}"
+        pieces.append(Piece(number, (ids,), name, files, len(ids)))
+    return pieces
 
-    All shards are searched for the texts where no layout tells theirs.
-    """
-    pieces = {number: sample[start : start + size] for number, start in enumerate(range(0, len(sample), size))}
-    every = [(kind, t) for kind in kinds for t in run.temperatures]
-    there = {name for kind, t in every for name in run.storage.list(run.place(kind, model, t))}
-    pieces = {
-        number: piece
-        for number, piece in pieces.items()
-        if not all(run.part(kind, model, t, number) in there for kind, t in every)
-    }
-    ids = {text_id for piece in pieces.values() for text_id in piece}
-    texts = texts_of(run.storage, index if layout is None else layout.within(index, ids), ids) if ids else {}
-    return {number: pa.table({"text_id": piece, "text": [texts[i] for i in piece]}) for number, piece in pieces.items()}
+
+def ids_of(pieces: Iterable[Piece]) -> set[str]:
+    """The ids of the texts of some pieces."""
+    return {text_id for piece in pieces for text_id in piece.arguments[0]}
+
+
+def with_texts(storage: Storage, index: Index, pieces: Iterable[Piece]) -> list[Piece]:
+    """The same pieces for workers, which are given a number and a table of ids and texts; these are read from the index."""
+    pieces = list(pieces)
+    texts = texts_of(storage, index, ids_of(pieces)) if pieces else {}
+    tables = [pa.table({"text_id": ids, "text": [texts[i] for i in ids]}) for ids in (own.arguments[0] for own in pieces)]
+    return [piece._replace(arguments=(piece.number, table)) for piece, table in zip(pieces, tables, strict=True)]

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from tempscale_jobs.corpus import shards
 from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.runs.folder import Model, place
 from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.dispatch import Piece
 
 if TYPE_CHECKING:
     from tempscale.model.encoder import Encoder
@@ -36,15 +35,15 @@ def _cosine_to_float32(scope: Embedded, stage: Stage) -> dict[str, Any]:
         return found
     sample = sorted(layout.ids[layout.sample(SAMPLE)].tolist())
     texts = shards.texts_of(run.storage, layout.within(index, sample), set(sample))
-    chunks = [sample[k : k + CHUNK] for k in range(0, len(sample), CHUNK)]
-    work = {k: pa.table({"text": [texts[i] for i in chunk]}) for k, chunk in enumerate(chunks)}
-    least, total = [], 0.0
-    for report in sorted(scope.crew.work(write_cosines, work), key=lambda report: report["number"]):
-        stage.advance(report["texts"])
-        least.append(report["least"])
-        total += report["sum"]
+    chunks = [[texts[i] for i in sample[k : k + CHUNK]] for k in range(0, len(sample), CHUNK)]
+    work = [Piece(k, (k, chunk), f"piece {k} of the precision", size=len(chunk)) for k, chunk in enumerate(chunks)]
+    of_piece = dict[int, tuple[float, float]]()
+    for piece, cosines in scope.crew.run(cosines_to_float32, work):
+        stage.advance(piece.size)
+        of_piece[piece.number] = cosines
+    least, sums = zip(*(of_piece[k] for k in range(len(work))), strict=True)
     found = {"precision": scope.encoding.precision, "texts": len(sample), "cosine_least": min(least)}
-    found["cosine_mean"] = total / (len(sample) * len(run.temperatures))
+    found["cosine_mean"] = sum(sums) / (len(sample) * len(run.temperatures))
     run.storage.write_json(result_name(model), found)
     return found
 
@@ -76,9 +75,9 @@ def in_float32(worker: actor.ModelActor) -> Iterator[Encoder]:
     )  # fmt: skip
 
 
-def write_cosines(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+def cosines_to_float32(worker: actor.ModelActor, number: int, texts: list[str]) -> tuple[float, float]:
     """The least and the summed cosine of some texts' embeddings to those in float32."""
-    tokens = worker.encoder.tokenizer(work.column("text").to_pylist())
+    tokens = worker.encoder.tokenizer(texts)
     padded, least, total = worker.encoder.padded(tokens), 1.0, 0.0
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
@@ -89,4 +88,4 @@ def write_cosines(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
             exact = encoder.encode_tokens(tokens, moments=False, role=actor.ROLE, padded=padded).embeddings
         cosines = (found.double() * exact.double()).sum(1)
         least, total = min(least, float(cosines.min())), total + float(cosines.sum())
-    return {"number": number, "texts": work.num_rows, "least": least, "sum": total}
+    return least, total

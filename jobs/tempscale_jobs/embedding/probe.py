@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import PREFIX_PROBE
 from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.dispatch import missing
 
 SHORTEST_PREFIX = 32
 CHUNK = 8
@@ -71,11 +71,12 @@ def _embed(scope: Embedded, eligible: np.ndarray, lengths: list[int], stage: Sta
 
 def _write(scope: Embedded, sample: list[str], lengths: list[int], stage: Stage) -> None:
     """Embed the pieces of the sample that are missing; a larger sample begins with the same pieces."""
-    missing = pieces.missing(scope.run, scope.model, scope.index, sample, CHUNK, [PREFIXES], scope.texts)
-    metadata = {"prefixes": ",".join(map(str, lengths))}
-    work = {number: piece.replace_schema_metadata(metadata) for number, piece in missing.items()}
-    for report in scope.crew.work(write_prefixes, work, kind=Kind("piece of prefixes")):
-        stage.advance(report["texts"])
+    left = missing(scope.run.storage, pieces.of_sample(scope.run, scope.model, sample, CHUNK, [PREFIXES]))
+    index = scope.texts.within(scope.index, pieces.ids_of(left))
+    work = pieces.with_texts(scope.run.storage, index, left)
+    work = [piece._replace(arguments=(*piece.arguments, lengths)) for piece in work]
+    for piece, _ in scope.crew.run(write_prefixes, work):
+        stage.advance(piece.size)
 
 
 def prefixes(layout: Layout, max_length: int) -> list[int]:
@@ -89,11 +90,10 @@ def up_to(max_length: int) -> list[int]:
     return [SHORTEST_PREFIX << k for k in range(max(0, (max_length // SHORTEST_PREFIX).bit_length()))]
 
 
-def write_prefixes(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+def write_prefixes(worker: actor.ModelActor, number: int, work: pa.Table, lengths: list[int]) -> None:
     """Embed each text at every prefix and write one chunk's embeddings, one part for each temperature."""
     from tempscale.model.tokens import Tokens
 
-    lengths = [int(length) for length in work.schema.metadata[b"prefixes"].split(b",")]
     texts = work.column("text").to_pylist()
     # All prefixes of all texts in one plan of micro-batches: short ones of many texts run together.
     each = [worker.encoder.tokenizer(texts, length) for length in lengths]
@@ -107,7 +107,6 @@ def write_prefixes(worker: actor.ModelActor, number: int, work: pa.Table) -> dic
             out = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE, padded=padded)
         columns = {"text_id": ids, "prefix_tokens": prefix, "embedding": parts.fixed_lists(out.embeddings.numpy())}
         worker.storage.write_table(worker.part(PREFIXES, temperature, number), pa.table(columns))
-    return {"number": number, "texts": work.num_rows}
 
 
 class _Means(NamedTuple):

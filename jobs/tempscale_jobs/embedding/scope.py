@@ -11,8 +11,8 @@ from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.journal import Journal
-from tempscale_jobs.workers.crew import Crew
-from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import Crew
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,7 @@ A task whose corpus has several pieces is scored later, when all workers have em
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from typing import Any
-
-import pyarrow as pa
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.evaluate import documents, tasks
@@ -18,10 +14,10 @@ from tempscale_jobs.evaluate.documents import Call, Large
 from tempscale_jobs.evaluate.held import held, sentence
 from tempscale_jobs.evaluate.tasks import Evaluation, Unit, corrected_folder, folder
 from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.tables.evaluate import EXPOSURE_PART, ITEM_PART, RELEVANT_PART
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.crew import Crew
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.dispatch import Crew, Piece
 
 
 def done(run: Run, model: Model, temperature: Temperature, unit: Unit, state: Any) -> bool:
@@ -30,9 +26,7 @@ def done(run: Run, model: Model, temperature: Temperature, unit: Unit, state: An
     return run.storage.exists(name) and run.storage.read_json(name)["state"] == state
 
 
-def work(
-    evaluation: Evaluation, crew: Crew, model: Model, advance: Callable[[int], None]
-) -> tuple[dict[tuple[str, str], str], list[Large]]:
+def work(evaluation: Evaluation, crew: Crew, model: Model, stage: Stage) -> tuple[dict[tuple[str, str], str], list[Large]]:
     """Score the missing cells of a model, except those that search a large corpus.
 
     Returns the reason for each failed cell, by task and canonical temperature, and the tasks with a large corpus.
@@ -48,36 +42,40 @@ def work(
         state = evaluation.states[unit.name]
         every = evaluation.temperatures(unit)
         missing = [t.canonical for t in every if not done(run, model, t, unit, state)]
-        advance(len(every) - len(missing))
+        stage.advance(len(every) - len(missing))
         # Pairs of roles share their embeddings, so one worker scores them all; otherwise each cell is a piece of work.
         together = [missing] if len(every) > len(evaluation.given) else [[canonical] for canonical in missing]
         spec = shared | {"unit": unit._asdict(), "state": state}
         pieces += [spec | {"temperatures": own, "embedded": False} for own in together if own]
-    return _attempted(run, crew, model, pieces, advance)
+    return _attempted(run, crew, model, pieces, stage)
 
 
-def work_on(large: Large, run: Run, crew: Crew, model: Model, advance: Callable[[int], None]) -> dict[tuple[str, str], str]:
+def work_on(large: Large, run: Run, crew: Crew, model: Model, stage: Stage) -> dict[tuple[str, str], str]:
     """Score the cells of a task whose documents are embedded; returns the reason for each failed cell, as `work` does."""
     pieces = [large.spec | {"temperatures": [t.canonical], "embedded": True} for t in large.temperatures]
-    return _attempted(run, crew, model, pieces, advance)[0]
+    return _attempted(run, crew, model, pieces, stage)[0]
 
 
 def _attempted(
-    run: Run, crew: Crew, model: Model, pieces: list[dict[str, Any]], advance: Callable[[int], None]
+    run: Run, crew: Crew, model: Model, specs: list[dict[str, Any]], stage: Stage
 ) -> tuple[dict[tuple[str, str], str], list[Large]]:
     """Give cells to the crew; returns the reason for each failed one, and the tasks that are to be scored later."""
-    work = {k: pa.table({"spec": [json.dumps(piece)]}) for k, piece in enumerate(pieces)}
+    work = [
+        # Tasks differ; under other temperatures a task takes as long.
+        Piece(
+            k, (spec,), f"task {spec['unit']['name']} τ {', '.join(spec['temperatures'])}", size=len(spec["temperatures"]),
+            alike=f"{len(spec['temperatures'])} {spec['unit']['name']}",
+        )
+        for k, spec in enumerate(specs)
+    ]  # fmt: skip
     wrong: dict[tuple[str, str], str] = {}
     later: dict[int, list[Call]] = {}
-    # Tasks differ; under other temperatures a task takes as long.
-    alike = lambda k: (pieces[k]["unit"]["name"], len(pieces[k]["temperatures"]))  # noqa: E731
-    name = lambda k: f"task {pieces[k]['unit']['name']} τ {', '.join(pieces[k]['temperatures'])}"  # noqa: E731
-    for number, report, lost in crew.attempt(write_cells, work, Kind(name, alike=alike)):
-        own, unit = pieces[number], Unit(**pieces[number]["unit"])
+    for piece, report, lost in crew.attempt(write_cells, work):
+        own, unit = specs[piece.number], Unit(**specs[piece.number]["unit"])
         if report is not None and report["calls"]:
-            later[number] = [Call(*call) for call in report["calls"]]
+            later[piece.number] = [Call(*call) for call in report["calls"]]
             continue
-        advance(len(own["temperatures"]))
+        stage.advance(piece.size)
         reasons = dict.fromkeys(own["temperatures"], f"task '{unit.name}': {lost}")
         for canonical, why in (reasons if report is None else report["wrong"]).items():
             # A worker that died after its last step has written the cell.
@@ -85,20 +83,19 @@ def _attempted(
                 wrong[unit.name, canonical] = why
     large: dict[str, Large] = {}
     for number in sorted(later):
-        own, unit = pieces[number], Unit(**pieces[number]["unit"])
+        own, unit = specs[number], Unit(**specs[number]["unit"])
         task = large.setdefault(unit.name, Large(unit, own, [], later[number]))
         task.temperatures.extend(map(Temperature.of, own["temperatures"]))
     return wrong, list(large.values())
 
 
-def write_cells(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+def write_cells(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any]:
     """Score one task and write its cells; a failure is reported and the other temperatures continue.
 
     If the task has a large corpus whose documents nobody has tried to embed, report the calls for them instead.
     """
     from tempscale_jobs.evaluate.scored import score
 
-    spec = json.loads(work.column("spec")[0].as_py())
     unit, temperatures = Unit(**spec["unit"]), [Temperature.of(text) for text in spec["temperatures"]]
     report: dict[str, Any] = {"wrong": {}, "calls": []}
     loaded = held(worker, spec)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.evaluate.held import held, sentence
 from tempscale_jobs.evaluate.tasks import Unit
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import Model, Run, place
+from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.evaluate import CELL_DOCUMENTS
 from tempscale_jobs.tables.evaluate import documents as table
 from tempscale_jobs.tables.parts import matrix_of_bytes, row_bytes
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.crew import Crew
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.workers.dispatch import Crew, Piece
 
 
 class Call(NamedTuple):
@@ -87,15 +85,18 @@ def calls(task: Any, model: Any) -> list[Call]:
     return found
 
 
-def embed(large: Large, crew: Crew, advance: Callable[[int], None]) -> str:
+def embed(large: Large, crew: Crew, stage: Stage) -> str:
     """Embed the missing pieces on all workers; returns a note. A piece that fails is left to the cells, which report why."""
-    pieces = list(large.pieces())
-    work = {k: pa.table({"spec": [json.dumps(large.spec | piece)]}) for k, piece in enumerate(pieces)}
+    pieces = [
+        Piece(
+            k, (large.spec | own,), f"documents of {large.unit.name}, piece {k}", size=own["piece"]["documents"],
+            cost=float(own["piece"]["documents"]),
+        )
+        for k, own in enumerate(large.pieces())
+    ]  # fmt: skip
     there, lost = 0, list[str]()
-    name = lambda k: f"documents of {large.unit.name}, piece {k}"  # noqa: E731
-    cost = lambda k: float(pieces[k]["piece"]["documents"])  # noqa: E731
-    for number, report, given_up in crew.attempt(write_piece, work, Kind(name, cost=cost)):
-        advance(pieces[number]["piece"]["documents"])
+    for piece, report, given_up in crew.attempt(write_piece, pieces):
+        stage.advance(piece.size)
         there += report is not None and report["there"]
         failure = given_up if report is None else report["failure"]
         lost += [failure] if failure is not None else []
@@ -103,14 +104,13 @@ def embed(large: Large, crew: Crew, advance: Callable[[int], None]) -> str:
     return note + (f", {len(lost)} left to the cells: {lost[0]}" if lost else "")
 
 
-def write_piece(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+def write_piece(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any]:
     """Embed one piece and write it, unless it is there; a failure is reported."""
     from mteb._create_dataloaders import create_dataloader
     from mteb.types import PromptType
 
     from tempscale_jobs.evaluate.mteb_model import digest
 
-    spec = json.loads(work.column("spec")[0].as_py())
     unit, temperature, piece = Unit(**spec["unit"]), Temperature.of(spec["temperature"]), Call(**spec["piece"])
     loaded = held(worker, spec)
     if isinstance(loaded, str):

@@ -16,8 +16,8 @@ from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import Model, Run, load_tables
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.urls import masked
-from tempscale_jobs.workers import engine
-from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.cluster import check_reachable
+from tempscale_jobs.workers.dispatch import Crew
 
 _NAMED = 3
 """Number of tasks, or of reasons for missing cells, in a sentence; evaluation.parquet has all of them."""
@@ -35,7 +35,7 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
         units = tuple(tasks.expand(config.tasks))
         # Check folders and labels before the long scoring.
         audits.against_backbones(audits.measures(config.audits), [], config.backbones)
-        engine.check_reachable(config.execution)
+        check_reachable(config.execution)
         names = [unit.name for unit in units[:_NAMED]] + ["…"] * (len(units) > _NAMED)
         stage.note = f"{count(len(units), 'task')}: {', '.join(names)}"
     compared = Compared(config.audits, config.backbones)
@@ -84,16 +84,16 @@ def score_missing(evaluation: Evaluation, crew: Crew, model: Model, journal: Jou
     """Score the missing cells of a model; returns the reason for each failed cell, by task and canonical temperature."""
     run = evaluation.run
     with journal.stage(f"score {model.label}", evaluation.cells) as stage:
-        wrong, large = cells.work(evaluation, crew, model, stage.advance)
+        wrong, large = cells.work(evaluation, crew, model, stage)
         later = sum(len(task.temperatures) for task in large)
         stage.note = f"{evaluation.cells - later - len(wrong)} of {count(evaluation.cells, 'cell')}"
         stage.note += f", {later} when their documents are embedded" if later else ""
     for task in large:  # One after the other, so that the embeddings of one corpus at a time are in the folder.
         of_task = f"{model.label} {task.unit.name}"
         with journal.stage(f"embed documents {of_task}", task.documents) as stage:
-            stage.note = documents.embed(task, crew, stage.advance)
+            stage.note = documents.embed(task, crew, stage)
         with journal.stage(f"score {of_task}", len(task.temperatures)) as stage:
-            failed = cells.work_on(task, run, crew, model, stage.advance)
+            failed = cells.work_on(task, run, crew, model, stage)
             stage.note = f"{len(task.temperatures) - len(failed)} of {count(len(task.temperatures), 'cell')}"
         documents.remove(run, model, task, [Temperature.of(temperature) for _, temperature in failed])
         wrong |= failed

@@ -12,8 +12,8 @@ from tempscale_jobs.pairs import chunks, socm, summary
 from tempscale_jobs.pairs.chunks import Index
 from tempscale_jobs.runs.folder import Model, Run, gives_nothing, rejected_reasons
 from tempscale_jobs.runs.journal import Journal
-from tempscale_jobs.workers.crew import Crew
-from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import Crew
 
 
 @lifecycle.mended
@@ -54,7 +54,7 @@ def _measure(config: PairsConfig, run: Run, cluster: Cluster, model: Model, inde
         Crew(run, cluster, model, config.embedding) as crew,
         journal.stage(f"SOCM {model.label}", index.pairs) as stage,
     ):
-        rejected = socm.measure_pairs(run, crew, model, config.socm, index, stage.advance)
+        rejected = socm.measure_pairs(run, crew, model, socm.pieces(run, model, config.socm, index), stage)
         lost = f", {rejected:,} rejected" if rejected else ""
         stage.note = f"{index.pairs - rejected:,} pairs under τ {run.taus}{lost}"
         if rejected == index.pairs:

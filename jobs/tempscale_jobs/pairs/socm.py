@@ -7,7 +7,6 @@ so that temperatures are compared on the same pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,11 +17,11 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.pairs import Value
 from tempscale_jobs.pairs.chunks import Index
 from tempscale_jobs.runs.folder import Model, Run, place
+from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.tables.pairs import PART, PARTIALS
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.dispatch import FOR_EVER, Crew, Piece, advance_by_finished, missing
 from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
-from tempscale_jobs.workers.slow import Kind
 
 if TYPE_CHECKING:
     from tempscale.model.padded import Padded
@@ -33,30 +32,31 @@ _ROLES = ("query", "document")
 """The roles of the texts of columns a and b, for a temperature that depends on the role."""
 
 
-def measure_pairs(run: Run, crew: Crew, model: Model, value: Value, index: Index, on_pairs: Callable[[int], None]) -> int:
-    """Write the missing parts of all chunks under all temperatures; returns the number of pairs without finite figures.
+def pieces(run: Run, model: Model, value: Value, index: Index) -> list[Piece]:
+    """A piece for each chunk."""
+    return [
+        Piece(
+            k, (k, chunk.name, value.model_dump()), f"chunk {k}",
+            tuple(run.part(PARTIALS, model, t, k) for t in run.temperatures), chunk.pairs, chunk.pairs,
+        )
+        for k, chunk in enumerate(index.shards)
+    ]  # fmt: skip
 
-    `on_pairs` is called once with the number of pairs already measured, then with that of each finished chunk.
-    """
+
+def measure_pairs(run: Run, crew: Crew, model: Model, every: list[Piece], stage: Stage) -> int:
+    """Write the missing parts of all chunks under all temperatures; returns the number of pairs without finite figures."""
     forget(run.storage, run.place(MARKS, model))
-    work: dict[int, pa.Table] = {}
-    there = 0
-    for number, chunk in enumerate(index.shards):
-        if all(run.storage.exists(run.part(PARTIALS, model, t, number)) for t in run.temperatures):
-            there += chunk.pairs
-        else:
-            work[number] = pa.Table.from_pylist([{"name": chunk.name, **value.model_dump()}])
-    on_pairs(there)
-    for report in crew.work(measure_chunk, work, retries=-1, kind=Kind("chunk")):
-        on_pairs(report["pairs"])
+    left = missing(run.storage, every)
+    advance_by_finished(stage, every, left)
+    for piece, _ in crew.run(measure_chunk, left, FOR_EVER):
+        stage.advance(piece.size)
     return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
 
 
-def measure_chunk(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+def measure_chunk(worker: actor.ModelActor, number: int, name: str, mode: dict[str, float]) -> None:
     """Embed the texts of a chunk and write its pairs' parts, one per temperature, and its rejected pairs."""
     worker.note_processor()
-    mode = work.to_pylist()[0]
-    chunk = worker.storage.read_table(mode.pop("name"))
+    chunk = worker.storage.read_table(name)
     texts, first, second = _distinct(chunk)
     tokens = worker.encoder.tokenizer(texts, isolate=True)
     marks = Marks(worker.storage, f"{place(MARKS, worker.model)}/chunk-{number:08d}.json")
@@ -77,7 +77,6 @@ def measure_chunk(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
         name = worker.part(PARTIALS, temperature, number)
         worker.storage.write_table(name, PART.build({key: value[finite] for key, value in values.items()}))
     marks.done()
-    return {"number": number, "pairs": chunk.num_rows}
 
 
 def _sides(worker: actor.ModelActor, tokens: Tokens, first: np.ndarray, second: np.ndarray, marks: Marks) -> list[_Side]:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import pyarrow as pa
-
 from tempscale.stats.enough import TEXTS_FOR_LAYERS
 from tempscale.stats.sample import keyed_hash
 from tempscale.temperature.schedule import Temperature
@@ -20,7 +18,7 @@ from tempscale_jobs.corpus.rows import usable_text
 from tempscale_jobs.evaluate import tasks
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.dispatch import Crew, Piece
 
 FOUND = "layers.json"
 """The result of the search in the run folder, so that a resumed run does not search again."""
@@ -52,9 +50,8 @@ def search(run: Run, crew: Crew, model: Model, source: Source, choosing: Choosin
             run.storage.write_json(FOUND, {"temperatures": None, "note": note, "states": source.states})
         else:
             settings = {"tokens": tokens, "steps": choosing.layer_steps, "seed": seed}
-            work = pa.table({"text": texts}).replace_schema_metadata({name: str(value) for name, value in settings.items()})
-            for report in crew.work(search_layers, {0: work}):
-                run.storage.write_json(FOUND, report["found"] | {"states": source.states})
+            for _, result in crew.run(search_layers, [Piece(0, (texts, settings), "temperatures by layer")]):
+                run.storage.write_json(FOUND, result | {"states": source.states})
     found: dict[str, Any] = run.storage.read_json(FOUND)
     return found
 
@@ -64,12 +61,10 @@ def candidate(found: dict[str, Any]) -> list[Temperature]:
     return [] if found["temperatures"] is None else [Temperature.by_layer(found["temperatures"])]
 
 
-def search_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
-    """Search on a worker; the result is in the returned report."""
+def search_layers(worker: actor.ModelActor, texts: list[str], settings: dict[str, int]) -> dict[str, Any]:
+    """Search on a worker."""
     from tempscale.choosing.by_layer import layer_temperatures
 
-    settings = {name.decode(): int(value) for name, value in work.schema.metadata.items()}
-    texts = work.column("text").to_pylist()
     short, long = (worker.encoder.tokenizer(texts, n).ids for n in (_SHORT, settings["tokens"]))
     found = layer_temperatures(worker.encoder, short, long, steps=settings["steps"], seed=settings["seed"])
     result: dict[str, Any] = {
@@ -80,7 +75,7 @@ def search_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> dict
     # Equal to another candidate, or no better than τ 1: there is nothing new to try.
     if found.after.objective >= found.before.objective or len(set(found.temperatures)) == 1:
         result |= {"temperatures": None, "note": "the search found nothing better than τ 1 in every layer"}
-    return {"number": number, "found": result}
+    return result
 
 
 def long_texts(model: Model, source: Source, choosing: Choosing, seed: int, tokens: int) -> list[str]:

@@ -25,8 +25,8 @@ from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.tables.tune import COLLAPSE, EXPOSURE, INTERVALS, SCORES
 from tempscale_jobs.tune import collapse, corrections, layers, scores, words
 from tempscale_jobs.urls import masked
-from tempscale_jobs.workers import engine
-from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.cluster import check_reachable
+from tempscale_jobs.workers.dispatch import Crew
 
 CHOSEN = "temperature.json"
 """The file of the chosen temperature, which --temperature reads."""
@@ -97,7 +97,7 @@ def _check_inputs(config: TuneConfig) -> None:
 
 def _states(config: TuneConfig) -> dict[str, Any]:
     """The states of the sources, which change when their texts do; raises if a task or the corpus cannot be found."""
-    engine.check_reachable(config.execution)
+    check_reachable(config.execution)
     if not config.tasks:
         return {"corpus": sources.content(config.texts(), config.out)}
     return {unit.name: tasks.state(unit) for unit in tasks.expand(config.tasks)}

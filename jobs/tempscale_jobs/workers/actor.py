@@ -1,4 +1,4 @@
-"""Actors that load a model once and run it under every temperature; see also `crew`."""
+"""Actors that load a model once and run it under every temperature; see also `dispatch`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import gc
 import math
 import os
 import threading
-import traceback
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -17,18 +16,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 from typing_extensions import override
 
-from tempscale.model.checkpoint import ModelError
-from tempscale_jobs.errors import Changed, Damaged, IncompleteRun, OtherModel, RunError, UsageError
+from tempscale_jobs.errors import RunError, UsageError
 from tempscale_jobs.runs.folder import EXCEPTIONS, part, place
 from tempscale_jobs.runs.memory import return_freed
 from tempscale_jobs.runs.provenance import note_processor, processor
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import REJECTED
-from tempscale_jobs.workers.engine import Cluster, failure, grow_segments
+from tempscale_jobs.workers.cluster import Cluster, grow_segments
+from tempscale_jobs.workers.failures import COLUMNS, columns_of
 from tempscale_jobs.workers.loaded import Loaded, check_tokens
 
 if TYPE_CHECKING:
-    import ray.data
     import torch
 
     from tempscale.model.gathering import Encoded
@@ -45,21 +43,8 @@ one GPU, where there are as many CPUs: each makes 0.1 to 0.7 million tokens a se
 """
 _LOST_DEVICE = 70
 """Exit code of a worker that has lost its GPU."""
-RETRIES = 3
-"""How often a piece of work that ends its process is tried again, where no marks tell what ends it."""
-_ENDS: dict[str, type[RunError]] = {kind.__name__: kind for kind in (UsageError, Changed, OtherModel)}
-_ROW = pa.schema(
-    [
-        ("number", pa.int64()), ("payload", pa.large_binary()), ("failure", pa.string()), ("traceback", pa.string()),
-        ("error", pa.string()),
-        ("path", pa.string()),
-    ]
-)  # fmt: skip
-
-Report = dict[str, Any]
-"""What an actor tells of a piece of work: its number and counts."""
-Process = Callable[["ModelActor", int, pa.Table], "Report | Callable[[], Report]"]
-"""A step's function for one piece of work on an actor: it writes durable parts and returns counts.
+Step = Callable[..., Any]
+"""A step's function for one piece of work on an actor, which it is given first: it writes durable parts.
 
 What needs no model may be left to a function that it returns: on a GPU the next piece runs beside it.
 """
@@ -106,11 +91,10 @@ class PlainActor:
     def started(self) -> None:
         """Tell that it has."""
 
-    def call(self, number: int, function: Callable[..., Any], *arguments: Any, **how: Any) -> int:
-        """Run a function that needs no model; return the number."""
+    def call(self, function: Callable[..., Any], *arguments: Any, **how: Any) -> None:
+        """Run a function that needs no model."""
         function(*arguments, **how)
         return_freed()
-        return number
 
     def unload(self) -> None:
         """Free what a model has of a GPU's memory: only steps follow that need none."""
@@ -164,29 +148,23 @@ class ModelActor(PlainActor):
         other.storage = storage.guarded(self._loaded.check)
         return other
 
-    def take(self, process: Process, block: pa.Table) -> list[Report]:
-        """Run a step's function on each row of a block that Ray Data prepared; return the reports or failures."""
-        reports = []
-        for row in block.to_pylist():
-            if row["failure"] is not None:
-                reports.append({name: row[name] for name in ("number", "failure", "traceback", "error", "path")})
-            else:
-                reports.append(self._done(process, row["number"], unpack(row["payload"])))
-        return_freed()
+    def take(self, function: Step, block: pa.Table) -> list[dict[str, Any]]:
+        """Run `function(self, number, prepared)` on each row of a block that Ray Data prepared; return what failed."""
+        reports: list[dict[str, Any]] = block.select(["number", *COLUMNS]).to_pylist()
+        for k, report in enumerate(reports):
+            if report["failure"] is None:
+                rows = block.column("work").slice(k, 1).combine_chunks().flatten()
+                self.run(function, report["number"], pa.Table.from_struct_array(rows))
         return reports
 
-    def run(self, process: Process, number: int, work: pa.Table) -> Report:
-        """Run a step's function on one piece of work."""
-        report = self._done(process, number, work)
-        return_freed()
-        return report
-
-    def _done(self, process: Process, number: int, work: pa.Table) -> Report:
-        """The report of a piece of work whose parts are durable."""
+    def run(self, function: Step, *arguments: Any) -> Any:
+        """Run a step's function of one piece of work; return its result when its parts are durable."""
         self.started()  # It may have been restarted.
         with self.turn:
-            found = process(self, number, work)
-        return found() if callable(found) else found
+            result = function(self, *arguments)
+        result = result() if callable(result) else result
+        return_freed()
+        return result
 
     @override
     def unload(self) -> None:
@@ -292,58 +270,21 @@ def ahead(cluster: Cluster) -> int:
     return math.ceil(cluster.workers / _ACTORS_OF_A_TASK)
 
 
-def prepared(
-    work: dict[int, pa.Table], prepare: Callable[..., pa.Table], arguments: dict[str, Any], cluster: Cluster,
-    tasks: int | None = None, **where: Any,
-) -> ray.data.Dataset:  # fmt: skip
-    """A stream of Ray Data: CPU tasks run `prepare` on each piece of work, and one block is one piece.
-
-    Micro-batches therefore never depend on blocks or workers. Without `tasks` as many run at once as the actors need;
-    `where` restricts the nodes that they run on.
-    """
-    import ray.data
-
-    blank = {"failure": None, "traceback": None, "error": None, "path": None}
-    rows = [{"number": number, "payload": pack(work[number])} | blank for number in cluster.ordered(sorted(work))]
-    # These tasks claim no CPU: in a cluster that has become smaller, the actors could occupy all CPUs for ever.
-    return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        _prepared, batch_size=1, batch_format="pyarrow", num_cpus=0,
-        compute=ray.data.TaskPoolStrategy(size=min(tasks or ahead(cluster), len(rows))),
-        fn_kwargs={"prepare": prepare, "arguments": arguments}, **where,
-    )  # fmt: skip
-
-
-def reports(data: ray.data.Dataset) -> Generator[dict[str, Any]]:
-    """The rows of a stream of Ray Data as they come, for pieces that are small."""
-    import ray
-
-    for bundle in data.iter_internal_ref_bundles():
-        for block in bundle.block_refs:
-            yield from ray.get(block).to_pylist()
-
-
-def _prepared(batch: pa.Table, prepare: Callable[..., pa.Table], arguments: dict[str, Any]) -> pa.Table:
-    """Run `prepare` on a batch of one row; return its result or its failure."""
+def prepared(batch: pa.Table, prepare: Callable[..., pa.Table | None], shared: dict[str, Any]) -> pa.Table:
+    """A block of Ray Data from a batch of one row: what a piece is prepared to, if anything, or its failure."""
+    row, failed, work = batch.to_pylist()[0], dict.fromkeys(COLUMNS), None
     try:
-        return prepare(batch, **arguments)
+        work = prepare(*row["arguments"], **shared)
     except Exception as error:
-        row = {"number": batch.column("number")[0].as_py(), "payload": b""} | _failed(error)
-        return pa.Table.from_pylist([row], schema=_ROW)
-
-
-def _failed(error: Exception) -> dict[str, Any]:
-    """A failure as part of a report, because Ray Data's own error says only that user code failed."""
-    kind = UsageError if isinstance(error, ModelError) else type(error)
-    sentence = str(error) if kind is UsageError else failure(error)
-    path = error.path if isinstance(error, Damaged) else None
-    return {"failure": sentence, "traceback": traceback.format_exc(), "error": kind.__name__, "path": path}
-
-
-def ended(report: dict[str, Any]) -> RunError:
-    """The error that a failure in a report ends the run with; one that is not known may pass."""
-    if report["error"] == Damaged.__name__:
-        return Damaged(report["failure"], report["path"])
-    return _ENDS.get(report["error"], IncompleteRun)(report["failure"])
+        failed = columns_of(error)
+    strings = {"name": row["name"], **failed}
+    columns = {"number": pa.array([row["number"]], pa.int64())}
+    columns |= {name: pa.array([value], pa.string()) for name, value in strings.items()}
+    if work is not None:
+        # One cell, because Ray Data may cut a block between its rows.
+        rows = pa.StructArray.from_arrays([column.combine_chunks() for column in work.columns], fields=list(work.schema))
+        columns["work"] = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
+    return pa.table(columns)
 
 
 def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> dict[str, Any]:
@@ -369,22 +310,3 @@ def tokenizer(folder: str, max_length: int, long: Any, prompt: str = "", digest:
     found = Tokenizer(Path(resolve(folder)), max_length, long, prompt)
     check_tokens(folder, digest)
     return found
-
-
-def pack(table: pa.Table) -> bytes:
-    """A table as bytes, so that it fits in one cell of a row."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def unpack(payload: bytes) -> pa.Table:
-    """The table that `pack` packed."""
-    return pa.ipc.open_stream(payload).read_all()
-
-
-def rows(pieces: dict[int, pa.Table]) -> pa.Table:
-    """(number, payload) rows, as a pool's `prepare` returns them."""
-    found = [{"number": number, "payload": pack(table)} for number, table in pieces.items()]
-    return pa.Table.from_pylist(found, schema=_ROW)

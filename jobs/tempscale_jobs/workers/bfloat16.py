@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import COMPUTED_IN, Run
 from tempscale_jobs.runs.provenance import processor
-from tempscale_jobs.workers.engine import NO_PROGRESS_SECONDS, Cluster, readable_failures
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import ask_nodes
 
 _INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
 """The flags of a CPU on which oneDNN multiplies in bfloat16; on any other it converts, and is several times slower."""
@@ -86,23 +87,8 @@ def _flags() -> set[str]:
 def workers(cluster: Cluster) -> list[Processor]:
     """The processors of all nodes that a worker can be placed on."""
     import ray
-    import ray.exceptions
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    died = (
-        ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError,
-        ray.exceptions.LocalRayletDiedError,
-    )  # fmt: skip
     resource, gpu = ("GPU", True) if cluster.gpus else ("CPU", False)
-    ask = ray.remote(num_cpus=0, num_gpus=_LITTLE if gpu else 0, max_retries=3)(here)
     nodes = [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get(resource, 0) > 0]
-    placed: list[dict[str, Any]] = [{"scheduling_strategy": NodeAffinitySchedulingStrategy(n, soft=False)} for n in nodes]
     # Where the autoscaler has yet to start the first machine, the question itself starts it.
-    answers, found = [ask.options(**where).remote(gpu) for where in placed or [{}]], []
-    with readable_failures():
-        for answer in answers:
-            try:
-                found.append(ray.get(answer, timeout=NO_PROGRESS_SECONDS))
-            except died:
-                continue  # The node died meanwhile, so this run will not use it.
-    return found
+    return [found for _, found in ask_nodes(here, dict.fromkeys(nodes or [None], (gpu,)), gpus=_LITTLE if gpu else 0)]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.provenance import note_processor, processor
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.workers.engine import NO_PROGRESS_SECONDS, readable_failures
+from tempscale_jobs.workers.dispatch import ask_nodes
 
 _ANSWER_SECONDS = 60
 
@@ -30,52 +31,35 @@ def check_shared(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) 
     Raises:
         UsageError: a node does not share a folder or has no such model.
     """
-    import ray.exceptions
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    import ray
 
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     local = [(option, storage) for option, storage in folders if storage.is_local]
     if len(nodes) < 2:
         return set()
     processors = set()
-    died = (
-        ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError,
-        ray.exceptions.LocalRayletDiedError,
-    )  # fmt: skip
     token = uuid.uuid4().hex
     for _, storage in local:
         storage.write(f"{PROOF}-{token}/driver", token.encode())
     roots = [storage.root for _, storage in local]
-    ask = ray.remote(num_cpus=0, max_retries=3)(answer)
-    answers = {
-        node: ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
-            roots, list(models), token, node
-        )
-        for node in nodes
-    }
     try:
-        for node, reference in answers.items():
-            with readable_failures():
-                try:
-                    read, present, kind = ray.get(reference, timeout=NO_PROGRESS_SECONDS)
-                except died:
-                    continue  # The node died during the check, so this run will not use it.
-            processors.add(kind)
-            for (option, storage), seen in zip(local, read, strict=True):
-                name = f"{PROOF}-{token}/{node}"
-                if not (seen and storage.exists(name) and storage.read(name) == token.encode()):
-                    raise UsageError(
-                        f"{option} '{storage.root}' is a folder of this machine that node {nodes[node]} does not share or "
-                        "cannot write; give one on a shared disk or object storage, such as s3://bucket/run"
-                    )
-            for model, there in zip(models, present, strict=True):
-                if not there:
-                    raise UsageError(
-                        f"model folder '{model}' is not on node {nodes[node]}; put it on a shared disk or on every node"
-                    )
+        # A node that dies during the check gives no answer, and the run will not use it.
+        with closing(ask_nodes(answer, {node: (roots, list(models), token, node) for node in nodes})) as answers:
+            for node, (read, present, kind) in answers:
+                processors.add(kind)
+                for (option, storage), seen in zip(local, read, strict=True):
+                    name = f"{PROOF}-{token}/{node}"
+                    if not (seen and storage.exists(name) and storage.read(name) == token.encode()):
+                        raise UsageError(
+                            f"{option} '{storage.root}' is a folder of this machine that node {nodes[node]} does not share "
+                            "or cannot write; give one on a shared disk or object storage, such as s3://bucket/run"
+                        )
+                for model, there in zip(models, present, strict=True):
+                    if not there:
+                        raise UsageError(
+                            f"model folder '{model}' is not on node {nodes[node]}; put it on a shared disk or on every node"
+                        )
     finally:
-        # If one node failed, the others may still be writing.
-        ray.wait(list(answers.values()), num_returns=len(answers), timeout=_ANSWER_SECONDS)
         for _, storage in local:
             storage.remove(f"{PROOF}-{token}")
     return processors
@@ -84,19 +68,15 @@ def check_shared(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) 
 def that_sees(files: Sequence[str]) -> dict[str, Any]:
     """Where tasks run that read these files of this machine: anywhere if all nodes have them, otherwise on this node."""
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
     if len(nodes) < 2 or not files:
         return {}
     few = [(file, os.path.getsize(file)) for file in (files[0], files[-1])]
-    ask = ray.remote(num_cpus=0, max_retries=0)(_sees)
-    asked = [ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n, soft=False)).remote(few) for n in nodes]
-    try:
-        if all(ray.get(asked, timeout=_ANSWER_SECONDS)):
-            return {}
-    except ray.exceptions.RayError:  # A node that is gone sees nothing, and may come back.
-        pass
+    # A node that is gone sees nothing, and may come back.
+    seen = dict(ask_nodes(_sees, dict.fromkeys(nodes, (few,)), seconds=_ANSWER_SECONDS))
+    if len(seen) == len(nodes) and all(seen.values()):
+        return {}
     return {"label_selector": {"ray.io/node-id": ray.get_runtime_context().get_node_id()}}
 
 

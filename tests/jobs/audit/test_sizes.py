@@ -12,7 +12,7 @@ from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.workers import engine
+from tempscale_jobs.workers import cluster as sessions
 
 
 @pytest.fixture
@@ -56,20 +56,20 @@ def test_a_run_that_began_without_gpus_goes_on_so(begin, workers_hold_gpus, name
 
 
 def test_whether_workers_hold_gpus_is_asked_of_this_machine_or_of_the_cluster(monkeypatch):
-    monkeypatch.setattr(engine, "initialized", lambda: False)
+    monkeypatch.setattr(sessions, "initialized", lambda: False)
     for count in (0, 2):
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
-        assert engine.holds_gpus(Execution()) == bool(count)
+        assert sessions.holds_gpus(Execution()) == bool(count)
     asked = []
 
     @contextmanager
     def session(execution):
         asked.append(execution.address)
-        yield engine.Cluster(3, 1)
+        yield sessions.Cluster(3, 1)
         asked.append("left")
 
-    monkeypatch.setattr(engine, "session", session)
-    assert engine.holds_gpus(Execution(address="head:6379"))
+    monkeypatch.setattr(sessions, "session", session)
+    assert sessions.holds_gpus(Execution(address="head:6379"))
     assert asked == ["head:6379", "left"]
 
 

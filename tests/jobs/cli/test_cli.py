@@ -153,7 +153,7 @@ def test_a_polite_kill_is_an_interrupt_whatever_ray_does_with_it():
     """Ray's core takes SIGTERM below Python when it starts; the handler of before is put back. See test_ends, too."""
     code = """
 import ctypes, signal
-from tempscale_jobs.workers.engine import _sigterm_kept
+from tempscale_jobs.workers.cluster import _sigterm_kept
 put = ctypes.pythonapi.PyOS_setsig
 put.argtypes, put.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
 signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -174,24 +174,24 @@ import sys, threading
 from rich.console import Console
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.runs.journal import Journal
-from tempscale_jobs.workers import engine
+from tempscale_jobs.workers import cluster as sessions
 
 shown, silent, closed = threading.Event(), threading.Event(), threading.Event()
 
 def start(*started):
     shown.wait()
-    with engine._silenced_stderr():
+    with sessions._silenced_stderr():
         silent.set()
         closed.wait()
 
-engine._start = start
+sessions._start = start
 journal = Journal(Console(stderr=True))
-with engine.ahead(Execution.model_validate({})):
+with sessions.session_ahead(Execution.model_validate({})):
     with journal.stage("read the corpus"):
         shown.set()
         silent.wait()
     closed.set()
-    engine._ahead[-1].wait()
+    sessions._ahead[-1].wait()
     with journal.stage("embed"):
         pass
 print("the end", file=sys.stderr)
@@ -219,7 +219,7 @@ def test_a_ray_that_does_not_start_is_an_incomplete_run(monkeypatch):
 
     from tempscale_jobs.config.sections import Execution
     from tempscale_jobs.errors import IncompleteRun
-    from tempscale_jobs.workers import engine
+    from tempscale_jobs.workers import cluster as sessions
 
     def slow(**_):
         raise Exception("The current node timed out during startup. This could happen because ...")
@@ -228,7 +228,7 @@ def test_a_ray_that_does_not_start_is_an_incomplete_run(monkeypatch):
     monkeypatch.setattr(ray, "init", slow)
     with (
         pytest.raises(IncompleteRun),
-        engine.session(Execution.model_validate({"workers": 1})),
+        sessions.session(Execution.model_validate({"workers": 1})),
     ):
         pass
 

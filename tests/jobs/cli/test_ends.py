@@ -113,9 +113,9 @@ import os, signal, sys, threading, time
 from tempscale_jobs.cli import app
 
 app._hear_sigterm()  # As `main` does, before what the next line imports starts threads of its own.
-import tempscale_jobs.workers.engine as engine
+import tempscale_jobs.workers.cluster as sessions
 
-start = engine._start
+start = sessions._start
 
 def told(*started):
     # Exactly while Ray starts, whose own handler would end the process with a code of its own.
@@ -127,7 +127,7 @@ def told(*started):
     ray.init = begun
     start(*started)
 
-engine._start = told
+sessions._start = told
 app._hear_sigterm = lambda: None
 app.main()
 """

@@ -24,7 +24,7 @@ from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import all_means_by_text
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
-from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers.cluster import Cluster
 
 LENGTHS, DIM = (2, 3, 9, 4, 15, 6), 8  # Two texts have more tokens than dimensions.
 FILES = [[0, 1, 2], [3], [4, 5]]
@@ -60,9 +60,9 @@ def tiled(storage):
 
     def leave(regularization=0.0):
         tiling = socm.Tiling(storage, "partials/socm", regularization)
-        sides = [(NAMES[:2], 0), (NAMES[2:], 4)]
+        sides = [socm.Side(NAMES[:2], 0), socm.Side(NAMES[2:], 4)]
         for i, j in TRIANGLE:
-            socm.factor_tile(tiling, i, j, sides[i][0], sides[j][0], sides[i][1], sides[j][1])
+            socm.factor_tile(tiling, i, j, sides[i], sides[j])
         return tiling
 
     return leave

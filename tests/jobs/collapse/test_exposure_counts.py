@@ -13,7 +13,7 @@ from tempscale_jobs.collapse import exposure
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.tables import parts
-from tempscale_jobs.workers import engine
+from tempscale_jobs.workers import cluster as sessions
 
 pytestmark = pytest.mark.proof
 
@@ -23,7 +23,7 @@ KEY = {"model": "m", "temperature": "1.0", "tau": 1.0}
 
 @pytest.fixture(scope="module")
 def cluster(ray_session):
-    with engine.session(Execution.model_validate({"workers": 2, "shuffle_seed": 3})) as found:
+    with sessions.session(Execution.model_validate({"workers": 2, "shuffle_seed": 3})) as found:
         yield found
 
 

@@ -17,15 +17,16 @@ from tempscale_jobs.collapse import blocks
 from tempscale_jobs.collapse.neighbours import Names, merge
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.runs.folder import numbered
-from tempscale_jobs.workers import engine
+from tempscale_jobs.workers import cluster as sessions
 from tempscale_jobs.workers.actor import PlainActor
+from tempscale_jobs.workers.dispatch import Piece, run_tasks
 
 pytestmark = pytest.mark.proof
 
 
 @pytest.fixture(scope="module")
 def cluster(ray_session):
-    with engine.session(Execution.model_validate({"workers": 2, "shuffle_seed": 3})) as found:
+    with sessions.session(Execution.model_validate({"workers": 2, "shuffle_seed": 3})) as found:
         yield found
 
 
@@ -149,19 +150,15 @@ def test_a_gpu_worker_keeps_to_the_same_contract(undisturbed, tmp_path):
 
 
 def test_in_flight_work_is_bounded(cluster):
-    @ray.remote
-    def nothing(k):
-        return k
+    given, most = [], 0
 
-    flying, most = set(), 0
+    def pieces():
+        for k in range(20):
+            given.append(k)
+            yield Piece(k, (k,))
 
-    def submit(k):
-        nonlocal most
-        flying.add(k)
-        most = max(most, len(flying))
-        return nothing.remote(k)
-
-    for k, value in engine.results(cluster, submit, range(20), ahead=1):
-        assert k == value
-        flying.discard(k)
-    assert most == cluster.workers
+    for done, (piece, value) in enumerate(run_tasks(cluster, abs, pieces())):
+        assert piece.number == value
+        most = max(most, len(given) - done)
+    assert len(given) == 20
+    assert most == cluster.workers + 1  # One waits for the first place.

@@ -34,15 +34,17 @@ def test_factors_are_left_under_the_temperatures_that_want_some(tmp_path, tiny_f
     done = []
 
     class Here:
-        def work(self, process, pieces, kind):
-            done.extend(process(worker, number, piece) for number, piece in pieces.items())
-            return done
+        def run(self, process, pieces):
+            for piece in pieces:
+                process(worker, *piece.arguments)
+                done.append(piece.number)
+            return [(piece, None) for piece in pieces]
 
     count, index = np.arange(4), SimpleNamespace(shards=(Shard(name, 4),))
     layout = Layout.of([f"t{k}" for k in count], count + 10, count * 0, [0])
     scope = scoped(run, model, layout, index=index, crew=Here())
     worst.missing_factors(scope, {"0.8": np.array([2, 0])}, "partials/top-seeds")
-    assert done == [{"number": 0, "texts": 2}]
+    assert done == [0]
     assert storage.list("partials/top-seeds") == [run.part("partials/top-seeds", model, Temperature(0.8), 0)]
     found = storage.read_table(storage.list("partials/top-seeds")[0])
     assert found.column("text_id").to_pylist() == ["t2", "t0"]

@@ -24,7 +24,7 @@ from tempscale_jobs.errors import Changed, UsageError
 from tempscale_jobs.evaluate import tasks
 from tempscale_jobs.runs.folder import PLANNED, SHARDED
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.workers import engine
+from tempscale_jobs.workers import cluster as sessions
 
 pytestmark = pytest.mark.proof
 
@@ -124,7 +124,7 @@ def test_its_own_file_alone_matters_to_a_unit_also_where_a_sample_is_read_again(
 
 @pytest.fixture
 def cluster(ray_session):
-    with engine.session(resolve({"corpus": {"source": "docstrings:scipy"}}).execution) as found:
+    with sessions.session(resolve({"corpus": {"source": "docstrings:scipy"}}).execution) as found:
         yield replace(found, workers=2)
 
 

@@ -21,7 +21,7 @@ from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.workers import engine
+from tempscale_jobs.workers import cluster as sessions
 
 pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("ray_session")]
 
@@ -31,7 +31,7 @@ KINDS = ("parquet", "jsonl", "txt", "folder", "csv", "gz", "lance", "delta", "hu
 
 @pytest.fixture(scope="module")
 def cluster(ray_session):
-    with engine.session(Execution.model_validate({"workers": 2})) as found:
+    with sessions.session(Execution.model_validate({"workers": 2})) as found:
         yield found
 
 

@@ -20,8 +20,8 @@ from tempscale_jobs.embedding.budget import kept
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.workers import actor, crew
-from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.cluster import Cluster
 
 pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("ray_session")]
 
@@ -167,7 +167,7 @@ def test_measured_micro_batches_are_kept_and_are_those_of_the_same_budget_given(
 def test_a_worker_loads_the_model_once_for_all_steps_before_the_tiles(run, texts, monkeypatch):
     """One load by one worker; the search of the worst pairs of a whole corpus needs another one after its tiles."""
     loads, arguments = [], actor.arguments
-    monkeypatch.setattr(crew, "arguments", lambda *given: loads.append(None) or arguments(*given))
+    monkeypatch.setattr(actor, "arguments", lambda *given: loads.append(None) or arguments(*given))
     everything = {"socm_sample": 20, "probe_sample": 5, "worst_pairs": 5}
     run("once", texts, embedding={"tune_batches": True}, analysis=everything)
     assert len(loads) == 1

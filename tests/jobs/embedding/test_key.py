@@ -10,7 +10,7 @@ from tempscale_jobs.config.sections import Encoding
 from tempscale_jobs.embedding import cache
 from tempscale_jobs.embedding.cache import Cache
 from tempscale_jobs.runs.folder import Model
-from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers.cluster import Cluster
 
 MODEL = Model("mini", "path/mini", "f" * 16, 256, document_prompt="passage: ", query_prompt="query: ")
 GIVEN = {

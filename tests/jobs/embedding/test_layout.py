@@ -1,11 +1,8 @@
 """Texts in canonical order without their ids in memory: samples, places and ties are those of the ids themselves."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pyarrow as pa
 import pytest
-import ray
 
 from tempscale.collapse import grid as tiles
 from tempscale.stats.sample import keyed_hash, seeded_sample
@@ -20,7 +17,7 @@ from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import texts
-from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers.cluster import Cluster
 
 EDGES, DIM, SEED = (0, 20, 40), 4, 5
 IDS = [f"text {k}" for k in range(500)]
@@ -148,8 +145,12 @@ def test_blocks_read_texts_once_for_each_interval_at_most(monkeypatch, tmp_path,
     nothing = np.zeros(count, np.uint64)
     own = Layout(None, nothing, nothing, np.sort(interval), stored, starts, EDGES, count)
     grid = Tiling(Storage(str(tmp_path)), "partials/cosine", len(EDGES), 0, 1.0, 0, count // per)
-    monkeypatch.setattr(ray, "remote", lambda task: SimpleNamespace(remote=lambda *given: asked.append(given[1])))
-    monkeypatch.setattr(cosine, "results", lambda cluster, submit, groups, kind: [submit(group) for group in groups])
+
+    def run_tasks(cluster, function, pieces, ahead):
+        asked.extend(piece.arguments[1] for piece in pieces)
+        return []
+
+    monkeypatch.setattr(cosine, "run_tasks", run_tasks)
     names = [f"part {k}" for k in range(parts)]
     cosine.gather(Cluster(2, 0), grid, names, tiles.blocks(count, per), own, per, False)
     assert len(asked) == count // per

@@ -5,7 +5,6 @@ import os
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 import pytest
 
 from tempscale import Encoder
@@ -17,8 +16,9 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.evaluate.charts import named
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.workers import actor, engine
-from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers import cluster as sessions
+from tempscale_jobs.workers.dispatch import Crew, Piece
 
 pytest.importorskip("mteb")
 
@@ -57,17 +57,17 @@ def config(tmp_path, small_model):
 
 @pytest.mark.soak
 def test_a_piece_that_kills_its_worker_is_given_up_and_the_others_go_on(config, ray_session):
-    def kill_or_count(worker, number, work):  # In here, so that a worker gets it by value.
-        if work.column("deadly")[0].as_py():
+    def kill_or_count(worker, number):  # In here, so that a worker gets it by value.
+        if number == 1:
             os._exit(9)
-        return {"number": number, "rows": work.num_rows}
+        return number + 1
 
     run = folder.begin(config)
-    pieces = {k: pa.table({"deadly": [k == 1] * (k + 1)}) for k in range(4)}
-    with engine.session(config.execution) as cluster, Crew(run, cluster, run.models[0], config.embedding) as crew:
+    pieces = [Piece(k, (k,)) for k in range(4)]
+    with sessions.session(config.execution) as cluster, Crew(run, cluster, run.models[0], config.embedding) as crew:
         found = list(crew.attempt(kill_or_count, pieces))
-    assert {number: report["rows"] for number, report, _ in found if report} == {0: 1, 2: 3, 3: 4}
-    ((lost, sentence),) = [(number, why) for number, report, why in found if report is None]
+    assert {piece.number: result for piece, result, _ in found if result} == {0: 1, 2: 3, 3: 4}
+    ((lost, sentence),) = [(piece.number, why) for piece, result, why in found if result is None]
     assert lost == 1
     assert "\n" not in sentence
     assert len(sentence) > 20
@@ -80,21 +80,21 @@ def test_a_piece_whose_worker_could_not_be_reached_tries_another(config, ray_ses
 
     run, plain, lost = folder.begin(config), ray.get, []
 
-    def process(worker, number, work):
+    def process(worker, number):
         return {"number": number}
 
     def get(references, **how):
         found = plain(references, **how)
-        if isinstance(found, dict) and found["number"] in (0, 2) and lost.count(found["number"]) < 1 + found["number"]:
+        if isinstance(found, dict) and found["number"] in (0, 2) and lost.count(found["number"]) < 2 + found["number"] // 2:
             lost.append(found["number"])
             raise ray.exceptions.ActorUnavailableError("no answer", None)
         return found
 
     monkeypatch.setattr(ray, "get", get)
-    pieces = {k: pa.table({"x": [k]}) for k in range(3)}
-    with engine.session(config.execution) as cluster, Crew(run, cluster, run.models[0], config.embedding) as crew:
-        found = {number: report for number, report, _ in crew.attempt(process, pieces)}
-    assert found == {0: {"number": 0}, 1: {"number": 1}, 2: None}  # The third was lost twice.
+    pieces = [Piece(k, (k,)) for k in range(3)]
+    with sessions.session(config.execution) as cluster, Crew(run, cluster, run.models[0], config.embedding) as crew:
+        found = {piece.number: result for piece, result, _ in crew.attempt(process, pieces)}
+    assert found == {0: {"number": 0}, 1: {"number": 1}, 2: None}  # The third was lost three times.
 
 
 def test_a_lost_gpu_ends_the_process_and_other_errors_do_not(monkeypatch):

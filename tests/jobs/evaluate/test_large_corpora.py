@@ -54,14 +54,14 @@ class InProcess:
 
         self.encode, self.plain = encode, plain
 
-    def attempt(self, process, work, kind):
+    def attempt(self, process, pieces):
         self.process = process.__name__
         self.there.append(self.worker.storage.list(CELL_DOCUMENTS))
-        for number, table in work.items():
+        for piece in pieces:
             if self.loses and process is documents.write_piece:
-                yield number, None, "its process ended"
+                yield piece, None, "its process ended"
             else:
-                yield number, process(self.worker, number, table), None
+                yield piece, process(self.worker, *piece.arguments), None
 
 
 @pytest.fixture(scope="module")
@@ -175,13 +175,14 @@ def test_a_corpus_of_one_piece_and_documents_that_are_ranked_already_stay_with_t
 
 
 def test_a_resumed_run_embeds_the_missing_pieces_and_keeps_those_of_failed_cells(scored, tmp_path, task_files, monkeypatch):
-    own, plain, died = tasks_in(task_files)[:1], documents.write_piece, []
+    own, plain, died, scored_pieces = tasks_in(task_files)[:1], documents.write_piece, [], []
 
-    def until_the_sixth(worker, number, work):
-        if number == 5:
-            died.append(number)
+    def until_the_sixth(worker, spec):
+        if len(scored_pieces) == 5:
+            died.append(spec)
             raise KeyboardInterrupt
-        return plain(worker, number, work)
+        scored_pieces.append(spec)
+        return plain(worker, spec)
 
     with monkeypatch.context() as patch:
         patch.setattr(documents, "write_piece", until_the_sixth)
@@ -238,7 +239,7 @@ def test_two_workers_of_which_one_dies_and_a_resumed_run_give_the_bytes_of_one_w
     own = tasks_in(task_files)[:2]
 
     def counting(log, kills):
-        def process(worker, number, work):  # In here, so that a worker gets it by value.
+        def process(worker, spec):  # In here, so that a worker gets it by value.
             import os
             import time
             from pathlib import Path
@@ -250,10 +251,11 @@ def test_two_workers_of_which_one_dies_and_a_resumed_run_give_the_bytes_of_one_w
             deadline = time.monotonic() + 120
             while len(list(folder.glob("begun-*"))) < 2 and time.monotonic() < deadline:
                 time.sleep(0.1)  # For the other worker, which may still load the model.
-            if kills and number == 2 and not (folder / "killed").exists():
+            number = f"{spec['temperature']} {spec['piece']['first']}"
+            if kills and spec["piece"]["first"] == 2 * PIECE and not (folder / "killed").exists():
                 (folder / "killed").touch()
                 os._exit(9)
-            report = write_piece(worker, number, work)
+            report = write_piece(worker, spec)
             (folder / f"piece-{number}-{me}-{report['there']}-{report['failure']}").touch()
             return report
 
@@ -266,7 +268,7 @@ def test_two_workers_of_which_one_dies_and_a_resumed_run_give_the_bytes_of_one_w
         with pytest.raises(IncompleteRun, match="stopped here"):
             evaluated(settings(tmp_path / "two", small_model, own, execution={"workers": 2}))
     files = sorted(file.name.split("-") for file in (tmp_path / "first").glob("piece-*"))
-    assert [int(file[1]) for file in files] == [*range(2 * PIECES)]
+    assert len({file[1] for file in files}) == len(files) == 2 * PIECES
     assert len({file[2] for file in files}) >= 2, "one worker embedded everything"
     assert {tuple(file[3:]) for file in files} == {("False", "None")}
     assert (tmp_path / "first" / "killed").exists()

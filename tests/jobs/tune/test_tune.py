@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 import pytest
 from command_line import in_process, parsed
 from pages import HOSTILE, specs_of
@@ -359,8 +358,7 @@ def test_a_search_that_gains_nothing_or_finds_one_temperature_gives_no_candidate
 
     monkeypatch.setattr("tempscale.choosing.by_layer.layer_temperatures", found)
     worker = SimpleNamespace(encoder=SimpleNamespace(tokenizer=lambda texts, n: SimpleNamespace(ids=[[n] for _ in texts])))
-    work = pa.table({"text": ["a", "b"]}).replace_schema_metadata({"tokens": "96", "steps": "2", "seed": "3"})
-    told = layers.search_layers(worker, 0, work)["found"]
+    told = layers.search_layers(worker, ["a", "b"], {"tokens": 96, "steps": 2, "seed": 3})
     assert asked == [([[32], [32]], [[96], [96]], {"steps": 2, "seed": 3})]
     assert (told["temperatures"], told["objective_before"], told["objective_after"]) == (kept, 0.5, after)
 

@@ -3,7 +3,6 @@
 import io
 import json
 
-import pyarrow as pa
 import pytest
 import torch
 from prepared import scoped
@@ -11,7 +10,7 @@ from whole_run import as_lines, audited, digests, paired, read_record
 
 from tempscale import Encoder
 from tempscale.model.loading import round_weights
-from tempscale_jobs.embedding.precision import in_float32, measure, write_cosines
+from tempscale_jobs.embedding.precision import cosines_to_float32, in_float32, measure
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights.record import measured
 from tempscale_jobs.runs.folder import Model, Run
@@ -20,7 +19,7 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import bfloat16
 from tempscale_jobs.workers.actor import ModelActor
 from tempscale_jobs.workers.bfloat16 import Processor, Settled, decided
-from tempscale_jobs.workers.engine import Cluster
+from tempscale_jobs.workers.cluster import Cluster
 
 pytestmark = pytest.mark.proof
 
@@ -175,21 +174,21 @@ def test_a_worker_whose_weights_are_rounded_is_compared_with_a_model_in_float32(
     """As on a GPU, on this processor: the weights are rounded, and the check loads them again."""
     folder, storage = str(tiny_folder()), Storage(str(tmp_path))
     worker = ModelActor(storage, Model("tiny", folder, "", 64), [1.0, 0.5], {"token_budget": 60}, 0)
-    work = pa.table({"text": ["a b c d", "the quick brown fox", "zz", "0 1 2 3 4 5"]})
-    exact = write_cosines(worker, 0, work)
-    assert exact["least"] == pytest.approx(1.0, abs=3e-7)
+    texts = ["a b c d", "the quick brown fox", "zz", "0 1 2 3 4 5"]
+    assert cosines_to_float32(worker, 0, texts)[0] == pytest.approx(1.0, abs=3e-7)
     round_weights(worker.encoder.model)
     with in_float32(worker) as encoder:
         assert encoder is not worker.encoder
         assert next(encoder.model.parameters()).dtype == torch.float32
-    found, apart, float32 = write_cosines(worker, 0, work), [], Encoder.load(folder, max_length=64, device="cpu")
+    (least, total), apart = cosines_to_float32(worker, 0, texts), []
+    float32 = Encoder.load(folder, max_length=64, device="cpu")
     assert next(worker.encoder.model.parameters()).dtype == torch.bfloat16
     for temperature in worker.temperatures:
         both = []
         for encoder in (worker.encoder, float32):
             encoder.set_temperature(temperature)
-            both.append(encoder.encode(work["text"].to_pylist(), moments=False).embeddings.double())
+            both.append(encoder.encode(texts, moments=False).embeddings.double())
         apart += (1 - (both[0] * both[1]).sum(1)).tolist()
     assert max(apart) > 1e-6
-    assert 1 - found["least"] == pytest.approx(max(apart), rel=0.2)
-    assert 8 - found["sum"] == pytest.approx(sum(apart), rel=0.2)
+    assert 1 - least == pytest.approx(max(apart), rel=0.2)
+    assert 8 - total == pytest.approx(sum(apart), rel=0.2)

@@ -13,9 +13,9 @@ from tile_grid import TEXTS, TRIANGLE, digests, grid, tiled
 
 from tempscale_jobs.collapse import blocks
 from tempscale_jobs.config.sections import Execution
-from tempscale_jobs.workers import engine
-from tempscale_jobs.workers.crew import Crew
-from tempscale_jobs.workers.slow import Kind
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.workers import cluster as sessions
+from tempscale_jobs.workers.dispatch import Crew, Piece
 
 pytestmark = pytest.mark.proof
 
@@ -53,8 +53,8 @@ def test_nodes_that_come_are_used_and_nodes_that_go_lose_nothing(nodes, tmp_path
         (tmp_path / ray.get_runtime_context().get_node_id()).touch()
 
     done, used = [], [set(), set()]
-    with engine.session(Execution.model_validate({"address": nodes.address})):
-        for tile in tiled(engine.Cluster(NODES, 1), work, (tiling,), tiles):
+    with sessions.session(Execution.model_validate({"address": nodes.address})):
+        for tile in tiled(sessions.Cluster(NODES, 1), work, (tiling,), tiles):
             done.append(tile)
             used[len(done) > 60] |= {file.name for file in tmp_path.iterdir()} - {"run"} - used[0]
             if len(done) == 6:
@@ -73,63 +73,70 @@ def test_nodes_that_come_are_used_and_nodes_that_go_lose_nothing(nodes, tmp_path
     assert np.all([blocks.read_cells(tiling, *tile).pairs.sum() > 0 for tile in TRIANGLE])
 
 
+class Actor:
+    """Stands for an actor: what it is given comes back as (its name, the piece)."""
+
+    def __init__(self, name, given):
+        self.name, self.given, self.run, self.started = name, given, Method(self, "run"), Method(self, "started")
+
+
+class Method:
+    def __init__(self, actor, name):
+        self.actor, self.name = actor, name
+
+    def options(self, **how):
+        return self
+
+    def remote(self, function=None, number=None):
+        if self.name == "started":
+            return f"{self.actor.name} is ready"
+        self.actor.given.append((self.actor.name, number))
+        return len(self.actor.given) - 1
+
+
 @pytest.fixture
 def crew(monkeypatch):
-    """A function of actors, and of what Ray says whenever the crew waits, that makes a crew of them."""
+    """A function of actors' names, and of what Ray says whenever the crew waits, that makes a crew of them."""
 
-    def crew(actors, waits):
-        found, said = Crew(None, engine.Cluster(3, 1), None, None), iter(waits)
-        found.actors = actors
+    def crew(names, waits=()):
+        found, said, given = Crew(None, sessions.Cluster(3, 1), None, None), iter(waits), []
+        found.actors, found.given, found.ended = [Actor(name, given) for name in names], given, []
         monkeypatch.setattr(found, "hire", lambda wanted: None)
         monkeypatch.setattr(ray, "wait", lambda references, num_returns, timeout: (next(said), []))
-        monkeypatch.setattr(ray, "get", lambda reference: {"told by": reference})
-        found.ended = []
-        monkeypatch.setattr(ray, "kill", found.ended.append)
+        monkeypatch.setattr(ray, "get", lambda reference: {"told by": given[reference]})
+        monkeypatch.setattr(ray, "kill", lambda actor: found.ended.append(getattr(actor, "name", actor)))
         return found
 
     return crew
 
 
-def test_an_actor_without_work_makes_room_for_one_that_has_lost_its_place(crew):
+def pieces(*numbers, cost=None):
+    return [Piece(k, (k,), cost=1.0 if cost is None else cost[k]) for k in numbers]
+
+
+@pytest.mark.parametrize("way", ["run", "attempt"])
+def test_an_actor_without_work_makes_room_for_one_that_has_lost_its_place(crew, way):
     """What is given to an actor whose node has gone waits until there is a place to start it again."""
-    own = crew(["busy", "spare"], [[], [], ["the piece"], ["the piece"]])
-    own.beginning = {"its start": "late"}
-    assert list(own.each(lambda worker, item: item, ["the piece"])) == [{"told by": "the piece"}]
+    own = crew(["busy", "spare"], [[], [], [0], [0]])
+    own.starting = {"its start": "late"}
+    ((piece, result, *_),) = getattr(own, way)(None, pieces(7))
+    assert (piece.number, result) == (7, {"told by": ("busy", 7)})
     assert own.ended == ["late", "spare"]
-    assert (own.actors, own.beginning) == (["busy"], {})
+    assert ([actor.name for actor in own.actors], own.starting) == (["busy"], {})
 
 
-@pytest.mark.parametrize(("cost", "order"), [(None, [0, 1, 2, 3]), ([1, 3, 2, 3].__getitem__, [1, 3, 2, 0])])
-def test_the_costliest_piece_is_given_out_first(crew, monkeypatch, cost, order):
-    own = crew([], [])
-    monkeypatch.setattr(own, "each", lambda submit, numbers, kind: numbers)
-    assert list(own.work(None, dict.fromkeys([2, 0, 1, 3]), kind=Kind("piece", cost))) == order
+@pytest.mark.parametrize(("cost", "order"), [(None, [2, 0, 1, 3]), ([1, 3, 2, 3], [1, 3, 2, 0])])
+def test_the_costliest_piece_is_given_out_first(crew, cost, order):
+    own = crew(["one"], [[k] for k in range(4)])
+    assert len(list(own.run(None, pieces(2, 0, 1, 3, cost=cost)))) == 4
+    assert [number for _, number in own.given] == order
 
 
-class Named:
-    """An actor that says that it has started again under its own name."""
-
-    def __init__(self, name):
-        self.name = name
-
-    @property
-    def started(self):  # As the crew asks for it.
-        return self
-
-    def remote(self):
-        return f"{self.name} is ready"
-
-
+@pytest.mark.parametrize("way", ["run", "attempt"])
 @pytest.mark.parametrize("lost", [1, 2, 3])
-def test_a_piece_whose_worker_cannot_be_reached_is_given_out_again(monkeypatch, lost):
+def test_a_piece_whose_worker_cannot_be_reached_is_given_out_again(crew, monkeypatch, lost, way):
     """Ray may use up its retries before it knows that a node is lost; a worker gets nothing until it has started again."""
-    first, second = Named("first"), Named("second")
-    crew, given, waited = Crew(None, engine.Cluster(2, 1), None, None), [], []
-    crew.actors = [first, second]
-
-    def submit(worker, item):
-        given.append((worker.name, item))
-        return len(given) - 1
+    own, waited = crew(["first", "second"]), []
 
     def wait(references, num_returns, timeout):
         references = list(references)
@@ -139,39 +146,30 @@ def test_a_piece_whose_worker_cannot_be_reached_is_given_out_again(monkeypatch, 
     def get(reference):
         if isinstance(reference, str):
             return None
-        item = given[reference][1]
-        if item == "lost" and [own for _, own in given[: reference + 1]].count(item) <= lost:
+        _, number = own.given[reference]
+        if number == 0 and [given for _, given in own.given[: reference + 1]].count(0) <= lost:
             raise ray.exceptions.ActorUnavailableError("no answer", None)
-        return item
+        return number
+
+    def start(wanted):
+        own.starting["a new one is ready"] = Actor("new", own.given)
 
     monkeypatch.setattr(ray, "wait", wait)
     monkeypatch.setattr(ray, "get", get)
-    pieces = crew.each(submit, ["lost", "one", "two", "three", "four"])
-    if lost == 3:
-        with pytest.raises(ray.exceptions.ActorUnavailableError):
-            list(pieces)
-        assert given.count(("first", "lost")) + given.count(("second", "lost")) == 3
+    monkeypatch.setattr(own, "start", start)
+    done = getattr(own, way)(None, pieces(0, 1, 2, 3, 4))
+    if lost == 3 and way == "run":
+        with pytest.raises(IncompleteRun):
+            list(done)
+        assert [number for _, number in own.given].count(0) == 3
         return
-    assert sorted(pieces) == ["four", "lost", "one", "three", "two"]
-    assert len(given) == 5 + lost
-    assert next(name for name, item in given if item == "lost") == "first"
+    found = {piece.number: result for piece, result, *_ in done}
+    assert found == {0: 0 if lost < 3 else None, 1: 1, 2: 2, 3: 3, 4: 4}
+    assert len(own.given) == 5 + min(lost, 2)
+    assert own.given[0] == ("first", 0)
     assert any("first is ready" in references for references in waited)
-    assert {*crew.actors, *crew.beginning.values()} == {first, second}
-
-
-def test_a_last_cell_gets_room_too(crew):
-    class Busy:
-        @property
-        def run(self):
-            return self
-
-        def options(self, **how):
-            return self
-
-        def remote(self, process, number, piece):
-            return f"cell {number}"
-
-    busy, spare = Busy(), Busy()
-    own = crew([spare, busy], [[], ["cell 0"], ["cell 0"]])  # The last of them gets the first piece.
-    assert list(own.attempt(None, {0: None})) == [(0, {"told by": "cell 0"}, None)]
-    assert own.ended == [spare]
+    if lost < 3:
+        assert {actor.name for actor in [*own.actors, *own.starting.values()]} == {"first", "second"}
+    else:  # Given up with its worker, which another one replaces.
+        assert len(own.ended) == 1
+        assert own.ended[0] in {"first", "second"}

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from functools import partial
 from itertools import pairwise
 
 import pyarrow as pa
@@ -20,9 +21,10 @@ from tempscale_jobs.config.sections import Encoding, Execution
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.workers import actor, engine
+from tempscale_jobs.workers import actor, dispatch
+from tempscale_jobs.workers import cluster as sessions
 from tempscale_jobs.workers import nodes as shared
-from tempscale_jobs.workers.crew import Crew
+from tempscale_jobs.workers.dispatch import Crew, Piece, results
 from tempscale_jobs.workers.nodes import answer
 
 pytestmark = pytest.mark.proof
@@ -58,13 +60,13 @@ def placed_socm(folder, number, device="cpu"):
     (folder / str(number)).write_text(f"{device} {os.getpid()} {','.join(map(str, ray.get_gpu_ids()))}")
 
 
-def placed(worker, number, work):
+def placed(worker, number, work=None):
     time.sleep(0.2)  # So that there is work left for the actors that start last.
     return {"number": number, "budget": worker.budget, "asked": worker.gpus, **here()}
 
 
-def prepared(batch):
-    return batch
+def prepared(number):
+    return pa.table({"k": [number]})
 
 
 def placed_tile(folder, i, j, device="cpu"):
@@ -90,7 +92,7 @@ def cluster(no_ray):
                 nodes.add_node(num_cpus=2, num_gpus=GPUS, object_store_memory=100 << 20)
             nodes.wait_for_nodes()
             cloudpickle.register_pickle_by_value(sys.modules[__name__])
-            with engine.session(Execution.model_validate({"address": nodes.address})) as session:
+            with sessions.session(Execution.model_validate({"address": nodes.address})) as session:
                 yield session
         finally:
             cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
@@ -103,17 +105,17 @@ def crew(cluster, tmp_path, monkeypatch):
     run = Run(Storage(str(tmp_path)), [Model("m", "m", "", 64)], [Temperature(1.0)], "2026-11-22")
 
     def crew(kind=PlacedActor, cluster=cluster):
-        monkeypatch.setattr("tempscale_jobs.workers.crew.ModelActor", kind)
+        monkeypatch.setattr("tempscale_jobs.workers.dispatch.ModelActor", kind)
         return Crew(run, cluster, run.models[0], Encoding.model_validate({}))
 
     return crew
 
 
 def pieces(count):
-    return {k: pa.table({"k": [k]}) for k in range(count)}
+    return [Piece(k, (k,)) for k in range(count)]
 
 
-def placed_and_written(worker, number, work):
+def placed_and_written(folder, worker, number, work=None):
     """One at a time runs the model; what is left to do, the next one runs beside."""
     begun = time.time()
     time.sleep(0.3)
@@ -121,7 +123,8 @@ def placed_and_written(worker, number, work):
 
     def write():
         time.sleep(0.5)
-        return {"number": number, "begun": begun, "ran": ran, "written": time.time(), **here()}
+        told = {"number": number, "begun": begun, "ran": ran, "written": time.time(), **here()}
+        (folder / f"{number}.json").write_text(json.dumps(told))
 
     return write
 
@@ -151,17 +154,17 @@ def beside(folder, number, wanted):
 
 def test_tasks_have_the_cpus_beside_the_gpus(cluster, tmp_path):
     """Five CPUs, one of them left to the driver; where workers have no GPUs their number counts, as the user gave it."""
-    one_gpu, one_cpu = engine.Cluster(1, 1), engine.Cluster(1, 0)
-    assert (one_gpu.tasks, one_cpu.tasks, engine.Cluster(9, 1).tasks) == (4, 1, 9)
+    one_gpu, one_cpu = sessions.Cluster(1, 1), sessions.Cluster(1, 0)
+    assert (one_gpu.tasks, one_cpu.tasks, sessions.Cluster(9, 1).tasks) == (4, 1, 9)
     assert actor.ahead(one_gpu) == 4
     for own, together in ((one_gpu, 4), (one_cpu, 1)):
         folder = tmp_path / str(together)
         folder.mkdir()
-        found = engine.done(own, beside, [(folder, number, together) for number in range(8)])
+        found = results(own, beside, [(folder, number, together) for number in range(8)], "task")
         assert max(found) == together
 
 
-def failing(batch):
+def failing(number):
     raise OSError("the disk is gone")
 
 
@@ -182,10 +185,11 @@ def test_what_fails_ahead_of_the_actors_or_in_them_is_told_by_its_own_words(crew
 def test_a_crew_has_all_gpus_and_its_actors_compute_the_tiles_too(crew, tmp_path):
     tiles = [(i, j) for i in range(6) for j in range(i, 6)]
     with crew() as own:
-        reports = list(own.work(placed, pieces(16)))
+        reports = [report for _, report in own.run(placed, pieces(16))]
         for number in range(2):  # One temperature after another.
             (tmp_path / str(number)).mkdir()
-            assert sorted(own.tiles(placed_tile, (tmp_path / str(number),), tiles)) == tiles
+            given = [Piece(tile, (tmp_path / str(number), *tile)) for tile in tiles]
+            assert sorted(piece.number for piece in own.tiles(placed_tile, given)) == tiles
     assert len(check(reports, NODES * GPUS)) == NODES
     assert {(report["asked"], report["budget"]) for report in reports} == {(1, None)}  # The encoder knows its device.
     for number in range(2):
@@ -202,7 +206,7 @@ def test_an_actor_that_starts_for_tiles_loads_no_model(crew, tmp_path):
             raise RuntimeError("a model was loaded")
 
     with crew(Loading) as own:
-        assert list(own.tiles(placed_tile, (tmp_path,), [(0, 0)])) == [(0, 0)]
+        assert len(list(own.tiles(placed_tile, [Piece((0, 0), (tmp_path, 0, 0))]))) == 1
     assert len(reports_of(tmp_path)) == 1
 
 
@@ -214,12 +218,14 @@ def test_tiles_of_given_embeddings_have_all_gpus(cluster, tmp_path):
     assert len(check(found, NODES * GPUS)) == NODES
 
 
-@pytest.mark.parametrize("through", ["stream", "work"])
-def test_a_piece_is_written_while_the_next_one_runs_the_model(crew, through):
-    with crew(cluster=engine.Cluster(1, 1)) as own:
+@pytest.mark.parametrize("through", ["stream", "run"])
+def test_a_piece_is_written_while_the_next_one_runs_the_model(crew, tmp_path, through):
+    folder = tmp_path / "told"
+    folder.mkdir()
+    with crew(cluster=sessions.Cluster(1, 1)) as own:
         more = (prepared, {}) if through == "stream" else ()
-        done = getattr(own, through)(placed_and_written, pieces(6), *more)
-        reports = sorted(done, key=lambda report: report["begun"])
+        assert len(list(getattr(own, through)(partial(placed_and_written, folder), pieces(6), *more))) == 6
+    reports = sorted(reports_of(folder), key=lambda report: report["begun"])
     assert sorted(report["number"] for report in reports) == list(range(6))
     assert len({report["pid"] for report in reports}) == 1
     for before, after in pairwise(reports):
@@ -238,22 +244,22 @@ def test_socm_is_computed_on_gpus_that_are_made_for_it_and_beside_others(crew, t
     folder = tmp_path / "said"
     folder.mkdir()
     with crew(Able) as own:
-        done = list(own.call(placed_socm, list(range(9)), lambda k: (folder, k), socm=True))
-        other = list(own.call(placed_socm, [100], lambda k: (folder, k)))
-    assert sorted([*done, *other]) == [*range(9), 100]
+        done = list(own.call(placed_socm, [Piece(k, (folder, k)) for k in range(9)], socm=True))
+        other = list(own.call(placed_socm, [Piece(100, (folder, 100))]))
+    assert sorted(piece.number for piece in [*done, *other]) == [*range(9), 100]
     said = {int(file.name): file.read_text().split(" ") for file in folder.iterdir()}
     assert said.pop(100)[::2] == ["cpu", ""]
     assert {(device, bool(gpu)) for device, _, gpu in said.values()} == {("cuda", True) if able else ("cpu", False)}
 
 
 def test_several_actors_share_a_gpu(cluster, crew):
-    together = engine.Cluster(2 * NODES * GPUS, 1, actors_per_gpu=2)
+    together = sessions.Cluster(2 * NODES * GPUS, 1, actors_per_gpu=2)
     assert (cluster.workers, cluster.gpus) == (NODES * GPUS, 1)
-    claims = [own.claim for own in (together, cluster, engine.Cluster(3, 0))]
+    claims = [own.claim for own in (together, cluster, sessions.Cluster(3, 0))]
     assert claims == [{"num_gpus": 0.5}, {"num_gpus": 1}, {"num_cpus": 1}]
     with crew(cluster=together) as own:
         own.hire(together.workers)
-        reports = list(own.work(placed, pieces(60)))
+        reports = [report for _, report in own.run(placed, pieces(60))]
     on_gpu = collections.defaultdict(set)
     for report in reports:
         on_gpu[report["node"], report["gpus"]].add(report["pid"])
@@ -262,13 +268,13 @@ def test_several_actors_share_a_gpu(cluster, crew):
 
 
 def test_the_allocator_grows_its_segments_unless_the_node_says_otherwise(monkeypatch):
-    for name in engine.ALLOCATOR:
+    for name in sessions.ALLOCATOR:
         monkeypatch.delenv(name, raising=False)
     actor.PlainActor(1)
-    assert {os.environ[name] for name in engine.ALLOCATOR} == {"expandable_segments:True"}
+    assert {os.environ[name] for name in sessions.ALLOCATOR} == {"expandable_segments:True"}
     monkeypatch.delenv("PYTORCH_ALLOC_CONF")
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
-    engine.grow_segments()
+    sessions.grow_segments()
     assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"
     assert "PYTORCH_ALLOC_CONF" not in os.environ
 
@@ -339,14 +345,14 @@ def test_a_node_that_dies_while_it_is_asked_costs_nothing(tmp_path, monkeypatch)
 @pytest.mark.soak
 def test_an_actor_that_finds_no_place_gets_no_work(cluster, tmp_path):
     """A cluster that is smaller than it said: what an actor without a place was given would wait for ever."""
-    said = engine.Cluster(NODES * GPUS + 2, 1)
+    said = sessions.Cluster(NODES * GPUS + 2, 1)
     assert len(list(tiled(said, placed_tile, (tmp_path,), [(i, i) for i in range(12)]))) == 12
     found = reports_of(tmp_path)
     assert len(found) == 12
     check(found, len({report["pid"] for report in found}))
 
 
-class Greedy(engine.Cluster):
+class Greedy(sessions.Cluster):
     """Its workers want more GPUs than a node has."""
 
     @property
@@ -355,6 +361,6 @@ class Greedy(engine.Cluster):
 
 
 def test_workers_that_never_find_a_place_end_the_run(cluster, monkeypatch, tmp_path):
-    monkeypatch.setattr(engine, "NO_PROGRESS_SECONDS", 2)
+    monkeypatch.setattr(dispatch, "NO_PROGRESS_SECONDS", 2)
     with pytest.raises(IncompleteRun, match="no worker"):
         list(tiled(Greedy(1, 1), placed_tile, (tmp_path,), [(0, 0)]))

@@ -24,8 +24,8 @@ VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_TMPD
 DRIVER = """
 import json, os, sys
 from tempscale_jobs.config.sections import Execution
-from tempscale_jobs.workers import engine
-with engine.session(Execution.model_validate({"workers": 1})):
+from tempscale_jobs.workers import cluster as sessions
+with sessions.session(Execution.model_validate({"workers": 1})):
     import ray
     path, inherited = ray.get(ray.remote(lambda: (sys.path, "RAY_AUTH_TOKEN" in os.environ)).remote())
     context = ray.get_runtime_context()
@@ -45,9 +45,9 @@ ADDRESS = """
 import sys
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.workers import engine
+from tempscale_jobs.workers import cluster as sessions
 try:
-    with engine.session(Execution.model_validate({"address": sys.argv[1]})) as cluster:
+    with sessions.session(Execution.model_validate({"address": sys.argv[1]})) as cluster:
         print(cluster.workers)
 except UsageError as error:
     print(error)

@@ -8,6 +8,8 @@ import os
 import pickle
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -17,29 +19,34 @@ from rich.console import Console
 
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus, Execution
+from tempscale_jobs.corpus import stream, units
 from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
-from tempscale_jobs.corpus.units import Piece, Unit, named
+from tempscale_jobs.corpus.units import Unit, named
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.observing import JsonLines, Slow, StatusFile
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.workers import engine, slow
-from tempscale_jobs.workers.crew import Crew
-from tempscale_jobs.workers.slow import Kind, Watch
+from tempscale_jobs.workers import cluster as sessions
+from tempscale_jobs.workers import dispatch
+from tempscale_jobs.workers.dispatch import Crew, Flights, Piece, run_tasks
 
 pytestmark = pytest.mark.proof
 
 
 class Seen:
-    """A watch with a clock that tests set, and the reports that it gave."""
+    """Pieces in flight by a clock that tests set, and what their journal was told."""
 
     def __init__(self):
-        self.now, self.reports = 0.0, []
-        self.watch = Watch(lambda: self.now)
-        self.watch.tell = lambda every, new: self.reports.append((list(every), [piece.piece for piece in new]))
+        self.now, self.reports, self.fails = 0.0, [], False
 
-    def step(self, kind=slow.PIECE, at_once=1, finished=lambda keys: []):
-        return self.watch.step(kind, at_once, finished)
+    def slow(self, every, new):
+        if self.fails:
+            raise OSError("the disk is full")
+        self.reports.append((list(every), [piece.piece for piece in new]))
+
+    def step(self, at_once=1, kind=Flights):
+        self.flights = kind(self, at_once, lambda: self.now)
+        return self.flights
 
     def after(self, seconds):
         """The names of the slow pieces so many seconds later."""
@@ -48,7 +55,7 @@ class Seen:
 
     def names(self):
         before = len(self.reports)
-        self.watch.report()
+        self.flights.look()
         return [piece.piece for piece in self.reports[-1][0]] if len(self.reports) > before else []
 
 
@@ -57,165 +64,174 @@ def seen():
     return Seen()
 
 
-def finish(seen, pieces, seconds, first=100):
+def begin(flights, *numbers, worker=None):
+    for number in numbers:
+        flights.begin(number, Piece(number), worker)
+
+
+def finish(seen, flights, seconds, first=100):
     """Pieces that take so long, one after the other, of a worker of their own."""
     for number, own in enumerate(seconds, first):
-        pieces.begin(number, number, "quick")
+        begin(flights, number, worker="quick")
         seen.now += own
-        pieces.end(number)
+        flights.end(number)
 
 
-def two_of_one_worker(seen, pieces):
+def two_of_one_worker(seen, flights):
     """Pieces that took five seconds each, and two that a worker has."""
-    finish(seen, pieces, [5] * 5)
-    pieces.begin(1, 1, "a")
-    pieces.begin(2, 2, "a")
+    finish(seen, flights, [5] * 5)
+    begin(flights, 1, 2, worker="a")
 
 
 def test_a_piece_of_ten_times_the_median_is_named_until_it_ends(seen):
-    with seen.step(Kind("shard")) as shards:
-        shards.begin(7, 7, "a")
-        finish(seen, shards, [9, 9, 9, 9])
-        assert seen.names() == []
-        assert seen.after(100) == []  # Four finished: there is no median yet.
-        finish(seen, shards, [9])
-        assert seen.names() == ["shard 7"]
-        assert seen.reports[-1] == ([Slow("shard 7", 145.0, 9.0)], ["shard 7"])
-        assert seen.after(10) == ["shard 7"]
-        assert seen.reports[-1] == ([Slow("shard 7", 155.0, 9.0)], [])  # It is new once.
-        shards.end(7)
-        assert seen.reports[-1] == ([], [])
-        told = len(seen.reports)
-        assert seen.names() == []
-        assert len(seen.reports) == told  # Nothing to say.
+    shards = seen.step()
+    shards.begin(7, Piece(7, name="shard 7"), "a")
+    finish(seen, shards, [9, 9, 9, 9])
+    assert seen.names() == []
+    assert seen.after(100) == []  # Four finished: there is no median yet.
+    finish(seen, shards, [9])
+    assert seen.names() == ["shard 7"]
+    assert seen.reports[-1] == ([Slow("shard 7", 145.0, 9.0)], ["shard 7"])
+    assert seen.after(10) == ["shard 7"]
+    assert seen.reports[-1] == ([Slow("shard 7", 155.0, 9.0)], [])  # It is new once.
+    shards.end(7)
+    assert seen.reports[-1] == ([], [])
+    told = len(seen.reports)
+    assert seen.names() == []
+    assert len(seen.reports) == told  # Nothing to say.
 
 
 def test_pieces_that_are_alike_are_never_named(seen):
-    with seen.step() as pieces:
-        for number in range(50):
-            pieces.begin(number, number, number % 3)
-            assert seen.after(40 + number % 7) == []
-            pieces.end(number)
+    pieces = seen.step()
+    for number in range(50):
+        begin(pieces, number, worker=number % 3)
+        assert seen.after(40 + number % 7) == []
+        pieces.end(number)
     assert seen.reports == []
 
 
 def test_nothing_is_slow_within_half_a_minute_and_an_error_in_a_report_ends_no_run(seen):
-    with seen.step() as pieces:
-        finish(seen, pieces, [0.1] * 5)
-        pieces.begin(7, 7)
-        assert seen.after(30) == []
-        assert seen.after(0.1) == ["piece 7"]
-
-        def fail(every, new):
-            raise OSError("the disk is full")
-
-        seen.watch.tell = fail
-        seen.watch.report()
-        pieces.end(7)
+    pieces = seen.step()
+    finish(seen, pieces, [0.1] * 5)
+    begin(pieces, 7)
+    assert seen.after(30) == []
+    assert seen.after(0.1) == ["piece 7"]
+    seen.fails = True
+    pieces.look()
+    pieces.end(7)
 
 
 def test_only_pieces_of_one_sort_that_did_not_fail_are_compared_by_their_work(seen):
-    work = {1: 100.0, 2: 1.0, 3: 1.0} | dict.fromkeys(range(100, 106), 1.0)
-    with seen.step(Kind("piece", work.__getitem__, alike=lambda number: number == 3)) as pieces:
-        finish(seen, pieces, [5] * 4)
-        pieces.begin(4, 104)
-        pieces.end(4, done=False)
-        for number, worker in ((1, "a"), (2, "b"), (3, "c")):
-            pieces.begin(number, number, worker)
-        assert seen.after(60) == []  # Four finished: there is no median yet.
-        finish(seen, pieces, [0], first=105)
-        assert seen.names() == ["piece 2"]
-        pieces.end(2)
-        assert seen.after(4941) == ["piece 1"]
-        assert seen.reports[-1][0] == [Slow("piece 1", 5001.0, 500.0)]
+    pieces = seen.step()
+    finish(seen, pieces, [5] * 4)
+    begin(pieces, 104)
+    pieces.end(104, finished=False)
+    for number, worker, cost, alike in ((1, "a", 100.0, ""), (2, "b", 1.0, ""), (3, "c", 1.0, "another sort")):
+        pieces.begin(number, Piece(number, cost=cost, alike=alike), worker)
+    assert seen.after(60) == []  # Four finished: there is no median yet.
+    finish(seen, pieces, [0], first=105)
+    assert seen.names() == ["piece 2"]
+    pieces.end(2)
+    assert seen.after(4941) == ["piece 1"]
+    assert seen.reports[-1][0] == [Slow("piece 1", 5001.0, 500.0)]
 
 
 def test_the_end_of_a_step_ends_its_slow_pieces(seen):
-    with seen.step(Kind("tile")) as tiles:
+    with seen.step() as tiles:
         finish(seen, tiles, [1] * 5)
-        tiles.begin("a", (3, 4))
+        tiles.begin("a", Piece((3, 4), name="tile 3, 4"), None)
         assert seen.after(60) == ["tile 3, 4"]
     assert seen.reports[-1] == ([], [])
-    with seen.step(Kind("tile")) as tiles:  # The next step has a median of its own.
-        tiles.begin("b", (0, 0))
+    with seen.step() as tiles:  # The next step has a median of its own.
+        begin(tiles, "b")
         assert seen.after(1000) == []
 
 
 def test_time_counts_from_the_head_of_the_queue(seen):
     """A worker has a second piece ahead, which waits for the first."""
-    with seen.step() as pieces:
-        two_of_one_worker(seen, pieces)
-        assert seen.after(60) == ["piece 1"]
-        pieces.end(1)
-        assert seen.after(50) == []
-        assert seen.after(1) == ["piece 2"]
-        assert seen.reports[-1][0] == [Slow("piece 2", 51.0, 5.0)]
+    pieces = seen.step()
+    two_of_one_worker(seen, pieces)
+    assert seen.after(60) == ["piece 1"]
+    pieces.end(1)
+    assert seen.after(50) == []
+    assert seen.after(1) == ["piece 2"]
+    assert seen.reports[-1][0] == [Slow("piece 2", 51.0, 5.0)]
 
 
 def test_of_tasks_as_many_run_as_there_are_workers(seen):
-    with seen.step(at_once=2) as pieces:
-        for number in range(8):
-            pieces.begin(number, number)
-        for number in (0, 2, 3, 4, 5):
-            seen.now += 10
-            pieces.end(number)
-        assert seen.names() == []  # Piece 1 began with the first, 50 s ago; piece 7 has not begun.
-        assert seen.after(51) == ["piece 1"]
-        pieces.end(1)
-        pieces.end(6)
-        assert seen.after(99) == []
+    pieces = seen.step(at_once=2)
+    begin(pieces, *range(8))
+    for number in (0, 2, 3, 4, 5):
+        seen.now += 10
+        pieces.end(number)
+    assert seen.names() == []  # Piece 1 began with the first, 50 s ago; piece 7 has not begun.
+    assert seen.after(51) == ["piece 1"]
+    pieces.end(1)
+    pieces.end(6)
+    assert seen.after(99) == []
 
 
 def test_tasks_that_overtake_others_count_since_they_were_given(seen):
-    with seen.step(at_once=2) as pieces:
-        for number in range(8):
-            pieces.begin(number, number)
-        seen.now += 40
-        for number in (2, 3, 4, 5, 6, 7):
-            pieces.end(number)
-        assert seen.after(360) == []
-        assert seen.after(1) == ["piece 0", "piece 1"]
-        assert seen.reports[-1][0][0] == Slow("piece 0", 401.0, 40.0)
+    pieces = seen.step(at_once=2)
+    begin(pieces, *range(8))
+    seen.now += 40
+    for number in (2, 3, 4, 5, 6, 7):
+        pieces.end(number)
+    assert seen.after(360) == []
+    assert seen.after(1) == ["piece 0", "piece 1"]
+    assert seen.reports[-1][0][0] == Slow("piece 0", 401.0, 40.0)
+
+
+class Unseen(Flights):
+    """Pieces that come back while the driver is busy."""
+
+    back = frozenset()
+
+    def come_back(self):
+        return [key for key, flight in self.flying.items() if key in self.back and not flight.back]
 
 
 def test_pieces_that_come_back_unseen_are_not_slow_and_those_behind_them_begin(seen):
     """The driver was busy with something else for long."""
-    back = set()
-    with seen.step(finished=lambda keys: [key for key in keys if key in back]) as pieces:
-        two_of_one_worker(seen, pieces)
-        back.add(1)
-        assert seen.after(100) == []
-        assert seen.after(51) == ["piece 2"]
-        pieces.end(1)  # The driver comes to it.
-        pieces.end(2)
-        assert seen.names() == []
+    pieces = seen.step(kind=Unseen)
+    two_of_one_worker(seen, pieces)
+    pieces.back = {1}
+    assert seen.after(100) == []
+    assert seen.after(51) == ["piece 2"]
+    pieces.end(1)  # The driver comes to it.
+    pieces.end(2)
+    assert seen.names() == []
 
 
-def test_a_watch_stays_where_it_is():
-    with pytest.raises(TypeError):
-        pickle.dumps(engine.Cluster(2, 0))
-    assert engine.Cluster(2, 0) == engine.Cluster(2, 0)
+def test_a_journal_stays_where_it_is(seen):
+    quiet = Journal(Console(quiet=True))
+    try:
+        with pytest.raises(TypeError):
+            pickle.dumps(sessions.Cluster(2, 0, journal=quiet))
+        assert sessions.Cluster(2, 0) == sessions.Cluster(2, 0, journal=quiet)
+    finally:
+        quiet.close()
 
 
 def test_units_are_named_by_file_and_rows():
     given = Corpus(source="s3://key:secret@bucket/rows")
     for pieces, name in (
-        ((Piece("parquet", "/d/a.parquet", "a.parquet", 90, 180, 90, 90),), "a.parquet, rows 90 to 179"),
-        ((Piece("lines", "/d/a.jsonl", "a.jsonl", 1500, 3000, 17),), "a.jsonl, bytes 1,500 to 2,999"),
-        ((Piece("file", "/d/a.csv", "a.csv"), Piece("file", "/d/b.csv", "b.csv")), "a.csv and 1 more"),
+        ((units.Piece("parquet", "/d/a.parquet", "a.parquet", 90, 180, 90, 90),), "a.parquet, rows 90 to 179"),
+        ((units.Piece("lines", "/d/a.jsonl", "a.jsonl", 1500, 3000, 17),), "a.jsonl, bytes 1,500 to 2,999"),
+        ((units.Piece("file", "/d/a.csv", "a.csv"), units.Piece("file", "/d/b.csv", "b.csv")), "a.csv and 1 more"),
     ):
         assert named(given, Unit(3, pieces)) == f"unit 3: {name}"
-    lance = named(given, Unit(3, (Piece("lance", "7", "", 90, 180, 1090, 90),)))
+    lance = named(given, Unit(3, (units.Piece("lance", "7", "", 90, 180, 1090, 90),)))
     assert lance.endswith(", rows 1,090 to 1,179")
     assert "secret" not in lance
-    assert named(Corpus(source="hf:some/set"), Unit(3, (Piece("hub", "5"),))) == "unit 3: shard 5 of hf:some/set"
+    assert named(Corpus(source="hf:some/set"), Unit(3, (units.Piece("hub", "5"),))) == "unit 3: shard 5 of hf:some/set"
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """What a run says: its journal, status file and console."""
-    monkeypatch.setattr(slow, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(slow, "LEAST_SECONDS", 1.0)
+    monkeypatch.setattr(dispatch, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(dispatch, "LEAST_SECONDS", 1.0)
     out = io.StringIO()
     status = StatusFile()
     found = Journal(Console(file=out, width=20), [status, JsonLines()])
@@ -238,21 +254,23 @@ def wait_for(run, wanted):
 @pytest.fixture(scope="module")
 def cluster(ray_session):
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    with engine.session(Execution.model_validate({"workers": 2})) as found:
+    with sessions.session(Execution.model_validate({"workers": 2})) as found:
         yield found
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
-def test_a_task_that_sleeps_is_in_the_status_file_until_it_ends(cluster, run, tmp_path, capsys):
-    @ray.remote(num_cpus=0)
-    def task(number, go):
-        while number == 3 and not os.path.exists(go):
-            time.sleep(0.02)
-        return number
+def waits(number, go):
+    """A task of which one waits for a file."""
+    while number == 3 and not os.path.exists(go):
+        time.sleep(0.02)
+    return number
 
-    with cluster.watch.reported(run.slow), run.stage("cosine", 12) as stage:
-        found, go = [], str(tmp_path / "go")
-        for number, _ in engine.results(cluster, lambda k: task.remote(k, go), range(12), kind=Kind("block")):
+
+def test_a_task_that_sleeps_is_in_the_status_file_until_it_ends(cluster, run, tmp_path, capsys):
+    cluster, go = replace(cluster, journal=run), str(tmp_path / "go")
+    with run.stage("cosine", 12) as stage:
+        found = []
+        for _, number in run_tasks(cluster, waits, [Piece(k, (k, go), f"block {k}") for k in range(12)], ahead=2):
             found.append(number)
             stage.advance(1)
             if len(found) == 11:  # All but one.
@@ -277,13 +295,17 @@ def test_a_task_that_sleeps_is_in_the_status_file_until_it_ends(cluster, run, tm
 class Worker:
     """Takes pieces of which the sixth waits for a file."""
 
-    def work(self, number, go):
+    def run(self, go, number):
         while number == 6 and not os.path.exists(go):
             time.sleep(0.02)
         return number
 
-    def take(self, process, block):
-        return [{"number": self.work(number, process)} for number in block.column("number").to_pylist()]
+    def take(self, go, block):
+        return [{"number": self.run(go, number), "failure": None} for number in block.column("number").to_pylist()]
+
+
+def of_shard(number):
+    return pa.table({"k": [number]})
 
 
 @pytest.mark.parametrize("how", ["pieces", "stream"])
@@ -292,17 +314,13 @@ def test_the_piece_that_a_worker_has_ahead_is_not_named(cluster, run, tmp_path, 
 
     Ray Data prepares the shards of a stream, in any order; only their blocks know which they are.
     """
-    crew, go, found = Crew(None, cluster, None, None), str(tmp_path / "go"), []
+    crew, go, found = Crew(None, replace(cluster, journal=run), None, None), str(tmp_path / "go"), []
     crew.actors = [Worker.remote() for _ in range(2)]
     ray.get([worker.__ray_ready__.remote() for worker in crew.actors])
-    with crew, cluster.watch.reported(run.slow), run.stage("embed", 20):
-        if how == "pieces":
-            done = crew.each(lambda worker, k: worker.work.remote(k, go), range(20), Kind("shard"))
-        else:
-            shards = {k: pa.table({"k": [k]}) for k in range(20)}
-            done = (report["number"] for report in crew.stream(go, shards, lambda batch: batch, {}))
-        for number in done:
-            found.append(number)
+    pieces = [Piece(k, (k,), f"shard {k}") for k in range(20)]
+    with crew, run.stage("embed", 20):
+        for done in crew.stream(go, pieces, of_shard, {}) if how == "stream" else crew.run(go, pieces):
+            found.append((done if how == "stream" else done[0]).number)
             if len(found) == 18:  # All but the slow one and the one behind it.
                 wait_for(run, ["shard 6"])
                 time.sleep(1.5)
@@ -313,26 +331,30 @@ def test_the_piece_that_a_worker_has_ahead_is_not_named(cluster, run, tmp_path, 
     assert run.console_text().count("slow: shard 6") == 1
 
 
-def test_a_unit_that_is_read_slowly_is_named_by_its_file(cluster, tmp_path, monkeypatch):
-    """The last of nine units, whichever that is, has taken a thousand seconds by the watch's clock."""
-    data, out = tmp_path / "data", str(tmp_path / "one")
+def test_a_unit_that_is_read_slowly_is_named_by_its_file(cluster, run, tmp_path, monkeypatch):
+    """One of nine files takes until another file is there."""
+    data, out, go = tmp_path / "data", str(tmp_path / "one"), tmp_path / "go"
     data.mkdir()
     for k in range(9):
         (data / f"{k}.csv").write_text("\n".join(["id,text", *(f"t{k}-{i},words" for i in range(20))]))
     config = resolve({"corpus": {"source": str(data), "unit_rows": 20, "unit_bytes": 150}})
     corpus = Stream(Storage(out), Texts(config.corpus, config.embedding, out), 0, out)
     assert len(corpus.units) == 9
-    now, found, told = [0.0], [], []
-    monkeypatch.setattr(cluster.watch, "clock", lambda: now[0])
+    plain = stream.read_unit
 
-    def on_unit(unit):
-        found.append(unit.number)
-        now[0] += 1000 if len(found) == 8 else 1
-        if len(found) == 8:
-            cluster.watch.report()
+    def read_unit(number, **shared):
+        while number == 5 and not go.exists():
+            time.sleep(0.02)
+        plain(number, **shared)
 
-    with cluster.watch.reported(lambda every, new: told.append([piece.piece for piece in every])):
-        corpus.finish(cluster, on_unit)
-    assert told[0] == [f"unit {found[8]}: {found[8]}.csv"]
-    assert told[-1] == []
+    def wait_and_go():
+        wait_for(run, ["unit 5: 5.csv"])
+        go.touch()
+
+    monkeypatch.setattr(stream, "read_unit", read_unit)
+    with ThreadPoolExecutor(1) as thread, run.stage("read", 9) as stage:
+        waited = thread.submit(wait_and_go)
+        corpus.finish(replace(cluster, journal=run), stage)
+        waited.result()
+    wait_for(run, [])
     assert corpus.index.analysed == 180

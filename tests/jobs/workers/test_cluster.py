@@ -7,7 +7,7 @@ import pytest
 import ray
 
 from tempscale_jobs.config.sections import Execution
-from tempscale_jobs.workers import engine
+from tempscale_jobs.workers import cluster as sessions
 
 pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("no_ray")]
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TOKENIZERS_PARALLELISM", "POLARS_MAX_THREADS")
@@ -42,8 +42,8 @@ def test_workers_have_one_thread_each_and_this_process_keeps_its_own(monkeypatch
     own, execution = of_this_process(), Execution.model_validate({"workers": 1})
     with pytest.MonkeyPatch.context() as patch:
         if not ahead:
-            patch.setattr(engine, "ahead", lambda execution: nullcontext())
-        with engine.ahead(execution), engine.session(execution):
+            patch.setattr(sessions, "session_ahead", lambda execution: nullcontext())
+        with sessions.session_ahead(execution), sessions.session(execution):
             assert of_this_process() == own
             actor = ray.remote(num_cpus=1)(Counting).remote()
             found = [ray.get(ray.remote(num_cpus=1)(threads).remote()), ray.get(actor.threads.remote())]
@@ -63,6 +63,6 @@ def test_what_prevents_ray_from_starting_leaves_the_variables_as_they_were(monke
         raise RuntimeError("no room")
 
     monkeypatch.setattr(ray, "init", refused)
-    with pytest.raises(RuntimeError, match="no room"), engine.ahead(execution), engine.session(execution):
+    with pytest.raises(RuntimeError, match="no room"), sessions.session_ahead(execution), sessions.session(execution):
         pass
     assert of_this_process() == own

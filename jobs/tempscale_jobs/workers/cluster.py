@@ -1,4 +1,4 @@
-"""Start or join Ray, run tasks, and turn their failures into readable errors."""
+"""Start or join Ray."""
 
 from __future__ import annotations
 
@@ -11,32 +11,23 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tempscale.optional import missing, needs
 from tempscale_jobs.config.sections import Execution
-from tempscale_jobs.errors import AGAIN, Changed, Damaged, IncompleteRun, RunError, Unexpected, UsageError
+from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.outlets import Outlet
+from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.urls import reason
 from tempscale_jobs.workers import headroom, private, raylet
-from tempscale_jobs.workers.slow import PIECE, Kind, Watch
 
 _OBJECT_STORE_BYTES = 1 << 30
 _TO_COME = "autoscaled_gpus"
 """The custom resource of Ray with the number of GPUs that the autoscaler can start."""
-NO_PROGRESS_SECONDS = 3600
-"""Longer than any shard takes. Marks find a text that kills its process long before."""
-NO_PROGRESS = (
-    "no worker finished a piece of work within an hour: one hangs, or its machine is gone and no other took its place; see "
-    "ray status, and start the same command again"
-)
-NO_PLACE = (
-    "no worker found a place in the Ray cluster within an hour; see what holds its processors or GPUs (ray status), and "
-    "start the same command again"
-)
+DATA_SECONDS = 3600
+"""After which Ray Data ends where nothing moves; longer than any unit or shard takes."""
 _CONNECT_SECONDS = 10
 _NOT_LET_IN = "; if it asks for another token, set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
 """What to do where Ray was given a token and does not say why it could not connect."""
@@ -52,9 +43,6 @@ _ONE_THREAD = {
 """The environment of workers. Ray starts as many of them as there are processors, and one thread more would take turns with
 another's."""
 
-BESIDE_ACTORS: dict[str, Any] = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
-"""Of tasks that run while model actors live: these may hold every CPU, for ever in a cluster that has become smaller."""
-
 Item = TypeVar("Item")
 
 
@@ -67,8 +55,8 @@ class Cluster:
     """GPUs of each worker: 0 or 1, which `actors_per_gpu` of them share."""
     shuffle_seed: int | None = None
     actors_per_gpu: int = 1
-    watch: Watch = field(default_factory=Watch, compare=False, repr=False)
-    """Sees pieces of work that are slow."""
+    journal: Journal | None = field(default=None, compare=False, repr=False)
+    """Is told which pieces of work are slow."""
 
     @property
     def claim(self) -> dict[str, float]:
@@ -188,7 +176,7 @@ _ahead: list[_Ahead] = []
 
 
 @contextmanager
-def ahead(execution: Execution) -> Iterator[None]:
+def session_ahead(execution: Execution) -> Iterator[None]:
     """Start Ray on this machine in the background; a `session` in the block waits for it. A cluster is joined there only."""
     if initialized() or execution.address is not None:
         yield
@@ -206,8 +194,11 @@ def initialized() -> bool:
 
 
 @contextmanager
-def session(execution: Execution) -> Iterator[Cluster]:
-    """Join the configured or already joined Ray cluster, or start one in this process and stop it at the end."""
+def session(execution: Execution, journal: Journal | None = None) -> Iterator[Cluster]:
+    """Join the configured or already joined Ray cluster, or start one in this process and stop it at the end.
+
+    The journal is told which pieces of work are slow.
+    """
     warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
     if _ahead:
         _ahead[-1].wait()
@@ -229,7 +220,7 @@ def session(execution: Execution) -> Iterator[Cluster]:
                 watches.enter_context(raylet.watched())
             if begun_ahead or (started and execution.address is None):
                 watches.enter_context(headroom.kept())
-            yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed, execution.actors_per_gpu)
+            yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed, execution.actors_per_gpu, journal)
     finally:
         if own is not None:
             own.stop()
@@ -342,59 +333,9 @@ def configure_data() -> None:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     # A pipeline that hangs ends as an incomplete run.
-    context.execution_no_progress_timeout_s = NO_PROGRESS_SECONDS
+    context.execution_no_progress_timeout_s = DATA_SECONDS
     # Its errors reach us as exceptions, which become sentences; it would print their tracebacks besides.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-
-
-def results(
-    cluster: Cluster, submit: Callable[[Item], Any], items: Sequence[Item], ahead: int = 2, kind: Kind = PIECE
-) -> Iterator[tuple[Item, Any]]:
-    """Run one Ray task, started by `submit`, for each item; yield (item, result) as they finish.
-
-    At most `ahead` tasks for each CPU are in flight, which limits their memory; `kind` names them where one is slow.
-    """
-    import ray
-
-    waiting, flying, tasks = cluster.ordered(items)[::-1], dict[Any, Item](), cluster.tasks
-    with readable_failures(), cluster.watch.step(kind, tasks) as pieces:
-        while waiting or flying:
-            while waiting and len(flying) < ahead * tasks:
-                item = waiting.pop()
-                reference = submit(item)
-                flying[reference] = item
-                pieces.begin(reference, item)
-            done, _ = ray.wait(list(flying), num_returns=1, timeout=NO_PROGRESS_SECONDS)
-            if not done:
-                raise IncompleteRun(NO_PROGRESS)
-            for reference in done:
-                pieces.end(reference)
-                yield flying.pop(reference), ray.get(reference)
-
-
-def done(
-    cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[Any, ...]], where: dict[str, Any] | None = None,
-    kind: Kind = PIECE,
-) -> list[Any]:  # fmt: skip
-    """The results of a function of each of these arguments, run as tasks beside model actors, on the nodes `where` says."""
-    import ray
-
-    task = ray.remote(**BESIDE_ACTORS | ({"scheduling_strategy": "DEFAULT"} | where if where else {}))(function)
-    found = dict(results(cluster, lambda k: task.remote(*work[k]), range(len(work)), ahead=1, kind=kind))
-    return [found[k] for k in range(len(work))]
-
-
-def await_one(beginning: Sequence[Any]) -> None:
-    """Wait until one of the actors has started that these references are of.
-
-    Raises:
-        IncompleteRun: none did within an hour.
-    """
-    import ray
-
-    with readable_failures():
-        if not ray.wait(list(beginning), num_returns=1, timeout=NO_PROGRESS_SECONDS)[0]:
-            raise IncompleteRun(NO_PLACE)
 
 
 def grow_segments() -> None:
@@ -404,48 +345,3 @@ def grow_segments() -> None:
     """
     if not any(os.environ.get(name) for name in ALLOCATOR):
         os.environ.update(dict.fromkeys(ALLOCATOR, "expandable_segments:True"))
-
-
-@contextmanager
-def readable_failures() -> Iterator[None]:
-    """Turn Ray's error for a failed task into a RunError with the sentence of its cause."""
-    import ray.exceptions
-
-    try:
-        yield
-    except (ray.exceptions.RayError, RuntimeError) as error:
-        if isinstance(error, RunError) and not isinstance(error, ray.exceptions.RayError):
-            raise
-        cause = _root_cause(error)
-        if isinstance(cause, RunError):
-            raise cause.alone() from None
-        if (module := missing(cause)) is not None:
-            raise UsageError(needs("a worker", module)) from error
-        # What ends a process, its machine, its storage or its memory may be gone the next time.
-        passing = isinstance(cause, ray.exceptions.RayError | OSError | MemoryError)
-        raise (IncompleteRun if passing else Unexpected)(failure(cause)) from error
-
-
-def raise_changed(error: BaseException) -> None:
-    """Raise a Changed or Damaged that is under Ray's wrappers: it is no fault of the piece of work."""
-    cause = _root_cause(error)
-    if isinstance(cause, Changed | Damaged):
-        raise cause.alone() from None
-
-
-def failure(error: BaseException) -> str:
-    """A sentence about an error in a worker."""
-    if isinstance(error, RunError):
-        return str(error)
-    return f"a worker failed with {type(error).__name__}: {reason(error)}{AGAIN}"
-
-
-def _root_cause(error: BaseException) -> BaseException:
-    """The user code's own exception under Ray's wrappers."""
-    seen: set[int] = set()
-    while id(error) not in seen:
-        seen.add(id(error))
-        inner = getattr(error, "cause", None) or error.__cause__
-        if isinstance(inner, BaseException):
-            error = inner
-    return error

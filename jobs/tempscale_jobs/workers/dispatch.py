@@ -1,0 +1,729 @@
+"""Give pieces of work to Ray's actors and tasks, and take what comes back. No other file does that.
+
+Pieces go through one loop, whoever works on them: a crew of model actors, which load the model once for all steps, or tasks.
+Work begins with the first actor that has started; the others join as they start. A cluster may have no place for them yet,
+or be smaller than Ray says, and what is given to an actor without a place would wait for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import insort
+from collections import defaultdict
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from typing_extensions import override
+
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.runs.folder import GIVEN, Model, Run
+from tempscale_jobs.runs.journal import Journal, Stage
+from tempscale_jobs.runs.observing import Slow
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.actor import Encoding, ModelActor, PlainActor
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.failures import failure, raise_changed, raise_reported, readable_failures
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import ray.data
+
+RETRIES = 3
+"""How often a piece of work that ends its process is tried again, where no marks tell what ends it."""
+FOR_EVER = -1
+"""Retries of a piece with marks, which tell what ends its process."""
+_UNREACHED = 2
+"""How often a piece is given out again after Ray could not reach its worker in any of its retries."""
+NO_PROGRESS_SECONDS = 3600
+"""Longer than any shard takes. Marks find a text that kills its process long before."""
+_PATIENCE_SECONDS = 60
+"""So long work may take before an actor that has none makes room for one that may have lost its place."""
+_ANSWER_SECONDS = 60
+_NO_PROGRESS = (
+    "no worker finished a piece of work within an hour: one hangs, or its machine is gone and no other took its place; see "
+    "ray status, and start the same command again"
+)
+_NO_PLACE = (
+    "no worker found a place in the Ray cluster within an hour; see what holds its processors or GPUs (ray status), and "
+    "start the same command again"
+)
+
+SLOW_FACTOR = 10
+"""A piece is slow when it takes longer than so many times the median of the finished ones;"""
+LEAST_FINISHED = 5
+"""there is no median of fewer,"""
+LEAST_SECONDS = 30.0
+"""and no piece is slow that takes less."""
+LOOK_SECONDS = 10.0
+_NAME_SECONDS = 5
+"""So long the name of a slow piece may take."""
+
+BESIDE_ACTORS: Mapping[str, Any] = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
+"""Of tasks that run while model actors live: these may hold every CPU, for ever in a cluster that has become smaller."""
+
+
+class Piece(NamedTuple):
+    """A piece of a step's work, which one worker does at a time and which is done again whole where its worker dies."""
+
+    number: Any
+    """What tells it from the others: a number, or the two of a tile."""
+    arguments: tuple[Any, ...] = ()
+    """What the step's function is given."""
+    name: str = ""
+    """What people call it, such as «shard 7»."""
+    files: tuple[str, ...] = ()
+    """The durable parts that it writes; it is finished where all are there."""
+    size: int = 0
+    """How much of the step's total it is, as its progress bar counts: texts, or pairs."""
+    cost: float = 1.0
+    """About how much work it is, in any unit."""
+    alike: str = ""
+    """How long it takes is compared with pieces of which this is the same."""
+
+
+def missing(storage: Storage, pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces that are not finished."""
+    folders = {name.rpartition("/")[0] for piece in pieces for name in piece.files}
+    there = {name for folder in folders for name in storage.list(folder)}
+    return [piece for piece in pieces if not there.issuperset(piece.files)]
+
+
+def sums(pieces: Iterable[Piece]) -> tuple[int, float]:
+    """The summed sizes and costs of some pieces."""
+    pieces = list(pieces)
+    return sum(piece.size for piece in pieces), sum(piece.cost for piece in pieces)
+
+
+def advance_by_finished(stage: Stage, pieces: Sequence[Piece], left: Sequence[Piece]) -> None:
+    """Begin the progress of a step with the pieces that an earlier session has finished: all but those that are `left`."""
+    (whole, cost), (still, costing) = sums(pieces), sums(left)
+    stage.advance(whole - still, cost - costing)
+
+
+def run_tasks(
+    cluster: Cluster, function: Callable[..., Any], pieces: Iterable[Piece], ahead: int = 1,
+    how: Mapping[str, Any] | None = None,
+) -> Iterator[tuple[Piece, Any]]:  # fmt: skip
+    """Run a function of each piece's arguments in tasks on CPUs; yield each piece with its result, as they finish.
+
+    At most `ahead` tasks for each CPU are in flight, which limits their memory; `how` has options of the tasks. A list of
+    pieces is begun with the costliest, an iterator is taken as it comes.
+    """
+    tasks = _Tasks(cluster, function, ahead, how or {})
+    with readable_failures():
+        for piece, result, _ in _results(tasks, _ordered(cluster, pieces), cluster.journal):
+            yield piece, result
+
+
+def results(
+    cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[Any, ...]], name: str,
+    where: Mapping[str, Any] | None = None,
+) -> list[Any]:  # fmt: skip
+    """The results of a function of each of these arguments, in their order: tasks beside model actors, on the nodes `where`
+    says.
+    """
+    how = dict(BESIDE_ACTORS) | ({"scheduling_strategy": "DEFAULT"} | dict(where) if where else {})
+    pieces = [Piece(k, arguments, f"{name} {k}") for k, arguments in enumerate(work)]
+    found = {piece.number: result for piece, result in run_tasks(cluster, function, pieces, how=how)}
+    return [found[k] for k in range(len(work))]
+
+
+def share(value: Any) -> Any:
+    """A reference to a value that many tasks are given."""
+    import ray
+
+    return ray.put(value)
+
+
+def later(function: Callable[..., Any], *arguments: Any) -> Any:
+    """A reference to what a task makes of these arguments, for tasks that are given it."""
+    import ray
+
+    return ray.remote(function).remote(*arguments)
+
+
+def ask_nodes(
+    function: Callable[..., Any], arguments: Mapping[str | None, tuple[Any, ...]], gpus: float = 0, seconds: float = 0
+) -> Generator[tuple[str | None, Any]]:
+    """Run a function on each of these nodes, with its arguments; yield (node, answer). A node that dies gives none.
+
+    None is any node. With `seconds` a node that answers later gives none either.
+    """
+    import ray
+    import ray.exceptions
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    gone: tuple[type[Exception], ...] = (
+        ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError,
+        ray.exceptions.LocalRayletDiedError,
+    )  # fmt: skip
+    gone += (ray.exceptions.GetTimeoutError,) if seconds else ()
+    task, asked = ray.remote(num_cpus=0, num_gpus=gpus, max_retries=3)(function), dict[str | None, Any]()
+    for node, given in arguments.items():
+        place = {} if node is None else {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
+        asked[node] = task.options(**place).remote(*given)
+    try:
+        with readable_failures():
+            for node, reference in asked.items():
+                with suppress(*gone):
+                    yield node, ray.get(reference, timeout=seconds or NO_PROGRESS_SECONDS)
+    finally:  # Where one answer ends all, the other nodes may still be at work.
+        ray.wait(list(asked.values()), num_returns=len(asked), timeout=_ANSWER_SECONDS)
+
+
+def read(
+    cluster: Cluster, function: Callable[..., None], pieces: Sequence[Piece], shared: Mapping[str, Any],
+    where: Mapping[str, Any],
+) -> Iterator[Piece]:  # fmt: skip
+    """Run `function(*arguments, **shared)` of each piece in tasks of Ray Data; yield each piece as it is done."""
+    if not pieces:
+        return
+    by_number, tasks = {piece.number: piece for piece in pieces}, min(cluster.tasks, len(pieces))
+    data = _prepared(cluster, function, pieces, shared, tasks, **where)
+    with Flights(cluster.journal, tasks) as flights, readable_failures():
+        # Ray Data does not say when a task begins, but it starts so many at once, in their order.
+        for piece in _ordered(cluster, pieces):
+            flights.begin(piece.number, piece, None)
+        with closing(_blocks(data)) as blocks:  # Ray Data ends with its iterator, before Ray itself does.
+            for report in (row for block in blocks for row in _of(block).to_pylist()):
+                flights.end(report["number"], finished=report["failure"] is None)
+                raise_reported(report)
+                yield by_number[report["number"]]
+
+
+class Crew:
+    """Model actors that live through several steps, so that each loads the model only once."""
+
+    def __init__(self, run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> None:
+        self._run, self._cluster, self._model, self._encoding = run, cluster, model, encoding
+        self.actors: list[Any] = []
+        self.starting: dict[Any, Any] = {}
+        """Actors that have not started yet, by the reference that tells when they have."""
+        self._stream: Generator[Any] | None = None
+        self._unloaded = False
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._stream is not None:
+            self._stream.close()  # Before Ray itself ends, without which Ray Data cannot.
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """End the actors; the next work starts others."""
+        import ray
+
+        for worker in [*self.actors, *self.starting.values()]:
+            ray.kill(worker)
+        self.actors, self.starting = [], {}
+
+    def run(
+        self, function: Callable[..., Any], pieces: Sequence[Piece], retries: int = RETRIES
+    ) -> Iterator[tuple[Piece, Any]]:
+        """Run `function(worker, *arguments)` of each piece on an actor; yield each piece with its result."""
+        if not pieces:
+            return
+        self.hire(min(self._cluster.workers, len(pieces)))
+        with readable_failures():
+            for piece, result, _ in self._results(_Call("run", function, retries), _ordered(self._cluster, pieces)):
+                yield piece, result
+
+    def attempt(
+        self, function: Callable[..., Any], pieces: Sequence[Piece]
+    ) -> Iterator[tuple[Piece, Any, str | None]]:  # fmt: skip
+        """Like `run`, but give up a piece that ends its process in every try; yield (piece, result, reason given up)."""
+        if not pieces:
+            return
+        self.hire(min(self._cluster.workers, len(pieces)))
+        yield from self._results(_Call("run", function, RETRIES, ahead=1, gives_up=True), _ordered(self._cluster, pieces))
+
+    def stream(
+        self, function: Callable[..., Any], pieces: Sequence[Piece], prepare: Callable[..., pa.Table],
+        shared: Mapping[str, Any],
+    ) -> Iterator[Piece]:  # fmt: skip
+        """Run `function(worker, number, prepared)` on the actors; yield each piece as it is done.
+
+        Tasks of Ray Data run `prepare(*arguments, **shared)`, and what they prepare goes to the actors and not through this
+        process. A piece whose process dies is given to the restarted actor again, as often as that happens: marks must tell
+        what ends it.
+        """
+        if not pieces:
+            return
+        by_number, workers = {piece.number: piece for piece in pieces}, min(self._cluster.workers, len(pieces))
+        self.start(workers)  # While these load the model, the tasks begin.
+        tasks = min(actor.ahead(self._cluster), len(pieces))
+        blocks = self._stream = _blocks(_prepared(self._cluster, prepare, pieces, shared, tasks))
+        self.hire(workers)
+        with readable_failures():
+            given = (Piece(None, (block,)) for block in blocks)
+            for _, reports, _ in self._results(_Call("take", function, FOR_EVER), given):
+                for report in reports:
+                    raise_reported(report)
+                    yield by_number[report["number"]]
+
+    def call(self, function: Callable[..., Any], pieces: Sequence[Piece], socm: bool = False) -> Iterator[Piece]:
+        """Run a function that needs no model on the arguments of each piece; yield each piece as it is done.
+
+        The actors have imported what it needs. Where they hold GPUs, tasks on CPUs run it; but one that computes `socm` they
+        run themselves, with device=«cuda», if their GPUs are made for it.
+        """
+        if not pieces:
+            return
+        workers = min(self._cluster.workers, len(pieces))
+        on_gpus = socm and bool(self._cluster.gpus) and self._compute_socm(workers)
+        if self._cluster.gpus and not on_gpus:
+            yield from (piece for piece, _ in run_tasks(self._cluster, function, pieces, ahead=2))
+            return
+        self.hire(workers)
+        yield from self._called(function, pieces, {"device": "cuda"} if on_gpus else {})
+
+    def tiles(self, function: Callable[..., Any], pieces: Sequence[Piece]) -> Iterator[Piece]:
+        """Run a function of each super-tile; yield each piece as it is done. No step that needs the model follows.
+
+        Where the actors hold GPUs they run it, with device=«cuda»: CUDA has begun there, and their blocks stay there.
+        Elsewhere tasks do, as many at once as there are workers, because each has two blocks of texts in memory; the actors
+        must have been dismissed, which hold the processors.
+        """
+        if not pieces:
+            return
+        if not self._cluster.gpus:
+            yield from (piece for piece, _ in run_tasks(self._cluster, function, pieces))
+            return
+        if not self._unloaded:
+            for worker in self.actors:
+                worker.unload.remote()  # Nobody waits for it: an actor may have lost its node.
+        self._unloaded = True  # Actors that start from now on have no model.
+        self.hire(min(self._cluster.workers, len(pieces)))
+        yield from self._called(function, pieces, {"device": "cuda"})
+
+    def _called(
+        self, function: Callable[..., Any], pieces: Sequence[Piece], more: dict[str, Any]
+    ) -> Iterator[Piece]:  # fmt: skip
+        """Give the actors a function of each of these pieces; yield each piece as it is done."""
+        call = _Call("call", function, RETRIES, more=more)
+        with readable_failures():
+            yield from (piece for piece, *_ in self._results(call, _ordered(self._cluster, pieces)))
+
+    def _results(self, call: _Call, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, Any, str | None]]:
+        return _results(_Actors(self, call), pieces, self._cluster.journal)
+
+    def _compute_socm(self, wanted: int) -> bool:
+        """Whether every actor's GPU computes SOCM."""
+        import ray
+
+        self.hire(wanted)
+        with readable_failures():
+            asked = [worker.computes_socm.remote() for worker in self.actors]
+            return all(ray.get(asked, timeout=NO_PROGRESS_SECONDS))
+
+    def start(self, wanted: int) -> None:
+        """Start actors, without waiting for them, until there are `wanted`."""
+        import ray
+
+        turns = actor.TURNS if self._cluster.gpus else 1
+        how: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": turns} | self._cluster.claim
+        absent = wanted - len(self.actors) - len(self.starting)
+        if absent > 0:
+            kind_of_actor: type[PlainActor] = PlainActor
+            given: dict[str, Any] = {"gpus": self._cluster.gpus}
+            if self._model != GIVEN and not self._unloaded:
+                kind_of_actor = ModelActor
+                given = actor.arguments(self._run, self._cluster, self._model, self._encoding)
+            worker = ray.remote(**how)(kind_of_actor)
+            new = [worker.remote(**given) for _ in range(absent)]
+            self.starting |= {own.started.remote(): own for own in new}
+
+    def hire(self, wanted: int) -> None:
+        """Start actors until there are `wanted`, and wait for the first of all.
+
+        Raises:
+            IncompleteRun: none found a place within an hour.
+        """
+        import ray
+
+        self.start(wanted)
+        if not self.actors:
+            with readable_failures():
+                if not ray.wait(list(self.starting), num_returns=1, timeout=NO_PROGRESS_SECONDS)[0]:
+                    raise IncompleteRun(_NO_PLACE)
+        if self.starting:
+            for reference in ray.wait(list(self.starting), num_returns=len(self.starting), timeout=0)[0]:
+                self.join(reference)
+
+    def join(self, reference: Any) -> Any:
+        """Count an actor that has started among those that get work; raise what prevented it."""
+        import ray
+
+        worker = self.starting.pop(reference)
+        with readable_failures():
+            ray.get(reference)
+        self.actors.append(worker)
+        return worker
+
+    def wait_for(self, worker: Any) -> None:
+        """Give an actor that cannot be reached no work until it has started again."""
+        if worker in self.actors:
+            self.actors.remove(worker)
+            self.starting[worker.started.remote()] = worker
+
+    def replace(self, worker: Any) -> None:
+        """End an actor, which may be anywhere in its restarts, and start another."""
+        import ray
+
+        ray.kill(worker)
+        self.actors = [other for other in self.actors if other is not worker]
+        self.starting = {reference: other for reference, other in self.starting.items() if other is not worker}
+        self.start(len(self.actors) + len(self.starting) + 1)
+
+    def make_room(self, busy: Collection[Any]) -> bool:
+        """End an actor that has nothing to do, and those that have not started; return whether there was one.
+
+        Where a node has gone, an actor that has work may wait for a place to start again.
+        """
+        import ray
+
+        for worker in self.starting.values():
+            ray.kill(worker)
+        self.starting = {}
+        spare = next((worker for worker in self.actors if worker not in busy), None)
+        if spare is not None:
+            self.actors.remove(spare)
+            ray.kill(spare)
+        return spare is not None
+
+
+class _Call(NamedTuple):
+    """How actors are given pieces."""
+
+    method: str
+    function: Callable[..., Any]
+    retries: int
+    ahead: int = 2
+    """Pieces that an actor has at once, the second of which waits for the first."""
+    gives_up: bool = False
+    """Whether a piece that fails is reported, and others go on."""
+    more: Mapping[str, Any] = {}
+    """Named arguments of the function."""
+
+
+class _Tasks:
+    """Tasks on CPUs. They have no workers: each place is for one piece, whichever process runs it."""
+
+    gives_up = False
+
+    def __init__(self, cluster: Cluster, function: Callable[..., Any], ahead: int, how: Mapping[str, Any]) -> None:
+        import ray
+
+        self._task = ray.remote(**how)(function) if how else ray.remote(function)
+        self.at_once = cluster.tasks
+        """Pieces that run at once in the places of one worker; others wait behind them."""
+        self.idle: list[Any] = [None] * (ahead * self.at_once)
+        """A place for each piece that may be given out, with its worker."""
+
+    @property
+    def starting(self) -> Mapping[Any, Any]:
+        """Workers that have not started yet, by the reference that tells when they have."""
+        return {}
+
+    def give(self, worker: Any, piece: Piece) -> Any:
+        """Begin a piece; return the reference of its result."""
+        return self._task.remote(*piece.arguments)
+
+    def join(self, reference: Any) -> None:
+        """A worker has started."""
+
+    def lose(self, worker: Any, for_good: bool) -> None:
+        """A worker cannot be reached, until it has started again or for good."""
+
+    def make_room(self, busy: Collection[Any]) -> bool:
+        """End a worker that has nothing to do; return whether there was one."""
+        return False
+
+
+class _Actors(_Tasks):
+    """The actors of a crew."""
+
+    def __init__(self, crew: Crew, call: _Call) -> None:
+        self._crew, self._call, self.gives_up = crew, call, call.gives_up
+        self.at_once, self.idle = 1, call.ahead * crew.actors
+
+    @property
+    @override
+    def starting(self) -> Mapping[Any, Any]:
+        return self._crew.starting
+
+    @override
+    def give(self, worker: Any, piece: Piece) -> Any:
+        method = getattr(worker, self._call.method).options(max_task_retries=self._call.retries)
+        return method.remote(self._call.function, *piece.arguments, **self._call.more)
+
+    @override
+    def join(self, reference: Any) -> None:
+        self.idle += self._call.ahead * [self._crew.join(reference)]
+
+    @override
+    def lose(self, worker: Any, for_good: bool) -> None:
+        self.idle = [other for other in self.idle if other is not worker]
+        (self._crew.replace if for_good else self._crew.wait_for)(worker)
+
+    @override
+    def make_room(self, busy: Collection[Any]) -> bool:
+        found = self._crew.make_room(busy)
+        self.idle = [worker for worker in self.idle if worker in self._crew.actors]
+        return found
+
+
+def _ordered(cluster: Cluster, pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """A list of pieces with the costliest first, so that none keeps one worker busy after the others are done."""
+    if not isinstance(pieces, Sequence):
+        return iter(pieces)
+    return iter(cluster.ordered(sorted(pieces, key=lambda piece: -piece.cost)))
+
+
+def _results(
+    workers: _Tasks, pieces: Iterable[Piece], journal: Journal | None
+) -> Iterator[tuple[Piece, Any, str | None]]:  # fmt: skip
+    """Give pieces to workers as these become free; yield each with its result, or the reason why it is given up."""
+    import ray
+    import ray.exceptions
+
+    waiting, again = iter(pieces), list[tuple[Piece, int]]()
+    """Pieces whose worker could not be reached come again, with how often that has happened to each."""
+    following: tuple[Piece, int] | None = None
+    with Flights(journal, workers.at_once) as flights:
+        while True:
+            following = following or _following(again, waiting)
+            if following is None and not flights.flying:
+                return
+            if following is not None and workers.idle:
+                worker = workers.idle.pop(0)
+                flights.begin(workers.give(worker, following[0]), following[0], worker, following[1])
+                following = None
+                continue
+            reference = _next(workers, flights, nothing_waits=following is None)
+            if reference in workers.starting:
+                workers.join(reference)
+                continue
+            flight = flights.flying[reference]
+            try:
+                result = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                flights.end(reference, finished=False)
+                raise_changed(error)
+                # Ray counts as a retry each attempt to reach a worker whose node it does not know to be lost yet.
+                if isinstance(error, ray.exceptions.ActorUnavailableError) and flight.unreached < _UNREACHED:
+                    again.append((flight.piece, flight.unreached + 1))
+                    workers.lose(flight.worker, for_good=False)
+                    continue
+                if not workers.gives_up:
+                    raise
+                workers.lose(flight.worker, for_good=True)
+                yield flight.piece, None, failure(error)
+            else:
+                flights.end(reference)
+                workers.idle.append(flight.worker)
+                yield flight.piece, result, None
+
+
+def _following(again: list[tuple[Piece, int]], waiting: Iterator[Piece]) -> tuple[Piece, int] | None:
+    """The piece that is given out next, and how often its worker could not be reached."""
+    if again:
+        return again.pop()
+    piece = next(waiting, None)
+    return None if piece is None else (piece, 0)
+
+
+def _next(workers: _Tasks, flights: Flights, nothing_waits: bool) -> Any:
+    """The reference of what comes back next: the result of a piece, or the start of a worker.
+
+    Raises:
+        IncompleteRun: nothing did within an hour.
+    """
+    while nothing_waits:
+        back = _back(workers, flights, min(_PATIENCE_SECONDS, NO_PROGRESS_SECONDS))
+        if back is not None:
+            return back
+        if not workers.make_room([flight.worker for flight in flights.flying.values()]):
+            break
+    back = _back(workers, flights, NO_PROGRESS_SECONDS)
+    if back is None:
+        raise IncompleteRun(_NO_PROGRESS)
+    return back
+
+
+def _back(workers: _Tasks, flights: Flights, seconds: float) -> Any | None:
+    """A reference of what has come back within some seconds; None if nothing has."""
+    import ray
+
+    back, _ = ray.wait([*flights.flying, *workers.starting], num_returns=1, timeout=seconds)
+    return back[0] if back else None
+
+
+@dataclass
+class _Flight:
+    """A piece that is with a worker."""
+
+    piece: Piece
+    worker: Any
+    unreached: int
+    given: float
+    began: float | None
+    """None while it waits for those ahead of it."""
+    back: bool = False
+    """Whether its result is there."""
+    slow: str = ""
+    """Its name, once it is slow."""
+
+
+@dataclass
+class Flights:
+    """The pieces of one step that are with workers. A thread looks every ten seconds which of them are slow."""
+
+    journal: Journal | None
+    at_once: int
+    clock: Callable[[], float] = time.monotonic
+    flying: dict[Any, _Flight] = field(default_factory=dict)
+    _rates: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """The seconds of finished pieces for their cost, sorted, of each sort that is alike."""
+    _lock: Any = field(default_factory=threading.RLock)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _reported: bool = False
+    """Whether the last report had a piece."""
+
+    def __enter__(self) -> Flights:
+        if self.journal is not None:
+            self._thread = threading.Thread(target=self._look_again, name="slow", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        with self._lock:
+            self.flying.clear()
+            self.look()
+        if self.journal is not None:
+            self._thread.join(LOOK_SECONDS)  # Before Ray itself ends, which it asks.
+
+    def begin(self, reference: Any, piece: Piece, worker: Any, unreached: int = 0) -> None:
+        """A worker is given a piece."""
+        with self._lock:
+            now, ahead = self.clock(), len(self._of(worker))
+            self.flying[reference] = _Flight(piece, worker, unreached, now, now if ahead < self.at_once else None)
+
+    def end(self, reference: Any, finished: bool = True) -> None:
+        """A piece has come back; one that is not finished has failed and says nothing of the others."""
+        with self._lock:
+            flight = self.flying.pop(reference)
+            self._land(flight, finished)
+            if flight.slow:
+                self.look()
+
+    def look(self) -> None:
+        """Report the slow pieces, if there are any or were any; an error in that does not end the run."""
+        with self._lock, suppress(Exception):
+            if self.journal is None:
+                return
+            for reference in self.come_back():  # The driver may have been busy with something else when these did.
+                self._land(self.flying[reference], finished=True)
+            slow, new = list[Slow](), list[Slow]()
+            for flight in self.flying.values():
+                usual = self._exceeded(flight)
+                if usual is None or flight.began is None:
+                    continue
+                first = not flight.slow
+                flight.slow = flight.slow or _name(flight.piece)
+                slow.append(Slow(flight.slow, self.clock() - flight.began, usual))
+                new += slow[-1:] * first
+            if slow or self._reported:
+                self._reported = bool(slow)
+                self.journal.slow(sorted(slow, key=lambda own: -own.seconds), new)
+
+    def _look_again(self) -> None:
+        while not self._ended.wait(LOOK_SECONDS):
+            self.look()
+
+    def _of(self, worker: Any) -> list[_Flight]:
+        """The pieces that a worker has, in the order in which it was given them."""
+        return [flight for flight in self.flying.values() if flight.worker is worker and not flight.back]
+
+    def _land(self, flight: _Flight, finished: bool) -> None:
+        """A piece is done, and what waits behind it begins."""
+        if flight.back:
+            return
+        flight.back = True
+        if finished:
+            # One that overtook others began at some time since it was given: its seconds are rather too many.
+            began = flight.given if flight.began is None else flight.began
+            insort(self._rates[flight.piece.alike], (self.clock() - began) / max(flight.piece.cost, 1e-12))
+        for other in self._of(flight.worker)[: self.at_once]:
+            other.began = self.clock() if other.began is None else other.began
+
+    def _exceeded(self, flight: _Flight) -> float | None:
+        """The median that a slow piece exceeds; None of a piece that is not slow."""
+        rates = self._rates[flight.piece.alike]
+        if flight.back or flight.began is None or len(rates) < LEAST_FINISHED:
+            return None
+        usual, seconds = median(rates) * max(flight.piece.cost, 1e-12), self.clock() - flight.began
+        return usual if flight.slow or seconds > max(LEAST_SECONDS, SLOW_FACTOR * usual) else None
+
+    def come_back(self) -> list[Any]:
+        """The references of pieces that have begun whose results are there. Ray Data's have none."""
+        import ray
+
+        begun = [key for key, flight in self.flying.items() if flight.began is not None and not flight.back]
+        references = [key for key in begun if isinstance(key, ray.ObjectRef)]
+        if not references:
+            return []
+        return list(ray.wait(references, num_returns=len(references), timeout=0, fetch_local=False)[0])
+
+
+def _name(piece: Piece) -> str:
+    """The name of a piece; of one that Ray Data prepared only its block knows which it is."""
+    import ray
+
+    if piece.number is not None:
+        return piece.name or f"piece {piece.number}"
+    try:
+        return str(ray.get(piece.arguments[0], timeout=_NAME_SECONDS).column("name")[0].as_py())
+    except Exception:  # Its node may be lost.
+        return "a piece"
+
+
+def _prepared(
+    cluster: Cluster, prepare: Callable[..., pa.Table | None], pieces: Sequence[Piece], shared: Mapping[str, Any],
+    tasks: int, **where: Any,
+) -> ray.data.Dataset:  # fmt: skip
+    """A stream of Ray Data: tasks on CPUs prepare each piece, and one block is one piece.
+
+    Micro-batches therefore never depend on blocks or workers. `tasks` run at once; `where` restricts their nodes.
+    """
+    import ray.data
+
+    rows = [
+        {"number": piece.number, "name": piece.name, "arguments": list(piece.arguments)}
+        for piece in cluster.ordered(pieces)
+    ]  # fmt: skip
+    # These tasks claim no CPU: in a cluster that has become smaller, the actors could occupy all CPUs for ever.
+    return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+        actor.prepared, batch_size=1, batch_format="pyarrow", num_cpus=0, compute=ray.data.TaskPoolStrategy(size=tasks),
+        fn_kwargs={"prepare": prepare, "shared": dict(shared)}, **where,
+    )  # fmt: skip
+
+
+def _blocks(data: ray.data.Dataset) -> Generator[Any]:
+    """References to the blocks of a stream of Ray Data, as they are made. It starts here, not at the first block."""
+    bundles = data.iter_internal_ref_bundles()
+    return (block for bundle in bundles for block in bundle.block_refs)
+
+
+def _of(block: Any) -> pa.Table:
+    """The table of a block."""
+    import ray
+
+    return ray.get(block)
