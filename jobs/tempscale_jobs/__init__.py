@@ -28,7 +28,6 @@
       run, summary, charts, words, report
       model               the steps of one model
       plan                --plan: what a run costs
-      traffic             what its steps read and write, for the plan
       verdict             the first screen: the answer and four figures
       advice              what follows, with a command
       again               the command that goes on from a finished run

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Column, Table
+from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from tempscale.collapse.aggregates import Block
@@ -19,7 +19,6 @@ from tempscale.collapse.cosine import cosine_tile
 from tempscale.collapse.grid import block_size, panel_size
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
 from tempscale.stats.groups import TEXTS_OF_A_GROUP
-from tempscale_jobs.audit.traffic import Given, Traffic, steps
 from tempscale_jobs.collapse import by_length
 from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis, AuditConfig
 from tempscale_jobs.corpus.preview import preview
@@ -62,8 +61,6 @@ class Rates:
     """For one pair of the SOCM sample."""
     cosine_seconds: float
     """For one pair of the corpus."""
-    lengths: tuple[int, ...] = ()
-    """Of the texts it was measured on, in tokens."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,6 @@ class Plan:
     workers: int
     driver_bytes: int = 0
     """Memory of this process."""
-    steps: tuple[Traffic, ...] = ()
-    """What steps read and write, of all models."""
     left_out: str = ""
     """What else the corpus's folder has, as the end of a sentence."""
 
@@ -101,9 +96,9 @@ def plan(config: AuditConfig) -> Plan:
             looked = preview(Vectors("", config.corpus, config.out), _LOOKED_AT, config.seed, config.out)
             if not looked.items:
                 raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable embedding")
-            width, lengths = len(looked.items[0].embedding), tuple(item.length for item in looked.items)
+            width = len(looked.items[0].embedding)
             seconds = _cosine_seconds(width, config.analysis.neighbours)
-            rates, texts = [Rates(width, 0.0, 0.0, 0.0, 0, 0.0, 0.0, seconds, lengths)], list[str]()
+            rates = [Rates(width, 0.0, 0.0, 0.0, 0, 0.0, 0.0, seconds)]
         else:
             models = folder.find_models(config)
             looked = preview(Texts(config.corpus, config.embedding, config.out), _LOOKED_AT, config.seed, config.out)
@@ -111,21 +106,15 @@ def plan(config: AuditConfig) -> Plan:
                 raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable text")
             texts = [item.text for item in looked.items]
             rates = [measured(config, model, texts) for model in models]
-        given = Given(tuple(item.text_id for item in looked.items), tuple(texts), (), looked.units, looked.bytes)
-        return replace(estimated(config, looked.usable, rates, cores, given), left_out=looked.left_out)
+        return replace(estimated(config, looked.usable, rates, cores), left_out=looked.left_out)
 
 
 PROBED = 100
 """Texts that the prefix gap's wanted error takes, about: 77 of Wikipedia's paragraphs with all-MiniLM."""
 
 
-def estimated(
-    config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], cores: int, given: Given | None = None
-) -> Plan:  # fmt: skip
-    """The plan of a run over `corpus_texts` usable texts, from the rates of each model, or of user-supplied embeddings.
-
-    Without `given` it does not say what steps read and write.
-    """
+def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], cores: int) -> Plan:
+    """The plan of a run over `corpus_texts` usable texts, from the rates of each model, or of user-supplied embeddings."""
     own = config.corpus.embedding_column is not None
     analysis, temperatures = config.analysis, len(config.temperatures())
     texts = min(corpus_texts, config.corpus.sample or corpus_texts)
@@ -151,23 +140,7 @@ def estimated(
         largest = max(largest, rate.weights_bytes + blocks)
     memory = _BASE_BYTES + workers * (_WORKER_BYTES + largest) + texts * _DRIVER_BYTES
     driver = _DRIVER_BASE_BYTES + (0 if own else _MODELS_BYTES) + texts * _DRIVER_BYTES
-    traffic = () if given is None else _traffic(config, texts, rates, given, workers)
-    return Plan(
-        texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers, driver, traffic
-    )  # fmt: skip
-
-
-def _traffic(
-    config: AuditConfig, texts: int, rates: Sequence[Rates], given: Given, workers: int
-) -> tuple[Traffic, ...]:  # fmt: skip
-    """What the steps read and write under all models; the corpus is read once."""
-    each = [steps(config, texts, rate.width, replace(given, lengths=rate.lengths or (1,)), workers) for rate in rates]
-    return tuple(
-        found[0]
-        if found[0].step == "read"
-        else Traffic(found[0].step, *(sum(column) for column in zip(*(f[1:] for f in found), strict=True)))
-        for found in zip(*each, strict=True)
-    )
+    return Plan(texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers, driver)
 
 
 def _neighbour_bytes(texts: int, width: int, analysis: Analysis) -> float:
@@ -228,7 +201,7 @@ def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rate
     width, weights = found.embeddings.shape[1], sum(p.numel() * 4 for p in encoder.model.parameters())
     return Rates(
         width, weights, float(lengths.mean()), float((lengths >= max(prefixes, default=0)).mean()), sum(prefixes),
-        token_seconds, socm_seconds, _cosine_seconds(width, config.analysis.neighbours), tuple(lengths.tolist()),
+        token_seconds, socm_seconds, _cosine_seconds(width, config.analysis.neighbours),
     )  # fmt: skip
 
 
@@ -263,16 +236,4 @@ def print_plan(config: AuditConfig, console: Console, screen: Console | None = N
     driver = f"{found.driver_bytes / 2**30:.1f} GiB of it of the process that starts the run"
     table.add_row("memory", f"about {found.memory_bytes / 2**30:.1f} GiB, {driver}")
     table.add_row("disk", f"about {max(found.disk_bytes / 2**30, 0.01):.2f} GiB in {escape(masked(config.out))}")
-    traffic = Table(
-        "step", *(Column(head, justify="right") for head in ("reads", "writes", "files")), box=None, padding=(0, 2)
-    )
-    for step in found.steps:
-        traffic.add_row(step.step, _size(step.read), _size(step.written), f"{step.files:,}")
     (screen or Screen()).print(table)
-    (screen or Screen()).print(traffic)
-
-
-def _size(size: float) -> str:
-    if size < 2**20:
-        return f"{size / 2**10:,.0f} KiB"
-    return f"{size / 2**30:,.2f} GiB" if size >= 2**30 else f"{size / 2**20:,.1f} MiB"

@@ -25,9 +25,6 @@ class Preview(NamedTuple):
     """A seeded sample of the usable rows, in the corpus's order."""
     usable: int
     """Usable rows: exact for a source of one unit; of a larger one those of a few units, in proportion to their bytes."""
-    units: int
-    bytes: int
-    """About how many bytes of files a run reads."""
     left_out: str = ""
     """What else its folder has, as the end of a sentence."""
 
@@ -55,8 +52,7 @@ def preview(contents: Contents, size: int, seed: int, without: str) -> Preview:
     usable = counts.usable if len(looked) == len(planned) else round(counts.usable * whole / max(1.0, read))
     if given.limit is not None and counts.read:
         usable = min(usable, round(given.limit * counts.usable / counts.read))
-    stored, left_out = sum(unit.stored for unit in planned), sources.left_out(given, without)
-    return Preview(found, usable, len(planned), stored, left_out)
+    return Preview(found, usable, sources.left_out(given, without))
 
 
 def _without_numbers(unit: Unit) -> Unit:

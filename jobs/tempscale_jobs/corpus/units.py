@@ -53,8 +53,6 @@ class Piece(NamedTuple):
     rows: int | None = None
     """How many rows, where that is known before they are read."""
     bytes: int = 0
-    stored: int | None = None
-    """Bytes of the file that are read for it, where these are others: a row group is read whole."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +76,6 @@ class Unit:
         return sum(piece.bytes for piece in self.pieces)
 
     @property
-    def stored(self) -> int:
-        """About how many bytes of files are read."""
-        return sum(piece.bytes if piece.stored is None else piece.stored for piece in self.pieces)
-
-    @property
     def is_whole(self) -> bool:
         """Whether it is all of its source."""
         return self.pieces[0].kind == "source"
@@ -104,7 +97,7 @@ def plan(given: Source, columns: Columns, sizes: Sizes, without: str | None = No
     if own:
         units.append(Unit(len(units), tuple(own)))
     if len(units) < 2:
-        return (Unit(0, (Piece("source", bytes=sum(u.bytes for u in units), stored=sum(u.stored for u in units)),)),)
+        return (Unit(0, (Piece("source", bytes=sum(unit.bytes for unit in units)),)),)
     return tuple(units)
 
 
@@ -200,9 +193,8 @@ def _files(given: Source, columns: Columns, sizes: Sizes, without: str | None) -
             if kind == "parquet":
                 with fs.open(file, "rb") as stream:
                     groups = readers.row_groups(stream, place, columns)
-                whole = sum(rows for _, rows, _ in groups)
                 return [
-                    Piece("parquet", file, place, *one, min(own, size * rows // max(1, whole)))
+                    Piece("parquet", file, place, *one)
                     for first, rows, own in groups
                     for one in _ranges(first, first, rows, own, sizes)
                 ]
