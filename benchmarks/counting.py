@@ -266,7 +266,7 @@ def main(folder: str) -> None:
 
 
 PARTS = {
-    "tempscale_jobs.audit.model:layout": "layout",
+    "tempscale_jobs.audit.run:layout": "layout",
     "tempscale_jobs.collapse.cosine:gather": "cosine: blocks",
     "tempscale_jobs.collapse.cosine:_closed_form": "cosine: sums",
     "tempscale_jobs.collapse.cosine:_text_means": "cosine: means by text",

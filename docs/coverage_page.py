@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "coverage.json"
 
 NUMBERS = (
-    "tempscale", "collapse", "audit/model.py", "audit/summary.py", "audit/words.py", "corpus/vectors.py",
+    "tempscale", "collapse", "audit/summary.py", "audit/words.py", "corpus/vectors.py",
     "diagnose/looks.py", "diagnose/repeated.py", "diagnose/summary.py", "diagnose/two_texts.py", "embedding/embed.py",
     "embedding/factors.py", "embedding/layout.py", "embedding/pieces.py", "embedding/precision.py", "embedding/probe.py",
     "evaluate/analyses.py", "evaluate/audits.py", "evaluate/scored.py", "evaluate/summary.py", "evaluate/windows.py",

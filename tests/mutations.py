@@ -502,18 +502,14 @@ MENDING = Subject(
         f"{JOBS}/lifecycle.py",
         ("mended", "if not error.mended:\n    raise", "pass"),
         ("mended", "error.path in mended", "False"),
-        (
-            "Lifecycle.done",
-            "with ... as running:\n    check_unchanged(self._earlier)\n    ...",
-            "with ... as running:\n    pass\n    ...",
-        ),
-        ("Lifecycle.record", "self.is_mended and self._earlier is not None", "False"),
+        ("Lifecycle.record", "self.is_mended and self.finished is not None", "False"),
         ("Lifecycle.finish", "inventory.write(self.run.storage, self._record)", "pass"),
-        ("Lifecycle.done", "inventory.note(storage, drawn)", "pass"),
+        ("Lifecycle.note_restored", "inventory.note(storage, names)", "pass"),
     )
     + of(
-        f"{JOBS}/nights/night.py",
-        ("close", "is_new or night.redraws", "is_new"),
+        f"{JOBS}/audit/run.py",
+        ("_finished", "check_unchanged(config, finished)", "pass"),
+        ("_end_night", "is_new or life.is_mended", "is_new"),
     ),
 )
 
@@ -644,7 +640,7 @@ RESUMED = Subject(
         ("_survivors", "missing(run.storage, every)", "every"),
     )
     + of(
-        f"{JOBS}/audit/model.py",
+        f"{JOBS}/audit/run.py",
         ("_needed", "near = analysis.compares and not exposure.is_done(run, model, temperature)", "near = False"),
         (
             "_needed",

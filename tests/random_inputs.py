@@ -66,7 +66,7 @@ def read(source, **options):
     rows, content = (vectors.rows, vectors.Reader(settled.corpus)) if own else (sources.rows, rows_of_a_source.usable_text)
     counts, rejects = rows_of_a_source.Counts(), Rejects()
     try:
-        usable = rows_of_a_source.usable(rows(settled.corpus), None, counts, rejects, lambda more: None, content)
+        usable = rows_of_a_source.usable(rows(settled.corpus), None, counts, rejects, content)
         found = [(text_id, text) for text_id, text, *_ in usable]
     except UsageError as error:
         return None, sentence(error)

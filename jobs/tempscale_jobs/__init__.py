@@ -26,7 +26,8 @@
       push                the checkpoint on a hub
     audit/                `tempscale audit`
       run, summary, charts, words, report
-      model               the steps of one model
+      checks              what it refuses before the long work
+      facts               what run.json says of it
       plan                --plan: what a run costs
       verdict             the first screen: the answer and four figures
       advice              what follows, with a command

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
@@ -13,7 +14,7 @@ from tempscale_jobs.config.command import Command
 from tempscale_jobs.errors import Damaged, OtherModel, UsageError
 from tempscale_jobs.runs import folder, inventory, lock, mending, places
 from tempscale_jobs.runs.folder import Run
-from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import bfloat16, nodes
 from tempscale_jobs.workers.cluster import Cluster, check_reachable, session, session_ahead
@@ -27,7 +28,8 @@ class Lifecycle:
     def __init__(self, config: Command, run: Run, journal: Journal, held: lock.Lock) -> None:
         self.run, self.lock = run, held
         self._config, self._journal = config, journal
-        self._earlier = _earlier(run, config)
+        self.finished = _record(run, config)
+        """The content of run.json if the run ended before this call; the file itself may be damaged."""
         self.is_mended = False
         """Whether the run was complete, and makes something of it again."""
         self._record: dict[str, Any] | None = None
@@ -58,41 +60,38 @@ class Lifecycle:
         embedding = config.embedding.model_copy(update={"precision": found.precision})
         return config.model_copy(update={"embedding": embedding})
 
+    @cached_property
+    def damaged(self) -> set[str]:
+        """The files of a finished run that are damaged or missing."""
+        return set(inventory.damaged(self.run.storage, self.finished)) if self.finished is not None else set()
+
     @property
-    def earlier(self) -> dict[str, Any] | None:
-        """The content of run.json if the run ended before this call; the file itself may be damaged."""
-        return self._earlier
+    def damaged_drawings(self) -> set[str]:
+        """The damaged or missing report and figures, which follow from the tables, where nothing else is but run.json."""
+        drawn = {name for name in self.damaged if name == folder.REPORT or name.startswith("figures/")}
+        return set() if self.damaged - drawn - {folder.DONE} else drawn
 
-    def done(
-        self, stage: str, check_unchanged: Callable[[dict[str, Any]], None],
-        write_report: Callable[[dict[str, Any]], None] | None = None,
-    ) -> dict[str, Any] | None:  # fmt: skip
-        """The content of run.json if the run is complete, after `check_unchanged` has compared its sources with it.
-
-        None also where a file of the complete run is damaged or missing: what the run then does makes it again. A report
-        alone is written from the tables by `write_report`.
-        """
-        if self._earlier is None:
-            return None
+    def note_restored(self, stage: Stage, names: set[str]) -> None:
+        """Files of a finished run have been written again, so that nothing of it is damaged any more."""
         storage = self.run.storage
-        with self._journal.stage(stage) as running:
-            check_unchanged(self._earlier)
-            damaged = set(inventory.damaged(storage, self._earlier))
-            if not damaged:
-                running.note = "the run is complete: nothing to do"
-                return self._earlier
-            drawn = {name for name in damaged if name == folder.REPORT or name.startswith("figures/")}
-            if damaged - drawn - {folder.DONE} or (drawn and write_report is None):
-                running.note = mending.reopen(storage, self._earlier, sorted(damaged))
-                self.is_mended = True
-                return None
-            if drawn and write_report is not None:
-                write_report(self._earlier)
-                inventory.note(storage, drawn)
-            if folder.DONE in damaged:
-                storage.write_json(folder.DONE, self._earlier)
-            running.note = f"damaged or missing, and made again: {', '.join(sorted(damaged))}"
-        return self._earlier
+        if names:
+            inventory.note(storage, names)
+        if folder.DONE in self.damaged:
+            storage.write_json(folder.DONE, self.finished)
+        stage.note = f"damaged or missing, and made again: {', '.join(sorted(self.damaged))}"
+
+    def stays_finished(self, stage: Stage) -> bool:
+        """Whether a finished run is whole. What is damaged of another is removed, and the run goes on to make it again."""
+        if self.finished is None:
+            return False
+        if self.damaged - {folder.DONE}:
+            stage.note = mending.reopen(self.run.storage, self.finished, sorted(self.damaged))
+            self.is_mended = True
+            return False
+        stage.note = "the run is complete: nothing to do"
+        if self.damaged:
+            self.note_restored(stage, set())
+        return True
 
     def record(self, **facts: Any) -> dict[str, Any]:
         """Keep and return the content of run.json: the common facts of a run, `facts`, and each stage's seconds and memory.
@@ -101,8 +100,8 @@ class Lifecycle:
         keeps its record.
         """
         self.lock.check()
-        if self.is_mended and self._earlier is not None:
-            return self.keep(self._earlier)
+        if self.is_mended and self.finished is not None:
+            return self.keep(self.finished)
         known = folder.facts(self.run, self._config)
         for label, more in facts.pop("models", {}).items():
             known["models"][label] |= more
@@ -123,7 +122,7 @@ class Lifecycle:
             folder.complete(self.run, self._record)
 
 
-def _earlier(run: Run, config: Command) -> dict[str, Any] | None:
+def _record(run: Run, config: Command) -> dict[str, Any] | None:
     """The content of run.json of a complete run.
 
     Raises:
@@ -170,40 +169,29 @@ def mended(command: Callable[..., Run]) -> Callable[..., Run]:
     return run
 
 
-def _nothing() -> None:
-    """There is nothing to check."""
+class Opening:
+    """A folder that is locked, in which a run is about to begin or to go on."""
 
+    def __init__(self, config: Command, journal: Journal, held: lock.Lock, fresh: bool) -> None:
+        self._config, self._journal, self._held, self._fresh = config, journal, held, fresh
 
-@contextmanager
-def running(
-    config: Command, journal: Journal, *, fresh: bool = False, check: Callable[[], None] = _nothing,
-    check_inputs: Callable[[], None] = _nothing,
-) -> Iterator[Lifecycle]:  # fmt: skip
-    """Lock the folder, open the run in it, and complete the run when the block ends without an error.
+    @property
+    def will_read(self) -> bool:
+        """Whether the run will read its inputs.
 
-    `check` raises if something else that the run needs cannot be used; it is called before anything in the folder changes.
-    `check_inputs` raises if the first rows of the inputs cannot be used, so that a mistake in them is answered before Ray
-    starts, and does not delete the run that a fresh one replaces; it is not called once the run has read them.
+        A mistake in their first rows is answered before Ray starts, and before the run is deleted that a fresh one replaces.
+        """
+        return self._fresh or not folder.has_read(Storage(self._config.out))
 
-    Raises:
-        UsageError: another run has the lock; the folder, its place, the models or the inputs cannot be used.
-        IncompleteRun: the run stopped before its end; the same call resumes it.
-    """
-
-    def unlocked() -> None:
-        with journal.stage("lock the folder") as stage:
-            stage.note = "its storage has no locks: see that no other run writes there"
-
-    places.check(config)
-    with lock.locked(Storage(config.out), lambda: journal.stage("look whether another run lives"), unlocked) as held:
-        check()
-        if fresh or not folder.has_read(Storage(config.out)):
-            check_inputs()
-        if fresh:
+    @contextmanager
+    def run(self) -> Iterator[Lifecycle]:
+        """Open the run, and complete it when the block ends without an error."""
+        config = self._config
+        if self._fresh:
             check_reachable(config.execution)
-        run = folder.begin(config, fresh=fresh)
-        journal.follow(run)
-        life = Lifecycle(config, run, journal, held)
+        run = folder.begin(config, fresh=self._fresh)
+        self._journal.follow(run)
+        life = Lifecycle(config, run, self._journal, self._held)
         try:
             yield life
         except OtherModel:
@@ -213,3 +201,20 @@ def running(
             error.mended = mending.mend(run.storage, config.command, error)
             raise
         life.finish()
+
+
+@contextmanager
+def locked(config: Command, journal: Journal, *, fresh: bool = False) -> Iterator[Opening]:
+    """Lock the folder of a run; nothing in it changes before `Opening.run`.
+
+    Raises:
+        UsageError: another run has the lock, or the folder or its place cannot be used.
+    """
+
+    def unlocked() -> None:
+        with journal.stage("lock the folder") as stage:
+            stage.note = "its storage has no locks: see that no other run writes there"
+
+    places.check(config)
+    with lock.locked(Storage(config.out), lambda: journal.stage("look whether another run lives"), unlocked) as held:
+        yield Opening(config, journal, held, fresh)

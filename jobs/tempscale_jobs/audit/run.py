@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from importlib import metadata
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tempscale.stats.errors import equal_documents
+from tempscale.temperature.schedule import Temperature
 from tempscale_jobs import lifecycle
 from tempscale_jobs.audit import summary
-from tempscale_jobs.audit.model import Audit, Queries, analyse
-from tempscale_jobs.collapse import cosine, source_order
+from tempscale_jobs.audit.checks import check_dimensions, check_inputs, check_services, check_unchanged, contents
+from tempscale_jobs.audit.facts import facts
+from tempscale_jobs.collapse import cosine, dealing, exposure, groups, largest, socm, source_order, worst
+from tempscale_jobs.collapse.cosine import Needed
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import peek, sources
-from tempscale_jobs.corpus.reading import Contents
-from tempscale_jobs.corpus.rows import check_rejected
-from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
-from tempscale_jobs.corpus.vectors import Vectors
-from tempscale_jobs.embedding import lookup, precision
-from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.errors import UsageError
-from tempscale_jobs.nights import night
+from tempscale_jobs.embedding import budget, embed, factors, precision, probe
+from tempscale_jobs.embedding.layout import Layout, layout
+from tempscale_jobs.embedding.scope import Embedded, Scope
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.lifecycle import Lifecycle
+from tempscale_jobs.nights import night, notify
 from tempscale_jobs.nights.night import Night
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import GIVEN, Run
 from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.cluster import Cluster, holds_gpus
+from tempscale_jobs.workers.cluster import holds_gpus
+from tempscale_jobs.workers.dispatch import Crew
 
 
 @lifecycle.mended
@@ -42,43 +40,149 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
         UsageError: the configuration, corpus, models or run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
-    cache = {} if config.execution.cache is None else {"cache": Storage(config.execution.cache)}
-    checks: dict[str, Any] = {"check": lambda: _check(config, cache), "check_inputs": lambda: _check_inputs(config)}
-    with lifecycle.running(config, journal, fresh=fresh, **checks) as life:
-        run = life.run
-        unchanged, report = lambda done: _check_unchanged(config, done), lambda done: _write_report(run, done)
-        if (done := life.done("read the corpus", unchanged, report)) is not None:
-            record = done | {"config": folder.described(config), "command_line": folder.typed(config)}
-        else:
-            night.check_windows(Night.of(run, config), config.embedding.max_length)
-            config = sized(config, run)
-            with life.cluster_ahead():
-                with journal.stage("read the corpus") as stage:
-                    asking = _open_queries(config, run)  # First, so that a mistake in them leaves no run to resume.
-                    corpus = open_corpus(config, run, config.corpus, stage)
-                    stage.note = corpus.described()
-                with life.cluster(**cache) as cluster:
-                    config = life.settled(config, cluster)
-                    queries = None if asking is None else _read_queries(config, cluster, asking, journal)
-                    corpus.read_all(cluster, journal, "all of the corpus")
-                    _check_dimensions(config, run, queries)
-                    audit = Audit(config, run, cluster, corpus.index, queries, journal)
-                    layouts, rejected = dict[str, Layout](), 0
-                    for model in run.models:
-                        layouts[model.label], lost = analyse(audit, model)
-                        rejected += lost
-                    with journal.stage("tables") as stage:
-                        tables = summary.summarise(
-                            run, config.corpus, config.analysis, config.keep_text, layouts, audit.index
-                        )
-                        stage.note = f"{len(tables)} tables"
-            record = life.record(**_facts(audit, layouts, rejected))
-        figures = folder.load_table(run.storage, "collapse_summary").to_dicts()
-        if night.close(
-            Night.of(run, config, life.is_mended), record, figures, journal, lambda record: _write_report(run, record)
-        ):
-            life.keep(record | {"config": folder.described(config)})
-    return run
+    with lifecycle.locked(config, journal, fresh=fresh) as opening:
+        check_services(config)
+        if opening.will_read:
+            check_inputs(config)
+        with opening.run() as life:
+            record = _finished(config, life, journal)
+            if record is None:
+                record = _measured(config, life, journal)
+            _end_night(config, life, record, journal)
+    return life.run
+
+
+def _finished(config: AuditConfig, life: Lifecycle, journal: Journal) -> dict[str, Any] | None:
+    """The content of run.json if the run is complete; None where anything is to be measured. A report is drawn again."""
+    finished = life.finished
+    if finished is None:
+        return None
+    with journal.stage("read the corpus") as stage:
+        check_unchanged(config, finished)
+        if drawings := life.damaged_drawings:
+            _write_report(life.run, finished)
+            life.note_restored(stage, drawings)
+        elif not life.stays_finished(stage):
+            return None
+    return finished | {"config": folder.described(config), "command_line": folder.typed(config)}
+
+
+def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> dict[str, Any]:
+    """Read the corpus, measure it under every model and write the tables; return the content of run.json."""
+    run, asking, audited = life.run, None, list[Embedded]()
+    night.check_windows(Night.of(run, config), config.embedding.max_length)
+    config = sized(config, run)
+    with life.cluster_ahead():
+        with journal.stage("read the corpus") as stage:
+            if config.queries is not None:  # First, so that a mistake in them leaves no run to resume.
+                asking = open_corpus(config, run.below("queries"), config.queries)
+            corpus = open_corpus(config, run, config.corpus, stage)
+            stage.note = corpus.described()
+        cache = {} if config.execution.cache is None else {"cache": Storage(config.execution.cache)}
+        with life.cluster(**cache) as cluster:
+            config = life.settled(config, cluster)
+            if asking is not None:
+                asking.read_all(cluster, journal, "all of the queries")
+            corpus.read_all(cluster, journal, "all of the corpus")
+            check_dimensions(config, run, None if asking is None else run.below("queries"))
+            journal.count("rejected", corpus.index.rejected)
+            for model in run.models:
+                with Crew(run, cluster, model, config.embedding) as crew:
+                    scope = Scope(
+                        config, config.embedding, config.corpus, corpus.index, run, model, cluster, crew, journal
+                    )  # fmt: skip
+                    embedded = _given(scope) if model == GIVEN else embed_all(scope, asking)
+                    _compare(embedded)
+                _compare_without_model(embedded)
+                audited.append(embedded)
+            with journal.stage("tables") as stage:
+                stage.note = f"{len(summary.summarise(audited))} tables"
+    return life.record(**facts(audited, None if asking is None else asking.index))
+
+
+def _given(scope: Scope) -> Embedded:
+    """The user's own embeddings, which are taken as they are."""
+    return Embedded.of(scope, _in_order(scope))
+
+
+def embed_all(scope: Scope, asking: Stream | None) -> Embedded:
+    """Embed the corpus and the queries, and run all steps that need the model."""
+    scope = replace(scope, encoding=budget.settle(scope))
+    rejected = embed.embed(scope, f"embed {scope.model.label}")
+    scope = Embedded.of(scope, _in_order(scope))
+    if len(scope.texts) != scope.index.analysed - rejected or not scope.texts.are_distinct():
+        raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
+    precision.measure(scope)
+    sample, dealt = socm_sample(scope), 0
+    if sample:
+        factors.collect_sample(scope, sample)
+    elif sample is None:
+        dealt = len(groups.measure(scope))
+    ranks_largest = sample is None and scope.analysis.socm_top_over == "sample"
+    if ranks_largest:
+        largest.collect(scope, dealt)
+    probe.probe(scope)
+    for temperature in scope.run.temperatures:
+        if ranks_largest:
+            largest.rank(scope, temperature, dealt)
+        if sample:
+            socm.socm(scope, temperature, len(sample))
+    if scope.analysis.socm_top_over == "corpus":
+        worst.begin(scope)
+    if asking is not None and scope.config.queries is not None:
+        queries = replace(scope, run=scope.run.below("queries"), source=scope.config.queries, index=asking.index)
+        embed.embed(queries, scope.named("embed the queries"), "query")
+    return scope
+
+
+def _compare(scope: Embedded) -> None:
+    """The steps over all pairs of texts."""
+    # The workers load the model once. They end before these steps, which need their processors, unless their GPUs compute
+    # the tiles.
+    if not scope.cluster.gpus or scope.analysis.cosine != "full":
+        scope.crew.dismiss()
+    queries = None if scope.config.queries is None else scope.run.below("queries")
+    for temperature in scope.run.temperatures:
+        cosine.cosine(scope, temperature, _needed(scope, temperature))
+        if scope.analysis.compares:
+            exposure.expose(scope, temperature, queries)
+
+
+def _compare_without_model(scope: Embedded) -> None:
+    """The steps after those that the crew may have worked on."""
+    source_order.look(scope)
+    if scope.analysis.socm_top_over == "corpus":
+        worst.search(scope)
+    for temperature in scope.run.temperatures:  # Only the steps over all pairs read these copies of the embeddings.
+        scope.run.storage.remove(f"{scope.run.place('partials/cosine', scope.model, temperature)}/blocks")
+
+
+def _end_night(config: AuditConfig, life: Lifecycle, record: dict[str, Any], journal: Journal) -> None:
+    """Judge the night, enter it into the record of nights, report the verdict, and remove old nights' embeddings.
+
+    A finished run is judged again, since its checks may have changed; its report is written and its verdict posted only if
+    the verdict changed.
+    """
+    run, before = life.run, record.get("gate")
+    tonight = Night.of(run, config)
+    with journal.stage("gate") as stage:
+        record |= night.judged(tonight, record, folder.load_table(run.storage, "collapse_summary").to_dicts())
+        stage.note = night.verdict_in_words(record["gate"]) + night.changes_in_words(record["changed_texts"])
+    is_new = record["gate"] != before
+    if is_new or life.is_mended:
+        with journal.stage("report") as stage:
+            if is_new:
+                record["trend"] = night.trend(tonight, record)
+            _write_report(run, record)
+            stage.note = folder.REPORT
+    if is_new and record["gate"]["verdict"] != "none":
+        with journal.stage("tell") as stage:  # Before run.json is written: a run that dies here posts it again.
+            stage.note = notify.post_verdict(config.gate, record, run.storage.root)
+    if config.record.keep_embeddings is not None:
+        with journal.stage("prune") as stage:
+            stage.note = night.pruned(tonight, config.record.keep_embeddings)
+    if is_new:
+        life.keep(record | {"config": folder.described(config)})
 
 
 def sized(config: AuditConfig, run: Run) -> AuditConfig:
@@ -94,108 +198,33 @@ def sized(config: AuditConfig, run: Run) -> AuditConfig:
     return config.model_copy(update={"embedding": config.embedding.model_copy(update=found)}) if found else config
 
 
-def _check(config: AuditConfig, cache: dict[str, Storage]) -> None:
-    """Raise if the cache, the record of nights or the baseline is unavailable."""
-    for storage in cache.values():
-        storage.check_reachable()
-    night.check_record(config.record, config.gate, config.out)
-
-
-def _check_inputs(config: AuditConfig) -> None:
-    """Raise if the first rows of the corpus or of the queries cannot be used, or their embeddings do not fit together."""
-    given = [source for source in (config.queries, config.corpus) if source is not None]
-    found = [peek.first_items(_contents(config, source, "texts"), config.out) for source in given]
-    if config.corpus.embedding_column is not None and len(found) == 2:
-        widths = [Counter(len(item.embedding) for item in items).most_common(1) for items in found]
-        if all(widths):
-            _check_same_width(*(width for ((width, _),) in widths))
-
-
-def _check_unchanged(config: AuditConfig, done: dict[str, Any]) -> None:
-    """Raise if the corpus or the queries changed since a finished run read them, or too many of their rows are rejected."""
-    for section, name in ((config.corpus, "corpus"), (config.queries, "queries")):
-        if section is not None:
-            sources.check_unchanged(section, config.out, done[name]["source_state"])
-            rejected = done[name]["rejected"], done[name]["read"]
-            check_rejected(section, rejected, done[name]["rejected_reasons"], config.out)
-
-
-def _contents(config: AuditConfig, source: Corpus, folder_of_vectors: str) -> Contents:
-    """What a source holds: texts to embed, or embeddings that are taken as they are."""
-    if source.embedding_column is not None:
-        return Vectors(folder_of_vectors, source, config.out)
-    return Texts(source, config.embedding, config.out)
-
-
 def open_corpus(config: AuditConfig, run: Run, source: Corpus, stage: Stage | None = None) -> Stream:
     """Plan a source of texts to embed, or of embeddings that are taken as they are; one of one unit is read at once."""
-    how: dict[str, Any] = {} if stage is None else {"on_rows": stage.advance}
-    contents = _contents(config, source, run.place("texts", GIVEN, run.temperatures[0]))
-    return Stream(run.storage, contents, config.seed, config.out, **how)
+    own = contents(config, source, run.place("texts", GIVEN, run.temperatures[0]))
+    return Stream(run.storage, own, config.seed, config.out, stage)
 
 
-def _open_queries(config: AuditConfig, run: Run) -> tuple[Run, Stream] | None:
-    """Plan the query texts as the corpus of a separate run below queries/."""
-    if config.queries is None:
+def _in_order(scope: Scope) -> Layout:
+    """The texts in canonical order."""
+    edges = tuple(scope.analysis.intervals)
+    return layout(scope.run, scope.cluster, scope.model, scope.index.usable, edges, scope.config.seed)
+
+
+def socm_sample(scope: Embedded) -> list[str] | None:
+    """The texts of which all pairs are measured: as configured, or all of a corpus too small for groups; None for groups."""
+    analysis, texts = scope.analysis, scope.texts
+    if analysis.socm_sample is None and dealing.enough(texts, analysis):
         return None
-    own = run.below("queries")
-    return own, open_corpus(config, own, config.queries)
+    places = np.arange(len(texts)) if analysis.socm_sample is None else texts.sample(analysis.socm_sample)
+    return list(texts.ids[places])
 
 
-def _read_queries(config: AuditConfig, cluster: Cluster, asking: tuple[Run, Stream], journal: Journal) -> Queries:
-    """Read all of the queries."""
-    assert config.queries is not None
-    run, stream = asking
-    stream.read_all(cluster, journal, "all of the queries")
-    return Queries(run, config.queries, stream.index)
-
-
-def _check_dimensions(config: AuditConfig, run: Run, queries: Queries | None) -> None:
-    """Raise if the user's embeddings of the corpus have not as many dimensions as those of the queries."""
-    if config.corpus.embedding_column is not None and queries is not None:
-        _check_same_width(*(folder.dimensions(one, GIVEN, one.temperatures[0]) for one in (queries.run, run)))
-
-
-def _check_same_width(queries: int, corpus: int) -> None:
-    """Raise unless the embeddings of the queries and of the corpus have as many dimensions."""
-    if queries != corpus:
-        raise UsageError(f"the queries have {queries} dimensions, and the corpus {corpus}; give vectors of one model")
-
-
-def _facts(audit: Audit, layouts: dict[str, Layout], rejected: int) -> dict[str, Any]:
-    """The entries of run.json that only an audit has."""
-    run, config = audit.run, audit.config
-    facts: dict[str, Any] = {"seed": config.seed, "corpus": audit.index.facts() | {"rejected_by_models": rejected}}
-    if run.storage.exists(folder.SIZES):
-        facts["sizes"] = run.storage.read_json(folder.SIZES)
-    if audit.queries is not None:
-        facts["queries"] = audit.queries.index.facts()
-    facts["models"] = {}
-    for model in run.models:
-        texts = layouts[model.label]
-        own: dict[str, Any] = {"texts": len(texts)}
-        if texts.documents is not None:
-            own["documents"] = len(np.unique(texts.documents))
-            own["documents_equal"] = equal_documents(texts.documents)
-        elif run.storage.exists(source_order.result_name(model)):
-            own["source_order"] = run.storage.read_json(source_order.result_name(model))
-        moved = {t.canonical: cosine.rounding(run, model, t) for t in run.temperatures}
-        if any(moved.values()):
-            own["cosine_rounding"] = moved
-        if model == GIVEN:
-            own["dimensions"] = folder.dimensions(run, model, run.temperatures[0])
-        if run.storage.exists(actor.budget_name(model)):
-            own |= run.storage.read_json(actor.budget_name(model))
-        if run.storage.exists(precision.result_name(model)):
-            own["precision"] = run.storage.read_json(precision.result_name(model))
-        done = f"{run.place('partials/socm', model, run.temperatures[0])}/done.json"
-        if run.storage.exists(done):
-            own["socm"] = run.storage.read_json(done)["way"]
-        if ignored := lookup.ignored(run, model):
-            own["cache_ignored"] = ignored
-        facts["models"][model.label] = own
-    facts["versions"] = {"altair": metadata.version("altair")}
-    return facts
+def _needed(scope: Embedded, temperature: Temperature) -> Needed:
+    """What the steps over all pairs still need of the tiles."""
+    run, model, analysis = scope.run, scope.model, scope.analysis
+    near = analysis.compares and not exposure.is_done(run, model, temperature)
+    search = analysis.socm_top_over == "corpus" and not worst.is_done(run, model, temperature)
+    return Needed(near or search, near)
 
 
 def _write_report(run: Run, record: dict[str, Any]) -> None:

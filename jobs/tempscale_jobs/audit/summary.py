@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,10 +21,10 @@ from tempscale_jobs.collapse.exposure import largest, ranked
 from tempscale_jobs.collapse.groups import REPLICATES
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.config.nights import SHARES
-from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.embedding.layout import Layout
+from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.runs.folder import CALIBRATION, Model, Run, all_means_by_text, means_by_text
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT
 from tempscale_jobs.tables.columns import Table, finite
@@ -37,22 +38,21 @@ _STEPS = {
 }  # fmt: skip
 
 
-def summarise(
-    run: Run, corpus: Corpus, analysis: Analysis, keep_text: bool, layouts: dict[str, Layout], index: Index
-) -> dict[str, pa.Table]:
-    """Write every table of the run; returns them by name."""
-    found = {table.name: _collected(run, table, analysis) for table in TABLES if table.name in _STEPS}
-    tokens_seen = corpus.embedding_column is None
+def summarise(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
+    """Write every table of the run, from the scope of each model; returns them by name."""
+    run, config, index = audited[0].run, audited[0].config, audited[0].index
+    found = {table.name: _collected(run, table, config.analysis) for table in TABLES if table.name in _STEPS}
     summaries, effects = [], []
-    for model in run.models:
-        figures = [_figures(run, model, t, layouts[model.label], found, index, tokens_seen) for t in run.temperatures]
+    for scope in audited:
+        figures = [_figures(scope, t, found) for t in run.temperatures]
         summaries += [row for row, _ in figures]
-        effects += _effects(run, model, figures)
-    nearest = [_nearest_to_all(run, model, t, layouts[model.label]) for model in run.models for t in run.temperatures]
+        effects += _effects(run, scope.model, figures)
+    nearest = [_nearest_to_all(scope, t) for scope in audited for t in run.temperatures]
     found["collapsed_texts"] = pa.concat_tables([found["collapsed_texts"], *nearest])
     found["collapse_summary"] = COLLAPSE_SUMMARY.build_rows(summaries)
     found["temperature_effect"] = TEMPERATURE_EFFECT.build_rows(effects)
-    if keep_text and tokens_seen:
+    if config.keep_text and config.corpus.embedding_column is None:
+        layouts = {scope.model.label: scope.texts for scope in audited}
         named = [found[name] for name in ("socm_pairs", "near_duplicates", "collapsed_texts")]
         found["excerpts"] = _excerpts(run, index, layouts, named)
     for name, table in found.items():
@@ -164,11 +164,11 @@ def _variance(values: np.ndarray) -> float:
 
 
 def _figures(
-    run: Run, model: Model, temperature: Temperature, layout: Layout, found: dict[str, pa.Table], index: Index,
-    tokens_seen: bool,
+    scope: Embedded, temperature: Temperature, found: dict[str, pa.Table]
 ) -> tuple[dict[str, Any], Samples]:  # fmt: skip
     """The summary row of one model and temperature, and the per-text values behind its figures."""
-    n = len(layout)
+    run, model, layout, index = scope.run, scope.model, scope.texts, scope.index
+    n, tokens_seen = len(layout), scope.source.embedding_column is None
     correction = finite_population(n, layout.population(n))
     columns = ["tokens", "truncated", *(("spread", "within_cosine") if tokens_seen else ())]
     parts = run.storage.list(run.place("texts", model, temperature))
@@ -347,7 +347,8 @@ def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples
     return rows
 
 
-def _nearest_to_all(run: Run, model: Model, temperature: Temperature, layout: Layout) -> pa.Table:
+def _nearest_to_all(scope: Embedded, temperature: Temperature) -> pa.Table:
+    run, model, layout = scope.run, scope.model, scope.texts
     means = all_means_by_text(run.storage, run.place("partials/cosine", model, temperature))
     (values,) = run.storage.arrays(means, ["overall"], len(layout))
     places = largest(values, layout.key)

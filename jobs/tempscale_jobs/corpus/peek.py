@@ -23,7 +23,7 @@ def first_items(contents: Contents, without: str) -> list[Any]:
     if not sources.is_read_again(given, without):
         return []
     most = min(_ROWS, given.limit or _ROWS)
-    found = list(contents.items(Unit(0, (Piece("source"),), most), counts, None, lambda rows: None))
+    found = list(contents.items(Unit(0, (Piece("source"),), most), counts, None))
     if not found and (counts.read < most or most == given.limit):
         raise nothing_usable(given, contents.what, counts.read, dict(counts.reasons))
     return found

@@ -42,7 +42,7 @@ def preview(contents: Contents, size: int, seed: int, without: str) -> Preview:
 
     def items() -> Iterator[Any]:
         for unit in looked:
-            yield from contents.items(unit, counts, None, lambda rows: None)
+            yield from contents.items(unit, counts, None)
 
     found = list(sampled(items(), size, seed))
     if not contents.agrees(counts.widths.items()):

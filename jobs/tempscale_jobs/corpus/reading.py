@@ -6,7 +6,7 @@ A unit is read when its file in shards/, `unit-NUMBER.json`, is there. It is wri
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from tempscale_jobs.corpus.rows import ID_BYTES, REPEATED, Counts, Rejects, samp
 from tempscale_jobs.corpus.units import Unit
 from tempscale_jobs.runs import sealed
 from tempscale_jobs.runs.folder import numbered_in, of_unit
+from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.runs.storage import Storage
 
 IDS_OF_A_GROUP = 16_384
@@ -55,7 +56,7 @@ class Contents(Protocol):
     def agrees(self, widths: Iterable[tuple[int, int]]) -> bool:
         """Whether the units were read by the dimensions that most rows have; otherwise they must be read again."""
 
-    def items(self, unit: Unit, counts: Counts, rejects: Rejects | None, on_rows: Callable[[int], None]) -> Iterator[Any]:
+    def items(self, unit: Unit, counts: Counts, rejects: Rejects | None) -> Iterator[Any]:
         """The usable rows of a unit, as tuples with the id first and the attributes text_id and place."""
 
     def grouped(self, items: Iterable[Any], begins: bool = False) -> Iterator[list[Any]]:
@@ -114,7 +115,7 @@ def read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int, state
 def _read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int) -> UnitRead:
     counts, rejects, sample = Counts(), Rejects(storage, unit.number), contents.corpus.sample
     ids = UnitIds(sample, seed)
-    items = ids.noted(contents.items(unit, counts, rejects, lambda rows: None))
+    items = ids.noted(contents.items(unit, counts, rejects))
     if sample is None:
         parts, fingerprint = keep_rows(storage, contents, unit.number, 0, items)
     else:
@@ -127,12 +128,10 @@ def _read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int) -> U
     return _unit_read(unit.number, counts, (parts, fingerprint), rejects)
 
 
-def read_whole(
-    storage: Storage, contents: Contents, unit: Unit, seed: int, on_rows: Callable[[int], None]
-) -> tuple[UnitRead, int]:
+def read_whole(storage: Storage, contents: Contents, unit: Unit, seed: int, stage: Stage | None) -> tuple[UnitRead, int]:
     """Read a source of one unit, and draw its sample; returns also how many rows are kept."""
-    counts, rejects, sample = Counts(), Rejects(storage), contents.corpus.sample
-    items = contents.items(unit, counts, rejects, on_rows)
+    counts, rejects, sample = Counts(stage=stage), Rejects(storage), contents.corpus.sample
+    items = contents.items(unit, counts, rejects)
     parts, fingerprint = keep_rows(storage, contents, 0, 0, items if sample is None else sampled(items, sample, seed))
     return _unit_read(0, counts, (parts, fingerprint), rejects), sum(rows for rows, _ in parts)
 
@@ -180,7 +179,7 @@ def choose(storage: Storage, contents: Contents, unit: Unit, rows: np.ndarray, s
     """Read a unit, of a source in this state, once more, and keep the usable rows with these numbers for the sample."""
     chosen, counts = set(rows.tolist()), Counts()
     with units.unchanged(contents.corpus, unit, state):
-        items = contents.items(unit, counts, None, lambda rows: None)
+        items = contents.items(unit, counts, None)
         table = contents.table([item for k, item in enumerate(items) if k in chosen])
     storage.write_table(chosen_of(unit.number), table)
 

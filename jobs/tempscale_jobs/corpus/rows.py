@@ -21,6 +21,7 @@ from tempscale_jobs.corpus.sources import Row, Source
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import share as percent
 from tempscale_jobs.runs.folder import numbered_in
+from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import REJECTED
 from tempscale_jobs.urls import masked
@@ -83,6 +84,14 @@ class Counts:
     reasons: Counter[str] = field(default_factory=Counter)
     widths: Counter[int] = field(default_factory=Counter)
     """How many embeddings have how many dimensions, in the order in which these were first seen."""
+    stage: Stage | None = None
+    """Its progress is that of the rows."""
+
+    def next_row(self) -> None:
+        """Count a row."""
+        self.read += 1
+        if self.stage is not None:
+            self.stage.advance(1)
 
     @property
     def rejected(self) -> int:
@@ -162,7 +171,6 @@ def usable(
     limit: int | None,
     counts: Counts,
     rejects: Rejects | None,
-    on_rows: Callable[[int], None],
     content: Callable[[Any], tuple[Any, str | None]],
 ) -> Iterator[Usable]:
     """The usable rows; the other rows are counted and recorded with a reason.
@@ -173,8 +181,7 @@ def usable(
     for row in rows:
         if limit is not None and counts.read >= limit:
             break
-        counts.read += 1
-        on_rows(1)
+        counts.next_row()
         text_id, reason = identifier(row)
         value, problem = content(row.text)
         document, unnamed = named_document(row.document)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,11 +89,11 @@ class Texts:
         """Whatever their lengths, texts are read once."""
         return True
 
-    def items(self, unit: Unit, counts: Counts, rejects: Rejects | None, on_rows: Callable[[int], None]) -> Iterator[Text]:
+    def items(self, unit: Unit, counts: Counts, rejects: Rejects | None) -> Iterator[Text]:
         """The usable texts of a unit, cut to the configured length."""
         longest = self.corpus.max_characters
         rows = sources.rows_of(self.corpus, records(self.corpus, unit, self.columns, self._without))
-        for one in usable(rows, unit.limit, counts, rejects, on_rows, usable_text):
+        for one in usable(rows, unit.limit, counts, rejects, usable_text):
             text, cut = one.content[:longest], len(one.content) > longest
             yield Text(one.text_id, text, cut, one.document, None, one.place, one.digest, one.copy)
 

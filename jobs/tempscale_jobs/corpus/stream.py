@@ -37,7 +37,7 @@ class Stream:
         contents: Contents,
         seed: int,
         without: str,
-        on_rows: Callable[[int], None] = lambda rows: None,
+        stage: Stage | None = None,
     ) -> None:
         """Plan the source, unless an earlier session has read it, and read it at once if it is one unit.
 
@@ -64,11 +64,11 @@ class Stream:
         self._left_out = sources.left_out(self._given, without)
         if len(self.units) == 1:
             whole = replace(self.units[0], limit=self._given.limit)
-            found, kept = self._read_whole(whole, on_rows)
+            found, kept = self._read_whole(whole, stage)
             if not contents.agrees(found.widths):
                 sources.check_not_a_pipe(self._given, without)
                 self._forget()
-                found, kept = self._read_whole(whole, on_rows)
+                found, kept = self._read_whole(whole, stage)
             self._read[found.number] = found
             self._check_rejected()
             self._found = self._index([found], kept)
@@ -116,10 +116,10 @@ class Stream:
             self.finish(cluster, stage)
             stage.note = self.described()
 
-    def _read_whole(self, whole: Unit, on_rows: Callable[[int], None]) -> tuple[UnitRead, int]:
+    def _read_whole(self, whole: Unit, stage: Stage | None) -> tuple[UnitRead, int]:
         """Read a source of one unit; returns also how many rows are kept."""
         with sources.unchanged(self._given, self._state, self._without):
-            return reading.read_whole(self._storage, self._contents, whole, self._seed, on_rows)
+            return reading.read_whole(self._storage, self._contents, whole, self._seed, stage)
 
     def _read_units(self, cluster: Cluster, stage: Stage | None) -> Index:
         """Read the units that no earlier session has read, and then what concerns all of them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
@@ -63,7 +63,7 @@ class Vectors:
         """Read by these dimensions, or by those of the source's first usable embedding; returns them."""
         if width is None:
             counts, reader = Counts(), Reader(self.corpus)
-            found = usable(rows(self.corpus, self._without), self.corpus.limit, counts, None, lambda rows: None, reader)
+            found = usable(rows(self.corpus, self._without), self.corpus.limit, counts, None, reader)
             if next(found, None) is None:
                 self.agrees(reader.widths.items())  # A mistake in the options is the reason, if there is one.
             width = reader.width
@@ -88,11 +88,11 @@ class Vectors:
         self.width = most
         return before == most
 
-    def items(self, unit: Unit, counts: Counts, rejects: Rejects | None, on_rows: Callable[[int], None]) -> Iterator[Vector]:
+    def items(self, unit: Unit, counts: Counts, rejects: Rejects | None) -> Iterator[Vector]:
         """The usable embeddings of a unit."""
         own = (_row(self.corpus, one) for one in records(self.corpus, unit, self.columns, self._without))
         reader = Reader(self.corpus, self.width)
-        for one in usable(own, unit.limit, counts, rejects, on_rows, reader):
+        for one in usable(own, unit.limit, counts, rejects, reader):
             row, length = one.content
             yield Vector(one.text_id, row, length, one.document, one.place, one.digest, one.copy)
         counts.widths.update(reader.widths)

@@ -13,6 +13,7 @@ from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.rows import check_rejected, most_frequent
 from tempscale_jobs.correct import units
 from tempscale_jobs.errors import Changed, UsageError
+from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.runs.folder import PLANNED, Run
 from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
@@ -31,35 +32,46 @@ def correct(config: CorrectConfig, journal: Journal, *, fresh: bool = False) -> 
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
     found = config.saved
+    with lifecycle.locked(config, journal, fresh=fresh) as opening:
+        _check(config, found)
+        with opening.run() as life:
+            if not _finished(config, life, journal):
+                _correct_all(config, life, found, journal)
+    return life.run
 
-    def check_unchanged(done: dict[str, Any]) -> None:
-        sources.check_unchanged(config.embeddings, config.out, done["embeddings"]["source_state"])
 
-    with lifecycle.running(config, journal, fresh=fresh, check=lambda: _check(config, found)) as life:
-        run = life.run
-        if life.done("read the embeddings", check_unchanged) is not None:
-            return run
-        with journal.stage("read the embeddings") as stage:
-            planned, state = _plan(config, run.storage, found)
-            rows = sum(unit.rows for unit in planned)
-            stage.note = f"{rows:,} rows in {len(planned):,} units{sources.left_out(config.embeddings, config.out)}"
-        with life.cluster() as cluster, journal.stage(found.correction.canonical, rows) as stage:
-            task = units.Task(run.storage, config.embeddings, found.correction, config.side, config.equal_norms)
-            _correct(config, cluster, task, planned, stage)
-            facts = counted(task, planned)
-            if sources.changes(config.embeddings, state, config.out):
-                run.storage.remove("shards")  # What was read is a mixture: nothing of it is to be resumed.
-                raise Changed(
-                    f"embeddings '{masked(config.embeddings.source)}' changed while they were read; start the same command "
-                    "again when nothing writes them"
-                )
-            lost = f"; {facts['rejected']:,} rows rejected" if facts["rejected"] else ""
-            stage.note = f"{facts['corrected']:,} {config.side}{lost}"
-        life.record(
-            command=config.command, embeddings={"source_state": state} | facts,
-            correction={"name": found.correction.canonical, "sha256": found.correction.digest},
-        )  # fmt: skip
-    return run
+def _finished(config: CorrectConfig, life: Lifecycle, journal: Journal) -> bool:
+    """Whether the run is complete, and its embeddings are still the same."""
+    if life.finished is None:
+        return False
+    with journal.stage("read the embeddings") as stage:
+        sources.check_unchanged(config.embeddings, config.out, life.finished["embeddings"]["source_state"])
+        return life.stays_finished(stage)
+
+
+def _correct_all(config: CorrectConfig, life: Lifecycle, found: Saved, journal: Journal) -> None:
+    """Correct every unit of the source."""
+    run = life.run
+    with journal.stage("read the embeddings") as stage:
+        planned, state = _plan(config, run.storage, found)
+        rows = sum(unit.rows for unit in planned)
+        stage.note = f"{rows:,} rows in {len(planned):,} units{sources.left_out(config.embeddings, config.out)}"
+    with life.cluster() as cluster, journal.stage(found.correction.canonical, rows) as stage:
+        task = units.Task(run.storage, config.embeddings, found.correction, config.side, config.equal_norms)
+        _correct(config, cluster, task, planned, stage)
+        facts = counted(task, planned)
+        if sources.changes(config.embeddings, state, config.out):
+            run.storage.remove("shards")  # What was read is a mixture: nothing of it is to be resumed.
+            raise Changed(
+                f"embeddings '{masked(config.embeddings.source)}' changed while they were read; start the same command "
+                "again when nothing writes them"
+            )
+        lost = f"; {facts['rejected']:,} rows rejected" if facts["rejected"] else ""
+        stage.note = f"{facts['corrected']:,} {config.side}{lost}"
+    life.record(
+        command=config.command, embeddings={"source_state": state} | facts,
+        correction={"name": found.correction.canonical, "sha256": found.correction.digest},
+    )  # fmt: skip
 
 
 def _check(config: CorrectConfig, found: Saved) -> None:

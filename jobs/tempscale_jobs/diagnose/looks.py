@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,14 +14,14 @@ from tempscale.collapse.length import interval_of
 from tempscale.model import checkpoint
 from tempscale.model.settings import Settings
 from tempscale.stats.sample import seeded_sample
-from tempscale_jobs.config.diagnose import Diagnosis
+from tempscale_jobs.config.diagnose import DiagnoseConfig, Diagnosis
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.diagnose import versions
 from tempscale_jobs.embedding import pieces
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run, part
 from tempscale_jobs.runs.folder import place as place_of
-from tempscale_jobs.runs.journal import Stage
+from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import REJECTED
@@ -46,8 +47,20 @@ Rows = list[dict[str, Any]]
 Seen = TypeVar("Seen")
 
 
-def lengths(run: Run, cluster: Cluster, model: Model, index: Index, stage: Stage) -> dict[str, int]:
+@dataclass(frozen=True)
+class Read:
+    """A source that has been read, and what works on it."""
+
+    config: DiagnoseConfig
+    run: Run
+    cluster: Cluster
+    index: Index
+    journal: Journal
+
+
+def lengths(read: Read, model: Model, stage: Stage) -> dict[str, int]:
     """The length in tokens of every text by id, as the model sees it; texts that do not tokenise are rejected."""
+    run, index = read.run, read.index
     names = [run.part(_LENGTHS, model, None, k) for k in range(len(index.shards))]
     left = missing(
         run.storage,
@@ -57,7 +70,7 @@ def lengths(run: Run, cluster: Cluster, model: Model, index: Index, stage: Stage
         ],
     )
     stage.advance(index.analysed - sum(piece.size for piece in left))
-    for piece, _ in run_tasks(cluster, write_lengths, left, ahead=2):
+    for piece, _ in run_tasks(read.cluster, write_lengths, left, ahead=2):
         stage.advance(piece.size)
     found: dict[str, int] = {}
     for name in names:
@@ -124,14 +137,14 @@ def check_memory(model: Model, longest: int, workers: int) -> None:
         )
 
 
-def look(run: Run, crew: Crew, model: Model, index: Index, every: list[Piece], stage: Stage) -> None:
+def look(read: Read, crew: Crew, every: list[Piece], stage: Stage) -> None:
     """Write the missing pieces of texts: the layers, heads and embeddings of each text at each temperature."""
-    left = missing(run.storage, every)
+    left = missing(read.run.storage, every)
     stage.advance(sum(piece.size for piece in every) - sum(piece.size for piece in left))
     # The attention of a text is of the square of its length.
     work = [
         piece._replace(cost=float(sum(len(text) ** 2 for text in piece.arguments[1].column("text").to_pylist())))
-        for piece in pieces.with_texts(run.storage, index, left)
+        for piece in pieces.with_texts(read.run.storage, read.index, left)
     ]
     for piece, _ in crew.run(write_layers, work):
         stage.advance(piece.size)

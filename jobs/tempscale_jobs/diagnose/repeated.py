@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from tempscale.stats.sample import keyed_hash
-from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.diagnose.looks import Read
+from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.tables.diagnose import REPEATED_PARTS
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.dispatch import Crew, Piece, missing
@@ -25,14 +26,14 @@ class Repeated(NamedTuple):
     seed: int
 
 
-def embed_repeated(run: Run, crew: Crew, model: Model, pairs: int, seed: int) -> int:
-    """Embed `pairs` pairs of repeated tokens at 8, 16, … 512 tokens under every temperature; returns how many lengths."""
-    lengths = lengths_up_to(model.max_length)
+def embed_repeated(read: Read, crew: Crew, model: Model) -> int:
+    """Embed pairs of repeated tokens at 8, 16, … 512 tokens under every temperature; returns how many lengths."""
+    run, pairs, lengths = read.run, read.config.diagnosis.repeated_pairs, lengths_up_to(model.max_length)
     if not pairs or not lengths:
         return 0
     every = [
         Piece(
-            k, (k, Repeated(length, pairs, seed)), f"length {length}",
+            k, (k, Repeated(length, pairs, read.config.seed)), f"length {length}",
             tuple(run.part(REPEATED_PARTS, model, t, k) for t in run.temperatures), cost=float(length),
         )
         for k, length in enumerate(lengths)

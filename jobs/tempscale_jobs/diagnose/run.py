@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from typing import Any
 
 from tempscale.optional import needs
 from tempscale_jobs import lifecycle
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.diagnose import DiagnoseConfig
 from tempscale_jobs.corpus import peek, shards, sources
-from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.corpus.rows import check_rejected
 from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.diagnose import looks, repeated, summary, two_texts, versions
+from tempscale_jobs.diagnose.looks import Read
 from tempscale_jobs.embedding import pieces
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import PLANNED, SHARDED, Model, Run, load_tables, rejected_reasons
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.tables.diagnose import KINDS
-from tempscale_jobs.workers.cluster import Cluster
 from tempscale_jobs.workers.dispatch import Crew
 
 
@@ -35,55 +34,63 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
         UsageError: the configuration, corpus, models or run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
-    corpus, settings = config.candidates(), config.diagnosis
-    texts = Texts(corpus, Embedding.model_validate({}), config.out)
+    texts = Texts(config.candidates(), Embedding.model_validate({}), config.out)
+    with lifecycle.locked(config, journal, fresh=fresh) as opening:
+        if opening.will_read:
+            versions.check_column(config.corpus, config.diagnosis.versions_of, config.out)
+            peek.first_items(texts, config.out)
+        with opening.run() as life:
+            if not _finished(config, life, journal):
+                _measure(config, life, texts, journal)
+    return life.run
 
-    def check_inputs() -> None:
-        versions.check_column(config.corpus, settings.versions_of, config.out)
-        peek.first_items(texts, config.out)
 
-    def check_unchanged(done: dict[str, Any]) -> None:
-        sources.check_unchanged(corpus, config.out, done["corpus"]["source_state"])
+def _finished(config: DiagnoseConfig, life: Lifecycle, journal: Journal) -> bool:
+    """Whether the run is complete, and its corpus is still the same."""
+    if life.finished is None:
+        return False
+    with journal.stage("read the corpus") as stage:
+        sources.check_unchanged(config.candidates(), config.out, life.finished["corpus"]["source_state"])
+        return life.stays_finished(stage)
 
-    with lifecycle.running(config, journal, fresh=fresh, check_inputs=check_inputs) as life:
-        run = life.run
-        if life.done("read the corpus", check_unchanged) is not None:
-            return run
-        with journal.stage("read the corpus") as stage:
-            stream = Stream(run.storage, texts, config.seed, config.out, stage.advance)
-            stage.note = stream.described()
-        with suppress(ImportError):  # The limit of threads applies only to libraries that are already loaded.
-            import sklearn.manifold  # noqa: F401
 
-        if stream.complete:
-            with _leaving_nothing(run):
-                two_texts.check_named(run, settings.pair, stream.index)
-        with life.cluster() as cluster:
-            stream.read_all(cluster, journal, "its units")
-            index = stream.index
-            with _leaving_nothing(run):
-                two_texts.check_named(run, settings.pair, index)
-                document_of = versions.documents(run, corpus, settings.versions_of, config.out, index)
-                chosen, longest = _choose(config, run, cluster, index, document_of, journal)
-            # Outside of the block: on a smaller machine the work of a larger one is kept.
-            for model, tokens in zip(run.models, longest, strict=True):
-                looks.check_memory(model, tokens, config.execution.workers or 1)
-            for model in run.models:
-                _look(config, run, cluster, model, index, chosen, journal)
-            looked = {"texts": len(chosen), "rejected": {m.label: looks.rejected(run, m) for m in run.models}}
-            with journal.stage("tables") as stage:
-                parts_of = shards.documents_of(run.storage, index, set(chosen))
-                tables = summary.summarise(run, settings.intervals, config.seed, document_of, parts_of)
-                stage.note = f"{len(tables)} tables"
-                if find_spec("sklearn") is None:
-                    stage.note += f"; {needs('the map of texts', 'sklearn')}"
-        with journal.stage("report") as stage:
-            from tempscale_jobs.diagnose import report  # What draws it is slow to import, and Ray starts before.
+def _measure(config: DiagnoseConfig, life: Lifecycle, texts: Texts, journal: Journal) -> None:
+    """Read the corpus, look into a sample of it under every model, and write the tables and the report."""
+    run, settings = life.run, config.diagnosis
+    with journal.stage("read the corpus") as stage:
+        stream = Stream(run.storage, texts, config.seed, config.out, stage)
+        stage.note = stream.described()
+    with suppress(ImportError):  # The limit of threads applies only to libraries that are already loaded.
+        import sklearn.manifold  # noqa: F401
 
-            record = life.record(command=config.command, seed=config.seed, corpus=index.facts(), looked_into=looked)
-            report.render(load_tables(run.storage), record).write_to(run.storage)
-            stage.note = "report.html"
-    return run
+    if stream.complete:
+        with _leaving_nothing(run):
+            two_texts.check_named(run, settings.pair, stream.index)
+    with life.cluster() as cluster:
+        stream.read_all(cluster, journal, "its units")
+        read = Read(config, run, cluster, stream.index, journal)
+        with _leaving_nothing(run):
+            two_texts.check_named(run, settings.pair, read.index)
+            document_of = versions.documents(run, config.candidates(), settings.versions_of, config.out, read.index)
+            chosen, longest = _choose(read, document_of)
+        # Outside of the block: on a smaller machine the work of a larger one is kept.
+        for model, tokens in zip(run.models, longest, strict=True):
+            looks.check_memory(model, tokens, config.execution.workers or 1)
+        for model in run.models:
+            _look(read, model, chosen)
+        looked = {"texts": len(chosen), "rejected": {m.label: looks.rejected(run, m) for m in run.models}}
+        with journal.stage("tables") as stage:
+            parts_of = shards.documents_of(run.storage, read.index, set(chosen))
+            tables = summary.summarise(run, settings.intervals, config.seed, document_of, parts_of)
+            stage.note = f"{len(tables)} tables"
+            if find_spec("sklearn") is None:
+                stage.note += f"; {needs('the map of texts', 'sklearn')}"
+    with journal.stage("report") as stage:
+        from tempscale_jobs.diagnose import report  # What draws it is slow to import, and Ray starts before.
+
+        record = life.record(command=config.command, seed=config.seed, corpus=read.index.facts(), looked_into=looked)
+        report.render(load_tables(run.storage), record).write_to(run.storage)
+        stage.note = "report.html"
 
 
 @contextmanager
@@ -97,14 +104,13 @@ def _leaving_nothing(run: Run) -> Iterator[None]:
         raise
 
 
-def _choose(
-    config: DiagnoseConfig, run: Run, cluster: Cluster, index: Index, document_of: dict[str, str], journal: Journal
-) -> tuple[list[str], list[int]]:
+def _choose(read: Read, document_of: dict[str, str]) -> tuple[list[str], list[int]]:
     """Ids of the texts to look into, and for each model the tokens of the longest of them."""
+    config, run, index, journal = read.config, read.run, read.index, read.journal
     found: list[dict[str, int]] = []
     for model in run.models:
         with journal.stage(f"lengths{run.named(model)}", index.analysed) as stage:
-            found.append(looks.lengths(run, cluster, model, index, stage))
+            found.append(looks.lengths(read, model, stage))
             stage.note = count(len(found[-1]), "text")
             if not found[-1]:
                 raise UsageError(f"model {model.label}: its tokenizer fails on every text")
@@ -119,19 +125,16 @@ def _choose(
     return chosen, [max(lengths[i] for i in chosen) for lengths in found]
 
 
-def _look(
-    config: DiagnoseConfig, run: Run, cluster: Cluster, model: Model, index: Index, chosen: list[str], journal: Journal
-) -> None:
+def _look(read: Read, model: Model, chosen: list[str]) -> None:
     """Write all partial tables of one model."""
-    settings, of = config.diagnosis, run.named(model)
-    with Crew(run, cluster, model, config.embedding) as crew:
+    run, settings, of, journal = read.run, read.config.diagnosis, read.run.named(model), read.journal
+    with Crew(run, read.cluster, model, read.config.embedding) as crew:
         with journal.stage(f"look into {model.label}", len(chosen)) as stage:
-            every = pieces.of_sample(run, model, chosen, settings.piece_texts, KINDS)
-            looks.look(run, crew, model, index, every, stage)
+            looks.look(read, crew, pieces.of_sample(run, model, chosen, settings.piece_texts, KINDS), stage)
             stage.note = f"{count(len(chosen), 'text')} under τ {run.taus}"
         with journal.stage(f"two texts{of}") as stage:
-            pair = two_texts.look(run, crew, model, index, settings.pair, config.keep_text)
+            pair = two_texts.look(read, crew, model)
             stage.note = "left out: there is one text only" if pair is None else f"{pair[0]} and {pair[1]}"
         with journal.stage(f"repeated tokens{of}") as stage:
-            lengths = repeated.embed_repeated(run, crew, model, settings.repeated_pairs, config.seed)
+            lengths = repeated.embed_repeated(read, crew, model)
             stage.note = f"{settings.repeated_pairs} pairs at {lengths} lengths"

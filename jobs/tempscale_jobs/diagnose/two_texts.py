@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.index import Index
+from tempscale_jobs.diagnose.looks import Read
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.tables.diagnose import KINDS, PAIR_PART, PAIR_PARTS
@@ -31,20 +32,19 @@ def check_named(run: Run, pair: tuple[str, str] | None, index: Index) -> None:
             )
 
 
-def look(
-    run: Run, crew: Crew, model: Model, index: Index, named: tuple[str, str] | None, keep_text: bool
-) -> tuple[str, str] | None:
+def look(read: Read, crew: Crew, model: Model) -> tuple[str, str] | None:
     """Write the tokens of one pair in the plane, under every temperature; returns the pair's ids, or None without a pair."""
+    run, named = read.run, read.config.diagnosis.pair
     parts = [run.part(PAIR_PARTS, model, t, 0) for t in run.temperatures]
     if not all(map(run.storage.exists, parts)):
         pairs = _candidates(run, model) if named is None else [named]
         if not pairs:
             return None
-        texts = shards.texts_of(run.storage, index, {i for pair in pairs for i in pair})
+        texts = shards.texts_of(run.storage, read.index, {i for pair in pairs for i in pair})
         rows = [{"a": a, "b": b, "text_a": texts[a], "text_b": texts[b]} for a, b in pairs]
         # Copies of one text are no finding; they are used only where all pairs are copies.
         rows = [row for row in rows if row["text_a"] != row["text_b"]] or rows
-        keep = pa.array([keep_text] * len(rows))
+        keep = pa.array([read.config.keep_text] * len(rows))
         for _ in crew.run(write_pair, [Piece(0, (0, pa.Table.from_pylist(rows).append_column("keep", keep)), "pair")]):
             pass
     found = run.storage.read_table(parts[0], ["text_id", "side"]).to_pylist()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from tempscale.temperature.schedule import Temperature
@@ -12,6 +11,7 @@ from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.evaluate import audits, cells, documents, tasks
 from tempscale_jobs.evaluate.summary import Compared, summarise, write
 from tempscale_jobs.evaluate.tasks import Evaluation
+from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import Model, Run, load_tables
 from tempscale_jobs.runs.journal import Journal
@@ -38,46 +38,63 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
         check_reachable(config.execution)
         names = [unit.name for unit in units[:_NAMED]] + ["…"] * (len(units) > _NAMED)
         stage.note = f"{count(len(units), 'task')}: {', '.join(names)}"
-    compared = Compared(config.audits, config.backbones)
-    references = {"audits": [masked(folder) for folder in config.audits], "backbones": config.backbones}
-    check_inputs = functools.partial(tasks.check, units, config.seed)
-    with lifecycle.running(config, journal, fresh=fresh, check_inputs=check_inputs) as life:
-        run = life.run
-        evaluation = Evaluation(
-            run, units, config.embedding, tuple(config.analysis.intervals), config.seed, config.corrected
-        )
-        if (earlier := life.earlier) is not None:
-            if earlier["beside"] != references:
-                _check_unchanged(config, earlier["tasks"], evaluation.states)  # Only tables and report are written again.
-            elif life.done("score", lambda done: _check_unchanged(config, done["tasks"], evaluation.states)) is not None:
-                return run
-        missing: dict[tuple[str, str, str], str] = {}
-        with life.cluster() as cluster:
-            encoding = life.settled(config, cluster).embedding
-            for model in run.models:
-                with Crew(run, cluster, model, encoding) as crew:
-                    wrong = score_missing(evaluation, crew, model, journal)
-                missing |= {(model.label, temperature, task): why for (task, temperature), why in wrong.items()}
-        if not missing:
-            documents.remove_all(run)
-        with journal.stage("tables") as stage:
-            stage.note = f"{len(summarise(evaluation, compared, missing))} tables"
-            write(evaluation, missing)
-        with journal.stage("report") as stage:
-            from tempscale_jobs.evaluate import report  # What draws it is slow to import, and Ray starts before.
+    with lifecycle.locked(config, journal, fresh=fresh) as opening:
+        if opening.will_read:
+            tasks.check(units, config.seed)
+        with opening.run() as life:
+            edges = tuple(config.analysis.intervals)
+            evaluation = Evaluation(life.run, units, config.embedding, edges, config.seed, config.corrected)
+            if not _finished(config, life, evaluation, journal):
+                _score_all(config, life, evaluation, journal)
+    return life.run
 
-            record = life.record(
-                command=config.command,
-                seed=config.seed,
-                missing=len(missing),
-                beside=references,
-                tasks=evaluation.states,
-            )
-            report.render(load_tables(run.storage), record).write_to(run.storage)
-            stage.note = "report.html"
-        if missing:
-            raise IncompleteRun(_incomplete(config, missing, evaluation.cells * len(run.models)))
-    return run
+
+def _references(config: EvaluateConfig) -> dict[str, Any]:
+    """What scores are shown beside: an entry of run.json."""
+    return {"audits": [masked(folder) for folder in config.audits], "backbones": config.backbones}
+
+
+def _finished(config: EvaluateConfig, life: Lifecycle, evaluation: Evaluation, journal: Journal) -> bool:
+    """Whether the run is complete, beside the same audits, and its tasks are still the same."""
+    if life.finished is None:
+        return False
+    if life.finished["beside"] != _references(config):
+        _check_unchanged(config, life.finished["tasks"], evaluation.states)  # Only tables and report are written again.
+        return False
+    with journal.stage("score") as stage:
+        _check_unchanged(config, life.finished["tasks"], evaluation.states)
+        return life.stays_finished(stage)
+
+
+def _score_all(config: EvaluateConfig, life: Lifecycle, evaluation: Evaluation, journal: Journal) -> None:
+    """Score the missing cells under every model, and write the tables and the report."""
+    run, missing = life.run, dict[tuple[str, str, str], str]()
+    with life.cluster() as cluster:
+        encoding = life.settled(config, cluster).embedding
+        for model in run.models:
+            with Crew(run, cluster, model, encoding) as crew:
+                wrong = score_missing(evaluation, crew, model, journal)
+            missing |= {(model.label, temperature, task): why for (task, temperature), why in wrong.items()}
+    if not missing:
+        documents.remove_all(run)
+    with journal.stage("tables") as stage:
+        compared = Compared(config.audits, config.backbones)
+        stage.note = f"{len(summarise(evaluation, compared, missing))} tables"
+        write(evaluation, missing)
+    with journal.stage("report") as stage:
+        from tempscale_jobs.evaluate import report  # What draws it is slow to import, and Ray starts before.
+
+        record = life.record(
+            command=config.command,
+            seed=config.seed,
+            missing=len(missing),
+            beside=_references(config),
+            tasks=evaluation.states,
+        )
+        report.render(load_tables(run.storage), record).write_to(run.storage)
+        stage.note = "report.html"
+    if missing:
+        raise IncompleteRun(_incomplete(config, missing, evaluation.cells * len(run.models)))
 
 
 def score_missing(evaluation: Evaluation, crew: Crew, model: Model, journal: Journal) -> dict[tuple[str, str], str]:

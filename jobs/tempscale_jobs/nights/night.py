@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +14,12 @@ import polars as pl
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.nights import Gate, RecordOfNights, history_folder
 from tempscale_jobs.errors import RunError, UsageError
-from tempscale_jobs.nights import gate, notify
+from tempscale_jobs.nights import gate
 from tempscale_jobs.nights import record as history
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs import folder as runs
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.inventory import PRUNED
-from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.nights import GATE
 from tempscale_jobs.urls import masked, reason
@@ -45,13 +44,11 @@ class Night:
     gate: Gate
     record: RecordOfNights
     out: str
-    redraws: bool = False
-    """Whether the report is written in any case, because something of the run was made again."""
 
     @classmethod
-    def of(cls, run: Run, config: AuditConfig, redraws: bool = False) -> Night:
+    def of(cls, run: Run, config: AuditConfig) -> Night:
         """The night of an audit, with the sections of its configuration."""
-        return cls(run, config.gate, config.record, config.out, redraws)
+        return cls(run, config.gate, config.record, config.out)
 
     @property
     def history(self) -> Storage:
@@ -68,40 +65,16 @@ class Night:
         return own.removeprefix(f"{parent}/") if own.startswith(f"{parent}/") else masked(own)
 
 
-def close(
-    night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]], journal: Journal,
-    write_report: Callable[[dict[str, Any]], None],
-) -> bool:  # fmt: skip
-    """Judge the night, enter it into the record of nights, report the verdict, and remove old nights' embeddings.
-
-    A finished run is judged again, since its checks may have changed; its report is written and its verdict posted only if
-    the verdict changed. `record`, the content of run.json, gets `gate`, `changed_texts` and `trend`. Returns whether the
-    verdict is new.
+def judged(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Judge a night and enter it into the record of nights; return the entries `gate` and `changed_texts` of run.json.
 
     Raises:
         UsageError: the baseline is no finished audit.
     """
-    before = record.get("gate")
-    with journal.stage("gate") as stage:
-        if before is None:
-            record["changed_texts"] = changed_texts(night, record)
-        record["gate"] = judge(night, record, summary)
-        enter(night, record, summary)
-        stage.note = verdict_in_words(record["gate"]) + changes_in_words(record["changed_texts"])
-    is_new = bool(record["gate"] != before)
-    if is_new or night.redraws:
-        with journal.stage("report") as stage:
-            if is_new:
-                record["trend"] = trend(night, record)
-            write_report(record)
-            stage.note = runs.REPORT
-    if is_new and record["gate"]["verdict"] != "none":
-        with journal.stage("tell") as stage:  # Before run.json is written: a run that dies here posts it again.
-            stage.note = notify.post_verdict(night.gate, record, night.run.storage.root)
-    if night.record.keep_embeddings is not None:
-        with journal.stage("prune") as stage:
-            stage.note = pruned(night, night.record.keep_embeddings)
-    return is_new
+    found = {"changed_texts": record["changed_texts"] if "gate" in record else changed_texts(night, record)}
+    found["gate"] = judge(night, record | found, summary)
+    enter(night, record | found, summary)
+    return found
 
 
 def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from tempscale_jobs.corpus.index import SourceIndex
 from tempscale_jobs.corpus.readers import Columns, Record
 from tempscale_jobs.corpus.rows import Rejects, check_rejected, nothing_usable, usable_id, usable_text
 from tempscale_jobs.runs.folder import numbered
+from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.pairs import CHUNK
 from tempscale_jobs.urls import masked
@@ -56,6 +57,8 @@ class Counts:
     pairs: int = 0
     lost: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
+    stage: Stage | None = None
+    """Its progress is that of the rows."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class Index(SourceIndex):
     shards: tuple[Chunk, ...]
 
 
-def chunk(storage: Storage, settings: Pairs, out: str, on_rows: Callable[[int], None] = lambda rows: None) -> Index:
+def chunk(storage: Storage, settings: Pairs, out: str, stage: Stage | None = None) -> Index:
     """Read the source once and write its chunks, unless an earlier session did; raises if it changed since then.
 
     Raises:
@@ -85,10 +88,10 @@ def chunk(storage: Storage, settings: Pairs, out: str, on_rows: Callable[[int], 
     """
     if index := Index.earlier(storage, settings, out):
         return index
-    state, counts, rejects = sources.identity(settings, out), Counts(), Rejects(storage)
+    state, counts, rejects = sources.identity(settings, out), Counts(stage=stage), Rejects(storage)
     digest, chunks = hashlib.sha256(), list[Chunk]()
     with sources.unchanged(settings, state, out):
-        for number, pairs in enumerate(_chunks(pairs_of_rows(settings, out, counts, rejects, on_rows), settings)):
+        for number, pairs in enumerate(_chunks(pairs_of_rows(settings, out, counts, rejects), settings)):
             name = numbered("shards", number)
             for pair in pairs:
                 ids = (pair.pair_id, pair.a.text_id, pair.b.text_id)
@@ -113,16 +116,15 @@ def records(settings: Pairs, out: str) -> Iterator[Record]:
     yield from sources.records(settings, Columns(texts, {}, dict.fromkeys(("id", "id_a", "id_b"))), out)
 
 
-def pairs_of_rows(
-    settings: Pairs, out: str, counts: Counts, rejects: Rejects, on_rows: Callable[[int], None]
-) -> Iterator[Pair]:
+def pairs_of_rows(settings: Pairs, out: str, counts: Counts, rejects: Rejects) -> Iterator[Pair]:
     """The pairs of all rows; a row or text that gives none is recorded with a reason and counted."""
     for record in records(settings, out):
         if settings.limit is not None and counts.rows >= settings.limit:
             return
         counts.rows += 1
         counts.lost += _pairs_named(record, settings)
-        on_rows(1)
+        if counts.stage is not None:
+            counts.stage.advance(1)
         own, problem = usable_id(record.values.get("id"))
 
         def reject(element: str, reason: str, own: str | None = own, place: str = record.place) -> None:

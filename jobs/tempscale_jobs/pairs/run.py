@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tempscale_jobs import lifecycle
 from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.rows import check_rejected
+from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.pairs import chunks, socm, summary
 from tempscale_jobs.pairs.chunks import Index
 from tempscale_jobs.runs.folder import Model, Run, gives_nothing, rejected_reasons
@@ -24,28 +23,37 @@ def pairs(config: PairsConfig, journal: Journal, *, fresh: bool = False) -> Run:
         UsageError: the configuration, source, models or run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
+    with lifecycle.locked(config, journal, fresh=fresh) as opening:
+        if opening.will_read:
+            sources.check_rows(config.pairs, config.out, chunks.records(config.pairs, config.out))
+        with opening.run() as life:
+            if not _finished(config, life, journal):
+                _measure_all(config, life, journal)
+    return life.run
 
-    def check_inputs() -> None:
-        sources.check_rows(config.pairs, config.out, chunks.records(config.pairs, config.out))
 
-    def check_unchanged(done: dict[str, Any]) -> None:
-        sources.check_unchanged(config.pairs, config.out, done["pairs"]["source_state"])
+def _finished(config: PairsConfig, life: Lifecycle, journal: Journal) -> bool:
+    """Whether the run is complete, and its pairs are still the same."""
+    if life.finished is None:
+        return False
+    with journal.stage("read the pairs") as stage:
+        sources.check_unchanged(config.pairs, config.out, life.finished["pairs"]["source_state"])
+        return life.stays_finished(stage)
 
-    with lifecycle.running(config, journal, fresh=fresh, check_inputs=check_inputs) as life:
-        run = life.run
-        if life.done("read the pairs", check_unchanged) is not None:
-            return run
-        with journal.stage("read the pairs") as stage:
-            index = chunks.chunk(run.storage, config.pairs, config.out, stage.advance)
-            lost = f", {index.rejected:,} rejected" if index.rejected else ""
-            stage.note = f"{index.pairs:,} pairs of {index.read:,} rows{lost}{sources.left_out(config.pairs, config.out)}"
-        with life.cluster() as cluster:
-            settled = life.settled(config, cluster)
-            rejected = sum(_measure(settled, run, cluster, model, index, journal) for model in run.models)
-            with journal.stage("tables") as stage:
-                stage.note = f"{len(summary.summarise(run, config.socm, index))} tables"
-        life.record(command=config.command, pairs=index.facts() | {"rejected_by_models": rejected})
-    return run
+
+def _measure_all(config: PairsConfig, life: Lifecycle, journal: Journal) -> None:
+    """Read the pairs, measure them under every model and write the tables."""
+    run = life.run
+    with journal.stage("read the pairs") as stage:
+        index = chunks.chunk(run.storage, config.pairs, config.out, stage)
+        lost = f", {index.rejected:,} rejected" if index.rejected else ""
+        stage.note = f"{index.pairs:,} pairs of {index.read:,} rows{lost}{sources.left_out(config.pairs, config.out)}"
+    with life.cluster() as cluster:
+        settled = life.settled(config, cluster)
+        rejected = sum(_measure(settled, run, cluster, model, index, journal) for model in run.models)
+        with journal.stage("tables") as stage:
+            stage.note = f"{len(summary.summarise(run, config.socm, index))} tables"
+    life.record(command=config.command, pairs=index.facts() | {"rejected_by_models": rejected})
 
 
 def _measure(config: PairsConfig, run: Run, cluster: Cluster, model: Model, index: Index, journal: Journal) -> int:

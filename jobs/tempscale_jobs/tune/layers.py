@@ -10,9 +10,7 @@ from typing import Any
 from tempscale.stats.enough import TEXTS_FOR_LAYERS
 from tempscale.stats.sample import keyed_hash
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.config.evaluate import OwnTask
-from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.config.tune import Choosing
+from tempscale_jobs.config.tune import TuneConfig
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.rows import usable_text
 from tempscale_jobs.evaluate import tasks
@@ -32,19 +30,18 @@ _BATCH = 256
 class Source:
     """The texts for the search: those of the tasks, or of the corpus where there are no tasks."""
 
-    tasks: list[str | OwnTask]
-    corpus: Corpus
-    out: str
+    config: TuneConfig
     states: dict[str, Any]
     """States of the sources, which change when their texts do."""
 
 
-def search(run: Run, crew: Crew, model: Model, source: Source, choosing: Choosing, seed: int) -> dict[str, Any]:
+def search(run: Run, crew: Crew, model: Model, source: Source) -> dict[str, Any]:
     """Search, unless layers.json has the result, and return its content; `temperatures` is None where nothing was found."""
     if not run.storage.exists(FOUND) or run.storage.read_json(FOUND)["states"] != source.states:
         run.storage.remove(FOUND)
+        choosing, seed = source.config.choosing, source.config.seed
         tokens = min(choosing.layer_tokens, model.max_length)
-        texts = long_texts(model, source, choosing, seed, tokens)
+        texts = long_texts(model, source.config, tokens)
         if len(texts) < TEXTS_FOR_LAYERS or tokens <= _SHORT:
             note = "left out: too few texts are long enough"
             run.storage.write_json(FOUND, {"temperatures": None, "note": note, "states": source.states})
@@ -78,28 +75,29 @@ def search_layers(worker: actor.ModelActor, texts: list[str], settings: dict[str
     return result
 
 
-def long_texts(model: Model, source: Source, choosing: Choosing, seed: int, tokens: int) -> list[str]:
+def long_texts(model: Model, config: TuneConfig, tokens: int) -> list[str]:
     """A seeded sample of texts of at least `tokens` tokens, from the first 20,000 rows."""
     tokenizer = actor.tokenizer(model.name, model.max_length, "truncate", model.document_prompt, model.settings)
-    rows = dict.fromkeys(islice(texts_of_source(source, choosing, seed, tokenizer), _ROWS))
-    ordered = sorted(rows, key=lambda text: (keyed_hash(text, seed + 1), text))
+    rows = dict.fromkeys(islice(texts_of_source(config, tokenizer), _ROWS))
+    ordered = sorted(rows, key=lambda text: (keyed_hash(text, config.seed + 1), text))
     found: list[str] = []
     for start in range(0, len(ordered), _BATCH):
         batch = ordered[start : start + _BATCH]
         lengths = tokenizer(batch, isolate=True).lengths
         found += [text for text, length in zip(batch, lengths, strict=True) if length >= tokens]
-        if len(found) >= choosing.layer_texts:
-            return found[: choosing.layer_texts]
+        if len(found) >= config.choosing.layer_texts:
+            return found[: config.choosing.layer_texts]
     return found
 
 
-def texts_of_source(source: Source, choosing: Choosing, seed: int, tokenizer: Any) -> Iterator[str]:
+def texts_of_source(config: TuneConfig, tokenizer: Any) -> Iterator[str]:
     """The texts of the corpus, or those of the tasks where there are some."""
-    if not source.tasks:
-        for row in sources.rows(source.corpus, source.out):
+    if not config.tasks:
+        corpus = config.texts()
+        for row in sources.rows(corpus, config.out):
             text, _ = usable_text(row.text)
             if text is not None:
-                yield text[: source.corpus.max_characters]
+                yield text[: corpus.max_characters]
         return
-    for unit in tasks.expand(source.tasks):
-        yield from tasks.texts(tasks.load(unit, seed, tokenizer, choosing.intervals))
+    for unit in tasks.expand(config.tasks):
+        yield from tasks.texts(tasks.load(unit, config.seed, tokenizer, config.choosing.intervals))

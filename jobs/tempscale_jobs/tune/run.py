@@ -18,6 +18,7 @@ from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.evaluate import tasks
 from tempscale_jobs.evaluate.run import evaluate
+from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.report.text import count, labels
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Run
@@ -40,42 +41,52 @@ def tune(config: TuneConfig, journal: Journal, *, fresh: bool = False) -> Run:
         UsageError: the configuration, the model, a task, the corpus or the run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
-    states: dict[str, Any] = {}
     config = config.fitting(folder.window(config))
-    checks: dict[str, Any] = {
-        "check": lambda: states.update(_states(config)), "check_inputs": lambda: _check_inputs(config)
-    }  # fmt: skip
-    with lifecycle.running(config, journal, fresh=fresh, **checks) as life:
-        run = life.run
-        (model,) = run.models
-        if life.done("choose", lambda done: _check_unchanged(config, done["states"], states)) is not None:
-            return run
-        with life.cluster() as cluster:
-            candidates, config = run.temperatures, life.settled(config, cluster)
-            if config.choosing.layers:
-                source = layers.Source(config.tasks, config.texts(), config.out, states)
-                with (
-                    Crew(run, cluster, model, config.embedding) as crew,
-                    journal.stage("search one τ a layer") as stage,
-                ):
-                    found = layers.search(run, crew, model, source, config.choosing, config.seed)
-                    stage.note = found["note"]
-                candidates = candidates + [t for t in layers.candidate(found) if t not in candidates]
-            if config.tasks:
-                tables, choice = _choose_by_scores(config, run, candidates, list(states), journal)
-            else:
-                tables, choice = _choose_by_collapse(config, run, candidates, journal)
-        with journal.stage("report on the choice") as stage:
-            from tempscale_jobs.tune import report  # What draws it is slow to import, and Ray starts before.
+    with lifecycle.locked(config, journal, fresh=fresh) as opening:
+        states = _states(config)
+        if opening.will_read:
+            _check_inputs(config)
+        with opening.run() as life:
+            if not _finished(config, life, states, journal):
+                _choose(config, life, states, journal)
+    return life.run
 
-            for name, table in tables.items():
-                run.storage.write_table(f"tables/{name}.parquet", table)
-            chosen = next(t for t in candidates if t.canonical == choice["chosen"])
-            run.storage.write_json(CHOSEN, chosen.as_data(), plain=True)
-            record = life.record(command=config.command, seed=config.seed, states=states, choice=choice)
-            report.render(folder.load_tables(run.storage), record).write_to(run.storage)
-            stage.note = "report.html"
-    return run
+
+def _finished(config: TuneConfig, life: Lifecycle, states: dict[str, Any], journal: Journal) -> bool:
+    """Whether the run is complete, and its texts are still the same."""
+    if life.finished is None:
+        return False
+    with journal.stage("choose") as stage:
+        _check_unchanged(config, life.finished["states"], states)
+        return life.stays_finished(stage)
+
+
+def _choose(config: TuneConfig, life: Lifecycle, states: dict[str, Any], journal: Journal) -> None:
+    """Measure the candidates, choose one, and write the tables, the report and the choice."""
+    run = life.run
+    (model,) = run.models
+    with life.cluster() as cluster:
+        candidates, config = run.temperatures, life.settled(config, cluster)
+        if config.choosing.layers:
+            source = layers.Source(config, states)
+            with Crew(run, cluster, model, config.embedding) as crew, journal.stage("search one τ a layer") as stage:
+                found = layers.search(run, crew, model, source)
+                stage.note = found["note"]
+            candidates = candidates + [t for t in layers.candidate(found) if t not in candidates]
+        if config.tasks:
+            tables, choice = _choose_by_scores(config, run, candidates, list(states), journal)
+        else:
+            tables, choice = _choose_by_collapse(config, run, candidates, journal)
+    with journal.stage("report on the choice") as stage:
+        from tempscale_jobs.tune import report  # What draws it is slow to import, and Ray starts before.
+
+        for name, table in tables.items():
+            run.storage.write_table(f"tables/{name}.parquet", table)
+        chosen = next(t for t in candidates if t.canonical == choice["chosen"])
+        run.storage.write_json(CHOSEN, chosen.as_data(), plain=True)
+        record = life.record(command=config.command, seed=config.seed, states=states, choice=choice)
+        report.render(folder.load_tables(run.storage), record).write_to(run.storage)
+        stage.note = "report.html"
 
 
 def _check_unchanged(config: TuneConfig, before: dict[str, Any], states: dict[str, Any]) -> None:

@@ -12,11 +12,12 @@ from plain_audit import PlainBert, effective_rank, pair_means, socm_figures, sta
 from rich.console import Console
 from whole_run import audited, read_parts, read_record, read_report, read_tables
 
-from tempscale_jobs.audit import model as analysis
+from tempscale_jobs.audit import run as analysis
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.embedding.layout import Layout
+from tempscale_jobs.embedding.scope import Scope
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.journal import Journal
@@ -284,5 +285,8 @@ def test_texts_that_are_lost_or_doubled_stop_the_run(monkeypatch, tmp_path, ids)
     monkeypatch.setattr(analysis, "layout", lambda *_: found)
     model = Model("tiny", "tiny", "", 64)
     run, index = Run(Storage(str(tmp_path)), [model], [], "2026-11-27"), SimpleNamespace(analysed=4, usable=4, rejected=0)
-    with pytest.raises(IncompleteRun, match="--fresh"), closing(Journal(Console(quiet=True))) as journal:
-        analysis.analyse(analysis.Audit(resolve({}), run, None, index, None, journal), model)
+    config = resolve({})
+    with closing(Journal(Console(quiet=True))) as journal:
+        scope = Scope(config, config.embedding, config.corpus, index, run, model, None, None, journal)
+        with pytest.raises(IncompleteRun, match="--fresh"):
+            analysis.embed_all(scope, None)

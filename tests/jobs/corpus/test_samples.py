@@ -35,7 +35,7 @@ def drawn(folder, rows, sample=SAMPLE, files=1, seed=0):
 def again(folder, sample, seed):
     """The same of files that are there."""
     corpus = Corpus.model_validate({"source": str(folder)})
-    found = list(sampled(usable(sources.rows(corpus), None, Counts(), None, lambda rows: None, usable_text), sample, seed))
+    found = list(sampled(usable(sources.rows(corpus), None, Counts(), None, usable_text), sample, seed))
     return [row.content for row in found], [row.text_id for row in found]
 
 
@@ -138,8 +138,8 @@ def test_units_draw_the_sample_of_the_whole(tmp_path, size):
     assert repeated == 2 * 13  # Of rows with ids alone.
     distinct.sampled(storage, numbers, size, names, "drawn.parquet")
     found = {unit: set(own.tolist()) for unit, own in distinct.rows_by_unit(storage, ["drawn.parquet"]).items()}
-    every = [(unit.number, *pair) for unit in planned for pair in enumerate(contents.items(unit, Counts(), None, int))]
-    whole = usable(sources.rows(config.corpus), None, Counts(), None, int, usable_text)
+    every = [(unit.number, *pair) for unit in planned for pair in enumerate(contents.items(unit, Counts(), None))]
+    whole = usable(sources.rows(config.corpus), None, Counts(), None, usable_text)
     wanted = {row.text_id for row in sampled(whole, size, 0)}
     assert {text.text_id for unit, row, text in every if row in found.get(unit, ())} == wanted
     assert sum(map(len, found.values())) == len(wanted) == min(size, 5 * 111 - 2 * 13)

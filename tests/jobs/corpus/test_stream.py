@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import time
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -191,12 +192,12 @@ def test_the_first_copy_of_an_id_stays_though_its_unit_is_read_last(cluster, tmp
             time.sleep(1.5 if unit.number == 0 else 0)
             yield from super().items(unit, *how)
 
-    arrived, finish = [], Stream.finish
+    arrived, as_read = [], reading.as_read
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stream, "finish", lambda self, nodes: finish(self, nodes, lambda unit: arrived.append(unit.number)))
+        patch.setattr(reading, "as_read", lambda storage, name: arrived.append(name) or as_read(storage, name))
         slow = read(cluster, tmp_path, source, sizes, "slow", contents=Slow)
-    assert arrived[0] != 0
-    assert 0 in arrived
+    assert arrived[0] != reading.unit_name(0)
+    assert reading.unit_name(0) in arrived
     assert slow[1:] == read(cluster, tmp_path, source)[1:]
 
 
@@ -212,12 +213,13 @@ def test_reading_stops_at_once_whatever_its_tasks_still_read(cluster, tmp_path):
     found = Stream(Storage(str(tmp_path / "run")), Endless(config.corpus, config.embedding, ""), 0, str(tmp_path / "run"))
     begun = []
 
-    def interrupted(unit):
-        begun.append(time.monotonic())
-        raise KeyboardInterrupt
+    def interrupted(units):
+        if units:
+            begun.append(time.monotonic())
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        found.finish(cluster, interrupted)
+        found.finish(cluster, SimpleNamespace(resize=int, advance=interrupted))
     assert time.monotonic() - begun[0] < 30
     assert read(cluster, tmp_path, source)[0].usable > 500  # Ray goes on.
 

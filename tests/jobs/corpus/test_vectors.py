@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -106,13 +107,13 @@ def test_a_text_tells_the_length_in_words_and_a_prefix_of_the_dimensions_is_kept
     np.testing.assert_allclose([row for _, (row, _) in found], first / np.linalg.norm(first, axis=1)[:, None], atol=1e-7)
 
 
-def taken(tmp_path, on_rows, **corpus):
+def taken(tmp_path, told, **corpus):
     """The index of a run's embeddings, as an audit reads them."""
     given = {"source": str(tmp_path / "v.jsonl"), "embedding_column": "v", "length_column": "n"} | corpus
     config = resolve({"out": str(tmp_path / "run"), "corpus": given})
     run = folder.begin(config)
     contents = Vectors(run.place("texts", GIVEN, run.temperatures[0]), config.corpus, config.out)
-    return Stream(run.storage, contents, config.seed, config.out, on_rows).index
+    return Stream(run.storage, contents, config.seed, config.out, SimpleNamespace(advance=told.append)).index
 
 
 def test_embeddings_are_read_once_and_a_source_that_changed_since_is_refused(tmp_path):
@@ -120,12 +121,12 @@ def test_embeddings_are_read_once_and_a_source_that_changed_since_is_refused(tmp
     file.write_text(as_lines({"id": k, "v": [3, 4 + k], "n": 5} for k in range(3)))
     for settings, named in (({"length_column": None}, "--length-column"), ({"length_column": "tokens"}, "'tokens'")):
         with pytest.raises(UsageError, match=named):
-            taken(tmp_path, told.append, **settings)
+            taken(tmp_path, told, **settings)
     assert told == []
-    first = taken(tmp_path, told.append)
+    first = taken(tmp_path, told)
     assert (first.read, first.analysed, first.shards) == (3, 3, ())
-    assert taken(tmp_path, told.append) == first
+    assert taken(tmp_path, told) == first
     assert sum(told) == 3
     file.write_text('{"id": "a", "v": [1, 2], "n": 5}\n')
     with pytest.raises(UsageError, match=r"v\.jsonl' changed"):
-        taken(tmp_path, told.append)
+        taken(tmp_path, told)

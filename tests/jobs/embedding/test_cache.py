@@ -15,7 +15,7 @@ import pytest
 import ray
 from whole_run import as_lines, audited, digests, documented, read_parts, read_record
 
-import tempscale_jobs.audit.model
+import tempscale_jobs.audit.run
 import tempscale_jobs.embedding.embed
 from tempscale_jobs.embedding import cache, lookup, prune
 from tempscale_jobs.errors import Damaged, IncompleteRun, UsageError
@@ -83,7 +83,7 @@ def again(nights, small_model):
     """The second night once more, its texts all known; stopped before the model ran, then after it, and resumed."""
     how = nights / "again", nights / "tuesday.jsonl", small_model, nights / "cache"
     run_until(tempscale_jobs.embedding.embed, "embed", *how)
-    run_until(tempscale_jobs.audit.model, "layout", *how)
+    run_until(tempscale_jobs.audit.run, "layout", *how)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lookup, "look_up_all", stop)  # It is asked once, and
         patch.setattr(cache, "key", stop)  # is added to once.
@@ -347,7 +347,7 @@ def test_a_run_goes_on_with_its_plan_whatever_became_of_the_option(nights, small
     for number, (first, then) in enumerate(((nights / "cache", None), (None, nights / "cache"))):
         out = tmp_path / str(number)
         # All texts are embedded, and nothing else is done.
-        run_until(tempscale_jobs.audit.model, "layout", out, nights / "tuesday.jsonl", small_model, first)
+        run_until(tempscale_jobs.audit.run, "layout", out, nights / "tuesday.jsonl", small_model, first)
         run(out, nights / "tuesday.jsonl", small_model, then)
         assert embedded(out)["text_id"].to_list() == embedded(nights / "plain")["text_id"].to_list()
 

@@ -382,7 +382,7 @@ def test_a_lock_that_was_lost_for_a_while_stays_lost(storage, monkeypatch):
 
 
 def without_its_lock(config, journal):
-    with lifecycle.running(config, journal) as life:
+    with lifecycle.locked(config, journal) as opening, opening.run() as life:
         life.keep({"all": "that it found"})
         life.run.storage.remove(lock.NAME)
 

@@ -249,7 +249,7 @@ def test_a_run_killed_in_the_middle_goes_on_to_the_same_bytes_on_one_worker(fini
         raise stop
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tempscale_jobs.audit.model.probe.probe", killed)
+        patch.setattr("tempscale_jobs.audit.run.probe.probe", killed)
         with pytest.raises(IncompleteRun, match="killed"):
             run(settings(out, corpus, small_model))
     assert not (out / "run.json").exists()
@@ -328,11 +328,9 @@ def test_the_temperature_that_made_the_gold_scores_is_chosen(scored, texts, smal
     assert read_record(out)["choice"]["correction"] is None
 
 
-def searched(config, models=None):
-    """The arguments of the search for long texts: model, source, settings, seed and tokens."""
-    model = (models or begin(config).models)[0]
-    source = layers.Source(config.tasks, None if config.tasks else config.texts(), config.out, {"corpus": "as it was"})
-    return model, source, config.choosing, config.seed, config.choosing.layer_tokens
+def searched(config):
+    """The arguments of the search for long texts: model, settings and tokens."""
+    return begin(config).models[0], config, config.choosing.layer_tokens
 
 
 @pytest.mark.soak
@@ -368,8 +366,7 @@ def test_rows_without_a_text_are_passed_over_in_the_search_for_long_ones(tmp_pat
     corpus.write_text(as_lines([{"text": "   "}, {"text": "a text"}, {"text": None}, {"text": "another one"}]))
     data = settings(tmp_path / "run", corpus, "a model")
     data["corpus"]["max_characters"] = 7
-    _, source, choosing, seed, _ = searched(checked(TuneConfig, data), models=[None])
-    assert list(layers.texts_of_source(source, choosing, seed, None)) == ["a text", "another"]
+    assert list(layers.texts_of_source(checked(TuneConfig, data), None)) == ["a text", "another"]
 
 
 @pytest.mark.proof
@@ -378,8 +375,8 @@ def test_too_few_long_texts_leave_the_layers_out(tmp_path, small_model):
     corpus.write_text(as_lines([{"id": k, "text": f"text number {k} " * (30 if k < 7 else 1)} for k in range(60)]))
     config = checked(TuneConfig, settings(tmp_path / "run", corpus, small_model))
     begun = begin(config)
-    model, source, choosing, seed, _ = searched(config, begun.models)
-    found = layers.search(begun, None, model, source, choosing, seed)  # No worker is asked.
+    source = layers.Source(config, {"corpus": "as it was"})
+    found = layers.search(begun, None, begun.models[0], source)  # No worker is asked.
     assert found["temperatures"] is None
     assert layers.candidate(found) == []
 

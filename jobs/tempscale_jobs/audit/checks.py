@@ -1,0 +1,63 @@
+"""What an audit refuses before the long work: services, sources and embeddings that cannot be used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tempscale_jobs.config.audit import AuditConfig
+from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.corpus import peek, sources
+from tempscale_jobs.corpus.reading import Contents
+from tempscale_jobs.corpus.rows import check_rejected
+from tempscale_jobs.corpus.shards import Texts
+from tempscale_jobs.corpus.vectors import Vectors
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.nights import night
+from tempscale_jobs.runs.folder import GIVEN, Run, dimensions
+from tempscale_jobs.runs.storage import Storage
+
+
+def check_services(config: AuditConfig) -> None:
+    """Raise if the cache, the record of nights or the baseline is unavailable."""
+    if config.execution.cache is not None:
+        Storage(config.execution.cache).check_reachable()
+    night.check_record(config.record, config.gate, config.out)
+
+
+def check_inputs(config: AuditConfig) -> None:
+    """Raise if the first rows of the corpus or of the queries cannot be used, or their embeddings do not fit together."""
+    given = [source for source in (config.queries, config.corpus) if source is not None]
+    found = [peek.first_items(contents(config, source, "texts"), config.out) for source in given]
+    if config.corpus.embedding_column is not None and len(found) == 2:
+        widths = [Counter(len(item.embedding) for item in items).most_common(1) for items in found]
+        if all(widths):
+            _check_same_width(*(width for ((width, _),) in widths))
+
+
+def check_unchanged(config: AuditConfig, finished: dict[str, Any]) -> None:
+    """Raise if the corpus or the queries changed since a finished run read them, or too many of their rows are rejected."""
+    for section, name in ((config.corpus, "corpus"), (config.queries, "queries")):
+        if section is not None:
+            sources.check_unchanged(section, config.out, finished[name]["source_state"])
+            rejected = finished[name]["rejected"], finished[name]["read"]
+            check_rejected(section, rejected, finished[name]["rejected_reasons"], config.out)
+
+
+def check_dimensions(config: AuditConfig, run: Run, queries: Run | None) -> None:
+    """Raise if the user's embeddings of the corpus have not as many dimensions as those of the queries."""
+    if config.corpus.embedding_column is not None and queries is not None:
+        _check_same_width(*(dimensions(one, GIVEN, one.temperatures[0]) for one in (queries, run)))
+
+
+def contents(config: AuditConfig, source: Corpus, folder_of_vectors: str) -> Contents:
+    """What a source holds: texts to embed, or embeddings that are taken as they are."""
+    if source.embedding_column is not None:
+        return Vectors(folder_of_vectors, source, config.out)
+    return Texts(source, config.embedding, config.out)
+
+
+def _check_same_width(queries: int, corpus: int) -> None:
+    """Raise unless the embeddings of the queries and of the corpus have as many dimensions."""
+    if queries != corpus:
+        raise UsageError(f"the queries have {queries} dimensions, and the corpus {corpus}; give vectors of one model")
