@@ -9,6 +9,7 @@ import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
+from typing_extensions import override
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.command import Command
@@ -160,6 +161,7 @@ class AuditConfig(Command):
     command: ClassVar[str] = "audit"
     reads: ClassVar[str] = "corpus"
     outside_identity: ClassVar[frozenset[str]] = frozenset({"out", "execution", "night", "gate", "record"})
+    files: ClassVar[tuple[str, ...]] = ("corrections",)
     out: Annotated[str, Option("--out", "The run", "DIR")] = Field(
         "runs/audit", min_length=1, description="The run folder; {night} in it, and in the sources, stands for the night."
     )
@@ -188,6 +190,12 @@ class AuditConfig(Command):
     def from_data(cls, data: dict[str, Any]) -> Self:
         """The checked configuration of tonight, with the quick start's sample sizes where no corpus is named."""
         return checked(cls, with_quick_start(data)).tonight()
+
+    @property
+    @override
+    def takes_embeddings(self) -> bool:
+        """Whether the corpus has embeddings, so that no model runs."""
+        return self.corpus.embedding_column is not None
 
     @field_validator("night")
     @classmethod

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import PrivateAttr
@@ -25,6 +28,12 @@ class Command(Strict):
     """Whether it loads models; without, there is no section [embedding]."""
     outside_identity: ClassVar[frozenset[str]] = frozenset({"out", "execution"})
     """Fields that decide no table."""
+    files: ClassVar[tuple[str, ...]] = ()
+    """Names that only this command's runs write; in the folder of another command's run they belong to somebody else."""
+    worth_resuming: ClassVar[tuple[str, ...]] = ()
+    """Names below these that make a run worth resuming, besides what has been read of its source."""
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Further packages on which its results depend."""
     _command_line: dict[str, Any] | None = PrivateAttr(None)
     if TYPE_CHECKING:
         out: str
@@ -59,6 +68,11 @@ class Command(Strict):
         return data
 
     @property
+    def takes_embeddings(self) -> bool:
+        """Whether the user gives the embeddings, so that no model runs."""
+        return False
+
+    @property
     def command_line(self) -> dict[str, Any] | None:
         """The file that the command was given and its options as they were typed, by option; None if it was not typed."""
         return self._command_line
@@ -74,3 +88,12 @@ class Command(Strict):
     def temperatures(self) -> list[Temperature]:
         """The temperatures in the order given; the first is the reference."""
         return [Temperature.of(value) for value in self.embedding.temperatures]
+
+
+def declared(name: str) -> type[Command] | None:
+    """The configuration of a command, which the module of its name declares; None if there is no such command."""
+    if name not in {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}:
+        return None
+    found = vars(importlib.import_module(f"{__package__}.{name}")).values()
+    commands = (own for own in found if isinstance(own, type) and issubclass(own, Command))
+    return next((own for own in commands if vars(own).get("command") == name), None)

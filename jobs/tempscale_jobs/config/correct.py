@@ -44,6 +44,7 @@ class CorrectConfig(Command):
     """A fitted correction for a table of embeddings."""
 
     command: ClassVar[str] = "correct"
+    files: ClassVar[tuple[str, ...]] = ("vectors",)
     reads: ClassVar[str] = "embeddings"
     runs_models: ClassVar[bool] = False
     without_option: ClassVar[frozenset[str]] = frozenset({"execution.actors_per_gpu", "execution.log_format"})

@@ -198,6 +198,9 @@ class EvaluateConfig(Command):
     """Downstream scores under attention temperatures."""
 
     command: ClassVar[str] = "evaluate"
+    files: ClassVar[tuple[str, ...]] = ("cells", "cell_documents", "mteb")
+    worth_resuming: ClassVar[tuple[str, ...]] = ("cells", "cell_documents")
+    packages: ClassVar[tuple[str, ...]] = ("mteb", "scikit-learn")
     reads: ClassVar[str] = "tasks"
     outside_identity: ClassVar[frozenset[str]] = frozenset({"out", "execution", "audits", "backbones"})
     """Audits and backbones only decide what is shown with the scores: they may be given later."""

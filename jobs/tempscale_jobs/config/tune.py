@@ -117,6 +117,11 @@ class TuneConfig(Command):
     """A choice of a temperature for a model: by scores where there are tasks, else by what collapses in a corpus."""
 
     command: ClassVar[str] = "tune"
+    files: ClassVar[tuple[str, ...]] = ("layers.json", "measured", "temperature.json", "corrections")
+    worth_resuming: ClassVar[tuple[str, ...]] = (
+        "layers.json", "measured/cells", "measured/cell_documents", "measured/shards/index.json",
+        "measured/shards/plan.json", "measured/run.json",
+    )  # fmt: skip
     reads: ClassVar[str] = "tasks"
     without_option: ClassVar[frozenset[str]] = frozenset({
         "corpus.embedding_column", "corpus.length_column", "corpus.dims", "execution.cache", "execution.log_format",

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import tempscale
 from tempscale.model import checkpoint
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.config.audit import AuditConfig
-from tempscale_jobs.config.command import Command
+from tempscale_jobs.config.command import Command, declared
 from tempscale_jobs.errors import Damaged, IncompleteRun, UsageError
 from tempscale_jobs.runs import lock
 from tempscale_jobs.runs.provenance import on_this_machine, processor, processors
@@ -48,22 +47,8 @@ _OURS = (
     DONE, REPORT, "figures", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards",
     "status.json", "pruned.json", CALIBRATION,
 )  # fmt: skip
-_OURS_OF = {
-    "evaluate": ("cells", "cell_documents", "mteb"),
-    "tune": ("layers.json", "measured", "temperature.json", "corrections"),
-    "correct": ("vectors",),
-    "audit": ("corrections",),
-}
-"""Names that only the runs of one command write; in the folder of another command's run they belong to somebody else."""
-_WORTH = (
-    "cells", "cell_documents", "layers.json", "measured/cells", "measured/cell_documents", f"measured/{SHARDED}",
-    f"measured/{PLANNED}", f"measured/{DONE}",
-)  # fmt: skip
-"""The names among these that make a run worth resuming."""
+"""Names that the runs of all commands write; see `Command.files` for those of one."""
 _VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "numba", "pyarrow", "ray", "polars")
-
-_FURTHER_VERSIONS = {"evaluate": ("mteb", "scikit-learn")}
-"""Further packages on which the results of a command depend."""
 
 
 @dataclass(frozen=True)
@@ -209,13 +194,13 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
     Raises:
         UsageError: the folder has other contents, or a model cannot be used.
     """
-    models = ([GIVEN] if _own_embeddings(config) else find_models(config)) if config.runs_models else []
+    models = ([GIVEN] if config.takes_embeddings else find_models(config)) if config.runs_models else []
     storage = Storage(config.out)
     identity: dict[str, Any] = {
         "config": config.identity(),
         "models": {m.label: m.identity() for m in models},
         "versions": {"tempscale": tempscale.__version__}
-        | {name: metadata.version(name) for name in (*_VERSIONS, *_FURTHER_VERSIONS.get(config.command, ()))},
+        | {name: metadata.version(name) for name in (*_VERSIONS, *config.packages)},
     }
     if config.runs_models:
         identity["config"]["embedding"]["models"] = [m.label for m in models]
@@ -224,11 +209,12 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
         identity["command"] = config.command
     found = begun_record(storage, fresh)
     if found is not None:
-        own = _OURS_OF.get(found["identity"].get("command", "audit"), ())
+        command = found["identity"].get("command", "audit")
+        earlier = declared(command)
         # Until the corpus is read there is nothing worth keeping, so a mistyped --corpus does not block the folder.
-        worth = [name for name in _WORTH if name.split("/")[0] in own]
-        if fresh or not any(map(storage.exists, (SHARDED, PLANNED, DONE, INVENTORY, *worth))):
-            for name in (*_OURS, *own, BEGUN):
+        worth = (SHARDED, PLANNED, DONE, INVENTORY, *(earlier.worth_resuming if earlier else ()))
+        if fresh or not any(map(storage.exists, worth)):
+            for name in (*names_of(command), BEGUN):
                 storage.remove(name)
             found = None
     if found is None:
@@ -242,7 +228,6 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
                 str(error).replace("start the same command again", "choose an --out that can be written")
             ) from None
     else:
-        command = found["identity"].get("command", "audit")
         if command != config.command:
             raise UsageError(
                 f"'{masked(config.out)}' holds a run of tempscale {command}, and this is tempscale {config.command}. "
@@ -269,10 +254,6 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
 def has_read(storage: Storage) -> bool:
     """Whether the run in a folder has read its inputs, or begun to."""
     return any(map(storage.exists, (SHARDED, PLANNED, DONE)))
-
-
-def _own_embeddings(config: Command) -> bool:
-    return isinstance(config, AuditConfig) and config.corpus.embedding_column is not None
 
 
 def find_models(config: Command) -> list[Model]:
@@ -373,7 +354,7 @@ def facts(run: Run, config: Command) -> dict[str, Any]:
     exceptions = [("queries: " if name.startswith("queries/") else "") + run.storage.read_json(name) for name in noted]
     exceptions += processors(run.storage, {begun["processor"], processor()})
     computed = dict[str, Any]()
-    if config.runs_models and not _own_embeddings(config):
+    if config.runs_models and not config.takes_embeddings:
         asked = {"precision": config.embedding.precision}
         computed["computed_in"] = run.storage.read_json(COMPUTED_IN) if run.storage.exists(COMPUTED_IN) else asked
     models = {m.label: {"name": m.label} | m.identity() | {"similarity": m.similarity} | computed for m in run.models}
@@ -433,7 +414,8 @@ def finished(folder: str, called: str = "", mend: str = "") -> Storage:
 
 def names_of(command: str) -> tuple[str, ...]:
     """The names of the files and folders that a run of a command makes in its folder, without what says which run it is."""
-    return (*_OURS, *_OURS_OF.get(command, ()))
+    own = declared(command)
+    return (*_OURS, *(() if own is None else own.files))
 
 
 def remove_results(storage: Storage, command: str) -> None:
